@@ -1,0 +1,123 @@
+"""What every attack has in common. An author overrides defaults, and where needed the few methods below."""
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+import torch
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass as validated
+from torch import Tensor
+
+from harness.attacks.adam import Adam
+from harness.attacks.candidates import dummy_gradient
+from harness.attacks.inits import initial_images
+from harness.attacks.labels import infer_labels
+from harness.attacks.lbfgs import LBFGS
+from harness.attacks.objectives import RAW, SCALE_FREE, total_variation
+from harness.registry import Registry
+from harness.surfaces import Observation
+
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1)]
+
+validated_attack = validated(frozen=True, config=ConfigDict(extra="forbid"))
+
+
+@dataclass(frozen=True)
+class Dummy:
+    """Dummy data of R rows: images (R, n, C, H, W) and targets, labels (R, n) or probabilities (R, n, K)."""
+
+    images: Tensor
+    targets: Tensor
+
+
+@validated_attack
+class Attack:
+    """Gradient matching: dummy images are optimised until their gradient looks like the observed one.
+
+    Attributes:
+        objective: ``l2`` or ``cosine`` distance between gradients.
+        scale: ``raw`` compares them as they are; ``free`` ignores one unknown scale per clipping group; ``known_clip``
+            clips the dummy's gradient as the defense is known to; ``auto`` is ``free`` where the observation is known
+            to be clipped and ``raw`` elsewhere, so that clipping alone is never mistaken for protection.
+        init: scheme of :mod:`harness.attacks.inits`.
+        label_rule: rule of :mod:`harness.attacks.labels`.
+        restarts: independent starts per victim; the one with the smallest matching loss is kept.
+        max_iterations: cap in outer iterations of the optimizer.
+        tv: weight of total variation. box: project images onto [0, 1] after every step.
+        loss_stop: stop below this loss, relative to max(1, squared norm of the target) for ``l2``.
+        patience: after this many outer iterations give up a row whose best loss fell by less than ``patience_drop``
+            in the last ``patience_window`` of them; 0 never gives up.
+    """
+
+    objective: Literal["l2", "cosine"] = "l2"
+    scale: Literal["auto", "raw", "free", "known_clip"] = "auto"
+    init: str = "gauss"
+    label_rule: str = "auto"
+    restarts: Count = 1
+    max_iterations: Count = 300
+    tv: NonNegative = 0.0
+    box: bool = False
+    loss_stop: NonNegative = 1e-8
+    patience: Annotated[int, Field(ge=0)] = 30
+    patience_window: Count = 10
+    patience_drop: NonNegative = 0.1
+
+    name: ClassVar[str] = "abstract"
+
+    def optimizer(self) -> LBFGS | Adam:
+        """The batched optimizer and its settings."""
+        return LBFGS()
+
+    def labels(self, observation: Observation) -> Tensor | None:
+        """Inferred labels (R, n), or None where labels are optimised along with the images."""
+        return infer_labels(observation, self.label_rule)
+
+    def start(self, observation: Observation, keys: list[tuple[int | str, ...]]) -> Tensor:
+        """Initial positions (R, n*C*H*W, and more for other unknowns), one random stream per key."""
+        shape = (observation.examples, *observation.model.image_shape)
+        return initial_images(self.init, keys, shape).flatten(1)
+
+    def dummy(self, observation: Observation, position: Tensor, labels: Tensor | None) -> Dummy:
+        """Reads positions as images and targets."""
+        assert labels is not None
+        return Dummy(position.reshape(len(position), observation.examples, *observation.model.image_shape), labels)
+
+    def matching(self, observation: Observation, dummy: Dummy) -> Tensor:
+        """Matching loss (R,): the only number by which iterates and restarts are chosen."""
+        candidate = dummy_gradient(observation, dummy.images, dummy.targets, self.scale == "known_clip")
+        return self.distance(observation, candidate)
+
+    def distance(self, observation: Observation, candidate: Tensor) -> Tensor:
+        """Distance (R,) of candidate gradients (R, P) from the observed ones, by ``objective`` and ``scale``."""
+        free = self.scale == "free" or (self.scale == "auto" and observation.clipping is not None)
+        matching = (SCALE_FREE if free else RAW)[self.objective]
+        return matching(candidate, observation.target, observation.clipping_groups)
+
+    def penalty(self, observation: Observation, dummy: Dummy, victims: Tensor) -> Tensor | float:
+        """What is added to the matching loss (R,); ``victims`` (R,) says which rows attack the same victim."""
+        return self.tv * total_variation(dummy.images) if self.tv else 0.0
+
+    def after_step(self, position: Tensor, keys: list[tuple[int | str, ...]], iteration: int) -> Tensor:
+        """Positions after an optimizer step, projected onto what the attack allows."""
+        return position.clamp(0.0, 1.0) if self.box else position
+
+    def stop_below(self, observation: Observation) -> Tensor:
+        """Matching loss (R,) at which a row is finished."""
+        scale = torch.ones_like(observation.target[:, 0])
+        if self.objective == "l2":
+            scale = observation.target.square().sum(1).clamp_min(1.0)
+        return self.loss_stop * scale
+
+    def parameters(self) -> dict[str, Any]:
+        """Every hyper-parameter by name."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+
+def pixel_count(observation: Observation) -> int:
+    """Number of image coordinates of a row's position."""
+    return observation.examples * math.prod(observation.model.image_shape)
+
+
+ATTACKS: Registry[type[Attack]] = Registry("attack", "harness.attacks")

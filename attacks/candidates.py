@@ -1,0 +1,57 @@
+"""The adversary's model of what it read: the gradient or update that dummy data would have produced."""
+
+import torch
+from torch import Tensor
+
+from harness.clipping import clip, example_factors
+from harness.layout import group_sums, spread
+from harness.surfaces import Observation
+
+
+def dummy_gradient(observation: Observation, images: Tensor, targets: Tensor, apply_clipping: bool) -> Tensor:
+    """The gradient (R, P) to compare with ``observation.target``, differentiable in images and targets.
+
+    Args:
+        observation: what was read; its ``update_model`` decides between one gradient at the known weights (``first``,
+            ``avg``) and the mean gradient along a simulated run of local steps (``unroll``).
+        images: (R, n, C, H, W).
+        targets: labels (R, n) or probabilities (R, n, K).
+        apply_clipping: clip the dummy's gradient as the defense is known to (``known_clip``).
+    """
+    if observation.update_model == "unroll":
+        candidate = _unrolled(observation, images, targets, apply_clipping)
+    else:
+        candidate = _local_gradient(observation, observation.weights, images, targets, apply_clipping)
+    if apply_clipping and observation.clipping is not None and observation.clipping.unit == "update":
+        # The bound is on the update of all local steps; the target is that update averaged over them.
+        return clip(candidate, observation.clipping.bound / _averaged_steps(observation), observation.clipping_groups)
+    return candidate
+
+
+def _averaged_steps(observation: Observation) -> int:
+    return 1 if observation.update_model == "first" else observation.local_steps
+
+
+def _unrolled(observation: Observation, images: Tensor, targets: Tensor, apply_clipping: bool) -> Tensor:
+    batch = observation.examples // observation.local_steps
+    weights = observation.weights
+    total = torch.zeros_like(weights)
+    for step in range(observation.local_steps):
+        part = slice(step * batch, (step + 1) * batch)
+        gradient = _local_gradient(observation, weights, images[:, part], targets[:, part], apply_clipping)
+        weights = weights - observation.learning_rate * gradient
+        total = total + gradient
+    return total / observation.local_steps
+
+
+def _local_gradient(
+    observation: Observation, weights: Tensor, images: Tensor, targets: Tensor, apply_clipping: bool
+) -> Tensor:
+    clipping = observation.clipping
+    if not apply_clipping or clipping is None or clipping.unit != "example":
+        return observation.model.gradient(weights, images, targets, create_graph=True)
+    sizes = observation.model.layout.sizes
+    gradients = observation.model.per_example_gradients(weights, images, targets, create_graph=True)
+    # A tiny offset keeps the derivative of the norm finite where a layer's gradient vanishes.
+    norms = (group_sums(gradients.square(), sizes) + 1e-30).sqrt()
+    return (gradients * spread(example_factors(norms, clipping.bound, clipping.grouping), sizes)).mean(1)

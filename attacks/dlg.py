@@ -1,0 +1,38 @@
+"""DLG: images and soft labels optimised together with L-BFGS.
+
+Source: Zhu et al., "Deep Leakage from Gradients" (NeurIPS 2019).
+"""
+
+import torch
+from torch import Tensor
+
+from harness.attacks.attack import ATTACKS, Attack, Dummy, pixel_count, validated_attack
+from harness.randomness import generator
+from harness.surfaces import Observation
+
+
+@ATTACKS.register("dlg")
+@validated_attack
+class DLG(Attack):
+    """Images and label logits start from N(0, 1); the loss uses softmax(logits) as soft labels."""
+
+    init: str = "gauss"
+
+    def labels(self, observation: Observation) -> Tensor | None:
+        return None
+
+    def start(self, observation: Observation, keys: list[tuple[int | str, ...]]) -> Tensor:
+        images = Attack.start(self, observation, keys)
+        count = observation.examples * observation.model.classes
+        logits = [torch.randn(count, generator=generator("label-logits", *key)) for key in keys]
+        return torch.cat([images, torch.stack(logits)], dim=1)
+
+    def dummy(self, observation: Observation, position: Tensor, labels: Tensor | None) -> Dummy:
+        pixels = pixel_count(observation)
+        rows, examples = len(position), observation.examples
+        images = position[:, :pixels].reshape(rows, examples, *observation.model.image_shape)
+        logits = position[:, pixels:].reshape(rows, examples, observation.model.classes)
+        return Dummy(images, logits.softmax(-1))
+
+    def after_step(self, position: Tensor, keys: list[tuple[int | str, ...]], iteration: int) -> Tensor:
+        return position

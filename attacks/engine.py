@@ -1,0 +1,180 @@
+"""Runs an attack on many victims at once: chunks, restarts, freezing of finished rows, best-so-far by loss."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from harness.attacks.attack import Attack
+from harness.attacks.stopping import CAP, StopRules
+from harness.surfaces import Observation
+
+Observer = Callable[[Tensor, Tensor, int, Tensor], None]
+"""Called after every outer iteration with victims (A,), restarts (A,), the iteration and the best images so far
+(A, n, C, H, W) of the rows still running. It returns nothing, so nothing can flow back into the attack."""
+
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Reconstruction:
+    """What an attack made of R observations.
+
+    Attributes:
+        images: (R, n, C, H, W), always finite, not clamped.
+        labels: (R, n).
+        loss: (R,), matching loss of ``images``. initial_loss: (R,), of the start.
+        stop_reason: (R,) codes of :mod:`harness.attacks.stopping`.
+        iterations: (R,), outer iterations of the kept start. evaluations: (R,), gradient evaluations of all starts.
+        restart: (R,), which start was kept.
+    """
+
+    images: Tensor
+    labels: Tensor
+    loss: Tensor
+    initial_loss: Tensor
+    stop_reason: Tensor
+    iterations: Tensor
+    evaluations: Tensor
+    restart: Tensor
+
+
+def run_attack(
+    attack: Attack,
+    observation: Observation,
+    chunk: int = 64,
+    observer: Observer | None = None,
+    progress: Progress | None = None,
+) -> Reconstruction:
+    """Attacks every row of an observation.
+
+    Args:
+        attack: which attack.
+        observation: R rows; all the attack ever sees.
+        chunk: rows (victims times restarts) optimised together; bounds memory and never changes a result on CPU.
+        observer: see :data:`Observer`; rows are reported with their index in ``observation``.
+        progress: called with the number of victims that are done since the last call.
+    """
+    labels = attack.labels(observation)
+    victims_per_chunk = max(chunk // attack.restarts, 1)
+    parts = []
+    for first in range(0, observation.rows, victims_per_chunk):
+        victims = torch.arange(first, min(first + victims_per_chunk, observation.rows))
+        parts.append(_ChunkRun(attack, observation, labels, victims, observer).run())
+        if progress:
+            progress(len(victims))
+    starts = {name: torch.cat([getattr(part, name) for part in parts]) for name in parts[0].__dataclass_fields__}
+    return choose_restarts(Reconstruction(**starts), attack.restarts)
+
+
+def choose_restarts(starts: Reconstruction, restarts: int) -> Reconstruction:
+    """Keeps of each victim's starts (consecutive rows) the one with the smallest matching loss."""
+    loss = starts.loss.reshape(-1, restarts)
+    restart = loss.nan_to_num(nan=torch.inf).argmin(1)
+    kept = restart + torch.arange(len(restart), device=restart.device) * restarts
+    chosen = {name: getattr(starts, name)[kept] for name in starts.__dataclass_fields__}
+    chosen["evaluations"] = starts.evaluations.reshape(-1, restarts).sum(1)
+    return Reconstruction(**chosen)
+
+
+class _ChunkRun:
+    """All starts of some victims, optimised in lockstep; rows that stop are compacted away."""
+
+    def __init__(
+        self, attack: Attack, observation: Observation, labels: Tensor | None, victims: Tensor, observer: Observer | None
+    ) -> None:
+        self.attack, self.observer = attack, observer
+        self.victims = victims.repeat_interleave(attack.restarts)
+        self.restarts = torch.arange(attack.restarts).repeat(len(victims))
+        index = self.victims.to(observation.target.device)
+        self.observation = observation.take(index)
+        keys = [(*key, restart) for key, restart in zip(self.observation.keys, self.restarts.tolist(), strict=True)]
+        self.observation = replace(self.observation, keys=tuple(keys))
+        self.labels = None if labels is None else labels[index]
+        self.position = attack.start(self.observation, keys).to(observation.target)
+        self.best = self.position.clone()
+        rows = len(keys)
+        self.best_loss = self.position.new_full((rows,), torch.inf)
+        self.first_loss = self.position.new_full((rows,), torch.nan)
+        self.last_loss = self.first_loss.clone()
+        self.evaluations = self.position.new_zeros(rows)
+        self.iterations = torch.zeros(rows, dtype=torch.long)
+        self.reason = torch.full((rows,), CAP)
+        self._focus(torch.arange(rows))
+
+    def _focus(self, rows: Tensor) -> None:
+        """Makes ``rows`` the active ones. A single row is doubled, since one row alone takes other CPU kernels."""
+        self.active = rows.repeat(2) if len(rows) == 1 else rows
+        index = self.active.to(self.position.device)
+        self.seen = self.observation.take(index)
+        self.seen_labels = None if self.labels is None else self.labels[index]
+
+    def run(self) -> Reconstruction:
+        attack = self.attack
+        optimizer = attack.optimizer().start(self.position[self.active.to(self.position.device)])
+        rules = StopRules(attack, attack.stop_below(self.observation))
+        for iteration in range(1, attack.max_iterations + 1):
+            self.evaluations[self.active] += optimizer.step(self._evaluate)
+            optimizer.position = attack.after_step(optimizer.position, list(self.seen.keys), iteration)
+            self.iterations[self.active] = iteration
+            self._report(iteration)
+            rules.record(self.best_loss)
+            stopped = rules.stopped(self.active, self.first_loss, self.last_loss)
+            self.reason[self.active] = stopped
+            going = stopped == CAP
+            if not going.any():
+                break
+            if not going.all():
+                # A doubled single row keeps one copy here; _focus doubles it again.
+                rows, positions = _first_occurrences(self.active, going)
+                self._focus(rows)
+                kept = positions.repeat(2) if len(positions) == 1 else positions
+                optimizer.take(kept.to(self.position.device))
+        return self._result()
+
+    def _evaluate(self, position: Tensor) -> tuple[Tensor, Tensor]:
+        """Loss and gradient of the active rows; remembers the best finite iterate of each by matching loss."""
+        leaf = position.detach().requires_grad_(True)
+        with torch.enable_grad():
+            dummy = self.attack.dummy(self.seen, leaf, self.seen_labels)
+            matching = self.attack.matching(self.seen, dummy)
+            loss = matching + self.attack.penalty(self.seen, dummy, self.victims[self.active].to(leaf.device))
+            (gradient,) = torch.autograd.grad(loss.sum(), leaf)
+        matching = matching.detach()
+        rows = self.active.to(leaf.device)
+        better = matching.isfinite() & (matching < self.best_loss[rows]) & leaf.detach().isfinite().all(1)
+        self.best[rows] = torch.where(better[:, None], leaf.detach(), self.best[rows])
+        self.best_loss[rows] = torch.where(better, matching, self.best_loss[rows])
+        self.first_loss[rows] = torch.where(self.first_loss[rows].isnan(), matching, self.first_loss[rows])
+        self.last_loss[rows] = matching
+        return loss.detach(), gradient
+
+    def _report(self, iteration: int) -> None:
+        if self.observer is None:
+            return
+        dummy = self.attack.dummy(self.seen, self.best[self.active.to(self.best.device)], self.seen_labels)
+        count = len(self.active.unique())
+        self.observer(
+            self.victims[self.active][:count], self.restarts[self.active][:count], iteration,
+            dummy.images[:count].detach().clone(),
+        )  # fmt: skip
+
+    def _result(self) -> Reconstruction:
+        self._focus(torch.arange(len(self.victims)))
+        dummy = self.attack.dummy(self.seen, self.best[self.active.to(self.best.device)], self.seen_labels)
+        targets = dummy.targets if dummy.targets.dim() == 2 else dummy.targets.argmax(-1)
+        count = len(self.victims)
+        return Reconstruction(
+            images=dummy.images[:count].detach().cpu(), labels=targets[:count].cpu(), loss=self.best_loss.cpu(),
+            initial_loss=self.first_loss.cpu(), stop_reason=self.reason, iterations=self.iterations,
+            evaluations=self.evaluations.cpu(), restart=self.restarts,
+        )  # fmt: skip
+
+
+def _first_occurrences(active: Tensor, going: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows still going, each once, and their positions among the active rows."""
+    positions = going.nonzero()[:, 0]
+    if len(positions) == 2 and active[positions[0]] == active[positions[1]]:
+        positions = positions[:1]
+    return active[positions], positions

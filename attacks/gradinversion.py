@@ -1,0 +1,79 @@
+"""GradInversion: L2 matching with image priors, BatchNorm statistics and agreement between several starts.
+
+Source: Yin et al., "See through Gradients: Image Batch Recovery via GradInversion" (CVPR 2021). Registration of the
+group mean is left out: starts are averaged pixel by pixel.
+"""
+
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from harness.attacks.adam import Adam
+from harness.attacks.attack import ATTACKS, Attack, Count, Dummy, NonNegative, validated_attack
+from harness.attacks.objectives import total_variation
+from harness.randomness import normal_rows
+from harness.surfaces import Observation
+
+
+@ATTACKS.register("gradinversion")
+@validated_attack
+class GradInversion(Attack):
+    """Adam with cosine decay and Langevin noise; every penalty's weight is a setting.
+
+    ``matching_weight`` multiplies the L2 matching term inside the optimised loss. ``group`` pulls a victim's starts
+    towards their mean. Networks without BatchNorm have no statistics to match, so that term is zero for them.
+    """
+
+    init: str = "gauss"
+    restarts: Count = 2
+    max_iterations: Count = 2500
+    tv: NonNegative = 1e-4
+    box: bool = True
+    patience: Annotated[int, Field(ge=0)] = 0
+    loss_stop: NonNegative = 0.0
+    rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.1
+    warm_up: Annotated[int, Field(ge=0)] = 50
+    langevin: NonNegative = 0.01
+    matching_weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e-4
+    l2_prior: NonNegative = 1e-6
+    batch_norm: NonNegative = 0.1
+    first_batch_norm: NonNegative = 10.0
+    group: NonNegative = 0.01
+
+    def optimizer(self) -> Adam:
+        return Adam(self.max_iterations, self.rate, decay="cosine", warm_up=self.warm_up)
+
+    def penalty(self, observation: Observation, dummy: Dummy, victims: Tensor) -> Tensor | float:
+        """Priors relative to the matching term, which the runner adds with weight one."""
+        images = dummy.images
+        prior = self.tv * total_variation(images) + self.l2_prior * images.flatten(1).norm(dim=1)
+        if self.batch_norm:
+            prior = prior + self.batch_norm * self._statistics(observation, images)
+        if self.group and self.restarts > 1:
+            prior = prior + self.group * (images - _group_mean(images.detach(), victims)).flatten(1).norm(dim=1)
+        return prior / self.matching_weight
+
+    def _statistics(self, observation: Observation, images: Tensor) -> Tensor | float:
+        total: Tensor | float = 0.0
+        for number, (mean, variance, layer) in enumerate(
+            observation.model.batch_norm_statistics(observation.weights, images)
+        ):
+            weight = self.first_batch_norm if number == 0 else 1.0
+            distance = (mean - layer.running_mean).norm(dim=1) + (variance - layer.running_var).norm(dim=1)
+            total = total + weight * distance
+        return total
+
+    def after_step(self, position: Tensor, keys: list[tuple[int | str, ...]], iteration: int) -> Tensor:
+        noise_keys = [("langevin", *key, iteration) for key in keys]
+        scale = self.langevin * self.optimizer().rate(iteration)
+        noisy = position + scale * normal_rows(noise_keys, tuple(position.shape[1:]), position)
+        return noisy.clamp(0.0, 1.0) if self.box else noisy
+
+
+def _group_mean(images: Tensor, victims: Tensor) -> Tensor:
+    """For every row the mean image of all rows with the same victim."""
+    _, index, counts = victims.unique(return_inverse=True, return_counts=True)
+    sums = images.new_zeros(len(counts), *images.shape[1:]).index_add_(0, index, images)
+    return torch.div(sums, counts.reshape(-1, *[1] * (images.dim() - 1)))[index]

@@ -1,0 +1,105 @@
+"""Label inference from the gradient of the last linear layer (spec: attacks, section 6).
+
+For cross-entropy d loss / d logit_c = p_c - [c is the label], so the gradient of bias c is negative for labels that
+are present, and row c of the weight gradient is that times non-negative features.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from harness.errors import UsageError
+from harness.randomness import generator
+from harness.surfaces import Observation
+
+
+def bias_rule(observation: Observation) -> Tensor:
+    """One example per row: the class with the smallest bias gradient, (R, 1)."""
+    return _bias_gradient(observation).argmin(1, keepdim=True)
+
+
+def row_sum_rule(observation: Observation) -> Tensor:
+    """One example per row: the class whose weight-gradient row has the smallest sum, (R, 1) (iDLG)."""
+    return _weight_gradient(observation).sum(2).argmin(1, keepdim=True)
+
+
+def distinct_rule(observation: Observation) -> Tensor:
+    """Batches of distinct labels: the n classes with the smallest bias gradients, (R, n)."""
+    return _bias_gradient(observation).argsort(1)[:, : observation.examples]
+
+
+def yin_rule(observation: Observation) -> Tensor:
+    """Batches of distinct labels: the n classes with the smallest entry in their weight-gradient row (Yin et al.)."""
+    return _weight_gradient(observation).amin(2).argsort(1)[:, : observation.examples]
+
+
+def count_rule(observation: Observation) -> Tensor:
+    """Batches with repeats: n_c = n * (mean probability of c - bias gradient of c), rounded to a total of n.
+
+    Probabilities are estimated on random dummy images. Under clipping the scale of the bias gradient is lost, and
+    with it the accuracy of the counts.
+    """
+    examples = observation.examples
+    shape = (16, *observation.model.image_shape)
+    dummies = [torch.rand(shape, generator=generator("label-dummies", *key)) for key in observation.keys]
+    images = torch.stack(dummies).to(observation.weights)
+    with torch.no_grad():
+        probabilities = observation.model.logits(observation.weights, images).softmax(-1).mean(1)
+    counts = examples * (probabilities - _bias_gradient(observation))
+    return torch.stack([_round_to_total(row, examples) for row in counts])
+
+
+def _round_to_total(counts: Tensor, total: int) -> Tensor:
+    """Sorted labels (total,) whose counts are ``counts`` (K,) rounded by largest remainder."""
+    counts = counts.double().clamp(min=0)
+    counts = counts * total / counts.sum().clamp_min(1e-12)
+    whole = counts.floor()
+    missing = total - int(whole.sum())
+    whole[(counts - whole).argsort(descending=True)[:missing]] += 1
+    return torch.repeat_interleave(torch.arange(len(whole), device=counts.device), whole.long())[:total]
+
+
+def _bias_gradient(observation: Observation) -> Tensor:
+    _, bias = observation.model.last_linear()
+    if bias is None:
+        raise UsageError("the last layer has no bias; use --attack-arg label_rule=row_sum or --labels known")
+    return observation.model.layout.split(observation.target)[bias]
+
+
+def _weight_gradient(observation: Observation) -> Tensor:
+    weight, _ = observation.model.last_linear()
+    return observation.model.layout.split(observation.target)[weight]
+
+
+LABEL_RULES: dict[str, Callable[[Observation], Tensor]] = {
+    "bias": bias_rule,
+    "row_sum": row_sum_rule,
+    "distinct": distinct_rule,
+    "yin": yin_rule,
+    "count": count_rule,
+}
+
+
+def infer_labels(observation: Observation, rule: str) -> Tensor:
+    """Labels (R, n), sorted per row: the adversary's declared knowledge if it has it, else inferred by ``rule``.
+
+    ``auto`` takes the bias rule for one example and the count rule for more, and falls back on the weight rows where
+    the last layer has no bias.
+
+    Raises:
+        UsageError: the rule is unknown, or the network lacks the layer it reads.
+    """
+    if observation.labels is not None:
+        return observation.labels.sort(1).values
+    if rule == "auto":
+        _, bias = observation.model.last_linear()
+        single = observation.examples == 1
+        rule = ("bias" if single else "count") if bias else ("row_sum" if single else "yin")
+    if rule not in LABEL_RULES:
+        raise UsageError(f"unknown label rule {rule!r}; known: auto, {', '.join(LABEL_RULES)}")
+    if rule in ("bias", "row_sum") and observation.examples > 1:
+        raise UsageError(f"label rule {rule!r} infers one label, the batch has more; use label_rule=count")
+    if rule in ("distinct", "yin") and observation.examples > observation.model.classes:
+        raise UsageError(f"label rule {rule!r} needs distinct labels, the batch is larger than the number of classes")
+    return LABEL_RULES[rule](observation).sort(1).values

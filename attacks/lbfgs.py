@@ -1,0 +1,128 @@
+"""L-BFGS over many independent rows at once, one curvature history per row.
+
+Follows ``torch.optim.LBFGS`` with its defaults and no line search, row by row: an outer iteration is up to 20 inner
+ones, each with one gradient evaluation. ``torch.optim.LBFGS`` itself would couple the rows: one step length, one
+history.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+Evaluate = Callable[[Tensor], tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class LBFGS:
+    """Settings, named and defaulted as in ``torch.optim.LBFGS``."""
+
+    learning_rate: float = 1.0
+    inner_iterations: int = 20
+    history: int = 100
+    tolerance_gradient: float = 1e-7
+    tolerance_change: float = 1e-9
+
+    def start(self, position: Tensor) -> "LBFGSState":
+        """A fresh state for positions (R, n)."""
+        return LBFGSState(self, position)
+
+
+class LBFGSState:
+    """Positions (R, n) and each row's history. :meth:`step` is one outer iteration."""
+
+    def __init__(self, settings: LBFGS, position: Tensor) -> None:
+        rows, _ = position.shape
+        self.settings = settings
+        self.position = position.clone()
+        self.direction = torch.zeros_like(position)
+        self.step_length = position.new_zeros(rows)
+        self.previous_gradient = torch.zeros_like(position)
+        self.scale = position.new_ones(rows)
+        self.started = torch.zeros(rows, dtype=torch.bool, device=position.device)
+        self.changes: list[Tensor] = []
+        self.gradient_changes: list[Tensor] = []
+        self.curvatures: list[Tensor] = []
+
+    def take(self, index: Tensor) -> None:
+        """Keeps some rows only, in the given order."""
+        for name in ("position", "direction", "step_length", "previous_gradient", "scale", "started"):
+            setattr(self, name, getattr(self, name)[index])
+        for history in (self.changes, self.gradient_changes, self.curvatures):
+            history[:] = [entry[index] for entry in history]
+
+    def step(self, evaluate: Evaluate) -> Tensor:
+        """One outer iteration of every row.
+
+        Args:
+            evaluate: positions (R, n) to losses (R,) and gradients (R, n). Rows are independent.
+
+        Returns:
+            The number of gradient evaluations each row used, (R,).
+        """
+        settings = self.settings
+        loss, gradient = evaluate(self.position)
+        evaluations = torch.ones_like(self.step_length)
+        moving = gradient.abs().amax(1) > settings.tolerance_gradient
+        for inner in range(1, settings.inner_iterations + 1):
+            self._update_direction(gradient, moving)
+            slope = (gradient * self.direction).sum(1)
+            moving = moving & ~(slope > -settings.tolerance_change)
+            if not moving.any():
+                break
+            change = self.step_length[:, None] * self.direction
+            self.position = torch.where(moving[:, None], self.position + change, self.position)
+            if inner == settings.inner_iterations:
+                break
+            previous_loss = loss
+            loss, gradient = evaluate(self.position)
+            evaluations += moving
+            moving = moving & (gradient.abs().amax(1) > settings.tolerance_gradient)
+            moving = moving & (change.abs().amax(1) > settings.tolerance_change)
+            moving = moving & ~((loss - previous_loss).abs() < settings.tolerance_change)
+        return evaluations
+
+    def _update_direction(self, gradient: Tensor, moving: Tensor) -> None:
+        fresh = moving & ~self.started
+        seasoned = moving & self.started
+        if seasoned.any():
+            self._remember(gradient, seasoned)
+            direction = self._two_loops(gradient)
+            self.direction = torch.where(seasoned[:, None], direction, self.direction)
+            self.step_length = torch.where(seasoned, self.settings.learning_rate, self.step_length)
+        if fresh.any():
+            first = (1.0 / gradient.abs().sum(1)).clamp(max=1.0) * self.settings.learning_rate
+            self.direction = torch.where(fresh[:, None], -gradient, self.direction)
+            self.step_length = torch.where(fresh, first, self.step_length)
+        self.previous_gradient = torch.where(moving[:, None], gradient, self.previous_gradient)
+        self.started = self.started | moving
+
+    def _remember(self, gradient: Tensor, rows: Tensor) -> None:
+        """Appends the last step to the history of ``rows``; a zero inverse curvature marks an entry to ignore."""
+        gradient_change = gradient - self.previous_gradient
+        change = self.direction * self.step_length[:, None]
+        curvature = (gradient_change * change).sum(1)
+        useful = rows & (curvature > 1e-10)
+        self.scale = torch.where(useful, curvature / gradient_change.square().sum(1), self.scale)
+        self.changes.append(torch.where(useful[:, None], change, 0.0))
+        self.gradient_changes.append(torch.where(useful[:, None], gradient_change, 0.0))
+        self.curvatures.append(torch.where(useful, 1.0 / curvature, 0.0))
+        if len(self.changes) > self.settings.history:
+            for history in (self.changes, self.gradient_changes, self.curvatures):
+                history.pop(0)
+
+    def _two_loops(self, gradient: Tensor) -> Tensor:
+        """Minus the approximate inverse Hessian times the gradient (Nocedal and Wright, algorithm 7.4)."""
+        direction = -gradient
+        entries = list(zip(self.changes, self.gradient_changes, self.curvatures, strict=True))
+        weights: list[Tensor] = []
+        for change, gradient_change, inverse in reversed(entries):
+            weight = (change * direction).sum(1) * inverse
+            direction = torch.addcmul(direction, weight[:, None], gradient_change, value=-1)
+            weights.append(weight)
+        direction = direction * self.scale[:, None]
+        for (change, gradient_change, inverse), weight in zip(entries, reversed(weights), strict=True):
+            correction = weight - (gradient_change * direction).sum(1) * inverse
+            direction = torch.addcmul(direction, correction[:, None], change)
+        return direction

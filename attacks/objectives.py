@@ -1,0 +1,54 @@
+"""How far the dummy's gradient is from the observed one, per row (spec: attacks, sections 2.4 and 4).
+
+The scale-free forms compare directions per clipping group only, so that a defense that merely rescales its gradients
+is not mistaken for one that hides them.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from harness.layout import group_sums
+
+_TINY = 1e-30
+
+
+def l2(candidate: Tensor, target: Tensor) -> Tensor:
+    """Squared L2 distance (R,) of gradients (R, P)."""
+    return (candidate - target).square().sum(1)
+
+
+def l2_scale_free(candidate: Tensor, target: Tensor, groups: tuple[int, ...]) -> Tensor:
+    """Squared distance (R,) after the best non-negative rescaling of each group of the candidate.
+
+    The scale is treated as a constant in the derivative: at its optimum the derivative through it vanishes.
+    """
+    with torch.no_grad():
+        inner = group_sums(candidate * target, groups)
+        scale = (inner / group_sums(candidate.square(), groups).clamp_min(_TINY)).clamp_min(0.0)
+    pieces = zip(candidate.split(groups, 1), target.split(groups, 1), scale.split(1, 1), strict=True)
+    return torch.stack([(s * a - g).square().sum(1) for a, g, s in pieces], dim=1).sum(1)
+
+
+def cosine(candidate: Tensor, target: Tensor, groups: tuple[int, ...]) -> Tensor:
+    """One minus the cosine similarity (R,), averaged over groups; one group is the plain cosine distance."""
+    inner = group_sums(candidate * target, groups)
+    lengths = group_sums(candidate.square(), groups) * group_sums(target.square(), groups)
+    return (1 - inner / lengths.clamp_min(_TINY).sqrt()).mean(1)
+
+
+def total_variation(images: Tensor) -> Tensor:
+    """Mean absolute difference of neighbouring pixels (R,), horizontal plus vertical, of images (R, n, C, H, W)."""
+    horizontal = (images[..., :, 1:] - images[..., :, :-1]).abs().flatten(1).mean(1)
+    vertical = (images[..., 1:, :] - images[..., :-1, :]).abs().flatten(1).mean(1)
+    return horizontal + vertical
+
+
+Matching = Callable[[Tensor, Tensor, tuple[int, ...]], Tensor]
+
+RAW: dict[str, Matching] = {
+    "l2": lambda candidate, target, groups: l2(candidate, target),
+    "cosine": lambda candidate, target, groups: cosine(candidate, target, (candidate.shape[1],)),
+}
+SCALE_FREE: dict[str, Matching] = {"l2": l2_scale_free, "cosine": cosine}

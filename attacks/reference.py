@@ -1,0 +1,126 @@
+"""The sequential reference engine: one victim after another with PyTorch's own optimizers and the plain network.
+
+Slow on purpose and simple on purpose; tests prove that the batched engine computes the same.
+"""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from harness.attacks.adam import Adam
+from harness.attacks.attack import Attack, Dummy
+from harness.attacks.engine import Observer, Progress, Reconstruction, choose_restarts
+from harness.attacks.lbfgs import LBFGS
+from harness.attacks.stopping import CAP, StopRules
+from harness.errors import UsageError
+from harness.models import cross_entropy
+from harness.surfaces import Observation
+
+
+def run_reference(
+    attack: Attack, observation: Observation, observer: Observer | None = None, progress: Progress | None = None
+) -> Reconstruction:
+    """Attacks the rows of an observation one by one; same arguments and result as the batched engine.
+
+    Raises:
+        UsageError: the attack or the observation uses something only the batched engine has.
+    """
+    _refuse_unsupported(attack, observation)
+    labels = attack.labels(observation)
+    starts = []
+    for victim in range(observation.rows):
+        for restart in range(attack.restarts):
+            index = torch.tensor([victim], device=observation.target.device)
+            row = observation.take(index)
+            row = replace(row, keys=((*row.keys[0], restart),))
+            starts.append(_OneStart(attack, row, None if labels is None else labels[index]).run(victim, restart, observer))
+        if progress:
+            progress(1)
+    joined = {name: torch.cat([getattr(start, name) for start in starts]) for name in starts[0].__dataclass_fields__}
+    return choose_restarts(Reconstruction(**joined), attack.restarts)
+
+
+def _refuse_unsupported(attack: Attack, observation: Observation) -> None:
+    if attack.scale == "known_clip" or observation.update_model == "unroll":
+        raise UsageError("the reference engine has no known_clip and no unroll; use --engine batched")
+    if attack.restarts > 1 and getattr(attack, "group", 0):
+        raise UsageError("the reference engine runs starts one by one; set group=0 or use --engine batched")
+
+
+class _OneStart:
+    """One start against one victim."""
+
+    def __init__(self, attack: Attack, observation: Observation, labels: Tensor | None) -> None:
+        self.attack, self.observation, self.labels = attack, observation, labels
+        self.module: nn.Module = observation.model.plain(observation.weights[0])
+        self.parameters = list(self.module.parameters())
+        self.position = attack.start(observation, list(observation.keys)).to(observation.target).requires_grad_(True)
+        self.best = self.position.detach().clone()
+        self.best_loss = self.position.new_full((1,), torch.inf)
+        self.first_loss: Tensor | None = None
+        self.last_loss = self.best_loss
+        self.evaluations = 0
+
+    def run(self, victim: int, restart: int, observer: Observer | None) -> Reconstruction:
+        settings = self.attack.optimizer()
+        optimizer = self._optimizer(settings)
+        rules = StopRules(self.attack, self.attack.stop_below(self.observation))
+        code, only = CAP, torch.tensor([0])
+        for iteration in range(1, self.attack.max_iterations + 1):
+            if isinstance(settings, Adam):
+                optimizer.param_groups[0]["lr"] = settings.rate(iteration - 1)
+            optimizer.step(self._closure)
+            with torch.no_grad():
+                self.position.copy_(self.attack.after_step(self.position, list(self.observation.keys), iteration))
+            if observer:
+                images = self._dummy(self.best).images.detach().clone()
+                observer(torch.tensor([victim]), torch.tensor([restart]), iteration, images)
+            rules.record(self.best_loss)
+            code = int(rules.stopped(only, self.first_loss, self.last_loss)[0])
+            if code != CAP:
+                break
+        return self._result(code, iteration, restart)
+
+    def _optimizer(self, settings: LBFGS | Adam) -> torch.optim.Optimizer:
+        if isinstance(settings, Adam):
+            return torch.optim.Adam([self.position], lr=settings.learning_rate, betas=settings.betas)
+        return torch.optim.LBFGS(
+            [self.position], lr=settings.learning_rate, max_iter=settings.inner_iterations,
+            history_size=settings.history, tolerance_grad=settings.tolerance_gradient,
+            tolerance_change=settings.tolerance_change,
+        )  # fmt: skip
+
+    def _dummy(self, position: Tensor) -> Dummy:
+        return self.attack.dummy(self.observation, position, self.labels)
+
+    def _closure(self) -> Tensor:
+        self.evaluations += 1
+        dummy = self._dummy(self.position)
+        loss = cross_entropy(self.module, dummy.images[0], dummy.targets[0])
+        gradients = torch.autograd.grad(loss, self.parameters, create_graph=True)
+        candidate = torch.cat([gradient.reshape(-1) for gradient in gradients])[None]
+        matching = self.attack.distance(self.observation, candidate)
+        total = matching + self.attack.penalty(self.observation, dummy, torch.zeros(1, dtype=torch.long))
+        (self.position.grad,) = torch.autograd.grad(total.sum(), self.position)
+        settings = self.attack.optimizer()
+        if isinstance(settings, Adam) and settings.signed:
+            self.position.grad = self.position.grad.sign()
+        self._remember(matching.detach())
+        return total.detach().sum()
+
+    def _remember(self, matching: Tensor) -> None:
+        self.first_loss = matching if self.first_loss is None else self.first_loss
+        self.last_loss = matching
+        if matching.isfinite().all() and self.position.isfinite().all() and bool(matching < self.best_loss):
+            self.best, self.best_loss = self.position.detach().clone(), matching
+
+    def _result(self, code: int, iteration: int, restart: int) -> Reconstruction:
+        dummy = self._dummy(self.best)
+        targets = dummy.targets if dummy.targets.dim() == 2 else dummy.targets.argmax(-1)
+        return Reconstruction(
+            images=dummy.images.detach().cpu(), labels=targets.cpu(), loss=self.best_loss.cpu(),
+            initial_loss=self.first_loss.cpu(), stop_reason=torch.tensor([code]),
+            iterations=torch.tensor([iteration]), evaluations=torch.tensor([float(self.evaluations)]),
+            restart=torch.tensor([restart]),
+        )  # fmt: skip

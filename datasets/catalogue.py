@@ -1,0 +1,93 @@
+"""The names of the datasets, and what can be said of each without loading it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.datasets.record import Dataset
+from harness.errors import UsageError
+from harness.registry import Registry
+
+Loader = Callable[[Path], Dataset]
+
+#: Loaders by name: each takes the data root and returns the Dataset, or raises UsageError.
+DATASETS: Registry[Loader] = Registry("dataset", "harness.datasets")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a dataset comes from.
+
+    Attributes:
+        origin: one line on the images' origin.
+        licence: the licence as its publishers state it.
+        find: data root -> where the data lies, None where it is absent; looks at names only, never into files.
+        download: lays the files out in the (empty) folder it is given as they lie under a data root;
+            None where there is nothing to download.
+    """
+
+    origin: str
+    licence: str
+    find: Callable[[Path], Path | None]
+    download: Callable[[Path], None] | None = None
+
+
+@dataclass(frozen=True)
+class DatasetStatus:
+    """One line of ``harness data status``: ``where`` is a folder or file, ``obtain`` how to get the data."""
+
+    name: str
+    available: bool
+    origin: str
+    licence: str
+    where: str
+    obtain: str
+
+
+_ELSEWHERE = Source("an installed package", "see that package", find=lambda root: root)
+_sources: dict[str, Source] = {}
+
+
+def add(name: str, source: Source) -> Callable[[Loader], Loader]:
+    """Decorator that registers a loader under ``name`` together with its ``source``."""
+
+    def decorate(loader: Loader) -> Loader:
+        _sources[name] = source
+        return DATASETS.register(name)(loader)
+
+    return decorate
+
+
+def source_of(name: str) -> Source:
+    """The source of a registered dataset; one from another package may have none and gets a placeholder."""
+    return _sources.get(name, _ELSEWHERE)
+
+
+def fetch_command(name: str) -> str:
+    """The mend for missing or damaged files of a dataset that can be downloaded."""
+    return f"get it with: harness data fetch {name}"
+
+
+def missing(name: str, root: Path) -> UsageError:
+    """The error for a dataset that is not under the data root."""
+    return UsageError(
+        f"dataset {name!r} is not under {root}; {fetch_command(name)} (or name its folder with --data-root)"
+    )
+
+
+def dataset_status(root: Path) -> list[DatasetStatus]:
+    """What is available under the data root, one entry per registered dataset, sorted by name; loads nothing."""
+    return [_status(name, root) for name in DATASETS]
+
+
+def _status(name: str, root: Path) -> DatasetStatus:
+    source = source_of(name)
+    found = source.find(root)
+    return DatasetStatus(
+        name=name,
+        available=found is not None,
+        origin=source.origin,
+        licence=source.licence,
+        where=str(found or root),
+        obtain=f"harness data fetch {name}" if source.download else "installed with its package",
+    )

@@ -1,0 +1,103 @@
+"""Labeled Faces in the Wild (Huang et al., 2007; funneled images: 2012), cropped to 32x32 colour as in the papers' code.
+
+People with at least 20 photographs: 62 people, 3,023 images, unbalanced (20 to 530 each). Read from the prepared
+arrays, or from the photographs in the folder that scikit-learn's ``fetch_lfw_people`` leaves. That function itself is
+not used to read them, because it opens a cache of pickles that lies beside the photographs.
+"""
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from harness.datasets.catalogue import Source, add, fetch_command, missing
+from harness.datasets.files import DataFile, write_arrays
+from harness.datasets.record import Dataset, build_dataset
+
+_PREPARED = Path("LFW") / "lfw_people_min20_color_32x32.npz"
+_PHOTOGRAPHS = Path("lfw_home") / "lfw_funneled"
+_FEWEST_PHOTOGRAPHS = 20
+_CROP = slice(61, 189)
+_SIDE = 32
+
+
+def _find(root: Path) -> Path | None:
+    if (root / _PREPARED).is_file():
+        return root / _PREPARED
+    return root / _PHOTOGRAPHS if (root / _PHOTOGRAPHS).is_dir() else None
+
+
+def _download(target: Path) -> None:
+    # Imported here because scikit-learn takes longer to import than most commands to run.
+    from sklearn.datasets import fetch_lfw_people
+
+    # scikit-learn knows the mirror and the checksum. Its folder is fresh, so the only cache it opens is its own.
+    with tempfile.TemporaryDirectory(dir=target) as home:
+        fetch_lfw_people(
+            data_home=home,
+            min_faces_per_person=_FEWEST_PHOTOGRAPHS,
+            color=True,
+            slice_=(_CROP, _CROP),
+            resize=_SIDE / (_CROP.stop - _CROP.start),
+        )
+        images, labels, names = read_photographs(DataFile(Path(home) / _PHOTOGRAPHS, fetch_command("lfw")))
+    write_arrays(target / _PREPARED, images=images, target=labels, target_names=np.array(names))
+
+
+_SOURCE = Source(
+    origin="Labeled Faces in the Wild, deep-funneled, people with at least 20 images (Huang et al., 2007, 2012)",
+    licence="none stated; photographs of real people, for research; cite Huang et al., 2007 and 2012",
+    find=_find,
+    download=_download,
+)
+
+
+def read_photographs(folder: DataFile) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
+    """Crop and resize the photographs as scikit-learn does, in its order.
+
+    Returns:
+        images (N, 32, 32, 3) uint8, labels (N,) int64, the people's names sorted.
+
+    Raises:
+        UsageError: nobody has enough photographs, or one cannot be read.
+    """
+    people = {
+        person.name.replace("_", " "): sorted(person.iterdir())
+        for person in sorted(folder.path.iterdir())
+        if person.is_dir()
+    }
+    people = {name: people[name] for name in sorted(people) if len(people[name]) >= _FEWEST_PHOTOGRAPHS}
+    if not people:
+        raise folder.wrong(f"has nobody with {_FEWEST_PHOTOGRAPHS} photographs")
+    images = np.stack([_read_face(DataFile(path, folder.mend)) for paths in people.values() for path in paths])
+    labels = np.repeat(np.arange(len(people)), [len(paths) for paths in people.values()])
+    # scikit-learn's own shuffle, so that image k is the same image in both.
+    order = np.arange(len(images))
+    np.random.RandomState(42).shuffle(order)
+    return images[order], labels[order], tuple(people)
+
+
+def _read_face(file: DataFile) -> np.ndarray:
+    try:
+        with Image.open(file.path) as photograph:
+            face = photograph.convert("RGB").crop((_CROP.start, _CROP.start, _CROP.stop, _CROP.stop))
+            return np.asarray(face.resize((_SIDE, _SIDE)))
+    except (OSError, Image.DecompressionBombError) as error:
+        raise file.wrong("is not a readable photograph") from error
+
+
+@add("lfw", _SOURCE)
+def load_lfw(root: Path) -> Dataset:
+    """3,023 colour images (3, 32, 32) of 62 people."""
+    found = _find(root)
+    if found is None:
+        raise missing("lfw", root)
+    file = DataFile(found, fetch_command("lfw"))
+    if found.is_dir():
+        images, labels, names = read_photographs(file)
+    else:
+        images, labels, names = file.read_arrays("images", "target", "target_names")
+    if images.shape[1:] != (_SIDE, _SIDE, 3) or np.ndim(names) != 1:
+        raise file.wrong(f"has images of shape {images.shape} instead of (N, {_SIDE}, {_SIDE}, 3), or no list of names")
+    return build_dataset(file, "lfw", images, labels, tuple(str(name) for name in names), _SOURCE.origin)

@@ -1,0 +1,118 @@
+"""What a dataset is, and the one gate through which arrays from files become one."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from harness.datasets.files import DataFile
+
+_MOST_CLASSES = 100_000
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Labelled images.
+
+    Attributes:
+        name: the registered name, or the file name of own data.
+        images: (N, C, H, W) float32 in [0, 1]; C is 1 (grey) or 3 (red, green, blue).
+        labels: (N,) int64 in 0 .. num_classes - 1.
+        class_names: one name per class.
+        origin: one line on where the images come from, for the results document.
+    """
+
+    name: str
+    images: Tensor
+    labels: Tensor
+    class_names: tuple[str, ...]
+    origin: str
+
+    @property
+    def num_classes(self) -> int:
+        """The number of classes, K."""
+        return len(self.class_names)
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """The shape (C, H, W) of one image."""
+        channels, height, width = self.images.shape[1:]
+        return channels, height, width
+
+
+def build_dataset(
+    file: DataFile,
+    name: str,
+    images: np.ndarray,
+    labels: np.ndarray,
+    class_names: tuple[str, ...] | None,
+    origin: str,
+) -> Dataset:
+    """Check arrays read from ``file`` and make them a Dataset.
+
+    Args:
+        file: where the arrays come from; named in every error.
+        name: name of the dataset.
+        images: (N, H, W), (N, C, H, W) or (N, H, W, C) with C in {1, 3}; uint8, or float in [0, 1]. Where both
+            four-dimensional readings fit, the channels are taken to come first.
+        labels: (N,) integers from 0.
+        class_names: one per class; None names the classes 0 .. max(labels).
+        origin: one line.
+
+    Raises:
+        UsageError: wrong shape, type, range, count or label.
+    """
+    images = _scaled(file, _channels_first(file, images))
+    _check_labels(file, labels, len(images))
+    largest = int(labels.max())
+    most = _MOST_CLASSES if class_names is None else len(class_names)
+    if largest >= most:
+        raise file.wrong(f"has label {largest}, but there are at most {most} classes", "number the classes from 0")
+    return Dataset(
+        name=name,
+        images=torch.from_numpy(images),
+        labels=torch.from_numpy(labels.astype(np.int64)),
+        class_names=class_names or tuple(str(label) for label in range(largest + 1)),
+        origin=origin,
+    )
+
+
+def _channels_first(file: DataFile, images: np.ndarray) -> np.ndarray:
+    if images.ndim == 3:
+        images = images[:, None]
+    elif images.ndim == 4 and images.shape[1] not in (1, 3):
+        images = images.transpose(0, 3, 1, 2)
+    if images.ndim != 4 or images.shape[1] not in (1, 3) or 0 in images.shape:
+        raise file.wrong(
+            f"has images of shape {images.shape}",
+            "give (N, H, W), (N, C, H, W) or (N, H, W, C) with one or three channels and at least one image",
+        )
+    return images
+
+
+def _scaled(file: DataFile, images: np.ndarray) -> np.ndarray:
+    """A contiguous float32 copy in [0, 1]."""
+    if images.dtype == np.uint8:
+        scaled = np.array(images, dtype=np.float32, order="C")
+        scaled /= 255
+        return scaled
+    if images.dtype.kind != "f":
+        raise file.wrong(f"has images of type {images.dtype}", "save them as uint8 (0 to 255) or float (0 to 1)")
+    if not np.isfinite(images).all():
+        raise file.wrong("has images with NaN or infinite values", "remove those images")
+    if images.min() < 0 or images.max() > 1:
+        raise file.wrong(
+            f"has image values from {images.min():g} to {images.max():g}",
+            "scale float images to [0, 1], or save 0 to 255 as uint8",
+        )
+    return np.array(images, dtype=np.float32, order="C")
+
+
+def _check_labels(file: DataFile, labels: np.ndarray, count: int) -> None:
+    if labels.shape != (count,):
+        raise file.wrong(f"has labels of shape {labels.shape} for {count} images", "give one label per image")
+    if labels.dtype.kind not in "iu":
+        raise file.wrong(f"has labels of type {labels.dtype}", "save the labels as integers")
+    if labels.min() < 0:
+        raise file.wrong(f"has a negative label ({labels.min()})", "number the classes from 0")

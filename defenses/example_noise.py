@@ -1,0 +1,52 @@
+"""Noise on clipped per-example gradients: the three conventions in use (spec: defenses, section 3).
+
+====================  ==========================  =====================================
+convention            noise std on the batch mean  source
+====================  ==========================  =====================================
+``sum`` (default)     sigma * S / B               DP-SGD; released Fed-CDP code
+``per_example``       sigma * S / sqrt(B)         Fed-αCDP text, section 5.2
+``mean``              sigma * S                   Fed-αCDP, Algorithm 1
+====================  ==========================  =====================================
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from harness.defenses.hooks import LocalStep, PerExample, RoundContext
+from harness.layout import spread
+
+Convention = Literal["sum", "per_example", "mean"]
+
+CONVENTION_TEXT: dict[str, str] = {
+    "sum": "noise std sigma*S on the sum of clipped per-example gradients (sigma*S/B on their mean)",
+    "per_example": "noise std sigma*S on each clipped per-example gradient (sigma*S/sqrt(B) on their mean)",
+    "mean": "noise std sigma*S on the mean of clipped per-example gradients",
+}
+
+
+def sanitise(
+    per_example: PerExample, factors: Tensor, deviation: Tensor | float, convention: Convention, context: RoundContext
+) -> LocalStep:
+    """Averages clipped per-example gradients and adds Gaussian noise.
+
+    Args:
+        per_example: gradients of the local batch.
+        factors: clip factors (N, B, M).
+        deviation: noise standard deviation sigma*S, a number or one per client (N, 1).
+        convention: where the noise is added; see the module's table.
+        context: supplies the expected batch size and the noise streams.
+
+    Returns:
+        The local step, with sanitised per-example gradients for ``per_example``.
+    """
+    batch = context.cohort.batch_size
+    if convention == "per_example":
+        clipped = per_example.materialise() * spread(factors, per_example.sizes)
+        width = deviation[..., None] if isinstance(deviation, Tensor) else deviation
+        noisy = clipped + width * context.gaussian("client_step", clipped)
+        return LocalStep(noisy.sum(1) / batch, factors, noisy)
+    mean = per_example.weighted_sum(factors) / batch
+    scale = deviation / batch if convention == "sum" else deviation
+    return LocalStep(torch.add(mean, scale * context.gaussian("client_step", mean)), factors)

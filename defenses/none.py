@@ -1,0 +1,10 @@
+"""No defense: plain FedAvg."""
+
+from harness.defenses.hooks import Defense
+from harness.defenses.registry import DEFENSES, validated_defense
+
+
+@DEFENSES.register("none", "non-private")
+@validated_defense
+class NoDefense(Defense):
+    """Every hook is the identity; what a client computes is what everybody reads."""

@@ -1,0 +1,11 @@
+"""The registry of defenses, and how a defense is declared."""
+
+from pydantic import ConfigDict
+from pydantic.dataclasses import dataclass as validated
+
+from harness.defenses.hooks import Defense
+from harness.registry import Registry
+
+DEFENSES: Registry[type[Defense]] = Registry("defense", "harness.defenses")
+
+validated_defense = validated(frozen=True, config=ConfigDict(extra="forbid"))

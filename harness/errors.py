@@ -1,0 +1,8 @@
+"""The one exception for mistakes a person can mend."""
+
+
+class UsageError(Exception):
+    """Bad input from the user. The message is one line that says what is wrong and how to mend it.
+
+    The command line prints it without a traceback and ends with exit code 2.
+    """

@@ -1,0 +1,87 @@
+"""A client's round of federated training under a defense, for many clients at once, with taps."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from harness.defenses import Defense, PerExample, RoundContext
+from harness.errors import UsageError
+from harness.layout import spread
+from harness.models import RowModel
+
+
+@dataclass(frozen=True)
+class ClientRound:
+    """What existed at each tap during one round of N clients.
+
+    ``taps`` maps tap names to tensors: gradients (N, P) or per-example gradients (N, B, P) for T2 taps (of the first
+    local step), updates W_L - W (N, P) in float64 for T1 and T0 taps. A tap the defense does not have is absent.
+    """
+
+    taps: dict[str, Tensor]
+
+
+def run_client_round(
+    model: RowModel,
+    weights: Tensor,
+    images: Tensor,
+    labels: Tensor,
+    defense: Defense,
+    context: RoundContext,
+    local_steps: int,
+) -> ClientRound:
+    """Trains N clients for ``local_steps`` steps of plain SGD under a defense and passes the result to the server.
+
+    Args:
+        model: the network.
+        weights: (N, P), the weights each client starts the round from.
+        images: (N, L*B, C, H, W); local step l uses examples l*B to (l+1)*B.
+        labels: (N, L*B).
+        defense: whose hooks are called.
+        context: round, learning rate, cohort settings, random keys.
+        local_steps: L.
+    """
+    taps: dict[str, Tensor] = {}
+    batch = images.shape[1] // local_steps
+    # Updates are kept in float64 so that dividing by the learning rate gives back the very gradient that was applied.
+    update = torch.zeros_like(weights, dtype=torch.float64)
+    for step in range(local_steps):
+        now = replace(context, local_step=step)
+        part = slice(step * batch, (step + 1) * batch)
+        current = weights if step == 0 else (weights + update).to(weights.dtype)
+        per_example = PerExample(
+            lambda w=current, p=part: model.per_example_gradients(w, images[:, p], labels[:, p]), model.layout.sizes
+        )
+        result = defense.client_step(per_example, now)
+        if step == 0:
+            taps |= _first_step_taps(per_example, result.step, result.clip_factors, result.examples)
+        update = update - now.learning_rate * result.step.to(torch.float64)
+    taps["T1.raw"] = update
+    taps["T1.out"] = defense.client_message(update, context)
+    taps["T0.in"] = taps["T1.out"]
+    taps["T0.post"] = defense.server_receive(taps["T0.in"], context)
+    return ClientRound(taps)
+
+
+def _first_step_taps(
+    per_example: PerExample, step: Tensor, clip_factors: Tensor | None, examples: Tensor | None
+) -> dict[str, Tensor]:
+    gradients = per_example.materialise()
+    taps = {"T2.raw": gradients, "T2.step": step}
+    if clip_factors is not None:
+        taps["T2.clip"] = gradients * spread(clip_factors, per_example.sizes)
+    if examples is not None:
+        taps["T2.examples"] = examples
+    return taps
+
+
+def read_tap(client_round: ClientRound, tap: str, defense_name: str) -> Tensor:
+    """The tensor at a tap.
+
+    Raises:
+        UsageError: the defense has nothing there.
+    """
+    if tap not in client_round.taps:
+        raise UsageError(f"defense {defense_name!r} has nothing at tap {tap!r}; choose T2.step or T2.raw instead")
+    return client_round.taps[tap]

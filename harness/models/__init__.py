@@ -1,0 +1,6 @@
+"""Networks, and their evaluation for many rows at once."""
+
+from harness.models.networks import MODELS, build_module, find_factory
+from harness.models.row_model import RowModel, cross_entropy
+
+__all__ = ["MODELS", "RowModel", "build_module", "cross_entropy", "find_factory"]

@@ -1,0 +1,119 @@
+"""The networks of the papers, and any network of the user's own.
+
+A factory takes the image shape (C, H, W) and the number of classes and returns a module that maps images
+(B, C, H, W) in [0, 1] to logits (B, K).
+"""
+
+import importlib
+import math
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from harness.errors import UsageError
+from harness.registry import Registry
+
+ImageShape = tuple[int, ...]
+Factory = Callable[[ImageShape, int], nn.Module]
+
+MODELS: Registry[Factory] = Registry("model", "harness.models")
+
+
+@MODELS.register("lenet")
+def attack_lenet(image_shape: ImageShape, classes: int) -> nn.Module:
+    """The attack LeNet: four 5x5 sigmoid convolutions of 12 channels, one linear layer, all weights U[-0.5, 0.5].
+
+    Source: Zhu et al. 2019 (DLG) and the released notebooks of CPL; 17,038 parameters on 28x28 grey images.
+    """
+    channels, height, width = image_shape
+    layers: list[nn.Module] = []
+    for inputs, stride in ((channels, 2), (12, 2), (12, 1), (12, 1)):
+        layers += [nn.Conv2d(inputs, 12, 5, stride=stride, padding=2), nn.Sigmoid()]
+    features = 12 * math.ceil(height / 4) * math.ceil(width / 4)
+    network = nn.Sequential(*layers, nn.Flatten(), nn.Linear(features, classes))
+    for parameter in network.parameters():
+        nn.init.uniform_(parameter, -0.5, 0.5)
+    return network
+
+
+@MODELS.register("cnn", "keras_cnn")
+def accuracy_cnn(image_shape: ImageShape, classes: int) -> nn.Module:
+    """The accuracy network of Fed-αCDP: two 3x3 ReLU convolutions with pooling, one linear layer, no biases.
+
+    Source: released training script of Fed-αCDP; Glorot-uniform weights, 34,720 parameters on MNIST.
+    """
+    channels, height, width = image_shape
+    rows, columns = ((((size - 2) // 2) - 2) // 2 for size in (height, width))
+    if min(rows, columns) < 1:
+        raise UsageError(f"model 'cnn' needs images of at least 10x10 pixels, got {height}x{width}; use --model mlp")
+    network = nn.Sequential(
+        nn.Conv2d(channels, 32, 3, bias=False), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 3, bias=False), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(64 * rows * columns, classes, bias=False),
+    )  # fmt: skip
+    for parameter in network.parameters():
+        nn.init.xavier_uniform_(parameter)
+    return network
+
+
+@MODELS.register("mlp")
+def attack_mlp(image_shape: ImageShape, classes: int) -> nn.Module:
+    """A fully connected network d-200-100-K with sigmoids, PyTorch's default initialisation."""
+    features = math.prod(image_shape)
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(features, 200), nn.Sigmoid(), nn.Linear(200, 100), nn.Sigmoid(), nn.Linear(100, classes)
+    )
+
+
+def find_factory(name: str) -> Factory:
+    """A registered factory, or the user's own given as ``module:factory``.
+
+    Raises:
+        UsageError: the name is unknown, or the module or attribute can't be found.
+    """
+    if ":" not in name:
+        return MODELS[name]
+    module_name, _, attribute = name.partition(":")
+    try:
+        factory = getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, ValueError) as error:
+        raise UsageError(f"cannot import model {name!r} ({error}); check the module name and PYTHONPATH") from error
+    except AttributeError as error:
+        raise UsageError(f"module {module_name!r} has no factory {attribute!r}; check its name") from error
+    if not callable(factory):
+        raise UsageError(f"{name!r} is not callable; name a function (image_shape, classes) -> torch.nn.Module")
+    return factory
+
+
+def build_module(name: str, image_shape: ImageShape, classes: int, seed: int) -> nn.Module:
+    """A freshly initialised module, a pure function of its arguments; PyTorch's global random state is left alone.
+
+    Raises:
+        UsageError: see :func:`find_factory`; also a factory that does not return a module, or one whose behaviour
+            depends on random or batch-dependent layers.
+    """
+    factory = find_factory(name)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        module = factory(image_shape, classes)
+    if not isinstance(module, nn.Module):
+        raise UsageError(f"model {name!r} returned {type(module).__name__}; its factory must return a torch.nn.Module")
+    _refuse_stateful_layers(name, module)
+    return module
+
+
+def _refuse_stateful_layers(name: str, module: nn.Module) -> None:
+    for layer in module.modules():
+        if not layer.training:
+            continue
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+            raise UsageError(
+                f"model {name!r} has BatchNorm in training mode, whose gradients mix examples; "
+                "return it from the factory in evaluation mode (module.eval())"
+            )
+        if isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0:
+            raise UsageError(
+                f"model {name!r} has active dropout, whose gradients are random; "
+                "return it from the factory in evaluation mode (module.eval()) or set p=0"
+            )

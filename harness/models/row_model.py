@@ -1,0 +1,147 @@
+"""One network evaluated for many rows (victims or clients) at once, each row with its own weights."""
+
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+from torch.nn import functional
+
+from harness.errors import UsageError
+from harness.layout import Layout
+from harness.models.networks import ImageShape, build_module
+from harness.models.row_operators import with_row_operators
+from harness.randomness import derive_seed
+
+
+class RowModel:
+    """A network over rows: R rows of B images each, weights as flat vectors (R, P).
+
+    Every result for a row depends on that row alone, to the bit on CPU as long as at least two rows are evaluated
+    together (a single row takes other kernels).
+    """
+
+    def __init__(self, name: str, image_shape: ImageShape, classes: int) -> None:
+        self.name, self.image_shape, self.classes = name, image_shape, classes
+        self.plain_module = build_module(name, image_shape, classes, seed=0)
+        self.layout = Layout.of(self.plain_module)
+        self._rowwise = with_row_operators(self.plain_module)
+        if self._rowwise_names() != self.layout.names:
+            raise UsageError(f"model {name!r} shares parameters between layers; give every layer its own")
+
+    def _rowwise_names(self) -> tuple[str, ...]:
+        return tuple(name for name, _ in self._rowwise.named_parameters())
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> "RowModel":
+        """Moves the network's buffers; weights are handed in and keep their own device."""
+        self.plain_module.to(device, dtype)
+        self._rowwise.to(device, dtype)
+        return self
+
+    def initial_weights(self, keys: list[tuple[int | str, ...]]) -> Tensor:
+        """Freshly initialised weights (R, P), one network per key."""
+        return torch.stack([self._fresh(derive_seed("weights", *key)) for key in keys])
+
+    def _fresh(self, seed: int) -> Tensor:
+        module = build_module(self.name, self.image_shape, self.classes, seed)
+        return self.layout.flatten(dict(module.named_parameters())).detach()
+
+    def load_weights(self, path: Path) -> Tensor:
+        """Weights (P,) from a state dictionary saved with ``torch.save``; buffers are taken over.
+
+        Raises:
+            UsageError: the file is missing, is not a plain state dictionary, or does not fit the network.
+        """
+        try:
+            state = torch.load(path, map_location="cpu", weights_only=True)
+            self.plain_module.load_state_dict(state)
+        except FileNotFoundError as error:
+            raise UsageError(f"no weights file {str(path)!r}; check --weights") from error
+        except Exception as error:  # torch.load and load_state_dict raise a dozen types for a bad file
+            reason = str(error).splitlines()[0]
+            raise UsageError(f"cannot load weights {str(path)!r} into {self.name!r}: {reason}; save a state_dict") from error
+        self._rowwise = with_row_operators(self.plain_module)
+        return self.layout.flatten(dict(self.plain_module.named_parameters())).detach()
+
+    def logits(self, weights: Tensor, images: Tensor) -> Tensor:
+        """Logits (R, B, K) of images (R, B, C, H, W) under weights (R, P)."""
+
+        def one_row(flat: Tensor, batch: Tensor) -> Tensor:
+            return functional_call(self._rowwise, self.layout.split(flat), (batch,))
+
+        return vmap(one_row)(weights, images)
+
+    def loss(self, weights: Tensor, images: Tensor, targets: Tensor) -> Tensor:
+        """Mean cross-entropy (R,) over each row's batch; targets are labels (R, B) or probabilities (R, B, K)."""
+        scores = self.logits(weights, images).log_softmax(-1)
+        if targets.dim() == 2:
+            return -scores.gather(-1, targets[..., None]).squeeze(-1).mean(-1)
+        return -(scores * targets).sum(-1).mean(-1)
+
+    def gradient(self, weights: Tensor, images: Tensor, targets: Tensor, create_graph: bool = False) -> Tensor:
+        """Gradients (R, P) of :meth:`loss` with respect to the weights."""
+        if not weights.requires_grad:
+            weights = weights.detach().requires_grad_(True)
+        with torch.enable_grad():
+            # Rows have separate weights, so the gradient of the sum holds each row's own gradient.
+            total = self.loss(weights, images, targets).sum()
+            (gradient,) = torch.autograd.grad(total, weights, create_graph=create_graph)
+        return gradient
+
+    def per_example_gradients(
+        self, weights: Tensor, images: Tensor, targets: Tensor, create_graph: bool = False
+    ) -> Tensor:
+        """Gradients (R, B, P) of each example's own loss."""
+        rows, batch = images.shape[:2]
+        expanded = weights[:, None].expand(rows, batch, -1).reshape(rows * batch, -1)
+        flat = self.gradient(expanded, images.flatten(0, 1)[:, None], targets.flatten(0, 1)[:, None], create_graph)
+        return flat.reshape(rows, batch, -1)
+
+    def batch_norm_statistics(self, weights: Tensor, images: Tensor) -> list[tuple[Tensor, Tensor, nn.Module]]:
+        """Per BatchNorm layer: mean and variance (R, channels) of its input over each row's batch, and the layer."""
+        layers = [layer for layer in self._rowwise.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
+
+        def one_row(flat: Tensor, batch: Tensor) -> list[tuple[Tensor, Tensor]]:
+            seen: list[tuple[Tensor, Tensor]] = []
+
+            def record(_: nn.Module, inputs: tuple[Tensor]) -> None:
+                axes = [axis for axis in range(inputs[0].dim()) if axis != 1]
+                seen.append((inputs[0].mean(axes), inputs[0].var(axes, unbiased=False)))
+
+            hooks = [layer.register_forward_pre_hook(record) for layer in layers]
+            try:
+                functional_call(self._rowwise, self.layout.split(flat), (batch,))
+            finally:
+                for hook in hooks:
+                    hook.remove()
+            return seen
+
+        if not layers:
+            return []
+        return [(mean, var, layer) for (mean, var), layer in zip(vmap(one_row)(weights, images), layers, strict=True)]
+
+    def last_linear(self) -> tuple[str, str | None]:
+        """Parameter names of the last linear layer's weight and, if it has one, bias.
+
+        Raises:
+            UsageError: the network does not end in a linear layer over the classes.
+        """
+        for name, layer in reversed(list(self.plain_module.named_modules())):
+            if isinstance(layer, nn.Linear) and layer.out_features == self.classes:
+                prefix = f"{name}." if name else ""
+                return f"{prefix}weight", None if layer.bias is None else f"{prefix}bias"
+        raise UsageError(f"model {self.name!r} has no last linear layer to infer labels from; use --labels known")
+
+    def plain(self, weights: Tensor) -> nn.Module:
+        """The unmodified module holding weights (P,), for the sequential reference engine."""
+        with torch.no_grad():
+            for (_, parameter), value in zip(
+                self.plain_module.named_parameters(), self.layout.split(weights).values(), strict=True
+            ):
+                parameter.copy_(value)
+        return self.plain_module
+
+
+def cross_entropy(module: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
+    """Mean cross-entropy of one batch; targets are labels (B,) or probabilities (B, K)."""
+    return functional.cross_entropy(module(images), targets)
