@@ -1,7 +1,7 @@
 """What every attack has in common. An author overrides defaults, and where needed the few methods below."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -112,7 +112,7 @@ class Attack:
 
     def parameters(self) -> dict[str, Any]:
         """Every hyper-parameter by name."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 def pixel_count(observation: Observation) -> int:

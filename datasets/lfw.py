@@ -1,4 +1,4 @@
-"""Labeled Faces in the Wild (Huang et al., 2007; funneled images: 2012), cropped to 32x32 colour as in the papers' code.
+"""Labeled Faces in the Wild (Huang et al., 2007, 2012), cropped to 32x32 colour as in the papers' code.
 
 People with at least 20 photographs: 62 people, 3,023 images, unbalanced (20 to 530 each). Read from the prepared
 arrays, or from the photographs in the folder that scikit-learn's ``fetch_lfw_people`` leaves. That function itself is
@@ -62,20 +62,18 @@ def read_photographs(folder: DataFile) -> tuple[np.ndarray, np.ndarray, tuple[st
     Raises:
         UsageError: nobody has enough photographs, or one cannot be read.
     """
-    people = {
-        person.name.replace("_", " "): sorted(person.iterdir())
-        for person in sorted(folder.path.iterdir())
-        if person.is_dir()
-    }
-    people = {name: people[name] for name in sorted(people) if len(people[name]) >= _FEWEST_PHOTOGRAPHS}
-    if not people:
+    folders = [person for person in sorted(folder.path.iterdir()) if person.is_dir()]
+    photographs = {person.name.replace("_", " "): sorted(person.iterdir()) for person in folders}
+    photographs = {name: paths for name, paths in photographs.items() if len(paths) >= _FEWEST_PHOTOGRAPHS}
+    if not photographs:
         raise folder.wrong(f"has nobody with {_FEWEST_PHOTOGRAPHS} photographs")
-    images = np.stack([_read_face(DataFile(path, folder.mend)) for paths in people.values() for path in paths])
-    labels = np.repeat(np.arange(len(people)), [len(paths) for paths in people.values()])
+    names = sorted(photographs)
+    images = np.stack([_read_face(DataFile(path, folder.mend)) for paths in photographs.values() for path in paths])
+    labels = np.repeat([names.index(name) for name in photographs], [len(paths) for paths in photographs.values()])
     # scikit-learn's own shuffle, so that image k is the same image in both.
     order = np.arange(len(images))
     np.random.RandomState(42).shuffle(order)
-    return images[order], labels[order], tuple(people)
+    return images[order], labels[order], tuple(names)
 
 
 def _read_face(file: DataFile) -> np.ndarray:

@@ -1,4 +1,7 @@
-"""Maintenance: build the bundled samples from a data root. ``python -m harness.datasets.make_samples [--data-root DIR]``"""
+"""Maintenance: build the bundled samples from a data root.
+
+Run as ``python -m harness.datasets.make_samples [--data-root DIR]``.
+"""
 
 import argparse
 from pathlib import Path
@@ -32,6 +35,6 @@ def make_samples(root: Path, target: Path) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description="Build the bundled samples from a data root.")
     parser.add_argument("--data-root", type=Path)
     make_samples(data_root(parser.parse_args().data_root), BUNDLED)

@@ -29,7 +29,9 @@ class Victims:
 def select_victims(dataset: Dataset, victims: int, examples: int, seed: int, distinct_labels: bool) -> Victims:
     """Draw victims at random, a pure function of the dataset, the seed and the number of examples.
 
-    The first V victims are the same whatever number is asked for, so a longer run extends a shorter one.
+    The first V victims are the same whatever number is asked for, so a longer run extends a shorter one. Labels come
+    in proportion to their images, except where distinct labels would run out before the most victims possible: a class
+    with far more than 1/n of all images is then drawn more often, or always.
 
     Args:
         dataset: where the images come from.
@@ -65,8 +67,8 @@ def _with_distinct_labels(
     most = _most_victims(left, examples)
     if victims > most:
         raise UsageError(
-            f"{dataset.name} has {int((left > 0).sum())} classes with enough images for {most} victims with {examples} "
-            f"distinct labels each, but {victims} are asked; ask for fewer victims or fewer examples"
+            f"{dataset.name} can give at most {most} victims {examples} distinct labels each, but {victims} are asked; "
+            "ask for fewer victims or fewer examples"
         )
     queues = [iter(order[dataset.labels[order] == label].tolist()) for label in range(dataset.num_classes)]
     rows = []

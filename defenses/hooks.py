@@ -5,7 +5,7 @@ are batched over the client axis N: messages are (N, P), per-example gradients (
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -140,4 +140,4 @@ class Defense:
 
     def parameters(self) -> dict[str, Any]:
         """Every hyper-parameter by name."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {field.name: getattr(self, field.name) for field in fields(self)}

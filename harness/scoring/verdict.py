@@ -65,21 +65,22 @@ def judge(
         return Verdict("leaks", f"{confirmed_successes} reconstructions are accurate and nearest to their own truth")
     if lineup_p is not None and lineup_p < LEAK_P:
         return Verdict(
-            "leaks", f"reconstructions are nearer to their own truth than to look-alikes (p = {lineup_p:.1g})"
+            "leaks", f"reconstructions are nearer to their own truth than to look-alikes (p = {lineup_p:.2g})"
         )
     obstacle = _control_obstacle(list(controls)) or _evidence_obstacle(strict_victims, lineup_p)
     if obstacle is not None:
         return Verdict("inconclusive", obstacle)
     bound = upper_bound(strict_victims.successes, strict_victims.n)
-    return Verdict("resilient", f"no leak was found and at most {bound:.1%} of victims succumb (95% confidence)")
+    return Verdict(
+        "resilient", f"no leak was found; at most {bound:.1%} of victims can be reconstructed (95% confidence)"
+    )
 
 
 def _control_obstacle(controls: list[Control]) -> str | None:
     """Why the controls do not let a lack of leaks mean anything, or None."""
     for control in controls:
         if not control.held:
-            explanation = f": {control.detail}" if control.detail else ""
-            return f"{control.kind} control {control.name} failed{explanation}"
+            return f"{control.kind} control failed: {control.detail or control.name}"
     if not any(control.kind == "positive" for control in controls):
         return "no positive control was run, so nothing shows that the attack works at all"
     return None
@@ -95,4 +96,4 @@ def _evidence_obstacle(strict_victims: Rate, lineup_p: float | None) -> str | No
         return None
     if successes == 0:
         return f"{victims} victims are too few to bound the success rate below 5% (needs {VICTIMS_NEEDED})"
-    return f"{successes} of {victims} victims succumb, so the success rate may be as high as {bound:.1%}"
+    return f"{successes} of {victims} victims were reconstructed, so the success rate may be as high as {bound:.1%}"

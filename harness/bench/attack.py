@@ -1,0 +1,99 @@
+"""Batched against sequential attack engine on the same victims: throughput, memory, growth, and the same outcomes."""
+
+import resource
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from harness.attacks import Reconstruction, run_attack, run_reference
+from harness.evaluation.observe import Scene, Stage
+from harness.experiment import CellSettings, cell_settings
+from harness.scoring import Rate, image_metrics, success_table
+
+GROWTH = (1, 4, 16, 64, 256)
+
+
+def bench_attack(
+    dataset: str, attack: str, victims: int, chunk: int, growth: bool, device: str, data_root: Path
+) -> dict[str, Any]:
+    """Times both engines on undefended victims and compares what they find.
+
+    The reference engine is timed with every thread count up to the machine's and its best one is used for all
+    victims. Rates are victims per second, memory is the process's peak in MiB.
+    """
+    settings = cell_settings(dataset=dataset, attack=attack, victims=victims, device=device)
+    stage = Stage(data_root, chunk)
+    scene = stage.set(settings)
+    threads = torch.get_num_threads()
+    _batched(scene, settings, 2, chunk)  # warm-up
+    report: dict[str, Any] = {"dataset": dataset, "attack": attack, "device": _device_name(device), "threads": threads}
+    batched_seconds, batched = _batched(scene, settings, victims, chunk)
+    report["batched victims/s"] = round(victims / batched_seconds, 3)
+    report["peak memory MiB (batched)"] = _peak_memory(device)
+    best = min(range(1, threads + 1), key=lambda count: _reference(scene, settings, min(3, victims), count)[0])
+    reference_seconds, reference = _reference(scene, settings, victims, best)
+    torch.set_num_threads(threads)
+    report["reference victims/s"] = round(victims / reference_seconds, 3)
+    report["reference threads"] = best
+    report["ratio"] = round(reference_seconds / batched_seconds, 2)
+    report["ASR strict batched"] = _strict(scene, batched)
+    report["ASR strict reference"] = _strict(scene, reference)
+    report["successes lost to patience"] = _lost_to_patience(scene, settings, chunk, batched)
+    if growth:
+        report["seconds by victims"] = _growth(stage, settings, chunk)
+    return report
+
+
+def _batched(scene: Scene, settings: CellSettings, victims: int, chunk: int) -> tuple[float, Reconstruction]:
+    seen = scene.observation.take(torch.arange(victims))
+    began = time.perf_counter()
+    made = run_attack(settings.build_attack(), seen, chunk)
+    return time.perf_counter() - began, made
+
+
+def _reference(scene: Scene, settings: CellSettings, victims: int, threads: int) -> tuple[float, Reconstruction]:
+    torch.set_num_threads(threads)
+    seen = scene.observation.take(torch.arange(victims))
+    began = time.perf_counter()
+    made = run_reference(settings.build_attack(), seen)
+    return time.perf_counter() - began, made
+
+
+def _growth(stage: Stage, settings: CellSettings, chunk: int) -> dict[str, float]:
+    """Wall-clock seconds for more and more victims."""
+    largest = max(GROWTH)
+    scene = stage.set(settings.model_copy(update={"victims": largest}))
+    return {str(count): round(_batched(scene, settings, count, chunk)[0], 2) for count in GROWTH}
+
+
+def _lost_to_patience(scene: Scene, settings: CellSettings, chunk: int, patient: Reconstruction) -> int:
+    """Victims given up as hopeless that the full number of iterations would have reconstructed."""
+    attack = settings.build_attack()
+    given_up = (patient.stop_reason == 3).nonzero()[:, 0]
+    if not attack.patience or len(given_up) == 0:
+        return 0
+    stubborn = replace(attack, patience=attack.max_iterations)
+    made = run_attack(stubborn, scene.observation.take(given_up), chunk)
+    truth = scene.truth.images[given_up].flatten(0, 1)
+    return int(success_table(image_metrics(truth, made.images.flatten(0, 1)))["strict"].sum())
+
+
+def _strict(scene: Scene, made: Reconstruction) -> str:
+    truth = scene.truth.images[: len(made.images)].flatten(0, 1)
+    rate = Rate.of(success_table(image_metrics(truth, made.images.flatten(0, 1)))["strict"])
+    return f"{rate.successes}/{rate.n}"
+
+
+def _peak_memory(device: str) -> int:
+    if device == "cuda":
+        return round(torch.cuda.max_memory_allocated() / 2**20)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return round(peak / (2**20 if sys.platform == "darwin" else 2**10))
+
+
+def _device_name(device: str) -> str:
+    return torch.cuda.get_device_name() if device == "cuda" else "cpu"

@@ -1,0 +1,41 @@
+"""``harness bench``: speed and memory, always as ratios measured side by side in one run."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.bench.attack import bench_attack
+from harness.cli.app import DONE, app
+from harness.cli.options import choose_device, split_lists
+from harness.datasets import data_root as find_data_root
+
+bench_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Measure speed and memory.")
+app.add_typer(bench_app, name="bench")
+
+
+@bench_app.command("attack")
+def attack_command(
+    dataset: Annotated[list[str] | None, typer.Option(help="Comma-separated (mnist-sample,cifar10-sample).")] = None,
+    attack: Annotated[str, typer.Option(help="Which attack.")] = "cpl",
+    victims: Annotated[int, typer.Option(help="Victims for both engines.")] = 100,
+    chunk: Annotated[int, typer.Option(help="Victims attacked together.")] = 64,
+    growth: Annotated[bool, typer.Option(help="Also time 1 to 256 victims.")] = True,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    data_root: Annotated[Path | None, typer.Option(help="Folder of datasets.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+) -> int:
+    """Victims per second of the batched and the sequential reference engine on the same victims."""
+    names = split_lists(dataset or ["mnist-sample", "cifar10-sample"])
+    where = choose_device(device)
+    reports = [bench_attack(name, attack, victims, chunk, growth, where, find_data_root(data_root)) for name in names]
+    if as_json:
+        sys.stdout.write(json.dumps(reports, indent=1) + "\n")
+        return DONE
+    for report in reports:
+        for name, value in report.items():
+            print(f"{name:34} {value}")
+        print()
+    return DONE

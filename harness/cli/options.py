@@ -1,0 +1,136 @@
+"""Turns command-line options, presets and configuration files into cells."""
+
+import hashlib
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from harness.attacks import ATTACKS
+from harness.building import parse_assignments
+from harness.datasets import DATASETS
+from harness.defenses import DEFENSES
+from harness.errors import UsageError
+from harness.experiment import CellSettings, expand, taps_of
+from harness.presets import PRESETS
+
+DEFAULTS: dict[str, Any] = {
+    "dataset": ["mnist-sample"], "model": ["lenet"], "defense": [], "attack": ["cpl"], "surface": [], "tap": [],
+    "victims": 64, "batch_size": ["1"], "seed": ["0"], "defense_arg": [], "attack_arg": [],
+}  # fmt: skip
+
+# Options that are settings of a cell under the same name.
+_PASSED_ON = (
+    "victims", "distinct_labels", "clients", "clients_per_round", "rounds", "learning_rate", "local_steps",
+    "update_model", "round", "labels", "engine", "dtype",
+)  # fmt: skip
+
+
+def split_lists(values: Iterable[str]) -> list[str]:
+    """``["a,b", "c"]`` as ``["a", "b", "c"]``, without repeats, in order."""
+    parts = [part.strip() for value in values for part in str(value).split(",")]
+    return list(dict.fromkeys(part for part in parts if part))
+
+
+def merge(given: dict[str, Any], preset: str | None, config: Path | None) -> dict[str, Any]:
+    """Options given on the command line over those of a preset or configuration file over the defaults.
+
+    Raises:
+        UsageError: unknown preset, unreadable file, or an option in it that does not exist.
+    """
+    if preset and config:
+        raise UsageError("both --preset and --config were given; choose one")
+    chosen: dict[str, Any] = {}
+    if preset:
+        if preset not in PRESETS:
+            raise UsageError(f"unknown preset {preset!r}; known: {', '.join(PRESETS)}")
+        chosen = PRESETS[preset][1]
+    elif config:
+        chosen = _read_config(config, set(given))
+    said = {name: value for name, value in given.items() if value not in (None, [], ())}
+    return {**dict.fromkeys(given), **DEFAULTS, **chosen, **said}
+
+
+def _read_config(path: Path, known: set[str]) -> dict[str, Any]:
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"cannot read {str(path)!r} ({error.strerror}); check --config") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{str(path)!r} is not TOML ({error}); write for example attack = [\"cpl\"]") from error
+    options = {name.replace("-", "_"): value for name, value in content.items()}
+    unknown = sorted(set(options) - known)
+    if unknown:
+        raise UsageError(f"{str(path)!r} has an unknown option {unknown[0]!r}; use the names of harness evaluate --help")
+    lists = [name for name, value in DEFAULTS.items() if isinstance(value, list)]
+    for name in lists:
+        if name in options and not isinstance(options[name], list):
+            options[name] = [str(options[name])]
+    return options
+
+
+def cells_from(options: dict[str, Any], device: str) -> list[CellSettings]:
+    """Every combination of the listed options.
+
+    Raises:
+        UsageError: unknown names or settings, impossible values; one line with the mend.
+    """
+    if not options["defense"]:
+        raise UsageError("no defense named; add --defense fed_acdp (harness list defenses shows all)")
+    defenses = [DEFENSES.resolve(name) for name in split_lists(options["defense"])]
+    attacks = [ATTACKS.resolve(name) for name in split_lists(options["attack"])]
+    defense_args = parse_assignments(list(options["defense_arg"]), defenses, DEFENSES)
+    attack_args = parse_assignments(list(options["attack_arg"]), attacks, ATTACKS)
+    common = {name: options[name] for name in _PASSED_ON if options.get(name) is not None}
+    common |= _weights(options.get("weights")) | {"device": device, "seeds": tuple(numbers(options["seed"], "seed"))}
+    grid = {
+        "dataset": [_known_dataset(name) for name in split_lists(options["dataset"])],
+        "model": split_lists(options["model"]),
+        "defense": [(name, defense_args[name]) for name in defenses],
+        "attack": [(name, attack_args[name]) for name in attacks],
+        "batch_size": numbers(options["batch_size"], "batch-size"),
+        "tap": taps_of(numbers(options["surface"], "surface"), split_lists(options["tap"])),
+    }
+    return expand(grid, **common)
+
+
+def _known_dataset(name: str) -> str:
+    return name if name.endswith(".npz") else DATASETS.resolve(name)
+
+
+def numbers(values: Iterable[Any], option: str) -> list[int]:
+    """Whole numbers from comma-separated or repeated values.
+
+    Raises:
+        UsageError: one of them is not a whole number.
+    """
+    try:
+        return [int(value) for value in split_lists(values)]
+    except ValueError as error:
+        raise UsageError(f"--{option} takes whole numbers separated by commas, got {','.join(map(str, values))!r}") from error
+
+
+def _weights(path: str | Path | None) -> dict[str, str]:
+    if path is None:
+        return {}
+    try:
+        digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except OSError as error:
+        raise UsageError(f"cannot read weights {str(path)!r} ({error.strerror}); check --weights") from error
+    return {"weights": str(path), "weights_hash": digest}
+
+
+def choose_device(name: str) -> str:
+    """``cpu`` or ``cuda`` for ``auto``, ``cpu`` or ``cuda``.
+
+    Raises:
+        UsageError: a GPU is asked for where there is none.
+    """
+    if name not in ("auto", "cpu", "cuda"):
+        raise UsageError(f"unknown device {name!r}; choose auto, cpu or cuda")
+    available = torch.cuda.is_available()
+    if name == "cuda" and not available:
+        raise UsageError("no CUDA device is available here; use --device cpu")
+    return "cuda" if available and name != "cpu" else "cpu"

@@ -1,0 +1,1 @@
+"""``harness reproduce``: the papers' tables, ours beside theirs."""

@@ -1,0 +1,102 @@
+"""Runs the attack of a cell, once per distinct observation, and keeps what it made on disk."""
+
+import hashlib
+import json
+import logging
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from harness import SCHEMA_VERSION
+from harness.attacks import Reconstruction, run_attack, run_reference
+from harness.evaluation.observe import Scene
+from harness.evaluation.recorder import Recorder
+from harness.experiment import CellSettings
+from harness.reports.progress import progress
+from harness.results import RunFolder
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class AttackRecord:
+    """A reconstruction with what the recorder saw of it.
+
+    ``tau`` (R, n): first strict iteration or the cap. ``snapshots``: iteration to images of the first rows.
+    """
+
+    key: str
+    reconstruction: Reconstruction
+    tau: Tensor
+    snapshots: dict[int, Tensor]
+
+
+def attack_scene(
+    settings: CellSettings, scene: Scene, folder: RunFolder, chunk: int, reuse: bool, seen: set[str]
+) -> AttackRecord:
+    """Attacks a scene, or reads the result of an equal observation attacked before.
+
+    Args:
+        settings: which attack, engine and precision.
+        scene: the observation and, for the recorder only, the truth.
+        folder: where reconstructions are kept.
+        chunk: rows attacked together.
+        reuse: whether files of earlier runs may be used (``--resume``).
+        seen: keys already attacked in this run; updated.
+    """
+    attack = settings.build_attack()
+    key = _attack_key(settings, scene)
+    if reuse or key in seen:
+        stored = folder.read_arrays(key)
+        if stored is not None:
+            seen.add(key)
+            return _unpack(key, stored)
+    rows = scene.observation.rows
+    recorder = Recorder(scene.truth.images.reshape(rows, -1, *scene.dataset.image_shape), attack.restarts)
+    title = f"{settings.attack} vs {settings.defense} at {settings.tap} on {settings.dataset}"
+    if settings.noise_scale != 1:
+        title += f", noise x{settings.noise_scale:g}"
+    with progress(title, rows) as bar:
+        if settings.engine == "reference":
+            reconstruction = run_reference(attack, scene.observation, recorder, bar.advance)
+        else:
+            reconstruction = run_attack(attack, scene.observation, chunk, recorder, bar.advance)
+    record = AttackRecord(
+        key,
+        reconstruction,
+        recorder.tau(reconstruction.restart, attack.max_iterations),
+        recorder.snapshots(reconstruction.restart, reconstruction.images),
+    )
+    folder.write_arrays(key, _pack(record))
+    seen.add(key)
+    return record
+
+
+def _attack_key(settings: CellSettings, scene: Scene) -> str:
+    facts = {
+        "observation": scene.observation.fingerprint(),
+        "attack": settings.attack,
+        "parameters": settings.build_attack().parameters(),
+        "engine": settings.engine,
+        "dtype": settings.dtype,
+        "device": settings.device,
+        "schema": SCHEMA_VERSION,
+    }
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:20]
+
+
+def _pack(record: AttackRecord) -> dict[str, np.ndarray]:
+    arrays = {name: getattr(record.reconstruction, name).numpy() for name in Reconstruction.__dataclass_fields__}
+    snapshots = {f"snapshot_{iteration}": images.numpy() for iteration, images in record.snapshots.items()}
+    return arrays | snapshots | {"tau": record.tau.numpy()}
+
+
+def _unpack(key: str, arrays: dict[str, np.ndarray]) -> AttackRecord:
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    snapshots = {
+        int(name.removeprefix("snapshot_")): tensors.pop(name) for name in list(tensors) if name.startswith("snapshot_")
+    }
+    tau = tensors.pop("tau")
+    return AttackRecord(key, Reconstruction(**tensors), tau, snapshots)

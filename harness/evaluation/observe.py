@@ -1,0 +1,114 @@
+"""Victims train for a round under a defense; what a tap shows becomes an Observation, the truth stays apart."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from harness.datasets import Dataset, Victims, load_dataset, select_victims
+from harness.defenses import RoundContext
+from harness.errors import UsageError
+from harness.experiment import CellSettings
+from harness.federated import read_tap, run_client_round
+from harness.models import RowModel
+from harness.surfaces import Observation
+
+Key = tuple[int | str, ...]
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One cell's observation for the attack, and the truth for the scorer.
+
+    A tap that shows every example on its own gives one observation row per example; ``truth`` always has one row per
+    victim (V, n).
+    """
+
+    observation: Observation
+    truth: Victims
+    dataset: Dataset
+
+
+class Stage:
+    """Loads datasets once and sets scenes."""
+
+    def __init__(self, data_root: Path, chunk: int) -> None:
+        self.data_root, self.chunk = data_root, chunk
+        self._datasets: dict[str, Dataset] = {}
+
+    def dataset(self, name: str) -> Dataset:
+        """A dataset, loaded at its first use."""
+        if name not in self._datasets:
+            self._datasets[name] = load_dataset(name, self.data_root)
+        return self._datasets[name]
+
+    def set(self, settings: CellSettings) -> Scene:
+        """Trains the victims of a cell for one round and reads the tap.
+
+        Raises:
+            UsageError: the combination of settings is impossible.
+        """
+        dataset = self.dataset(settings.dataset)
+        rows = settings.victims * len(settings.seeds)
+        truth = select_victims(dataset, rows, settings.examples, settings.seeds[0], settings.distinct_labels)
+        keys: list[Key] = [(seed, victim) for seed in settings.seeds for victim in range(settings.victims)]
+        model = RowModel(settings.model, dataset.image_shape, dataset.num_classes)
+        weights = _weights(model, settings, keys)
+        device, dtype = torch.device(settings.device), getattr(torch, settings.dtype)
+        model.to(device, dtype)
+        parts = [
+            self._read(model, weights[part].to(device, dtype), truth, part, keys[part], settings)
+            for part in _slices(rows, self.chunk)
+        ]
+        observation = self._observation(model, weights.to(device, dtype), torch.cat(parts), truth, keys, settings)
+        return Scene(observation, truth, dataset)
+
+    def _read(
+        self, model: RowModel, weights: Tensor, truth: Victims, part: slice, keys: list[Key], settings: CellSettings
+    ) -> Tensor:
+        images, labels = truth.images[part].to(weights), truth.labels[part].to(weights.device)
+        if len(keys) == 1:
+            # One row alone takes other CPU kernels than the same row among many.
+            images, labels, weights, keys = images.repeat(2, *[1] * 4), labels.repeat(2, 1), weights.repeat(2, 1), keys * 2
+        context = RoundContext(
+            settings.round, 0, settings.learning_rate, settings.cohort(), model.layout, tuple(keys), settings.noise_scale
+        )
+        steps = 1 if settings.tap.startswith("T2") else settings.local_steps
+        client_round = run_client_round(model, weights, images, labels, settings.build_defense(), context, steps)
+        return read_tap(client_round, settings.tap, settings.defense)[: part.stop - part.start]
+
+    def _observation(
+        self, model: RowModel, weights: Tensor, read: Tensor, truth: Victims, keys: list[Key], settings: CellSettings
+    ) -> Observation:
+        update = not settings.tap.startswith("T2")
+        if update:
+            read = read / (-settings.learning_rate * settings.local_steps)
+        known = truth.labels if settings.labels == "known" else None
+        examples = settings.examples
+        if read.dim() == 3:
+            # Every example is seen on its own: one observation row per example.
+            per_victim = read.shape[1]
+            weights = weights.repeat_interleave(per_victim, 0)
+            keys = [(*key, example) for key in keys for example in range(per_victim)]
+            read, examples = read.flatten(0, 1), 1
+            known = None if known is None else known.reshape(-1, 1)
+        return Observation(
+            model, weights, read.to(weights.dtype), examples, tuple(keys), settings.learning_rate,
+            settings.local_steps if update else 1, settings.update_model if update else "first",
+            settings.build_defense().clipping_at(settings.tap, settings.learning_rate),
+            None if known is None else known.to(weights.device),
+        )  # fmt: skip
+
+
+def _weights(model: RowModel, settings: CellSettings, keys: list[Key]) -> Tensor:
+    if settings.weights is None:
+        return model.initial_weights(keys)
+    loaded = model.load_weights(Path(settings.weights))
+    if not loaded.isfinite().all():
+        raise UsageError(f"weights {settings.weights!r} hold NaN or infinity; train them again")
+    return loaded.expand(len(keys), -1).clone()
+
+
+def _slices(rows: int, chunk: int) -> list[slice]:
+    return [slice(first, min(first + chunk, rows)) for first in range(0, rows, chunk)]

@@ -1,0 +1,129 @@
+"""Compares a cell's reconstructions with the truth and judges it. Every victim is counted."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from harness.attacks.stopping import REASONS
+from harness.evaluation.attacking import AttackRecord
+from harness.evaluation.observe import Scene
+from harness.experiment import CellSettings
+from harness.scoring import (
+    LineupResult,
+    LpipsScorer,
+    Rate,
+    Summary,
+    image_metrics,
+    label_summary,
+    lineup_test,
+    match,
+    ssim_unavailable,
+    success_table,
+    swap_control,
+)
+
+LPIPS_UNASKED = "not computed for controls"
+
+
+@dataclass(frozen=True)
+class Scores:
+    """All numbers of one cell; arrays are per image, V victims times n images flattened, unless said."""
+
+    metrics: dict[str, np.ndarray]
+    missing: dict[str, str]
+    success: dict[str, np.ndarray]
+    lineup: LineupResult
+    swap: LineupResult | None
+    label: dict[str, float]
+    labels_inferred: np.ndarray
+    stop_reason: list[str]
+    steps: np.ndarray
+    evaluations: np.ndarray
+    losses: np.ndarray
+    first_losses: np.ndarray
+    order: Tensor
+    victims: int
+
+    @property
+    def strict_victims(self) -> Rate:
+        """Victims with any strictly reconstructed image."""
+        return Rate.of(self.success["strict"].reshape(self.victims, -1).any(1))
+
+    @property
+    def confirmed(self) -> int:
+        """Images that are strict successes and rank first in their lineup."""
+        return int((self.success["strict"] & self.lineup.first.reshape(-1)).sum())
+
+    def outcomes(self) -> list[str]:
+        """One outcome per victim: success by the strict rule, else why the attack ended."""
+        any_strict = self.success["strict"].reshape(self.victims, -1).any(1)
+        named = {"cap": "failure", "converged": "failure"}
+        return [
+            "success" if strict else named.get(reason, reason)
+            for strict, reason in zip(any_strict, self.stop_reason, strict=True)
+        ]
+
+
+def score(settings: CellSettings, scene: Scene, record: AttackRecord, lpips: LpipsScorer | str) -> Scores:
+    """Scores one cell.
+
+    Args:
+        settings: the cell.
+        scene: its truth.
+        record: what the attack made.
+        lpips: the LPIPS network, or the reason why there is none.
+    """
+    made, truth = record.reconstruction, scene.truth
+    victims, examples = truth.labels.shape
+    images = made.images.reshape(victims, -1, *scene.dataset.image_shape)
+    labels = made.labels.reshape(victims, -1)
+    order = match(truth.images, images)
+    rows = torch.arange(victims)[:, None]
+    true_flat, made_flat = truth.images.flatten(0, 1), images[rows, order].flatten(0, 1)
+    metrics = image_metrics(true_flat, made_flat)
+    missing: dict[str, str] = {}
+    reason = ssim_unavailable(*scene.dataset.image_shape[1:])
+    if reason:
+        missing["ssim"] = reason
+        metrics.pop("ssim", None)
+    if isinstance(lpips, str):
+        missing["lpips"] = lpips
+    else:
+        metrics["lpips"] = lpips.score(true_flat, made_flat)
+    success = success_table(metrics)
+    seed = settings.seeds[0]
+    truth_of = (truth.indices, scene.dataset.images, scene.dataset.labels, seed)
+    per_victim = _per_victim(record, victims)
+    metrics |= {
+        "tau": record.tau.reshape(-1).double().numpy(),
+        "gradient_evaluations": per_victim["evaluations"],
+        "steps_taken": per_victim["steps"],
+    }
+    summary = label_summary(labels, truth.labels, scene.dataset.labels, seed)
+    return Scores(
+        metrics, missing, success, lineup_test(images, *truth_of), swap_control(images, *truth_of),
+        {"accuracy": summary.accuracy, "chance": summary.chance, "p_value": summary.p_value},
+        labels[rows, order].flatten().numpy(), per_victim["reasons"], per_victim["steps"], per_victim["evaluations"],
+        per_victim["losses"], per_victim["first_losses"], order, victims,
+    )  # fmt: skip
+
+
+def _per_victim(record: AttackRecord, victims: int) -> dict[str, Any]:
+    """Bookkeeping per victim; a victim seen example by example is as stubborn as its worst example."""
+    made = record.reconstruction
+
+    def fold(values: Tensor, how: str) -> np.ndarray:
+        grouped = values.double().reshape(victims, -1)
+        return (grouped.sum(1) if how == "sum" else grouped.amax(1)).numpy()
+
+    worst = fold(made.stop_reason, "max").astype(int)
+    return {
+        "reasons": [REASONS[code] for code in worst],
+        "steps": fold(made.iterations, "max"),
+        "evaluations": fold(made.evaluations, "sum"),
+        "losses": fold(made.loss, "sum"),
+        "first_losses": fold(made.initial_loss, "sum"),
+    }

@@ -1,0 +1,132 @@
+"""The validated settings of a run, and of each of its cells."""
+
+import itertools
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from harness.attacks import ATTACKS, Attack
+from harness.building import build, one_line
+from harness.defenses import DEFENSES, Cohort, Defense
+from harness.errors import UsageError
+from harness.surfaces import SURFACES, UpdateModel, check_tap, surface_of
+
+Positive = Annotated[int, Field(ge=1)]
+
+
+class CellSettings(BaseModel):
+    """Everything that determines the numbers of one cell; its canonical form names the cell's file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    dataset: str = "mnist-sample"
+    model: str = "lenet"
+    weights: str | None = None
+    weights_hash: str | None = None
+    defense: str = "none"
+    defense_args: dict[str, Any] = Field(default_factory=dict)
+    attack: str = "cpl"
+    attack_args: dict[str, Any] = Field(default_factory=dict)
+    tap: str = "T2.step"
+    victims: Positive = 64
+    batch_size: Positive = 1
+    distinct_labels: bool = False
+    seeds: tuple[int, ...] = (0,)
+    clients: Positive = 100
+    clients_per_round: Positive = 10
+    rounds: Positive = 100
+    steps_per_round: Positive = 100
+    learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.05
+    local_steps: Positive = 1
+    update_model: UpdateModel = "first"
+    round: Annotated[int, Field(ge=0)] = 0
+    labels: Literal["inferred", "known"] = "inferred"
+    engine: Literal["batched", "reference"] = "batched"
+    dtype: Literal["float32", "float64"] = "float32"
+    device: str = "cpu"
+    noise_scale: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "CellSettings":
+        if self.clients_per_round > self.clients:
+            raise ValueError(
+                f"{self.clients_per_round} clients per round out of {self.clients} clients; lower clients_per_round"
+            )
+        if self.round >= self.rounds:
+            raise ValueError(f"round {self.round} lies beyond the last of {self.rounds} rounds; raise rounds")
+        if self.round > 0 and self.weights is None:
+            raise ValueError(f"round {self.round} needs that round's model; give it with --weights FILE")
+        if self.local_steps > 1 and self.update_model == "first" and not self.tap.startswith("T2"):
+            raise ValueError(
+                "update model 'first' looks at one local step only; use --update-model avg or unroll with --local-steps"
+            )
+        if not self.seeds or len(set(self.seeds)) != len(self.seeds) or min(self.seeds) < 0:
+            raise ValueError("seeds must be different non-negative numbers; for example --seed 0,1,2")
+        return self
+
+    @property
+    def surface(self) -> int | None:
+        """The surface number of the tap, None for a tap between surfaces."""
+        return surface_of(self.tap)
+
+    @property
+    def examples(self) -> int:
+        """Images hidden behind one observation."""
+        return self.batch_size if self.tap.startswith("T2") else self.batch_size * self.local_steps
+
+    def cohort(self) -> Cohort:
+        """The federation's facts for the defense."""
+        return Cohort(self.clients, self.clients_per_round, self.rounds, self.steps_per_round, self.batch_size)
+
+    def build_defense(self) -> Defense:
+        """The defense with its hyper-parameters."""
+        return build(DEFENSES, self.defense, self.defense_args)
+
+    def build_attack(self) -> Attack:
+        """The attack with its hyper-parameters."""
+        return build(ATTACKS, self.attack, self.attack_args)
+
+
+def cell_settings(**values: Any) -> CellSettings:
+    """Validated cell settings with canonical names.
+
+    Raises:
+        UsageError: unknown names or settings, values out of range, impossible combinations.
+    """
+    values["defense"] = DEFENSES.resolve(values.get("defense", "none"))
+    values["attack"] = ATTACKS.resolve(values.get("attack", "cpl"))
+    check_tap(values.get("tap", "T2.step"))
+    try:
+        settings = CellSettings(**values)
+    except ValidationError as error:
+        raise UsageError(one_line(error)) from error
+    settings.build_defense()
+    settings.build_attack()
+    return settings
+
+
+def expand(grid: dict[str, list[Any]], **common: Any) -> list[CellSettings]:
+    """Every combination of the listed values as a cell, in the order given.
+
+    ``grid`` maps setting names to values; the entries ``defense`` and ``attack`` hold (name, arguments) pairs.
+    """
+    cells = []
+    for combination in itertools.product(*grid.values()):
+        values = dict(zip(grid, combination, strict=True))
+        for kind in ("defense", "attack"):
+            values[kind], values[f"{kind}_args"] = values[kind]
+        cells.append(cell_settings(**common, **values))
+    return cells
+
+
+def taps_of(surfaces: list[int], taps: list[str]) -> list[str]:
+    """Tap names of surface numbers and taps; all three surfaces when neither is given.
+
+    Raises:
+        UsageError: there is no such surface or tap.
+    """
+    for surface in surfaces:
+        if surface not in SURFACES:
+            raise UsageError(f"unknown surface {surface}; surfaces are 0 (server), 1 (update) and 2 (local step)")
+    named = [SURFACES[surface] for surface in surfaces] + [check_tap(tap) for tap in taps]
+    return list(dict.fromkeys(named)) or list(SURFACES.values())

@@ -1,0 +1,66 @@
+"""What a run was computed with, without anything that identifies the person or the machine's place."""
+
+import platform
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import torch
+from pydantic import JsonValue
+
+import harness
+
+_LIBRARIES = ("torch", "torchvision", "numpy", "scipy", "scikit-image", "lpips")
+
+
+def environment(device: str) -> dict[str, JsonValue]:
+    """Versions, device, commit and threads of this process.
+
+    Args:
+        device: a torch device such as ``cpu`` or ``cuda``.
+
+    Returns:
+        ``versions`` by library (null where it is not installed), ``device`` (the name of the accelerator, or
+        ``cpu``), ``machine`` (the processor's architecture), ``threads``, and ``git``: the commit of the checkout
+        this package is part of, ending in ``-dirty`` where tracked files were changed, else null.
+    """
+    return {
+        "versions": {
+            "harness": harness.__version__,
+            "python": platform.python_version(),
+            **{name: _version(name) for name in _LIBRARIES},
+        },
+        "device": _device_name(torch.device(device)),
+        "machine": platform.machine(),
+        "threads": torch.get_num_threads(),
+        "git": git_commit(Path(harness.__file__)),
+    }
+
+
+def git_commit(source: Path) -> str | None:
+    """The commit of the checkout that tracks the file ``source``; None where none does or git is not there."""
+    # A package installed inside somebody else's checkout is untracked there: that commit says nothing about it.
+    if _git(source.parent, "ls-files", "--error-unmatch", "--", source.name) is None:
+        return None
+    return _git(source.parent, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=10, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def _version(library: str) -> str | None:
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return None
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type

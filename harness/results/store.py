@@ -1,0 +1,166 @@
+"""A run's folder: one file per finished cell, which is what ``--resume`` reads, and the result document.
+
+Names of files are hashes that we computed; no name from a result or a command line becomes part of a path.
+"""
+
+import hashlib
+import io
+import json
+import logging
+import math
+import re
+import zlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+from pydantic import ValidationError
+from pydantic_core import from_json
+
+from harness import SCHEMA_VERSION
+from harness.results.atomic import write_atomic
+from harness.results.schema import CellResult, ResultDocument
+from harness.results.victim import StoredCell, VictimRecord
+
+log = logging.getLogger(__name__)
+
+_KEY = re.compile(r"[0-9a-f]{8,64}")
+# What numpy and zipfile raise on damaged archives; MemoryError, OverflowError and TypeError come from a damaged
+# header that claims an absurd shape or type, RuntimeError from an encrypted member.
+_DAMAGE = (OSError, ValueError, EOFError, BadZipFile, zlib.error)
+_ABSURD = (RuntimeError, MemoryError, OverflowError, TypeError)
+
+
+def cell_key(settings: Mapping[str, Any]) -> str:
+    """The name of a cell: 20 hexadecimal digits that change with any setting and with the result schema."""
+    return hashlib.sha256(f"{SCHEMA_VERSION}:{_canonical(settings)}".encode()).hexdigest()[:20]
+
+
+def _canonical(settings: Mapping[str, Any]) -> str:
+    return json.dumps(_plain(settings), sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    """Settings as JSON gives them back. An infinite setting is kept apart from null by its name."""
+    if isinstance(value, Mapping):
+        return {str(name): _plain(entry) for name, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+class RunFolder:
+    """The files of one run below ``path``; the folder is created when something is written."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+
+    @property
+    def pictures(self) -> Path:
+        """The folder of pictures, one per cell."""
+        return self.path / "pictures"
+
+    def prepare(self) -> None:
+        """Create the folder and try to write in it, so that a run fails before its work and not after.
+
+        Raises:
+            UsageError: the folder cannot be created or written.
+        """
+        probe = self.path / ".writable"
+        write_atomic(probe, b"")
+        probe.unlink(missing_ok=True)
+
+    def picture(self, key: str) -> Path:
+        """Where the picture of a cell belongs."""
+        return self.pictures / f"{_checked(key)}.png"
+
+    def write_cell(
+        self, key: str, settings: Mapping[str, Any], cell: CellResult, victims: Iterable[VictimRecord]
+    ) -> None:
+        """Store a finished cell. Raises UsageError where the folder cannot be written."""
+        stored = StoredCell(schema_version=SCHEMA_VERSION, settings=_plain(settings), cell=cell, victims=list(victims))
+        write_atomic(self._cell_file(key), stored.model_dump_json(indent=1).encode())
+
+    def read_cell(self, key: str, settings: Mapping[str, Any]) -> StoredCell | None:
+        """The finished cell of these settings, or None where it must be computed.
+
+        A file that is damaged, of another schema or made with other settings is never trusted: it is named in a
+        logged warning and treated as absent.
+        """
+        path = self._cell_file(key)
+        try:
+            stored = _parse_cell(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            return _ignore(path, f"it cannot be read ({error.strerror})")
+        except ValueError as error:
+            return _ignore(path, str(error))
+        if _canonical(stored.settings) != _canonical(settings):
+            return _ignore(path, "it was made with other settings")
+        return stored
+
+    def find_cell(self, key: str) -> StoredCell | None:
+        """The finished cell of this key, whatever its settings; None where there is none that can be trusted."""
+        try:
+            settings = _parse_cell(self._cell_file(key).read_bytes()).settings
+        except (OSError, ValueError):
+            return None
+        return self.read_cell(key, settings) if cell_key(settings) == key else None
+
+    def write_results(self, document: ResultDocument, victims: Iterable[VictimRecord]) -> None:
+        """Write ``victims.jsonl``, then ``results.json``. Raises UsageError where the folder cannot be written."""
+        lines = "".join(victim.model_dump_json() + "\n" for victim in victims)
+        write_atomic(self.path / "victims.jsonl", lines.encode())
+        # Last, so that a results.json always stands beside its victims.
+        write_atomic(self.path / "results.json", document.model_dump_json(indent=1).encode())
+
+    def write_arrays(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
+        """Store arrays under a key. Raises UsageError where the folder cannot be written."""
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, allow_pickle=False, **arrays)
+        write_atomic(self._arrays_file(name), buffer.getvalue())
+
+    def read_arrays(self, name: str) -> dict[str, np.ndarray] | None:
+        """The arrays stored under a key; None where there are none or the file is damaged. Nothing is unpickled."""
+        path = self._arrays_file(name)
+        try:
+            with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as archive:
+                return {entry: archive[entry] for entry in archive.files}
+        except FileNotFoundError:
+            return None
+        except (*_DAMAGE, *_ABSURD):
+            return _ignore(path, "it is damaged")
+
+    def _cell_file(self, key: str) -> Path:
+        return self.path / "cells" / f"{_checked(key)}.json"
+
+    def _arrays_file(self, name: str) -> Path:
+        return self.path / "reconstructions" / f"{_checked(name)}.npz"
+
+
+def _checked(key: str) -> str:
+    if not _KEY.fullmatch(key):
+        raise ValueError(f"{key!r} is not a key: 8 to 64 lower-case hexadecimal digits")
+    return key
+
+
+def _parse_cell(content: bytes) -> StoredCell:
+    """Raises ValueError with a half-sentence saying why the content is not a cell of this schema."""
+    try:
+        document = from_json(content)
+    except ValueError as error:
+        raise ValueError("it is not complete JSON") from error
+    version = document.get("schema_version") if isinstance(document, dict) else None
+    if version != SCHEMA_VERSION:
+        raise ValueError("it is of another result schema")
+    try:
+        return StoredCell.model_validate(document)
+    except ValidationError as error:
+        raise ValueError("it does not hold a whole cell") from error
+
+
+def _ignore(path: Path, problem: str) -> None:
+    log.warning("%r is computed again: %s", str(path), problem)

@@ -1,0 +1,49 @@
+"""One attacked image as a line of ``victims.jsonl``, and the stored form of a finished cell."""
+
+from typing import Literal
+
+from harness.results.schema import CellResult, Count, Facts, Number, Record
+
+
+class VictimRecord(Record):
+    """What became of one image.
+
+    ``cell`` is the cell's key. ``victim`` numbers the attacked clients of a seed and ``image`` the images of a
+    client's batch; ``dataset_index`` is the image's place in the split. ``tau`` is the first outer iteration that
+    meets the strict rule, or the cap; ``lineup_rank`` counts from 1 and may lie between ranks where distances tie.
+    """
+
+    cell: str
+    role: Literal["cell", "control"] = "cell"
+    dataset: str
+    defense: str
+    attack: str
+    tap: str
+    seed: int
+    victim: Count
+    image: Count = 0
+    dataset_index: int | None = None
+    label: int | None = None
+    inferred_label: int | None = None
+    outcome: Literal["success", "failure", "diverged", "hopeless", "not_applicable"]
+    rmse: Number = None
+    rmse_raw: Number = None
+    psnr: Number = None
+    ssim: Number = None
+    lpips: Number = None
+    lineup_rank: Number = None
+    lineup_size: int | None = None
+    tau: Number = None
+    steps_taken: Number = None
+    gradient_evaluations: Number = None
+    loss: Number = None
+    initial_loss: Number = None
+
+
+class StoredCell(Record):
+    """A finished cell as ``--resume`` finds it: the settings that made it, its result and its victims."""
+
+    schema_version: int
+    settings: Facts
+    cell: CellResult
+    victims: list[VictimRecord]

@@ -1,0 +1,113 @@
+"""A picture per cell: each victim's truth, its reconstruction as the attack went on, and where that ended."""
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from textwrap import wrap
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties, findfont, get_font
+
+from harness.results import write_atomic
+
+MOST_ROWS = 8
+DOTS_PER_INCH = 150
+_FONT = "DejaVu Sans"
+# All in inches.
+_TILE, _GAP = 1.05, 0.08
+_LEFT, _RIGHT, _TOP, _BOTTOM = 0.25, 1.45, 0.6, 0.2
+_TITLE_LINE, _TITLE_LETTER = 0.19, 0.095
+_INK, _FRAME = "#222222", "#b8b8b8"
+
+
+def save_grid(
+    path: Path,
+    truth: np.ndarray,
+    stages: Sequence[tuple[str, np.ndarray]],
+    final: np.ndarray,
+    captions: Sequence[str],
+    title: str,
+) -> None:
+    """Write a PNG with a row per victim image, at most eight: truth, stages, final, caption.
+
+    Args:
+        path: where to write; it appears whole or not at all.
+        truth: (n, C, H, W) in [0, 1], n >= 1; C is 1 (grey) or 3 (red, green, blue).
+        stages: reconstructions (n, C, H, W) along the way with their labels, such as ``("iteration 10", images)``.
+        final: (n, C, H, W). Values outside [0, 1] are clamped, NaN is black.
+        captions: one per row, such as ``"RMSE 0.034"``; line breaks are kept.
+        title: above the grid, broken over lines where it is long.
+
+    Raises:
+        ValueError: shapes or the number of captions disagree.
+        UsageError: the folder cannot be written.
+    """
+    columns = [("truth", truth), *stages, ("final", final)]
+    _check(columns, captions)
+    rows = min(len(truth), MOST_ROWS)
+    figure, tiles = _layout(rows, len(columns), title)
+    for column, (label, images) in enumerate(columns):
+        weight = "bold" if column in (0, len(columns) - 1) else "normal"
+        tiles[0][column].set_title(_drawable(label), fontsize=9, fontweight=weight, **_plain_text())
+        for row in range(rows):
+            _draw(tiles[row][column], images[row])
+    for row, caption in enumerate(captions[:rows]):
+        place = {"xytext": (7, 0), "textcoords": "offset points", "xycoords": "axes fraction"}
+        tiles[row][-1].annotate(_drawable(caption), (1, 0.5), va="center", fontsize=8.5, **place, **_plain_text())
+    buffer = io.BytesIO()
+    # Without the software's name equal inputs give equal bytes whatever matplotlib wrote them.
+    figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
+    write_atomic(path, buffer.getvalue())
+
+
+def _check(columns: Sequence[tuple[str, np.ndarray]], captions: Sequence[str]) -> None:
+    shape = columns[0][1].shape
+    if len(shape) != 4 or shape[0] < 1 or shape[1] not in (1, 3):
+        raise ValueError(f"truth must be (n, C, H, W) with n >= 1 and C 1 or 3, not {shape}")
+    for label, images in columns:
+        if images.shape != shape:
+            raise ValueError(f"{label!r} has shape {images.shape}, truth {shape}")
+    if len(captions) != shape[0]:
+        raise ValueError(f"{len(captions)} captions for {shape[0]} images")
+
+
+def _layout(rows: int, columns: int, title: str) -> tuple[Figure, list[list[Axes]]]:
+    """A figure and its (rows, columns) axes, tiles of equal size whatever their number."""
+    width = _LEFT + columns * (_TILE + _GAP) - _GAP + _RIGHT
+    lines = wrap(_drawable(title), int((width - 2 * _LEFT) / _TITLE_LETTER))
+    top = _TOP + _TITLE_LINE * len(lines)
+    height = top + rows * (_TILE + _GAP) - _GAP + _BOTTOM
+    figure = Figure(figsize=(width, height), facecolor="white")
+    FigureCanvasAgg(figure)
+    heading = {"fontsize": 10.5, "fontweight": "bold", "va": "top", "ha": "left"}
+    figure.text(_LEFT / width, 1 - 0.18 / height, "\n".join(lines), **heading, **_plain_text())
+
+    def tile(row: int, column: int) -> Axes:
+        left, lower = _LEFT + column * (_TILE + _GAP), height - top - row * (_TILE + _GAP) - _TILE
+        return figure.add_axes((left / width, lower / height, _TILE / width, _TILE / height))
+
+    return figure, [[tile(row, column) for column in range(columns)] for row in range(rows)]
+
+
+def _draw(tile: Axes, image: np.ndarray) -> None:
+    """One (C, H, W) image with hard pixel edges and a thin frame."""
+    pixels = np.clip(np.nan_to_num(np.moveaxis(image, 0, -1), nan=0.0), 0.0, 1.0)
+    shown = pixels[..., 0] if pixels.shape[-1] == 1 else pixels
+    tile.imshow(shown, cmap="gray", vmin=0.0, vmax=1.0, interpolation="nearest")
+    tile.set(xticks=[], yticks=[])
+    for edge in tile.spines.values():
+        edge.set(color=_FRAME, linewidth=0.6)
+
+
+def _plain_text() -> dict[str, object]:
+    """Text as it is: a dollar sign in a name must not start a formula."""
+    return {"parse_math": False, "usetex": False, "color": _INK, "fontfamily": _FONT}
+
+
+def _drawable(text: str) -> str:
+    """The text with a question mark for every character that the font lacks."""
+    font = get_font(findfont(FontProperties(family=_FONT)))
+    return "".join(mark if mark == "\n" or font.get_char_index(ord(mark)) else "?" for mark in text)

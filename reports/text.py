@@ -1,0 +1,73 @@
+"""Values of a result document as short, plain words. What a document holds is data, never markup or control codes."""
+
+import math
+
+from harness.results import MetricSummary, PrivacyStatement, RateSummary
+
+MISSING = "n/a"
+_FIRST_ARGUMENTS = ("sigma", "clip", "convention", "placement")
+
+
+def safe(text: str, longest: int = 120) -> str:
+    """One line without control characters, cut to ``longest`` characters; terminals obey escape codes in names."""
+    printable = "".join(character if character.isprintable() else "?" for character in text)
+    return printable if len(printable) <= longest else printable[: longest - 3] + "..."
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """``digits`` decimals; many more places than that switch to scientific notation."""
+    if value is None:
+        return MISSING
+    return f"{value:.{digits}f}" if abs(value) < 10_000 else f"{value:.1e}"
+
+
+def percent(value: float | None) -> str:
+    """A share in [0, 1] as a percentage with at most one decimal."""
+    return MISSING if value is None else f"{100 * value:.1f}".removesuffix(".0") + "%"
+
+
+def rate(summary: RateSummary | None) -> str:
+    """A rate with its 95% interval, such as ``12.5% [5.6-23.2]``."""
+    if summary is None or summary.rate is None:
+        return MISSING
+    if summary.ci95 is None:
+        return percent(summary.rate)
+    low, high = (percent(end).removesuffix("%") for end in summary.ci95)
+    return f"{percent(summary.rate)} [{low}-{high}]"
+
+
+def mean(summary: MetricSummary | None, digits: int = 3) -> str:
+    """The mean of a metric."""
+    return MISSING if summary is None else number(summary.mean, digits)
+
+
+def p_value(value: float | None) -> str:
+    """A p-value; the permutation test resolves none below 0.0001."""
+    if value is None:
+        return MISSING
+    return "<0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def arguments(values: dict[str, object]) -> str:
+    """Arguments as ``sigma=6 clip=4 sum``: noise and clipping first; words that speak for themselves stand alone."""
+    order = [name for name in _FIRST_ARGUMENTS if name in values]
+    order += [name for name in values if name not in _FIRST_ARGUMENTS]
+    return " ".join(_argument(name, values[name]) for name in order)
+
+
+def _argument(name: str, value: object) -> str:
+    if name in ("convention", "placement") and isinstance(value, str):
+        return safe(value, 24)
+    shown = f"{value:g}" if isinstance(value, float) else str(value)
+    return safe(f"{name}={shown}", 40)
+
+
+def guarantee(statement: PrivacyStatement, name_view: bool = False) -> str:
+    """The guarantee tag and its epsilon, with the claimed one beside it where the two differ by more than 1%."""
+    text = safe(statement.guarantee, 40)
+    if statement.epsilon is not None:
+        text += f", epsilon {statement.epsilon:.3g}"
+    claimed = statement.claimed_epsilon
+    if claimed is not None and not math.isclose(claimed, statement.epsilon or 0.0, rel_tol=0.01):
+        text += f" (claimed {claimed:.3g})"
+    return f"{safe(statement.view, 20)}: {text}" if name_view else text

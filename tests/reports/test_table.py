@@ -1,0 +1,132 @@
+"""The terminal's table: readable at every width, and deaf to whatever the document's names try to say."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from harness.reports.table import print_results
+from harness.results import (
+    CellResult,
+    LabelInference,
+    Lineup,
+    MetricSummary,
+    Outcomes,
+    PrivacyStatement,
+    RateSummary,
+    ResultDocument,
+)
+
+WIDTHS = (60, 80, 100, 120, 160, 240)
+
+
+def a_cell(**changes: object) -> CellResult:
+    facts = {
+        "dataset": "mnist-sample",
+        "model": "lenet",
+        "defense": "fed_cdp",
+        "defense_args": {"clipping": "layer", "clip": 4.0, "sigma": 6.0, "convention": "per_example"},
+        "attack": "inverting_gradients",
+        "surface": 2,
+        "tap": "T2.step",
+        "seeds": [0],
+        "victims": 64,
+        "metrics": {"rmse": MetricSummary(mean=0.4321, median=0.25), "tau": MetricSummary(mean=217.0)},
+        "asr": {"strict": RateSummary(rate=0.125, successes=8, n=64, ci95=(0.0556, 0.2315))},
+        "lineup": Lineup(rate=0.2, mean_rank=4.0, p_value=0.0001),
+        "label": LabelInference(accuracy=0.75, chance=0.1),
+        "verdict": "leaks",
+        "outcomes": Outcomes(success=8, failure=50, hopeless=6),
+        "privacy": [
+            PrivacyStatement(view="server", epsilon=9.8, claimed_epsilon=0.82, guarantee="none", notes=""),
+        ],
+    }
+    return CellResult(**(facts | changes))
+
+
+def printed(*cells: CellResult, width: int = 160, valid: bool = True, reason: str | None = None) -> str:
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    print_results(ResultDocument(environment={}, valid=valid, valid_reason=reason, cells=list(cells)), console)
+    return console.file.getvalue()
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_no_line_is_too_long_and_the_chief_facts_are_whole(width: int) -> None:
+    text = printed(a_cell(), a_cell(role="control", control="positive_sigma0"), width=width)
+    assert max(map(len, text.splitlines())) <= width
+    for fact in ("fed_cdp", "inverting_gradients", "leaks", "12.5% [5.6-23.2]", "0.250", "<0.001", "positive_sigma0"):
+        assert fact in text
+    assert {"sigma=6", "clip=4", "per_example", "9.8", "(claimed", "0.82)"} <= set(text.split())
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_nothing_is_cut_off(width: int) -> None:
+    assert "…" not in printed(a_cell(outcomes=Outcomes(not_applicable=64)), width=width)
+
+
+def test_wide_terminals_get_columns_and_narrow_ones_blocks() -> None:
+    assert "guarantee" in printed(a_cell(), width=120) and "outcomes" not in printed(a_cell(), width=120)
+    assert "outcomes" in printed(a_cell(), width=160)
+    narrow = printed(a_cell(), width=80)
+    assert "guarantee" not in narrow and "leaks  fed_cdp / inverting_gradients / surface 2" in narrow
+    assert "8 success, 50 failure, 6 hopeless" in narrow
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_hostile_names_are_printed_as_they_are(width: int) -> None:
+    hostile = {"dataset": "[red]d", "defense": "[b]x[/b]", "attack": "<script>", "tap": "../../x", "surface": None}
+    text = printed(a_cell(**hostile, defense_args={"[bold]": "[/]"}), width=width)
+    for name in ("[red]d", "[b]x[/b]", "<script>", "../../x", "[bold]=[/]"):
+        assert name in text
+
+
+def test_control_codes_do_not_reach_the_terminal() -> None:
+    codes = "\x1b[2J\x1b]0;title\x07\r\u202e"
+    cell = a_cell(defense=f"a{codes}", verdict="inconclusive", verdict_reason=codes, dataset=codes)
+    text = printed(cell, valid=False, reason=codes)
+    assert not set(codes[0:1] + "\x07\r\u202e") & set(text)
+    assert "a?[2J" in text
+
+
+def test_verdicts_have_their_colours() -> None:
+    console = Console(file=io.StringIO(), width=160, color_system="standard", force_terminal=True)
+    cells = [a_cell(verdict=verdict) for verdict in ("leaks", "resilient", "inconclusive")]
+    print_results(ResultDocument(environment={}, cells=cells), console)
+    text = console.file.getvalue()
+    for code, verdict in (("1;31", "leaks"), ("32", "resilient"), ("33", "inconclusive")):
+        assert f"\x1b[{code}m{verdict}" in text
+
+
+def test_a_reason_is_given_once_for_all_cells_it_stands_for() -> None:
+    unsure = {"verdict": "inconclusive", "verdict_reason": "no positive control was run"}
+    text = words(printed(a_cell(**unsure), a_cell(**unsure, surface=0, tap="T0.in")))
+    assert text.count("no positive control was run") == 1
+    assert "(fed_cdp / inverting_gradients / 2; fed_cdp / inverting_gradients / 0)" in text
+
+
+def test_an_impossible_cell_says_why() -> None:
+    cell = a_cell(metrics={}, asr={}, privacy=[], not_applicable_reason="no clip there", verdict="inconclusive")
+    for width in WIDTHS:
+        text = words(printed(cell, width=width))
+        assert "impossible" in text and "impossible: no clip there" in text
+
+
+def test_an_invalid_run_says_so_and_a_valid_one_too() -> None:
+    assert "THE RUN IS INVALID" in printed(a_cell(), valid=False, reason="swap leaked")
+    assert "swap leaked" in printed(a_cell(), valid=False, reason="swap leaked")
+    assert "The run is valid" in printed(a_cell())
+
+
+def test_a_claim_that_agrees_with_the_recomputed_epsilon_is_not_repeated() -> None:
+    agreed = PrivacyStatement(view="server", epsilon=0.823, claimed_epsilon=0.82, guarantee="sample-DP", notes="")
+    assert "(claimed" not in printed(a_cell(privacy=[agreed]))
+    unknown = PrivacyStatement(view="server", epsilon=None, claimed_epsilon=0.82, guarantee="none", notes="")
+    assert "none (claimed 0.82)" in words(printed(a_cell(privacy=[unknown]), width=80))
+
+
+def test_a_document_without_cells_is_printed() -> None:
+    assert "no cells" in printed()

@@ -1,0 +1,59 @@
+"""The environment names what computed a run, and nobody."""
+
+import getpass
+import json
+import os
+import platform
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+import harness
+from harness.results.environment import environment, git_commit
+
+
+def git(folder: Path, *arguments: str) -> str:
+    command = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(folder), *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_versions_device_and_threads_are_named() -> None:
+    facts = environment("cpu")
+    assert facts["versions"]["harness"] == harness.__version__
+    assert facts["versions"]["torch"].split("+")[0] == torch.__version__.split("+")[0]
+    assert (facts["device"], facts["threads"]) == ("cpu", torch.get_num_threads())
+    assert {"python", "torchvision", "numpy", "scipy", "scikit-image", "lpips"} <= facts["versions"].keys()
+
+
+def test_neither_host_nor_person_nor_place_is_named() -> None:
+    written = json.dumps(environment("cpu"))
+    private = [platform.node(), str(Path.home()), str(Path(harness.__file__).parent), os.getcwd()]
+    for word in private:
+        assert len(word) < 3 or word not in written
+    assert f'"{getpass.getuser()}"' not in written
+
+
+def test_a_library_that_is_not_installed_is_null(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.results.environment._LIBRARIES", ("no-such-library-anywhere",))
+    assert environment("cpu")["versions"]["no-such-library-anywhere"] is None
+
+
+def test_the_commit_is_that_of_the_checkout_that_tracks_the_package(tmp_path: Path) -> None:
+    source = tmp_path / "package.py"
+    source.write_text("a = 1\n")
+    assert git_commit(source) is None
+    git(tmp_path, "init", "-q")
+    assert git_commit(source) is None, "an untracked file is not what the commit holds"
+    git(tmp_path, "add", "package.py")
+    git(tmp_path, "commit", "-qm", "first")
+    commit = git(tmp_path, "rev-parse", "HEAD")
+    assert git_commit(source) == commit
+    source.write_text("a = 2\n")
+    assert git_commit(source) == f"{commit}-dirty"
+
+
+def test_without_git_the_commit_is_null(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert git_commit(Path(harness.__file__)) is None

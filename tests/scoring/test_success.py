@@ -1,0 +1,63 @@
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest, ttest_1samp
+
+from harness.scoring import Rate, Summary, clopper_pearson, success_table, upper_bound
+
+
+def test_the_three_rules_at_their_thresholds() -> None:
+    metrics = {
+        "rmse": np.array([0.1, 0.1000001]),
+        "rmse_raw": np.array([0.5999, 0.6]),
+        "ssim": np.array([0.9, 0.8999]),
+    }
+    table = success_table(metrics)
+    assert set(table) == {"strict", "ssim", "table3"}
+    assert all(flags.tolist() == [True, False] for flags in table.values())
+
+
+def test_an_unavailable_ssim_is_not_a_failure() -> None:
+    metrics = {"rmse": np.zeros(2), "rmse_raw": np.zeros(2), "ssim": np.full(2, np.nan)}
+    assert set(success_table(metrics)) == {"strict", "table3"}
+
+
+@pytest.mark.parametrize(("successes", "n"), [(0, 1), (1, 1), (0, 64), (3, 64), (32, 64), (64, 64), (17, 1000)])
+@pytest.mark.parametrize("confidence", [0.9, 0.95, 0.99])
+def test_clopper_pearson_against_scipy(successes: int, n: int, confidence: float) -> None:
+    expected = binomtest(successes, n).proportion_ci(confidence, method="exact")
+    assert clopper_pearson(successes, n, confidence) == pytest.approx((expected.low, expected.high), abs=1e-9)
+
+
+def test_fifty_nine_victims_are_needed_to_bound_the_rate_by_five_percent() -> None:
+    assert upper_bound(0, 58) > 0.05 >= upper_bound(0, 59)
+    assert upper_bound(1, 92) > 0.05 >= upper_bound(1, 93)
+
+
+def test_clopper_pearson_of_nothing_and_of_nonsense() -> None:
+    assert clopper_pearson(0, 0) == (0.0, 1.0)
+    with pytest.raises(ValueError, match="impossible"):
+        clopper_pearson(3, 2)
+
+
+def test_rate() -> None:
+    rate = Rate.of(np.array([[True, False], [False, False]]))
+    assert (rate.rate, rate.successes, rate.n) == (0.25, 1, 4)
+    assert rate.ci95 == clopper_pearson(1, 4)
+    assert Rate.of([]) == Rate(None, 0, 0, (0.0, 1.0))
+
+
+def test_summary_against_scipy() -> None:
+    values = np.random.default_rng(0).normal(3.0, 2.0, size=20)
+    expected = ttest_1samp(values, 0.0).confidence_interval(0.95)
+    summary = Summary.of(values)
+    assert summary.mean == pytest.approx(math.fsum(values) / 20)
+    assert summary.std == pytest.approx(np.std(values, ddof=1))
+    assert summary.ci95 == pytest.approx((expected.low, expected.high))
+
+
+def test_summary_never_drops_a_victim() -> None:
+    assert Summary.of([]) == Summary(None, None, None)
+    assert Summary.of([1.0, float("nan")]) == Summary(None, None, None)
+    assert Summary.of([2.0]) == Summary(2.0, None, None)
