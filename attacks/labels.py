@@ -82,7 +82,7 @@ LABEL_RULES: dict[str, Callable[[Observation], Tensor]] = {
 
 
 def infer_labels(observation: Observation, rule: str) -> Tensor:
-    """Labels (R, n), sorted per row: the adversary's declared knowledge if it has it, else inferred by ``rule``.
+    """Labels (R, n), sorted per row (known ones per local step of ``unroll``): the adversary's declared knowledge if it has it, else inferred by ``rule``.
 
     ``auto`` takes the bias rule for one example and the count rule for more, and falls back on the weight rows where
     the last layer has no bias.
@@ -91,7 +91,9 @@ def infer_labels(observation: Observation, rule: str) -> Tensor:
         UsageError: the rule is unknown, or the network lacks the layer it reads.
     """
     if observation.labels is not None:
-        return observation.labels.sort(1).values
+        # Within a local step the order says nothing; which step an example belongs to does.
+        steps = observation.local_steps if observation.update_model == "unroll" else 1
+        return observation.labels.unflatten(1, (steps, -1)).sort(2).values.flatten(1)
     if rule == "auto":
         _, bias = observation.model.last_linear()
         single = observation.examples == 1

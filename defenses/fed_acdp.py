@@ -93,7 +93,8 @@ class FedAlphaCDP(Defense):
             clipped = f"clipped per {self.clipping} to C={self.clip:g}"
         sigma = f"sigma={6.0 if self.sigma is None else self.sigma:g}"
         if self.policy != "fixed":
-            sigma = f"sigma by policy {self.policy} ({self.schedule} space)"
+            space = "sigma" if self.policy == "cyclic" else self.schedule
+            sigma = f"sigma by policy {self.policy} ({space} space)"
         return (
             f"applies to per-example gradients: {clipped}; {CONVENTION_TEXT[self.convention]} "
             f"with {sigma}, S={self.s_mode} of the batch"

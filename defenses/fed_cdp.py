@@ -5,9 +5,9 @@ Source: Wei et al., "Securing Distributed SGD against Gradient Leakage Threats",
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from harness.clipping import example_factors
+from harness.clipping import example_factors, noise_deviation
 from harness.defenses.example_noise import CONVENTION_TEXT, Convention, sanitise
 from harness.defenses.hooks import Defense, Guarantee, LocalStep, PerExample, RoundContext
 from harness.defenses.registry import DEFENSES, validated_defense
@@ -25,9 +25,14 @@ class FedCDP(Defense):
     convention: Convention = "sum"
     clipping: Grouping = "layer"
 
+    @model_validator(mode="after")
+    def _noise_has_a_scale(self) -> "FedCDP":
+        noise_deviation(self.sigma, self.clip)
+        return self
+
     def client_step(self, per_example: PerExample, context: RoundContext) -> LocalStep:
         factors = example_factors(per_example.norms(), self.clip, self.clipping)
-        return sanitise(per_example, factors, self.sigma * self.clip, self.convention, context)
+        return sanitise(per_example, factors, noise_deviation(self.sigma, self.clip), self.convention, context)
 
     def clipping_at(self, tap: str, learning_rate: float) -> Clipping | None:
         return Clipping(self.clip, self.clipping, "example") if tap in TAPS_AFTER_STEP else None

@@ -7,10 +7,10 @@ and Geyer et al. 2017).
 import math
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
-from harness.clipping import clip
+from harness.clipping import clip, noise_deviation
 from harness.defenses.hooks import Defense, Guarantee, RoundContext
 from harness.defenses.registry import DEFENSES, validated_defense
 from harness.layout import Grouping
@@ -33,6 +33,11 @@ class FedSDP(Defense):
     noise_split: Literal["full", "share"] = "full"
     clipping: Grouping = "layer"
 
+    @model_validator(mode="after")
+    def _noise_has_a_scale(self) -> "FedSDP":
+        noise_deviation(self.sigma, self.clip)
+        return self
+
     def client_message(self, update: Tensor, context: RoundContext) -> Tensor:
         if self.noise_at != "client":
             return update
@@ -48,7 +53,7 @@ class FedSDP(Defense):
         total = messages.sum(0)
         if self.noise_at == "aggregate":
             # One stream for the round, whoever takes part in it.
-            total = total + self.sigma * self.clip * context.gaussian("aggregate", total[None])[0]
+            total = total + noise_deviation(self.sigma, self.clip) * context.gaussian("aggregate", total[None])[0]
         return total / context.cohort.clients_per_round
 
     def _clipped(self, update: Tensor, context: RoundContext) -> Tensor:
@@ -56,7 +61,7 @@ class FedSDP(Defense):
 
     def _noised(self, clipped: Tensor, purpose: str, context: RoundContext) -> Tensor:
         share = math.sqrt(context.cohort.clients_per_round) if self.noise_split == "share" else 1.0
-        return clipped + self.sigma * self.clip / share * context.gaussian(purpose, clipped)
+        return clipped + noise_deviation(self.sigma, self.clip) / share * context.gaussian(purpose, clipped)
 
     def clipping_at(self, tap: str, learning_rate: float) -> Clipping | None:
         clipped_from = ("T1.out", "T0.in", "T0.post") if self.noise_at == "client" else ("T0.post",)

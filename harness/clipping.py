@@ -1,8 +1,21 @@
 """Clipping of flat vectors, per parameter tensor or as a whole (spec: defenses, section 0)."""
 
+import math
+
 from torch import Tensor
 
 from harness.layout import group_sums, spread
+
+
+def noise_deviation(sigma: float, bound: float) -> float:
+    """sigma * bound; without noise the bound may be infinite.
+
+    Raises:
+        ValueError: there is noise but no finite bound to scale it by.
+    """
+    if sigma and math.isinf(bound):
+        raise ValueError("an infinite clip leaves the noise without a scale; use a finite clip or sigma=0")
+    return sigma * bound if sigma else 0.0
 
 
 def clip_factors(norms: Tensor, bound: float) -> Tensor:

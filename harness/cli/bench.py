@@ -11,6 +11,7 @@ from harness.bench.attack import bench_attack
 from harness.cli.app import DONE, app
 from harness.cli.options import choose_device, split_lists
 from harness.datasets import data_root as find_data_root
+from harness.errors import UsageError
 
 bench_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Measure speed and memory.")
 app.add_typer(bench_app, name="bench")
@@ -28,6 +29,8 @@ def attack_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> int:
     """Victims per second of the batched and the sequential reference engine on the same victims."""
+    if chunk < 1:
+        raise UsageError("--chunk must be at least 1")
     names = split_lists(dataset or ["mnist-sample", "cifar10-sample"])
     where = choose_device(device)
     reports = [bench_attack(name, attack, victims, chunk, growth, where, find_data_root(data_root)) for name in names]

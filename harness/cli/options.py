@@ -1,5 +1,6 @@
 """Turns command-line options, presets and configuration files into cells."""
 
+import difflib
 import hashlib
 import tomllib
 from collections.abc import Iterable
@@ -45,7 +46,9 @@ def merge(given: dict[str, Any], preset: str | None, config: Path | None) -> dic
     chosen: dict[str, Any] = {}
     if preset:
         if preset not in PRESETS:
-            raise UsageError(f"unknown preset {preset!r}; known: {', '.join(PRESETS)}")
+            near = difflib.get_close_matches(preset, PRESETS, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(PRESETS)}"
+            raise UsageError(f"unknown preset {preset!r}; {hint}")
         chosen = PRESETS[preset][1]
     elif config:
         chosen = _read_config(config, set(given))
@@ -66,8 +69,9 @@ def _read_config(path: Path, known: set[str]) -> dict[str, Any]:
         raise UsageError(f"{str(path)!r} has an unknown option {unknown[0]!r}; use the names of harness evaluate --help")
     lists = [name for name, value in DEFAULTS.items() if isinstance(value, list)]
     for name in lists:
-        if name in options and not isinstance(options[name], list):
-            options[name] = [str(options[name])]
+        if name in options:
+            entries = options[name] if isinstance(options[name], list) else [options[name]]
+            options[name] = [str(entry) for entry in entries]
     return options
 
 
@@ -77,8 +81,12 @@ def cells_from(options: dict[str, Any], device: str) -> list[CellSettings]:
     Raises:
         UsageError: unknown names or settings, impossible values; one line with the mend.
     """
-    if not options["defense"]:
+    if not split_lists(options["defense"]):
         raise UsageError("no defense named; add --defense fed_acdp (harness list defenses shows all)")
+    for name in ("attack", "dataset", "model", "batch_size", "seed"):
+        if not split_lists(options[name]):
+            option = name.replace("_", "-")
+            raise UsageError(f"--{option} is empty; give it a value or leave it out")
     defenses = [DEFENSES.resolve(name) for name in split_lists(options["defense"])]
     attacks = [ATTACKS.resolve(name) for name in split_lists(options["attack"])]
     defense_args = parse_assignments(list(options["defense_arg"]), defenses, DEFENSES)
@@ -116,7 +124,7 @@ def _weights(path: str | Path | None) -> dict[str, str]:
     if path is None:
         return {}
     try:
-        digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+        digest = hashlib.sha256(Path(str(path)).read_bytes()).hexdigest()
     except OSError as error:
         raise UsageError(f"cannot read weights {str(path)!r} ({error.strerror}); check --weights") from error
     return {"weights": str(path), "weights_hash": digest}

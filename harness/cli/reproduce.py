@@ -1,1 +1,53 @@
 """``harness reproduce``: the papers' tables, ours beside theirs."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from harness.cli.app import DONE, INVALID, app
+from harness.cli.options import choose_device, numbers
+from harness.datasets import data_root as find_data_root
+from harness.errors import UsageError
+from harness.evaluation import Run, document_of
+from harness.reproduction import TABLES
+from harness.results import RunFolder
+
+_WIDTH = 150
+
+
+@app.command("reproduce")
+def reproduce_command(
+    table: Annotated[str, typer.Argument(help=", ".join(TABLES))],
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer victims; the header says so.")] = False,
+    victims: Annotated[int | None, typer.Option(help="Victims per cell, instead of the table's own number.")] = None,
+    seed: Annotated[list[str] | None, typer.Option(help="Comma-separated; seeds are pooled (0).")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    chunk: Annotated[int, typer.Option(help="Victims attacked together; bounds memory.")] = 64,
+    out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("runs"),
+    data_root: Annotated[Path | None, typer.Option(help="Folder of datasets.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Use what an earlier run left in the folder.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+) -> int:
+    """Run a table of the papers and print ours beside theirs, with a verdict per cell."""
+    if table not in TABLES:
+        raise UsageError(f"unknown table {table!r}; choose {', '.join(TABLES)}")
+    if victims is not None and victims < 1:
+        raise UsageError("--victims must be at least 1")
+    where, root, folder = choose_device(device), find_data_root(data_root), RunFolder(out)
+    folder.prepare()
+    run = Run(root, folder, chunk, resume)
+    comparison = TABLES[table](run, root, where, quick, victims, tuple(numbers(seed or ["0"], "seed")))
+    made = list(run.done.values())
+    document = document_of([stored.cell for stored in made], where)
+    folder.write_results(document, [record for stored in made for record in stored.victims])
+    if as_json:
+        sys.stdout.write(json.dumps(comparison.document(), indent=1) + "\n")
+    else:
+        comparison.print(Console(width=max(Console().width, _WIDTH)))
+        if document.valid_reason:
+            print(f"the run is invalid: {document.valid_reason}")
+    return DONE if document.valid else INVALID

@@ -93,8 +93,9 @@ class Stage:
             keys = [(*key, example) for key in keys for example in range(per_victim)]
             read, examples = read.flatten(0, 1), 1
             known = None if known is None else known.reshape(-1, 1)
+        # Adding zero makes negative zeros positive, so that observations that are equal are equal to the bit.
         return Observation(
-            model, weights, read.to(weights.dtype), examples, tuple(keys), settings.learning_rate,
+            model, weights, read.to(weights.dtype) + 0.0, examples, tuple(keys), settings.learning_rate,
             settings.local_steps if update else 1, settings.update_model if update else "first",
             settings.build_defense().clipping_at(settings.tap, settings.learning_rate),
             None if known is None else known.to(weights.device),

@@ -7,6 +7,7 @@ from pathlib import Path
 from harness.errors import UsageError
 from harness.evaluation.attacking import attack_scene
 from harness.evaluation.controls import (
+    NEGATIVE,
     drowned_control,
     judge_negative,
     judge_positive,
@@ -83,7 +84,7 @@ class Run:
         self, settings: CellSettings, key: str, identity: dict[str, object], control: str | None
     ) -> StoredCell:
         try:
-            scored = self._evaluate(settings, with_lpips=control is None)
+            scored = self._evaluate(settings, control)
             checks = self._swap(scored) if control else self._checks(scored)
         except UsageError as error:
             cell, victims = impossible_cell(settings, key, str(error)), []
@@ -98,11 +99,12 @@ class Run:
         self.folder.write_cell(key, identity, cell, victims)
         return StoredCell(schema_version=SCHEMA_VERSION, settings=identity, cell=cell, victims=victims)
 
-    def _evaluate(self, settings: CellSettings, with_lpips: bool) -> Scored:
+    def _evaluate(self, settings: CellSettings, control: str | None) -> Scored:
         began = time.perf_counter()
         scene = self.stage.set(settings)
         record = attack_scene(settings, scene, self.folder, self.chunk, self.resume, self._attacked)
-        scores = score(settings, scene, record, self.lpips if with_lpips else LPIPS_UNASKED)
+        lpips = LPIPS_UNASKED if control else self.lpips
+        scores = score(settings, scene, record, lpips, must_not_leak=control in NEGATIVE)
         return Scored(settings, scene, record, scores, time.perf_counter() - began)
 
     def _checks(self, scored: Scored) -> list[ControlCheck]:
@@ -128,7 +130,7 @@ class Run:
     def _swap(self, scored: Scored) -> list[ControlCheck]:
         p_values = [scored.scores.swap.p_value if scored.scores.swap else None]
         if negative_control_failed(p_values[0]):
-            again = self._evaluate(with_other_key(smaller(scored.settings)), with_lpips=False)
+            again = self._evaluate(with_other_key(smaller(scored.settings)), "swap")
             p_values.append(again.scores.swap.p_value if again.scores.swap else None)
         return [_check(judge_negative("swap", p_values))]
 

@@ -27,6 +27,9 @@ from harness.scoring import (
 
 LPIPS_UNASKED = "not computed for controls"
 
+# The usual 9,999 permutations cannot give a p-value below 1e-4, which is what fails a negative control.
+_SUSPICIOUS, _MANY_PERMUTATIONS = 0.01, 99_999
+
 
 @dataclass(frozen=True)
 class Scores:
@@ -67,7 +70,9 @@ class Scores:
         ]
 
 
-def score(settings: CellSettings, scene: Scene, record: AttackRecord, lpips: LpipsScorer | str) -> Scores:
+def score(
+    settings: CellSettings, scene: Scene, record: AttackRecord, lpips: LpipsScorer | str, must_not_leak: bool = False
+) -> Scores:
     """Scores one cell.
 
     Args:
@@ -75,6 +80,7 @@ def score(settings: CellSettings, scene: Scene, record: AttackRecord, lpips: Lpi
         scene: its truth.
         record: what the attack made.
         lpips: the LPIPS network, or the reason why there is none.
+        must_not_leak: whether this is a negative control, whose lineup p-value has to be resolved below 1e-4.
     """
     made, truth = record.reconstruction, scene.truth
     victims, examples = truth.labels.shape
@@ -84,18 +90,21 @@ def score(settings: CellSettings, scene: Scene, record: AttackRecord, lpips: Lpi
     rows = torch.arange(victims)[:, None]
     true_flat, made_flat = truth.images.flatten(0, 1), images[rows, order].flatten(0, 1)
     metrics = image_metrics(true_flat, made_flat)
+    success = success_table(metrics)
     missing: dict[str, str] = {}
     reason = ssim_unavailable(*scene.dataset.image_shape[1:])
     if reason:
         missing["ssim"] = reason
-        metrics.pop("ssim", None)
+        del metrics["ssim"]
     if isinstance(lpips, str):
         missing["lpips"] = lpips
     else:
         metrics["lpips"] = lpips.score(true_flat, made_flat)
-    success = success_table(metrics)
     seed = settings.seeds[0]
     truth_of = (truth.indices, scene.dataset.images, scene.dataset.labels, seed)
+    lineup = lineup_test(images, *truth_of)
+    if must_not_leak and lineup.p_value is not None and lineup.p_value <= _SUSPICIOUS:
+        lineup = lineup_test(images, *truth_of, permutations=_MANY_PERMUTATIONS)
     per_victim = _per_victim(record, victims)
     metrics |= {
         "tau": record.tau.reshape(-1).double().numpy(),
@@ -104,7 +113,7 @@ def score(settings: CellSettings, scene: Scene, record: AttackRecord, lpips: Lpi
     }
     summary = label_summary(labels, truth.labels, scene.dataset.labels, seed)
     return Scores(
-        metrics, missing, success, lineup_test(images, *truth_of), swap_control(images, *truth_of),
+        metrics, missing, success, lineup, swap_control(images, *truth_of),
         {"accuracy": summary.accuracy, "chance": summary.chance, "p_value": summary.p_value},
         labels[rows, order].flatten().numpy(), per_victim["reasons"], per_victim["steps"], per_victim["evaluations"],
         per_victim["losses"], per_victim["first_losses"], order, victims,

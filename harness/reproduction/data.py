@@ -1,0 +1,18 @@
+"""Which data a reproduction runs on: the full dataset where it is at hand, else the bundled sample."""
+
+from pathlib import Path
+
+from harness.datasets import dataset_status
+
+_SAMPLES = {"mnist": "mnist-sample", "cifar10": "cifar10-sample"}
+
+
+def at_hand(name: str, root: Path) -> tuple[str | None, str]:
+    """The dataset to use for the paper's ``name`` (None if there is none), and a line that says so."""
+    available = {status.name for status in dataset_status(root) if status.available}
+    if name in available:
+        return name, f"{name}: full training split"
+    sample = _SAMPLES.get(name)
+    if sample:
+        return sample, f"{name}: bundled sample only (harness data fetch {name} gets the full split)"
+    return None, f"{name}: not at hand (get it with: harness data fetch {name})"
