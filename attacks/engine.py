@@ -82,7 +82,12 @@ class _ChunkRun:
     """All starts of some victims, optimised in lockstep; rows that stop are compacted away."""
 
     def __init__(
-        self, attack: Attack, observation: Observation, labels: Tensor | None, victims: Tensor, observer: Observer | None
+        self,
+        attack: Attack,
+        observation: Observation,
+        labels: Tensor | None,
+        victims: Tensor,
+        observer: Observer | None,
     ) -> None:
         self.attack, self.observer = attack, observer
         self.victims = victims.repeat_interleave(attack.restarts)

@@ -82,10 +82,10 @@ LABEL_RULES: dict[str, Callable[[Observation], Tensor]] = {
 
 
 def infer_labels(observation: Observation, rule: str) -> Tensor:
-    """Labels (R, n), sorted per row (known ones per local step of ``unroll``): the adversary's declared knowledge if it has it, else inferred by ``rule``.
+    """Labels (R, n), sorted per row: the adversary's declared knowledge if it has it, else inferred by ``rule``.
 
     ``auto`` takes the bias rule for one example and the count rule for more, and falls back on the weight rows where
-    the last layer has no bias.
+    the last layer has no bias. Declared labels of an ``unroll`` observation are sorted within each local step only.
 
     Raises:
         UsageError: the rule is unknown, or the network lacks the layer it reads.

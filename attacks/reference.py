@@ -34,7 +34,9 @@ def run_reference(
             index = torch.tensor([victim], device=observation.target.device)
             row = observation.take(index)
             row = replace(row, keys=((*row.keys[0], restart),))
-            starts.append(_OneStart(attack, row, None if labels is None else labels[index]).run(victim, restart, observer))
+            starts.append(
+                _OneStart(attack, row, None if labels is None else labels[index]).run(victim, restart, observer)
+            )
         if progress:
             progress(1)
     joined = {name: torch.cat([getattr(start, name) for start in starts]) for name in starts[0].__dataclass_fields__}

@@ -62,9 +62,7 @@ class FedAlphaCDP(Defense):
         sigma = self._schedule(context).sigma(context.round, context.local_step)
         return sanitise(per_example, factors, sigma * sensitivity, self.convention, context)
 
-    def _sensitivity(
-        self, per_example: PerExample, norms: Tensor, factors: Tensor, context: RoundContext
-    ) -> Tensor:
+    def _sensitivity(self, per_example: PerExample, norms: Tensor, factors: Tensor, context: RoundContext) -> Tensor:
         """S per client (N, 1)."""
         if self.s_mode == "example_mean":
             return norms.amax(-1).clamp(*_CODE_RANGE).mean(-1, keepdim=True)

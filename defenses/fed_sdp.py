@@ -69,7 +69,11 @@ class FedSDP(Defense):
 
     def units(self) -> str:
         amount = "sigma*C" if self.noise_split == "full" or self.noise_at == "aggregate" else "sigma*C/sqrt(K)"
-        place = {"aggregate": "the sum at the server", "receive": "each update on arrival", "client": "each update sent"}
+        place = {
+            "aggregate": "the sum at the server",
+            "receive": "each update on arrival",
+            "client": "each update sent",
+        }
         return (
             f"applies to updates (a gradient times the learning rate): clipped per {self.clipping} to C={self.clip:g}; "
             f"noise std {amount} on {place[self.noise_at]} with sigma={self.sigma:g}"

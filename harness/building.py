@@ -41,7 +41,9 @@ def one_line(error: ValidationError) -> str:
     return f"{where}: {message}{given}" if where and not where.startswith("ArgsKwargs") else message
 
 
-def parse_assignments(assignments: list[str], names: list[str], registry: Registry[type[T]]) -> dict[str, dict[str, str]]:
+def parse_assignments(
+    assignments: list[str], names: list[str], registry: Registry[type[T]]
+) -> dict[str, dict[str, str]]:
     """Settings per name from ``key=value`` (every named thing that has the key) and ``name.key=value`` (one of them).
 
     Raises:

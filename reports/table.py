@@ -44,13 +44,25 @@ def results_table(document: ResultDocument, width: int = 120) -> RenderableType:
             fit either, a block of lines per cell.
     """
     cells = [cell for cell in document.cells if cell.role == "cell"]
-    controls = [cell for cell in document.cells if cell.role == "control"]
+    controls = _distinct(cell for cell in document.cells if cell.role == "control")
     parts: list[RenderableType] = []
     for setting, members in _grouped(cells).items():
         parts += [Text(setting, style="bold"), _cells(members, width, (WIDE, MEDIUM)), Text()]
     for setting, members in _grouped(controls).items():
         parts += [Text(f"controls: {setting}", style="dim"), _cells(members, width, (CONTROLS,), style="dim"), Text()]
-    return Group(*parts, *_reasons(cells)) if parts else Text("no cells\n")
+    return Group(*parts, *_reasons(cells), *_units(cells)) if parts else Text("no cells\n")
+
+
+def _distinct(controls: Iterable[CellResult]) -> list[CellResult]:
+    """Controls that attacked the same observation (as surfaces often show the same) once."""
+    seen = {(cell.observation_id, cell.attack, cell.control, str(cell.attack_args)): cell for cell in controls}
+    return list(seen.values())
+
+
+def _units(cells: Iterable[CellResult]) -> list[RenderableType]:
+    """What clipping and noise apply to, once per defense."""
+    sentences = {text.safe(cell.defense, 40): text.safe(cell.units, 400) for cell in cells if cell.units}
+    return [Text(f"{name}: {sentence}", style="dim") for name, sentence in sentences.items()]
 
 
 def _grouped(cells: Iterable[CellResult]) -> dict[str, list[CellResult]]:

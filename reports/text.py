@@ -5,7 +5,8 @@ import math
 from harness.results import MetricSummary, PrivacyStatement, RateSummary
 
 MISSING = "n/a"
-_FIRST_ARGUMENTS = ("sigma", "clip", "convention", "placement")
+_CHIEF_ARGUMENTS = ("sigma", "clip", "convention", "noise_at", "noise_split", "s_mode", "policy")
+_STAND_ALONE = ("convention", "s_mode", "policy")
 
 
 def safe(text: str, longest: int = 120) -> str:
@@ -49,17 +50,17 @@ def p_value(value: float | None) -> str:
 
 
 def arguments(values: dict[str, object]) -> str:
-    """Arguments as ``sigma=6 clip=4 sum``: noise and clipping first; words that speak for themselves stand alone."""
-    order = [name for name in _FIRST_ARGUMENTS if name in values]
-    order += [name for name in values if name not in _FIRST_ARGUMENTS]
-    return " ".join(_argument(name, values[name]) for name in order)
+    """The arguments that matter most, as ``sigma=6 clip=4 sum``; the result document has all of them."""
+    shown = [_argument(name, values[name]) for name in _CHIEF_ARGUMENTS if values.get(name) is not None]
+    scale = values.get("noise_scale", 1)
+    return " ".join(shown + ([] if scale == 1 else [_argument("noise", scale)]))
 
 
 def _argument(name: str, value: object) -> str:
-    if name in ("convention", "placement") and isinstance(value, str):
+    if name in _STAND_ALONE and isinstance(value, str):
         return safe(value, 24)
     shown = f"{value:g}" if isinstance(value, float) else str(value)
-    return safe(f"{name}={shown}", 40)
+    return safe(f"{name} x{shown}" if name == "noise" else f"{name}={shown}", 40)
 
 
 def guarantee(statement: PrivacyStatement, name_view: bool = False) -> str:

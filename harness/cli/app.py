@@ -27,7 +27,7 @@ def run(arguments: list[str]) -> int:
     # A machine without a usable GPU driver is a normal machine, not something to warn its user about.
     warnings.filterwarnings("ignore", message="CUDA initialization")
     try:
-        code = app(args=arguments, prog_name="harness", standalone_mode=False)
+        code = app(args=arguments or ["--help"], prog_name="harness", standalone_mode=False)
     except UsageError as error:
         return _say(str(error))
     except typer.TyperException as error:

@@ -26,7 +26,9 @@ def evaluate_command(
     dataset: Names = None,
     model: Names = None,
     surface: Annotated[list[str] | None, typer.Option(help="0 server, 1 update, 2 local step; all by default.")] = None,
-    tap: Annotated[list[str] | None, typer.Option(help="A tap instead of a surface; see harness list surfaces.")] = None,
+    tap: Annotated[
+        list[str] | None, typer.Option(help="A tap instead of a surface; see harness list surfaces.")
+    ] = None,
     victims: Annotated[int | None, typer.Option(help="Victims per seed (64).")] = None,
     batch_size: Annotated[list[str] | None, typer.Option(help="Examples per local step (1).")] = None,
     distinct_labels: Annotated[bool, typer.Option("--distinct-labels", help="No label twice in a batch.")] = False,

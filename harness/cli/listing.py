@@ -27,7 +27,9 @@ def _classes(registry: Registry[type]) -> list[Row]:
         kind = registry[name]
         settings = {field.name: _default(field) for field in dataclasses.fields(kind)}
         about = sys.modules[kind.__module__].__doc__ or kind.__doc__ or ""
-        rows.append({"name": name, "aliases": registry.aliases(name), "about": _first_line(about), "settings": settings})
+        rows.append(
+            {"name": name, "aliases": registry.aliases(name), "about": _first_line(about), "settings": settings}
+        )
     return rows
 
 

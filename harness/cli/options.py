@@ -62,11 +62,13 @@ def _read_config(path: Path, known: set[str]) -> dict[str, Any]:
     except OSError as error:
         raise UsageError(f"cannot read {str(path)!r} ({error.strerror}); check --config") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{str(path)!r} is not TOML ({error}); write for example attack = [\"cpl\"]") from error
+        raise UsageError(f'{str(path)!r} is not TOML ({error}); write for example attack = ["cpl"]') from error
     options = {name.replace("-", "_"): value for name, value in content.items()}
     unknown = sorted(set(options) - known)
     if unknown:
-        raise UsageError(f"{str(path)!r} has an unknown option {unknown[0]!r}; use the names of harness evaluate --help")
+        raise UsageError(
+            f"{str(path)!r} has an unknown option {unknown[0]!r}; use the names of harness evaluate --help"
+        )
     lists = [name for name, value in DEFAULTS.items() if isinstance(value, list)]
     for name in lists:
         if name in options:
@@ -117,7 +119,9 @@ def numbers(values: Iterable[Any], option: str) -> list[int]:
     try:
         return [int(value) for value in split_lists(values)]
     except ValueError as error:
-        raise UsageError(f"--{option} takes whole numbers separated by commas, got {','.join(map(str, values))!r}") from error
+        raise UsageError(
+            f"--{option} takes whole numbers separated by commas, got {','.join(map(str, values))!r}"
+        ) from error
 
 
 def _weights(path: str | Path | None) -> dict[str, str]:

@@ -13,7 +13,7 @@ from harness.cli.options import choose_device, numbers
 from harness.datasets import data_root as find_data_root
 from harness.errors import UsageError
 from harness.evaluation import Run, document_of
-from harness.reproduction import TABLES
+from harness.reproduction import TABLES, Request
 from harness.results import RunFolder
 
 _WIDTH = 150
@@ -40,7 +40,7 @@ def reproduce_command(
     where, root, folder = choose_device(device), find_data_root(data_root), RunFolder(out)
     folder.prepare()
     run = Run(root, folder, chunk, resume)
-    comparison = TABLES[table](run, root, where, quick, victims, tuple(numbers(seed or ["0"], "seed")))
+    comparison = TABLES[table](Request(run, root, where, quick, victims, tuple(numbers(seed or ["0"], "seed"))))
     made = list(run.done.values())
     document = document_of([stored.cell for stored in made], where)
     folder.write_results(document, [record for stored in made for record in stored.victims])

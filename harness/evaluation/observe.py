@@ -70,9 +70,20 @@ class Stage:
         images, labels = truth.images[part].to(weights), truth.labels[part].to(weights.device)
         if len(keys) == 1:
             # One row alone takes other CPU kernels than the same row among many.
-            images, labels, weights, keys = images.repeat(2, *[1] * 4), labels.repeat(2, 1), weights.repeat(2, 1), keys * 2
+            images, labels, weights, keys = (
+                images.repeat(2, *[1] * 4),
+                labels.repeat(2, 1),
+                weights.repeat(2, 1),
+                keys * 2,
+            )
         context = RoundContext(
-            settings.round, 0, settings.learning_rate, settings.cohort(), model.layout, tuple(keys), settings.noise_scale
+            settings.round,
+            0,
+            settings.learning_rate,
+            settings.cohort(),
+            model.layout,
+            tuple(keys),
+            settings.noise_scale,
         )
         steps = 1 if settings.tap.startswith("T2") else settings.local_steps
         client_round = run_client_round(model, weights, images, labels, settings.build_defense(), context, steps)

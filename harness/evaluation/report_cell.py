@@ -108,7 +108,9 @@ def victim_records(scored: Scored, key: str, control: str | None) -> list[Victim
     images = truth.labels.shape[1]
     pixel_metrics = [name for name in ("rmse", "rmse_raw", "psnr", "ssim", "lpips") if name in scores.metrics]
     records = []
-    for row, (seed, victim) in enumerate((seed, number) for seed in settings.seeds for number in range(settings.victims)):
+    for row, (seed, victim) in enumerate(
+        (seed, number) for seed in settings.seeds for number in range(settings.victims)
+    ):
         for image in range(images):
             place = row * images + image
             records.append(

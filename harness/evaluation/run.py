@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from harness import SCHEMA_VERSION
 from harness.errors import UsageError
 from harness.evaluation.attacking import attack_scene
 from harness.evaluation.controls import (
@@ -24,7 +25,6 @@ from harness.evaluation.scored import Scored
 from harness.evaluation.scores import LPIPS_UNASKED, score
 from harness.experiment import CellSettings
 from harness.results import CellResult, ControlCheck, RunFolder, StoredCell, cell_key
-from harness import SCHEMA_VERSION
 from harness.scoring import Control, LpipsScorer, judge, negative_control_failed
 
 
@@ -80,9 +80,7 @@ class Run:
             self.done[key] = found
         return True
 
-    def _fresh(
-        self, settings: CellSettings, key: str, identity: dict[str, object], control: str | None
-    ) -> StoredCell:
+    def _fresh(self, settings: CellSettings, key: str, identity: dict[str, object], control: str | None) -> StoredCell:
         try:
             scored = self._evaluate(settings, control)
             checks = self._swap(scored) if control else self._checks(scored)

@@ -15,7 +15,6 @@ from harness.scoring import (
     LineupResult,
     LpipsScorer,
     Rate,
-    Summary,
     image_metrics,
     label_summary,
     lineup_test,
@@ -83,7 +82,7 @@ def score(
         must_not_leak: whether this is a negative control, whose lineup p-value has to be resolved below 1e-4.
     """
     made, truth = record.reconstruction, scene.truth
-    victims, examples = truth.labels.shape
+    victims = len(truth.labels)
     images = made.images.reshape(victims, -1, *scene.dataset.image_shape)
     labels = made.labels.reshape(victims, -1)
     order = match(truth.images, images)

@@ -59,7 +59,8 @@ class RowModel:
             raise UsageError(f"no weights file {str(path)!r}; check --weights") from error
         except Exception as error:  # torch.load and load_state_dict raise a dozen types for a bad file
             reason = str(error).splitlines()[0]
-            raise UsageError(f"cannot load weights {str(path)!r} into {self.name!r}: {reason}; save a state_dict") from error
+            message = f"cannot load weights {str(path)!r} into {self.name!r}: {reason}; save a state_dict"
+            raise UsageError(message) from error
         self._rowwise = with_row_operators(self.plain_module)
         return self.layout.flatten(dict(self.plain_module.named_parameters())).detach()
 

@@ -30,9 +30,7 @@ class PatchConv2d(nn.Module):
         outputs = kernels @ patches if self.bias is None else torch.addmm(self.bias[:, None], kernels, patches)
         rows, columns = (
             (size + 2 * pad - kernel) // stride + 1
-            for size, pad, kernel, stride in zip(
-                (height, width), self.padding, self.kernel, self.stride, strict=True
-            )
+            for size, pad, kernel, stride in zip((height, width), self.padding, self.kernel, self.stride, strict=True)
         )
         return outputs.reshape(-1, batch, rows, columns).transpose(0, 1)
 

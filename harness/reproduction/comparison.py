@@ -1,15 +1,33 @@
 """A table of ours beside the paper's: header, columns, one line per cell."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from harness.evaluation import Run
 from harness.results import StoredCell
 
 _COLOURS = {"agrees": "green", "differs": "yellow", "not at hand": "dim"}
+
+
+@dataclass(frozen=True)
+class Request:
+    """How to run a table: ``victims`` per cell where given, else the table's own number (fewer for ``quick``)."""
+
+    run: Run
+    data_root: Path
+    device: str = "cpu"
+    quick: bool = False
+    victims: int | None = None
+    seeds: tuple[int, ...] = (0,)
+
+    def count(self, full: int, quick: int) -> int:
+        """Victims per cell."""
+        return self.victims or (quick if self.quick else full)
 
 
 @dataclass(frozen=True)

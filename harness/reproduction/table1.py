@@ -1,11 +1,9 @@
 """Table I: three attacks on three datasets, type-2 surface, no defense."""
 
-from pathlib import Path
 from typing import Any
 
-from harness.evaluation import Run
 from harness.experiment import cell_settings
-from harness.reproduction.comparison import Comparison, number, tau_of_successes
+from harness.reproduction.comparison import Comparison, Request, number, tau_of_successes
 from harness.reproduction.data import at_hand
 from harness.reproduction.paper import TABLE_1
 from harness.results import StoredCell
@@ -14,18 +12,25 @@ VICTIMS, QUICK_VICTIMS = 100, 24
 ASR_TOLERANCE = 0.10
 
 
-def table1(run: Run, data_root: Path, device: str, quick: bool, victims: int | None, seeds: tuple[int, ...]) -> Comparison:
+def table1(request: Request) -> Comparison:
     """Runs Table I at the paper's settings, or on fewer victims."""
-    count = victims or (QUICK_VICTIMS if quick else VICTIMS)
+    count = request.count(VICTIMS, QUICK_VICTIMS)
+    run, seeds = request.run, request.seeds
     rows, lines = [], []
-    found = {name: at_hand(name, data_root) for name in ("mnist", "cifar10", "lfw")}
+    found = {name: at_hand(name, request.data_root) for name in ("mnist", "cifar10", "lfw")}
     lines += [line for _, line in found.values()]
     for (attack, name), printed in TABLE_1.items():
         dataset = found[name][0]
         stored = None
         if dataset:
             settings = cell_settings(
-                dataset=dataset, attack=attack, defense="none", tap="T2.step", victims=count, seeds=seeds, device=device
+                dataset=dataset,
+                attack=attack,
+                defense="none",
+                tap="T2.step",
+                victims=count,
+                seeds=seeds,
+                device=request.device,
             )
             stored = run.cell(settings)
         rows.append(_row(attack, name, printed, stored))

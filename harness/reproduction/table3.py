@@ -1,11 +1,9 @@
 """Table III: which of four defenses resists CPL at which surface."""
 
-from pathlib import Path
 from typing import Any
 
-from harness.evaluation import Run
 from harness.experiment import CellSettings, cell_settings
-from harness.reproduction.comparison import Comparison, number
+from harness.reproduction.comparison import Comparison, Request, number
 from harness.reproduction.data import at_hand
 from harness.reproduction.paper import TABLE_3
 from harness.results import CellResult
@@ -23,18 +21,19 @@ DEFENSES: dict[str, tuple[str, dict[str, Any]]] = {
 WORDS = {"leaks": "N", "resilient": "Y", "inconclusive": "?"}
 
 
-def table3(run: Run, data_root: Path, device: str, quick: bool, victims: int | None, seeds: tuple[int, ...]) -> Comparison:
+def table3(request: Request) -> Comparison:
     """Runs Table III's rows on non-private, Fed-SDP, Fed-SDP at client and Fed-αCDP[σ]."""
-    count = victims or (QUICK_VICTIMS if quick else VICTIMS)
-    common = {"victims": count, "seeds": seeds, "device": device, "attack": "cpl"}
-    found = {name: at_hand(name, data_root) for name in ("mnist", "lfw")}
+    count = request.count(VICTIMS, QUICK_VICTIMS)
+    run, seeds = request.run, request.seeds
+    common = {"victims": count, "seeds": seeds, "device": request.device, "attack": "cpl"}
+    found = {name: at_hand(name, request.data_root) for name in ("mnist", "lfw")}
     rows = []
     for (surface, defense, name), printed in TABLE_3.items():
         dataset = found[name][0]
         if dataset is None:
             rows.append(_row(surface, defense, name, "-", printed, None))
             continue
-        batch = LFW_BATCH if name == "lfw" and surface != 2 and not quick else 1
+        batch = LFW_BATCH if name == "lfw" and surface != 2 and not request.quick else 1
         server = surface == 0 and defense == "Fed-SDP"
         tap = "T0.post" if server else SURFACES[surface]
         cell = run.cell(_settings(defense, dataset, tap, batch, **common)).cell
@@ -45,7 +44,7 @@ def table3(run: Run, data_root: Path, device: str, quick: bool, victims: int | N
     return Comparison(
         "Table III: resilience to CPL (ours beside the paper's)",
         [
-            _scale(count, quick),
+            _scale(count, request.quick),
             f"C=4, sigma=6, sigma_0=15, first local iteration of round 0, at most 300 iterations, seeds {list(seeds)}",
             *[line for _, line in found.values()],
         ],

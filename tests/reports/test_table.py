@@ -79,7 +79,7 @@ def test_wide_terminals_get_columns_and_narrow_ones_blocks() -> None:
 @pytest.mark.parametrize("width", WIDTHS)
 def test_hostile_names_are_printed_as_they_are(width: int) -> None:
     hostile = {"dataset": "[red]d", "defense": "[b]x[/b]", "attack": "<script>", "tap": "../../x", "surface": None}
-    text = printed(a_cell(**hostile, defense_args={"[bold]": "[/]"}), width=width)
+    text = printed(a_cell(**hostile, defense_args={"policy": "[bold]=[/]"}), width=width)
     for name in ("[red]d", "[b]x[/b]", "<script>", "../../x", "[bold]=[/]"):
         assert name in text
 

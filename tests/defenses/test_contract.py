@@ -1,0 +1,144 @@
+"""Every registered defense, one line each, through a client's round and the server."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from harness.building import build
+from harness.defenses import DEFENSES, Cohort, RoundContext
+from harness.federated import run_client_round
+from harness.models import RowModel
+
+N, B, ETA = 4, 3, 0.05
+TAGS = {"none", "client-DP central", "client-LDP", "sample-DP local view", "sample-DDP", "BDP"}
+PLAIN_TAPS = {"T2.raw", "T2.step", "T1.raw", "T1.out", "T0.in", "T0.post"}
+
+# name: taps beyond the plain ones, guarantee tags in order, and what units() must say about place and convention
+TABLE: dict[str, tuple[set[str], list[str], str]] = {
+    "none": (set(), ["none"], "no clipping, no noise"),
+    "fed_sdp": (set(), ["none", "client-DP central"], "noise std sigma*C on the sum at the server with sigma=6"),
+    "fed_cdp": ({"T2.clip"}, ["sample-DP local view"], "sigma*S on the sum of clipped per-example gradients"),
+    "fed_acdp": ({"T2.clip"}, ["none"], "S=example_max of the batch"),
+}
+
+
+@pytest.fixture(scope="module")
+def model() -> RowModel:
+    return RowModel("lenet", (1, 8, 8), 4)
+
+
+def play(model: RowModel, name: str, rows: slice = slice(0, N), seed: int = 0) -> dict[str, Tensor]:
+    """All taps of some rows' round, and the aggregate of these rows as T0.agg."""
+    random = torch.Generator().manual_seed(1)
+    images = torch.rand(N, B, 1, 8, 8, generator=random)
+    labels = torch.randint(0, 4, (N, B), generator=random)
+    weights = model.initial_weights([(0, client) for client in range(N)])
+    keys = tuple((seed, client) for client in range(N))[rows]
+    context = RoundContext(2, 0, ETA, Cohort(clients_per_round=N, batch_size=B), model.layout, keys)
+    defense = build(DEFENSES, name, {})
+    taps = run_client_round(model, weights[rows], images[rows], labels[rows], defense, context, 1).taps
+    return taps | {"T0.agg": defense.aggregate(taps["T0.post"], context)}
+
+
+def test_the_table_has_every_registered_defense() -> None:
+    assert set(TABLE) == set(DEFENSES)
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_taps_have_their_shapes_and_finite_values(model: RowModel, name: str) -> None:
+    taps = play(model, name)
+    extra, _, _ = TABLE[name]
+    assert set(taps) == PLAIN_TAPS | extra | {"T0.agg"}
+    total = model.layout.total
+    for tap, values in taps.items():
+        per_example = tap in ("T2.raw", "T2.clip")
+        expected = (total,) if tap == "T0.agg" else (N, B, total) if per_example else (N, total)
+        assert tuple(values.shape) == expected, tap
+        assert values.isfinite().all(), tap
+        assert values.dtype == (torch.float32 if tap.startswith("T2") else torch.float64), tap
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_a_round_is_a_function_of_its_key(model: RowModel, name: str) -> None:
+    first, again, other = play(model, name), play(model, name), play(model, name, seed=1)
+    assert all(torch.equal(first[tap], again[tap]) for tap in first)
+    assert any(not torch.equal(first[tap], other[tap]) for tap in first) == (name != "none")
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_a_row_does_not_depend_on_the_rows_beside_it(model: RowModel, name: str) -> None:
+    together = play(model, name)
+    halves = [play(model, name, rows) for rows in (slice(0, 2), slice(2, 4))]
+    alone = play(model, name, slice(3, 4))
+    for tap in set(together) - {"T0.agg"}:
+        assert torch.equal(together[tap], torch.cat([half[tap] for half in halves])), tap
+        # A single row takes other kernels.
+        torch.testing.assert_close(alone[tap], together[tap][3:], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_the_aggregate_divides_by_the_cohort_of_the_settings(model: RowModel, name: str) -> None:
+    defense = build(DEFENSES, name, {})
+    messages = torch.randn(N, model.layout.total, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    keys = tuple((0, client) for client in range(N))
+    context = RoundContext(0, 0, ETA, Cohort(clients_per_round=8), model.layout, keys, noise_scale=0.0)
+    torch.testing.assert_close(defense.aggregate(messages, context), messages.sum(0) / 8)
+    larger = replace(context, cohort=Cohort(clients_per_round=16), noise_scale=1.0)
+    smaller = replace(larger, cohort=Cohort(clients_per_round=8))
+    torch.testing.assert_close(defense.aggregate(messages, larger) * 2, defense.aggregate(messages, smaller))
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_statements(name: str) -> None:
+    defense = build(DEFENSES, name, {})
+    _, tags, phrase = TABLE[name]
+    assert phrase in defense.units()
+    assert "\n" not in defense.units()
+    statements = defense.guarantees()
+    assert [statement.guarantee for statement in statements] == tags
+    for statement in statements:
+        assert statement.guarantee in TAGS
+        assert statement.view in ("server", "client", "third party")
+        assert statement.notes
+        assert (statement.adjacency is None) == (statement.guarantee == "none")
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "phrase"),
+    [
+        ("fed_sdp", {"noise_at": "receive"}, "noise std sigma*C on each update on arrival"),
+        ("fed_sdp", {"noise_at": "client"}, "noise std sigma*C on each update sent"),
+        ("fed_sdp", {"noise_at": "client", "noise_split": "share"}, "sigma*C/sqrt(K) on each update sent"),
+        ("fed_sdp", {"noise_split": "share"}, "noise std sigma*C on the sum at the server"),
+        ("fed_sdp", {"clipping": "whole"}, "clipped per whole to C=4"),
+        ("fed_cdp", {"convention": "mean"}, "noise std sigma*S on the mean"),
+        ("fed_cdp", {"convention": "per_example"}, "sigma*S/sqrt(B) on their mean"),
+        ("fed_acdp", {"s_mode": "example_mean"}, "not clipped"),
+        ("fed_acdp", {"policy": "linear"}, "policy linear (eps space)"),
+        ("fed_acdp", {"policy": "linear", "schedule": "sigma"}, "policy linear (sigma space)"),
+        ("fed_acdp", {"policy": "cyclic"}, "policy cyclic (sigma space)"),
+    ],
+)
+def test_units_follow_the_settings(name: str, settings: dict[str, str], phrase: str) -> None:
+    units = build(DEFENSES, name, settings).units()
+    assert phrase in units
+    assert units.startswith("applies to updates" if name == "fed_sdp" else "applies to per-example gradients")
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "tags"),
+    [
+        ("fed_sdp", {"noise_at": "receive"}, ["none", "client-DP central"]),
+        ("fed_sdp", {"noise_at": "client"}, ["client-LDP"]),
+        ("fed_sdp", {"noise_at": "client", "noise_split": "share"}, ["client-LDP"]),
+        ("fed_sdp", {"sigma": 0}, ["none"]),
+        ("fed_sdp", {"sigma": 0, "noise_at": "client"}, ["none"]),
+        ("fed_cdp", {"sigma": 0}, ["none"]),
+        ("fed_acdp", {"s_mode": "example_mean"}, ["none"]),
+        ("fed_acdp", {"floor": 4.0}, ["none"]),
+    ],
+)
+def test_guarantees_follow_the_settings(name: str, settings: dict[str, object], tags: list[str]) -> None:
+    assert [statement.guarantee for statement in build(DEFENSES, name, settings).guarantees()] == tags
