@@ -51,9 +51,13 @@ def count_rule(observation: Observation) -> Tensor:
 
 
 def _round_to_total(counts: Tensor, total: int) -> Tensor:
-    """Sorted labels (total,) whose counts are ``counts`` (K,) rounded by largest remainder."""
-    counts = counts.double().clamp(min=0)
-    counts = counts * total / counts.sum().clamp_min(1e-12)
+    """Sorted labels (total,) whose counts are ``counts`` (K,) rounded by largest remainder.
+
+    Counts that say nothing (not finite, or none positive, as under heavy noise) become equal ones.
+    """
+    counts = counts.double().nan_to_num(0.0, 0.0, 0.0).clamp(min=0)
+    counts = counts if counts.sum() > 0 else torch.ones_like(counts)
+    counts = counts * total / counts.sum()
     whole = counts.floor()
     missing = total - int(whole.sum())
     whole[(counts - whole).argsort(descending=True)[:missing]] += 1

@@ -99,7 +99,11 @@ class LBFGSState:
         self.started = self.started | moving
 
     def _remember(self, gradient: Tensor, rows: Tensor) -> None:
-        """Appends the last step to the history of ``rows``; a zero inverse curvature marks an entry to ignore."""
+        """Appends the last step to the history of ``rows``; a zero inverse curvature marks an entry to ignore.
+
+        Rows without a useful step keep their entries, moved up by one place: what falls out of a row's history must not
+        depend on the rows beside it.
+        """
         gradient_change = gradient - self.previous_gradient
         change = self.direction * self.step_length[:, None]
         curvature = (gradient_change * change).sum(1)
@@ -108,8 +112,13 @@ class LBFGSState:
         self.changes.append(torch.where(useful[:, None], change, 0.0))
         self.gradient_changes.append(torch.where(useful[:, None], gradient_change, 0.0))
         self.curvatures.append(torch.where(useful, 1.0 / curvature, 0.0))
-        if len(self.changes) > self.settings.history:
-            for history in (self.changes, self.gradient_changes, self.curvatures):
+        idle = (~useful).nonzero()[:, 0]
+        for history in (self.changes, self.gradient_changes, self.curvatures):
+            if len(idle):
+                for place in range(len(history) - 1, 0, -1):
+                    history[place][idle] = history[place - 1][idle]
+                history[0][idle] = 0.0
+            if len(history) > self.settings.history:
                 history.pop(0)
 
     def _two_loops(self, gradient: Tensor) -> Tensor:

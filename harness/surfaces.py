@@ -106,7 +106,7 @@ class Observation:
     def fingerprint(self) -> str:
         """A hash of everything an attack can see; equal observations have equal fingerprints."""
         digest = hashlib.sha256()
-        for tensor in (self.weights, self.target, self.labels):
+        for tensor in (self.weights, self.target, self.labels, *self.model.plain_module.buffers()):
             if tensor is not None:
                 digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
         facts = (

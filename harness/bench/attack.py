@@ -15,6 +15,7 @@ from harness.experiment import CellSettings, cell_settings
 from harness.scoring import Rate, image_metrics, success_table
 
 GROWTH = (1, 4, 16, 64, 256)
+MANY, MANY_ITERATIONS = 1000, 5
 
 
 def bench_attack(
@@ -45,6 +46,7 @@ def bench_attack(
     report["successes lost to patience"] = _lost_to_patience(scene, settings, chunk, batched)
     if growth:
         report["seconds by victims"] = _growth(stage, settings, chunk)
+        report |= _many(stage, settings, chunk, device)
     return report
 
 
@@ -68,6 +70,18 @@ def _growth(stage: Stage, settings: CellSettings, chunk: int) -> dict[str, float
     largest = max(GROWTH)
     scene = stage.set(settings.model_copy(update={"victims": largest}))
     return {str(count): round(_batched(scene, settings, count, chunk)[0], 2) for count in GROWTH}
+
+
+def _many(stage: Stage, settings: CellSettings, chunk: int, device: str) -> dict[str, Any]:
+    """Peak memory of an attack on many victims; a few iterations reach it, since the history grows with them only once.
+
+    L-BFGS keeps at most 100 past steps: five outer iterations fill it.
+    """
+    count = min(MANY, len(stage.dataset(settings.dataset).labels))
+    scene = stage.set(settings.model_copy(update={"victims": count}))
+    attack = replace(settings.build_attack(), max_iterations=MANY_ITERATIONS)
+    run_attack(attack, scene.observation, chunk)
+    return {"victims in memory test": count, "peak memory MiB (memory test)": _peak_memory(device)}
 
 
 def _lost_to_patience(scene: Scene, settings: CellSettings, chunk: int, patient: Reconstruction) -> int:

@@ -13,7 +13,7 @@ app = typer.Typer(
     help="Does a federated-learning defense really stop gradient leakage?",
 )  # fmt: skip
 
-DONE, MISTAKE, INVALID = 0, 2, 3
+DONE, MISTAKE, INVALID, STOPPED = 0, 2, 3, 130
 
 
 def main() -> None:
@@ -22,7 +22,10 @@ def main() -> None:
 
 
 def run(arguments: list[str]) -> int:
-    """Runs a command and returns its exit code: 0 done, 1 regression, 2 a mistake to mend, 3 an invalid run."""
+    """Runs a command and returns its exit code.
+
+    0 done, 1 regression, 2 a mistake to mend, 3 an invalid run, 130 stopped by hand.
+    """
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     # A machine without a usable GPU driver is a normal machine, not something to warn its user about.
     warnings.filterwarnings("ignore", message="CUDA initialization")
@@ -32,13 +35,13 @@ def run(arguments: list[str]) -> int:
         return _say(str(error))
     except typer.TyperException as error:
         return _say(f"{error.format_message().splitlines()[0]} (see harness --help)")
-    except typer.Abort:
-        return _say("stopped; add --resume to the same command to go on")
-    except KeyboardInterrupt:
-        return _say("stopped; add --resume to the same command to go on")
+    except (typer.Abort, KeyboardInterrupt):
+        code = STOPPED
+    if code == STOPPED:  # typer turns the interrupt into the shell's code for it and says nothing
+        return _say("stopped; add --resume to the same command to go on", STOPPED)
     return code if isinstance(code, int) else DONE
 
 
-def _say(message: str) -> int:
+def _say(message: str, code: int = MISTAKE) -> int:
     print(f"harness: {' '.join(message.split())}", file=sys.stderr)
-    return MISTAKE
+    return code

@@ -1,5 +1,6 @@
 """One network evaluated for many rows (victims or clients) at once, each row with its own weights."""
 
+import pickle
 from pathlib import Path
 
 import torch
@@ -57,8 +58,12 @@ class RowModel:
             self.plain_module.load_state_dict(state)
         except FileNotFoundError as error:
             raise UsageError(f"no weights file {str(path)!r}; check --weights") from error
+        except (pickle.UnpicklingError, EOFError) as error:
+            raise UsageError(
+                f"weights file {str(path)!r} holds other things than tensors, or is cut off; save a state_dict"
+            ) from error
         except Exception as error:  # torch.load and load_state_dict raise a dozen types for a bad file
-            reason = str(error).splitlines()[0]
+            reason = " ".join(str(error).split()) or type(error).__name__
             message = f"cannot load weights {str(path)!r} into {self.name!r}: {reason}; save a state_dict"
             raise UsageError(message) from error
         self._rowwise = with_row_operators(self.plain_module)
@@ -101,11 +106,13 @@ class RowModel:
     def batch_norm_statistics(self, weights: Tensor, images: Tensor) -> list[tuple[Tensor, Tensor, nn.Module]]:
         """Per BatchNorm layer: mean and variance (R, channels) of its input over each row's batch, and the layer."""
         layers = [layer for layer in self._rowwise.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
+        called: list[nn.Module] = []  # in the order of the forward pass, which need not be that of modules()
 
         def one_row(flat: Tensor, batch: Tensor) -> list[tuple[Tensor, Tensor]]:
             seen: list[tuple[Tensor, Tensor]] = []
 
-            def record(_: nn.Module, inputs: tuple[Tensor]) -> None:
+            def record(layer: nn.Module, inputs: tuple[Tensor]) -> None:
+                called.append(layer)
                 axes = [axis for axis in range(inputs[0].dim()) if axis != 1]
                 seen.append((inputs[0].mean(axes), inputs[0].var(axes, unbiased=False)))
 
@@ -119,7 +126,8 @@ class RowModel:
 
         if not layers:
             return []
-        return [(mean, var, layer) for (mean, var), layer in zip(vmap(one_row)(weights, images), layers, strict=True)]
+        statistics = vmap(one_row)(weights, images)
+        return [(mean, var, layer) for (mean, var), layer in zip(statistics, called, strict=True)]
 
     def last_linear(self) -> tuple[str, str | None]:
         """Parameter names of the last linear layer's weight and, if it has one, bias.

@@ -3,8 +3,8 @@
 import pickle  # only for the name of the error that a refused file raises
 import warnings
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import lpips
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -12,6 +12,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from harness.scoring.pixels import clamped_pixels
+
+if TYPE_CHECKING:
+    import lpips
 
 SMALLEST_SIDE = 64
 TORCHVISION_FILE = "alexnet-owt-7be5be79.pth"
@@ -21,7 +24,7 @@ _CHUNK = 64
 class LpipsScorer:
     """LPIPS version 0.1 with AlexNet; make one with ``LpipsScorer.load``."""
 
-    def __init__(self, network: lpips.LPIPS) -> None:
+    def __init__(self, network: "lpips.LPIPS") -> None:
         self._network = network
 
     @classmethod
@@ -35,17 +38,17 @@ class LpipsScorer:
         places += sorted((data_root / "lpips_alexnet").glob("*.pth"))
         weights_file = next((place for place in places if place.is_file()), None)
         if weights_file is None:
-            return f"no AlexNet weights in torchvision's cache nor in {data_root / 'lpips_alexnet'}"
+            return "no AlexNet weights in torchvision's cache nor in the data root's folder lpips_alexnet"
         try:
             weights = torch.load(weights_file, map_location="cpu", weights_only=True)
         except (RuntimeError, EOFError, pickle.UnpicklingError):
-            return f"{weights_file} cannot be read as a file of weights"
+            return f"{weights_file.name} cannot be read as a file of weights"
         network = _untrained_network()
         # lpips names its layers slice1.0, slice2.3, ...: the last part is torchvision's layer number.
         sources = {name: "features." + name.partition(".")[2] for name in network.net.state_dict()}
         missing = sorted(source for source in sources.values() if source not in weights)
         if missing:
-            return f"{weights_file} lacks {missing[0]}: it does not hold AlexNet's features"
+            return f"{weights_file.name} lacks {missing[0]}: it does not hold AlexNet's features"
         network.net.load_state_dict({name: weights[source] for name, source in sources.items()})
         return cls(network)
 
@@ -59,7 +62,10 @@ class LpipsScorer:
         return torch.cat([torch.empty(0), *distances]).double().numpy()
 
 
-def _untrained_network() -> lpips.LPIPS:
+def _untrained_network() -> "lpips.LPIPS":
+    # Imported here because it brings torchvision, which takes longer to import than most commands to run.
+    import lpips
+
     # Building it draws random weights, which must not move the caller's random numbers.
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         # lpips 0.1.4 still passes torchvision's old ``pretrained`` argument.

@@ -1,0 +1,77 @@
+"""Every attack, by one line in a table: on undefended victims it must reconstruct, and keep the engine's contract."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from harness.attacks import ATTACKS, run_attack
+from harness.attacks.stopping import CAP, CONVERGED
+from harness.building import build
+from harness.surfaces import Observation
+
+VICTIMS = 4
+
+# name, settings, network, smallest share of victims reconstructed to a clamped RMSE of at most 0.1
+TABLE: list[tuple[str, dict[str, Any], str, float]] = [
+    ("cpl", {"max_iterations": 15}, "lenet", 1.0),
+    ("dlg", {"max_iterations": 15}, "lenet", 1.0),
+    ("idlg", {"max_iterations": 15}, "lenet", 0.75),
+    ("inverting_gradients", {"max_iterations": 100, "tv": 1e-5}, "mlp", 1.0),
+    ("gradinversion", {"max_iterations": 100, "warm_up": 10, "matching_weight": 1.0}, "mlp", 1.0),
+]
+
+
+def test_every_attack_has_its_line() -> None:
+    assert {name for name, *_ in TABLE} == set(ATTACKS)
+
+
+@pytest.mark.parametrize(("name", "settings", "network", "at_least"), TABLE, ids=[name for name, *_ in TABLE])
+def test_reconstructs_undefended_victims(
+    name: str,
+    settings: dict[str, Any],
+    network: str,
+    at_least: float,
+    victims: Callable[..., Observation],
+    digits: Callable[..., tuple[Tensor, Tensor]],
+) -> None:
+    attack, observation = build(ATTACKS, name, settings), victims(VICTIMS, model=network)
+    images, labels = digits(VICTIMS, 1)
+    result = run_attack(attack, observation)
+    rmse = (result.images.clamp(0, 1) - images).square().flatten(1).mean(1).sqrt()
+    assert (rmse <= 0.1).float().mean() >= at_least
+    assert torch.equal(result.labels, labels)
+
+    assert result.images.shape == images.shape and result.images.isfinite().all()
+    assert (result.loss < result.initial_loss).all()
+    assert (result.iterations >= 1).all() and (result.iterations <= attack.max_iterations).all()
+    assert ((result.stop_reason == CAP) | (result.stop_reason == CONVERGED)).all()
+    assert (result.iterations[result.stop_reason == CAP] == attack.max_iterations).all()
+    assert ((result.restart >= 0) & (result.restart < attack.restarts)).all()
+    per_iteration = result.evaluations / result.iterations
+    if network == "lenet":  # L-BFGS: at most 20 inner iterations
+        assert (per_iteration > 1).all() and (per_iteration <= 20).all()
+    elif attack.loss_stop == 0 and (result.stop_reason == CAP).all():  # Adam: one evaluation per iteration and start
+        assert torch.equal(result.evaluations, attack.max_iterations * attack.restarts * torch.ones(VICTIMS))
+    if attack.box:
+        assert result.images.min() >= 0 and result.images.max() <= 1
+
+
+@pytest.mark.parametrize(("name", "settings", "network", "at_least"), TABLE, ids=[name for name, *_ in TABLE])
+def test_reconstructs_nothing_from_another_victims_gradient(
+    name: str,
+    settings: dict[str, Any],
+    network: str,
+    at_least: float,
+    victims: Callable[..., Observation],
+    digits: Callable[..., tuple[Tensor, Tensor]],
+) -> None:
+    """Noise instead of a gradient: the table's success rates are not had without the observation."""
+    observation = victims(VICTIMS, model=network)
+    noise = torch.randn(observation.target.shape, generator=torch.Generator().manual_seed(0))
+    observation.target.copy_(24.0 * noise)
+    result = run_attack(build(ATTACKS, name, settings | {"max_iterations": 3}), observation)
+    rmse = (result.images.clamp(0, 1) - digits(VICTIMS, 1)[0]).square().flatten(1).mean(1).sqrt()
+    assert (rmse > 0.1).all() and result.images.isfinite().all()

@@ -1,0 +1,127 @@
+"""Distances between gradients, against their definitions written out in loops."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from harness.attacks.objectives import RAW, SCALE_FREE, cosine, l2, l2_scale_free, total_variation
+
+GROUPS = (3, 1, 5)
+
+
+def gradients(rows: int = 4, seed: int = 0) -> tuple[Tensor, Tensor]:
+    random = torch.Generator().manual_seed(seed)
+    draw = torch.randn(2, rows, sum(GROUPS), generator=random, dtype=torch.float64)
+    return draw[0], draw[1]
+
+
+def pieces(vector: Tensor, groups: tuple[int, ...]) -> list[list[float]]:
+    values = vector.tolist()
+    ends = [sum(groups[: number + 1]) for number in range(len(groups))]
+    return [values[end - size : end] for end, size in zip(ends, groups, strict=True)]
+
+
+def dot(left: list[float], right: list[float]) -> float:
+    return sum(a * b for a, b in zip(left, right, strict=True))
+
+
+def l2_by_hand(candidate: Tensor, target: Tensor) -> float:
+    return sum((a - g) ** 2 for a, g in zip(candidate.tolist(), target.tolist(), strict=True))
+
+
+def scale_free_by_hand(candidate: Tensor, target: Tensor, groups: tuple[int, ...]) -> float:
+    total = 0.0
+    for a, g in zip(pieces(candidate, groups), pieces(target, groups), strict=True):
+        scale = max(0.0, dot(a, g) / dot(a, a))
+        total += sum((scale * x - y) ** 2 for x, y in zip(a, g, strict=True))
+    return total
+
+
+def cosine_by_hand(candidate: Tensor, target: Tensor, groups: tuple[int, ...]) -> float:
+    pairs = list(zip(pieces(candidate, groups), pieces(target, groups), strict=True))
+    return sum(1 - dot(a, g) / math.sqrt(dot(a, a) * dot(g, g)) for a, g in pairs) / len(pairs)
+
+
+def test_distances_follow_their_definitions() -> None:
+    candidate, target = gradients()
+    for row in range(len(candidate)):
+        a, g = candidate[row], target[row]
+        assert float(l2(candidate, target)[row]) == pytest.approx(l2_by_hand(a, g), rel=1e-12)
+        for groups in (GROUPS, (sum(GROUPS),)):
+            assert float(l2_scale_free(candidate, target, groups)[row]) == pytest.approx(
+                scale_free_by_hand(a, g, groups)
+            )
+            assert float(cosine(candidate, target, groups)[row]) == pytest.approx(cosine_by_hand(a, g, groups))
+
+
+def test_raw_distances_ignore_the_groups() -> None:
+    candidate, target = gradients()
+    assert torch.equal(RAW["l2"](candidate, target, GROUPS), l2(candidate, target))
+    assert torch.equal(RAW["cosine"](candidate, target, GROUPS), cosine(candidate, target, (sum(GROUPS),)))
+
+
+@pytest.mark.parametrize("objective", ["l2", "cosine"])
+@pytest.mark.parametrize("scales", [(1.0, 1.0, 1.0), (0.01, 30.0, 2.0), (1e3, 1e3, 1e3)])
+def test_scale_free_distance_vanishes_for_any_positive_rescaling_of_the_groups(
+    objective: str, scales: tuple[float, ...]
+) -> None:
+    _, target = gradients()
+    factors = torch.tensor(scales, dtype=torch.float64).repeat_interleave(torch.tensor(GROUPS))
+    distance = SCALE_FREE[objective](target * factors, target, GROUPS)
+    assert distance.abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("objective", ["l2", "cosine"])
+def test_scale_free_distance_does_not_vanish_for_another_direction_or_sign(objective: str) -> None:
+    candidate, target = gradients()
+    one_group = SCALE_FREE[objective](target * -1.0, target, (sum(GROUPS),))
+    assert torch.allclose(one_group, target.square().sum(1) if objective == "l2" else torch.full_like(one_group, 2.0))
+    for group in range(len(GROUPS)):  # one wrong sign among right ones is enough
+        signs = torch.ones(len(GROUPS), dtype=torch.float64)
+        signs[group] = -3.0
+        wrong = target * signs.repeat_interleave(torch.tensor(GROUPS))
+        assert SCALE_FREE[objective](wrong, target, GROUPS).min() > 1e-3
+    turned = target.clone()
+    turned[:, :3] = target[:, :3].roll(1, 1)
+    assert SCALE_FREE[objective](turned, target, GROUPS).min() > 1e-3
+    whole = target * torch.tensor([2.0, 1.0, 1.0], dtype=torch.float64).repeat_interleave(torch.tensor(GROUPS))
+    assert SCALE_FREE[objective](whole, target, (sum(GROUPS),)).min() > 1e-3  # one scale cannot mend three
+
+
+@pytest.mark.parametrize("objective", ["l2", "cosine"])
+def test_the_gradient_is_that_of_the_distance_at_the_best_scale(objective: str) -> None:
+    candidate, target = gradients(rows=3)
+    # Every sign of the best scale occurs, so the clamp at zero is differentiated too.
+    inner = torch.stack([piece.sum(1) for piece in (candidate * target).split(GROUPS, 1)])
+    assert (inner < 0).any() and (inner > 0).any()
+    leaf = candidate.clone().requires_grad_(True)
+    (gradient,) = torch.autograd.grad(SCALE_FREE[objective](leaf, target, GROUPS).sum(), leaf)
+    step = 1e-6
+    for row in range(3):
+        for column in range(sum(GROUPS)):
+            nudge = torch.zeros_like(candidate)
+            nudge[row, column] = step
+            up, down = (SCALE_FREE[objective](candidate + sign * nudge, target, GROUPS)[row] for sign in (1, -1))
+            assert float(gradient[row, column]) == pytest.approx(float((up - down) / (2 * step)), abs=1e-7)
+
+
+@pytest.mark.parametrize("objective", ["l2", "cosine"])
+@pytest.mark.parametrize("vanishing", ["candidate", "target"])
+def test_a_vanishing_group_gives_a_finite_distance_and_gradient(objective: str, vanishing: str) -> None:
+    candidate, target = gradients()
+    (candidate if vanishing == "candidate" else target)[:, :3] = 0.0
+    leaf = candidate.requires_grad_(True)
+    distance = SCALE_FREE[objective](leaf, target, GROUPS)
+    (gradient,) = torch.autograd.grad(distance.sum(), leaf)
+    assert distance.isfinite().all() and gradient.isfinite().all()
+
+
+def test_total_variation_by_hand() -> None:
+    image = torch.tensor([[0.0, 1.0, 3.0], [2.0, 2.0, 0.0]])
+    # Horizontal steps 1, 2, 0, 2 (mean 1.25); vertical steps 2, 1, 3 (mean 2).
+    images = torch.stack([image, torch.zeros(2, 3)])[:, None, None]
+    assert total_variation(images).tolist() == pytest.approx([3.25, 0.0])
+    batch = torch.stack([image, torch.zeros(2, 3)])[None, :, None]
+    assert total_variation(batch).tolist() == pytest.approx([1.625])

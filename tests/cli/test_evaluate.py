@@ -1,0 +1,137 @@
+"""``harness evaluate`` from the command line to its files."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import harness.cli.evaluate as command
+from harness.results import CellResult, ResultDocument
+
+Harness = Callable[..., Any]
+TINY = ("--dataset", "digits", "--victims", "3", "--surface", "2", "--attack-arg", "max_iterations=5")
+
+
+def cells(text: str) -> list[CellResult]:
+    return [cell for cell in ResultDocument.model_validate_json(text).cells if cell.role == "cell"]
+
+
+def test_json_is_the_document_and_nothing_else(harness: Harness, tmp_path: Path) -> None:
+    finished = harness("evaluate", "--defense", "none", *TINY, "--json")
+    assert finished.code == 0
+    assert finished.err == ""
+    (cell,) = cells(finished.out)
+    assert (cell.dataset, cell.defense, cell.attack, cell.surface, cell.victims) == ("digits", "none", "cpl", 2, 3)
+    assert cell.attack_args["max_iterations"] == 5
+    assert sum(cell.outcomes.model_dump().values()) == 3
+    assert json.loads((tmp_path / "runs" / "results.json").read_text()) == json.loads(finished.out)
+    assert len(list((tmp_path / "runs" / "pictures").glob("*.png"))) == 1
+    records = [json.loads(line) for line in (tmp_path / "runs" / "victims.jsonl").read_text().splitlines()]
+    assert len([record for record in records if record["role"] == "cell"]) == 3
+
+
+def test_the_table_shows_every_cell_and_resuming_changes_nothing(harness: Harness, tmp_path: Path) -> None:
+    line = (
+        "evaluate",
+        "--defense",
+        "none,fed_cdp",
+        *TINY,
+        "--defense-arg",
+        "sigma=1",
+        "--no-pictures",
+        "--out",
+        "here",
+    )
+    first = harness(*line)
+    assert first.code == 0
+    for word in ("fed_cdp", "none", "positive", "leaks", "controls", "here"):
+        assert word in first.out
+    assert not (tmp_path / "here" / "pictures").exists()
+    stored = {path.name: path.read_bytes() for path in (tmp_path / "here").rglob("*.*") if path.is_file()}
+    again = harness(*line, "--resume")
+    assert (again.code, again.out) == (0, first.out)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "here").rglob("*.*") if path.is_file()} == stored
+
+
+class Asked(list[Any]):
+    """Stands in for the evaluation and keeps the cells it was asked for."""
+
+    def __call__(self, cells: list[Any], run: Any) -> ResultDocument:
+        self[:] = cells
+        return ResultDocument(environment={}, cells=[])
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    recorder = Asked()
+    monkeypatch.setattr(command, "evaluate", recorder)
+    return recorder
+
+
+def test_defaults_are_a_complete_run(harness: Harness, asked: Asked) -> None:
+    assert harness("evaluate", "--defense", "fed_acdp", "--attack", "cpl").code == 0
+    assert [(cell.dataset, cell.model, cell.defense, cell.surface) for cell in asked] == [
+        ("mnist-sample", "lenet", "fed_acdp", surface) for surface in (0, 1, 2)
+    ]
+    assert {(cell.victims, cell.batch_size, cell.seeds) for cell in asked} == {(64, 1, (0,))}
+
+
+def test_lists_are_combined_and_repeats_are_dropped(harness: Harness, asked: Asked) -> None:
+    line = "--defense none,fed_cdp --defense none --attack dlg,cpl --batch-size 1,2 --surface 2 --tap T0.post"
+    assert harness("evaluate", *line.split()).code == 0
+    seen = [(cell.defense, cell.attack, cell.batch_size, cell.tap) for cell in asked]
+    assert len(seen) == len(set(seen)) == 2 * 2 * 2 * 2
+
+
+def test_settings_reach_those_that_have_them(harness: Harness, asked: Asked) -> None:
+    line = "--defense fed_sdp,fed_cdp,none --surface 2 --defense-arg sigma=2 --defense-arg fed_sdp.clip=3"
+    assert harness("evaluate", *line.split()).code == 0
+    assert {cell.defense: cell.defense_args for cell in asked} == {
+        "fed_sdp": {"sigma": "2", "clip": "3"},
+        "fed_cdp": {"sigma": "2"},
+        "none": {},
+    }
+
+
+def test_aliases_become_names(harness: Harness, asked: Asked) -> None:
+    line = "--defense fed_alphacdp --attack gradinv --attack-arg gradinv.tv=0.5 --surface 2"
+    assert harness("evaluate", *line.split()).code == 0
+    (cell,) = asked
+    assert (cell.defense, cell.attack, cell.attack_args) == ("fed_acdp", "inverting_gradients", {"tv": "0.5"})
+
+
+def test_a_config_file_and_what_is_given_beside_it(harness: Harness, asked: Asked, tmp_path: Path) -> None:
+    text = 'defense = "fed_cdp"\nattack = ["cpl", "dlg"]\nsurface = [2]\nbatch-size = 2\nvictims = 5\nrounds = 7\n'
+    (tmp_path / "experiment.toml").write_text(text + 'defense-arg = ["sigma=1"]\ndistinct-labels = true\n')
+    assert harness("evaluate", "--config", "experiment.toml", "--victims", "4").code == 0
+    assert [(cell.attack, cell.surface, cell.batch_size, cell.victims) for cell in asked] == [
+        ("cpl", 2, 2, 4),
+        ("dlg", 2, 2, 4),
+    ]
+    assert {(cell.rounds, cell.distinct_labels, cell.defense_args["sigma"]) for cell in asked} == {(7, True, "1")}
+
+
+def test_a_preset_and_what_is_given_beside_it(harness: Harness, asked: Asked) -> None:
+    assert harness("evaluate", "--preset", "glance", "--seed", "3,4").code == 0
+    assert {(cell.defense, cell.surface, cell.victims, cell.seeds) for cell in asked} == {
+        ("none", 2, 12, (3, 4)),
+        ("fed_acdp", 2, 12, (3, 4)),
+    }
+
+
+def test_a_run_whose_negative_control_failed_ends_with_3(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    invalid = ResultDocument(environment={}, valid=False, valid_reason="a negative control failed", cells=[])
+    monkeypatch.setattr(command, "evaluate", lambda cells, run: invalid)
+    assert harness("evaluate", "--defense", "none").code == 3
+
+
+def test_stopping_it_by_hand_says_how_to_go_on(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(cells: list[Any], run: Any) -> ResultDocument:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "evaluate", interrupted)
+    finished = harness("evaluate", "--defense", "none")
+    assert (finished.code, finished.out) == (130, "")
+    assert finished.err == "harness: stopped; add --resume to the same command to go on\n"

@@ -1,0 +1,141 @@
+"""Every user's mistake: exit code 2, one line on standard error that names the mend, nothing on standard output."""
+
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+EVALUATE = "evaluate --defense none --dataset digits --victims 2 --attack-arg max_iterations=1 "
+
+# Command line, and what the one line must say.
+MISTAKES: dict[str, tuple[str, str]] = {
+    # names
+    "no defense": ("evaluate", "--defense fed_acdp"),
+    "empty defense": ("evaluate --defense ,", "--defense fed_acdp"),
+    "defense": ("evaluate --defense fed_acpd", "did you mean 'fed_acdp'"),
+    "attack": (EVALUATE + "--attack cpll", "did you mean 'cpl'"),
+    "empty attack": (EVALUATE + "--attack ,", "--attack is empty"),
+    "dataset": ("evaluate --defense none --dataset digit", "did you mean 'digits'"),
+    "unrecognisable dataset": ("evaluate --defense none --dataset zzz", "mnist-sample"),
+    "model": (EVALUATE + "--model lenett", "did you mean 'lenet'"),
+    "module of a model": (EVALUATE + "--model absent_module:make", "check the module name"),
+    "factory of a model": (EVALUATE + "--model math:make", "check its name"),
+    "surface": (EVALUATE + "--surface 3", "0 (server), 1 (update) and 2 (local step)"),
+    "surface in words": (EVALUATE + "--surface server", "whole numbers"),
+    "tap": (EVALUATE + "--tap T2.stp", "T2.step"),
+    "tap the defense lacks": (EVALUATE + "--tap T2.clip", "choose T2.step"),
+    "preset": ("evaluate --preset glanc", "did you mean 'glance'"),
+    "unrecognisable preset": ("evaluate --preset zzz", "tour, glance"),
+    "preset and config": ("evaluate --preset glance --config unknown.toml", "choose one"),
+    "command": ("evalute", "'evaluate'"),
+    "option": (EVALUATE + "--vctims 3", "--victims"),
+    "stray word": (EVALUATE + "fed_cdp", "--help"),
+    "section of the list": ("list attack", "choose attacks"),
+    "dataset to fetch": ("data fetch mnis", "did you mean 'mnist'"),
+    # settings
+    "setting": (EVALUATE + "--attack-arg iterations=3", "did you mean 'max_iterations'"),
+    "setting of one": (EVALUATE + "--attack-arg cpl.restart=3", "did you mean 'restarts'"),
+    "setting of another": (EVALUATE + "--attack-arg dlg.tv=1", "--attack"),
+    "setting without a value": (EVALUATE + "--attack-arg tv", "key=value"),
+    "NaN": ("evaluate --defense fed_cdp --defense-arg sigma=nan", "sigma: Input should be a finite number"),
+    "negative": ("evaluate --defense fed_cdp --defense-arg clip=-1", "clip: Input should be greater than 0"),
+    "word for a number": ("evaluate --defense fed_cdp --defense-arg clip=much", "clip: Input should be a valid number"),
+    "start": (EVALUATE + "--attack-arg init=zebra", "pattern-1/4"),
+    "label rule": (EVALUATE + "--attack-arg label_rule=zebra", "row_sum"),
+    # numbers
+    "no victims": ("evaluate --defense none --victims 0", "victims: Input should be greater than or equal to 1"),
+    "victims in words": ("evaluate --defense none --victims two", "--victims"),
+    "no batch": (EVALUATE + "--batch-size 0", "batch_size: Input should be greater"),
+    "batch in words": (EVALUATE + "--batch-size a,b", "--batch-size takes whole numbers"),
+    "learning rate NaN": (EVALUATE + "--learning-rate nan", "learning_rate: Input should be a finite number"),
+    "learning rate": (EVALUATE + "--learning-rate=-1", "learning_rate: Input should be greater than 0"),
+    "seed": (EVALUATE + "--seed=-1", "--seed 0,1,2"),
+    "chunk": (EVALUATE + "--chunk 0", "--chunk must be at least 1"),
+    "chunk of the benchmark": ("bench attack --chunk 0", "--chunk must be at least 1"),
+    "clients per round": (EVALUATE + "--clients 5", "lower clients_per_round"),
+    "round beyond rounds": (EVALUATE + "--round 100", "raise rounds"),
+    "round without weights": (EVALUATE + "--round 5", "--weights"),
+    "local steps seen as one": (EVALUATE + "--local-steps 2", "avg or unroll"),
+    "update model": (EVALUATE + "--local-steps 2 --update-model unrol", "'first', 'avg' or 'unroll'"),
+    "labels": (EVALUATE + "--labels guess", "'inferred' or 'known'"),
+    "engine": (EVALUATE + "--engine fast", "'batched' or 'reference'"),
+    "precision": (EVALUATE + "--dtype float16", "'float32' or 'float64'"),
+    "device": (EVALUATE + "--device tpu", "auto, cpu or cuda"),
+    # more than the data has
+    "victims than images": ("evaluate --defense none --dataset digits --victims 5000", "ask for fewer"),
+    "batch than classes": (EVALUATE + "--batch-size 11 --distinct-labels", "fewer examples"),
+    # files
+    "absent config": ("evaluate --config absent.toml", "check --config"),
+    "config is a folder": ("evaluate --config folder", "check --config"),
+    "config is not TOML": ("evaluate --config broken.toml", "is not TOML"),
+    "config is not text": ("evaluate --config binary.toml", "is not TOML"),
+    "option in a config": ("evaluate --config unknown.toml", "harness evaluate --help"),
+    "type in a config": ("evaluate --config typed.toml", "victims: Input should be a valid integer"),
+    "list in a config": ("evaluate --config numbers.toml", "key=value"),
+    "weights in a config": ("evaluate --config weights.toml", "check --weights"),
+    "absent data": ("evaluate --defense none --dataset absent.npz", "give the path of an .npz file"),
+    "corrupt data": ("evaluate --defense none --dataset corrupt.npz", "numpy.savez"),
+    "data without labels": ("evaluate --defense none --dataset unlabelled.npz", "has no array 'labels'"),
+    "dataset not at hand": ("evaluate --defense none --dataset mnist", "harness data fetch mnist"),
+    "data root": ("data status --data-root file", "--data-root or HARNESS_DATA"),
+    "output is a file": (EVALUATE + "--out file", "choose another folder with --out"),
+    "output below a file": (EVALUATE + "--out file/below", "choose another folder with --out"),
+    "absent weights": (EVALUATE + "--weights absent.pt", "check --weights"),
+    "corrupt weights": (EVALUATE + "--weights corrupt.pt", "save a state_dict"),
+    "weights of another network": (EVALUATE + "--weights other.pt", "save a state_dict"),
+}
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> None:
+    """Unusable files in the working folder."""
+    texts = {
+        "file": "",
+        "broken.toml": "defense = [",
+        "unknown.toml": 'defence = "none"',
+        "typed.toml": 'defense = "none"\nvictims = "many"',
+        "numbers.toml": 'defense = "none"\nattack-arg = [1]',
+        "weights.toml": 'defense = "none"\nweights = 3',
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    for name in ("corrupt.npz", "corrupt.pt", "binary.toml"):
+        (tmp_path / name).write_bytes(b"PK\x03\x04\xff\xfe broken")
+    (tmp_path / "folder").mkdir()
+    np.savez(tmp_path / "unlabelled.npz", images=np.zeros((3, 8, 8), dtype=np.uint8))
+    torch.save({"weight": torch.zeros(2)}, tmp_path / "other.pt")
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(("line", "mend"), MISTAKES.values(), ids=MISTAKES.keys())
+def test_a_mistake_is_one_line_that_names_the_mend(harness: Callable[..., Any], line: str, mend: str) -> None:
+    finished = harness(*shlex.split(line))
+    assert finished.code == 2
+    assert finished.out == ""
+    assert finished.err.startswith("harness: ")
+    assert finished.err.count("\n") == 1
+    assert mend in finished.err
+
+
+def test_a_gpu_asked_for_where_there_is_none(harness: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    finished = harness(*shlex.split(EVALUATE + "--device cuda"))
+    assert (finished.code, finished.out) == (2, "")
+    assert finished.err == "harness: no CUDA device is available here; use --device cpu\n"
+
+
+def test_a_mistake_leaves_no_traceback_in_a_process_of_its_own(tmp_path: Path) -> None:
+    command = shutil.which("harness", path=Path(sys.executable).parent)
+    assert command is not None
+    arguments = [command, "evaluate", "--defense", "fed_acpd", "--out", str(tmp_path / "runs")]
+    finished = subprocess.run(arguments, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert (finished.returncode, finished.stdout) == (2, "")
+    assert finished.stderr == "harness: unknown defense 'fed_acpd'; did you mean 'fed_acdp'?\n"
+    assert not (tmp_path / "runs").exists()
