@@ -59,7 +59,7 @@ class Attack:
     max_iterations: Count = 300
     tv: NonNegative = 0.0
     box: bool = False
-    loss_stop: NonNegative = 1e-8
+    loss_stop: NonNegative = 1e-7
     patience: Annotated[int, Field(ge=0)] = 30
     patience_window: Count = 10
     patience_drop: NonNegative = 0.1

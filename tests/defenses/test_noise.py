@@ -12,7 +12,7 @@ from harness.building import build
 from harness.defenses import DEFENSES, Cohort, PerExample, RoundContext
 from harness.layout import Layout
 
-P, ETA, SIGMA, C = 60_000, 0.05, 6.0, 4.0
+P, ETA, SIGMA, C = 20_000, 0.05, 6.0, 4.0
 LAYOUT = Layout(("a", "b"), ((P - 100,), (100,)))
 CONTEXT = RoundContext(3, 1, ETA, Cohort(clients_per_round=16, batch_size=5), LAYOUT, ((0, 0), (0, 1)))
 

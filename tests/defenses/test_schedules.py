@@ -1,5 +1,6 @@
 """Decay policies of the noise multiplier against the values of spec/defenses.md, section 5."""
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -61,7 +62,7 @@ def test_sigma_space_formulas() -> None:
 def test_decaying_policies_never_rise(policy: Policy, space: Space, rounds: int) -> None:
     chosen = schedule(policy, space, rounds, steps=3)
     values = [chosen.sigma(round_index, step) for round_index in range(rounds) for step in range(3)]
-    assert all(later <= earlier for earlier, later in zip(values, values[1:], strict=False))
+    assert all(later <= earlier for earlier, later in itertools.pairwise(values))
     assert values[0] > values[-1] or (space == "sigma" and rounds == 1)
 
 

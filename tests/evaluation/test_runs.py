@@ -1,10 +1,12 @@
 """Whole small runs on the 8x8 digits: what the document says, what is attacked, and what changes no number."""
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -16,16 +18,16 @@ from harness.datasets import load_dataset, select_victims
 from harness.errors import UsageError
 from harness.evaluation import Run, attacking, evaluate, scores
 from harness.experiment import CellSettings, cell_settings
-from harness.results import CellResult, ResultDocument, RunFolder, read_results
+from harness.results import CellResult, ResultDocument, RunFolder, StoredCell, read_results
 from harness.scoring import LineupResult
-from harness.scoring import swap_control as real_swap
 from harness.surfaces import Observation
 
 NO_DATA = Path("no data root")
+CAP = 2
 
 
 def cell(**values: Any) -> CellSettings:
-    common = {"dataset": "digits", "victims": 5, "attack_args": {"max_iterations": 4}}
+    common = {"dataset": "digits", "model": "mlp", "victims": 5, "attack_args": {"max_iterations": CAP}}
     return cell_settings(**{**common, **values})
 
 
@@ -38,6 +40,11 @@ def play(
 ) -> ResultDocument:
     run = Run(NO_DATA, RunFolder(folder), chunk=chunk, resume=resume, pictures=False, on_cell=on_cell)
     return evaluate(cells, run)
+
+
+def alone(settings: CellSettings, folder: Path, chunk: int = 64) -> StoredCell:
+    """One cell without controls of its own, as a control is."""
+    return Run(NO_DATA, RunFolder(folder), chunk=chunk, pictures=False).cell(settings, "positive")
 
 
 def numbers(document: ResultDocument) -> dict[str, Any]:
@@ -69,7 +76,7 @@ def attacks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
-CELLS = [cell(), cell(defense="fed_cdp"), cell(defense="fed_sdp", defense_args={"noise_at": "client"}, tap="T1.out")]
+CELLS = [cell(), cell(defense="fed_sdp", defense_args={"noise_at": "client"}, tap="T1.out")]
 
 
 @pytest.fixture(scope="module")
@@ -84,9 +91,10 @@ def test_the_document(uninterrupted: tuple[ResultDocument, Path]) -> None:
     assert read_results(folder) == document
     asked = [made for made in document.cells if made.role == "cell"]
     assert [(made.defense, made.tap, made.surface) for made in asked] == [
-        ("none", "T2.step", 2), ("fed_cdp", "T2.step", 2), ("fed_sdp", "T1.out", 1),
-    ]  # fmt: skip
-    assert [made.verdict for made in asked] == ["leaks", "inconclusive", "inconclusive"]
+        ("none", "T2.step", 2),
+        ("fed_sdp", "T1.out", 1),
+    ]
+    assert [made.verdict for made in asked] == ["leaks", "inconclusive"]
     assert "too few" in asked[1].verdict_reason
     assert asked[0].asr["strict"].rate == 1.0
     assert asked[1].asr["strict"].rate == 0.0
@@ -103,7 +111,7 @@ def test_controls_are_listed_and_at_hand(uninterrupted: tuple[ResultDocument, Pa
     document, _ = uninterrupted
     controls = {made.key: made.control for made in document.cells if made.role == "control"}
     noise = ["positive", "swap", "positive_sigma0", "noise_x100"]
-    for made, expected in zip(document.cells, [["positive", "swap"], noise, noise], strict=False):
+    for made, expected in zip(document.cells, [["positive", "swap"], noise], strict=False):
         assert [check.name for check in made.controls] == expected
         assert all(check.held for check in made.controls), made.controls
         for check in made.controls:
@@ -123,9 +131,9 @@ def test_every_victim_is_counted_once(uninterrupted: tuple[ResultDocument, Path]
 
 def test_tau_is_the_cap_for_failures_and_small_for_successes(uninterrupted: tuple[ResultDocument, Path]) -> None:
     leaks, resists = uninterrupted[0].cells[:2]
-    assert (resists.metrics["tau"].mean, resists.metrics["tau"].std) == (4, 0)
+    assert (resists.metrics["tau"].mean, resists.metrics["tau"].std) == (CAP, 0)
     assert leaks.metrics["tau"].mean is not None
-    assert leaks.metrics["tau"].mean < 4
+    assert leaks.metrics["tau"].mean < CAP
 
 
 def test_equal_observations_are_attacked_once(tmp_path: Path, attacks: list[str]) -> None:
@@ -137,24 +145,23 @@ def test_equal_observations_are_attacked_once(tmp_path: Path, attacks: list[str]
 
 
 def test_other_attack_settings_are_attacked_again(tmp_path: Path, attacks: list[str]) -> None:
-    play([cell(), cell(attack_args={"max_iterations": 3}), cell(dtype="float64")], tmp_path)
+    play([cell(), cell(attack_args={"max_iterations": 1}), cell(dtype="float64")], tmp_path)
     assert len(attacks) == 3
     assert len(set(attacks)) == 2
 
 
-@pytest.mark.parametrize("chunk", [2, 3])
-def test_the_chunk_size_changes_no_number(
-    tmp_path: Path, chunk: int, uninterrupted: tuple[ResultDocument, Path]
-) -> None:
-    document = play(CELLS[1:], tmp_path, chunk=chunk)
-    expected = by_key(uninterrupted[0])
-    assert by_key(document) == {key: expected[key] for key in by_key(document)}
+@pytest.mark.parametrize("model", ["mlp", "lenet"])
+def test_the_chunk_size_changes_no_number(tmp_path: Path, model: str) -> None:
+    settings = cell(model=model, defense="fed_cdp", batch_size=2, attack_args={"restarts": 2, "max_iterations": 1})
+    whole, parts = (alone(settings, tmp_path / str(chunk), chunk) for chunk in (64, 3))
+    assert parts.cell.model_dump(exclude={"seconds"}) == whole.cell.model_dump(exclude={"seconds"})
+    assert parts.victims == whole.victims
 
 
 def test_other_cells_change_no_number(tmp_path: Path, uninterrupted: tuple[ResultDocument, Path]) -> None:
-    alone = by_key(play([CELLS[2]], tmp_path))
-    assert len(alone) == 4
-    assert alone.items() <= by_key(uninterrupted[0]).items()
+    lonely = by_key(play([CELLS[1]], tmp_path))
+    assert len(lonely) == 4
+    assert lonely.items() <= by_key(uninterrupted[0]).items()
 
 
 def test_resuming_a_finished_run_attacks_nothing(
@@ -174,7 +181,7 @@ class Killed(BaseException):
     """Stands for SIGKILL: nothing catches it."""
 
 
-@pytest.mark.parametrize("finished", [1, 2, 4, 6])
+@pytest.mark.parametrize("finished", [2, 4])
 def test_a_run_killed_between_cells_resumes_to_the_same_numbers(
     tmp_path: Path, finished: int, attacks: list[str], uninterrupted: tuple[ResultDocument, Path]
 ) -> None:
@@ -195,7 +202,7 @@ def test_a_run_killed_between_cells_resumes_to_the_same_numbers(
     assert not set(before) & set(attacks)
 
 
-@pytest.mark.parametrize("written", [0, 1, 3])
+@pytest.mark.parametrize("written", [0, 3])
 def test_a_run_killed_while_writing_a_cell_resumes_to_the_same_numbers(
     tmp_path: Path, written: int, monkeypatch: pytest.MonkeyPatch, uninterrupted: tuple[ResultDocument, Path]
 ) -> None:
@@ -236,26 +243,25 @@ def test_without_resume_nothing_old_is_used(tmp_path: Path, attacks: list[str]) 
     assert len(attacks) == 2
 
 
-def failing_swap(times: int) -> Callable[..., LineupResult | None]:
-    """A swap control that shows a leak the first few times."""
-    calls: list[None] = []
+def failing_swap(failing: set[int]) -> Callable[..., LineupResult]:
+    """A swap control that shows a leak at some of its calls, counted from 1."""
+    calls = itertools.count(1)
 
-    def swap(*arguments: Any) -> LineupResult | None:
-        result = real_swap(*arguments)
-        assert result is not None
-        calls.append(None)
-        return replace(result, p_value=1e-5) if len(calls) <= times else replace(result, p_value=0.5)
+    def swap(made: Tensor, indices: Tensor, *rest: Any) -> LineupResult:
+        ones = np.ones(indices.shape)
+        p_value = 1e-5 if next(calls) in failing else 0.5
+        return LineupResult(ones, ones.astype(np.int64), ones.astype(bool), 1.0, 0.0, p_value)
 
     return swap
 
 
-@pytest.mark.parametrize(("times", "valid"), [(0, True), (1, True), (2, False)])
+@pytest.mark.parametrize(("failing", "valid"), [({1}, True), ({1, 3}, False), ({2, 3}, False)])
 def test_a_swap_control_that_fails_twice_makes_the_run_invalid(
-    tmp_path: Path, times: int, valid: bool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, failing: set[int], valid: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The first calls are those of the positive control, itself a cell with a swap control, and of its confirmation.
-    monkeypatch.setattr(scores, "swap_control", failing_swap(times))
-    document = play([cell(victims=12)], tmp_path)
+    # Call 1 is the cell's and call 2 its positive control's; call 3 confirms the one that failed.
+    monkeypatch.setattr(scores, "swap_control", failing_swap(failing))
+    document = play([cell()], tmp_path)
     assert document.valid == valid
     if not valid:
         assert "negative control swap failed" in (document.valid_reason or "")
@@ -349,8 +355,7 @@ def test_several_seeds_are_pooled(tmp_path: Path) -> None:
 
 def test_known_labels_are_known(tmp_path: Path) -> None:
     shared: dict[str, Any] = {"defense": "fed_cdp", "batch_size": 2, "tap": "T1.out"}
-    document = play([cell(**shared, labels="known"), cell(**shared)], tmp_path)
-    known, inferred = document.cells[:2]
+    known, inferred = (alone(cell(**shared, labels=labels), tmp_path).cell for labels in ("known", "inferred"))
     assert known.label.accuracy == 1.0
     assert inferred.label.accuracy is not None
     assert inferred.label.accuracy < 1.0
@@ -359,7 +364,8 @@ def test_known_labels_are_known(tmp_path: Path) -> None:
 @pytest.mark.parametrize("update_model", ["avg", "unroll"])
 def test_several_local_steps(tmp_path: Path, update_model: str) -> None:
     values: dict[str, Any] = {"local_steps": 2, "update_model": update_model, "labels": "known", "tap": "T0.in"}
-    made = play([cell(victims=3, **values)], tmp_path).cells[0]
+    stored = alone(cell(victims=3, **values), tmp_path)
+    made = stored.cell
     assert (made.local_steps, made.update_model, made.surface) == (2, update_model, 0)
-    assert made.asr["strict"].n == 6
-    assert len(victims(tmp_path)) == 2 * 6
+    assert made.asr["strict"].n == len(stored.victims) == 6
+    assert sum(made.outcomes.model_dump().values()) == 3
