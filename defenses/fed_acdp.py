@@ -49,9 +49,14 @@ class FedAlphaCDP(Defense):
         fixes_sigma = self.policy not in ("fixed", "cyclic") and self.schedule == "eps"
         if fixes_sigma and self.sigma is not None:
             raise ValueError(f"policy {self.policy} in eps space fixes sigma; drop sigma or use schedule=sigma")
-        if self.policy != "fixed" and self.sigma is not None and self.sigma < self.sigma_end:
-            raise ValueError(f"sigma={self.sigma:g} starts below sigma_end={self.sigma_end:g}; raise sigma")
+        decays = self.policy != "fixed" and not fixes_sigma
+        if decays and self._sigma_start < self.sigma_end:
+            raise ValueError(f"sigma={self._sigma_start:g} starts below sigma_end={self.sigma_end:g}; raise sigma")
         return self
+
+    @property
+    def _sigma_start(self) -> float:
+        return self.sigma if self.sigma is not None else (6.0 if self.policy == "fixed" else 15.0)
 
     def client_step(self, per_example: PerExample, context: RoundContext) -> LocalStep:
         norms = per_example.norms()
@@ -74,10 +79,15 @@ class FedAlphaCDP(Defense):
         return largest.clamp(min=self.floor, max=self.clip)
 
     def _schedule(self, context: RoundContext) -> NoiseSchedule:
-        start = self.sigma if self.sigma is not None else (6.0 if self.policy == "fixed" else 15.0)
         cohort = context.cohort
         return NoiseSchedule(
-            self.policy, self.schedule, start, self.sigma_end, cohort.rounds, cohort.steps_per_round, self.cycles
+            self.policy,
+            self.schedule,
+            self._sigma_start,
+            self.sigma_end,
+            cohort.rounds,
+            cohort.steps_per_round,
+            self.cycles,
         )
 
     def clipping_at(self, tap: str, learning_rate: float) -> Clipping | None:
@@ -89,7 +99,7 @@ class FedAlphaCDP(Defense):
         clipped = "not clipped (released code)"
         if self.s_mode != "example_mean":
             clipped = f"clipped per {self.clipping} to C={self.clip:g}"
-        sigma = f"sigma={6.0 if self.sigma is None else self.sigma:g}"
+        sigma = f"sigma={self._sigma_start:g}"
         if self.policy != "fixed":
             space = "sigma" if self.policy == "cyclic" else self.schedule
             sigma = f"sigma by policy {self.policy} ({space} space)"

@@ -52,8 +52,7 @@ class FedSDP(Defense):
     def aggregate(self, messages: Tensor, context: RoundContext) -> Tensor:
         total = messages.sum(0)
         if self.noise_at == "aggregate":
-            # One stream for the round, whoever takes part in it.
-            total = total + noise_deviation(self.sigma, self.clip) * context.gaussian("aggregate", total[None])[0]
+            total = total + noise_deviation(self.sigma, self.clip) * context.server_gaussian("aggregate", total)
         return total / context.cohort.clients_per_round
 
     def _clipped(self, update: Tensor, context: RoundContext) -> Tensor:

@@ -48,6 +48,11 @@ class RoundContext:
         keys = [("noise", *key, self.round, self.local_step, purpose) for key in self.keys]
         return normal_rows(keys, tuple(like.shape[1:]), like) * self.noise_scale
 
+    def server_gaussian(self, purpose: str, like: Tensor) -> Tensor:
+        """Standard normal noise in the shape of ``like``, one stream per (seed, round, purpose) whoever takes part."""
+        key = ("server noise", self.keys[0][0], self.round, purpose)
+        return normal_rows([key], tuple(like.shape), like)[0] * self.noise_scale
+
 
 @dataclass
 class PerExample:

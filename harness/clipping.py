@@ -2,6 +2,7 @@
 
 import math
 
+import torch
 from torch import Tensor
 
 from harness.layout import group_sums, spread
@@ -20,6 +21,8 @@ def noise_deviation(sigma: float, bound: float) -> float:
 
 def clip_factors(norms: Tensor, bound: float) -> Tensor:
     """Factors min(1, bound / norm) in (0, 1]; a zero norm gives 1."""
+    if math.isinf(bound):
+        return torch.ones_like(norms)
     return (bound / norms.clamp_min(1e-30)).clamp(max=1.0)
 
 

@@ -6,3 +6,7 @@ class UsageError(Exception):
 
     The command line prints it without a traceback and ends with exit code 2.
     """
+
+
+class OutputError(UsageError):
+    """The output folder cannot be written. It ends a run, where an impossible cell is only recorded."""

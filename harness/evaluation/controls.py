@@ -38,8 +38,8 @@ def with_other_key(settings: CellSettings) -> CellSettings:
 
 def took_steps(cell: CellResult) -> bool:
     """Whether any optimizer moved: the first gradient evaluation only looks."""
-    evaluations = cell.metrics["gradient_evaluations"].mean
-    return evaluations is not None and evaluations > 1
+    evaluations = cell.metrics.get("gradient_evaluations")
+    return evaluations is not None and evaluations.mean is not None and evaluations.mean > 1
 
 
 def judge_positive(name: str, cell: CellResult) -> Control:

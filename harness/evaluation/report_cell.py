@@ -51,12 +51,14 @@ def cell_result(
     )  # fmt: skip
 
 
-def impossible_cell(settings: CellSettings, key: str, reason: str) -> CellResult:
+def impossible_cell(settings: CellSettings, key: str, control: str | None, reason: str) -> CellResult:
     """The record of a cell whose combination of settings is impossible."""
     victims = settings.victims * len(settings.seeds)
     return CellResult(
         **_common(settings),
         key=key,
+        role="control" if control else "cell",
+        control=control,
         verdict_reason="not applicable",
         outcomes=Outcomes(not_applicable=victims),
         not_applicable_reason=reason,

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from harness import SCHEMA_VERSION
-from harness.errors import UsageError
+from harness.errors import OutputError, UsageError
 from harness.evaluation.attacking import attack_scene
 from harness.evaluation.controls import (
     NEGATIVE,
@@ -84,8 +84,10 @@ class Run:
         try:
             scored = self._evaluate(settings, control)
             checks = self._swap(scored) if control else self._checks(scored)
+        except OutputError:
+            raise
         except UsageError as error:
-            cell, victims = impossible_cell(settings, key, str(error)), []
+            cell, victims = impossible_cell(settings, key, control, str(error)), []
         else:
             controls = [Control(check.name, check.held, check.detail) for check in checks]
             scores = scored.scores
@@ -108,14 +110,21 @@ class Run:
     def _checks(self, scored: Scored) -> list[ControlCheck]:
         """Runs and judges the controls of a cell; noise controls only where the tap shows the defense's noise."""
         settings = scored.settings
-        undefended = self.cell(positive_control(settings), "positive").cell
-        checks = [_check(judge_positive("positive", undefended), undefended), *self._swap(scored)]
+        checks = [self._positive(scored), *self._swap(scored)]
         shown = self.stage.set(smaller(settings)).observation.fingerprint()
         if self.stage.set(noiseless_control(settings)).observation.fingerprint() != shown:
             quiet = self.cell(noiseless_control(settings), "positive_sigma0").cell
             checks.append(_check(judge_positive("positive_sigma0", quiet), quiet))
             checks.append(self._drowned(settings))
         return checks
+
+    def _positive(self, scored: Scored) -> ControlCheck:
+        settings, scores = scored.settings, scored.scores
+        if positive_control(settings) == smaller(settings):
+            leaks = judge(scores.confirmed, scores.strict_victims, scores.lineup.p_value, []).verdict == "leaks"
+            return _check(Control("positive", leaks, "this cell has no defense and is its own control"))
+        undefended = self.cell(positive_control(settings), "positive").cell
+        return _check(judge_positive("positive", undefended), undefended)
 
     def _drowned(self, settings: CellSettings) -> ControlCheck:
         cells = [self.cell(drowned_control(settings), "noise_x100").cell]

@@ -4,21 +4,21 @@ import os
 import tempfile
 from pathlib import Path
 
-from harness.errors import UsageError
+from harness.errors import OutputError
 
 
 def write_atomic(path: Path, content: bytes) -> None:
     """Write ``content`` to ``path``, creating its folder; a crash leaves the old file or none, never half of one.
 
     Raises:
-        UsageError: the folder cannot be created or written.
+        OutputError: the folder cannot be created or written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _write_then_rename(path, content)
     except OSError as error:
         problem = error.strerror or type(error).__name__
-        raise UsageError(f"cannot write {str(path)!r} ({problem}); choose another folder with --out") from error
+        raise OutputError(f"cannot write {str(path)!r} ({problem}); choose another folder with --out") from error
 
 
 def _write_then_rename(path: Path, content: bytes) -> None:

@@ -29,7 +29,7 @@ def observe() -> Callable[..., Observation]:
         images: Tensor, labels: Tensor, classes: int, model: str = "lenet", weights: Tensor | None = None, **facts: Any
     ) -> Observation:
         rows, examples = labels.shape
-        network = RowModel(model, tuple(images.shape[2:]), classes)
+        network = RowModel(model, tuple(images.shape[2:]), classes).to(torch.device("cpu"), images.dtype)
         keys = tuple((0, victim) for victim in range(rows))
         weights = network.initial_weights(list(keys)) if weights is None else weights
         weights = weights.to(images.dtype)

@@ -50,8 +50,8 @@ def accuracy(found: Tensor, labels: Tensor) -> float:
 
 @pytest.mark.parametrize(
     ("rule", "model", "spread"),
-    [("bias", "lenet", 1.0), ("bias", "mlp", 1.0), ("bias", "lenet", 4.0), ("row_sum", "lenet", 1.0), ("auto", "lenet", 1.0)],
-)  # fmt: skip
+    [("bias", "lenet", 1.0), ("bias", "mlp", 1.0), ("bias", "lenet", 4.0), ("row_sum", "lenet", 1.0)],
+)
 def test_a_single_label_is_never_wrong(rule: str, model: str, spread: float, observe: Observe) -> None:
     images, labels = random_batches(1000, 1)
     observation = observe(images, labels, CLASSES, model, random_weights(model, 1000, spread))
@@ -69,8 +69,13 @@ def test_batch_rules_are_exact_where_every_class_is_as_likely(rule: str, example
 
 @pytest.mark.parametrize(
     ("rule", "model", "distinct", "at_least"),
-    [("distinct", "mlp", True, 0.99), ("yin", "mlp", True, 0.9), ("count", "mlp", False, 0.95), ("count", "lenet", False, 0.7)],
-)  # fmt: skip
+    [
+        ("distinct", "mlp", True, 0.99),
+        ("yin", "mlp", True, 0.9),
+        ("count", "mlp", False, 0.95),
+        ("count", "lenet", False, 0.7),
+    ],
+)
 def test_batch_rules_on_networks_at_initialisation(
     rule: str, model: str, distinct: bool, at_least: float, observe: Observe
 ) -> None:

@@ -75,7 +75,7 @@ def test_scale_free_distance_vanishes_for_any_positive_rescaling_of_the_groups(
 
 @pytest.mark.parametrize("objective", ["l2", "cosine"])
 def test_scale_free_distance_does_not_vanish_for_another_direction_or_sign(objective: str) -> None:
-    candidate, target = gradients()
+    _, target = gradients()
     one_group = SCALE_FREE[objective](target * -1.0, target, (sum(GROUPS),))
     assert torch.allclose(one_group, target.square().sum(1) if objective == "l2" else torch.full_like(one_group, 2.0))
     for group in range(len(GROUPS)):  # one wrong sign among right ones is enough

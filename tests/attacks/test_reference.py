@@ -30,7 +30,7 @@ def both(name: str, settings: dict[str, Any], observation: Observation) -> tuple
         pytest.param("cpl", {"max_iterations": 1}, 2, {"clipping": Clipping(1.0, "layer", "example")}, id="scale-free"),
         pytest.param("idlg", {"max_iterations": 1}, 1, {"model": "mlp"}, id="idlg-mlp"),
         pytest.param("inverting_gradients", {"max_iterations": 8}, 1, {}, id="inverting-gradients"),
-        pytest.param("gradinversion", {"max_iterations": 8, "warm_up": 3, "group": 0, "restarts": 2}, 1, {}, id="gradinversion"),
+        pytest.param("gradinversion", {"max_iterations": 8, "warm_up": 3, "group": 0}, 1, {}, id="gradinversion"),
     ],
 )  # fmt: skip
 def test_the_first_iterations_agree(
@@ -47,7 +47,7 @@ def test_the_first_iterations_agree(
 
 @pytest.mark.parametrize(
     ("name", "settings"),
-    [("cpl", {"max_iterations": 12}), ("idlg", {"max_iterations": 12}), ("dlg", {"max_iterations": 15})],
+    [("cpl", {"max_iterations": 12}), ("dlg", {"max_iterations": 15})],
 )
 def test_full_runs_have_equal_outcomes(
     name: str, settings: dict[str, Any], victims: Victims, digits: Callable[..., tuple[torch.Tensor, torch.Tensor]]

@@ -1,7 +1,6 @@
 """The truth never reaches an attack: neither through what it is handed, nor back from those who know it."""
 
 import inspect
-import typing
 from collections.abc import Callable
 from dataclasses import fields
 
@@ -11,7 +10,6 @@ from torch import Tensor
 
 from harness.attacks import Attack, run_attack, run_reference
 from harness.attacks.cpl import CPL
-from harness.attacks.engine import Observer
 from harness.surfaces import Observation
 
 Victims = Callable[..., Observation]
@@ -59,10 +57,6 @@ def test_no_method_of_an_attack_is_handed_the_truth() -> None:
     }  # fmt: skip
 
 
-def test_an_observer_returns_nothing() -> None:
-    assert typing.get_args(Observer)[1] is type(None)
-
-
 @pytest.mark.parametrize("engine", ENGINES)
 def test_an_observer_cannot_change_the_attack(engine: Callable, victims: Victims) -> None:
     """It overwrites everything it is handed and returns something; the result stays the same to the bit."""
@@ -76,8 +70,8 @@ def test_an_observer_cannot_change_the_attack(engine: Callable, victims: Victims
         restarts.fill_(99)
         return torch.ones_like(images)
 
-    attack, observation = CPL(max_iterations=3, restarts=2, loss_stop=1e-3), victims(3)
+    attack, observation = CPL(max_iterations=2, restarts=2, loss_stop=0), victims(2, model="mlp")
     alone, watched = engine(attack, observation), engine(attack, observation, observer=meddle)
-    assert calls >= 3
+    assert calls >= 2
     for field in fields(alone):
         assert torch.equal(getattr(alone, field.name), getattr(watched, field.name)), field.name

@@ -152,7 +152,7 @@ def test_other_attack_settings_are_attacked_again(tmp_path: Path, attacks: list[
 
 @pytest.mark.parametrize("model", ["mlp", "lenet"])
 def test_the_chunk_size_changes_no_number(tmp_path: Path, model: str) -> None:
-    settings = cell(model=model, defense="fed_cdp", batch_size=2, attack_args={"restarts": 2, "max_iterations": 1})
+    settings = cell(model=model, defense="fed_cdp", attack_args={"max_iterations": 1})
     whole, parts = (alone(settings, tmp_path / str(chunk), chunk) for chunk in (64, 3))
     assert parts.cell.model_dump(exclude={"seconds"}) == whole.cell.model_dump(exclude={"seconds"})
     assert parts.victims == whole.victims

@@ -1,0 +1,127 @@
+"""The papers' networks, and a user's own."""
+
+import importlib
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from harness.errors import UsageError
+from harness.models import MODELS, RowModel, build_module, find_factory
+
+OWN = '''
+"""A user's networks."""
+from torch import nn
+
+NOT_A_FUNCTION = 3
+
+def tanh(image_shape, classes):
+    channels, height, width = image_shape
+    inputs = channels * height * width
+    return nn.Sequential(nn.Flatten(), nn.Linear(inputs, 9), nn.Tanh(), nn.Linear(9, classes))
+
+def no_module(image_shape, classes):
+    return [1.0]
+
+def headless(image_shape, classes):
+    return nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(4, classes + 1))
+
+def normalised(image_shape, classes):
+    return nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.LazyLinear(classes))
+
+def frozen(image_shape, classes):
+    return nn.Sequential(nn.BatchNorm2d(1), nn.Flatten(), nn.Linear(144, classes)).eval()
+
+def dropping(image_shape, classes):
+    return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(144, classes))
+
+def idle_dropout(image_shape, classes):
+    return nn.Sequential(nn.Flatten(), nn.Dropout(0.0), nn.Linear(144, classes))
+
+def evaluated_dropout(image_shape, classes):
+    return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(144, classes)).eval()
+'''
+
+
+@pytest.fixture(autouse=True)
+def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module of the user's on the import path."""
+    (tmp_path / "networks_of_a_user.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.invalidate_caches()
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "classes", "parameters"),
+    [
+        ("lenet", (1, 28, 28), 10, 17_038),
+        ("lenet", (3, 32, 32), 10, 19_438),
+        ("lenet", (3, 32, 32), 62, 59_426),
+        ("lenet", (3, 32, 32), 106, 93_262),
+        ("cnn", (1, 28, 28), 10, 34_720),
+        ("keras_cnn", (1, 28, 28), 10, 34_720),
+        ("mlp", (1, 8, 8), 10, 64 * 200 + 200 + 200 * 100 + 100 + 100 * 10 + 10),
+    ],
+)
+def test_parameter_counts(name: str, shape: tuple[int, ...], classes: int, parameters: int) -> None:
+    model = RowModel(name, shape, classes)
+    assert model.layout.total == parameters
+    weights = model.initial_weights([(0, 0), (0, 1)])
+    assert model.logits(weights, torch.rand(2, 3, *shape)).shape == (2, 3, classes)
+
+
+def test_the_attack_lenet_starts_uniform_and_the_accuracy_network_has_no_bias() -> None:
+    lenet = RowModel("lenet", (1, 28, 28), 10)
+    weights = lenet.initial_weights([(0, 0)])
+    assert weights.abs().max() <= 0.5 and float(weights.std()) == pytest.approx(12**-0.5, rel=0.03)
+    assert len(lenet.layout.names) == 10 and lenet.last_linear() == ("9.weight", "9.bias")
+    assert RowModel("cnn", (1, 12, 12), 4).last_linear() == ("7.weight", None)
+
+
+def test_the_table_names_these_networks() -> None:
+    assert {"lenet", "cnn", "mlp"} <= set(MODELS)
+
+
+@pytest.mark.parametrize("factory", ["tanh", "frozen", "idle_dropout", "evaluated_dropout"])
+def test_a_network_of_the_users_own(factory: str) -> None:
+    model = RowModel(f"networks_of_a_user:{factory}", (1, 12, 12), 4)
+    weights = model.initial_weights([(0, 0), (0, 1)])
+    images, labels = torch.rand(2, 3, 1, 12, 12), torch.tensor([[0, 1, 2], [3, 0, 1]])
+    gradient = model.gradient(weights, images, labels)
+    loss = nn.functional.cross_entropy(model.plain(weights[1])(images[1]), labels[1])
+    expected = torch.autograd.grad(loss, list(model.plain_module.parameters()))
+    assert torch.allclose(gradient[1], torch.cat([each.flatten() for each in expected]), atol=1e-6)
+    assert torch.equal(gradient, model.gradient(weights, images, labels))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("lenett", "unknown model 'lenett'; did you mean 'lenet'"),
+        ("no_such_module_here:tanh", "cannot import model .*check the module name and PYTHONPATH"),
+        (":tanh", "cannot import model"),
+        ("networks_of_a_user:tang", "has no factory 'tang'"),
+        ("networks_of_a_user:", "has no factory ''"),
+        ("networks_of_a_user:NOT_A_FUNCTION", "is not callable; name a function"),
+        ("networks_of_a_user:no_module", "returned list; its factory must return a torch.nn.Module"),
+        ("networks_of_a_user:normalised", r"BatchNorm in training mode.*module\.eval\(\)"),
+        ("networks_of_a_user:dropping", "active dropout.*set p=0"),
+    ],
+)
+def test_refused_networks(name: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        build_module(name, (1, 12, 12), 4, seed=0)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_network_without_a_last_linear_layer_has_no_labels_to_infer() -> None:
+    model = RowModel("networks_of_a_user:headless", (1, 12, 12), 4)
+    with pytest.raises(UsageError, match=r"no last linear layer.*--labels known"):
+        model.last_linear()
+
+
+@pytest.mark.parametrize("shape", [(1, 9, 12), (1, 12, 9), (1, 8, 8)])
+def test_images_too_small_for_the_accuracy_network(shape: tuple[int, ...]) -> None:
+    with pytest.raises(UsageError, match=r"at least 10x10 pixels.*--model mlp"):
+        find_factory("cnn")(shape, 4)

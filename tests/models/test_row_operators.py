@@ -1,0 +1,75 @@
+"""The row-wise layers compute what PyTorch's own layers compute, up to the second derivative."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from harness.models.row_operators import PatchConv2d, RowSigmoid, with_row_operators
+
+
+def derivatives(layer: nn.Module, values: Tensor) -> list[Tensor]:
+    """Output, first derivatives, and derivatives of a function of those first derivatives."""
+    leaf = values.clone().requires_grad_(True)
+    unknowns = [leaf, *layer.parameters()]
+    output = layer(leaf)
+    first = torch.autograd.grad(output.pow(3).sum(), unknowns, create_graph=True)
+    second = torch.autograd.grad(sum(each.square().sum() for each in first), unknowns)
+    return [output, *first, *second]
+
+
+def assert_equal_derivatives(ours: nn.Module, theirs: nn.Module, values: Tensor) -> None:
+    for left, right in zip(derivatives(ours, values), derivatives(theirs, values), strict=True):
+        assert torch.allclose(left, right, rtol=1e-10, atol=1e-12)
+
+
+def random_images(channels: int, height: int = 9, width: int = 8) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(3, channels, height, width, generator=generator, dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("channels", "settings"),
+    [
+        (1, {"kernel_size": 5, "padding": 2, "stride": 2}),
+        (3, {"kernel_size": 3, "bias": False}),
+        (2, {"kernel_size": (3, 2), "padding": (1, 0), "stride": (1, 2)}),
+        (2, {"kernel_size": 1}),
+    ],
+)
+def test_patch_convolution(channels: int, settings: dict) -> None:
+    torch.manual_seed(1)
+    convolution = nn.Conv2d(channels, 4, **settings).double()
+    patched = PatchConv2d(convolution)
+    assert dict(patched.named_parameters()).keys() == dict(convolution.named_parameters()).keys()
+    assert_equal_derivatives(patched, convolution, random_images(channels))
+
+
+def test_sigmoid() -> None:
+    values = torch.cat([random_images(2).flatten(), torch.tensor([-700.0, -30.0, 0.0, 30.0, 700.0]).double()])
+    assert_equal_derivatives(RowSigmoid(), nn.Sigmoid(), values)
+
+
+@pytest.mark.parametrize("value", [-1e4, 1e4])
+def test_a_saturated_sigmoid_stays_finite(value: float) -> None:
+    assert all(each.isfinite().all() for each in derivatives(RowSigmoid(), torch.tensor([value])))
+
+
+@pytest.mark.parametrize(
+    ("layer", "replacement"),
+    [
+        (nn.Conv2d(2, 4, 3), PatchConv2d),
+        (nn.Sigmoid(), RowSigmoid),
+        (nn.Conv2d(2, 4, 3, groups=2), nn.Conv2d),
+        (nn.Conv2d(2, 4, 3, dilation=2), nn.Conv2d),
+        (nn.Conv2d(2, 4, 3, padding="same"), nn.Conv2d),
+        (nn.Conv2d(2, 4, 3, padding=1, padding_mode="circular"), nn.Conv2d),
+        (nn.Tanh(), nn.Tanh),
+    ],
+)
+def test_only_plain_layers_are_replaced(layer: nn.Module, replacement: type[nn.Module]) -> None:
+    module = nn.Sequential(nn.Sequential(layer), nn.Flatten())
+    copy = with_row_operators(module)
+    assert type(copy[0][0]) is replacement
+    assert module[0][0] is layer  # the original is left alone
+    values = random_images(2).float()
+    assert torch.allclose(copy(values), module(values), atol=1e-6)

@@ -1,0 +1,79 @@
+"""Weights from a file: a plain state dictionary is read exactly, anything else is refused in one line."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from harness.errors import UsageError
+from harness.models import RowModel
+
+SHAPE, CLASSES = (1, 12, 12), 4
+
+
+def network(classes: int = CLASSES) -> RowModel:
+    return RowModel("lenet", SHAPE, classes)
+
+
+def saved(content: object) -> Callable[[Path], None]:
+    return lambda path: torch.save(content, path)
+
+
+def cut_off(path: Path) -> None:
+    torch.save(network().plain_module.state_dict(), path)
+    path.write_bytes(path.read_bytes()[:-2000])
+
+
+class Touches:
+    """Creates a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple:
+        return Path.touch, (self.path,)
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    model = network()
+    weights = model.initial_weights([(7, 7)])[0]
+    torch.save(model.plain(weights).state_dict(), tmp_path / "weights.pt")
+    fresh = network()
+    loaded = fresh.load_weights(tmp_path / "weights.pt")
+    assert torch.equal(loaded, weights) and not loaded.requires_grad
+    images = torch.rand(2, 1, *SHAPE)
+    assert torch.equal(fresh.logits(loaded.expand(2, -1), images), model.logits(weights.expand(2, -1), images))
+
+
+@pytest.mark.parametrize(
+    ("write", "message"),
+    [
+        pytest.param(lambda path: None, "no weights file .*check --weights", id="missing"),
+        pytest.param(Path.mkdir, "cannot load weights", id="a-folder"),
+        pytest.param(lambda path: path.write_bytes(b""), "cut off; save a state_dict", id="empty"),
+        pytest.param(lambda path: path.write_bytes(b"no weights" * 50), "save a state_dict", id="text"),
+        pytest.param(cut_off, "save a state_dict", id="cut-off"),
+        pytest.param(saved([1, 2]), "dict-like.*save a state_dict", id="a-list"),
+        pytest.param(saved({}), "Missing key.*0.weight.*save a state_dict", id="no-entries"),
+        pytest.param(
+            saved(network(5).plain_module.state_dict()), "size mismatch.*save a state_dict", id="other-network"
+        ),
+        pytest.param(saved(network().plain_module), "other things than tensors", id="a-whole-module"),
+    ],
+)
+def test_refused_files(write: Callable[[Path], None], message: str, tmp_path: Path) -> None:
+    path = tmp_path / "weights.pt"
+    write(path)
+    with pytest.raises(UsageError, match=message) as caught:
+        network().load_weights(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_nothing_is_unpickled(tmp_path: Path) -> None:
+    torch.save({"0.weight": Touches(tmp_path / "executed")}, tmp_path / "weights.pt")
+    with pytest.raises(UsageError, match="other things than tensors"):
+        network().load_weights(tmp_path / "weights.pt")
+    assert not (tmp_path / "executed").exists()
+    torch.load(tmp_path / "weights.pt", weights_only=False)  # the trap does work
+    assert (tmp_path / "executed").exists()
