@@ -4,6 +4,7 @@ Source: Zhu et al., "Deep Leakage from Gradients" (NeurIPS 2019).
 """
 
 import torch
+from pydantic import model_validator
 from torch import Tensor
 
 from harness.attacks.attack import ATTACKS, Attack, Dummy, pixel_count, validated_attack
@@ -17,6 +18,12 @@ class DLG(Attack):
     """Images and label logits start from N(0, 1); the loss uses softmax(logits) as soft labels."""
 
     init: str = "gauss"
+
+    @model_validator(mode="after")
+    def _has_no_box(self) -> "DLG":
+        if self.box:
+            raise ValueError("dlg optimises labels along with images and has no box; drop box")
+        return self
 
     def labels(self, observation: Observation) -> Tensor | None:
         return None
@@ -33,6 +40,3 @@ class DLG(Attack):
         images = position[:, :pixels].reshape(rows, examples, *observation.model.image_shape)
         logits = position[:, pixels:].reshape(rows, examples, observation.model.classes)
         return Dummy(images, logits.softmax(-1))
-
-    def after_step(self, position: Tensor, keys: list[tuple[int | str, ...]], iteration: int) -> Tensor:
-        return position

@@ -67,7 +67,7 @@ class GradInversion(Attack):
 
     def after_step(self, position: Tensor, keys: list[tuple[int | str, ...]], iteration: int) -> Tensor:
         noise_keys = [("langevin", *key, iteration) for key in keys]
-        scale = self.langevin * self.optimizer().rate(iteration)
+        scale = self.langevin * self.optimizer().rate(iteration - 1)
         noisy = position + scale * normal_rows(noise_keys, tuple(position.shape[1:]), position)
         return noisy.clamp(0.0, 1.0) if self.box else noisy
 

@@ -77,7 +77,7 @@ def find_factory(name: str) -> Factory:
     module_name, _, attribute = name.partition(":")
     try:
         factory = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, ValueError) as error:
+    except (ImportError, ValueError, SyntaxError) as error:
         raise UsageError(f"cannot import model {name!r} ({error}); check the module name and PYTHONPATH") from error
     except AttributeError as error:
         raise UsageError(f"module {module_name!r} has no factory {attribute!r}; check its name") from error
@@ -96,7 +96,13 @@ def build_module(name: str, image_shape: ImageShape, classes: int, seed: int) ->
     factory = find_factory(name)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        module = factory(image_shape, classes)
+        try:
+            module = factory(image_shape, classes)
+        except UsageError:
+            raise
+        except Exception as error:  # the user's own code may raise anything
+            problem = f"{type(error).__name__}: {error}"
+            raise UsageError(f"model {name!r} failed to build for images {image_shape}: {problem}; mend it") from error
     if not isinstance(module, nn.Module):
         raise UsageError(f"model {name!r} returned {type(module).__name__}; its factory must return a torch.nn.Module")
     _refuse_stateful_layers(name, module)

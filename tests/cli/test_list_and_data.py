@@ -68,5 +68,5 @@ def test_standard_output_of_a_process_is_one_document(tmp_path: Path) -> None:
     finished = subprocess.run(
         [command, *line.split()], capture_output=True, text=True, check=True, cwd=tmp_path, env=environment
     )
-    assert len(ResultDocument.model_validate_json(finished.stdout).cells) == 2
+    assert len(ResultDocument.model_validate_json(finished.stdout).cells) == 1
     assert "Traceback" not in finished.stderr and "Warning" not in finished.stderr

@@ -115,7 +115,8 @@ def test_controls_are_listed_and_at_hand(uninterrupted: tuple[ResultDocument, Pa
         assert [check.name for check in made.controls] == expected
         assert all(check.held for check in made.controls), made.controls
         for check in made.controls:
-            assert [controls[key] for key in check.cells] == ([] if check.name == "swap" else [check.name])
+            alone = check.name == "swap" or (check.name == "positive" and made.defense == "none")
+            assert [controls[key] for key in check.cells] == ([] if alone else [check.name])
 
 
 def test_every_victim_is_counted_once(uninterrupted: tuple[ResultDocument, Path]) -> None:
@@ -138,7 +139,7 @@ def test_tau_is_the_cap_for_failures_and_small_for_successes(uninterrupted: tupl
 
 def test_equal_observations_are_attacked_once(tmp_path: Path, attacks: list[str]) -> None:
     document = play([cell(tap=tap) for tap in ("T2.step", "T1.out", "T0.in")], tmp_path)
-    assert len(document.cells) == 6
+    assert len(document.cells) == 3
     assert {made.observation_id for made in document.cells} == set(attacks)
     assert len(attacks) == 1
     assert len({made.metrics["rmse"].mean for made in document.cells}) == 1
@@ -255,11 +256,11 @@ def failing_swap(failing: set[int]) -> Callable[..., LineupResult]:
     return swap
 
 
-@pytest.mark.parametrize(("failing", "valid"), [({1}, True), ({1, 3}, False), ({2, 3}, False)])
+@pytest.mark.parametrize(("failing", "valid"), [({1}, True), ({2}, True), ({1, 2}, False)])
 def test_a_swap_control_that_fails_twice_makes_the_run_invalid(
     tmp_path: Path, failing: set[int], valid: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Call 1 is the cell's and call 2 its positive control's; call 3 confirms the one that failed.
+    # Call 1 is the cell's; call 2 is made only to confirm a failure, with other random keys.
     monkeypatch.setattr(scores, "swap_control", failing_swap(failing))
     document = play([cell()], tmp_path)
     assert document.valid == valid
