@@ -43,7 +43,7 @@ class Reconstruction:
 def run_attack(
     attack: Attack,
     observation: Observation,
-    chunk: int = 64,
+    chunk: int = 128,
     observer: Observer | None = None,
     progress: Progress | None = None,
 ) -> Reconstruction:

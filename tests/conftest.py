@@ -1,3 +1,3 @@
-"""Imported before any test module: ``harness`` must set its thread policy before torch is imported."""
+"""Imported before any test module: ``harness`` tunes the libraries underneath before torch is imported."""
 
 import harness  # noqa: F401

@@ -22,7 +22,7 @@ def attack_command(
     dataset: Annotated[list[str] | None, typer.Option(help="Comma-separated (mnist-sample,cifar10-sample).")] = None,
     attack: Annotated[str, typer.Option(help="Which attack.")] = "cpl",
     victims: Annotated[int, typer.Option(help="Victims for both engines.")] = 100,
-    chunk: Annotated[int, typer.Option(help="Victims attacked together.")] = 64,
+    chunk: Annotated[int, typer.Option(help="Victims attacked together.")] = 128,
     growth: Annotated[bool, typer.Option(help="Also time 1 to 256 victims.")] = True,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     data_root: Annotated[Path | None, typer.Option(help="Folder of datasets.")] = None,

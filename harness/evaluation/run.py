@@ -44,7 +44,7 @@ class Run:
         self,
         data_root: Path,
         folder: RunFolder,
-        chunk: int = 64,
+        chunk: int = 128,
         resume: bool = False,
         pictures: bool = True,
         on_cell: Callable[[CellResult], None] | None = None,

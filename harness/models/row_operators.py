@@ -10,6 +10,60 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+Size = tuple[int, ...]
+Context = torch.autograd.function.FunctionCtx
+
+
+class _Patches(torch.autograd.Function):
+    """Patches (..., C*k*k, L) of images (..., C, H, W).
+
+    ``functional.unfold`` starts a team of threads for every image; all leading axes taken as channels of one image
+    need a single one.
+    """
+
+    @staticmethod
+    def forward(images: Tensor, kernel: Size, padding: Size, stride: Size) -> Tensor:
+        *lead, channels, height, width = images.shape
+        merged = images.reshape(1, -1, height, width)
+        patches = functional.unfold(merged, kernel, padding=padding, stride=stride)
+        return patches.reshape(*lead, channels * kernel[0] * kernel[1], -1)
+
+    @staticmethod
+    def setup_context(ctx: Context, inputs: tuple[Tensor, Size, Size, Size], output: Tensor) -> None:
+        images, *ctx.geometry = inputs
+        ctx.size = tuple(images.shape[-2:])
+
+    @staticmethod
+    def backward(ctx: Context, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        return _Images.apply(gradient, ctx.size, *ctx.geometry), None, None, None
+
+    @staticmethod
+    def vmap(info: object, in_dims: tuple[int, ...], images: Tensor, *geometry: Size) -> tuple[Tensor, int]:
+        return _Patches.apply(images.movedim(in_dims[0], 0), *geometry), 0
+
+
+class _Images(torch.autograd.Function):
+    """Images (..., C, H, W) that sum up patches (..., C*k*k, L): the transpose of :class:`_Patches`."""
+
+    @staticmethod
+    def forward(patches: Tensor, size: Size, kernel: Size, padding: Size, stride: Size) -> Tensor:
+        *lead, rows, places = patches.shape
+        merged = patches.reshape(1, -1, places)
+        images = functional.fold(merged, size, kernel, padding=padding, stride=stride)
+        return images.reshape(*lead, rows // (kernel[0] * kernel[1]), *size)
+
+    @staticmethod
+    def setup_context(ctx: Context, inputs: tuple[Tensor, Size, Size, Size, Size], output: Tensor) -> None:
+        ctx.geometry = inputs[2:]
+
+    @staticmethod
+    def backward(ctx: Context, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:
+        return _Patches.apply(gradient, *ctx.geometry), None, None, None, None
+
+    @staticmethod
+    def vmap(info: object, in_dims: tuple[int, ...], patches: Tensor, *geometry: Size) -> tuple[Tensor, int]:
+        return _Images.apply(patches.movedim(in_dims[0], 0), *geometry), 0
+
 
 class PatchConv2d(nn.Module):
     """A zero-padded 2-D convolution as patch extraction followed by a matrix product.
@@ -24,7 +78,7 @@ class PatchConv2d(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         batch, _, height, width = images.shape
-        patches = functional.unfold(images, self.kernel, padding=self.padding, stride=self.stride)
+        patches = _Patches.apply(images, self.kernel, self.padding, self.stride)
         patches = patches.transpose(0, 1).reshape(patches.shape[1], -1)
         kernels = self.weight.flatten(1)
         outputs = kernels @ patches if self.bias is None else torch.addmm(self.bias[:, None], kernels, patches)
@@ -49,11 +103,11 @@ class _Sigmoid(torch.autograd.Function):
         return values.neg().exp().add(1).reciprocal()
 
     @staticmethod
-    def setup_context(ctx: torch.autograd.function.FunctionCtx, inputs: tuple[Tensor], output: Tensor) -> None:
+    def setup_context(ctx: Context, inputs: tuple[Tensor], output: Tensor) -> None:
         ctx.save_for_backward(output)
 
     @staticmethod
-    def backward(ctx: torch.autograd.function.FunctionCtx, gradient: Tensor) -> Tensor:
+    def backward(ctx: Context, gradient: Tensor) -> Tensor:
         (output,) = ctx.saved_tensors
         return gradient * (output - output * output)
 

@@ -1,0 +1,30 @@
+"""Process-wide settings of the libraries underneath; read when they are loaded, so set before torch is imported.
+
+A value set from outside wins. None of them changes a result, except that strict MKL makes results repeat.
+"""
+
+import ctypes
+import os
+import sys
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_KEPT_BYTES = 1 << 30
+
+
+def tune() -> None:
+    """Sets thread waiting, MKL reproducibility and memory reuse."""
+    # How long OpenMP threads spin before they sleep. The default (for ever, in effect) makes a machine that does
+    # anything else up to a hundred times slower; not spinning at all halves the speed of an idle one.
+    os.environ.setdefault("GOMP_SPINCOUNT", "5000")
+    # MKL picks kernels by the alignment of its operands, so a row's last bits would depend on its place in a chunk.
+    os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
+    if sys.platform == "linux" and "MALLOC_MMAP_THRESHOLD_" not in os.environ:
+        _keep_freed_memory()
+
+
+def _keep_freed_memory() -> None:
+    """Lets glibc reuse large freed blocks: asking the system for fresh pages at every operation costs a fifth."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES)
+        mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
