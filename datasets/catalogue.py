@@ -24,12 +24,16 @@ class Source:
         find: data root -> where the data lies, None where it is absent; looks at names only, never into files.
         download: lays the files out in the (empty) folder it is given as they lie under a data root;
             None where there is nothing to download.
+        test: loads the publishers' own test part; None where they made none.
+        held_out: share of the examples that is set aside for testing where there is no such part.
     """
 
     origin: str
     licence: str
     find: Callable[[Path], Path | None]
     download: Callable[[Path], None] | None = None
+    test: Loader | None = None
+    held_out: float = 0.2
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,7 @@ class DatasetStatus:
     obtain: str
 
 
+OWN = Source("own data", "the owner's", find=lambda root: root)
 _ELSEWHERE = Source("an installed package", "see that package", find=lambda root: root)
 _sources: dict[str, Source] = {}
 

@@ -1,10 +1,11 @@
-"""CIFAR-10 (Krizhevsky, 2009) in its official binary version, training split.
+"""CIFAR-10 (Krizhevsky, 2009) in its official binary version.
 
 Per image one label byte, then 3,072 bytes: the red, the green, the blue plane, each 32x32 row by row. The version most
 tools use is a pickle, which could run code when opened; it is never opened here.
 """
 
 import tarfile
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,13 +21,14 @@ _IMAGE_BYTES = 3 * 32 * 32
 _FOLDER = "cifar-10-batches-bin"
 _PICKLED_FOLDER = "cifar-10-batches-py"
 _BATCHES = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
+_TEST_BATCHES = ("test_batch.bin",)
 _URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 _MD5 = "c32a1d4ab5d03f1284b67883e8d87530"
 
 
-def _find(root: Path) -> Path | None:
+def _find(root: Path, batches: tuple[str, ...] = _BATCHES) -> Path | None:
     folder = root / _FOLDER
-    return folder if all((folder / batch).is_file() for batch in _BATCHES) else None
+    return folder if all((folder / batch).is_file() for batch in batches) else None
 
 
 def _download(target: Path) -> None:
@@ -38,21 +40,13 @@ def _download(target: Path) -> None:
     (target / _FOLDER).mkdir()
     # Only the expected members are read, by name, so no path in the archive is ever trusted.
     with tarfile.open(archive, "r:gz") as members:
-        for batch in _BATCHES:
+        for batch in (*_BATCHES, *_TEST_BATCHES):
             member = f"{_FOLDER}/{batch}"
             content = members.extractfile(member) if member in members.getnames() else None
             if content is None:
                 raise tarfile.TarError(f"the archive has no file {member}")
             (target / member).write_bytes(content.read())
     archive.unlink()
-
-
-_SOURCE = Source(
-    origin="CIFAR-10 training set (Krizhevsky, 2009)",
-    licence="none stated; cite Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009",
-    find=_find,
-    download=_download,
-)
 
 
 def _read_batch(file: DataFile) -> np.ndarray:
@@ -64,10 +58,8 @@ def _read_batch(file: DataFile) -> np.ndarray:
     return content.reshape(IMAGES_PER_BATCH, 1 + _IMAGE_BYTES)
 
 
-@add("cifar10", _SOURCE)
-def load_cifar10(root: Path) -> Dataset:
-    """50,000 colour images (3, 32, 32) of ten classes."""
-    folder = _find(root)
+def _load(batches: tuple[str, ...], root: Path) -> Dataset:
+    folder = _find(root, batches)
     if folder is None and (root / _PICKLED_FOLDER).is_dir():
         raise UsageError(
             f"{root / _PICKLED_FOLDER} is the pickled CIFAR-10, which is never opened because a pickle can run code; "
@@ -76,6 +68,21 @@ def load_cifar10(root: Path) -> Dataset:
     if folder is None:
         raise missing("cifar10", root)
     mend = fetch_command("cifar10")
-    records = np.concatenate([_read_batch(DataFile(folder / batch, mend)) for batch in _BATCHES])
+    records = np.concatenate([_read_batch(DataFile(folder / batch, mend)) for batch in batches])
     images = records[:, 1:].reshape(-1, 3, 32, 32)
     return build_dataset(DataFile(folder, mend), "cifar10", images, records[:, 0], CLASS_NAMES, _SOURCE.origin)
+
+
+_SOURCE = Source(
+    origin="CIFAR-10 (Krizhevsky, 2009)",
+    licence="none stated; cite Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009",
+    find=_find,
+    download=_download,
+    test=partial(_load, _TEST_BATCHES),
+)
+
+
+@add("cifar10", _SOURCE)
+def load_cifar10(root: Path) -> Dataset:
+    """50,000 colour images (3, 32, 32) of ten classes."""
+    return _load(_BATCHES, root)

@@ -21,9 +21,12 @@ def fetch_dataset(name: str, root: Path) -> None:
         UsageError: unknown name, or the download failed.
     """
     name = DATASETS.resolve(name)
-    download = source_of(name).download
+    source = source_of(name)
+    download = source.download
     try:
         DATASETS[name](root)
+        if source.test:
+            source.test(root)
         return
     except UsageError:
         if download is None:

@@ -50,6 +50,7 @@ _SOURCE = Source(
     licence="none stated; photographs of real people, for research; cite Huang et al., 2007 and 2012",
     find=_find,
     download=_download,
+    held_out=0.25,
 )
 
 

@@ -1,10 +1,12 @@
 """From a name on the command line to a dataset."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
-from harness.datasets.catalogue import DATASETS
+from harness.datasets.catalogue import DATASETS, OWN, source_of
 from harness.datasets.own import load_own
+from harness.datasets.parts import Part, take_part
 from harness.datasets.record import Dataset
 from harness.errors import UsageError
 
@@ -22,12 +24,29 @@ def data_root(option: Path | None) -> Path:
     return root
 
 
-def load_dataset(name: str, root: Path) -> Dataset:
+def load_dataset(name: str, root: Path, part: Part | None = None) -> Dataset:
     """Load a registered dataset, or own data where ``name`` is a path that ends in .npz.
+
+    Args:
+        name: a registered name, or a path.
+        root: the data root.
+        part: ``train`` or ``test``, two parts that share no example, for training and its accuracy: the publishers'
+            own (MNIST, Fashion-MNIST, CIFAR-10), else a fixed stratified split that holds out the share stated in the
+            dataset's source (a quarter of LFW and the tables as in the papers, a fifth of everything else). None, which
+            attacks use, is all that the loader reads: the publishers' training part, or all examples where there is
+            none.
 
     Raises:
         UsageError: unknown name, missing, damaged or unfit data; one line that names the mend.
     """
-    if name.endswith(".npz"):
-        return load_own(Path(os.path.expanduser(name)))
-    return DATASETS[name](root)
+    own = name.endswith(".npz")
+    source = OWN if own else source_of(DATASETS.resolve(name))
+    if part == "test" and source.test:
+        dataset = source.test(root)
+    else:
+        dataset = load_own(Path(os.path.expanduser(name))) if own else DATASETS[name](root)
+        if part is None:
+            return dataset
+        if not source.test:
+            dataset = take_part(dataset, part, source.held_out)
+    return replace(dataset, origin=f"{dataset.origin}, {part} part")

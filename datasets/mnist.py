@@ -1,4 +1,4 @@
-"""MNIST (LeCun et al., 1998) and Fashion-MNIST (Xiao et al., 2017) in torchvision's raw idx layout, training split.
+"""MNIST (LeCun et al., 1998) and Fashion-MNIST (Xiao et al., 2017) in torchvision's raw idx layout.
 
 The idx format is described at http://yann.lecun.com/exdb/mnist/: two zero bytes, a type byte (8: unsigned byte), the
 number of dimensions, each dimension as a big-endian 32-bit integer, then the values.
@@ -27,7 +27,8 @@ _CLOTHES = (
     "bag",
     "ankle boot",
 )
-_IMAGES, _LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
+_TRAIN = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
+_TEST = ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
 
 def read_idx(file: DataFile, dimensions: int) -> np.ndarray:
@@ -47,9 +48,9 @@ def read_idx(file: DataFile, dimensions: int) -> np.ndarray:
     return values.reshape(shape)
 
 
-def _find(folder: str, root: Path) -> Path | None:
+def _find(folder: str, root: Path, files: tuple[str, str] = _TRAIN) -> Path | None:
     raw = root / folder / "raw"
-    return raw if (raw / _IMAGES).is_file() and (raw / _LABELS).is_file() else None
+    return raw if all((raw / file).is_file() for file in files) else None
 
 
 def _download(folder: str, target: Path) -> None:
@@ -61,26 +62,41 @@ def _download(folder: str, target: Path) -> None:
         archive.unlink()
 
 
-def _load(name: str, folder: str, class_names: tuple[str, ...], root: Path) -> Dataset:
-    raw = _find(folder, root)
+def _load(name: str, folder: str, class_names: tuple[str, ...], files: tuple[str, str], root: Path) -> Dataset:
+    raw = _find(folder, root, files)
     if raw is None:
         raise missing(name, root)
-    images, labels = (DataFile(raw / file, fetch_command(name)) for file in (_IMAGES, _LABELS))
+    images, labels = (DataFile(raw / file, fetch_command(name)) for file in files)
     pixels, classes = read_idx(images, dimensions=3), read_idx(labels, dimensions=1)
     return build_dataset(images, name, pixels, classes, class_names, source_of(name).origin)
 
 
-def _source(folder: str, origin: str, licence: str) -> Source:
-    return Source(origin, licence, find=partial(_find, folder), download=partial(_download, folder))
+_load_digits = partial(_load, "mnist", "MNIST", DIGITS)
+_load_clothes = partial(_load, "fashion-mnist", "FashionMNIST", _CLOTHES)
+
+_MNIST = Source(
+    origin="MNIST (LeCun, Cortes, Burges)",
+    licence="CC BY-SA 3.0, as usually quoted",
+    find=partial(_find, "MNIST"),
+    download=partial(_download, "MNIST"),
+    test=partial(_load_digits, _TEST),
+)
+_FASHION = Source(
+    origin="Fashion-MNIST (Zalando Research)",
+    licence="MIT",
+    find=partial(_find, "FashionMNIST"),
+    download=partial(_download, "FashionMNIST"),
+    test=partial(_load_clothes, _TEST),
+)
 
 
-@add("mnist", _source("MNIST", "MNIST training set (LeCun, Cortes, Burges)", "CC BY-SA 3.0, as usually quoted"))
+@add("mnist", _MNIST)
 def load_mnist(root: Path) -> Dataset:
     """60,000 grey images (1, 28, 28) of ten digits."""
-    return _load("mnist", "MNIST", DIGITS, root)
+    return _load_digits(_TRAIN, root)
 
 
-@add("fashion-mnist", _source("FashionMNIST", "Fashion-MNIST training set (Zalando Research)", "MIT"))
+@add("fashion-mnist", _FASHION)
 def load_fashion_mnist(root: Path) -> Dataset:
     """60,000 grey images (1, 28, 28) of ten kinds of clothes."""
-    return _load("fashion-mnist", "FashionMNIST", _CLOTHES, root)
+    return _load_clothes(_TRAIN, root)

@@ -120,8 +120,9 @@ def test_fetch_mends_a_damaged_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     def write(root: Path, content: bytes) -> None:
         raw = root / "MNIST" / "raw"
         raw.mkdir(parents=True)
-        (raw / "train-images-idx3-ubyte").write_bytes(content)
-        (raw / "train-labels-idx1-ubyte").write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 1, 7]))
+        for part in ("train", "t10k"):
+            (raw / f"{part}-images-idx3-ubyte").write_bytes(content)
+            (raw / f"{part}-labels-idx1-ubyte").write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 1, 7]))
         (raw / "train-images-idx3-ubyte.gz").touch()
 
     def download(target: Path, download: bool) -> None:
@@ -134,6 +135,9 @@ def test_fetch_mends_a_damaged_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert [path.name for path in tmp_path.iterdir()] == ["MNIST"]
     monkeypatch.setattr(torchvision.datasets, "MNIST", fail)
     fetch_dataset("mnist", tmp_path)
+    (tmp_path / "MNIST" / "raw" / "t10k-labels-idx1-ubyte").unlink()
+    with pytest.raises(UsageError, match="could not be downloaded"):  # the test part counts too
+        fetch_dataset("mnist", tmp_path)
 
 
 @pytest.mark.parametrize("batches", [5, 4])
@@ -142,6 +146,7 @@ def test_fetch_cifar10_reads_the_expected_members_only(
 ) -> None:
     def download_url(url: str, root: str, filename: str, md5: str) -> None:
         names = [f"cifar-10-batches-bin/data_batch_{number}.bin" for number in range(1, batches + 1)]
+        names.append("cifar-10-batches-bin/test_batch.bin")
         with tarfile.open(Path(root) / filename, "w:gz") as archive:
             for name in ("../outside", "cifar-10-batches-bin/extra", *names):
                 member = tarfile.TarInfo(name)
@@ -158,7 +163,8 @@ def test_fetch_cifar10_reads_the_expected_members_only(
     fetch_dataset("cifar10", root)
     assert len(load_dataset("cifar10", root).images) == 5
     assert sorted(path.name for path in root.rglob("*") if path.is_file()) == [
-        f"data_batch_{number}.bin" for number in range(1, 6)
+        *(f"data_batch_{number}.bin" for number in range(1, 6)),
+        "test_batch.bin",
     ]
     assert list(tmp_path.iterdir()) == [root]
 
