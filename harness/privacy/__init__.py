@@ -1,1 +1,47 @@
-"""What a run costs in privacy: events, accountants, statements, audit."""
+"""What a run costs in privacy: events, accountants, budgets, views, statements and the audit's bound."""
+
+from harness.privacy import composition, pld, rdp, zcdp  # noqa: F401  (imported to register)
+from harness.privacy.accountant import ACCOUNTANTS, Accountant, AdditiveAccountant, Epsilon, make_accountant
+from harness.privacy.audit_bound import audit_lower_bound, audit_p_value
+from harness.privacy.budget import Stop, rounds_within, sigma_for, steps_within
+from harness.privacy.events import Composition, Event, GaussianRelease, NoEvent, NonPrivate, compose
+from harness.privacy.statement import GUARANTEES, Statement, claimed_epsilon, make_statement, valid_epsilon
+from harness.privacy.views import (
+    Federation,
+    View,
+    client_views,
+    effective_sigma,
+    example_views,
+    sum_multiplier,
+)
+
+__all__ = [
+    "ACCOUNTANTS",
+    "GUARANTEES",
+    "Accountant",
+    "AdditiveAccountant",
+    "Composition",
+    "Epsilon",
+    "Event",
+    "Federation",
+    "GaussianRelease",
+    "NoEvent",
+    "NonPrivate",
+    "Statement",
+    "Stop",
+    "View",
+    "audit_lower_bound",
+    "audit_p_value",
+    "claimed_epsilon",
+    "client_views",
+    "compose",
+    "effective_sigma",
+    "example_views",
+    "make_accountant",
+    "make_statement",
+    "rounds_within",
+    "sigma_for",
+    "steps_within",
+    "sum_multiplier",
+    "valid_epsilon",
+]

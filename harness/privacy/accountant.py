@@ -1,0 +1,173 @@
+"""What an accountant is: events in, an epsilon with all its conventions out."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+import numpy as np
+
+from harness.errors import UsageError
+from harness.privacy.events import Event, GaussianRelease, Ledger, compose, ledger
+from harness.registry import Registry
+
+Array = np.ndarray
+
+NOMINAL = "nominal"
+
+
+@dataclass(frozen=True)
+class Epsilon:
+    """An epsilon and everything one must know to read it.
+
+    Attributes:
+        accountant: registered name.
+        epsilon: the value (infinite where nothing holds), or None with a ``reason``.
+        delta: the delta asked for.
+        delta_total: the delta that really holds; larger than ``delta`` where an accountant does not add deltas up.
+        conversion: how the accountant's own currency became (epsilon, delta).
+        sampler: ``poisson``, ``without-replacement``, ``none`` or ``mixed``.
+        adjacency: ``add/remove`` or ``replace``.
+        notes: what limits the number; ``nominal`` marks a number that no theorem covers.
+    """
+
+    accountant: str
+    epsilon: float | None
+    delta: float
+    delta_total: float | None
+    conversion: str
+    sampler: str
+    adjacency: str
+    notes: tuple[str, ...] = ()
+    reason: str | None = None
+
+    @property
+    def nominal(self) -> bool:
+        """Whether no theorem covers the number."""
+        return any(note.startswith(NOMINAL) for note in self.notes)
+
+
+def checked_delta(delta: float) -> float:
+    """The same delta, if it lies in (0, 1).
+
+    Raises:
+        UsageError: it does not.
+    """
+    if not 0 < delta < 1:
+        raise UsageError(f"delta must lie in (0, 1), got {delta:g}; take less than one over the number of units")
+    return delta
+
+
+@dataclass(frozen=True)
+class Accountant(ABC):
+    """Base of every accountant: a frozen record of its conventions."""
+
+    name: ClassVar[str] = "abstract"
+
+    @property
+    @abstractmethod
+    def conversion(self) -> str:
+        """The convention behind the number, in a word or two."""
+
+    @abstractmethod
+    def _epsilon(self, spent: Ledger, delta: float) -> float:
+        """Epsilon of protected releases."""
+
+    def notes(self, spent: Ledger, delta: float) -> tuple[str, ...]:
+        """What limits the number."""
+        return ()
+
+    def delta_total(self, spent: Ledger, delta: float) -> float:
+        """The delta that really holds."""
+        return delta
+
+    def epsilon(self, event: Event, delta: float) -> Epsilon:
+        """Epsilon of an event at ``delta`` in (0, 1).
+
+        Raises:
+            UsageError: an unknown event, one this accountant has no bound for, or a delta out of range.
+        """
+        spent = ledger(event)
+        checked_delta(delta)
+        value = math.inf if spent.unprotected else self._epsilon(spent, delta) if spent.releases else 0.0
+        notes = (spent.unprotected,) if spent.unprotected else self.notes(spent, delta)
+        return Epsilon(
+            self.name, value, delta, self.delta_total(spent, delta), self.conversion, spent.sampler, spent.adjacency,
+            notes,
+        )  # fmt: skip
+
+    def delta(self, event: Event, epsilon: float) -> float:
+        """The smallest delta at a fixed ``epsilon`` >= 0 (spec: accounting, section 14); 1 where none holds."""
+        lowest, highest = 1e-300, 1 - 1e-15
+        if self.epsilon(event, highest).epsilon > epsilon:
+            return 1.0
+        if self.epsilon(event, lowest).epsilon <= epsilon:
+            return 0.0
+        low, high = math.log(lowest), math.log(highest)
+        while high - low > 1e-12 * max(1.0, -high):
+            middle = (low + high) / 2
+            low, high = (low, middle) if self.epsilon(event, math.exp(middle)).epsilon <= epsilon else (middle, high)
+        return math.exp(high)
+
+    def spending(self, rounds: Sequence[Event], delta: float) -> Callable[[int], float]:
+        """A function that gives epsilon after the first n of ``rounds``, 0 <= n <= len(rounds)."""
+        return lambda count: self.epsilon(compose(rounds[:count]), delta).epsilon
+
+
+@dataclass(frozen=True)
+class AdditiveAccountant(Accountant):
+    """An accountant whose currency adds up over releases: each costs a vector, and the sum is converted once."""
+
+    @abstractmethod
+    def costs(self, releases: Sequence[GaussianRelease], delta: float) -> Array:
+        """What a single release of each kind costs: (number of releases, currency)."""
+
+    @abstractmethod
+    def converted(self, total: Array, delta: float) -> float:
+        """Epsilon of a summed cost (currency,)."""
+
+    def _epsilon(self, spent: Ledger, delta: float) -> float:
+        counts = np.array([release.count for release in spent.releases], dtype=float)
+        return self.converted(counts @ self.costs(spent.releases, delta), delta)
+
+    def spending(self, rounds: Sequence[Event], delta: float) -> Callable[[int], float]:
+        ledgers = [ledger(event) for event in rounds]
+        exposed = next((index for index, one in enumerate(ledgers) if one.unprotected), len(ledgers))
+        ledgers = ledgers[:exposed]
+        releases = [release for one in ledgers for release in one.releases]
+        counts = np.array([[release.count] for release in releases], dtype=float).reshape(-1, 1)
+        costs = np.cumsum(counts * self.costs(releases, checked_delta(delta)), axis=0) if releases else None
+        ends = np.cumsum([len(one.releases) for one in ledgers])
+
+        def epsilon_after(count: int) -> float:
+            if count > exposed:
+                return math.inf
+            return self.converted(costs[ends[count - 1] - 1], delta) if count and ends[count - 1] else 0.0
+
+        return epsilon_after
+
+
+ACCOUNTANTS: Registry[type[Accountant]] = Registry("accountant", "harness.accountants")
+
+
+def make_accountant(name: str, **options: Any) -> Accountant:
+    """The accountant of that name with the options it has among ``options``; None means its default.
+
+    Raises:
+        UsageError: unknown name, or an option's value is unknown.
+    """
+    kind = ACCOUNTANTS[name]
+    known = {entry.name for entry in fields(kind) if entry.init}
+    return kind(**{key: value for key, value in options.items() if key in known and value is not None})
+
+
+def choice(value: str, allowed: Sequence[str], what: str) -> str:
+    """The same value, if it is allowed.
+
+    Raises:
+        UsageError: it is not.
+    """
+    if value not in allowed:
+        raise UsageError(f"unknown {what} {value!r}; choose {', '.join(allowed)}")
+    return value

@@ -1,0 +1,145 @@
+"""What happened to the data, as far as privacy is concerned: the events that accountants turn into epsilons.
+
+``sigma`` is always the *effective* multiplier: the noise's standard deviation over the L2 sensitivity of the released
+sum under the event's own adjacency (spec: accounting, section 1).
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from harness.errors import UsageError
+
+Sampler = Literal["poisson", "without-replacement", "none"]
+Adjacency = Literal["add/remove", "replace"]
+
+SAMPLERS: tuple[Sampler, ...] = ("poisson", "without-replacement", "none")
+ADJACENCIES: tuple[Adjacency, ...] = ("add/remove", "replace")
+
+
+@dataclass(frozen=True)
+class NoEvent:
+    """Nothing was released: costs nothing."""
+
+
+@dataclass(frozen=True)
+class NonPrivate:
+    """Something was released without calibrated noise: no epsilon holds. ``reason`` says what."""
+
+    reason: str = "released without calibrated noise"
+
+
+@dataclass(frozen=True)
+class GaussianRelease:
+    """``count`` releases of a sum with Gaussian noise, each over a fresh sample of the units.
+
+    Attributes:
+        sigma: effective noise multiplier, >= 0; 0 is a release without noise.
+        q: sampling rate in (0, 1]; 1 for ``sampler`` none.
+        sampler: how the units of a release are chosen.
+        adjacency: what neighbouring data sets are; sampling without replacement is analysed under ``replace``.
+        count: how many such releases, >= 0.
+
+    Raises:
+        UsageError: a value is out of its range, or the combination has no analysis.
+    """
+
+    sigma: float
+    q: float = 1.0
+    sampler: Sampler = "none"
+    adjacency: Adjacency = "add/remove"
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.sigma) and self.sigma >= 0):
+            raise UsageError(f"sigma must be a finite number of at least 0, got {self.sigma:g}; lower or raise it")
+        if not 0 < self.q <= 1:
+            raise UsageError(f"the sampling rate must lie in (0, 1], got {self.q:g}; give batch size / data size")
+        if self.sampler not in SAMPLERS:
+            raise UsageError(f"unknown sampler {self.sampler!r}; choose {', '.join(SAMPLERS)}")
+        if self.adjacency not in ADJACENCIES:
+            raise UsageError(f"unknown adjacency {self.adjacency!r}; choose {', '.join(ADJACENCIES)}")
+        if self.count < 0:
+            raise UsageError(f"the number of steps must be at least 0, got {self.count}")
+        if self.sampler == "none" and self.q != 1:
+            raise UsageError(
+                f"without a sampler the rate is 1, got {self.q:g}; choose --sampler poisson or leave it out"
+            )
+        if self.sampler == "without-replacement" and self.adjacency != "replace":
+            raise UsageError("sampling without replacement is analysed under replace-one adjacency; choose replace")
+
+    @property
+    def sampled(self) -> bool:
+        """Whether sampling hides who took part; a rate of 1 hides nobody."""
+        return self.sampler != "none" and self.q < 1
+
+
+@dataclass(frozen=True)
+class Composition:
+    """Several events on the same data, in any order; adaptively chosen ones too, if their sigmas were fixed before."""
+
+    events: tuple["Event", ...]
+
+
+Event = NoEvent | NonPrivate | GaussianRelease | Composition
+
+
+def compose(events: Iterable[Event]) -> Composition:
+    """The composition of any number of events."""
+    return Composition(tuple(events))
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """An event taken apart: distinct releases with their counts, and whether anything was released unprotected."""
+
+    releases: tuple[GaussianRelease, ...]
+    unprotected: str | None = None
+
+    @property
+    def sampler(self) -> str:
+        """The samplers' common name, ``mixed``, or ``none`` without releases."""
+        return _common((release.sampler for release in self.releases), "none")
+
+    @property
+    def adjacency(self) -> str:
+        """The adjacency of all releases."""
+        return _common((release.adjacency for release in self.releases), "add/remove")
+
+
+def ledger(event: Event) -> Ledger:
+    """Takes an event apart; equal releases are merged, so order does not matter.
+
+    Raises:
+        UsageError: an unknown event, or releases stated under different adjacencies.
+    """
+    counts: Counter[GaussianRelease] = Counter()
+    unprotected = None
+    for part in _parts(event):
+        if isinstance(part, NonPrivate):
+            unprotected = unprotected or part.reason
+        elif part.count and part.sigma == 0:
+            unprotected = unprotected or "released without noise (sigma 0)"
+        elif part.count:
+            counts[replace(part, count=1)] += part.count
+    if len({release.adjacency for release in counts}) > 1:
+        raise UsageError("releases under different adjacencies do not compose; state all of them under one")
+    merged = sorted((replace(release, count=count) for release, count in counts.items()), key=lambda one: one.sigma)
+    return Ledger(tuple(merged), unprotected)
+
+
+def _parts(event: Event) -> Iterable[NonPrivate | GaussianRelease]:
+    if isinstance(event, Composition):
+        for part in event.events:
+            yield from _parts(part)
+    elif isinstance(event, NonPrivate | GaussianRelease):
+        yield event
+    elif not isinstance(event, NoEvent):
+        raise UsageError(f"no accountant knows the event {event!r}; use the events of harness.privacy.events")
+
+
+def _common(values: Iterable[str], nothing: str) -> str:
+    distinct = set(values)
+    return distinct.pop() if len(distinct) == 1 else ("mixed" if distinct else nothing)
