@@ -10,7 +10,8 @@ from typing import Any
 
 from harness.errors import UsageError
 from harness.privacy.accountant import choice, make_accountant
-from harness.privacy.events import Event, NoEvent, ledger
+from harness.privacy.events import Event, ledger
+from harness.privacy.rdp import Renyi
 
 GUARANTEES = (
     "none", "client-DP central", "client-LDP", "sample-DP local view", "sample-DP", "sample-DDP", "BDP",
@@ -94,7 +95,7 @@ def claimed_epsilon(event: Event, delta: float = 1e-5) -> float | None:
 
     None where the event has no finite epsilon.
     """
-    accountant = make_accountant("rdp", conversion_rule="mironov", orders="paper", grid=None)
+    accountant = Renyi("mironov", "paper", grid=None)
     value = accountant.epsilon(event, delta).epsilon
     return value if math.isfinite(value) else None
 
@@ -106,7 +107,7 @@ def valid_epsilon(event: Event, delta: float = 1e-5) -> tuple[float | None, str]
     Loss distributions where they apply, else Renyi curves with the improved conversion. Poisson sampling under
     replace-one has a proof only by loss distributions.
     """
-    spent = ledger(event if event is not None else NoEvent())
+    spent = ledger(event)
     kinds = {(release.sampler, release.adjacency) for release in spent.releases if release.sampled}
     without_replacement = any(sampler == "without-replacement" for sampler, _ in kinds)
     few = len(spent.releases) <= _MOST_DISTRIBUTIONS
