@@ -26,9 +26,10 @@ def _gauss(shape: ImageShape, random: torch.Generator) -> Tensor:
 def _pattern(parts: int) -> Callable[[ImageShape, torch.Generator], Tensor]:
     def scheme(shape: ImageShape, random: torch.Generator) -> Tensor:
         *lead, height, width = shape
-        patch = torch.rand((*lead, math.ceil(height / parts), math.ceil(width / parts)), generator=random)
-        repeats = [1] * len(lead) + [parts, parts]
-        return patch.repeat(*repeats)[..., :height, :width]
+        # A table row can only be divided along its features; its patch is the same share of it all the same.
+        down, across = (1, parts * parts) if height == 1 else (parts, parts)
+        patch = torch.rand((*lead, math.ceil(height / down), math.ceil(width / across)), generator=random)
+        return patch.repeat(*[1] * len(lead), down, across)[..., :height, :width]
 
     return scheme
 

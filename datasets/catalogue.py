@@ -26,6 +26,7 @@ class Source:
             None where there is nothing to download.
         test: loads the publishers' own test part; None where they made none.
         held_out: share of the examples that is set aside for testing where there is no such part.
+        table: whether the examples are rows of a table instead of images.
     """
 
     origin: str
@@ -34,6 +35,7 @@ class Source:
     download: Callable[[Path], None] | None = None
     test: Loader | None = None
     held_out: float = 0.2
+    table: bool = False
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,11 @@ def add(name: str, source: Source) -> Callable[[Loader], Loader]:
 def source_of(name: str) -> Source:
     """The source of a registered dataset; one from another package may have none and gets a placeholder."""
     return _sources.get(name, _ELSEWHERE)
+
+
+def default_model(name: str) -> str:
+    """The network that a dataset is attacked with unless one is named: one that makes sense on it."""
+    return "mlp2" if source_of(name).table else "lenet"
 
 
 def fetch_command(name: str) -> str:

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from harness.columns import Columns
 from harness.datasets.files import DataFile
 
 _MOST_CLASSES = 100_000
@@ -13,7 +14,7 @@ _MOST_CLASSES = 100_000
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Labelled images.
+    """Labelled images, or the rows of a table: a row of F features is an image (1, 1, F).
 
     Attributes:
         name: the registered name, or the file name of own data.
@@ -21,6 +22,7 @@ class Dataset:
         labels: (N,) int64 in 0 .. num_classes - 1.
         class_names: one name per class.
         origin: one line on where the images come from, for the results document.
+        columns: what the features of a table mean; None for images.
     """
 
     name: str
@@ -28,6 +30,7 @@ class Dataset:
     labels: Tensor
     class_names: tuple[str, ...]
     origin: str
+    columns: Columns | None = None
 
     @property
     def num_classes(self) -> int:
@@ -52,6 +55,7 @@ def build_dataset(
     labels: np.ndarray,
     class_names: tuple[str, ...] | None,
     origin: str,
+    columns: Columns | None = None,
 ) -> Dataset:
     """Check arrays read from ``file`` and make them a Dataset.
 
@@ -63,6 +67,7 @@ def build_dataset(
         labels: (N,) integers from 0.
         class_names: one per class; None names the classes 0 .. max(labels).
         origin: one line.
+        columns: what the features of a table mean.
 
     Raises:
         UsageError: wrong shape, type, range, count or label.
@@ -79,6 +84,7 @@ def build_dataset(
         labels=torch.from_numpy(labels.astype(np.int64)),
         class_names=class_names or tuple(str(label) for label in range(largest + 1)),
         origin=origin,
+        columns=columns,
     )
 
 

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from harness.attacks import ATTACKS, Attack
 from harness.building import build, one_line
+from harness.datasets import default_model
 from harness.defenses import DEFENSES, Cohort, Defense
 from harness.errors import UsageError
 from harness.surfaces import SURFACES, UpdateModel, check_tap, surface_of
@@ -88,13 +89,15 @@ class CellSettings(BaseModel):
 
 
 def cell_settings(**values: Any) -> CellSettings:
-    """Validated cell settings with canonical names.
+    """Validated cell settings with canonical names; ``model`` None, or none at all, is the dataset's default network.
 
     Raises:
         UsageError: unknown names or settings, values out of range, impossible combinations.
     """
     values["defense"] = DEFENSES.resolve(values.get("defense", "none"))
     values["attack"] = ATTACKS.resolve(values.get("attack", "cpl"))
+    if values.get("model") is None:
+        values["model"] = default_model(values.get("dataset", CellSettings.model_fields["dataset"].default))
     check_tap(values.get("tap", "T2.step"))
     try:
         settings = CellSettings(**values)

@@ -20,7 +20,7 @@ _FONT = "DejaVu Sans"
 _TILE, _GAP = 1.05, 0.08
 _LEFT, _RIGHT, _TOP, _BOTTOM = 0.25, 1.45, 0.6, 0.2
 _TITLE_LINE, _TITLE_LETTER = 0.19, 0.095
-_INK, _FRAME = "#222222", "#b8b8b8"
+_INK, FRAME = "#222222", "#b8b8b8"
 
 
 def save_grid(
@@ -51,12 +51,12 @@ def save_grid(
     figure, tiles = _layout(rows, len(columns), title)
     for column, (label, images) in enumerate(columns):
         weight = "bold" if column in (0, len(columns) - 1) else "normal"
-        tiles[0][column].set_title(_drawable(label), fontsize=9, fontweight=weight, **_plain_text())
+        tiles[0][column].set_title(drawable(label), fontsize=9, fontweight=weight, **plain_text())
         for row in range(rows):
             _draw(tiles[row][column], images[row])
     for row, caption in enumerate(captions[:rows]):
         place = {"xytext": (7, 0), "textcoords": "offset points", "xycoords": "axes fraction"}
-        tiles[row][-1].annotate(_drawable(caption), (1, 0.5), va="center", fontsize=8.5, **place, **_plain_text())
+        tiles[row][-1].annotate(drawable(caption), (1, 0.5), va="center", fontsize=8.5, **place, **plain_text())
     buffer = io.BytesIO()
     # Without the software's name equal inputs give equal bytes whatever matplotlib wrote them.
     figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
@@ -77,13 +77,13 @@ def _check(columns: Sequence[tuple[str, np.ndarray]], captions: Sequence[str]) -
 def _layout(rows: int, columns: int, title: str) -> tuple[Figure, list[list[Axes]]]:
     """A figure and its (rows, columns) axes, tiles of equal size whatever their number."""
     width = _LEFT + columns * (_TILE + _GAP) - _GAP + _RIGHT
-    lines = wrap(_drawable(title), int((width - 2 * _LEFT) / _TITLE_LETTER))
+    lines = wrap(drawable(title), int((width - 2 * _LEFT) / _TITLE_LETTER))
     top = _TOP + _TITLE_LINE * len(lines)
     height = top + rows * (_TILE + _GAP) - _GAP + _BOTTOM
     figure = Figure(figsize=(width, height), facecolor="white")
     FigureCanvasAgg(figure)
     heading = {"fontsize": 10.5, "fontweight": "bold", "va": "top", "ha": "left"}
-    figure.text(_LEFT / width, 1 - 0.18 / height, "\n".join(lines), **heading, **_plain_text())
+    figure.text(_LEFT / width, 1 - 0.18 / height, "\n".join(lines), **heading, **plain_text())
 
     def tile(row: int, column: int) -> Axes:
         left, lower = _LEFT + column * (_TILE + _GAP), height - top - row * (_TILE + _GAP) - _TILE
@@ -99,15 +99,15 @@ def _draw(tile: Axes, image: np.ndarray) -> None:
     tile.imshow(shown, cmap="gray", vmin=0.0, vmax=1.0, interpolation="nearest")
     tile.set(xticks=[], yticks=[])
     for edge in tile.spines.values():
-        edge.set(color=_FRAME, linewidth=0.6)
+        edge.set(color=FRAME, linewidth=0.6)
 
 
-def _plain_text() -> dict[str, object]:
+def plain_text() -> dict[str, object]:
     """Text as it is: a dollar sign in a name must not start a formula."""
     return {"parse_math": False, "usetex": False, "color": _INK, "fontfamily": _FONT}
 
 
-def _drawable(text: str) -> str:
+def drawable(text: str) -> str:
     """The text with a question mark for every character that the font lacks."""
     font = get_font(findfont(FontProperties(family=_FONT)))
     return "".join(mark if mark == "\n" or font.get_char_index(ord(mark)) else "?" for mark in text)

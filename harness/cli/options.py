@@ -18,7 +18,7 @@ from harness.experiment import CellSettings, expand, taps_of
 from harness.presets import PRESETS
 
 DEFAULTS: dict[str, Any] = {
-    "dataset": ["mnist-sample"], "model": ["lenet"], "defense": [], "attack": ["cpl"], "surface": [], "tap": [],
+    "dataset": ["mnist-sample"], "model": [], "defense": [], "attack": ["cpl"], "surface": [], "tap": [],
     "victims": 64, "batch_size": ["1"], "seed": ["0"], "defense_arg": [], "attack_arg": [],
 }  # fmt: skip
 
@@ -86,7 +86,7 @@ def cells_from(options: dict[str, Any], device: str) -> list[CellSettings]:
     if not split_lists(options["defense"]):
         raise UsageError("no defense named; add --defense fed_acdp (harness list defenses shows all)")
     for name in ("attack", "dataset", "model", "batch_size", "seed"):
-        if not split_lists(options[name]):
+        if not split_lists(options[name]) and (name != "model" or options[name]):
             option = name.replace("_", "-")
             raise UsageError(f"--{option} is empty; give it a value or leave it out")
     defenses = [DEFENSES.resolve(name) for name in split_lists(options["defense"])]
@@ -97,7 +97,7 @@ def cells_from(options: dict[str, Any], device: str) -> list[CellSettings]:
     common |= _weights(options.get("weights")) | {"device": device, "seeds": tuple(numbers(options["seed"], "seed"))}
     grid = {
         "dataset": [_known_dataset(name) for name in split_lists(options["dataset"])],
-        "model": split_lists(options["model"]),
+        "model": split_lists(options["model"]) or [None],  # None: each dataset's own default
         "defense": [(name, defense_args[name]) for name in defenses],
         "attack": [(name, attack_args[name]) for name in attacks],
         "batch_size": numbers(options["batch_size"], "batch-size"),

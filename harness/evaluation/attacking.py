@@ -11,6 +11,7 @@ from torch import Tensor
 
 from harness import SCHEMA_VERSION
 from harness.attacks import Reconstruction, run_attack, run_reference
+from harness.evaluation.measure import strict_rule
 from harness.evaluation.observe import Scene
 from harness.evaluation.recorder import Recorder
 from harness.experiment import CellSettings
@@ -54,7 +55,8 @@ def attack_scene(
             seen.add(key)
             return _unpack(key, stored)
     rows = scene.observation.rows
-    recorder = Recorder(scene.truth.images.reshape(rows, -1, *scene.dataset.image_shape), attack.restarts)
+    truth = scene.truth.images.reshape(rows, -1, *scene.dataset.image_shape)
+    recorder = Recorder(truth, attack.restarts, strict_rule(scene.dataset))
     title = f"{settings.attack} vs {settings.defense} at {settings.tap} on {settings.dataset}"
     if settings.noise_scale != 1:
         title += f", noise x{settings.noise_scale:g}"

@@ -6,11 +6,11 @@ The recorder holds the truth; the attack only calls it and gets nothing back.
 import torch
 from torch import Tensor
 
-from harness.scoring import match
+from harness.evaluation.measure import Strict
+from harness.scoring import image_strict, match
 
 SNAPSHOT_ITERATIONS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000)
 SNAPSHOT_IMAGES = 8
-STRICT_RMSE = 0.1
 
 
 class Recorder:
@@ -19,10 +19,11 @@ class Recorder:
     Args:
         truth: (R, n, C, H, W), row for row what the observation hides.
         restarts: starts per row.
+        strict: the dataset's strict success rule.
     """
 
-    def __init__(self, truth: Tensor, restarts: int) -> None:
-        self._truth = truth
+    def __init__(self, truth: Tensor, restarts: int, strict: Strict = image_strict) -> None:
+        self._truth, self._strict = truth, strict
         rows, examples = truth.shape[:2]
         self._first = torch.zeros(rows, restarts, examples, dtype=torch.long)
         self._shown = max(1, SNAPSHOT_IMAGES // examples)
@@ -33,13 +34,18 @@ class Recorder:
         waiting = (self._first[victims, restarts] == 0).any(1)
         if waiting.any():
             rows, starts = victims[waiting], restarts[waiting]
-            reached = _strict(self._truth[rows], images[waiting])
+            reached = self._reached(self._truth[rows], images[waiting])
             earlier = self._first[rows, starts]
             self._first[rows, starts] = torch.where((earlier == 0) & reached, iteration, earlier)
         if iteration in SNAPSHOT_ITERATIONS:
             stage = self._snapshots.setdefault(iteration, {})
             for place in (victims < self._shown).nonzero()[:, 0].tolist():
                 stage[int(victims[place]), int(restarts[place])] = images[place].clone()
+
+    def _reached(self, truth: Tensor, images: Tensor) -> Tensor:
+        """Whether each true image (A, n) is reconstructed within the strict rule, after matching."""
+        matched = images[torch.arange(len(images))[:, None], match(truth, images)]
+        return self._strict(truth, matched)
 
     def tau(self, restart: Tensor, cap: int) -> Tensor:
         """First strict iteration (R, n) of each image for the kept starts (R,); ``cap`` where there was none."""
@@ -53,10 +59,3 @@ class Recorder:
             iteration: torch.stack([stage.get((row, int(restart[row])), final[row]) for row in range(rows)])
             for iteration, stage in sorted(self._snapshots.items())
         }
-
-
-def _strict(truth: Tensor, images: Tensor) -> Tensor:
-    """Whether each true image (A, n) is reconstructed within the strict rule, after matching."""
-    order = match(truth, images)
-    matched = images[torch.arange(len(images))[:, None], order]
-    return (matched.clamp(0, 1) - truth).square().flatten(2).mean(2).sqrt() <= STRICT_RMSE

@@ -21,6 +21,9 @@ from harness.results import (
 )
 from harness.scoring import Rate, Summary, Verdict
 
+# What a victim's own record holds, where it can be had.
+IMAGE_METRICS = ("rmse", "rmse_raw", "psnr", "ssim", "lpips", "continuous_rmse", "categorical_accuracy")
+
 
 def cell_result(
     scored: Scored, key: str, control: str | None, controls: Sequence[ControlCheck], verdict: Verdict
@@ -108,7 +111,7 @@ def victim_records(scored: Scored, key: str, control: str | None) -> list[Victim
     settings, scores, truth = scored.settings, scored.scores, scored.scene.truth
     outcomes = scores.outcomes()
     images = truth.labels.shape[1]
-    pixel_metrics = [name for name in ("rmse", "rmse_raw", "psnr", "ssim", "lpips") if name in scores.metrics]
+    own_metrics = [name for name in IMAGE_METRICS if name in scores.metrics]
     records = []
     for row, (seed, victim) in enumerate(
         (seed, number) for seed in settings.seeds for number in range(settings.victims)
@@ -125,7 +128,7 @@ def victim_records(scored: Scored, key: str, control: str | None) -> list[Victim
                     lineup_size=int(scores.lineup.sizes[row, image]), tau=float(scores.metrics["tau"][place]),
                     steps_taken=float(scores.steps[row]), gradient_evaluations=float(scores.evaluations[row]),
                     loss=float(scores.losses[row]), initial_loss=float(scores.first_losses[row]),
-                    **{name: float(scores.metrics[name][place]) for name in pixel_metrics},
+                    **{name: float(scores.metrics[name][place]) for name in own_metrics},
                 )
             )  # fmt: skip
     return records

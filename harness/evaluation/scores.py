@@ -9,20 +9,10 @@ from torch import Tensor
 
 from harness.attacks.stopping import REASONS
 from harness.evaluation.attacking import AttackRecord
+from harness.evaluation.measure import measure
 from harness.evaluation.observe import Scene
 from harness.experiment import CellSettings
-from harness.scoring import (
-    LineupResult,
-    LpipsScorer,
-    Rate,
-    image_metrics,
-    label_summary,
-    lineup_test,
-    match,
-    ssim_unavailable,
-    success_table,
-    swap_control,
-)
+from harness.scoring import LineupResult, LpipsScorer, Rate, label_summary, lineup_test, match, swap_control
 
 LPIPS_UNASKED = "not computed for controls"
 
@@ -88,31 +78,21 @@ def score(
     order = match(truth.images, images)
     rows = torch.arange(victims)[:, None]
     true_flat, made_flat = truth.images.flatten(0, 1), images[rows, order].flatten(0, 1)
-    metrics = image_metrics(true_flat, made_flat)
-    success = success_table(metrics)
-    missing: dict[str, str] = {}
-    reason = ssim_unavailable(*scene.dataset.image_shape[1:])
-    if reason:
-        missing["ssim"] = reason
-        del metrics["ssim"]
-    if isinstance(lpips, str):
-        missing["lpips"] = lpips
-    else:
-        metrics["lpips"] = lpips.score(true_flat, made_flat)
+    measured = measure(scene.dataset, true_flat, made_flat, lpips)
     seed = settings.seeds[0]
     truth_of = (truth.indices, scene.dataset.images, scene.dataset.labels, seed)
     lineup = lineup_test(images, *truth_of)
     if must_not_leak and lineup.p_value is not None and lineup.p_value <= _SUSPICIOUS:
         lineup = lineup_test(images, *truth_of, permutations=_MANY_PERMUTATIONS)
     per_victim = _per_victim(record, victims)
-    metrics |= {
+    metrics = measured.metrics | {
         "tau": record.tau.reshape(-1).double().numpy(),
         "gradient_evaluations": per_victim["evaluations"],
         "steps_taken": per_victim["steps"],
     }
     summary = label_summary(labels, truth.labels, scene.dataset.labels, seed)
     return Scores(
-        metrics, missing, success, lineup, swap_control(images, *truth_of),
+        metrics, measured.missing, measured.success, lineup, swap_control(images, *truth_of),
         {"accuracy": summary.accuracy, "chance": summary.chance, "p_value": summary.p_value},
         labels[rows, order].flatten().numpy(), per_victim["reasons"], per_victim["steps"], per_victim["evaluations"],
         per_victim["losses"], per_victim["first_losses"], order, victims,

@@ -11,6 +11,7 @@ class VictimRecord(Record):
     ``cell`` is the cell's key. ``victim`` numbers the attacked clients of a seed and ``image`` the images of a
     client's batch; ``dataset_index`` is the image's place in the split. ``tau`` is the first outer iteration that
     meets the strict rule, or the cap; ``lineup_rank`` counts from 1 and may lie between ranks where distances tie.
+    Table rows have ``continuous_rmse`` (in standard deviations of the columns) and ``categorical_accuracy``.
     """
 
     cell: str
@@ -31,6 +32,8 @@ class VictimRecord(Record):
     psnr: Number = None
     ssim: Number = None
     lpips: Number = None
+    continuous_rmse: Number = None
+    categorical_accuracy: Number = None
     lineup_rank: Number = None
     lineup_size: int | None = None
     tau: Number = None

@@ -8,7 +8,8 @@ from harness.scoring.lineup import LineupResult, lineup_test, swap_control
 from harness.scoring.lpips_metric import LpipsScorer
 from harness.scoring.matching import match, pairwise_mse
 from harness.scoring.metrics import image_metrics, ssim_unavailable
-from harness.scoring.success import Rate, Summary, clopper_pearson, success_table, upper_bound
+from harness.scoring.success import Rate, Summary, clopper_pearson, image_strict, success_table, upper_bound
+from harness.scoring.tables import TableScale, table_metrics, table_unavailable
 from harness.scoring.verdict import Control, Verdict, judge, negative_control_failed
 
 __all__ = [
@@ -18,9 +19,11 @@ __all__ = [
     "LpipsScorer",
     "Rate",
     "Summary",
+    "TableScale",
     "Verdict",
     "clopper_pearson",
     "image_metrics",
+    "image_strict",
     "judge",
     "label_accuracy",
     "label_summary",
@@ -31,5 +34,7 @@ __all__ = [
     "ssim_unavailable",
     "success_table",
     "swap_control",
+    "table_metrics",
+    "table_unavailable",
     "upper_bound",
 ]

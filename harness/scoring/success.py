@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
+from torch import Tensor
 
 STRICT_RMSE = 0.1
 SSIM_FLOOR = 0.9
@@ -22,6 +23,11 @@ def success_table(metrics: Mapping[str, NDArray[np.float64]]) -> dict[str, NDArr
     if not np.isnan(metrics["ssim"]).any():
         table["ssim"] = metrics["ssim"] >= SSIM_FLOOR
     return table
+
+
+def image_strict(truth: Tensor, reconstruction: Tensor) -> Tensor:
+    """The rule ``strict`` alone, on images (..., C, H, W): booleans (...)."""
+    return (reconstruction.clamp(0, 1) - truth).square().flatten(-3).mean(-1).sqrt() <= STRICT_RMSE
 
 
 def clopper_pearson(successes: int, n: int, confidence: float = 0.95) -> tuple[float, float]:

@@ -17,7 +17,8 @@ from harness.datasets.make_samples import SAMPLES, make_samples
 from harness.datasets.samples import BUNDLED
 from harness.errors import UsageError
 
-NAMES = ["cifar10", "cifar10-sample", "digits", "fashion-mnist", "lfw", "mnist", "mnist-sample"]
+NAMES = ["adult", "cancer", "cifar10", "cifar10-sample", "digits", "fashion-mnist", "lfw", "mnist", "mnist-sample"]
+BUNDLED_NAMES = ["cancer", "cifar10-sample", "digits", "mnist-sample"]
 
 
 @pytest.mark.parametrize(
@@ -56,7 +57,7 @@ def test_every_bundled_file_states_its_licence() -> None:
 def test_status_of_an_empty_root(tmp_path: Path) -> None:
     status = {entry.name: entry for entry in dataset_status(tmp_path)}
     assert list(status) == list(DATASETS) == NAMES
-    assert [name for name in NAMES if status[name].available] == ["cifar10-sample", "digits", "mnist-sample"]
+    assert [name for name in NAMES if status[name].available] == BUNDLED_NAMES
     assert status["mnist"].obtain == "harness data fetch mnist"
     assert all(entry.origin and entry.licence and entry.where for entry in status.values())
 

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.evaluation.recorder import STRICT_RMSE, Recorder
+from harness.evaluation.recorder import Recorder
+from harness.scoring.success import STRICT_RMSE
 
 CAP = 30
 
