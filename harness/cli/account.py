@@ -1,0 +1,187 @@
+"""``harness account``: what noise costs in privacy, by every accountant, each with its convention."""
+
+import json
+import math
+import sys
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from harness.cli.account_schedule import schedule_rounds
+from harness.cli.app import DONE, app
+from harness.cli.options import split_lists
+from harness.errors import UsageError
+from harness.privacy import GaussianRelease, compose, effective_sigma
+from harness.privacy.accountant import checked_delta
+from harness.privacy.answers import (
+    Row,
+    chosen_accountants,
+    delta_at,
+    rounds_lasting,
+    sigma_needed,
+    spent,
+    steps_lasting,
+)
+
+_WIDTH = 140
+_COLUMNS = ("accountant", "conversion", "epsilon", "delta", "delta_total", "sampler", "adjacency", "notes")
+
+
+@app.command("account")
+def account_command(
+    sigma: Annotated[float | None, typer.Option(help="Noise std over the clipping bound, on the sum.")] = None,
+    sampling_rate: Annotated[float | None, typer.Option(help="Share of the units in a step, in (0, 1].")] = None,
+    steps: Annotated[int | None, typer.Option(help="Noisy releases in all.")] = None,
+    delta: Annotated[float, typer.Option(help="In (0, 1).")] = 1e-5,
+    accountant: Annotated[
+        list[str] | None, typer.Option(help="base, advanced, zcdp, rdp, pld; comma-separated, or all.")
+    ] = None,
+    conversion: Annotated[str | None, typer.Option(help="Of rdp: mironov or improved; both by default.")] = None,
+    orders: Annotated[str | None, typer.Option(help="Of rdp: paper or dense.")] = None,
+    formula: Annotated[str | None, typer.Option(help="Of advanced: drv, kov or optimal.")] = None,
+    e0: Annotated[str | None, typer.Option(help="Of base and advanced: exact, or rounded as printed.")] = None,
+    sampler: Annotated[str | None, typer.Option(help="poisson, without-replacement or none.")] = None,
+    adjacency: Annotated[str | None, typer.Option(help="add/remove, or replace (twice the sensitivity).")] = None,
+    layers: Annotated[int, typer.Option(help="Tensors clipped each to the bound: sigma / sqrt(layers).")] = 1,
+    sigma_schedule: Annotated[
+        str | None, typer.Option(help="linear, staircase, exponential, cyclic, linear:sigma ..., or a file of sigmas.")
+    ] = None,
+    sigma_end: Annotated[float | None, typer.Option(help="End of a schedule on sigma (4.85).")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Rounds of the schedule (100).")] = None,
+    target_epsilon: Annotated[
+        float | None, typer.Option(help="How long it lasts; without --sigma, which sigma it takes.")
+    ] = None,
+    stop: Annotated[str, typer.Option(help="filter: last round within the target; paper: first beyond it.")] = "filter",
+    epsilon: Annotated[float | None, typer.Option(help="Fix epsilon and ask for delta.")] = None,
+    exact: Annotated[bool, typer.Option("--exact", help="No rounding of thousands of sigmas in rdp (slower).")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+) -> int:
+    """Say what noise costs in privacy: epsilon, delta, how long a budget lasts or how much noise it takes."""
+    checked_delta(delta)
+    _check_numbers(sigma, target_epsilon, epsilon)
+    releases = _Releases(sampling_rate, sampler, adjacency, layers)
+    accountants = chosen_accountants(split_lists(accountant or ["all"]), conversion, orders, formula, e0, exact)
+    if sigma_schedule is not None:
+        sigmas = schedule_rounds(sigma_schedule, sigma, sigma_end, rounds, steps)
+        events = [compose(releases.of(value, 1) for value in one) for one in sigmas]
+        if target_epsilon is not None:
+            rows = rounds_lasting(accountants, events, target_epsilon, delta, stop)
+        else:
+            rows = _cost(accountants, compose(events), delta, epsilon)
+        asked = f"schedule {sigma_schedule}: {len(sigmas)} rounds, {sum(map(len, sigmas))} steps"
+        asked += f", sigma {sigmas[0][0]:.4g} to {sigmas[-1][-1]:.4g}"
+    else:
+        _refuse_schedule_options(sigma_end, rounds)
+        asked = "" if sigma is None else f"sigma {sigma:g}"
+        asked += "" if steps is None else f"{', ' if asked else ''}{steps} steps"
+        rows = _constant(accountants, releases, sigma, steps, target_epsilon, epsilon, delta, stop)
+    settings = {"asked": asked, "target_epsilon": target_epsilon, **releases.settings()}
+    _show(settings, rows, as_json)
+    return DONE
+
+
+class _Releases:
+    """The sampling behind every step, and what one costs at a configured sigma."""
+
+    def __init__(self, rate: float | None, sampler: str | None, adjacency: str | None, layers: int) -> None:
+        if rate is None and sampler == "poisson":
+            raise UsageError("a sampler needs a rate; add --sampling-rate 0.01")
+        self.rate = 1.0 if rate is None else rate
+        self.sampler: Any = sampler or ("none" if rate is None else "poisson")
+        self.adjacency: Any = adjacency or ("replace" if self.sampler == "without-replacement" else "add/remove")
+        self.layers = layers
+        self.of(1.0, 1)  # tells of a mistake before anything is computed
+
+    def of(self, sigma: float, steps: int) -> GaussianRelease:
+        """So many steps at a configured sigma."""
+        effective = effective_sigma(sigma, self.layers, self.adjacency)
+        return GaussianRelease(effective, self.rate, self.sampler, self.adjacency, steps)
+
+    def settings(self) -> dict[str, Any]:
+        """What was assumed, and by how much it scales a configured sigma."""
+        return {
+            "sampling_rate": self.rate, "sampler": self.sampler, "adjacency": self.adjacency, "layers": self.layers,
+            "effective_sigma_per_sigma": self.of(1.0, 1).sigma,
+        }  # fmt: skip
+
+
+def _check_numbers(sigma: float | None, target: float | None, epsilon: float | None) -> None:
+    if sigma is not None and not (math.isfinite(sigma) and sigma > 0):
+        raise UsageError(f"--sigma must be above 0, got {sigma:g}; without noise no epsilon holds")
+    if target is not None and epsilon is not None:
+        raise UsageError("both --target-epsilon and --epsilon were given; choose one")
+    if epsilon is not None and not (math.isfinite(epsilon) and epsilon >= 0):
+        raise UsageError(f"--epsilon must be at least 0, got {epsilon:g}")
+
+
+def _refuse_schedule_options(sigma_end: float | None, rounds: int | None) -> None:
+    for name, value in (("--sigma-end", sigma_end), ("--rounds", rounds)):
+        if value is not None:
+            raise UsageError(f"{name} belongs to a schedule; add --sigma-schedule linear, or use --steps")
+
+
+def _cost(accountants: list, event: Any, delta: float, epsilon: float | None) -> list[Row]:
+    return spent(accountants, event, delta) if epsilon is None else delta_at(accountants, event, epsilon)
+
+
+def _constant(
+    accountants: list, releases: _Releases, sigma: float | None, steps: int | None, target: float | None,
+    epsilon: float | None, delta: float, stop: str,
+) -> list[Row]:  # fmt: skip
+    """The answers for equal steps."""
+    if sigma is None and target is None:
+        raise UsageError("no noise named; add --sigma 6, --sigma-schedule linear, or --target-epsilon 1 to find it")
+    if sigma is not None and target is not None:
+        if steps is not None:
+            raise UsageError("--sigma, --steps and --target-epsilon were all given; leave one out to be told it")
+        return steps_lasting(accountants, lambda count: releases.of(sigma, count), target, delta, stop)
+    if steps is None:
+        raise UsageError("no number of steps; add --steps 10000")
+    if target is not None:
+        return sigma_needed(accountants, lambda value: releases.of(value, steps), target, delta)
+    return _cost(accountants, releases.of(sigma, steps), delta, epsilon)
+
+
+def _show(settings: dict[str, Any], rows: list[Row], as_json: bool) -> None:
+    if as_json:
+        sys.stdout.write(json.dumps({"settings": settings, "rows": rows}, indent=1) + "\n")
+        return
+    console = Console(width=max(Console().width, _WIDTH))
+    console.print(Text(_headline(settings)))
+    extra = [name for name in ("sigma", "steps", "rounds") if any(name in row for row in rows)]
+    table = Table()
+    for name in (*_COLUMNS[:2], *extra, *_COLUMNS[2:]):
+        table.add_column(name.replace("_", " "), overflow="fold")
+    for row in rows:
+        cells = [_cell(row, name) for name in (*_COLUMNS[:2], *extra, *_COLUMNS[2:])]
+        table.add_row(*map(Text, cells), style="dim" if row.get("nominal") else "")
+    console.print(table)
+    console.print(Text("nominal: no theorem covers the number as stated. Never compare rows of different conversions."))
+
+
+def _headline(settings: dict[str, Any]) -> str:
+    parts = [settings["asked"], f"sampling {settings['sampler']} at rate {settings['sampling_rate']:g}"]
+    parts.append(f"{settings['adjacency']} adjacency")
+    scale = settings["effective_sigma_per_sigma"]
+    if scale != 1:
+        parts.append(f"{settings['layers']} clipped layers: effective sigma = {scale:.4g} x sigma")
+    if settings["target_epsilon"] is not None:
+        parts.append(f"target epsilon {settings['target_epsilon']:g}")
+    return "; ".join(part for part in parts if part)
+
+
+def _cell(row: Row, name: str) -> str:
+    value = row.get(name)
+    if name == "conversion" and row.get("orders"):
+        return f"{value}, {row['orders']} orders"
+    if name == "notes":
+        notes = [note for note in row.get(name, ()) if not note.endswith(" orders")]  # the conversion names them
+        return "; ".join(filter(None, [row.get("reason"), *notes]))
+    if name == "rounds" and row.get("exceeded") is False:
+        return f">={value}"
+    if isinstance(value, float):
+        return f"{value:.3g}" if name.startswith("delta") else f"{value:.4f}"
+    return "-" if value is None else str(value)
