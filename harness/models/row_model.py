@@ -12,6 +12,7 @@ from harness.errors import UsageError
 from harness.layout import Layout
 from harness.models.networks import ImageShape, build_module
 from harness.models.row_operators import with_row_operators
+from harness.models.row_sequence import row_sequence
 from harness.randomness import derive_seed
 
 
@@ -26,6 +27,7 @@ class RowModel:
         self.name, self.image_shape, self.classes = name, image_shape, classes
         self.plain_module = build_module(name, image_shape, classes, seed=0)
         self.layout = Layout.of(self.plain_module)
+        self._sequence = row_sequence(self.plain_module)
         self._rowwise = with_row_operators(self.plain_module)
         if self._rowwise_names() != self.layout.names:
             raise UsageError(f"model {name!r} shares parameters between layers; give every layer its own")
@@ -69,28 +71,31 @@ class RowModel:
         self._rowwise = with_row_operators(self.plain_module)
         return self.layout.flatten(dict(self.plain_module.named_parameters())).detach()
 
-    def logits(self, weights: Tensor, images: Tensor) -> Tensor:
-        """Logits (R, B, K) of images (R, B, C, H, W) under weights (R, P)."""
+    def logits(self, weights: Tensor, images: Tensor, gradient_once: bool = False) -> Tensor:
+        """Logits (R, B, K) of images (R, B, C, H, W) under weights (R, P); ``gradient_once`` is of RowSequence."""
+        if self._sequence is not None:
+            return self._sequence(self.layout.split(weights), images, gradient_once)
 
         def one_row(flat: Tensor, batch: Tensor) -> Tensor:
             return functional_call(self._rowwise, self.layout.split(flat), (batch,))
 
         return vmap(one_row)(weights, images)
 
-    def loss(self, weights: Tensor, images: Tensor, targets: Tensor) -> Tensor:
+    def loss(self, weights: Tensor, images: Tensor, targets: Tensor, gradient_once: bool = False) -> Tensor:
         """Mean cross-entropy (R,) over each row's batch; targets are labels (R, B) or probabilities (R, B, K)."""
-        scores = self.logits(weights, images).log_softmax(-1)
+        scores = self.logits(weights, images, gradient_once).log_softmax(-1)
         if targets.dim() == 2:
             return -scores.gather(-1, targets[..., None]).squeeze(-1).mean(-1)
         return -(scores * targets).sum(-1).mean(-1)
 
     def gradient(self, weights: Tensor, images: Tensor, targets: Tensor, create_graph: bool = False) -> Tensor:
         """Gradients (R, P) of :meth:`loss` with respect to the weights."""
-        if not weights.requires_grad:
+        own_leaf = not weights.requires_grad
+        if own_leaf:
             weights = weights.detach().requires_grad_(True)
         with torch.enable_grad():
             # Rows have separate weights, so the gradient of the sum holds each row's own gradient.
-            total = self.loss(weights, images, targets).sum()
+            total = self.loss(weights, images, targets, gradient_once=own_leaf and create_graph).sum()
             (gradient,) = torch.autograd.grad(total, weights, create_graph=create_graph)
         return gradient
 

@@ -65,6 +65,53 @@ class _Images(torch.autograd.Function):
         return _Images.apply(patches.movedim(in_dims[0], 0), *geometry), 0
 
 
+def patches_of(images: Tensor, convolution: nn.Conv2d) -> Tensor:
+    """Patches (..., C*k*k, L) that a convolution sees of images (..., C, H, W)."""
+    return _Patches.apply(images, convolution.kernel_size, convolution.padding, convolution.stride)
+
+
+class MatrixProduct(torch.autograd.Function):
+    """Batched product (R, O, L) of matrices (R, O, F) and (R, F, L).
+
+    Autograd's own derivative of a product comes out transposed, and every later use then pays for a copy. With
+    ``left_once`` the derivative by the left matrix is taken in one pass that creates a graph and never again: attacks
+    differentiate the weights' gradient by the images only, and a third of the products would serve nobody.
+    """
+
+    @staticmethod
+    def forward(ctx: Context, left: Tensor, right: Tensor, left_once: bool) -> Tensor:
+        ctx.save_for_backward(left, right)
+        ctx.left_once = left_once
+        return left @ right
+
+    @staticmethod
+    def backward(ctx: Context, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        left, right = ctx.saved_tensors
+        for_left = for_right = None
+        if ctx.needs_input_grad[0] and (torch.is_grad_enabled() or not ctx.left_once):
+            for_left = _LeftGradient.apply(gradient, right)
+        if ctx.needs_input_grad[1]:
+            transposed = left.detach().mT if ctx.left_once else left.mT
+            for_right = MatrixProduct.apply(transposed, gradient, ctx.left_once)
+        return for_left, for_right, None
+
+
+class _LeftGradient(torch.autograd.Function):
+    """Batched product (R, O, F) of gradients (R, O, L) and transposed matrices (R, F, L)."""
+
+    @staticmethod
+    def forward(ctx: Context, gradient: Tensor, right: Tensor) -> Tensor:
+        ctx.save_for_backward(gradient, right)
+        return gradient @ right.mT
+
+    @staticmethod
+    def backward(ctx: Context, outer: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        gradient, right = ctx.saved_tensors
+        for_gradient = MatrixProduct.apply(outer, right, False) if ctx.needs_input_grad[0] else None
+        for_right = MatrixProduct.apply(outer.mT, gradient, False) if ctx.needs_input_grad[1] else None
+        return for_gradient, for_right
+
+
 class PatchConv2d(nn.Module):
     """A zero-padded 2-D convolution as patch extraction followed by a matrix product.
 
@@ -108,8 +155,27 @@ class _Sigmoid(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Context, gradient: Tensor) -> Tensor:
-        (output,) = ctx.saved_tensors
-        return gradient * (output - output * output)
+        return _SigmoidGradient.apply(gradient, *ctx.saved_tensors)
+
+
+class _SigmoidGradient(torch.autograd.Function):
+    """``gradient`` times the slope of the logistic function whose value is ``output``."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(gradient: Tensor, output: Tensor) -> Tensor:
+        return gradient * torch.addcmul(output, output, output, value=-1)
+
+    @staticmethod
+    def setup_context(ctx: Context, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Context, outer: Tensor) -> tuple[Tensor, Tensor]:
+        gradient, output = ctx.saved_tensors
+        by_output = outer * gradient
+        return _SigmoidGradient.apply(outer, output), torch.addcmul(by_output, by_output, output, value=-2)
 
 
 class RowSigmoid(nn.Module):
@@ -119,7 +185,8 @@ class RowSigmoid(nn.Module):
         return _Sigmoid.apply(values)
 
 
-def _is_plain(layer: nn.Conv2d) -> bool:
+def is_plain_convolution(layer: nn.Conv2d) -> bool:
+    """Whether a convolution is nothing but zero-padded patches times a matrix."""
     return (
         layer.groups == 1
         and layer.dilation == (1, 1)
@@ -133,7 +200,7 @@ def with_row_operators(module: nn.Module) -> nn.Module:
     clone = copy.deepcopy(module)
     for parent in list(clone.modules()):
         for name, layer in list(parent.named_children()):
-            if type(layer) is nn.Conv2d and _is_plain(layer):
+            if type(layer) is nn.Conv2d and is_plain_convolution(layer):
                 setattr(parent, name, PatchConv2d(layer))
             elif type(layer) is nn.Sigmoid:
                 setattr(parent, name, RowSigmoid())

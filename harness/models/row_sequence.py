@@ -1,0 +1,111 @@
+"""Feed-forward networks evaluated for rows with separate weights directly, without the cost of ``vmap``.
+
+Every layer with weights is the same product: columns (R, B, F, L) of its input times kernels (R, O, F). A linear layer
+has one column per example (L = 1), a convolution one per output place.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from harness.models.row_operators import MatrixProduct, RowSigmoid, is_plain_convolution, patches_of
+
+Named = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Product:
+    """A layer with weights: how its input becomes columns, and how the product becomes its output."""
+
+    name: str
+    has_bias: bool
+    columns: Callable[[Tensor], Tensor]
+    output: Callable[[Tensor, Tensor], Tensor]
+
+    def kernels(self, named: Named) -> Tensor:
+        """Kernels (R, O, F)."""
+        return named[f"{self.name}weight"].flatten(2)
+
+    def __call__(self, named: Named, values: Tensor, gradient_once: bool) -> Tensor:
+        columns = self.columns(values)
+        rows, examples = columns.shape[:2]
+        kernels = self.kernels(named)
+        if examples > 1:
+            kernels = kernels[:, None].expand(-1, examples, -1, -1).flatten(0, 1)
+        product = MatrixProduct.apply(kernels, columns.flatten(0, 1), gradient_once).unflatten(0, (rows, examples))
+        if self.has_bias:
+            product = product + named[f"{self.name}bias"][:, None, :, None]
+        return self.output(product, values)
+
+
+def _linear(name: str, layer: nn.Linear) -> Product:
+    def columns(values: Tensor) -> Tensor:
+        return values[..., None]
+
+    def output(product: Tensor, values: Tensor) -> Tensor:
+        return product[..., 0]
+
+    return Product(name, layer.bias is not None, columns, output)
+
+
+def _convolution(name: str, layer: nn.Conv2d) -> Product:
+    def columns(values: Tensor) -> Tensor:
+        return patches_of(values, layer)
+
+    def output(product: Tensor, values: Tensor) -> Tensor:
+        rows, places = (
+            (size + 2 * pad - kernel) // stride + 1
+            for size, pad, kernel, stride in zip(
+                values.shape[-2:], layer.padding, layer.kernel_size, layer.stride, strict=True
+            )
+        )
+        return product.unflatten(-1, (rows, places))
+
+    return Product(name, layer.bias is not None, columns, output)
+
+
+class RowSequence:
+    """The stages of a feed-forward network, in order: products, and layers without weights."""
+
+    def __init__(self, stages: list[Product | nn.Module]) -> None:
+        self.stages = stages
+
+    def __call__(self, named: Named, images: Tensor, gradient_once: bool = False) -> Tensor:
+        """Logits (R, B, K) of images (R, B, C, H, W) under named parameters (R, ...).
+
+        ``gradient_once``: see :class:`~harness.models.row_operators.MatrixProduct`; for weights that are a leaf whose
+        gradient is taken once, with a graph.
+        """
+        values = images
+        for stage in self.stages:
+            if isinstance(stage, Product):
+                values = stage(named, values, gradient_once)
+            else:
+                values = stage(values.flatten(0, 1)).unflatten(0, values.shape[:2])
+        return values
+
+
+def row_sequence(module: nn.Module) -> RowSequence | None:
+    """The sequence a module is, or None where it is not a plain chain of layers known here."""
+    stages: list[Product | nn.Module] = []
+    return RowSequence(stages) if _collect(module, "", stages) else None
+
+
+def _collect(module: nn.Module, prefix: str, stages: list[Product | nn.Module]) -> bool:
+    if type(module) is nn.Sequential:
+        return all(_collect(child, f"{prefix}{name}.", stages) for name, child in module.named_children())
+    if type(module) is nn.Linear:
+        stages.append(_linear(prefix, module))
+    elif type(module) is nn.Conv2d and is_plain_convolution(module):
+        stages.append(_convolution(prefix, module))
+    elif type(module) is nn.Sigmoid:
+        stages.append(RowSigmoid())
+    elif type(module) in _WEIGHTLESS:
+        stages.append(module)
+    else:
+        return False
+    return True
+
+
+_WEIGHTLESS = (nn.Flatten, nn.ReLU, nn.Tanh, nn.MaxPool2d, nn.AvgPool2d, nn.LeakyReLU, nn.ELU, nn.Identity)

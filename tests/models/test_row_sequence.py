@@ -1,0 +1,75 @@
+"""A chain of known layers computes without ``vmap`` what it computes with it, up to the second derivative."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from harness.models import RowModel, row_model
+from harness.models.row_sequence import row_sequence
+
+SHAPE, CLASSES, ROWS = (2, 9, 8), 3, 3
+
+
+def chain(*layers: nn.Module) -> nn.Module:
+    torch.manual_seed(0)
+    features = nn.Sequential(*layers, nn.Flatten())(torch.zeros(1, *SHAPE)).shape[1]
+    return nn.Sequential(nn.Sequential(*layers), nn.Flatten(), nn.Linear(features, CLASSES))
+
+
+CHAINS = {
+    "linear": lambda: chain(nn.Flatten(), nn.Linear(144, 5, bias=False), nn.Tanh()),
+    "convolution": lambda: chain(nn.Conv2d(2, 4, 5, stride=2, padding=2), nn.Sigmoid()),
+    "pooling": lambda: chain(nn.Conv2d(2, 4, 3, bias=False), nn.ReLU(), nn.MaxPool2d(2)),
+    "uneven": lambda: chain(nn.Conv2d(2, 3, (3, 2), stride=(1, 2), padding=(1, 0)), nn.Sigmoid()),
+}
+
+
+def both(name: str, monkeypatch: pytest.MonkeyPatch) -> tuple[RowModel, RowModel]:
+    """The same network, evaluated as a chain and by ``vmap``."""
+    monkeypatch.setattr(row_model, "build_module", lambda *_, **__: CHAINS[name]())
+    fast, plain = (RowModel(name, SHAPE, CLASSES).to(torch.device("cpu"), torch.float64) for _ in range(2))
+    assert fast._sequence is not None
+    plain._sequence = None
+    return fast, plain
+
+
+def results(model: RowModel, weights: Tensor, images: Tensor, labels: Tensor) -> list[Tensor]:
+    pixels, parameters = images.clone().requires_grad_(True), weights.clone().requires_grad_(True)
+    inner = model.gradient(weights, pixels, labels, create_graph=True)
+    through = model.gradient(parameters, pixels, labels, create_graph=True)
+    (by_pixels,) = torch.autograd.grad(inner.pow(3).sum(), pixels)
+    both_ways = torch.autograd.grad(through.pow(3).sum(), [pixels, parameters])
+    return [model.logits(weights, images), inner, model.gradient(weights, images, labels), by_pixels, *both_ways]
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+@pytest.mark.parametrize("name", CHAINS)
+def test_the_chain_is_the_network(name: str, batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    fast, plain = both(name, monkeypatch)
+    random = torch.Generator().manual_seed(1)
+    weights = torch.randn(ROWS, fast.layout.total, generator=random, dtype=torch.float64) / 4
+    images = torch.rand(ROWS, batch, *SHAPE, generator=random, dtype=torch.float64)
+    labels = torch.randint(CLASSES, (ROWS, batch), generator=random)
+    for left, right in zip(
+        results(fast, weights, images, labels), results(plain, weights, images, labels), strict=True
+    ):
+        assert right.abs().max() > 0
+        assert torch.allclose(left, right, rtol=1e-9, atol=1e-11)
+
+
+class Branching(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, values: Tensor) -> Tensor:
+        return values + self.layer(values)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [Branching(), nn.Conv2d(1, 1, 3, groups=1, dilation=2), nn.BatchNorm1d(4), nn.PReLU()],
+    ids=["own module", "dilated", "normalising", "weighted activation"],
+)
+def test_other_networks_are_left_to_vmap(layer: nn.Module) -> None:
+    assert row_sequence(nn.Sequential(nn.Flatten(), layer)) is None
