@@ -1,6 +1,6 @@
 """Attacks: one file each, joined to the registry by a decorator."""
 
-from harness.attacks import cpl, dlg, gradinversion, idlg, inverting_gradients  # noqa: F401  (imported to register)
+from harness.attacks import analytic, cpl, dlg, gradinversion, idlg, inverting_gradients  # noqa: F401  (imported to register)
 from harness.attacks.attack import ATTACKS, Attack, Dummy, validated_attack
 from harness.attacks.engine import Observer, Reconstruction, run_attack
 from harness.attacks.reference import run_reference

@@ -14,7 +14,7 @@ from harness.attacks.candidates import dummy_gradient
 from harness.attacks.inits import initial_images
 from harness.attacks.labels import infer_labels
 from harness.attacks.lbfgs import LBFGS
-from harness.attacks.objectives import RAW, SCALE_FREE, total_variation
+from harness.attacks.objectives import RAW, SCALE_FREE, observed_only, total_variation
 from harness.registry import Registry
 from harness.surfaces import Observation
 
@@ -41,6 +41,8 @@ class Attack:
         scale: ``raw`` compares them as they are; ``free`` ignores one unknown scale per clipping group; ``known_clip``
             clips the dummy's gradient as the defense is known to; ``auto`` is ``free`` where the observation is known
             to be clipped and ``raw`` elsewhere, so that clipping alone is never mistaken for protection.
+        masked: leave coordinates whose observed value is exactly zero out of the comparison; ``auto`` does so where the
+            defense is known to leave coordinates out, so that pruning alone is never mistaken for protection.
         init: scheme of :mod:`harness.attacks.inits`.
         label_rule: rule of :mod:`harness.attacks.labels`.
         restarts: independent starts per victim; the one with the smallest matching loss is kept.
@@ -53,6 +55,7 @@ class Attack:
 
     objective: Literal["l2", "cosine"] = "l2"
     scale: Literal["auto", "raw", "free", "known_clip"] = "auto"
+    masked: Literal["auto", "yes", "no"] = "auto"
     init: str = "gauss"
     label_rule: str = "auto"
     restarts: Count = 1
@@ -91,9 +94,15 @@ class Attack:
 
     def distance(self, observation: Observation, candidate: Tensor) -> Tensor:
         """Distance (R,) of candidate gradients (R, P) from the observed ones, by ``objective`` and ``scale``."""
+        if self.masks(observation):
+            candidate = observed_only(candidate, observation.target)
         free = self.scale == "free" or (self.scale == "auto" and observation.clipping is not None)
         matching = (SCALE_FREE if free else RAW)[self.objective]
         return matching(candidate, observation.target, observation.clipping_groups)
+
+    def masks(self, observation: Observation) -> bool:
+        """Whether observed zeros count as left out."""
+        return observation.sparse if self.masked == "auto" else self.masked == "yes"
 
     def penalty(self, observation: Observation, dummy: Dummy, victims: Tensor) -> Tensor | float:
         """What is added to the matching loss (R,); ``victims`` (R,) says which rows attack the same victim."""

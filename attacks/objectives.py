@@ -55,6 +55,15 @@ def cosine(candidate: Tensor, target: Tensor, groups: tuple[int, ...]) -> Tensor
     return (1 - inner / lengths.clamp_min(_TINY).sqrt()).mean(1)
 
 
+def observed_only(candidate: Tensor, target: Tensor) -> Tensor:
+    """Candidate gradients (R, P) with zeros wherever the target is exactly zero (spec: attacks, section 14).
+
+    A defense that leaves coordinates out puts zeros in their place, which say nothing about the true gradient. With
+    zeros in the candidate too they count neither in a distance nor in a scale or length, of any objective above.
+    """
+    return candidate.where(target != 0, 0.0)
+
+
 def total_variation(images: Tensor) -> Tensor:
     """Mean absolute difference of neighbouring pixels (R,), horizontal plus vertical, of images (R, n, C, H, W).
 

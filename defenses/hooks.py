@@ -134,6 +134,10 @@ class Defense:
         """The clipping an adversary at ``tap`` knows to have been applied, in gradient units; None without."""
         return None
 
+    def sparse_at(self, tap: str) -> bool:
+        """Whether an adversary at ``tap`` knows that coordinates were left out, with zeros in their place."""
+        return False
+
     def units(self) -> str:
         """One sentence naming what clipping and noise apply to, in which units and by which convention."""
         return "no clipping, no noise"

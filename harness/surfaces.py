@@ -69,7 +69,8 @@ class Observation:
     ``target`` (R, P) is the gradient to match: a gradient that was read, or an update divided by minus the learning
     rate (and by the number of local steps for ``avg``). For ``unroll`` it is that update over the whole run of local
     steps. Ground truth is never part of it; ``labels`` (R, n) is filled only when the adversary is declared to know
-    the labels (``--labels known``).
+    the labels (``--labels known``). ``sparse`` says that the defense is known to leave coordinates out of what was
+    read, with zeros in their place.
     """
 
     model: RowModel
@@ -82,6 +83,7 @@ class Observation:
     update_model: UpdateModel = "first"
     clipping: Clipping | None = None
     labels: Tensor | None = None
+    sparse: bool = False
 
     @property
     def rows(self) -> int:
@@ -111,7 +113,7 @@ class Observation:
                 digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
         facts = (
             self.model.name, self.model.image_shape, self.model.classes, self.examples, self.keys,
-            self.learning_rate, self.local_steps, self.update_model, self.clipping, self.labels is None,
+            self.learning_rate, self.local_steps, self.update_model, self.clipping, self.labels is None, self.sparse,
         )  # fmt: skip
         digest.update(repr(facts).encode())
         return digest.hexdigest()[:20]

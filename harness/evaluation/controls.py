@@ -45,9 +45,9 @@ def took_steps(cell: CellResult) -> bool:
 def judge_positive(name: str, cell: CellResult) -> Control:
     """A positive control holds when it leaks."""
     who = "undefended" if name == "positive" else "without noise"
-    if not took_steps(cell):
-        return Control(name, False, "no optimizer step was taken")
     held = cell.verdict == "leaks"
+    if not held and not took_steps(cell):
+        return Control(name, False, "no optimizer step was taken")
     return Control(name, held, f"the attack leaks {who}" if held else f"the attack does not leak even {who}")
 
 

@@ -109,7 +109,7 @@ class Stage:
             model, weights, read.to(weights.dtype) + 0.0, examples, tuple(keys), settings.learning_rate,
             settings.local_steps if update else 1, settings.update_model if update else "first",
             settings.build_defense().clipping_at(settings.tap, settings.learning_rate),
-            None if known is None else known.to(weights.device),
+            None if known is None else known.to(weights.device), settings.build_defense().sparse_at(settings.tap),
         )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from harness.errors import UsageError
     [
         ("cpll", {}, "unknown attack 'cpll'; did you mean 'cpl'?"),
         ("gradinversin", {}, "did you mean 'gradinversion'?"),
-        ("xyzzy", {}, "known: cpl, dlg, gradinversion, idlg, inverting_gradients"),
+        ("xyzzy", {}, "known: analytic, cpl, dlg, gradinversion, idlg, inverting_gradients"),
         ("cpl", {"restart": 2}, "attack 'cpl' has no setting 'restart'; did you mean 'restarts'?"),
         ("cpl", {"zzz": 2}, "has no setting 'zzz'; it has: objective"),
         ("cpl", {"langevin": 0.1}, "has no setting 'langevin'"),
@@ -31,6 +31,8 @@ from harness.errors import UsageError
         ("cpl", {"patience": -1}, "patience: "),
         ("cpl", {"objective": "l1"}, "objective: .*'l2' or 'cosine', got 'l1'"),
         ("cpl", {"scale": "none"}, "scale: "),
+        ("cpl", {"masked": "perhaps"}, "masked: .*'auto', 'yes' or 'no'"),
+        ("analytic", {"box": True}, "has no box; drop box"),
         ("cpl", {"box": "perhaps"}, "box: "),
         ("gradinv", {"rate": 0}, "rate: .*greater than 0"),
         ("gradinversion", {"rate": float("nan")}, "rate: "),

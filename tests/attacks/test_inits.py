@@ -78,3 +78,12 @@ def test_a_start_depends_on_its_own_key_only(scheme: str) -> None:
 def test_refused(scheme: str, channels: int, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         initial_images(scheme, KEYS, (1, channels, 8, 8))
+
+
+@pytest.mark.parametrize(("scheme", "share"), [("pattern-1/4", 4), ("pattern-1/16", 16), ("pattern-1/64", 64)])
+@pytest.mark.parametrize("features", [30, 105, 128])
+def test_the_pattern_of_a_table_row_repeats_a_share_of_its_features(scheme: str, share: int, features: int) -> None:
+    (rows,) = initial_images(scheme, KEYS[:1], (2, 1, 1, features))
+    length = -(-features // share)
+    expected = rows[..., :length].repeat(1, 1, 1, share)[..., :features]
+    assert torch.equal(rows, expected) and len(rows[0, 0, 0, :length].unique()) == length

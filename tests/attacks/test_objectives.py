@@ -4,9 +4,11 @@ import math
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
-from harness.attacks.objectives import RAW, SCALE_FREE, cosine, l2, l2_scale_free, total_variation
+from harness.attacks.objectives import RAW, SCALE_FREE, cosine, l2, l2_scale_free, observed_only, total_variation
 
 GROUPS = (3, 1, 5)
 
@@ -125,3 +127,48 @@ def test_total_variation_by_hand() -> None:
     assert total_variation(images).tolist() == pytest.approx([3.25, 0.0])
     batch = torch.stack([image, torch.zeros(2, 3)])[None, :, None]
     assert total_variation(batch).tolist() == pytest.approx([1.625])
+
+
+def test_a_table_row_has_no_total_variation() -> None:
+    rows = torch.rand(3, 2, 1, 1, 7, requires_grad=True)
+    assert torch.equal(total_variation(rows), torch.zeros(3))
+
+
+# The group (1,) is left out in some rows: then it has neither scale nor direction.
+OBJECTIVES = [*((RAW, name) for name in RAW), *((SCALE_FREE, name) for name in SCALE_FREE)]
+
+
+@pytest.mark.parametrize(("kind", "name"), OBJECTIVES)
+def test_a_mask_changes_nothing_where_nothing_is_zero(kind: dict, name: str) -> None:
+    candidate, target = gradients()
+    assert torch.equal(
+        kind[name](observed_only(candidate, target), target, GROUPS), kind[name](candidate, target, GROUPS)
+    )
+
+
+@given(st.lists(st.booleans(), min_size=sum(GROUPS), max_size=sum(GROUPS)), st.integers(0, 100))
+def test_a_masked_distance_is_that_of_the_observed_coordinates_alone(observed: list[bool], seed: int) -> None:
+    candidate, target = gradients(rows=1, seed=seed)
+    kept = torch.tensor(observed)
+    target = target * kept
+    masked = observed_only(candidate, target)
+    sizes = tuple(int(piece.sum()) for piece in kept.split(GROUPS))
+    left, right = candidate[:, kept], target[:, kept]
+    assert float(l2(masked, target)) == pytest.approx(l2_by_hand(left[0], right[0]))
+    present = tuple(size for size in sizes if size)
+    if present:
+        by_hand = scale_free_by_hand(left[0], right[0], present)
+        assert float(l2_scale_free(masked, target, GROUPS)) == pytest.approx(by_hand)
+        # A group of which nothing is observed is neither near nor far: its cosine counts as 0.
+        directions = cosine_by_hand(left[0], right[0], present) * len(present) + sizes.count(0)
+        assert float(cosine(masked, target, GROUPS)) == pytest.approx(directions / len(GROUPS))
+
+
+def test_what_is_left_out_has_no_gradient() -> None:
+    candidate, target = gradients()
+    target[:, 2:5] = 0.0
+    leaf = candidate.clone().requires_grad_(True)
+    for kind, name in OBJECTIVES:
+        (slope,) = torch.autograd.grad(kind[name](observed_only(leaf, target), target, GROUPS).sum(), leaf)
+        assert slope.isfinite().all() and torch.equal(slope[:, 2:5], torch.zeros_like(slope[:, 2:5]))
+        assert (slope[:, :2] != 0).any()

@@ -29,6 +29,7 @@ def both(name: str, settings: dict[str, Any], observation: Observation) -> tuple
         pytest.param("cpl", {"max_iterations": 1, "tv": 1e-3, "restarts": 2}, 1, {}, id="cpl-tv-restarts"),
         pytest.param("cpl", {"max_iterations": 1}, 2, {"clipping": Clipping(1.0, "layer", "example")}, id="scale-free"),
         pytest.param("idlg", {"max_iterations": 1}, 1, {"model": "mlp"}, id="idlg-mlp"),
+        pytest.param("cpl", {"max_iterations": 1, "masked": "yes"}, 1, {}, id="masked"),
         pytest.param("inverting_gradients", {"max_iterations": 8}, 1, {}, id="inverting-gradients"),
         pytest.param("gradinversion", {"max_iterations": 8, "warm_up": 3, "group": 0}, 1, {}, id="gradinversion"),
     ],

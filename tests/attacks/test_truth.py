@@ -20,6 +20,7 @@ ENGINES = [run_attack, run_reference]
 def test_an_observation_holds_these_facts_and_no_others() -> None:
     assert {field.name for field in fields(Observation)} == {
         "model", "weights", "target", "examples", "keys", "learning_rate", "local_steps", "update_model", "clipping",
+        "sparse",
         "labels",  # only when the adversary is declared to know them
     }  # fmt: skip
     assert Observation.__dataclass_params__.frozen

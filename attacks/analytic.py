@@ -1,0 +1,74 @@
+"""Analytic: a fully connected first layer gives its input away in closed form.
+
+One example x leaves the gradient e_r x in the weights of neuron r and e_r in its bias, so their quotient is x for every
+neuron with an error e_r. Source: Phong et al., "Privacy-Preserving Deep Learning via Additively Homomorphic Encryption"
+(IEEE TIFS 2018), section III; Geiping et al. (NeurIPS 2020), proposition 3.1. They take one neuron; here all neurons
+fit x by least squares, which is the same without a defense and does better under noise and pruning.
+"""
+
+import math
+
+from pydantic import model_validator
+from torch import Tensor, nn
+
+from harness.attacks.attack import ATTACKS, Attack, Dummy, validated_attack
+from harness.errors import UsageError
+from harness.surfaces import Observation
+
+
+@ATTACKS.register("analytic")
+@validated_attack
+class Analytic(Attack):
+    """Only the scale of the closed form is optimised: a clipping defense rescales weights and biases differently."""
+
+    @model_validator(mode="after")
+    def _has_no_box(self) -> "Analytic":
+        if self.box:
+            raise ValueError("analytic computes its images and has no box; drop box")
+        return self
+
+    def start(self, observation: Observation, keys: list[tuple[int | str, ...]]) -> Tensor:
+        """The logarithm of the scale (R, 1), 0.
+
+        Raises:
+            UsageError: more than one example is hidden, or the first layer is not linear with a bias.
+        """
+        if observation.examples > 1:
+            raise UsageError(
+                f"attack 'analytic' reads one example per observation, not {observation.examples}; "
+                "use --batch-size 1 and one local step, or another attack"
+            )
+        _first_linear(observation)
+        return observation.target.new_zeros(len(keys), 1)
+
+    def dummy(self, observation: Observation, position: Tensor, labels: Tensor | None) -> Dummy:
+        assert labels is not None
+        images = closed_form(observation, self.masks(observation)) * position.exp()
+        return Dummy(images.reshape(len(position), 1, *observation.model.image_shape), labels)
+
+
+def closed_form(observation: Observation, masked: bool) -> Tensor:
+    """The inputs x (R, F) that minimise sum_r (dW_r - db_r x)^2; 0 where the gradient says nothing.
+
+    Where ``masked``, weight gradients that are exactly zero are taken as left out and not as observed zeros.
+    """
+    weight, bias = (observation.model.layout.split(observation.target)[name] for name in _first_linear(observation))
+    errors = bias[:, :, None]
+    evidence = errors.square().where(weight != 0, 0.0) if masked else errors.square()
+    tiny = 1e-30
+    return (errors * weight).sum(1) / evidence.sum(1).clamp_min(tiny)
+
+
+def _first_linear(observation: Observation) -> tuple[str, str]:
+    """Parameter names of the first layer's weight and bias."""
+    model = observation.model
+    features = math.prod(model.image_shape)
+    owners = (item for item in model.plain_module.named_modules() if list(item[1].parameters(recurse=False)))
+    name, first = next(owners)
+    if not isinstance(first, nn.Linear) or first.bias is None or first.in_features != features:
+        raise UsageError(
+            f"attack 'analytic' needs a first layer that is linear with a bias, which model {model.name!r} lacks; "
+            "use --model mlp2 or another attack"
+        )
+    prefix = f"{name}." if name else ""
+    return f"{prefix}weight", f"{prefix}bias"
