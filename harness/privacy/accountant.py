@@ -90,8 +90,12 @@ class Accountant(ABC):
         """
         spent = ledger(event)
         checked_delta(delta)
-        value = math.inf if spent.unprotected else self._epsilon(spent, delta) if spent.releases else 0.0
-        notes = (spent.unprotected,) if spent.unprotected else self.notes(spent, delta)
+        if spent.unprotected:
+            value, notes = math.inf, (spent.unprotected,)
+        elif spent.releases:
+            value, notes = self._epsilon(spent, delta), self.notes(spent, delta)
+        else:
+            value, notes = 0.0, ()
         return Epsilon(
             self.name, value, delta, self.delta_total(spent, delta), self.conversion, spent.sampler, spent.adjacency,
             notes,

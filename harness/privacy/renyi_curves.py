@@ -1,7 +1,8 @@
 """Renyi divergences of Gaussian releases, as curves over orders, for many noise multipliers at once.
 
 dp-accounting has these for one sigma at a time and keeps its curve to itself; the Mironov conversion, schedules of
-thousands of sigmas and the minimum with the unsampled curve need the curve. The tests compare both.
+thousands of sigmas and the minimum with the unsampled curve need the curve. The tests compare both (at integer orders:
+at fractional ones dp-accounting 0.6 adds an alternating series without its signs, up to half too much).
 
 Sources: Mironov, Talwar, Zhang 2019 (Poisson sampling); Wang, Balle, Kasiviswanathan 2019, Theorem 9 (sampling
 without replacement). Spec: accounting, sections 5 and 7.
