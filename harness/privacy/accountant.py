@@ -71,7 +71,7 @@ class Accountant(ABC):
         """The convention behind the number, in a word or two."""
 
     @abstractmethod
-    def _epsilon(self, spent: Ledger, delta: float) -> float:
+    def epsilon_of(self, spent: Ledger, delta: float) -> float:
         """Epsilon of protected releases."""
 
     def notes(self, spent: Ledger, delta: float) -> tuple[str, ...]:
@@ -93,7 +93,7 @@ class Accountant(ABC):
         if spent.unprotected:
             value, notes = math.inf, (spent.unprotected,)
         elif spent.releases:
-            value, notes = self._epsilon(spent, delta), self.notes(spent, delta)
+            value, notes = self.epsilon_of(spent, delta), self.notes(spent, delta)
         else:
             value, notes = 0.0, ()
         return Epsilon(
@@ -131,7 +131,7 @@ class AdditiveAccountant(Accountant):
     def converted(self, total: Array, delta: float) -> float:
         """Epsilon of a summed cost (currency,)."""
 
-    def _epsilon(self, spent: Ledger, delta: float) -> float:
+    def epsilon_of(self, spent: Ledger, delta: float) -> float:
         counts = np.array([release.count for release in spent.releases], dtype=float)
         return self.converted(counts @ self.costs(spent.releases, delta), delta)
 

@@ -43,6 +43,10 @@ class PrivacyLoss(Accountant):
     def conversion(self) -> str:
         return "loss distribution"
 
+    @property
+    def _bound(self) -> Renyi:
+        return Renyi(orders="paper", grid=self.grid)  # few orders: it only has to be quick
+
     def notes(self, spent: Ledger, delta: float) -> tuple[str, ...]:
         notes = []
         if len(spent.releases) > self.grid:
@@ -53,11 +57,11 @@ class PrivacyLoss(Accountant):
 
     def _too_large(self, spent: Ledger, delta: float) -> bool:
         _refuse_without_replacement(spent)
-        return Renyi(grid=self.grid)._epsilon(spent, delta) > _LARGEST_EPSILON
+        return self._bound.epsilon_of(spent, delta) > _LARGEST_EPSILON
 
-    def _epsilon(self, spent: Ledger, delta: float) -> float:
+    def epsilon_of(self, spent: Ledger, delta: float) -> float:
         if self._too_large(spent, delta):
-            return Renyi(grid=self.grid)._epsilon(spent, delta)
+            return self._bound.epsilon_of(spent, delta)
         return max(0.0, float(_distribution(spent, self.grid, self.interval).get_epsilon_for_delta(delta)))
 
     def delta(self, event: Event, epsilon: float) -> float:
@@ -67,7 +71,7 @@ class PrivacyLoss(Accountant):
         if not spent.releases:
             return 0.0
         if self._too_large(spent, 1e-5):
-            return Renyi(grid=self.grid).delta(event, epsilon)
+            return self._bound.delta(event, epsilon)
         return float(_distribution(spent, self.grid, self.interval).get_delta_for_epsilon(epsilon))
 
 

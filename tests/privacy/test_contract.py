@@ -13,12 +13,12 @@ from harness.privacy.rdp import Renyi
 
 DELTA = 1e-5
 
-sigmas = st.floats(1.5, 8)
-rates = st.floats(0.005, 0.3)
-steps = st.integers(1, 300)
+sigmas = st.floats(2, 8)
+rates = st.floats(0.005, 0.1)
+steps = st.integers(1, 200)
 # The same test body runs for every subclass, so Hypothesis must keep no memory of it.
 examples = settings(
-    max_examples=12, deadline=None, derandomize=True, database=None,
+    max_examples=8, deadline=None, derandomize=True, database=None,
     suppress_health_check=[HealthCheck.differing_executors],
 )  # fmt: skip
 

@@ -1,0 +1,66 @@
+"""Statements: the paper's epsilon beside the valid one, or none."""
+
+import math
+
+import pytest
+
+from harness.errors import UsageError
+from harness.privacy import GaussianRelease, NonPrivate, compose, make_accountant, make_statement, valid_epsilon
+from harness.results import PrivacyStatement
+
+CLAIMED = GaussianRelease(6.0, 0.01, "poisson", count=10_000)
+ACTUAL = GaussianRelease(6 / math.sqrt(3), 0.01, "poisson", count=10_000)
+
+
+def test_a_valid_statement() -> None:
+    found = make_statement(
+        "server", "sample-DP local view", "each example is clipped", actual=ACTUAL, claimed=CLAIMED, unit="example"
+    )
+    assert found.claimed_epsilon == pytest.approx(0.823, abs=1e-3)
+    assert found.epsilon == make_accountant("pld").epsilon(ACTUAL, 1e-5).epsilon
+    assert found.claimed_epsilon < found.epsilon < 1.468  # three layers at once: 1.468 by the paper's conversion
+    assert (found.delta, found.conversion, found.sampler, found.adjacency) == (1e-5, "PLD", "poisson", "add/remove")
+
+
+def test_a_claim_without_a_guarantee() -> None:
+    found = make_statement("server", "none", "the noise follows the batch", claimed=CLAIMED, actual=ACTUAL)
+    assert found.claimed_epsilon == pytest.approx(0.823, abs=1e-3)
+    assert (found.epsilon, found.delta, found.guarantee) == (None, None, "none")
+
+
+def test_a_guarantee_of_nothing_is_none() -> None:
+    assert make_statement("server", "client-LDP", "nobody took part").guarantee == "none"
+
+
+def test_rows_fit_the_result_document() -> None:
+    found = make_statement("third party", "client-DP central", "noise on the sum", actual=ACTUAL, schedule="fixed")
+    row = PrivacyStatement(**found.row())
+    assert row.epsilon == found.epsilon
+    assert row.schedule == "fixed"
+
+
+def test_mistakes() -> None:
+    with pytest.raises(UsageError, match="choose none"):
+        make_statement("server", "client-dp", "typo", actual=ACTUAL)
+    with pytest.raises(UsageError, match="cannot cover"):
+        make_statement("server", "client-LDP", "no noise", actual=NonPrivate())
+
+
+@pytest.mark.parametrize(
+    ("event", "conversion"),
+    [
+        (ACTUAL, "PLD"),
+        (GaussianRelease(6.0, 0.01, "poisson", "replace"), "PLD"),
+        (GaussianRelease(6.0, 0.01, "without-replacement", "replace"), "RDP, improved"),
+        (compose(GaussianRelease(3 + step / 100, 0.01, "poisson") for step in range(100)), "RDP, improved"),
+    ],
+)
+def test_the_tightest_proven_accountant(event: GaussianRelease, conversion: str) -> None:
+    epsilon, name = valid_epsilon(event, 1e-5)
+    assert name == conversion
+    assert epsilon > 0
+
+
+def test_infinite_is_none() -> None:
+    assert valid_epsilon(NonPrivate()) == (None, "PLD")
+    assert make_statement("server", "none", "no noise", claimed=NonPrivate()).claimed_epsilon is None
