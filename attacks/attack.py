@@ -50,7 +50,8 @@ class Attack:
         tv: weight of total variation. box: project images onto [0, 1] after every step.
         loss_stop: stop below this loss, relative to max(1, squared norm of the target) for ``l2``.
         patience: after this many outer iterations give up a row whose best loss fell by less than ``patience_drop``
-            in the last ``patience_window`` of them; 0 never gives up.
+            in the last ``patience_window`` of them; 0 never gives up. A row whose loss is already below
+            ``patience_floor`` times its first one is nearly there, not hopeless.
     """
 
     objective: Literal["l2", "cosine"] = "l2"
@@ -66,6 +67,7 @@ class Attack:
     patience: Annotated[int, Field(ge=0)] = 30
     patience_window: Count = 10
     patience_drop: NonNegative = 0.1
+    patience_floor: NonNegative = 1e-5
 
     name: ClassVar[str] = "abstract"
 

@@ -35,16 +35,17 @@ class StopRules:
         best = self.history[-1][active]
         first, last = first_loss.cpu()[active], last_loss.cpu()[active]
         codes = torch.full((len(active),), CAP)
-        codes[self._hopeless(best, active)] = HOPELESS
+        codes[self._hopeless(best, first, active)] = HOPELESS
         codes[self._stalled(best, active) | (best <= self.stop_below[active])] = CONVERGED
         codes[~last.isfinite() | (last > _DIVERGENCE * first)] = DIVERGED
         return codes
 
-    def _hopeless(self, best: Tensor, active: Tensor) -> Tensor:
+    def _hopeless(self, best: Tensor, first: Tensor, active: Tensor) -> Tensor:
         attack = self.attack
         if not attack.patience or len(self.history) < attack.patience:
             return torch.zeros(len(active), dtype=torch.bool)
-        return best > (1 - attack.patience_drop) * self._ago(attack.patience_window, active)
+        slow = best > (1 - attack.patience_drop) * self._ago(attack.patience_window, active)
+        return slow & (best > attack.patience_floor * first)
 
     def _stalled(self, best: Tensor, active: Tensor) -> Tensor:
         # An attack without patience changes its step size on purpose; a standstill means nothing there.

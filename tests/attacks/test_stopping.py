@@ -32,6 +32,9 @@ def first_stop(losses: list[float], attack: Attack, stop_below: float = 0.0) -> 
         pytest.param([0.995**i for i in range(60)], {"patience": 0}, (0, CAP), id="no-patience"),
         pytest.param([0.995**i for i in range(60)], {"patience": 12, "patience_window": 2}, (12, HOPELESS), id="short"),
         pytest.param([0.995**i for i in range(60)], {"patience_drop": 0.04}, (0, CAP), id="content-with-little"),
+        # A row that is nearly there is slow at its end, not hopeless.
+        pytest.param([1.0] + [9e-6 * 0.995**i for i in range(60)], {}, (0, CAP), id="nearly-there"),
+        pytest.param([1.0] + [2e-5 * 0.995**i for i in range(60)], {}, (30, HOPELESS), id="not-nearly-there"),
         # A standstill over ten iterations ends before patience does.
         pytest.param([1.0] * 60, {}, (11, CONVERGED), id="standstill"),
         pytest.param([1.0] * 60, {"patience": 0}, (0, CAP), id="standstill-of-a-scheduled-rate"),
