@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from harness.attacks import Reconstruction, run_attack, run_reference
+from harness.evaluation.measure import measure
 from harness.evaluation.observe import Scene, Stage
 from harness.experiment import CellSettings, cell_settings
-from harness.scoring import Rate, image_metrics, success_table
+from harness.scoring import Rate
 
 GROWTH = (1, 4, 16, 64, 256)
 MANY, MANY_ITERATIONS = 1000, 5
@@ -92,14 +94,17 @@ def _lost_to_patience(scene: Scene, settings: CellSettings, chunk: int, patient:
         return 0
     stubborn = replace(attack, patience=attack.max_iterations)
     made = run_attack(stubborn, scene.observation.take(given_up), chunk)
-    truth = scene.truth.images[given_up].flatten(0, 1)
-    return int(success_table(image_metrics(truth, made.images.flatten(0, 1)))["strict"].sum())
+    return _successes(scene, scene.truth.images[given_up], made).successes
 
 
 def _strict(scene: Scene, made: Reconstruction) -> str:
-    truth = scene.truth.images[: len(made.images)].flatten(0, 1)
-    rate = Rate.of(success_table(image_metrics(truth, made.images.flatten(0, 1)))["strict"])
+    rate = _successes(scene, scene.truth.images[: len(made.images)], made)
     return f"{rate.successes}/{rate.n}"
+
+
+def _successes(scene: Scene, truth: Tensor, made: Reconstruction) -> Rate:
+    measured = measure(scene.dataset, truth.flatten(0, 1), made.images.flatten(0, 1), "not asked for")
+    return Rate.of(measured.success["strict"])
 
 
 def _peak_memory(device: str) -> int:

@@ -30,7 +30,8 @@ class TableScale:
     @classmethod
     def of(cls, columns: Columns, features: Tensor) -> "TableScale":
         """From all rows (N, 1, 1, F) of the table."""
-        deviations = exact_pixels(features).flatten(1)[:, : len(columns.continuous)].std(0, correction=0)
+        values = exact_pixels(features).flatten(1)[:, : len(columns.continuous)]
+        deviations = (values - values.mean(0)).square().mean(0).sqrt()
         return cls(columns, torch.where(deviations > 0, deviations, 1.0))
 
     def errors(self, truth: Tensor, reconstruction: Tensor) -> Tensor:

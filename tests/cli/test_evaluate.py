@@ -78,6 +78,11 @@ def test_defaults_are_a_complete_run(harness: Harness, asked: Asked) -> None:
     assert {(cell.victims, cell.batch_size, cell.seeds) for cell in asked} == {(64, 1, (0,))}
 
 
+def test_a_table_is_attacked_on_its_own_network(harness: Harness, asked: Asked) -> None:
+    assert harness("evaluate", "--defense", "none", "--dataset", "cancer,digits", "--surface", "2").code == 0
+    assert [(cell.dataset, cell.model) for cell in asked] == [("cancer", "mlp2"), ("digits", "lenet")]
+
+
 def test_lists_are_combined_and_repeats_are_dropped(harness: Harness, asked: Asked) -> None:
     line = "--defense none,fed_cdp --defense none --attack dlg,cpl --batch-size 1,2 --surface 2 --tap T0.post"
     assert harness("evaluate", *line.split()).code == 0

@@ -1,0 +1,98 @@
+"""Whole small runs on the table cancer: the same path as images, with errors and pictures of their own."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from harness.attacks import ATTACKS
+from harness.errors import UsageError
+from harness.evaluation import Run, evaluate
+from harness.experiment import CellSettings, cell_settings
+from harness.results import ResultDocument, RunFolder
+from harness.surfaces import SURFACES
+
+QUICK = {"analytic": {}, "inverting_gradients": {"max_iterations": 400}, "gradinversion": {"max_iterations": 3}}
+
+
+def cell(**values: Any) -> CellSettings:
+    return cell_settings(**{"dataset": "cancer", "victims": 8, "attack_args": {"max_iterations": 4}, **values})
+
+
+def play(cells: list[CellSettings], folder: Path, chunk: int = 64, pictures: bool = False) -> ResultDocument:
+    return evaluate(cells, Run(Path("no data root"), RunFolder(folder), chunk=chunk, pictures=pictures))
+
+
+def numbers(document: ResultDocument) -> list[dict[str, Any]]:
+    return [made.model_dump(exclude={"seconds"}) for made in document.cells]
+
+
+@pytest.mark.parametrize("attack", sorted(ATTACKS))
+def test_every_attack_reads_every_surface(attack: str, tmp_path: Path) -> None:
+    arguments = QUICK.get(attack, {"max_iterations": 4})
+    document = play([cell(attack=attack, attack_args=arguments, tap=tap) for tap in SURFACES.values()], tmp_path)
+    asked = [made for made in document.cells if made.role == "cell"]
+    assert [made.surface for made in asked] == [0, 1, 2] and {made.model for made in asked} == {"mlp2"}
+    assert document.valid and not any(made.not_applicable_reason for made in asked)
+    if attack != "gradinversion":  # three iterations of it only show that it runs
+        assert {made.verdict for made in asked} == {"leaks"}
+
+
+def test_what_a_table_cell_reports(tmp_path: Path) -> None:
+    (made,) = play([cell(attack="analytic", attack_args={})], tmp_path, pictures=True).cells
+    assert made.metrics["continuous_rmse"].mean == pytest.approx(0, abs=1e-4)
+    assert made.metrics["continuous_within"].mean == 1
+    for name, reason in (("ssim", "a table row is none"), ("lpips", "a table row is none"), ("psnr", "none"),
+                         ("categorical_accuracy", "no categorical columns")):  # fmt: skip
+        assert made.metrics[name].mean is None and reason in (made.metrics[name].reason or "")
+    assert set(made.asr) == {"strict"} and made.asr["strict"].rate == 1
+    assert made.metrics["tau"].mean == 1
+    records = [line for line in (tmp_path / "victims.jsonl").read_text().splitlines() if line]
+    assert len(records) == 8 and all('"continuous_rmse"' in line for line in records)
+    assert [path.suffix for path in (tmp_path / "pictures").iterdir()] == [".png"]
+
+
+def test_noise_protects_a_table_too(tmp_path: Path) -> None:
+    document = play([cell(defense="fed_cdp", attack="analytic", attack_args={"max_iterations": 3})], tmp_path)
+    (made,) = (made for made in document.cells if made.role == "cell")
+    held = {check.name: check.held for check in made.controls}
+    # The closed form needs no optimizer step to leak, so its positive controls hold all the same.
+    assert held["positive"] and held["positive_sigma0"] and held["swap"] and document.valid
+    assert made.verdict != "leaks" and made.asr["strict"].successes == 0
+
+
+@pytest.mark.parametrize("values", [{}, {"attack": "analytic"}, {"attack": "dlg"}, {"batch_size": 3}])
+def test_chunks_change_no_bit(values: dict[str, Any], tmp_path: Path) -> None:
+    whole, parts = (play([cell(**values, defense="fed_cdp", tap="T1.out")], tmp_path / str(n), n) for n in (64, 3))
+    assert numbers(whole) == numbers(parts)
+
+
+@pytest.mark.parametrize("model", ["lenet", "cnn"])
+def test_a_convolution_refuses_a_table(model: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="needs images, not table rows of 30 features; use --model mlp2"):
+        play([cell(model=model)], tmp_path)
+
+
+def test_the_networks_of_each_dataset() -> None:
+    assert cell_settings(dataset="cancer").model == "mlp2" and cell_settings().model == "lenet"
+    assert cell_settings(dataset="digits", model=None).model == "lenet"
+    assert cell_settings(dataset="cancer", model="mlp").model == "mlp"
+
+
+def test_the_oracle_agrees_with_the_iterative_attack(tmp_path: Path) -> None:
+    run = Run(Path("no data root"), RunFolder(tmp_path), pictures=False)
+    exact, matched = (
+        torch.from_numpy(run.folder.read_arrays(_made(run, cell(attack=name, attack_args=arguments)))["images"])
+        for name, arguments in (("analytic", {}), ("cpl", {"max_iterations": 40, "loss_stop": 1e-12}))
+    )
+    error = (exact - matched).flatten(1).norm(dim=1) / exact.flatten(1).norm(dim=1)
+    assert error.median() < 1e-3
+
+
+def _made(run: Run, settings: CellSettings) -> str:
+    """Evaluates a cell; the key of its reconstructions."""
+    before = {path.stem for path in run.folder.path.rglob("*.npz")}
+    run.cell(settings, "positive")
+    (new,) = {path.stem for path in run.folder.path.rglob("*.npz")} - before
+    return new
