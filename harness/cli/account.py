@@ -178,7 +178,8 @@ def _cell(row: Row, name: str) -> str:
     if name == "conversion" and row.get("orders"):
         return f"{value}, {row['orders']} orders"
     if name == "notes":
-        notes = [note for note in row.get(name, ()) if not note.endswith(" orders")]  # the conversion names them
+        # The conversion's column names the orders already.
+        notes = [note for note in row.get(name, ()) if note != f"{row.get('orders')} orders"]
         return "; ".join(filter(None, [row.get("reason"), *notes]))
     if name == "rounds" and row.get("exceeded") is False:
         return f">={value}"

@@ -54,14 +54,8 @@ def delta_at(accountants: Iterable[Accountant], event: Event, epsilon: float) ->
 
     def answer(accountant: Accountant) -> Row:
         delta = accountant.delta(event, epsilon)
-        if not 0 < delta < 1:
-            return {
-                "accountant": accountant.name,
-                "conversion": accountant.conversion,
-                "epsilon": epsilon,
-                "delta": delta,
-            }
-        return _row(accountant, event, delta) | {"epsilon": epsilon, "delta": delta}
+        inside = min(max(delta, 1e-300), 1 - 1e-15)  # 0 and 1 are answers, but no deltas to account with
+        return _row(accountant, event, inside) | {"epsilon": epsilon, "delta": delta, "reason": None}
 
     return _rows(accountants, answer)
 
@@ -113,7 +107,7 @@ def _rows(accountants: Iterable[Accountant], answer: Callable[[Accountant], Row]
             rows.append(answer(accountant) | {"orders": getattr(accountant, "orders", None)})
         except UsageError as mistake:
             mistakes.append(mistake)
-            rows.append({"accountant": accountant.name, "conversion": accountant.conversion, "reason": str(mistake)})
+            rows.append(_no_answer(accountant, str(mistake)))
     if len(mistakes) == len(rows):
         raise mistakes[-1]
     return rows
@@ -127,6 +121,13 @@ def _row(accountant: Accountant, event: Event, delta: float) -> Row:
         "delta": found.delta, "delta_total": found.delta_total, "sampler": found.sampler,
         "adjacency": found.adjacency, "nominal": found.nominal, "notes": list(found.notes),
         "reason": None if finite else "no finite epsilon",
+    }  # fmt: skip
+
+
+def _no_answer(accountant: Accountant, reason: str) -> Row:
+    return {
+        "accountant": accountant.name, "conversion": accountant.conversion, "epsilon": None, "notes": [],
+        "reason": reason, "orders": getattr(accountant, "orders", None),
     }  # fmt: skip
 
 

@@ -36,6 +36,11 @@ def test_the_table(harness: Callable) -> None:
         assert text in finished.out
 
 
+def test_the_table_says_what_is_nominal(harness: Callable) -> None:
+    finished = harness(*FIXED, "--accountant", "zcdp")
+    assert "nominal: rho" in finished.out
+
+
 def test_conventions_as_printed(harness: Callable) -> None:
     options = ("--accountant", "base,advanced", "--e0", "rounded", "--formula", "kov", "--json")
     assert [row["epsilon"] for row in rows(harness(*FIXED, *options))] == pytest.approx([123.354, 6.680], abs=1e-3)
@@ -73,12 +78,15 @@ def test_what_a_budget_allows(harness: Callable) -> None:
 def test_delta_at_a_fixed_epsilon(harness: Callable) -> None:
     found = rows(harness(*FIXED, "--epsilon", "0.601046", "--accountant", "pld", "--json"))
     assert found[0]["delta"] == pytest.approx(1e-5, rel=1e-3)
+    hopeless = rows(harness(*FIXED, "--epsilon", "1", "--accountant", "base", "--json"))
+    assert (hopeless[0]["delta"], hopeless[0]["epsilon"]) == (1, 1)
 
 
 def test_an_accountant_without_a_bound_says_so(harness: Callable) -> None:
     found = rows(harness(*FIXED, "--sampler", "without-replacement", "--accountant", "rdp,pld", "--json"))
     assert [row.get("reason") is None for row in found] == [True, True, False]
     assert found[0]["adjacency"] == "replace"
+    assert found[2]["epsilon"] is None and "rdp" in found[2]["reason"]
 
 
 MISTAKES = {
