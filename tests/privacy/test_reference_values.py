@@ -135,3 +135,11 @@ def test_unsampled_gaussian_in_closed_form() -> None:
     closed = rho + 2 * math.sqrt(rho * math.log(1 / DELTA))
     assert make_accountant("zcdp").epsilon(event, DELTA).epsilon == pytest.approx(closed, rel=1e-12)
     assert Renyi("mironov", "dense").epsilon(event, DELTA).epsilon == pytest.approx(closed, rel=1e-3)
+
+
+def test_replacing_under_poisson_sampling_reaches_no_sampling() -> None:
+    nearly_all = GaussianRelease(2.0, 0.999999, "poisson", "replace", 4)
+    everybody = GaussianRelease(2.0, adjacency="replace", count=4)
+    tight = make_accountant("pld")
+    expected = tight.epsilon(everybody, DELTA).epsilon
+    assert tight.epsilon(nearly_all, DELTA).epsilon == pytest.approx(expected, rel=1e-4)
