@@ -1,16 +1,21 @@
 """Defenses: one file each, joined to the registry by a decorator."""
 
 from harness.defenses import fed_acdp, fed_cdp, fed_sdp, none  # noqa: F401  (imported to register)
-from harness.defenses.hooks import Cohort, Defense, Guarantee, LocalStep, PerExample, RoundContext
+from harness.defenses.context import Cohort, RoundContext, State
+from harness.defenses.hooks import Defense, LocalStep
+from harness.defenses.per_example import ExampleGradients, PerExample
+from harness.defenses.privacy_facts import PrivacyFacts
 from harness.defenses.registry import DEFENSES, validated_defense
 
 __all__ = [
     "DEFENSES",
     "Cohort",
     "Defense",
-    "Guarantee",
+    "ExampleGradients",
     "LocalStep",
     "PerExample",
+    "PrivacyFacts",
     "RoundContext",
+    "State",
     "validated_defense",
 ]

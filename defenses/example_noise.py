@@ -14,7 +14,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from harness.defenses.hooks import LocalStep, PerExample, RoundContext
+from harness.defenses.context import RoundContext
+from harness.defenses.hooks import LocalStep
+from harness.defenses.per_example import ExampleGradients
 from harness.layout import spread
 
 Convention = Literal["sum", "per_example", "mean"]
@@ -27,7 +29,11 @@ CONVENTION_TEXT: dict[str, str] = {
 
 
 def sanitise(
-    per_example: PerExample, factors: Tensor, deviation: Tensor | float, convention: Convention, context: RoundContext
+    per_example: ExampleGradients,
+    factors: Tensor,
+    deviation: Tensor | float,
+    convention: Convention,
+    context: RoundContext,
 ) -> LocalStep:
     """Averages clipped per-example gradients and adds Gaussian noise.
 

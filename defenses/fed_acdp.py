@@ -10,11 +10,15 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from harness.clipping import example_factors
+from harness.defenses.context import Cohort, RoundContext
 from harness.defenses.example_noise import CONVENTION_TEXT, Convention, sanitise
-from harness.defenses.hooks import Defense, Guarantee, LocalStep, PerExample, RoundContext
+from harness.defenses.hooks import Defense, LocalStep
+from harness.defenses.per_example import ExampleGradients
+from harness.defenses.privacy_facts import PrivacyFacts
 from harness.defenses.registry import DEFENSES, validated_defense
 from harness.defenses.schedules import NoiseSchedule, Policy, Space
 from harness.layout import Grouping, group_sums
+from harness.privacy import Statement, make_statement
 from harness.surfaces import TAPS_AFTER_STEP, Clipping
 
 SensitivityReading = Literal["example_max", "batch_max", "example_mean"]
@@ -58,16 +62,18 @@ class FedAlphaCDP(Defense):
     def _sigma_start(self) -> float:
         return self.sigma if self.sigma is not None else (6.0 if self.policy == "fixed" else 15.0)
 
-    def client_step(self, per_example: PerExample, context: RoundContext) -> LocalStep:
+    def client_step(self, per_example: ExampleGradients, context: RoundContext) -> LocalStep:
         norms = per_example.norms()
         factors = torch.ones_like(norms)
         if self.s_mode != "example_mean":
             factors = example_factors(norms, self.clip, self.clipping)
         sensitivity = self._sensitivity(per_example, norms, factors, context)
-        sigma = self._schedule(context).sigma(context.round, context.local_step)
+        sigma = self._schedule(context.cohort).sigma(context.round, context.local_step)
         return sanitise(per_example, factors, sigma * sensitivity, self.convention, context)
 
-    def _sensitivity(self, per_example: PerExample, norms: Tensor, factors: Tensor, context: RoundContext) -> Tensor:
+    def _sensitivity(
+        self, per_example: ExampleGradients, norms: Tensor, factors: Tensor, context: RoundContext
+    ) -> Tensor:
         """S per client (N, 1)."""
         if self.s_mode == "example_mean":
             return norms.amax(-1).clamp(*_CODE_RANGE).mean(-1, keepdim=True)
@@ -78,8 +84,7 @@ class FedAlphaCDP(Defense):
             largest = group_sums(mean.square(), per_example.sizes).sqrt().amax(-1, keepdim=True)
         return largest.clamp(min=self.floor, max=self.clip)
 
-    def _schedule(self, context: RoundContext) -> NoiseSchedule:
-        cohort = context.cohort
+    def _schedule(self, cohort: Cohort) -> NoiseSchedule:
         return NoiseSchedule(
             self.policy,
             self.schedule,
@@ -99,18 +104,32 @@ class FedAlphaCDP(Defense):
         clipped = "not clipped (released code)"
         if self.s_mode != "example_mean":
             clipped = f"clipped per {self.clipping} to C={self.clip:g}"
-        sigma = f"sigma={self._sigma_start:g}"
-        if self.policy != "fixed":
-            space = "sigma" if self.policy == "cyclic" else self.schedule
-            sigma = f"sigma by policy {self.policy} ({space} space)"
         return (
             f"applies to per-example gradients: {clipped}; {CONVENTION_TEXT[self.convention]} "
-            f"with {sigma}, S={self.s_mode} of the batch"
+            f"with {self._sigma_text()}, S={self.s_mode} of the batch"
         )
 
-    def guarantees(self) -> list[Guarantee]:
-        note = (
+    def statements(self, facts: PrivacyFacts) -> list[Statement]:
+        why = (
             "the noise scale S is computed from the private batch and is not itself protected, so the output can "
             "reveal it; the paper's epsilon is nominal only"
         )
-        return [Guarantee("server", "none", "example", None, note)]
+        sigmas = self._sigmas(facts.cohort)
+        claimed = facts.claimed_for_examples(sigmas) if min(sigmas) > 0 else None
+        return [
+            make_statement(
+                "server", "none", why, claimed=claimed, delta=facts.delta, unit="example", schedule=self._sigma_text()
+            )
+        ]
+
+    def _sigmas(self, cohort: Cohort) -> list[float]:
+        """One multiplier for all local steps, or one for each."""
+        if self.policy == "fixed":
+            return [self._sigma_start]
+        schedule = self._schedule(cohort)
+        return [schedule.sigma(now, step) for now in range(cohort.rounds) for step in range(cohort.steps_per_round)]
+
+    def _sigma_text(self) -> str:
+        if self.policy == "fixed":
+            return f"sigma={self._sigma_start:g}"
+        return f"sigma by policy {self.policy} ({'sigma' if self.policy == 'cyclic' else self.schedule} space)"

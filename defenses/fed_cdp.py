@@ -8,10 +8,14 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from harness.clipping import example_factors, noise_deviation
+from harness.defenses.context import RoundContext
 from harness.defenses.example_noise import CONVENTION_TEXT, Convention, sanitise
-from harness.defenses.hooks import Defense, Guarantee, LocalStep, PerExample, RoundContext
+from harness.defenses.hooks import Defense, LocalStep
+from harness.defenses.per_example import ExampleGradients
+from harness.defenses.privacy_facts import PrivacyFacts
 from harness.defenses.registry import DEFENSES, validated_defense
 from harness.layout import Grouping
+from harness.privacy import Statement, example_views, make_statement, sum_multiplier
 from harness.surfaces import TAPS_AFTER_STEP, Clipping
 
 
@@ -30,7 +34,7 @@ class FedCDP(Defense):
         noise_deviation(self.sigma, self.clip)
         return self
 
-    def client_step(self, per_example: PerExample, context: RoundContext) -> LocalStep:
+    def client_step(self, per_example: ExampleGradients, context: RoundContext) -> LocalStep:
         factors = example_factors(per_example.norms(), self.clip, self.clipping)
         return sanitise(per_example, factors, noise_deviation(self.sigma, self.clip), self.convention, context)
 
@@ -43,12 +47,16 @@ class FedCDP(Defense):
             f"{CONVENTION_TEXT[self.convention]} with sigma={self.sigma:g}, S=C"
         )
 
-    def guarantees(self) -> list[Guarantee]:
+    def statements(self, facts: PrivacyFacts) -> list[Statement]:
         if self.sigma == 0:
-            return [Guarantee("server", "none", "example", None, "clipping without noise gives no epsilon")]
-        note = (
-            "valid for examples sampled by Poisson or without replacement inside each participating client; "
-            "with per-layer clipping the effective multiplier is sigma/sqrt(number of tensors); "
-            "clients as units are not covered"
-        )
-        return [Guarantee("server", "sample-DP local view", "example", "add/remove", note)]
+            return [make_statement("server", "none", "clipping without noise gives no epsilon", unit="example")]
+        claimed = facts.claimed_for_examples([self.sigma])
+        multiplier = sum_multiplier(self.sigma, self.convention, facts.cohort.batch_size)
+        return [
+            make_statement(
+                view.name, "sample-DP local view" if view.name == "server" else "sample-DP",
+                f"{view.note}; clients as units are not covered", actual=view.event, claimed=claimed,
+                delta=facts.delta, unit="example", schedule=f"sigma={self.sigma:g}",
+            )
+            for view in example_views(facts.examples(multiplier, self.clipping))
+        ]  # fmt: skip

@@ -11,9 +11,12 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from harness.clipping import clip, noise_deviation
-from harness.defenses.hooks import Defense, Guarantee, RoundContext
+from harness.defenses.context import RoundContext
+from harness.defenses.hooks import Defense
+from harness.defenses.privacy_facts import PrivacyFacts
 from harness.defenses.registry import DEFENSES, validated_defense
 from harness.layout import Grouping
+from harness.privacy import Statement, client_views, make_statement
 from harness.surfaces import Clipping
 
 
@@ -49,8 +52,7 @@ class FedSDP(Defense):
         clipped = self._clipped(message, context)
         return clipped if self.noise_at == "aggregate" else self._noised(clipped, "server_receive", context)
 
-    def aggregate(self, messages: Tensor, context: RoundContext) -> Tensor:
-        total = messages.sum(0)
+    def aggregate(self, total: Tensor, context: RoundContext) -> Tensor:
         if self.noise_at == "aggregate":
             total = total + noise_deviation(self.sigma, self.clip) * context.server_gaussian("aggregate", total)
         return total / context.cohort.clients_per_round
@@ -78,19 +80,17 @@ class FedSDP(Defense):
             f"noise std {amount} on {place[self.noise_at]} with sigma={self.sigma:g}"
         )
 
-    def guarantees(self) -> list[Guarantee]:
+    def statements(self, facts: PrivacyFacts) -> list[Statement]:
         if self.sigma == 0:
-            return [Guarantee("server", "none", "client", None, "clipping without noise gives no epsilon")]
-        if self.noise_at != "client":
-            return [
-                Guarantee("server", "none", "client", None, "the server receives raw updates (T0.in)"),
-                Guarantee(
-                    "third party", "client-DP central", "client", "add/remove",
-                    "covers the published model only, for Poisson-sampled clients",
-                ),
-            ]  # fmt: skip
-        if self.noise_split == "full":
-            note = "holds for each participation of a client, without amplification by sampling"
-        else:
-            note = "each message carries only a 1/sqrt(K) share of the noise; the full multiplier holds for the sum"
-        return [Guarantee("server", "client-LDP", "client", "add/remove", note)]
+            return [make_statement("server", "none", "clipping without noise gives no epsilon", unit="client")]
+        split = "full" if self.noise_at == "aggregate" else self.noise_split
+        views = client_views(facts.clients(self.sigma, self.clipping), self.noise_at, split)
+        tags = {"server": "client-LDP" if self.noise_at == "client" else "none"}
+        return [
+            make_statement(
+                view.name, tags.get(view.name, "client-DP central"), view.note, actual=view.event,
+                claimed=facts.claimed_for_clients(self.sigma), delta=facts.delta, unit="client",
+                schedule=f"sigma={self.sigma:g}",
+            )
+            for view in views
+        ]  # fmt: skip

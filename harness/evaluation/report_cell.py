@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 import numpy as np
 
+from harness.defenses import PrivacyFacts
 from harness.evaluation.scored import Scored
 from harness.experiment import CellSettings
 from harness.results import (
@@ -35,6 +36,7 @@ def cell_result(
     lineup = scores.lineup
     return CellResult(
         **_common(scored.settings),
+        privacy=_privacy(scored),
         key=key,
         role="control" if control else "cell",
         control=control,
@@ -87,13 +89,15 @@ def _common(settings: CellSettings) -> dict[str, object]:
         "round": settings.round,
         "cohort": asdict(settings.cohort()),
         "units": defense.units(),
-        "privacy": [
-            PrivacyStatement(
-                view=item.view, guarantee=item.guarantee, unit=item.unit, adjacency=item.adjacency, notes=item.notes
-            )
-            for item in defense.guarantees()
-        ],
     }
+
+
+def _privacy(scored: Scored) -> list[PrivacyStatement]:
+    """The defense's statements for the whole training that the settings describe, examples and clients sampled."""
+    settings = scored.settings
+    tensors = len(scored.scene.observation.model.layout.sizes)
+    facts = PrivacyFacts(settings.cohort(), tensors, rate=1 / settings.steps_per_round)
+    return [PrivacyStatement(**statement.row()) for statement in settings.build_defense().statements(facts)]
 
 
 def _summary(values: np.ndarray) -> MetricSummary:

@@ -7,19 +7,33 @@ import torch
 from torch import Tensor
 
 from harness.building import build
-from harness.defenses import DEFENSES, Cohort, RoundContext
+from harness.defenses import DEFENSES, Cohort, PrivacyFacts, RoundContext
 from harness.federated import run_client_round
 from harness.models import RowModel
+from harness.privacy import GUARANTEES
 
 N, B, ETA = 4, 3, 0.05
-TAGS = {"none", "client-DP central", "client-LDP", "sample-DP local view", "sample-DDP", "BDP"}
+FACTS = PrivacyFacts(Cohort(clients_per_round=N, rounds=3, steps_per_round=10), tensors=4, rate=0.1)
 PLAIN_TAPS = {"T2.raw", "T2.step", "T1.raw", "T1.out", "T0.in", "T0.post"}
+
+# Tags against a third party, the server and another client.
+CENTRAL = ["client-DP central", "none", "client-DP central"]
+LDP = ["client-DP central", "client-LDP", "client-DP central"]
+SAMPLE = ["sample-DP", "sample-DP local view", "sample-DP"]
 
 # name: taps beyond the plain ones, guarantee tags in order, and what units() must say about place and convention
 TABLE: dict[str, tuple[set[str], list[str], str]] = {
     "none": (set(), ["none"], "no clipping, no noise"),
-    "fed_sdp": (set(), ["none", "client-DP central"], "noise std sigma*C on the sum at the server with sigma=6"),
-    "fed_cdp": ({"T2.clip"}, ["sample-DP local view"], "sigma*S on the sum of clipped per-example gradients"),
+    "fed_sdp": (
+        set(),
+        CENTRAL,
+        "noise std sigma*C on the sum at the server with sigma=6",
+    ),
+    "fed_cdp": (
+        {"T2.clip"},
+        SAMPLE,
+        "sigma*S on the sum of clipped per-example gradients",
+    ),
     "fed_acdp": ({"T2.clip"}, ["none"], "S=example_max of the batch"),
 }
 
@@ -39,7 +53,7 @@ def play(model: RowModel, name: str, rows: slice = slice(0, N), seed: int = 0) -
     context = RoundContext(2, 0, ETA, Cohort(clients_per_round=N, batch_size=B), model.layout, keys)
     defense = build(DEFENSES, name, {})
     taps = run_client_round(model, weights[rows], images[rows], labels[rows], defense, context, 1).taps
-    return taps | {"T0.agg": defense.aggregate(taps["T0.post"], context)}
+    return taps | {"T0.agg": defense.aggregate(taps["T0.post"].sum(0), context)}
 
 
 def test_the_table_has_every_registered_defense() -> None:
@@ -84,10 +98,11 @@ def test_the_aggregate_divides_by_the_cohort_of_the_settings(model: RowModel, na
     messages = torch.randn(N, model.layout.total, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     keys = tuple((0, client) for client in range(N))
     context = RoundContext(0, 0, ETA, Cohort(clients_per_round=8), model.layout, keys, noise_scale=0.0)
-    torch.testing.assert_close(defense.aggregate(messages, context), messages.sum(0) / 8)
+    total = messages.sum(0)
+    torch.testing.assert_close(defense.aggregate(total, context), total / 8)
     larger = replace(context, cohort=Cohort(clients_per_round=16), noise_scale=1.0)
     smaller = replace(larger, cohort=Cohort(clients_per_round=8))
-    torch.testing.assert_close(defense.aggregate(messages, larger) * 2, defense.aggregate(messages, smaller))
+    torch.testing.assert_close(defense.aggregate(total, larger) * 2, defense.aggregate(total, smaller))
 
 
 @pytest.mark.parametrize("name", TABLE)
@@ -96,13 +111,13 @@ def test_statements(name: str) -> None:
     _, tags, phrase = TABLE[name]
     assert phrase in defense.units()
     assert "\n" not in defense.units()
-    statements = defense.guarantees()
+    statements = defense.statements(FACTS)
     assert [statement.guarantee for statement in statements] == tags
     for statement in statements:
-        assert statement.guarantee in TAGS
+        assert statement.guarantee in GUARANTEES
         assert statement.view in ("server", "client", "third party")
         assert statement.notes
-        assert (statement.adjacency is None) == (statement.guarantee == "none")
+        assert (statement.epsilon is None) == (statement.adjacency is None) == (statement.guarantee == "none")
 
 
 @pytest.mark.parametrize(
@@ -130,9 +145,13 @@ def test_units_follow_the_settings(name: str, settings: dict[str, str], phrase: 
 @pytest.mark.parametrize(
     ("name", "settings", "tags"),
     [
-        ("fed_sdp", {"noise_at": "receive"}, ["none", "client-DP central"]),
-        ("fed_sdp", {"noise_at": "client"}, ["client-LDP"]),
-        ("fed_sdp", {"noise_at": "client", "noise_split": "share"}, ["client-LDP"]),
+        ("fed_sdp", {"noise_at": "receive"}, CENTRAL),
+        ("fed_sdp", {"noise_at": "client"}, LDP),
+        (
+            "fed_sdp",
+            {"noise_at": "client", "noise_split": "share"},
+            LDP,
+        ),
         ("fed_sdp", {"sigma": 0}, ["none"]),
         ("fed_sdp", {"sigma": 0, "noise_at": "client"}, ["none"]),
         ("fed_cdp", {"sigma": 0}, ["none"]),
@@ -141,4 +160,4 @@ def test_units_follow_the_settings(name: str, settings: dict[str, str], phrase: 
     ],
 )
 def test_guarantees_follow_the_settings(name: str, settings: dict[str, object], tags: list[str]) -> None:
-    assert [statement.guarantee for statement in build(DEFENSES, name, settings).guarantees()] == tags
+    assert [statement.guarantee for statement in build(DEFENSES, name, settings).statements(FACTS)] == tags

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from harness.building import build
-from harness.defenses import DEFENSES, Cohort, PerExample, RoundContext
+from harness.defenses import DEFENSES, Cohort, PerExample, PrivacyFacts, RoundContext
 from harness.defenses.schedules import NoiseSchedule
 from harness.layout import Layout
 
@@ -81,8 +81,9 @@ def test_a_batch_without_gradients_gives_itself_away(mode: str, convention: str)
         outputs = [step(batch, settings, round_index=round_index) for batch in (empty, neighbour)]
         guesses += [not outputs[0].any(), bool(outputs[1].all())]
     assert all(guesses)
+    facts = PrivacyFacts(Cohort(rounds=3), tensors=2)
     # Fed-CDP's fixed noise, by contrast, drowns the empty batch like any other.
-    assert [g.guarantee for g in build(DEFENSES, "fed_acdp", settings).guarantees()] == ["none"]
+    assert [s.guarantee for s in build(DEFENSES, "fed_acdp", settings).statements(facts)] == ["none"]
 
 
 def test_the_default_floor_makes_it_only_nearly_deterministic() -> None:

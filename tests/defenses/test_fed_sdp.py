@@ -28,7 +28,7 @@ def play(model: RowModel, settings: dict[str, Any], noise_scale: float = 1.0) ->
     context = RoundContext(0, 0, 0.05, cohort, model.layout, tuple(keys), noise_scale)
     defense = build(DEFENSES, "fed_sdp", {"clip": 0.001, **settings})
     taps = run_client_round(model, model.initial_weights(keys), images, labels, defense, context, 1).taps
-    return taps | {"T0.agg": defense.aggregate(taps["T0.post"], context)}
+    return taps | {"T0.agg": defense.aggregate(taps["T0.post"].sum(0), context)}
 
 
 @pytest.mark.parametrize(("place", "noisy"), PLACEMENTS)

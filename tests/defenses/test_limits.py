@@ -42,7 +42,7 @@ def play(model: RowModel, name: str, settings: dict[str, Any], batch: int, steps
     defense = build(DEFENSES, name, settings)
     weights = model.initial_weights(keys).double()
     taps = run_client_round(model, weights, images, labels, defense, context, steps).taps
-    return taps | {"T0.agg": defense.aggregate(taps["T0.post"], context)}
+    return taps | {"T0.agg": defense.aggregate(taps["T0.post"].sum(0), context)}
 
 
 @pytest.mark.parametrize(("batch", "steps"), [(1, 1), (3, 2)])

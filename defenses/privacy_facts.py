@@ -1,0 +1,64 @@
+"""What a privacy statement depends on beside the defense's own settings."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from harness.defenses.context import Cohort
+from harness.layout import Grouping
+from harness.privacy import Federation, GaussianRelease, compose
+from harness.privacy.events import Composition, Sampler
+
+HYPOTHETICAL = "for clients and examples that are sampled as stated; evaluate itself trains one round only"
+
+
+@dataclass(frozen=True)
+class PrivacyFacts:
+    """The run that a statement is about.
+
+    Attributes:
+        cohort: clients, rounds and steps to account for.
+        tensors: M, parameter tensors of the model.
+        client_sampler: how a round's clients are drawn; ``none`` where it is known or fixed who takes part.
+        example_sampler: how a local step's examples are drawn; ``none`` for a fixed partition into batches.
+        rate: share of a client's examples in a local step, B/n_i.
+        delta: of every statement.
+    """
+
+    cohort: Cohort
+    tensors: int
+    client_sampler: Sampler = "poisson"
+    example_sampler: Sampler = "poisson"
+    rate: float = 0.01
+    delta: float = 1e-5
+
+    @property
+    def client_rate(self) -> float:
+        """K/N, the share of clients in a round."""
+        return self.cohort.clients_per_round / self.cohort.clients
+
+    def clients(self, sigma: float | Sequence[float], clipping: Grouping) -> Federation:
+        """The federation for client-level protection of updates."""
+        return self._federation(sigma, clipping, self.client_sampler)
+
+    def examples(self, sigma: float | Sequence[float], clipping: Grouping) -> Federation:
+        """The federation for example-level protection of local steps."""
+        return self._federation(sigma, clipping, self.example_sampler)
+
+    def _federation(self, sigma: float | Sequence[float], clipping: Grouping, sampler: Sampler) -> Federation:
+        cohort = self.cohort
+        return Federation(
+            sigma, cohort.rounds, self.tensors if clipping == "layer" else 1, cohort.clients, cohort.clients_per_round,
+            cohort.steps_per_round, self.rate, sampler, "replace" if sampler == "without-replacement" else "add/remove",
+        )  # fmt: skip
+
+    def claimed_for_clients(self, sigma: float) -> Composition:
+        """What the papers account for at client level: sigma as printed, one Poisson-sampled release per round."""
+        return compose([GaussianRelease(sigma, self.client_rate, "poisson", count=self.cohort.rounds)])
+
+    def claimed_for_examples(self, sigmas: Sequence[float]) -> Composition:
+        """What the papers account for at example level: one Poisson-sampled release per local step, sigma as printed.
+
+        ``sigmas`` has one entry for all steps, or one per local step of all rounds.
+        """
+        count = self.cohort.rounds * self.cohort.steps_per_round if len(sigmas) == 1 else 1
+        return compose([GaussianRelease(sigma, self.rate, "poisson", count=count) for sigma in sigmas])
