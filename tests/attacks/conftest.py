@@ -1,6 +1,6 @@
 """Undefended victims on scikit-learn's 8x8 digits, and what an adversary reads of them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,15 +10,6 @@ from torch import Tensor
 
 from harness.models import RowModel
 from harness.surfaces import Observation
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Thousands of tiny operations: on a busy machine waiting for threads makes them ten times slower."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,6 @@
 """The lineup test on real images (scikit-learn's 8x8 digits): calibration, power, and agreement with its definition."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -20,15 +20,6 @@ LEVEL, REPETITIONS = 0.01, 100
 MOST_FALSE_ALARMS = int(binom.ppf(0.999, REPETITIONS, LEVEL))
 
 Attack = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Thousands of tiny distance computations: on a busy machine waiting for threads makes them ten times slower."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def draw_victims(random: torch.Generator, victims: int, batch: int) -> torch.Tensor:
