@@ -1,0 +1,91 @@
+"""A run that was stopped, or whose files were damaged, goes on to the numbers of one that nothing disturbed."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.results import CellResult, ResultDocument, RunFolder
+
+
+def test_resuming_a_finished_run_attacks_nothing(
+    small: Any, tmp_path: Path, attacks: list[str], uninterrupted: tuple[ResultDocument, Path]
+) -> None:
+    first = small.play(small.cells, tmp_path)
+    attacks.clear()
+    lines = small.victims(tmp_path)
+    again = small.play(small.cells, tmp_path, resume=True)
+    assert attacks == []
+    assert again.cells == first.cells
+    assert small.numbers(again) == small.numbers(uninterrupted[0])
+    assert small.victims(tmp_path) == lines
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing catches it."""
+
+
+@pytest.mark.parametrize("finished", [2, 4])
+def test_a_run_killed_between_cells_resumes_to_the_same_numbers(
+    small: Any, tmp_path: Path, finished: int, attacks: list[str], uninterrupted: tuple[ResultDocument, Path]
+) -> None:
+    done: list[str | None] = []
+
+    def die(made: CellResult) -> None:
+        done.append(made.key)
+        if len(done) == finished:
+            raise Killed
+
+    with pytest.raises(Killed):
+        small.play(small.cells, tmp_path, on_cell=die)
+    before = list(attacks)
+    attacks.clear()
+    resumed = small.play(small.cells, tmp_path, resume=True)
+    assert small.numbers(resumed) == small.numbers(uninterrupted[0])
+    assert small.victims(tmp_path) == small.victims(uninterrupted[1])
+    assert not set(before) & set(attacks)
+
+
+@pytest.mark.parametrize("written", [0, 3])
+def test_a_run_killed_while_writing_a_cell_resumes_to_the_same_numbers(
+    small: Any,
+    tmp_path: Path,
+    written: int,
+    monkeypatch: pytest.MonkeyPatch,
+    uninterrupted: tuple[ResultDocument, Path],
+) -> None:
+    real, keys = RunFolder.write_cell, list[str]()
+
+    def half_write(self: RunFolder, key: str, *rest: Any) -> None:
+        keys.append(key)
+        real(self, key, *rest)
+        if len(keys) > written:
+            file = self.path / "cells" / f"{key}.json"
+            file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+            raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(RunFolder, "write_cell", half_write)
+        small.play(small.cells, tmp_path)
+    assert small.numbers(small.play(small.cells, tmp_path, resume=True)) == small.numbers(uninterrupted[0])
+
+
+def test_damaged_and_lost_files_are_made_again(
+    small: Any, tmp_path: Path, attacks: list[str], uninterrupted: tuple[ResultDocument, Path]
+) -> None:
+    document = small.play(small.cells, tmp_path)
+    damaged = document.cells[0]
+    lost = next(made for made in document.cells if made.control == "noise_x100")
+    (tmp_path / "cells" / f"{damaged.key}.json").write_text('{"schema_version": 1, "settings"')
+    (tmp_path / "cells" / f"{lost.key}.json").unlink()
+    for arrays in (tmp_path / "reconstructions").iterdir():
+        arrays.write_bytes(arrays.read_bytes()[:100])
+    attacks.clear()
+    assert small.numbers(small.play(small.cells, tmp_path, resume=True)) == small.numbers(uninterrupted[0])
+    assert {damaged.observation_id, lost.observation_id} <= set(attacks)
+
+
+def test_without_resume_nothing_old_is_used(small: Any, tmp_path: Path, attacks: list[str]) -> None:
+    small.play([small.cell()], tmp_path)
+    small.play([small.cell()], tmp_path)
+    assert len(attacks) == 2
