@@ -1,4 +1,8 @@
-"""Runs the attack of a cell, once per distinct observation, and keeps what it made on disk."""
+"""Runs the attack of a cell, once per distinct observation, and keeps what it made on disk.
+
+Rows are independent, so the first victims of a large cell are the whole of a small one: they are kept under the small
+one's key too, which spares an undefended cell's victims a second attack as somebody's positive control.
+"""
 
 import hashlib
 import json
@@ -11,12 +15,14 @@ from torch import Tensor
 
 from harness import SCHEMA_VERSION
 from harness.attacks import Reconstruction, run_attack, run_reference
+from harness.evaluation.controls import smaller
 from harness.evaluation.measure import strict_rule
 from harness.evaluation.observe import Scene
 from harness.evaluation.recorder import Recorder
 from harness.experiment import CellSettings
 from harness.reports.progress import progress
 from harness.results import RunFolder
+from harness.surfaces import Observation
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +54,7 @@ def attack_scene(
         seen: keys already attacked in this run; updated.
     """
     attack = settings.build_attack()
-    key = _attack_key(settings, scene)
+    key = _attack_key(settings, scene.observation)
     if reuse or key in seen:
         stored = folder.read_arrays(key)
         if stored is not None:
@@ -73,12 +79,23 @@ def attack_scene(
     )
     folder.write_arrays(key, _pack(record))
     seen.add(key)
+    _keep_first(record, settings, scene, folder, seen)
     return record
 
 
-def _attack_key(settings: CellSettings, scene: Scene) -> str:
+def _keep_first(record: AttackRecord, settings: CellSettings, scene: Scene, folder: RunFolder, seen: set[str]) -> None:
+    """Stores the rows that a control of this cell would attack as the result of attacking them alone."""
+    rows = smaller(settings).victims * (scene.observation.rows // len(scene.truth.labels))
+    if rows == scene.observation.rows:
+        return
+    key = _attack_key(settings, scene.observation.take(torch.arange(rows)))
+    folder.write_arrays(key, {name: array[:rows] for name, array in _pack(record).items()})
+    seen.add(key)
+
+
+def _attack_key(settings: CellSettings, observation: Observation) -> str:
     facts = {
-        "observation": scene.observation.fingerprint(),
+        "observation": observation.fingerprint(),
         "attack": settings.attack,
         "parameters": settings.build_attack().parameters(),
         "engine": settings.engine,

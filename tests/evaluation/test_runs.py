@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from harness.errors import UsageError
+from harness.evaluation import controls
 from harness.results import ResultDocument, RunFolder, read_results
 
 
@@ -69,6 +70,20 @@ def test_equal_observations_are_attacked_once(small: Any, tmp_path: Path, attack
     assert {made.observation_id for made in document.cells} == set(attacks)
     assert len(attacks) == 1
     assert len({made.metrics["rmse"].mean for made in document.cells}) == 1
+
+
+@pytest.mark.parametrize("values", [{}, {"tap": "T2.raw", "batch_size": 2}, {"seeds": (0, 1), "victims": 3}])
+def test_an_undefended_cell_is_the_positive_control_of_others(
+    small: Any, tmp_path: Path, attacks: list[str], values: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(controls, "CONTROL_VICTIMS", 3)
+    defended = small.cell(**values, defense="fed_cdp")
+    alone = small.play([defended], tmp_path / "alone")
+    spent = len(attacks)
+    attacks.clear()
+    together = small.play([small.cell(**values), defended], tmp_path / "together")
+    assert len(attacks) == spent  # one more cell, and no control to attack
+    assert [made for made in small.numbers(alone)["cells"] if made not in small.numbers(together)["cells"]] == []
 
 
 def test_other_attack_settings_are_attacked_again(small: Any, tmp_path: Path, attacks: list[str]) -> None:
