@@ -40,6 +40,7 @@ class CellSettings(BaseModel):
     learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.05
     local_steps: Positive = 1
     update_model: UpdateModel = "first"
+    observations: Positive = 1
     round: Annotated[int, Field(ge=0)] = 0
     labels: Literal["inferred", "known"] = "inferred"
     engine: Literal["batched", "reference"] = "batched"

@@ -40,6 +40,9 @@ def evaluate_command(
     local_steps: Annotated[int | None, typer.Option(help="Local steps before an update is sent (1).")] = None,
     update_model: Annotated[str | None, typer.Option(help="first, avg or unroll.")] = None,
     round_: Annotated[int | None, typer.Option("--round", help="Training round, with --weights (0).")] = None,
+    observations: Annotated[
+        list[str] | None, typer.Option(help="Times the same record is seen, with new noise each time (1).")
+    ] = None,
     weights: Annotated[Path | None, typer.Option(help="State dictionary shared by all victims.")] = None,
     labels: Annotated[str | None, typer.Option(help="inferred or known.")] = None,
     engine: Annotated[str | None, typer.Option(help="batched or reference.")] = None,
@@ -61,8 +64,9 @@ def evaluate_command(
         "defense": defense, "attack": attack, "dataset": dataset, "model": model, "surface": surface, "tap": tap,
         "victims": victims, "batch_size": batch_size, "distinct_labels": distinct_labels or None, "seed": seed,
         "clients": clients, "clients_per_round": clients_per_round, "rounds": rounds, "learning_rate": learning_rate,
-        "local_steps": local_steps, "update_model": update_model, "round": round_, "weights": weights,
-        "labels": labels, "engine": engine, "dtype": dtype, "defense_arg": defense_arg, "attack_arg": attack_arg,
+        "local_steps": local_steps, "update_model": update_model, "round": round_,
+        "observations": observations, "weights": weights, "labels": labels, "engine": engine, "dtype": dtype,
+        "defense_arg": defense_arg, "attack_arg": attack_arg,
     }  # fmt: skip
     if chunk < 1:
         raise UsageError("--chunk must be at least 1")

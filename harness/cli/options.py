@@ -19,7 +19,7 @@ from harness.presets import PRESETS
 
 DEFAULTS: dict[str, Any] = {
     "dataset": ["mnist-sample"], "model": [], "defense": [], "attack": ["cpl"], "surface": [], "tap": [],
-    "victims": 64, "batch_size": ["1"], "seed": ["0"], "defense_arg": [], "attack_arg": [],
+    "victims": 64, "batch_size": ["1"], "observations": ["1"], "seed": ["0"], "defense_arg": [], "attack_arg": [],
 }  # fmt: skip
 
 # Options that are settings of a cell under the same name.
@@ -85,7 +85,7 @@ def cells_from(options: dict[str, Any], device: str) -> list[CellSettings]:
     """
     if not split_lists(options["defense"]):
         raise UsageError("no defense named; add --defense fed_acdp (harness list defenses shows all)")
-    for name in ("attack", "dataset", "model", "batch_size", "seed"):
+    for name in ("attack", "dataset", "model", "batch_size", "observations", "seed"):
         if not split_lists(options[name]) and (name != "model" or options[name]):
             option = name.replace("_", "-")
             raise UsageError(f"--{option} is empty; give it a value or leave it out")
@@ -102,6 +102,7 @@ def cells_from(options: dict[str, Any], device: str) -> list[CellSettings]:
         "attack": [(name, attack_args[name]) for name in attacks],
         "batch_size": numbers(options["batch_size"], "batch-size"),
         "tap": taps_of(numbers(options["surface"], "surface"), split_lists(options["tap"])),
+        "observations": numbers(options["observations"], "observations"),
     }
     return expand(grid, **common)
 

@@ -1,5 +1,7 @@
 """The controls a verdict depends on (spec: attacks, section 9.3): what must leak, and what must not."""
 
+import math
+
 from harness.experiment import CellSettings
 from harness.results import CellResult
 from harness.scoring import Control, negative_control_failed
@@ -18,7 +20,8 @@ def positive_control(settings: CellSettings) -> CellSettings:
     """The attack without any defense: it must leak, or its failure elsewhere means nothing."""
     # Without a defense nothing is clipped: what it would clip is the raw per-example gradient.
     tap = "T2.raw" if settings.tap in ("T2.clip", "T2.examples") else settings.tap
-    return smaller(settings, defense="none", defense_args={}, tap=tap, noise_scale=1.0)
+    # Nor is anything random: one look shows what many do.
+    return smaller(settings, defense="none", defense_args={}, tap=tap, noise_scale=1.0, observations=1)
 
 
 def noiseless_control(settings: CellSettings) -> CellSettings:
@@ -27,8 +30,8 @@ def noiseless_control(settings: CellSettings) -> CellSettings:
 
 
 def drowned_control(settings: CellSettings) -> CellSettings:
-    """The defense with a hundred times its noise: it must not leak, or the pipeline is broken."""
-    return smaller(settings, noise_scale=100.0 * settings.noise_scale)
+    """The defense with a hundred times its noise, averaging included: it must not leak, or the pipeline is broken."""
+    return smaller(settings, noise_scale=100.0 * math.sqrt(settings.observations) * settings.noise_scale)
 
 
 def with_other_key(settings: CellSettings) -> CellSettings:

@@ -9,6 +9,7 @@ from torch import Tensor
 from harness.datasets import Dataset, Victims, load_dataset, select_victims
 from harness.defenses import RoundContext
 from harness.errors import UsageError
+from harness.evaluation.averaging import average
 from harness.experiment import CellSettings
 from harness.federated import read_tap, run_client_round
 from harness.models import RowModel
@@ -76,18 +77,19 @@ class Stage:
                 weights.repeat(2, 1),
                 keys * 2,
             )
-        context = RoundContext(
-            settings.round,
-            0,
-            settings.learning_rate,
-            settings.cohort(),
-            model.layout,
-            tuple(keys),
-            settings.noise_scale,
-        )
+        defense = settings.build_defense()
         steps = 1 if settings.tap.startswith("T2") else settings.local_steps
-        client_round = run_client_round(model, weights, images, labels, settings.build_defense(), context, steps)
-        return read_tap(client_round, settings.tap, settings.defense)[: part.stop - part.start]
+
+        def look(repetition: int) -> Tensor:
+            """The same round with noise of its own; the first look has the keys of a cell that is seen once."""
+            own = tuple((*key, "look", repetition) if repetition else key for key in keys)
+            context = RoundContext(
+                settings.round, 0, settings.learning_rate, settings.cohort(), model.layout, own, settings.noise_scale
+            )
+            client_round = run_client_round(model, weights, images, labels, defense, context, steps)
+            return read_tap(client_round, settings.tap, settings.defense)[: part.stop - part.start]
+
+        return average(map(look, range(settings.observations)), defense.sparse_at(settings.tap))
 
     def _observation(
         self, model: RowModel, weights: Tensor, read: Tensor, truth: Victims, keys: list[Key], settings: CellSettings

@@ -25,6 +25,8 @@ from harness.scoring import Rate, Summary, Verdict
 # What a victim's own record holds, where it can be had.
 IMAGE_METRICS = ("rmse", "rmse_raw", "psnr", "ssim", "lpips", "continuous_rmse", "categorical_accuracy")
 
+REPEATED = "epsilon counts one pass of training; seeing the same record {0} times costs {0} compositions"
+
 
 def cell_result(
     scored: Scored, key: str, control: str | None, controls: Sequence[ControlCheck], verdict: Verdict
@@ -87,17 +89,27 @@ def _common(settings: CellSettings) -> dict[str, object]:
         "local_steps": settings.local_steps,
         "update_model": settings.update_model,
         "round": settings.round,
+        "observations": settings.observations,
         "cohort": asdict(settings.cohort()),
         "units": defense.units(),
     }
 
 
 def _privacy(scored: Scored) -> list[PrivacyStatement]:
-    """The defense's statements for the whole training that the settings describe, examples and clients sampled."""
+    """The defense's statements for the whole training that the settings describe, examples and clients sampled.
+
+    An epsilon counts every release of that training once. Repeated looks come on top and cannot be counted as more
+    rounds: a schedule would run on, and sampling would be credited to looks that all show the same record.
+    """
     settings = scored.settings
     tensors = len(scored.scene.observation.model.layout.sizes)
     facts = PrivacyFacts(settings.cohort(), tensors, rate=1 / settings.steps_per_round)
-    return [PrivacyStatement(**statement.row()) for statement in settings.build_defense().statements(facts)]
+    rows = [statement.row() for statement in settings.build_defense().statements(facts)]
+    if settings.observations > 1:
+        for row in rows:
+            if row["epsilon"] is not None:
+                row["notes"] += f"; {REPEATED.format(settings.observations)}"
+    return [PrivacyStatement(**row) for row in rows]
 
 
 def _summary(values: np.ndarray) -> MetricSummary:

@@ -120,7 +120,7 @@ class Run:
 
     def _positive(self, scored: Scored) -> ControlCheck:
         settings, scores = scored.settings, scored.scores
-        if positive_control(settings) == smaller(settings):
+        if positive_control(settings) == smaller(settings, observations=1):
             leaks = judge(scores.confirmed, scores.strict_victims, scores.lineup.p_value, []).verdict == "leaks"
             return _check(Control("positive", leaks, "this cell has no defense and is its own control"))
         undefended = self.cell(positive_control(settings), "positive").cell

@@ -145,8 +145,9 @@ class CellResult(Record):
     """One combination of dataset, model, defense, attack and surface, or one of its controls.
 
     ``key`` names the cell's files; ``control`` names the control (``positive``, ``positive_sigma0``, ``noise_x100``)
-    and is None for a cell; ``surface`` is None where only a tap is named; ``seconds`` is wall-clock time. A cell that
-    is impossible has ``not_applicable_reason``, no metrics, and all its victims counted as not applicable.
+    and is None for a cell; ``surface`` is None where only a tap is named; ``observations`` is how often the adversary
+    saw the same record; ``seconds`` is wall-clock time. A cell that is impossible has ``not_applicable_reason``, no
+    metrics, and all its victims counted as not applicable.
     """
 
     key: str | None = None
@@ -167,6 +168,7 @@ class CellResult(Record):
     local_steps: Annotated[int, Field(ge=1)] = 1
     update_model: Literal["first", "avg", "unroll"] = "first"
     round: Count = 0
+    observations: Annotated[int, Field(ge=1)] = 1
     cohort: Facts = {}
     metrics: dict[str, MetricSummary] = {}
     asr: dict[SuccessRule, RateSummary] = {}

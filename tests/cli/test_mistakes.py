@@ -73,6 +73,8 @@ MISTAKES: dict[str, tuple[str, str]] = {
     "device": (EVALUATE + "--device tpu", "auto, cpu or cuda"),
     # more than the data has
     "victims than images": ("evaluate --defense none --dataset digits --victims 5000", "ask for fewer"),
+    "no look": (EVALUATE + "--observations 0", "observations: Input should be greater"),
+    "looks in words": (EVALUATE + "--observations many", "--observations takes whole numbers"),
     "batch than classes": (EVALUATE + "--batch-size 11 --distinct-labels", "fewer examples"),
     # files
     "absent config": ("evaluate --config absent.toml", "check --config"),
