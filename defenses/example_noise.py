@@ -9,6 +9,7 @@ convention            noise std on the batch mean  source
 ====================  ==========================  =====================================
 """
 
+import math
 from typing import Literal
 
 import torch
@@ -52,7 +53,11 @@ def sanitise(
         clipped = per_example.materialise() * spread(factors, per_example.sizes)
         width = deviation[..., None] if isinstance(deviation, Tensor) else deviation
         noisy = clipped + width * context.gaussian("client_step", clipped)
-        return LocalStep(noisy.sum(1) / batch, factors, noisy)
+        return LocalStep(noisy.sum(1) / batch, factors, noisy, _per_client(deviation) / math.sqrt(batch))
     mean = per_example.weighted_sum(factors) / batch
     scale = deviation / batch if convention == "sum" else deviation
-    return LocalStep(torch.add(mean, scale * context.gaussian("client_step", mean)), factors)
+    return LocalStep(torch.add(mean, scale * context.gaussian("client_step", mean)), factors, noise=_per_client(scale))
+
+
+def _per_client(deviation: Tensor | float) -> Tensor | float:
+    return deviation[:, 0] if isinstance(deviation, Tensor) else deviation

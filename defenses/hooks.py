@@ -26,11 +26,13 @@ class LocalStep:
         step: (N, P), what SGD consumes.
         clip_factors: (N, B, M), the factor applied to each example's gradient per tensor; None without clipping.
         examples: (N, B, P), sanitised per-example gradients where noise is added per example, else None.
+        noise: standard deviation of the noise on a coordinate of ``step``, one number or (N,); None without.
     """
 
     step: Tensor
     clip_factors: Tensor | None = None
     examples: Tensor | None = None
+    noise: Tensor | float | None = None
 
 
 @validated(frozen=True, config=ConfigDict(extra="forbid", allow_inf_nan=False))
@@ -75,6 +77,10 @@ class Defense:
     def finished(self, facts: PrivacyFacts) -> str | None:
         """Why training must stop before the round that ``facts.cohort.rounds`` would include; None to go on."""
         return None
+
+    def acts_at(self, hook: str) -> bool:
+        """Whether the hook of that name may change anything under these settings; stacks rely on it."""
+        return getattr(type(self), hook) is not getattr(Defense, hook)
 
     def parameters(self) -> dict[str, Any]:
         """Every hyper-parameter by name."""

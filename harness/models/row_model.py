@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from harness.errors import UsageError
 from harness.layout import Layout
+from harness.models.example_gradients import FactoredGradients, MaterialisedGradients
 from harness.models.networks import ImageShape, build_module
 from harness.models.row_operators import with_row_operators
 from harness.models.row_sequence import row_sequence
@@ -107,6 +108,16 @@ class RowModel:
         expanded = weights[:, None].expand(rows, batch, -1).reshape(rows * batch, -1)
         flat = self.gradient(expanded, images.flatten(0, 1)[:, None], targets.flatten(0, 1)[:, None], create_graph)
         return flat.reshape(rows, batch, -1)
+
+    def example_gradients(
+        self, weights: Tensor, images: Tensor, labels: Tensor, present: Tensor | None, expected: float
+    ) -> FactoredGradients | MaterialisedGradients:
+        """Per-example gradients for training; see :class:`FactoredGradients` for the arguments."""
+        if self._sequence is not None:
+            return FactoredGradients(self._sequence, self.layout, weights, images, labels, present, expected)
+        return MaterialisedGradients(
+            self.per_example_gradients(weights, images, labels), self.layout, present, expected
+        )
 
     def batch_norm_statistics(self, weights: Tensor, images: Tensor) -> list[tuple[Tensor, Tensor, nn.Module]]:
         """Per BatchNorm layer: mean and variance (R, channels) of its input over each row's batch, and the layer."""

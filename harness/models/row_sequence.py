@@ -18,25 +18,37 @@ Named = Mapping[str, Tensor]
 class Product:
     """A layer with weights: how its input becomes columns, and how the product becomes its output."""
 
-    name: str
-    has_bias: bool
+    weight: str
+    bias: str | None
     columns: Callable[[Tensor], Tensor]
     output: Callable[[Tensor, Tensor], Tensor]
 
     def kernels(self, named: Named) -> Tensor:
         """Kernels (R, O, F)."""
-        return named[f"{self.name}weight"].flatten(2)
+        return named[self.weight].flatten(2)
 
     def __call__(self, named: Named, values: Tensor, gradient_once: bool) -> Tensor:
         columns = self.columns(values)
+        return self.output(self._with_bias(named, self._product(named, columns, gradient_once)), values)
+
+    def record(self, named: Named, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Output, columns (R, B, F, L), and the product (R, B, O, L) by which the loss can be differentiated."""
+        columns = self.columns(values)
+        product = self._product(named, columns, gradient_once=False)
+        if not product.requires_grad:
+            product.requires_grad_()
+        return self.output(self._with_bias(named, product), values), columns.detach(), product
+
+    def _product(self, named: Named, columns: Tensor, gradient_once: bool) -> Tensor:
         rows, examples = columns.shape[:2]
         kernels = self.kernels(named)
         if examples > 1:
             kernels = kernels[:, None].expand(-1, examples, -1, -1).flatten(0, 1)
-        product = MatrixProduct.apply(kernels, columns.flatten(0, 1), gradient_once).unflatten(0, (rows, examples))
-        if self.has_bias:
-            product = product + named[f"{self.name}bias"][:, None, :, None]
-        return self.output(product, values)
+        product = MatrixProduct.apply(kernels, columns.flatten(0, 1), gradient_once)
+        return product.unflatten(0, (rows, examples))
+
+    def _with_bias(self, named: Named, product: Tensor) -> Tensor:
+        return product if self.bias is None else product + named[self.bias][:, None, :, None]
 
 
 def _linear(name: str, layer: nn.Linear) -> Product:
@@ -46,7 +58,7 @@ def _linear(name: str, layer: nn.Linear) -> Product:
     def output(product: Tensor, values: Tensor) -> Tensor:
         return product[..., 0]
 
-    return Product(name, layer.bias is not None, columns, output)
+    return Product(f"{name}weight", f"{name}bias" if layer.bias is not None else None, columns, output)
 
 
 def _convolution(name: str, layer: nn.Conv2d) -> Product:
@@ -62,7 +74,7 @@ def _convolution(name: str, layer: nn.Conv2d) -> Product:
         )
         return product.unflatten(-1, (rows, places))
 
-    return Product(name, layer.bias is not None, columns, output)
+    return Product(f"{name}weight", f"{name}bias" if layer.bias is not None else None, columns, output)
 
 
 class RowSequence:
@@ -84,6 +96,17 @@ class RowSequence:
             else:
                 values = stage(values.flatten(0, 1)).unflatten(0, values.shape[:2])
         return values
+
+    def record(self, named: Named, images: Tensor) -> tuple[Tensor, list[tuple[Product, Tensor, Tensor]]]:
+        """Logits (R, B, K), and of each layer with weights its columns and product; see :meth:`Product.record`."""
+        values, recorded = images, []
+        for stage in self.stages:
+            if isinstance(stage, Product):
+                values, columns, product = stage.record(named, values)
+                recorded.append((stage, columns, product))
+            else:
+                values = stage(values.flatten(0, 1)).unflatten(0, values.shape[:2])
+        return values, recorded
 
 
 def row_sequence(module: nn.Module) -> RowSequence | None:

@@ -1,0 +1,117 @@
+"""Which examples each client holds: the papers' client splits.
+
+Every client holds the same number of examples. Where the clients together need more than there are, examples are held
+by several clients, as in the papers' large federations; then clients are not disjoint, and example-level guarantees
+against a third party do not hold.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from harness.errors import UsageError
+from harness.randomness import generator
+
+Split = Callable[[Tensor, int, int, torch.Generator, float], Tensor]
+
+
+class _ClassQueues:
+    """Examples of each class in random order, again and again in a new order."""
+
+    def __init__(self, labels: Tensor, random: torch.Generator) -> None:
+        self.random = random
+        self.members = [(labels == label).nonzero()[:, 0] for label in range(int(labels.max()) + 1)]
+        self.waiting = [members[:0] for members in self.members]
+
+    def take(self, label: int, count: int) -> Tensor:
+        """The next ``count`` examples of a class."""
+        members = self.members[label]
+        while len(self.waiting[label]) < count:
+            order = torch.randperm(len(members), generator=self.random)
+            self.waiting[label] = torch.cat([self.waiting[label], members[order]])
+        taken, self.waiting[label] = self.waiting[label][:count], self.waiting[label][count:]
+        return taken
+
+    def mixed(self, counts: Tensor) -> Tensor:
+        """Examples with ``counts`` (classes,) of each class."""
+        return torch.cat([self.take(label, count) for label, count in enumerate(counts.tolist()) if count])
+
+    @property
+    def prior(self) -> Tensor:
+        """Share of each class."""
+        sizes = torch.tensor([len(members) for members in self.members], dtype=torch.float64)
+        return sizes / sizes.sum()
+
+
+def _iid(labels: Tensor, clients: int, examples: int, random: torch.Generator, level: float) -> Tensor:
+    """Uniform, without repeats as long as the data lasts."""
+    copies = -(-clients * examples // len(labels))
+    order = torch.cat([torch.randperm(len(labels), generator=random) for _ in range(copies)])
+    return order[: clients * examples].reshape(clients, examples)
+
+
+def _shards(labels: Tensor, clients: int, examples: int, random: torch.Generator, level: float) -> Tensor:
+    """Two random shards of one class each per client (McMahan et al. 2017; the split of Fed-αCDP and of S003)."""
+    size, queues = examples // 2, _ClassQueues(labels, random)
+    smallest = min(len(members) for members in queues.members if len(members))
+    if examples < 2 or examples % 2 or size > smallest:
+        raise UsageError(
+            f"shards of {examples}/2 examples need an even number of at most {2 * smallest} per client; "
+            "change the examples per client or use --split iid"
+        )
+    copies, per_class = 0, [0]
+    while sum(per_class) < 2 * clients:
+        copies += 1
+        per_class = [copies * len(members) // size for members in queues.members]
+    shards = torch.stack([queues.take(label, size) for label, count in enumerate(per_class) for _ in range(count)])
+    chosen = torch.randperm(len(shards), generator=random)[: 2 * clients]
+    return shards[chosen].reshape(clients, examples)
+
+
+def _dirichlet(labels: Tensor, clients: int, examples: int, random: torch.Generator, level: float) -> Tensor:
+    """Class shares of each client drawn from a Dirichlet distribution with concentration ``level`` per class."""
+    queues = _ClassQueues(labels, random)
+    shares = np.random.default_rng(int(torch.randint(2**62, (1,), generator=random)))
+    concentration = (queues.prior * len(queues.members) * level).clamp(min=1e-6).numpy()
+    counts = [shares.multinomial(examples, shares.dirichlet(concentration)) for _ in range(clients)]
+    return torch.stack([queues.mixed(torch.from_numpy(count)) for count in counts])
+
+
+def _similarity(labels: Tensor, clients: int, examples: int, random: torch.Generator, level: float) -> Tensor:
+    """A share ``level`` of uniform labels, the rest from one class, client modulo classes (S002, appendix D)."""
+    queues = _ClassQueues(labels, random)
+    present = [label for label, members in enumerate(queues.members) if len(members)]
+    uniform, rows = round(level * examples), []
+    for client in range(clients):
+        drawn = torch.multinomial(queues.prior, uniform, replacement=True, generator=random) if uniform else []
+        counts = torch.bincount(torch.as_tensor(drawn, dtype=torch.long), minlength=len(queues.members))
+        counts[present[client % len(present)]] += examples - uniform
+        rows.append(queues.mixed(counts))
+    return torch.stack(rows)
+
+
+SPLITS: dict[str, Split] = {"iid": _iid, "shards": _shards, "dirichlet": _dirichlet, "similarity": _similarity}
+
+
+def split_clients(labels: Tensor, clients: int, examples: int, split: str, level: float, seed: int) -> Tensor:
+    """Positions (N, n) of each client's examples, a pure function of the arguments.
+
+    Args:
+        labels: (D,) of the training data.
+        clients: N. examples: n, the same for every client.
+        split: one of :data:`SPLITS`.
+        level: Dirichlet concentration (> 0), or the share of uniform labels for ``similarity`` (0 to 1).
+        seed: of the run.
+
+    Raises:
+        UsageError: an unknown split, or examples that cannot be split so.
+    """
+    if split not in SPLITS:
+        raise UsageError(f"unknown split {split!r}; choose {', '.join(SPLITS)}")
+    if clients < 1 or examples < 1:
+        raise UsageError(f"{clients} clients with {examples} examples each; every client needs at least one example")
+    if examples > len(labels):
+        raise UsageError(f"{examples} examples per client, but the data has {len(labels)}; lower it")
+    return SPLITS[split](labels, clients, examples, generator(seed, "clients", split), level)

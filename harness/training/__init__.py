@@ -1,0 +1,20 @@
+"""Federated training: what a defense costs in accuracy, and what it has spent by then."""
+
+from harness.training.checkpoint import TrainFolder, model_file, read_training
+from harness.training.loop import TrainOptions, train
+from harness.training.records import RoundRecord, TrainDocument
+from harness.training.rounds import Training
+from harness.training.settings import TrainSettings, train_settings
+
+__all__ = [
+    "RoundRecord",
+    "TrainDocument",
+    "TrainFolder",
+    "TrainOptions",
+    "TrainSettings",
+    "Training",
+    "model_file",
+    "read_training",
+    "train",
+    "train_settings",
+]

@@ -1,0 +1,107 @@
+"""Federated training under a defense: rounds of sampled clients, all at once, streamed in chunks."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from harness.errors import UsageError
+from harness.results import PrivacyStatement
+from harness.results.environment import environment
+from harness.training.accuracy import accuracy_of
+from harness.training.checkpoint import TrainFolder
+from harness.training.records import RoundRecord, TrainDocument
+from harness.training.rounds import Training
+from harness.training.settings import TrainSettings
+from harness.training.spending import affordable_rounds, claimed_after, statements_after
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """How a run is carried out; none of it changes a number.
+
+    Attributes:
+        chunk: clients trained together; bounds memory. evaluate_every: rounds between two measurements.
+        keep: rounds whose model is kept for attacks; the initial model is round 0.
+    """
+
+    chunk: int = 25
+    evaluate_every: int = 1
+    keep: tuple[int, ...] = ()
+    resume: bool = False
+    on_round: Callable[[RoundRecord], None] = field(default=lambda record: None)
+
+
+def train(settings: TrainSettings, data_root: Path, folder: TrainFolder, options: TrainOptions) -> TrainDocument:
+    """Trains until the rounds, the budget or the defense end it; writes a checkpoint after every round.
+
+    Raises:
+        UsageError: impossible settings or data, a budget already exceeded, a checkpoint of other settings.
+    """
+    began = time.perf_counter()
+    run = Training(settings, data_root)
+    last = affordable_rounds(settings, run.defense, run.tensors)
+    stopped = None if last == settings.rounds else f"round {last + 1} would exceed epsilon {settings.target_epsilon:g}"
+    records = _resumed(run, folder) if options.resume else []
+    weights = _kept(run, folder, options, 0) if not records else {}
+    for round_index in range(len(records), last):
+        stopped_by = run.defense.finished(settings.facts(run.tensors, round_index + 1))
+        if stopped_by:
+            stopped = stopped_by
+            break
+        record = _one_round(run, round_index, options, last)
+        records.append(record)
+        weights |= _kept(run, folder, options, round_index + 1)
+        folder.save(settings, run.weights, run.memory.tensors(), records)
+        options.on_round(record)
+    document = _document(run, records, stopped, folder, weights, time.perf_counter() - began)
+    folder.write(document)
+    return document
+
+
+def _one_round(run: Training, round_index: int, options: TrainOptions, last: int) -> RoundRecord:
+    began = time.perf_counter()
+    means, participants = run.play_round(round_index, options.chunk)
+    done = round_index + 1
+    if not run.weights.isfinite().all():
+        raise UsageError(f"training diverged in round {done}: weights hold NaN or infinity; lower the learning rate")
+    measure = done % options.evaluate_every == 0 or done == last
+    accuracy, loss = accuracy_of(run.model, run.weights, run.test) if measure else (None, None)
+    claimed = claimed_after(run.settings, run.defense, run.tensors, done) if measure else None
+    return RoundRecord(
+        round=done, accuracy=accuracy, loss=loss, claimed_epsilon=claimed, participants=participants,
+        seconds=time.perf_counter() - began, **means,
+    )  # fmt: skip
+
+
+def _resumed(run: Training, folder: TrainFolder) -> list[RoundRecord]:
+    saved = folder.load(run.settings)
+    if saved is None:
+        return []
+    weights, memory, records = saved
+    run.weights = weights.to(run.weights.device)
+    run.memory.restore(memory)
+    return records
+
+
+def _kept(run: Training, folder: TrainFolder, options: TrainOptions, done: int) -> dict[int, str]:
+    if done not in options.keep:
+        return {}
+    return {done: folder.keep(done, run.model.layout.split(run.weights))}
+
+
+def _document(
+    run: Training, records: list[RoundRecord], stopped: str | None, folder: TrainFolder, weights: dict[int, str],
+    seconds: float,
+) -> TrainDocument:  # fmt: skip
+    earlier = {int(path.stem.split("_")[1]): f"models/{path.name}" for path in folder.path.glob("models/round_*.pt")}
+    statements = statements_after(run.settings, run.defense, run.tensors, len(records), run.overlap)
+    measured = [record.accuracy for record in records if record.accuracy is not None]
+    return TrainDocument(
+        environment=environment(run.settings.device), settings=run.settings.model_dump(mode="json"),
+        units=run.defense.units(), parameters=run.model.layout.total, train_examples=len(run.train.labels),
+        test_examples=len(run.test.labels), overlap=run.overlap, rounds=records, stopped=stopped,
+        accuracy=measured[-1] if measured else None,
+        privacy=[PrivacyStatement(**statement.row()) for statement in statements],
+        weights=dict(sorted((earlier | weights).items())), seconds=seconds,
+    )  # fmt: skip

@@ -1,0 +1,59 @@
+"""What a training run reports: one record per round, and the document around them."""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from harness.results import PrivacyStatement
+
+Number = float | None
+
+
+class RoundRecord(BaseModel):
+    """One round, counted from 1; what was not measured in it is null.
+
+    Attributes:
+        accuracy, loss: of the global model on the test part after the round.
+        claimed_epsilon: by the paper's convention, after this round; null where the defense claims none.
+        noise: largest standard deviation of the noise on a local step; 0 without.
+        gradient_norm: mean L2 norm of a per-example gradient at the first local step, before the defense.
+        update_norm: mean L2 norm of a client's raw update.
+        participants: clients that took part.
+    """
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=True)
+
+    round: int
+    accuracy: Number = None
+    loss: Number = None
+    claimed_epsilon: Number = None
+    noise: Number = None
+    gradient_norm: Number = None
+    update_norm: Number = None
+    participants: int
+    seconds: float
+
+
+class TrainDocument(BaseModel):
+    """A training run. ``overlap``: how many clients share an example on average; 1 for disjoint clients.
+
+    ``weights`` maps rounds to the files of the models that were kept, relative to the folder.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    schema_version: Literal[1] = 1
+    kind: Literal["training"] = "training"
+    environment: dict[str, Any]
+    settings: dict[str, Any]
+    units: str
+    parameters: int
+    train_examples: int
+    test_examples: int
+    overlap: float
+    rounds: list[RoundRecord]
+    stopped: str | None = None
+    accuracy: Number = None
+    privacy: list[PrivacyStatement]
+    weights: dict[int, str]
+    seconds: float

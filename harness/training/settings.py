@@ -1,0 +1,114 @@
+"""The validated settings of a federated training run."""
+
+import math
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from harness.building import build, one_line
+from harness.datasets.partition import SPLITS
+from harness.defenses import DEFENSES, Cohort, Defense, PrivacyFacts
+from harness.errors import UsageError
+from harness.privacy.events import Sampler
+
+Positive = Annotated[int, Field(ge=1)]
+Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+ClientSampling = Literal["fixed", "poisson", "all"]
+BatchSampling = Literal["shuffle", "partition", "poisson", "without-replacement"]
+
+_CLIENT_SAMPLERS: dict[str, Sampler] = {"fixed": "without-replacement", "poisson": "poisson", "all": "none"}
+_BATCH_SAMPLERS: dict[str, Sampler] = {
+    "shuffle": "none", "partition": "none", "poisson": "poisson", "without-replacement": "without-replacement",
+}  # fmt: skip
+
+
+class TrainSettings(BaseModel):
+    """Everything that determines the numbers of a training run.
+
+    ``model`` None is the papers' accuracy network: ``cnn`` for images, ``mlp2`` for tables.
+    ``examples`` None means one local epoch per round: local_steps * batch_size. ``budget`` stops before the round that
+    would exceed ``target_epsilon``, counted as the paper ``claimed`` it or as it is ``valid``.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    dataset: str = "mnist-sample"
+    model: str | None = None
+    defense: str = "none"
+    defense_args: dict[str, Any] = Field(default_factory=dict)
+    clients: Positive = 100
+    clients_per_round: Positive = 10
+    rounds: Positive = 20
+    local_steps: Positive = 100
+    batch_size: Positive = 5
+    examples: Positive | None = None
+    split: str = "shards"
+    level: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.5
+    client_sampling: ClientSampling = "fixed"
+    batch_sampling: BatchSampling = "shuffle"
+    learning_rate: Rate = 0.05
+    server_learning_rate: Rate = 1.0
+    target_epsilon: Rate | None = None
+    budget: Literal["claimed", "valid"] = "valid"
+    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    seed: Annotated[int, Field(ge=0)] = 0
+    device: str = "cpu"
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "TrainSettings":
+        if self.clients_per_round > self.clients:
+            raise ValueError(
+                f"{self.clients_per_round} clients per round out of {self.clients} clients; lower clients_per_round"
+            )
+        if self.client_sampling == "all" and self.clients_per_round != self.clients:
+            raise ValueError("client_sampling all needs clients_per_round equal to clients")
+        if self.batch_size > self.client_examples:
+            raise ValueError(f"batches of {self.batch_size} from {self.client_examples} examples; lower batch_size")
+        if self.split not in SPLITS:
+            raise ValueError(f"unknown split {self.split!r}; choose {', '.join(SPLITS)}")
+        if (self.split == "dirichlet" and self.level <= 0) or (self.split == "similarity" and self.level > 1):
+            raise ValueError(f"level {self.level:g} does not fit --split {self.split}; give more than 0, or 0 to 1")
+        return self
+
+    @property
+    def client_examples(self) -> int:
+        """Examples that every client holds, n."""
+        return self.examples or self.local_steps * self.batch_size
+
+    def cohort(self, rounds: int | None = None) -> Cohort:
+        """The federation's facts for the defense, over the planned rounds or another number of them."""
+        return Cohort(
+            self.clients, self.clients_per_round, self.rounds if rounds is None else rounds, self.local_steps,
+            self.batch_size,
+        )  # fmt: skip
+
+    def facts(self, tensors: int, rounds: int) -> PrivacyFacts:
+        """What the privacy statement after ``rounds`` rounds depends on."""
+        client_sampler = _CLIENT_SAMPLERS[self.client_sampling]
+        if self.clients_per_round == self.clients:
+            client_sampler = "none"
+        rate = min(1.0, self.batch_size / self.client_examples)
+        if _BATCH_SAMPLERS[self.batch_sampling] == "none":
+            # A fixed partition shows every example once per pass over the client's data.
+            rate = 1 / math.ceil(self.client_examples / self.batch_size)
+        return PrivacyFacts(
+            self.cohort(rounds), tensors, client_sampler, _BATCH_SAMPLERS[self.batch_sampling], rate, self.delta
+        )
+
+    def build_defense(self) -> Defense:
+        """The defense with its hyper-parameters."""
+        return build(DEFENSES, self.defense, self.defense_args)
+
+
+def train_settings(**values: Any) -> TrainSettings:
+    """Validated training settings with canonical names.
+
+    Raises:
+        UsageError: unknown names or settings, values out of range, impossible combinations.
+    """
+    try:
+        settings = TrainSettings(**values)
+    except ValidationError as error:
+        raise UsageError(one_line(error)) from error
+    settings.build_defense()
+    return settings

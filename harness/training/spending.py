@@ -1,0 +1,65 @@
+"""What a run has spent, and how many rounds a budget pays for."""
+
+from harness.defenses import Defense
+from harness.errors import UsageError
+from harness.privacy import Statement, make_statement
+from harness.training.settings import TrainSettings
+
+
+def statements_after(
+    settings: TrainSettings, defense: Defense, tensors: int, rounds: int, overlap: float
+) -> list[Statement]:
+    """The defense's statements after a number of rounds of this run.
+
+    An example that several clients hold enters several of a round's messages; the sums a third party or another client
+    sees are then not covered by a statement about one client's example.
+    """
+    if rounds == 0:
+        return []
+    return [
+        make_statement(
+            one.view, "none", f"clients share examples ({overlap:.1f} hold each one), so the sums are not covered",
+            unit=one.unit, schedule=one.schedule,
+        )
+        if overlap > 1 and one.unit == "example" and one.view != "server" and one.guarantee != "none"
+        else one
+        for one in defense.statements(settings.facts(tensors, rounds))
+    ]  # fmt: skip
+
+
+def claimed_after(settings: TrainSettings, defense: Defense, tensors: int, rounds: int) -> float | None:
+    """Epsilon by the paper's convention after a number of rounds; None where none is claimed."""
+    claims = [one.claimed_epsilon for one in defense.statements(settings.facts(tensors, rounds))]
+    return next((claim for claim in claims if claim is not None), None)
+
+
+def affordable_rounds(settings: TrainSettings, defense: Defense, tensors: int) -> int:
+    """The most rounds whose epsilon does not exceed the target; all of them without a target.
+
+    ``valid`` counts the largest valid epsilon over the views that have one.
+
+    Raises:
+        UsageError: the defense has no such epsilon, or the first round already exceeds the target.
+    """
+    target = settings.target_epsilon
+    if target is None:
+        return settings.rounds
+
+    def spent(rounds: int) -> float:
+        made = defense.statements(settings.facts(tensors, rounds))
+        values = [one.claimed_epsilon if settings.budget == "claimed" else one.epsilon for one in made]
+        known = [value for value in values if value is not None]
+        if not known:
+            other = "claimed" if settings.budget == "valid" else "valid"
+            raise UsageError(
+                f"{settings.defense} has no {settings.budget} epsilon to stop at; use --budget {other}, or no target"
+            )
+        return max(known)
+
+    if spent(1) > target:
+        raise UsageError(f"the first round alone costs epsilon {spent(1):.3g}, above {target:g}; raise sigma or target")
+    low, high = 1, settings.rounds
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if spent(middle) <= target else (low, middle - 1)
+    return low

@@ -1,0 +1,89 @@
+"""A training run for people: a table of rounds, what was spent, and curves."""
+
+import io
+from pathlib import Path
+
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.table import Table
+
+from harness.results.atomic import write_atomic
+from harness.training.records import RoundRecord, TrainDocument
+
+_MOST_ROWS = 25
+
+
+def print_training(document: TrainDocument, console: Console, folder: Path) -> None:
+    """Prints what was trained, at most 25 rounds of it, and the privacy statements."""
+    settings = document.settings
+    console.print(
+        f"{settings['dataset']} | {settings['defense']} | {settings['clients']} clients, "
+        f"{settings['clients_per_round']} per round ({settings['client_sampling']}), "
+        f"L={settings['local_steps']} steps of {settings['batch_size']} ({settings['batch_sampling']}) | "
+        f"split {settings['split']} | seed {settings['seed']}"
+    )
+    console.print(
+        f"{document.train_examples} training and {document.test_examples} test examples, {document.parameters} "
+        f"parameters; on average {document.overlap:.2f} clients hold an example"
+    )
+    table = Table("round", "accuracy", "loss", "claimed epsilon", "noise std", "gradient norm", "update norm", "s")
+    for record in _shown(document.rounds):
+        table.add_row(
+            str(record.round), _number(record.accuracy, ".4f"), _number(record.loss, ".3f"),
+            _number(record.claimed_epsilon, ".3f"), _number(record.noise, ".3g"), _number(record.gradient_norm, ".3g"),
+            _number(record.update_norm, ".3g"), f"{record.seconds:.2f}",
+        )  # fmt: skip
+    console.print(table)
+    if document.stopped:
+        console.print(f"stopped: {document.stopped}")
+    console.print(document.units)
+    for one in document.privacy:
+        console.print(
+            f"{one.view}: claimed epsilon {_number(one.claimed_epsilon, '.3f')}, valid "
+            f"{_number(one.epsilon, '.3f')} ({one.guarantee}): {one.notes}"
+        )
+    console.print(f"Files: {folder} (training.json, checkpoint.pt, curves.png, models)")
+
+
+def save_curves(document: TrainDocument, path: Path) -> None:
+    """Draws accuracy over the rounds, and below it the norms and the noise that explain it."""
+    figure = Figure(figsize=(7, 6), layout="constrained")
+    top, bottom = figure.subplots(2, 1, sharex=True)
+    measured = [record for record in document.rounds if record.accuracy is not None]
+    top.plot([r.round for r in measured], [r.accuracy for r in measured], color="#1b6ca8", marker="o", markersize=3)
+    top.set(
+        ylabel="test accuracy", ylim=(0, 1), title=f"{document.settings['defense']}, {document.settings['dataset']}"
+    )
+    top.grid(alpha=0.3)
+    claims = [(r.round, r.claimed_epsilon) for r in measured if r.claimed_epsilon is not None]
+    if claims:
+        right = top.twinx()
+        right.plot(*zip(*claims, strict=True), color="#b04a2f", linestyle="--")
+        right.set_ylabel("claimed epsilon (dashed)", color="#b04a2f")
+    for name, label, colour in (
+        ("gradient_norm", "per-example gradient norm", "#2e7d4f"),
+        ("update_norm", "update norm", "#7a4ea3"),
+        ("noise", "noise std on a step", "#b04a2f"),
+    ):
+        points = [(r.round, getattr(r, name)) for r in document.rounds if getattr(r, name)]
+        if points:
+            bottom.plot(*zip(*points, strict=True), label=label, color=colour)
+    bottom.set(xlabel="round", yscale="log")
+    bottom.grid(alpha=0.3)
+    if bottom.lines:
+        bottom.legend(frameon=False)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=110)
+    write_atomic(path, buffer.getvalue())
+
+
+def _shown(rounds: list[RoundRecord]) -> list[RoundRecord]:
+    """Every round, or evenly spaced ones with the first and the last."""
+    if len(rounds) <= _MOST_ROWS:
+        return rounds
+    places = {round(step * (len(rounds) - 1) / (_MOST_ROWS - 1)) for step in range(_MOST_ROWS)}
+    return [rounds[place] for place in sorted(places)]
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
