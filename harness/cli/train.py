@@ -22,9 +22,7 @@ from harness.training import RoundRecord, TrainFolder, TrainOptions, train, trai
 @app.command("train")
 def train_command(
     defense: Annotated[str, typer.Option(help="See harness list defenses.")] = "none",
-    dataset: Annotated[
-        str, typer.Option(help="Trained on its train part, measured on its test part.")
-    ] = "mnist-sample",
+    dataset: Annotated[str, typer.Option(help="Trains on its train part, measures on its test part.")] = "mnist-sample",
     model: Annotated[str | None, typer.Option(help="cnn for images, mlp2 for tables by default.")] = None,
     clients: Annotated[int, typer.Option(help="N.")] = 100,
     clients_per_round: Annotated[int, typer.Option(help="K.")] = 10,

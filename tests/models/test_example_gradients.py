@@ -1,0 +1,57 @@
+"""Gradients kept as factors are the per-example gradients of a loop."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from harness.models import RowModel
+from harness.models.example_gradients import MaterialisedGradients
+
+ROWS, BATCH, SHAPE, CLASSES, EXPECTED = 3, 4, (1, 12, 12), 5, 4.5
+PRESENT = torch.tensor([[1, 1, 1, 1], [1, 0, 1, 0], [0, 0, 0, 0]])
+
+
+def scene(name: str) -> tuple[RowModel, Tensor, Tensor, Tensor]:
+    random = torch.Generator().manual_seed(0)
+    model = RowModel(name, SHAPE, CLASSES).to(torch.device("cpu"), torch.float64)
+    weights = model.initial_weights([(0, row) for row in range(ROWS)]).double()
+    images = torch.rand(ROWS, BATCH, *SHAPE, generator=random, dtype=torch.float64)
+    return model, weights, images, torch.randint(CLASSES, (ROWS, BATCH), generator=random)
+
+
+@pytest.mark.parametrize("present", [None, PRESENT], ids=["all", "sampled"])
+@pytest.mark.parametrize("factored", [True, False], ids=["factored", "materialised"])
+@pytest.mark.parametrize("name", ["lenet", "cnn", "mlp2"])
+def test_everything_a_defense_asks_for(name: str, factored: bool, present: Tensor | None) -> None:
+    model, weights, images, labels = scene(name)
+    if not factored:
+        model._sequence = None
+    given = None if present is None else present.double()
+    made = model.example_gradients(weights, images, labels, given, EXPECTED)
+    assert isinstance(made, MaterialisedGradients) != factored
+    truth = model.per_example_gradients(weights, images, labels)
+    truth = truth if given is None else truth * given[..., None]
+    norms = torch.stack([piece.norm(dim=-1) for piece in truth.split(model.layout.sizes, -1)], -1)
+    factors = torch.rand(norms.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    spread = torch.cat(
+        [factors[..., [group]].expand(-1, -1, size) for group, size in enumerate(model.layout.sizes)], -1
+    )
+    exact = {"rtol": 1e-10, "atol": 1e-12}
+    torch.testing.assert_close(made.materialise(), truth, **exact)
+    torch.testing.assert_close(made.norms(), norms, **exact)
+    torch.testing.assert_close(made.weighted_sum(factors), (truth * spread).sum(1), **exact)
+    torch.testing.assert_close(made.mean(), truth.sum(1) / EXPECTED, **exact)
+    assert made.sizes == model.layout.sizes and truth[0].abs().max() > 1e-4
+
+
+@pytest.mark.parametrize("name", ["lenet", "cnn", "mlp2"])
+def test_a_row_does_not_depend_on_the_rows_beside_it(name: str) -> None:
+    model, weights, images, labels = scene(name)
+    model.to(torch.device("cpu"), torch.float32)
+    weights, images = weights.float(), images.float()
+    together = model.example_gradients(weights, images, labels, None, EXPECTED)
+    pair = model.example_gradients(weights[1:], images[1:], labels[1:], None, EXPECTED)
+    factors = torch.full((ROWS, BATCH, len(model.layout.sizes)), 0.3)
+    assert torch.equal(together.norms()[1:], pair.norms())
+    assert torch.equal(together.mean()[1:], pair.mean())
+    assert torch.equal(together.weighted_sum(factors)[1:], pair.weighted_sum(factors[1:]))

@@ -1,0 +1,193 @@
+"""A training run against plain FedAvg, and that chunks, kills and resuming change nothing."""
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+from harness.errors import UsageError
+from harness.models import build_module
+from harness.training import TrainDocument, TrainFolder, Training, TrainOptions, train, train_settings
+from harness.training.sampling import sample_batches, sample_clients
+
+TINY: dict[str, Any] = {
+    "dataset": "cancer", "model": "mlp2", "clients": 12, "clients_per_round": 5, "rounds": 3, "local_steps": 4,
+    "batch_size": 3, "split": "iid",
+}  # fmt: skip
+OPTIONS = TrainOptions(chunk=5)
+
+
+def run(folder: Path, options: TrainOptions = OPTIONS, **changes: Any) -> TrainDocument:
+    return train(train_settings(**{**TINY, **changes}), folder, TrainFolder(folder), options)
+
+
+def numbers(document: TrainDocument) -> list[dict[str, Any]]:
+    return [record.model_dump(exclude={"seconds"}) for record in document.rounds]
+
+
+def final_weights(folder: Path) -> torch.Tensor:
+    return torch.load(folder / "checkpoint.pt", weights_only=True)["weights"]
+
+
+def test_it_is_federated_averaging(tmp_path: Path) -> None:
+    """An independent loop over clients and steps with a plain module and a plain optimizer."""
+    settings = train_settings(**TINY)
+    training = Training(settings, tmp_path)
+    module = build_module("mlp2", training.train.image_shape, 2, seed=0)
+    weights = training.model.layout.split(training.weights)
+    for round_index in range(2):
+        updates = []
+        for client in sample_clients(settings, round_index):
+            module.load_state_dict(weights)
+            optimizer = torch.optim.SGD(module.parameters(), lr=settings.learning_rate)
+            for places in sample_batches(settings, round_index, [client]).places[0]:
+                chosen = training.data[client][places]
+                optimizer.zero_grad()
+                functional.cross_entropy(
+                    module(training.train.images[chosen]), training.train.labels[chosen]
+                ).backward()
+                optimizer.step()
+            updates.append({name: value - weights[name] for name, value in module.state_dict().items()})
+        weights = {name: value + sum(update[name] for update in updates) / 5 for name, value in weights.items()}
+        training.play_round(round_index, 5)
+    torch.testing.assert_close(training.weights, training.model.layout.flatten(weights), rtol=1e-4, atol=1e-6)
+
+
+def test_one_full_step_of_everybody_is_gradient_descent(tmp_path: Path) -> None:
+    everybody = {"clients": 6, "clients_per_round": 6, "local_steps": 1, "batch_size": 20, "client_sampling": "all"}
+    training = Training(train_settings(**{**TINY, **everybody}), tmp_path)
+    before = training.weights.clone()
+    module = training.model.plain(before)
+    chosen = training.data.flatten()
+    loss = functional.cross_entropy(module(training.train.images[chosen]), training.train.labels[chosen])
+    gradient = torch.cat([each.flatten() for each in torch.autograd.grad(loss, list(module.parameters()))])
+    training.play_round(0, 3)
+    torch.testing.assert_close(training.weights, before - 0.05 * gradient, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("defense", "arguments"),
+    [
+        ("none", {}),
+        ("fed_cdp", {"sigma": 0.5}),
+        ("fed_acdp", {"policy": "linear"}),
+        ("fed_sdp", {"noise_at": "client"}),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("sampling", ["shuffle", "poisson"])
+def test_chunks_change_nothing(tmp_path: Path, defense: str, arguments: dict[str, Any], sampling: str) -> None:
+    made = {"defense": defense, "defense_args": arguments, "batch_sampling": sampling, "rounds": 2}
+    whole = run(tmp_path / "whole", **made)
+    parts = run(tmp_path / "parts", replace(OPTIONS, chunk=2), **made)
+    assert numbers(whole) == numbers(parts)
+    assert torch.equal(final_weights(tmp_path / "whole"), final_weights(tmp_path / "parts"))
+
+
+def test_a_killed_run_resumes_to_the_same_numbers(tmp_path: Path) -> None:
+    whole = run(tmp_path / "whole", defense="fed_cdp", rounds=4)
+
+    class Killed(Exception):
+        pass
+
+    def kill(record: Any) -> None:
+        if record.round == 2:
+            raise Killed
+
+    with pytest.raises(Killed):
+        run(tmp_path / "again", replace(OPTIONS, on_round=kill), defense="fed_cdp", rounds=4)
+    resumed = run(tmp_path / "again", replace(OPTIONS, resume=True, chunk=3), defense="fed_cdp", rounds=4)
+    assert numbers(whole) == numbers(resumed)
+    assert torch.equal(final_weights(tmp_path / "whole"), final_weights(tmp_path / "again"))
+
+
+def test_noise_reaches_the_model_at_its_scale(tmp_path: Path) -> None:
+    """With a large sigma a round's update is noise: eta * sigma * C / B * sqrt(L / K) per coordinate."""
+    training = Training(train_settings(**{**TINY, "defense": "fed_cdp", "defense_args": {"sigma": 100.0}}), tmp_path)
+    before = training.weights.clone()
+    training.play_round(0, 5)
+    expected = 0.05 * 100 * 4 / 3 * (4 / 5) ** 0.5
+    found = float((training.weights - before).std())
+    assert found == pytest.approx(expected, rel=0.02) and found != pytest.approx(1.1 * expected, rel=0.02)
+
+
+def test_a_budget_stops_before_the_round_that_exceeds_it(tmp_path: Path) -> None:
+    made = {"defense": "fed_cdp", "batch_sampling": "poisson", "rounds": 6, "budget": "claimed"}
+    free = run(tmp_path / "free", **made)
+    spent = [record.claimed_epsilon for record in free.rounds]
+    assert all(earlier < later for earlier, later in itertools.pairwise(spent))
+    stopped = run(tmp_path / "stopped", target_epsilon=(spent[2] + spent[3]) / 2, **made)
+    assert len(stopped.rounds) == 3 and "round 4 would exceed" in stopped.stopped
+    with pytest.raises(UsageError, match="first round alone"):
+        run(tmp_path / "none", target_epsilon=spent[0] / 2, **made)
+    with pytest.raises(UsageError, match="no claimed epsilon"):
+        run(tmp_path / "none", target_epsilon=1.0, budget="claimed")
+
+
+def test_statements_know_the_sampler_that_ran(tmp_path: Path) -> None:
+    by_view = {}
+    for sampling in ("poisson", "shuffle"):
+        document = run(tmp_path / sampling, defense="fed_cdp", batch_sampling=sampling, clients=30)
+        by_view[sampling] = {one.view: one for one in document.privacy}
+    assert by_view["poisson"]["server"].epsilon < by_view["shuffle"]["server"].epsilon
+    assert by_view["poisson"]["server"].claimed_epsilon == by_view["shuffle"]["server"].claimed_epsilon
+    disjoint = {one.view: one for one in run(tmp_path / "few", defense="fed_cdp", clients=12).privacy}
+    # 30 clients of 12 examples out of 426 are disjoint too; 60 are not, and then only the server's view is covered.
+    shared = {one.view: one for one in run(tmp_path / "many", defense="fed_cdp", clients=60).privacy}
+    assert disjoint["third party"].guarantee == "sample-DP" and shared["third party"].guarantee == "none"
+    assert shared["server"].guarantee == "sample-DP local view"
+
+
+def test_kept_models_are_those_of_their_rounds(tmp_path: Path) -> None:
+    document = run(tmp_path, replace(OPTIONS, keep=(0, 2)))
+    assert document.weights == {0: "models/round_00000.pt", 2: "models/round_00002.pt"}
+    training = Training(train_settings(**TINY), tmp_path)
+    start = training.model.load_weights(tmp_path / "models" / "round_00000.pt")
+    assert torch.equal(start, training.weights)
+    for round_index in range(2):
+        training.play_round(round_index, 5)
+    assert torch.equal(training.model.load_weights(tmp_path / "models" / "round_00002.pt"), training.weights)
+
+
+def _damage(folder: Path) -> None:
+    content = (folder / "checkpoint.pt").read_bytes()
+    (folder / "checkpoint.pt").write_bytes(content[: len(content) // 2])
+
+
+@pytest.mark.parametrize(
+    ("prepare", "changes", "mend"),
+    [
+        (lambda folder: None, {"learning_rate": 0.1}, "learning_rate 0.05 there, 0.1 here"),
+        (_damage, {}, "damaged; delete it"),
+    ],
+)
+def test_checkpoints_that_do_not_fit(
+    tmp_path: Path, prepare: Callable[[Path], None], changes: dict[str, Any], mend: str
+) -> None:
+    run(tmp_path, rounds=2)
+    prepare(tmp_path)
+    with pytest.raises(UsageError, match=mend):
+        run(tmp_path, replace(OPTIONS, resume=True), rounds=2, **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "mend"),
+    [
+        ({"clients_per_round": 13}, "lower clients_per_round"),
+        ({"split": "rings"}, "choose iid"),
+        ({"split": "dirichlet", "level": 0}, "level 0"),
+        ({"batch_size": 50, "examples": 20}, "lower batch_size"),
+        ({"delta": 1.0}, "delta"),
+        ({"learning_rate": float("nan")}, "learning_rate"),
+        ({"client_sampling": "all"}, "clients_per_round equal"),
+        ({"defense": "fed_cdp", "defense_args": {"sigma": -1}}, "sigma"),
+        ({"target_epsilon": 0}, "target_epsilon"),
+    ],
+)
+def test_mistakes(changes: dict[str, Any], mend: str) -> None:
+    with pytest.raises(UsageError, match=mend):
+        train_settings(**{**TINY, **changes})
