@@ -3,6 +3,7 @@
 from harness.errors import UsageError
 from harness.evaluation.controls import NEGATIVE
 from harness.evaluation.run import Run
+from harness.evaluation.summarise import summarise
 from harness.experiment import CellSettings
 from harness.results import CellResult, ResultDocument
 from harness.results.environment import environment
@@ -34,5 +35,6 @@ def document_of(cells: list[CellResult], device: str) -> ResultDocument:
         if check.name in NEGATIVE and not check.held and check.detail.startswith("lineup p")
     ]
     return ResultDocument(
-        environment=environment(device), valid=not failed, valid_reason=failed[0] if failed else None, cells=cells
-    )
+        environment=environment(device), valid=not failed, valid_reason=failed[0] if failed else None, cells=cells,
+        summary=summarise(cells),
+    )  # fmt: skip

@@ -45,6 +45,7 @@ def cell_result(
         observation_id=scored.scene.observation.fingerprint(),
         metrics=metrics,
         asr={rule: _rate(Rate.of(success)) for rule, success in scores.success.items()},
+        confirmed=scores.confirmed,
         lineup=Lineup(
             rate=lineup.rate, mean_rank=lineup.mean_rank, p_value=lineup.p_value,
             reason=None if lineup.p_value is not None else "no victim has unused images of its class as decoys",

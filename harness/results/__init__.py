@@ -14,20 +14,24 @@ from harness.results.schema import (
     ResultDocument,
 )
 from harness.results.store import RunFolder, cell_key
+from harness.results.summary import AttackStanding, Place, SummaryRow
 from harness.results.victim import StoredCell, VictimRecord
 
 __all__ = [
+    "AttackStanding",
     "CellResult",
     "ControlCheck",
     "LabelInference",
     "Lineup",
     "MetricSummary",
     "Outcomes",
+    "Place",
     "PrivacyStatement",
     "RateSummary",
     "ResultDocument",
     "RunFolder",
     "StoredCell",
+    "SummaryRow",
     "VictimRecord",
     "cell_key",
     "read_results",

@@ -4,54 +4,15 @@ Numbers that cannot be had are null, with a reason beside them. A value that is 
 document is always plain JSON.
 """
 
-import math
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    JsonValue,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from harness import SCHEMA_VERSION
+from harness.results.record import Count, Facts, Interval, Number, Record, VerdictWord
+from harness.results.summary import SummaryRow
 
 SuccessRule = Literal["strict", "ssim", "table3"]
-VerdictWord = Literal["leaks", "resilient", "inconclusive"]
-
-
-def without_non_finite(value: Any) -> Any:
-    """The same value with every NaN and infinity replaced by None; tuples become lists, as in JSON."""
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {name: without_non_finite(entry) for name, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [without_non_finite(entry) for entry in value]
-    return value
-
-
-def _whole(interval: tuple[float | None, float | None] | None) -> tuple[float | None, float | None] | None:
-    """None unless both ends are there: half an interval says nothing."""
-    return None if interval is None or None in interval else interval
-
-
-# After conversion, so that every kind of number (a numpy float32, say) is a float by then.
-Number = Annotated[float | None, AfterValidator(without_non_finite)]
-Interval = Annotated[tuple[Number, Number] | None, AfterValidator(_whole)]
-Facts = Annotated[dict[str, JsonValue], BeforeValidator(without_non_finite)]
-Count = Annotated[int, Field(ge=0)]
-
-
-class Record(BaseModel):
-    """A part of the document: fixed once made, and nothing in it that the schema does not know."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
 
 class MetricSummary(Record):
@@ -112,7 +73,7 @@ class ControlCheck(Record):
     name: str
     held: bool
     detail: str = ""
-    cells: list[str] = []
+    cells: list[str] = Field(default_factory=list)
 
 
 class Outcomes(Record):
@@ -146,8 +107,9 @@ class CellResult(Record):
 
     ``key`` names the cell's files; ``control`` names the control (``positive``, ``positive_sigma0``, ``noise_x100``)
     and is None for a cell; ``surface`` is None where only a tap is named; ``observations`` is how often the adversary
-    saw the same record; ``seconds`` is wall-clock time. A cell that is impossible has ``not_applicable_reason``, no
-    metrics, and all its victims counted as not applicable.
+    saw the same record; ``confirmed`` counts images that are strict successes and first in their lineup; ``seconds``
+    is wall-clock time. A cell that is impossible has ``not_applicable_reason``, no metrics, and all its victims
+    counted as not applicable.
     """
 
     key: str | None = None
@@ -156,9 +118,9 @@ class CellResult(Record):
     dataset: str
     model: str
     defense: str
-    defense_args: Facts = {}
+    defense_args: Facts = Field(default_factory=dict)
     attack: str
-    attack_args: Facts = {}
+    attack_args: Facts = Field(default_factory=dict)
     surface: Literal[0, 1, 2] | None = None
     tap: str
     observation_id: str | None = None
@@ -169,17 +131,18 @@ class CellResult(Record):
     update_model: Literal["first", "avg", "unroll"] = "first"
     round: Count = 0
     observations: Annotated[int, Field(ge=1)] = 1
-    cohort: Facts = {}
-    metrics: dict[str, MetricSummary] = {}
-    asr: dict[SuccessRule, RateSummary] = {}
+    cohort: Facts = Field(default_factory=dict)
+    metrics: dict[str, MetricSummary] = Field(default_factory=dict)
+    asr: dict[SuccessRule, RateSummary] = Field(default_factory=dict)
+    confirmed: Count = 0
     lineup: Lineup = Lineup()
     label: LabelInference = LabelInference()
     verdict: VerdictWord = "inconclusive"
     verdict_reason: str = ""
-    controls: list[ControlCheck] = []
+    controls: list[ControlCheck] = Field(default_factory=list)
     outcomes: Outcomes = Outcomes()
     units: str = ""
-    privacy: list[PrivacyStatement] = []
+    privacy: list[PrivacyStatement] = Field(default_factory=list)
     seconds: Number = None
     not_applicable_reason: str | None = None
 
@@ -191,10 +154,14 @@ class CellResult(Record):
 
 
 class ResultDocument(Record):
-    """All cells of a run. A run is not ``valid`` when a negative control failed; ``valid_reason`` says which."""
+    """All cells of a run, and ``summary``: the verdict over all attacks for each defense at each place.
+
+    A run is not ``valid`` when a negative control failed; ``valid_reason`` says which.
+    """
 
     schema_version: Literal[1] = SCHEMA_VERSION
     environment: Facts
     valid: bool = True
     valid_reason: str | None = None
     cells: list[CellResult]
+    summary: list[SummaryRow] = Field(default_factory=list)

@@ -2,7 +2,8 @@
 
 from typing import Literal
 
-from harness.results.schema import CellResult, Count, Facts, Number, Record
+from harness.results.record import Count, Facts, Number, Record
+from harness.results.schema import CellResult
 
 
 class VictimRecord(Record):

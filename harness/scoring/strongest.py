@@ -1,0 +1,108 @@
+"""The verdict on a defense at one place, from every attack that was tried there (spec/attacks.md 9.3, last rule).
+
+What a row of cells that differ only in the attack may claim:
+
+* **leaks**, if an attack leaks. A leak is evidence in itself: it counts even where the attack's positive control
+  failed, because controls guard the claim that nothing leaks and no other. Accurate reconstructions (two or more,
+  each nearest to its own truth) stand however many attacks were tried. A leak that rests on the lineup test alone is
+  one of k tests: each is made at 0.001, so the chance of any false one is at most k/1000 (Bonferroni), and with more
+  than ten attacks p must be below 0.01/k, so that a row never wrongly says ``leaks`` with more than 1%.
+* **resilient**, if no attack leaks (not even by a lineup that the above discounts), at least one attack that works is
+  itself resilient, and no attack, working or not, has reconstructed so much that its success rate may exceed 5%.
+  That every attack has to pass needs no correction: whichever attack truly exceeds 5% passes with a chance of at most
+  5% (an intersection-union test, Berger 1982).
+* **inconclusive** otherwise.
+
+An attack *works* where its positive controls held: it leaks on that model without the defense, and through the defense
+without its noise. One that does not is uninformative: its failure supports nothing. The strongest attack is, among
+those that bear the verdict (leaking, resilient, or just working), the one with most victims reconstructed,
+then the smallest lineup p. Each row is a claim of its own; over the rows of a run their chances of error add up.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from harness.scoring.success import upper_bound
+from harness.scoring.verdict import CONFIRMED_SUCCESSES, LEAK_P, RESILIENT_RATE
+
+FAMILY_P = 0.01
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One attack's cell.
+
+    ``obstacle``: why the attack is uninformative there, None where it works; ``confirmed``: images that are accurate
+    and first in their lineup; ``successes`` of ``victims`` with an accurate image; ``lineup_p``: None without decoys.
+    """
+
+    attack: str
+    verdict: Literal["leaks", "resilient", "inconclusive"]
+    obstacle: str | None
+    confirmed: int
+    successes: int
+    victims: int
+    lineup_p: float | None
+
+    @property
+    def bound(self) -> float:
+        """95% upper bound of the share of victims this attack reconstructs."""
+        return upper_bound(self.successes, self.victims)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A verdict over all attacks, the strongest of them (None where none works), and a plain sentence why."""
+
+    verdict: Literal["leaks", "resilient", "inconclusive"]
+    attack: str | None
+    reason: str
+
+
+def strongest(attempts: Sequence[Attempt]) -> Decision:
+    """The verdict over the attacks that were possible; the rule is the module's text."""
+    leaking = [attempt for attempt in attempts if attempt.verdict == "leaks"]
+    standing = [attempt for attempt in leaking if _stands(attempt, len(attempts))]
+    if standing:
+        chief = max(standing, key=_strength)
+        return Decision("leaks", chief.attack, f"{_names(standing)} of {len(attempts)} attacks: images come back")
+    working = [attempt for attempt in attempts if attempt.obstacle is None]
+    obstacle = _obstacle(attempts, leaking, working)
+    if obstacle is not None:
+        return Decision("inconclusive", max(working, key=_strength).attack if working else None, obstacle)
+    chief = max((attempt for attempt in working if attempt.verdict == "resilient"), key=_strength)
+    bound = max(attempt.bound for attempt in attempts)
+    return Decision("resilient", chief.attack, f"no attack leaks; each reconstructs at most {bound:.1%} of victims")
+
+
+def _stands(leak: Attempt, tried: int) -> bool:
+    """Whether a leak remains one among so many attacks."""
+    by_lineup = leak.lineup_p is not None and leak.lineup_p < min(LEAK_P, FAMILY_P / tried)
+    return leak.confirmed >= CONFIRMED_SUCCESSES or by_lineup
+
+
+def _obstacle(attempts: Sequence[Attempt], leaking: Sequence[Attempt], working: Sequence[Attempt]) -> str | None:
+    """Why resilience may not be claimed either, or None."""
+    if not attempts:
+        return "no attack is possible there"
+    if leaking:
+        return f"the lineup of {_names(leaking)} is no longer significant among {len(attempts)} attacks"
+    if not working:
+        return "no attack is known to work there"
+    if not any(attempt.verdict == "resilient" for attempt in working):
+        return f"no attack that works there shows resilience ({_names(working)})"
+    doubtful = [attempt for attempt in attempts if attempt.bound > RESILIENT_RATE]
+    if doubtful:
+        worst = max(doubtful, key=_strength)
+        return f"{worst.attack} may reconstruct as many as {worst.bound:.1%} of victims"
+    return None
+
+
+def _strength(attempt: Attempt) -> tuple[float, float]:
+    return attempt.successes, -(math.inf if attempt.lineup_p is None else attempt.lineup_p)
+
+
+def _names(attempts: Sequence[Attempt]) -> str:
+    return ", ".join(attempt.attack for attempt in attempts)

@@ -1,0 +1,82 @@
+"""The strongest attack decides: every branch of the rule, attack by attack."""
+
+import pytest
+
+from harness.scoring import Attempt, strongest
+
+
+def leaks(name: str = "a", successes: int = 64, confirmed: int = 60, p: float | None = 2e-4) -> Attempt:
+    return Attempt(name, "leaks", None, confirmed, successes, 64, p)
+
+
+def by_lineup(name: str = "a", p: float = 5e-4) -> Attempt:
+    return leaks(name, successes=0, confirmed=0, p=p)
+
+
+def resists(name: str = "b", successes: int = 0, victims: int = 64, p: float = 0.5) -> Attempt:
+    return Attempt(name, "resilient", None, 0, successes, victims, p)
+
+
+def unsure(name: str = "c", successes: int = 0, victims: int = 64) -> Attempt:
+    return Attempt(name, "inconclusive", None, 0, successes, victims, 0.3)
+
+
+def idle(attempt: Attempt) -> Attempt:
+    """The same cell of an attack that does not leak undefended."""
+    return Attempt(**{**attempt.__dict__, "obstacle": "the attack does not leak even undefended"})
+
+
+NINE = [resists(f"r{number}") for number in range(9)]
+DECISIONS = {
+    "one leak": ([leaks()], "leaks", "a"),
+    "a leak beside resilience": ([resists(), leaks()], "leaks", "a"),
+    "the leak with most victims is the strongest": ([leaks("a", 9), leaks("b", 40), resists()], "leaks", "b"),
+    "the sharper lineup among equals": ([by_lineup("a", 9e-4), by_lineup("b", 2e-4)], "leaks", "b"),
+    "a leak is evidence whatever the controls say": ([idle(leaks()), resists()], "leaks", "a"),
+    "a lineup alone is a leak": ([by_lineup(), resists()], "leaks", "a"),
+    "a lineup of an attack that does not work too": ([idle(by_lineup()), resists()], "leaks", "a"),
+    "a lineup without decoys is no lineup": ([leaks(p=None), resists()], "leaks", "a"),
+    "ten attacks, each tested at 0.001": ([by_lineup(p=9.9e-4), *NINE], "leaks", "a"),
+    "among more a lineup must be sharper": ([by_lineup(p=9.9e-4), *NINE, resists()], "inconclusive", "a"),
+    "and one that is counts": ([by_lineup(p=2e-4), *NINE, resists()], "leaks", "a"),
+    "accurate images need no correction": ([leaks(confirmed=2, p=0.2), *NINE, resists()], "leaks", "a"),
+    "one accurate image is a lineup's leak": ([leaks(confirmed=1, p=9.9e-4), *NINE, resists()], "inconclusive", "a"),
+    "resilient": ([resists()], "resilient", "b"),
+    "resilient beside one that cannot tell": ([unsure(), resists()], "resilient", "b"),
+    "resilient beside one that does not work": ([idle(unsure()), resists()], "resilient", "b"),
+    "an idle attack never supports resilience": ([idle(resists())], "inconclusive", None),
+    "nor beside one that is unsure": ([idle(resists("a")), unsure()], "inconclusive", "c"),
+    "one that works and reconstructs some": ([resists(), unsure(successes=3)], "inconclusive", "c"),
+    "one that does not work and reconstructs some": ([resists(), idle(unsure(successes=3))], "inconclusive", "b"),
+    "too few victims everywhere": ([unsure("a", victims=8), unsure("b", victims=8)], "inconclusive", "a"),
+    "no attack is possible": ([], "inconclusive", None),
+}
+
+
+@pytest.mark.parametrize("case", DECISIONS)
+def test_the_rule(case: str) -> None:
+    attempts, verdict, attack = DECISIONS[case]
+    decision = strongest(attempts)
+    assert (decision.verdict, decision.attack) == (verdict, attack), decision.reason
+    assert decision.reason and "\n" not in decision.reason
+
+
+@pytest.mark.parametrize(
+    ("attempts", "words"),
+    [
+        ([], "no attack is possible"),
+        ([idle(resists())], "no attack is known to work"),
+        ([unsure()], "no attack that works there shows resilience (c)"),
+        ([resists(), unsure(successes=3)], "c may reconstruct as many as 11.7% of victims"),
+        ([resists(), resists("d", successes=1, victims=100)], "each reconstructs at most 4.7% of victims"),
+        ([leaks(), leaks("d"), resists()], "a, d of 3 attacks"),
+        ([by_lineup(p=9.9e-4), *NINE, resists()], "no longer significant among 11 attacks"),
+    ],
+)
+def test_the_reason(attempts: list[Attempt], words: str) -> None:
+    assert words in strongest(attempts).reason
+
+
+def test_the_order_of_attacks_changes_no_verdict() -> None:
+    for attempts, verdict, _ in DECISIONS.values():
+        assert strongest(attempts[::-1]).verdict == verdict
