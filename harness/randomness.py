@@ -21,3 +21,19 @@ def normal_rows(keys: list[tuple[int | str, ...]], shape: tuple[int, ...], like:
     """Standard normal noise (R, *shape) with one independent stream per row, on the device and dtype of ``like``."""
     rows = [torch.randn(shape, generator=generator(*key), dtype=torch.float32) for key in keys]
     return torch.stack(rows).to(device=like.device, dtype=like.dtype)
+
+
+def laplace_rows(keys: list[tuple[int | str, ...]], shape: tuple[int, ...], like: Tensor) -> Tensor:
+    """Laplace noise of scale 1 (standard deviation sqrt 2) in the form of :func:`normal_rows`."""
+    rows = []
+    for key in keys:
+        # The difference of two exponential variables; unlike the logarithm of a uniform one it is never infinite.
+        first, second = torch.empty(2, *shape).exponential_(generator=generator(*key))
+        rows.append(first - second)
+    return torch.stack(rows).to(device=like.device, dtype=like.dtype)
+
+
+def uniform_rows(keys: list[tuple[int | str, ...]], shape: tuple[int, ...], like: Tensor) -> Tensor:
+    """Uniform numbers in [0, 1) in the form of :func:`normal_rows`."""
+    rows = [torch.rand(shape, generator=generator(*key), dtype=torch.float32) for key in keys]
+    return torch.stack(rows).to(device=like.device, dtype=like.dtype)
