@@ -1,6 +1,17 @@
 """Defenses: one file each, joined to the registry by a decorator."""
 
-from harness.defenses import fed_acdp, fed_cdp, fed_sdp, none  # noqa: F401  (imported to register)
+from harness.defenses import (  # noqa: F401  (imported to register)
+    adaclip,
+    dssgd,
+    fed_acdp,
+    fed_cdp,
+    fed_sdp,
+    global_dp,
+    noise,
+    none,
+    pruning,
+    quantile,
+)
 from harness.defenses.context import Cohort, RoundContext, State
 from harness.defenses.hooks import Defense, LocalStep
 from harness.defenses.per_example import ExampleGradients, PerExample

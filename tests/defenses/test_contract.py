@@ -35,7 +35,14 @@ TABLE: dict[str, tuple[set[str], list[str], str]] = {
         "sigma*S on the sum of clipped per-example gradients",
     ),
     "fed_acdp": ({"T2.clip"}, ["none"], "S=example_max of the batch"),
+    "adaclip": (set(), SAMPLE, "(g-a)/b clipped per whole to 1"),
+    "dssgd": (set(), ["none"], "at most the 0.1 share of coordinates"),
+    "global_dp": (set(), CENTRAL, "noise std sigma*S on the sum at the server"),
+    "noise": (set(), ["none"], "each update sent (a gradient times the learning rate)"),
+    "pruning": (set(), ["none"], "the 0.7 share of the whole vector"),
+    "quantile": (set(), CENTRAL, "noise std z_D*C on the sum at the server"),
 }
+DETERMINISTIC = ("none", "pruning")
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +85,7 @@ def test_taps_have_their_shapes_and_finite_values(model: RowModel, name: str) ->
 def test_a_round_is_a_function_of_its_key(model: RowModel, name: str) -> None:
     first, again, other = play(model, name), play(model, name), play(model, name, seed=1)
     assert all(torch.equal(first[tap], again[tap]) for tap in first)
-    assert any(not torch.equal(first[tap], other[tap]) for tap in first) == (name != "none")
+    assert any(not torch.equal(first[tap], other[tap]) for tap in first) == (name not in DETERMINISTIC)
 
 
 @pytest.mark.parametrize("name", TABLE)
@@ -134,12 +141,22 @@ def test_statements(name: str) -> None:
         ("fed_acdp", {"policy": "linear"}, "policy linear (eps space)"),
         ("fed_acdp", {"policy": "linear", "schedule": "sigma"}, "policy linear (sigma space)"),
         ("fed_acdp", {"policy": "cyclic"}, "policy cyclic (sigma space)"),
+        ("pruning", {"mode": "layer", "error_feedback": "yes"}, "each parameter tensor with the smallest magnitude"),
+        ("dssgd", {"selection": "largest"}, "the largest, at most"),
+        ("dssgd", {"epsilon": 2}, "sparse vector noise (Laplace), epsilon=2 per client and round"),
+        ("noise", {"applies_to": "gradient", "param": "var"}, "batch gradient: gaussian noise of std 0.1"),
+        ("noise", {"applies_to": "example"}, "each per-example gradient"),
+        ("noise", {"distribution": "laplace", "param": "scale"}, "laplace noise of std 0.01414"),
+        ("quantile", {"unit": "example"}, "z_D*C on the sum of the batch in every local step"),
+        ("global_dp", {"bound": "median"}, "S=median norm of the last round, first 4"),
     ],
 )
 def test_units_follow_the_settings(name: str, settings: dict[str, str], phrase: str) -> None:
     units = build(DEFENSES, name, settings).units()
     assert phrase in units
-    assert units.startswith("applies to updates" if name == "fed_sdp" else "applies to per-example gradients")
+    assert units.startswith("applies to ")
+    if name in ("fed_sdp", "fed_cdp", "fed_acdp"):
+        assert units.startswith("applies to updates" if name == "fed_sdp" else "applies to per-example gradients")
 
 
 @pytest.mark.parametrize(
@@ -157,6 +174,14 @@ def test_units_follow_the_settings(name: str, settings: dict[str, str], phrase: 
         ("fed_cdp", {"sigma": 0}, ["none"]),
         ("fed_acdp", {"s_mode": "example_mean"}, ["none"]),
         ("fed_acdp", {"floor": 4.0}, ["none"]),
+        ("adaclip", {"sigma": 0}, ["none"]),
+        ("dssgd", {"epsilon": 2}, LDP),
+        ("global_dp", {"sigma": 0}, ["none"]),
+        ("global_dp", {"bound": "median"}, ["none"]),
+        ("global_dp", {"bound": "median", "sigma": 0}, ["none"]),
+        ("noise", {"applies_to": "example", "distribution": "laplace"}, ["none"]),
+        ("quantile", {"unit": "example"}, SAMPLE),
+        ("quantile", {"sigma": 0}, ["none"]),
     ],
 )
 def test_guarantees_follow_the_settings(name: str, settings: dict[str, object], tags: list[str]) -> None:

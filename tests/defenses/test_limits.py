@@ -23,6 +23,12 @@ LIMITS: list[tuple[str, dict[str, Any]]] = [
     ("fed_cdp", {**WITHOUT, "clipping": "whole"}),
     *[("fed_acdp", {**WITHOUT, "s_mode": mode}) for mode in ("example_max", "batch_max", "example_mean")],
     ("fed_acdp", {"sigma": 0.0, "clip": 1e9, "convention": "per_example"}),
+    *[("quantile", {**WITHOUT, "unit": unit}) for unit in ("client", "example")],
+    *[("global_dp", {**WITHOUT, "bound": bound}) for bound in ("fixed", "median")],
+    ("adaclip", {"sigma": 0.0, "clip": 1e9}),
+    *[("noise", {"amount": 0, "applies_to": place}) for place in ("example", "gradient", "update")],
+    *[("pruning", {"threshold": 0, "error_feedback": keep}) for keep in (True, False)],
+    *[("dssgd", {"share": 1, "threshold": -1, "bound": "inf", "selection": how}) for how in ("random", "largest")],
 ]
 
 

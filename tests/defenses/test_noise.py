@@ -20,14 +20,20 @@ CONTEXT = RoundContext(3, 1, ETA, Cohort(clients_per_round=16, batch_size=5), LA
 def zero_step(name: str, settings: dict[str, Any], context: RoundContext = CONTEXT, rows: int = 5) -> Tensor:
     """The step (N, P) of a batch of ``rows`` examples without any gradient."""
     zeros = torch.zeros(len(context.keys), rows, P)
+    context = replace(context, local={})  # a round begins
     return build(DEFENSES, name, settings).client_step(PerExample(lambda: zeros, LAYOUT.sizes), context).step
 
 
-def accepts(noise: Tensor, deviation: float, alpha: float = 1e-3) -> bool:
-    """Two-sided chi-square test of the variance, and a Kolmogorov-Smirnov test of the shape."""
+def accepts(noise: Tensor, deviation: float, alpha: float = 1e-3, laplace: bool = False) -> bool:
+    """Two-sided chi-square test of the scale, and a Kolmogorov-Smirnov test of the shape."""
     sample = noise.flatten().double().numpy() / deviation
-    tail = stats.chi2.cdf((sample**2).sum(), len(sample))
-    shape = stats.kstest(sample, "norm").pvalue
+    if laplace:
+        sample = sample * 2**0.5
+        # Magnitudes of Laplace noise of scale 1 are exponential.
+        tail = stats.chi2.cdf(2 * abs(sample).sum(), 2 * len(sample))
+    else:
+        tail = stats.chi2.cdf((sample**2).sum(), len(sample))
+    shape = stats.kstest(sample, "laplace" if laplace else "norm").pvalue
     return 2 * min(tail, 1 - tail) > alpha and shape > alpha
 
 
@@ -81,6 +87,66 @@ def test_fed_sdp_noise_is_scaled_by_the_cohort_of_the_settings(
     assert not accepts(noise, 1.05 * deviation)
 
 
+@pytest.mark.parametrize("distribution", ["gaussian", "laplace"])
+@pytest.mark.parametrize(
+    ("settings", "deviation"),
+    [
+        ({"applies_to": "update"}, 0.25),
+        ({"applies_to": "gradient"}, 0.25),
+        ({"applies_to": "example"}, 0.25 / 5**0.5),
+        ({"applies_to": "gradient", "param": "var"}, 0.5),
+        ({"applies_to": "gradient", "param": "scale"}, 0.25),
+    ],
+)
+def test_additive_noise(settings: dict[str, str], deviation: float, distribution: str) -> None:
+    noise = noise_of("noise", CONTEXT, {"amount": 0.25, "distribution": distribution, **settings})
+    laplace = distribution == "laplace"
+    if laplace and settings.get("param") == "scale":
+        deviation *= 2**0.5
+    if settings["applies_to"] == "example":
+        # The mean of five Laplace variables is no Laplace variable; its size is what matters.
+        assert noise.std().item() == pytest.approx(deviation, rel=0.02)
+        return
+    assert accepts(noise, deviation, laplace=laplace)
+    assert not accepts(noise, 1.05 * deviation, laplace=laplace)
+    assert not accepts(noise, deviation, laplace=not laplace)
+
+
+Z_D = (SIGMA**-2 - (2 * SIGMA) ** -2) ** -0.5
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "deviation"),
+    [
+        ("adaclip", {}, SIGMA * C / 5),
+        ("quantile", {"unit": "example"}, Z_D * C / 5),
+        ("quantile", {"unit": "example", "sigma_b": "inf", "rate": 0}, SIGMA * C / 5),
+    ],
+)
+def test_adaptive_local_steps(name: str, settings: dict[str, Any], deviation: float) -> None:
+    noise = zero_step(name, {"sigma": SIGMA, "clip": C, **settings})
+    assert accepts(noise, deviation)
+    assert not accepts(noise, 1.05 * deviation)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "deviation"),
+    [
+        ("global_dp", {}, SIGMA * C / 16),
+        ("global_dp", {"bound": "median"}, SIGMA * C / 16),
+        ("quantile", {}, Z_D * C / 16),
+        ("quantile", {"sigma_b": 4}, (SIGMA**-2 - 8**-2) ** -0.5 * C / 16),
+    ],
+)
+def test_noise_of_the_server(name: str, settings: dict[str, Any], deviation: float) -> None:
+    defense = build(DEFENSES, name, {"sigma": SIGMA, "clip": C, **settings})
+    noise = defense.aggregate(torch.zeros(P, dtype=torch.float64), CONTEXT)
+    assert accepts(noise, deviation)
+    assert not accepts(noise, 1.05 * deviation)
+    # Whoever takes part, the server's noise is the same: it is drawn once for the cohort, not per chunk.
+    assert torch.equal(defense.aggregate(torch.zeros(P).double(), replace(CONTEXT, keys=((0, 9),))), noise)
+
+
 @pytest.mark.parametrize("clients_per_round", [1, 4, 100])
 def test_shares_add_up_to_the_whole_noise(clients_per_round: int) -> None:
     defense = build(DEFENSES, "fed_sdp", {"sigma": 1, "clip": 1, "noise_at": "client", "noise_split": "share"})
@@ -99,12 +165,15 @@ def test_noise_on_updates_is_larger_in_units_of_the_gradient() -> None:
     assert (as_gradient.std() / gradient_noise.std()).item() == pytest.approx(1 / ETA, rel=0.02)
 
 
+NOISY = ["fed_cdp", "fed_acdp", "fed_sdp", "noise", "adaclip"]
+
+
 @pytest.mark.parametrize(
     "change",
     [{"round": 4}, {"local_step": 2}, {"keys": ((1, 0), (1, 1))}, {"keys": ((0, 2), (0, 3))}],
     ids=["round", "step", "seed", "client"],
 )
-@pytest.mark.parametrize("name", ["fed_cdp", "fed_acdp", "fed_sdp"])
+@pytest.mark.parametrize("name", NOISY)
 def test_streams_differ(name: str, change: dict[str, Any]) -> None:
     first, again, other = (noise_of(name, context) for context in (CONTEXT, CONTEXT, replace(CONTEXT, **change)))
     assert torch.equal(first, again)
@@ -112,10 +181,18 @@ def test_streams_differ(name: str, change: dict[str, Any]) -> None:
     assert (correlations - torch.eye(4)).abs().max() < 0.03
 
 
-def noise_of(name: str, context: RoundContext) -> Tensor:
-    if name == "fed_sdp":
-        return build(DEFENSES, name, {"noise_at": "client"}).client_message(torch.zeros(2, P), context)
-    return zero_step(name, {"floor": 1.0} if name == "fed_acdp" else {}, context)
+OF_CLIENTS: dict[str, dict[str, Any]] = {
+    "fed_sdp": {"noise_at": "client"},
+    "fed_acdp": {"floor": 1.0},
+    "noise": {"distribution": "laplace", "applies_to": "update"},
+}
+
+
+def noise_of(name: str, context: RoundContext, settings: dict[str, Any] | None = None) -> Tensor:
+    settings = OF_CLIENTS.get(name, {}) if settings is None else settings
+    if "update" in settings.values() or name == "fed_sdp":
+        return build(DEFENSES, name, settings).client_message(torch.zeros(2, P), context)
+    return zero_step(name, settings, context)
 
 
 def test_the_places_of_noise_have_streams_of_their_own() -> None:
@@ -130,7 +207,7 @@ def test_a_key_keeps_its_noise_when_others_join() -> None:
     assert torch.equal(zero_step("fed_cdp", {}, more)[1:], zero_step("fed_cdp", {}))
 
 
-@pytest.mark.parametrize("name", ["fed_cdp", "fed_acdp", "fed_sdp"])
+@pytest.mark.parametrize("name", NOISY)
 def test_noise_scale(name: str) -> None:
     silent = noise_of(name, replace(CONTEXT, noise_scale=0.0))
     assert not silent.any()

@@ -1,5 +1,6 @@
 """Bad settings are refused with one line that names the mend."""
 
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -38,9 +39,39 @@ OWN: list[tuple[str, dict[str, Any], str]] = [
     ],
     ("fed_acdp", {"policy": "linear", "schedule": "sigma", "sigma": 2}, "raise sigma"),
     ("fed_acdp", {"policy": "cyclic", "sigma": 2}, "raise sigma"),
+    ("adaclip", {"clip": "inf"}, "use a finite clip"),
+    ("adaclip", {"mean_decay": 1.1}, "less than or equal to 1"),
+    ("adaclip", {"variance_low": 2}, "lower it"),
+    ("dssgd", {"share": 0}, "greater than 0"),
+    ("dssgd", {"share": 1.5}, "less than or equal to 1"),
+    ("dssgd", {"threshold": 0.01}, "lower threshold"),
+    ("dssgd", {"epsilon": 0}, "greater than 0"),
+    ("dssgd", {"epsilon": 1, "selection": "largest"}, "use selection=random or drop epsilon"),
+    ("dssgd", {"epsilon": 1, "bound": "inf"}, "use a finite bound or drop epsilon"),
+    ("global_dp", {"clip": "inf"}, "use a finite clip or sigma=0"),
+    ("global_dp", {"max_delta": 1e-5}, "add for example epsilon=8"),
+    ("global_dp", {"max_delta": 1, "epsilon": 8}, "less than 1"),
+    ("global_dp", {"sigma": 0, "epsilon": 8}, "raise sigma or drop epsilon"),
+    ("noise", {"amount": -1}, "greater than or equal to 0"),
+    ("noise", {"param": "sd"}, "'std', 'var' or 'scale'"),
+    ("noise", {"applies_to": "model"}, "'example', 'gradient' or 'update'"),
+    ("pruning", {"threshold": 70}, "less than 1"),
+    ("pruning", {"threshold": -0.1}, "greater than or equal to 0"),
+    ("pruning", {"mode": "tensor"}, "'global' or 'layer'"),
+    ("quantile", {"clip": "inf"}, "use a finite clip or sigma=0"),
+    ("quantile", {"sigma_b": 0.25}, "raise it above sigma/2=3, or leave it out"),
+    ("quantile", {"sigma_b": 3}, "raise it above sigma/2=3, or leave it out"),
+    ("quantile", {"sigma_b": "inf"}, "set rate=0 or a finite sigma_b"),
+    ("quantile", {"quantile": 1.5}, "less than or equal to 1"),
     ("fed_dp", {}, "did you mean"),
 ]
-CASES = OWN + [(name, {key: value}, words) for name in DEFENSES if name != "none" for key, value, words in COMMON]
+MISSPELT = {"sgima": "sigma"}
+CASES = OWN + [
+    (name, {key: value}, words)
+    for name in DEFENSES
+    for key, value, words in COMMON
+    if MISSPELT.get(key, key) in {field.name for field in fields(DEFENSES[name])}
+]
 
 
 @pytest.mark.parametrize(("name", "settings", "words"), CASES)

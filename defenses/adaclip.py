@@ -1,0 +1,91 @@
+"""AdaClip: every coordinate is centred and scaled before clipping, by mean and spread learned from noisy outputs.
+
+Source: Pichapati et al. 2019, "AdaCliP: Adaptive Clipping for Private SGD". Spec: defenses, section 10.
+"""
+
+from typing import Annotated
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from harness.clipping import clip
+from harness.defenses.context import RoundContext
+from harness.defenses.hooks import Defense, LocalStep
+from harness.defenses.per_example import ExampleGradients
+from harness.defenses.privacy_facts import PrivacyFacts
+from harness.defenses.registry import DEFENSES, validated_defense
+from harness.defenses.stating import adaptive_step_statements
+from harness.privacy import Statement
+from harness.surfaces import TAPS_AFTER_STEP, Clipping
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Variance = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+@DEFENSES.register("adaclip")
+@validated_defense
+class AdaClip(Defense):
+    """Clips (g - a) / b of each example to norm 1 as a whole and adds noise of std ``sigma`` to the batch's sum.
+
+    a is a running mean of what came out, b follows its spread. They start anew every round, with a = 0 and b = ``clip``
+    for every coordinate, which is plain clipping to ``clip``. ``mean_decay`` and ``variance_decay`` (beta_1, beta_2)
+    at 1 keep them there; ``variance_low`` and ``variance_high`` (h_1, h_2) hold each estimate of a squared spread.
+    """
+
+    clip: Annotated[float, Field(gt=0)] = 4.0
+    sigma: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 6.0
+    mean_decay: Share = 0.99
+    variance_decay: Share = 0.9
+    variance_low: Variance = 1e-12
+    variance_high: Variance = 1.0
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "AdaClip":
+        if self.clip == float("inf"):
+            raise ValueError("an infinite clip leaves nothing to adapt; use a finite clip")
+        if self.variance_low > self.variance_high:
+            raise ValueError(f"variance_low={self.variance_low:g} lies above variance_high; lower it")
+        return self
+
+    def client_step(self, per_example: ExampleGradients, context: RoundContext) -> LocalStep:
+        gradients = per_example.materialise()
+        batch = context.cohort.batch_size
+        centre, variance = self._state(gradients, context)
+        spread = variance.sqrt()
+        scale = spread.sqrt() * spread.sum(-1, keepdim=True).sqrt()
+        scaled = clip((gradients - centre[:, None]) / scale[:, None], 1.0, context.layout.groups("whole"))
+        # An example that was not sampled has a zero gradient and must not count as one at -centre.
+        sampled = gradients.square().sum(-1, keepdim=True) > 0
+        total = (scaled * sampled).sum(1)
+        noise = self.sigma / batch
+        step = scale * (total / batch + noise * context.gaussian("client_step", total)) + centre
+        self._learn(step, centre, variance, scale * noise, context)
+        return LocalStep(step, noise=scale.amax(-1) * noise)
+
+    def _state(self, gradients: Tensor, context: RoundContext) -> tuple[Tensor, Tensor]:
+        """The running mean and squared spread (N, P) before this step."""
+        if "centre" in context.local:
+            return context.local["centre"], context.local["variance"]
+        centre = torch.zeros_like(gradients[:, 0])
+        return centre, torch.full_like(centre, self.clip**2 / centre.shape[-1])
+
+    def _learn(self, step: Tensor, centre: Tensor, variance: Tensor, deviation: Tensor, context: RoundContext) -> None:
+        """Updates the state from the noisy step (N, P) alone; ``deviation`` (N, P) is that of the noise in it."""
+        centre = self.mean_decay * centre + (1 - self.mean_decay) * step
+        seen = ((step - centre).square() - deviation.square()).clamp(self.variance_low, self.variance_high)
+        context.local["centre"] = centre
+        context.local["variance"] = self.variance_decay * variance + (1 - self.variance_decay) * seen
+
+    def clipping_at(self, tap: str, learning_rate: float) -> Clipping | None:
+        return Clipping(self.clip, "whole", "example") if tap in TAPS_AFTER_STEP else None
+
+    def units(self) -> str:
+        return (
+            f"applies to per-example gradients: (g-a)/b clipped per whole to 1, first b={self.clip:g}; "
+            f"noise std sigma*b on the sum of the batch with sigma={self.sigma:g}"
+        )
+
+    def statements(self, facts: PrivacyFacts) -> list[Statement]:
+        why = "scaled gradients clipped to 1 with noise on their sum, and a, b follow noisy outputs only"
+        return adaptive_step_statements(facts, self.sigma, why)

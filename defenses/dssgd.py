@@ -1,0 +1,117 @@
+"""DSSGD: each client sends few coordinates of its update, bounded, optionally by the sparse vector technique.
+
+Sources: Shokri and Shmatikov 2015, "Privacy-Preserving Deep Learning" (selective SGD). Its noise is here in the form
+of Lyu, Su and Li 2017, "Understanding the Sparse Vector Technique", algorithm 1: the same noise on coordinates, but
+one noisy threshold per round, whose proof covers choosing by a threshold and sending the values.
+Spec: defenses, section 7.
+"""
+
+import math
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from harness.defenses.context import RoundContext
+from harness.defenses.hooks import Defense
+from harness.defenses.privacy_facts import PrivacyFacts
+from harness.defenses.registry import DEFENSES, validated_defense
+from harness.privacy import Statement, make_statement
+
+# Shares of epsilon: noise on the threshold, on the magnitudes compared with it, on the values sent.
+_FOR_THRESHOLD, _FOR_MAGNITUDES, _FOR_VALUES = 4 / 9, 4 / 9, 1 / 9
+
+
+@DEFENSES.register("dssgd")
+@validated_defense
+class DSSGD(Defense):
+    """Sends at most the share ``share`` (theta_u) of coordinates, clamped to [-``bound``, ``bound``] (gamma).
+
+    ``selection``: ``random`` among those of magnitude above ``threshold`` (tau), or the ``largest`` whatever their
+    size. ``epsilon`` is the budget of a client's round: with c coordinates to send, epsilon/c each, which is the
+    number that the paper prints; None sends without noise.
+    """
+
+    share: Annotated[float, Field(gt=0, le=1)] = 0.1
+    threshold: Annotated[float, Field(allow_inf_nan=False)] = 1e-4
+    bound: Annotated[float, Field(gt=0)] = 1e-2
+    selection: Literal["random", "largest"] = "random"
+    epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "DSSGD":
+        if self.threshold >= self.bound:
+            raise ValueError(f"threshold={self.threshold:g} leaves nothing below bound={self.bound:g}; lower threshold")
+        if self.epsilon is not None and self.selection == "largest":
+            raise ValueError("the sparse vector noise selects by a threshold; use selection=random or drop epsilon")
+        if self.epsilon is not None and math.isinf(self.bound):
+            raise ValueError("an infinite bound leaves the noise without a scale; use a finite bound or drop epsilon")
+        return self
+
+    def client_message(self, update: Tensor, context: RoundContext) -> Tensor:
+        count = math.ceil(self.share * update.shape[-1] - 1e-9)
+        values = update.clamp(-self.bound, self.bound)
+        if self.selection == "largest":
+            return values.where(_first(-update.abs(), count), torch.zeros_like(values))
+        eligible = self._above_threshold(values, count, context)
+        # A random order, with those that may not be sent at its end.
+        order = context.uniform("selection", values).where(eligible, torch.full_like(values, 2.0))
+        chosen = _first(order, count) & eligible
+        return self._noised(values, count, context).where(chosen, torch.zeros_like(values))
+
+    def _above_threshold(self, values: Tensor, count: int, context: RoundContext) -> Tensor:
+        """Which coordinates (N, P) may be sent."""
+        magnitudes = values.abs()
+        if self.epsilon is None:
+            return magnitudes > self.threshold
+        noisy_threshold = self.threshold + self._scale(_FOR_THRESHOLD) * context.laplace("threshold", values[:, :1])
+        noise = 2 * count * self._scale(_FOR_MAGNITUDES) * context.laplace("magnitudes", values)
+        return magnitudes + noise > noisy_threshold
+
+    def _noised(self, values: Tensor, count: int, context: RoundContext) -> Tensor:
+        if self.epsilon is None:
+            return values
+        noisy = values + count * self._scale(_FOR_VALUES) * context.laplace("values", values)
+        return noisy.clamp(-self.bound, self.bound)
+
+    def _scale(self, budget: float) -> float:
+        """Scale of the noise that hides one coordinate, which can change by 2 gamma, for a share of epsilon."""
+        return 2 * self.bound / (budget * (self.epsilon or math.inf))
+
+    def sparse_at(self, tap: str) -> bool:
+        return tap in ("T1.out", "T0.in", "T0.post") and (self.share < 1 or self.threshold >= 0)
+
+    def units(self) -> str:
+        chosen = "the largest" if self.selection == "largest" else f"random ones above {self.threshold:g}"
+        noise = "no noise"
+        if self.epsilon is not None:
+            noise = f"sparse vector noise (Laplace), epsilon={self.epsilon:g} per client and round"
+        return (
+            f"applies to updates (a gradient times the learning rate): {chosen}, at most the {self.share:g} share of "
+            f"coordinates, clamped to {self.bound:g} each; {noise}"
+        )
+
+    def statements(self, facts: PrivacyFacts) -> list[Statement]:
+        if self.epsilon is None:
+            why = "which coordinates are sent depends on private data and no noise is added, so no epsilon exists"
+            return [make_statement("server", "none", why, unit="client")]
+        rounds = facts.cohort.rounds
+        why = (
+            f"sparse vector technique on bounded coordinates, a client in all {rounds} rounds; the epsilon of each "
+            "coordinate, which the paper prints, adds up over all coordinates sent"
+        )
+        tags = {"third party": "client-DP central", "server": "client-LDP", "client": "client-DP central"}
+        return [
+            Statement(
+                view, None, self.epsilon * rounds, 0.0, "client", "replace", "none", "pure epsilon, summed",
+                f"epsilon={self.epsilon:g} per round", tag, why,
+            )
+            for view, tag in tags.items()
+        ]  # fmt: skip
+
+
+def _first(order: Tensor, count: int) -> Tensor:
+    """Mask (N, P) of the ``count`` smallest entries of each row."""
+    chosen = order.topk(count, dim=-1, largest=False).indices
+    return torch.zeros_like(order, dtype=torch.bool).scatter(-1, chosen, True)

@@ -1,0 +1,81 @@
+"""Additive random noise without clipping, on local gradients or on updates.
+
+Source: Zhu et al. 2019, "Deep Leakage from Gradients", section 5.1. Spec: defenses, sections 8 and 16a.
+"""
+
+import math
+from typing import Annotated, Literal
+
+from pydantic import Field
+from torch import Tensor
+
+from harness.defenses.context import RoundContext
+from harness.defenses.hooks import Defense, LocalStep
+from harness.defenses.per_example import ExampleGradients
+from harness.defenses.privacy_facts import PrivacyFacts
+from harness.defenses.registry import DEFENSES, validated_defense
+from harness.privacy import Statement, make_statement
+
+_PLACES = {
+    "example": "each per-example gradient",
+    "gradient": "each local step's batch gradient",
+    "update": "each update sent (a gradient times the learning rate)",
+}
+
+
+@DEFENSES.register("noise")
+@validated_defense
+class Noise(Defense):
+    """Adds Gaussian or Laplace noise to every coordinate.
+
+    ``param`` says what ``amount`` is: the noise's standard deviation (``std``), its variance (``var``) or the
+    distribution's own scale (``scale``: b of the Laplace distribution, whose standard deviation is b sqrt 2).
+    ``applies_to``: each ``example``'s gradient, the batch ``gradient`` of a local step, or the ``update``.
+    """
+
+    amount: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
+    param: Literal["std", "var", "scale"] = "std"
+    distribution: Literal["gaussian", "laplace"] = "gaussian"
+    applies_to: Literal["example", "gradient", "update"] = "update"
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of the noise on a coordinate."""
+        if self.param == "var":
+            return math.sqrt(self.amount)
+        return self.amount * (math.sqrt(2) if self._laplace and self.param == "scale" else 1.0)
+
+    @property
+    def _laplace(self) -> bool:
+        return self.distribution == "laplace"
+
+    def client_step(self, per_example: ExampleGradients, context: RoundContext) -> LocalStep:
+        if self.applies_to == "gradient":
+            return LocalStep(self._noised(per_example.mean(), "client_step", context), noise=self.deviation)
+        if self.applies_to == "example":
+            noisy = self._noised(per_example.materialise(), "client_step", context)
+            batch = context.cohort.batch_size
+            return LocalStep(noisy.sum(1) / batch, None, noisy, self.deviation / math.sqrt(batch))
+        return LocalStep(per_example.mean())
+
+    def client_message(self, update: Tensor, context: RoundContext) -> Tensor:
+        return self._noised(update, "client_message", context) if self.applies_to == "update" else update
+
+    def _noised(self, values: Tensor, purpose: str, context: RoundContext) -> Tensor:
+        if self._laplace:
+            return values + self.deviation / math.sqrt(2) * context.laplace(purpose, values)
+        return values + self.deviation * context.gaussian(purpose, values)
+
+    def acts_at(self, hook: str) -> bool:
+        return hook == ("client_message" if self.applies_to == "update" else "client_step")
+
+    def units(self) -> str:
+        return (
+            f"applies to {_PLACES[self.applies_to]}: {self.distribution} noise of std {self.deviation:.4g} per "
+            f"coordinate ({self.param}={self.amount:g}); no clipping"
+        )
+
+    def statements(self, facts: PrivacyFacts) -> list[Statement]:
+        why = "noise without clipping: one record may change the result by any amount, so no epsilon exists"
+        unit = "client" if self.applies_to == "update" else "example"
+        return [make_statement("server", "none", why, unit=unit)]

@@ -1,0 +1,68 @@
+"""Gradient pruning: each client's update loses its smallest coordinates, optionally sent later (error feedback).
+
+Sources: Zhu et al. 2019, "Deep Leakage from Gradients", section 5.2; the residual is that of Lin et al. 2018, "Deep
+Gradient Compression". Spec: defenses, section 6.
+"""
+
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from harness.defenses.context import RoundContext
+from harness.defenses.hooks import Defense
+from harness.defenses.privacy_facts import PrivacyFacts
+from harness.defenses.registry import DEFENSES, validated_defense
+from harness.privacy import Statement, make_statement
+
+
+@DEFENSES.register("pruning")
+@validated_defense
+class Pruning(Defense):
+    """Zeroes the share ``threshold`` of coordinates with the smallest magnitude, and all that tie with them.
+
+    ``mode``: the share is taken of the whole vector (``global``) or of every parameter tensor (``layer``).
+    ``error_feedback``: the client keeps what it did not send and adds it to its next update.
+    """
+
+    threshold: Annotated[float, Field(ge=0, lt=1)] = 0.7
+    mode: Literal["global", "layer"] = "global"
+    error_feedback: bool = False
+
+    def client_message(self, update: Tensor, context: RoundContext) -> Tensor:
+        if self.error_feedback:
+            update = update + context.client.get("residual", 0.0)
+        groups = context.layout.groups("layer" if self.mode == "layer" else "whole")
+        sent = torch.cat([_pruned(part, self.threshold) for part in update.split(groups, dim=-1)], dim=-1)
+        if self.error_feedback:
+            context.client["residual"] = update - sent
+        return sent
+
+    def sparse_at(self, tap: str) -> bool:
+        return self.threshold > 0 and tap in ("T1.out", "T0.in", "T0.post")
+
+    def units(self) -> str:
+        of = "the whole vector" if self.mode == "global" else "each parameter tensor"
+        kept = "kept for the next round" if self.error_feedback else "lost"
+        return (
+            f"applies to updates: the {self.threshold:.4g} share of {of} with the smallest magnitude is zeroed and "
+            f"{kept}; no noise"
+        )
+
+    def statements(self, facts: PrivacyFacts) -> list[Statement]:
+        why = "which coordinates are left out depends on private data and no noise is added, so no epsilon exists"
+        return [make_statement("server", "none", why, unit="client")]
+
+
+def _pruned(vectors: Tensor, share: float) -> Tensor:
+    """Vectors (N, P) without the floor(share * P) coordinates of smallest magnitude and those equal to them.
+
+    The released code zeroes one coordinate more, even at a share of 0.
+    """
+    count = int(share * vectors.shape[-1] + 1e-9)
+    if count == 0:
+        return vectors
+    magnitudes = vectors.abs()
+    largest_lost = magnitudes.kthvalue(count, dim=-1, keepdim=True).values
+    return vectors.where(magnitudes > largest_lost, torch.zeros_like(vectors))

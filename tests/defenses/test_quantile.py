@@ -1,0 +1,149 @@
+"""Quantile clipping: where the bound goes, what the pair of releases costs, and what is refused."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from harness.building import build
+from harness.defenses import DEFENSES, Cohort, PerExample, PrivacyFacts, RoundContext, State
+from harness.defenses.quantile import Quantile
+from harness.layout import Layout
+from harness.privacy import GaussianRelease, compose, make_accountant
+
+K, P = 101, 2
+LAYOUT = Layout(("a", "b"), ((1,), (1,)))
+COHORT = Cohort(clients_per_round=K, batch_size=K)
+KEYS = tuple((0, client) for client in range(K))
+# Norms 1, 2, ..., 101, half of each vector in either tensor.
+VECTORS = torch.arange(1, K + 1).double()[:, None].expand(K, P) / math.sqrt(2)
+
+
+def play(settings: dict[str, Any], rounds: int, server: State, noise_scale: float = 0.0) -> Tensor:
+    """The aggregates (T, P) of rounds in which every client has the same update in each."""
+    defense = build(DEFENSES, "quantile", settings)
+    aggregates = []
+    for now in range(rounds):
+        context = RoundContext(now, 0, 0.05, COHORT, LAYOUT, KEYS, noise_scale, server=server)
+        total = defense.client_message(VECTORS, context).sum(0)
+        sums = {name: values.sum(0) for name, values in context.sent.items()}
+        aggregates.append(defense.aggregate(total, replace(context, sent=sums)))
+    return torch.stack(aggregates)
+
+
+@pytest.mark.parametrize("quantile", [0.25, 0.5, 0.9])
+@pytest.mark.parametrize("first", [0.1, 50, 1000])
+def test_the_bound_of_clients_converges_to_the_quantile(quantile: float, first: float) -> None:
+    server: State = {}
+    play({"quantile": quantile, "clip": first, "rate": 0.1}, 600, server)
+    assert float(server["bound"]) == pytest.approx(quantile * K, abs=1)
+
+
+@pytest.mark.parametrize("quantile", [0.25, 0.5, 0.9])
+def test_the_bound_of_examples_converges_to_the_quantile(quantile: float) -> None:
+    defense = build(DEFENSES, "quantile", {"unit": "example", "quantile": quantile, "rate": 0.1})
+    local: State = {}
+    for step in range(600):
+        context = RoundContext(0, step, 0.05, COHORT, LAYOUT, ((0, 0), (0, 1)), 0.0, local=local)
+        gradients = torch.stack([VECTORS, 10 * VECTORS])
+        defense.client_step(PerExample(lambda g=gradients: g, LAYOUT.sizes), context)
+    # Each client has its own.
+    bounds = local["bound"][:, 0] / torch.tensor([1.0, 10.0])
+    assert bounds.tolist() == pytest.approx([quantile * K, quantile * K], abs=1)
+
+
+def test_one_step_of_the_bound_by_hand() -> None:
+    server: State = {}
+    play({"clip": 20, "quantile": 0.5, "rate": 0.2}, 1, server)
+    assert float(server["bound"]) == pytest.approx(20 * math.exp(-0.2 * (20 / K - 0.5)))
+
+
+def test_the_bound_moves_between_rounds_and_clips_the_next() -> None:
+    server: State = {}
+    first, second = play({"clip": 20, "rate": 0.2}, 2, server)
+    norms = VECTORS.norm(dim=1)
+    assert first.norm().item() == pytest.approx(norms.clamp(max=20).mean().item())
+    moved = 20 * math.exp(-0.2 * (20 / K - 0.5))
+    assert second.norm().item() == pytest.approx(norms.clamp(max=moved).mean().item())
+
+
+def test_without_adapting_it_is_global_dp() -> None:
+    """eta_C = 0 and sigma_b = inf: fixed clipping with C_0, and z_D = z."""
+    settings = {"clip": 20, "sigma": 3, "rate": 0, "sigma_b": "inf"}
+    noisy = play(settings, 2, {}, noise_scale=1.0)
+    fixed = build(DEFENSES, "global_dp", {"clip": 20, "sigma": 3})
+    for now in range(2):
+        context = RoundContext(now, 0, 0.05, COHORT, LAYOUT, KEYS)
+        expected = fixed.aggregate(fixed.server_receive(VECTORS, context).sum(0), context)
+        torch.testing.assert_close(noisy[now], expected)
+
+
+def test_an_example_that_was_not_sampled_has_no_bit() -> None:
+    defense = build(DEFENSES, "quantile", {"unit": "example", "clip": 20})
+    bounds = []
+    for padding in (0, 7):
+        gradients = torch.cat([VECTORS, torch.zeros(padding, P).double()])[None]
+        context = RoundContext(0, 0, 0.05, COHORT, LAYOUT, ((0, 0),))
+        step = defense.client_step(PerExample(lambda g=gradients: g, LAYOUT.sizes), context).step
+        bounds.append((step, context.local["bound"]))
+    torch.testing.assert_close(bounds[0], bounds[1])
+
+
+def test_the_noise_on_bits() -> None:
+    """The logarithm of the bound after one round is Gaussian with standard deviation rate * sigma_b / n."""
+    defense = build(DEFENSES, "quantile", {"sigma": 6, "sigma_b": 12, "rate": 0.5})
+    moved = []
+    for seed in range(2000):
+        context = RoundContext(0, 0, 0.05, COHORT, LAYOUT, ((seed, 0),), sent={"bits": torch.zeros(())})
+        defense.aggregate(torch.zeros(P), context)
+        moved.append(math.log(float(context.server["bound"]) / 4))
+    assert torch.tensor(moved).std().item() == pytest.approx(0.5 * 12 / K, rel=0.05)
+    assert torch.tensor(moved).mean().item() == pytest.approx(0, abs=4 * 0.06 / 2000**0.5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "units", "expected"),
+    [
+        ({"sigma_b": 5}, 100, (7.5, 5)),  # the spec's example: n = 100, n/20 = 5
+        ({}, 100, (6 / math.sqrt(0.75), 6)),
+        ({}, 1000, ((1 / 36 - 1 / 10_000) ** -0.5, 50)),
+        ({"sigma": 0}, 100, (0, 0)),
+        ({"sigma_b": "inf", "rate": 0}, 100, (6, math.inf)),
+    ],
+)
+@pytest.mark.parametrize("unit", ["client", "example"])
+def test_multipliers(settings: dict[str, Any], units: int, expected: tuple[float, float], unit: str) -> None:
+    defense = build(DEFENSES, "quantile", {"unit": unit, **settings})
+    assert isinstance(defense, Quantile)
+    cohort = Cohort(clients=1000, clients_per_round=units, batch_size=units)
+    assert defense.multipliers(cohort) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("sigma_b", [3.1, 5, 50])
+def test_the_pair_costs_what_one_release_costs(sigma_b: float) -> None:
+    defense = build(DEFENSES, "quantile", {"sigma_b": sigma_b})
+    assert isinstance(defense, Quantile)
+    vectors, bits = defense.multipliers(COHORT)
+    # A bit is worth +-1/2, so its own multiplier is sigma_b over that.
+    pair = compose([GaussianRelease(vectors), GaussianRelease(2 * bits)])
+    rdp = make_accountant("rdp")
+    assert rdp.epsilon(pair, 1e-5).epsilon == pytest.approx(rdp.epsilon(GaussianRelease(6.0), 1e-5).epsilon)
+
+
+def test_the_statement_names_both_noises_and_the_local_view_for_examples() -> None:
+    facts = PrivacyFacts(Cohort(rounds=3, steps_per_round=10), tensors=4, rate=0.1)
+    clients = build(DEFENSES, "quantile", {}).statements(facts)
+    assert "z_D=6.928" in clients[0].notes and "sigma_b=6" in clients[0].notes
+    examples = build(DEFENSES, "quantile", {"unit": "example"}).statements(facts)
+    assert len({one.epsilon for one in examples}) == 1
+
+
+@pytest.mark.parametrize(("unit", "clipped"), [("client", {"T1.out", "T0.in", "T0.post"}), ("example", {"T2.step"})])
+def test_where_an_adversary_knows_of_clipping(unit: str, clipped: set[str]) -> None:
+    defense = build(DEFENSES, "quantile", {"unit": unit})
+    assert all(defense.clipping_at(tap, 0.05) for tap in clipped)
+    assert defense.clipping_at("T2.raw", 0.05) is None
+    assert (defense.clipping_at("T1.raw", 0.05) is None) == (unit == "client")
