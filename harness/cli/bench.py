@@ -8,8 +8,10 @@ from typing import Annotated
 import typer
 
 from harness.bench.attack import bench_attack
+from harness.bench.train import bench_train
 from harness.cli.app import DONE, app
-from harness.cli.options import choose_device, split_lists
+from harness.cli.options import choose_device, numbers, split_lists
+from harness.datasets import DATASETS
 from harness.datasets import data_root as find_data_root
 from harness.errors import UsageError
 
@@ -41,4 +43,36 @@ def attack_command(
         for name, value in report.items():
             print(f"{name:34} {value}")
         print()
+    return DONE
+
+
+@bench_app.command("train")
+def train_command(
+    dataset: Annotated[str, typer.Option(help="Whose train part the batches are taken from.")] = "mnist-sample",
+    model: Annotated[str | None, typer.Option(help="cnn for images, mlp2 for tables by default.")] = None,
+    clients: Annotated[list[str] | None, typer.Option(help="Comma-separated (1,10,100).")] = None,
+    batch_size: Annotated[int, typer.Option(help="B, examples per local step.")] = 5,
+    repeats: Annotated[int, typer.Option(help="Timed iterations at one client; fewer for more clients.")] = 300,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    data_root: Annotated[Path | None, typer.Option(help="Folder of datasets.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+) -> int:
+    """One local iteration of K clients under each defense, beside a plain PyTorch loop and torch.func's gradients."""
+    counts = numbers(clients or ["1,10,100"], "clients")
+    if min(*counts, batch_size, repeats, 1) < 1:
+        raise UsageError("--clients, --batch-size and --repeats must be at least 1")
+    name = DATASETS.resolve(dataset)
+    report = bench_train(name, model, counts, batch_size, repeats, choose_device(device), find_data_root(data_root))
+    if as_json:
+        sys.stdout.write(json.dumps(report, indent=1) + "\n")
+        return DONE
+    for row in report.pop("rows"):
+        for title, value in row.items():
+            print(f"{title:34} {value}")
+        print()
+    for check in report.pop("checks"):
+        verdict = "held" if check["held"] else "MISSED"
+        print(f"{verdict}: {check['ratio']} at {check['clients']}: {check['measured']}, limit {check['limit']}")
+    for title, value in report.items():
+        print(f"{title:34} {value}")
     return DONE

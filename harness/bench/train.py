@@ -1,0 +1,137 @@
+"""What a local iteration costs under each defense, beside a plain PyTorch loop and beside torch.func's gradients.
+
+Times are medians over repeats in which every method runs once, in a rotating order: what else the machine does then
+falls on all of them alike, and ratios hold where milliseconds do not.
+"""
+
+import copy
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from harness.bench.train_baselines import example_gradient_loop, plain_loop
+from harness.building import build
+from harness.datasets import Dataset, load_dataset
+from harness.defenses import DEFENSES, Cohort, Defense, RoundContext
+from harness.models import RowModel
+
+Methods = dict[str, tuple[str, dict[str, Any]]]
+
+METHODS: Methods = {"non-private": ("none", {}), "Fed-CDP": ("fed_cdp", {}), "Fed-αCDP": ("fed_acdp", {})}
+LOOP, TORCH_FUNC = "plain loop", "torch.func"
+LEARNING_RATE = 0.05
+WARM_UP = 2
+_EXAMPLES = 2000
+
+
+def bench_train(
+    dataset: str, model: str | None, clients: list[int], batch_size: int, repeats: int, device: str, data_root: Path
+) -> dict[str, Any]:
+    """One local iteration of K clients by every method, for every K.
+
+    Args:
+        repeats: timed iterations at one client; fewer for more clients (see :func:`repeats_for`).
+
+    Returns:
+        A document: what was measured, a row per K with milliseconds and ratios, and the checks with their limits.
+    """
+    bench = IterationBench(dataset, model, batch_size, device, data_root)
+    rows = [_row(count, bench.medians(METHODS, count, repeats_for(repeats, count))) for count in clients]
+    return {
+        "dataset": dataset, "model": bench.model.name, "batch size": batch_size, "threads": torch.get_num_threads(),
+        "device": device, "repeats": {str(count): repeats_for(repeats, count) for count in clients}, "rows": rows,
+        "checks": _checks({row["clients"]: row for row in rows}),
+    }  # fmt: skip
+
+
+def repeats_for(repeats: int, clients: int) -> int:
+    """Repeats at K clients: about as much work for each K, and never fewer than nine."""
+    return max(min(repeats, 9), repeats * 3 // (clients + 2))
+
+
+class IterationBench:
+    """One local iteration of SGD on batches of a dataset, by any method."""
+
+    def __init__(self, dataset: str, model: str | None, batch_size: int, device: str, data_root: Path) -> None:
+        self.data, self.batch_size = load_dataset(dataset, data_root, "train"), batch_size
+        self.device = torch.device(device)
+        name = model or ("mlp2" if self.data.columns else "cnn")
+        self.model = RowModel(name, self.data.image_shape, self.data.num_classes)
+        self.model.to(self.device, torch.float32)
+
+    def medians(self, methods: Methods, clients: int, repeats: int) -> dict[str, float]:
+        """Median seconds of one iteration of all clients, per method and for both loops."""
+        images, labels = _batches(self.data, clients, self.batch_size, self.device)
+        start = self.model.initial_weights([(0, "global")])[0].to(self.device)
+        # A copy: the loops move its weights, and only their own.
+        module = copy.deepcopy(self.model.plain(start)).to(self.device)
+        steps: dict[str, Callable[[], object]] = {
+            name: partial(self._iterate, build(DEFENSES, *defense), start, images, labels)
+            for name, defense in methods.items()
+        }
+        steps[LOOP] = partial(plain_loop, module, images, labels, LEARNING_RATE)
+        steps[TORCH_FUNC] = partial(example_gradient_loop, module, images, labels, LEARNING_RATE)
+        return interleaved_medians(steps, repeats, self.device)
+
+    def _iterate(self, defense: Defense, start: Tensor, images: Tensor, labels: Tensor) -> Tensor:
+        """A local iteration as the training does it (harness/training/local.py), noise included."""
+        clients = len(images)
+        context = RoundContext(
+            0, 0, LEARNING_RATE, Cohort(clients, clients, 100, 100, self.batch_size), self.model.layout,
+            tuple((0, client) for client in range(clients)),
+        )  # fmt: skip
+        weights = start.expand(clients, -1).contiguous()
+        per_example = self.model.example_gradients(weights, images, labels, None, self.batch_size)
+        return weights - LEARNING_RATE * defense.client_step(per_example, context).step
+
+
+def interleaved_medians(steps: dict[str, Callable[[], object]], repeats: int, device: torch.device) -> dict[str, float]:
+    """Median seconds of every step; each repeat runs all of them, beginning with another one each time."""
+    names, seconds = list(steps), {name: [] for name in steps}
+    for repeat in range(WARM_UP + repeats):
+        first = repeat % len(names)
+        for name in names[first:] + names[:first]:
+            began = time.perf_counter()
+            steps[name]()
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            seconds[name].append(time.perf_counter() - began)
+    return {name: statistics.median(taken[WARM_UP:]) for name, taken in seconds.items()}
+
+
+def _batches(data: Dataset, clients: int, batch_size: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Images (K, B, ...) and labels (K, B), the dataset's first ones over and over."""
+    places = torch.arange(clients * batch_size).remainder(min(len(data.labels), _EXAMPLES)).reshape(clients, batch_size)
+    return data.images[places].to(device, torch.float32), data.labels[places].to(device)
+
+
+def _row(clients: int, seconds: dict[str, float]) -> dict[str, Any]:
+    return {
+        "clients": clients,
+        "ms": {name: round(1000 * value, 3) for name, value in seconds.items()},
+        "Fed-CDP / non-private": round(seconds["Fed-CDP"] / seconds["non-private"], 3),
+        "Fed-αCDP / Fed-CDP": round(seconds["Fed-αCDP"] / seconds["Fed-CDP"], 3),
+        "non-private / plain loop": round(seconds["non-private"] / seconds[LOOP], 3),
+        "torch.func / plain loop": round(seconds[TORCH_FUNC] / seconds[LOOP], 3),
+    }
+
+
+def _checks(rows: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
+    """The limits of issue 3, for the numbers of clients that were measured."""
+    limits = [
+        (100, "Fed-CDP / non-private", 0.0, 1.3),
+        (100, "Fed-αCDP / Fed-CDP", 0.95, 1.05),
+        (1, "non-private / plain loop", 0.0, 1.1),
+    ]
+    return [
+        {"clients": clients, "ratio": ratio, "measured": rows[clients][ratio], "limit": f"{low:g} to {high:g}",
+         "held": low <= rows[clients][ratio] <= high}
+        for clients, ratio, low, high in limits
+        if clients in rows
+    ]  # fmt: skip
