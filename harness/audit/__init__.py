@@ -1,0 +1,11 @@
+"""The empirical audit: how large epsilon must at least be, found by looking for canaries in what one run released.
+
+Source: Steinke, Nasr, Jagielski, "Privacy Auditing with One (1) Training Run", 2023. Spec: accounting, section 15.
+"""
+
+from harness.audit.result import AuditResult
+from harness.audit.run import audit
+from harness.audit.settings import DESIGNS, AuditSettings, audit_settings
+from harness.audit.suite import Case, suite_cases, suite_summary
+
+__all__ = ["DESIGNS", "AuditResult", "AuditSettings", "Case", "audit", "audit_settings", "suite_cases", "suite_summary"]

@@ -1,0 +1,117 @@
+"""Canaries: crafted gradients or updates that a defense must hide, and the coins that say which ones are in.
+
+Source: Dirac canaries, Nasr et al., "Tight Auditing of Differentially Private Machine Learning", 2023.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from harness.errors import UsageError
+from harness.layout import Layout, group_sums, spread
+from harness.randomness import generator
+
+LARGE = 1000.0
+"""A canary's value at each of its coordinates: far beyond any clip, so that clipping leaves it as large as allowed."""
+
+
+def coins(seed: int, count: int) -> Tensor:
+    """Fair coins (m,): which canaries are in."""
+    return torch.rand(count, generator=generator(seed, "audit coins")) < 0.5
+
+
+def sampled(count: int, rate: float, random: torch.Generator) -> Tensor:
+    """Poisson sampling (n,): which of ``count`` units take part, each with probability ``rate``."""
+    return torch.rand(count, generator=random) < rate
+
+
+@dataclass(frozen=True)
+class Canaries:
+    """m crafted vectors, each with one coordinate in each of S parameter tensors.
+
+    Attributes:
+        positions: (m, S), the coordinates inside the flat vector.
+        tensors: (S,), which parameter tensor each column lies in.
+        layout: of the flat vector.
+    """
+
+    positions: Tensor
+    tensors: Tensor
+    layout: Layout
+
+    def dense(self, rows: slice, present: Tensor) -> Tensor:
+        """The canaries of ``rows`` as vectors (N, P), zero where ``present`` (N,) says that one is out."""
+        positions = self.positions[rows]
+        vectors = torch.zeros(len(positions), self.layout.total)
+        return vectors.scatter_(1, positions, LARGE * present[:, None].float().expand_as(positions))
+
+
+def make_canaries(layout: Layout, count: int, seed: int, orthogonal: bool) -> Canaries:
+    """Canaries at random coordinates.
+
+    ``orthogonal``: no two share a coordinate, so that all of them fit into one sum; they then use only the tensors
+    with at least ``count`` coordinates. Otherwise each uses every tensor, the most that per-layer clipping lets pass.
+
+    Raises:
+        UsageError: no tensor has room for so many orthogonal canaries.
+    """
+    room = [tensor for tensor, size in enumerate(layout.sizes) if size >= count or not orthogonal]
+    if not room:
+        raise UsageError(
+            f"{count} canaries do not fit side by side into this model, whose largest tensor has {max(layout.sizes)} "
+            "numbers; lower --canaries or add --canary alone"
+        )
+    columns = []
+    for tensor in room:
+        random, size = generator(seed, "audit canaries", tensor), layout.sizes[tensor]
+        chosen = (
+            torch.randperm(size, generator=random)[:count]
+            if orthogonal
+            else torch.randint(size, (count,), generator=random)
+        )
+        columns.append(chosen + sum(layout.sizes[:tensor]))
+    return Canaries(torch.stack(columns, 1), torch.tensor(room), layout)
+
+
+@dataclass(frozen=True)
+class ExamplesAndCanaries:
+    """Per-example gradients of N clients: R real examples each, then canaries that are never written out in full.
+
+    Attributes:
+        real: (N, R, P).
+        positions: (N, C, S), coordinates of each client's canaries.
+        present: (N, C), 1 for a canary that is in this step's batch, else 0.
+        tensors: (S,), which parameter tensor each coordinate lies in.
+        sizes: of the M parameter tensors.
+    """
+
+    real: Tensor
+    positions: Tensor
+    present: Tensor
+    tensors: Tensor
+    sizes: tuple[int, ...]
+
+    def norms(self) -> Tensor:
+        """L2 norms (N, R + C, M) per parameter tensor."""
+        crafted = torch.zeros(*self.present.shape, len(self.sizes))
+        crafted[..., self.tensors] = LARGE * self.present[..., None]
+        return torch.cat([group_sums(self.real.square(), self.sizes).sqrt(), crafted], 1)
+
+    def weighted_sum(self, factors: Tensor) -> Tensor:
+        """Sum over the batch of gradients scaled by ``factors`` (N, R + C, M): (N, P)."""
+        examples = self.real.shape[1]
+        total = (self.real * spread(factors[:, :examples], self.sizes)).sum(1)
+        crafted = factors[:, examples:, self.tensors] * LARGE * self.present[..., None]
+        return total.scatter_add(1, self.positions.flatten(1), crafted.flatten(1))
+
+    def mean(self) -> Tensor:
+        """The plain batch gradient (N, P)."""
+        rows = self.real.shape[1] + self.present.shape[1]
+        return self.weighted_sum(torch.ones(len(self.real), rows, len(self.sizes))) / rows
+
+    def materialise(self) -> Tensor:
+        """The gradients (N, R + C, P)."""
+        crafted = self.real.new_zeros(*self.present.shape, self.real.shape[-1])
+        crafted.scatter_(2, self.positions, LARGE * self.present[..., None].expand(self.positions.shape))
+        return torch.cat([self.real, crafted], 1)

@@ -1,0 +1,70 @@
+"""One audit: a run with canaries under a defense, scored and judged."""
+
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from harness.audit.canaries import coins, make_canaries
+from harness.audit.claims import claim_of, unit_of
+from harness.audit.clients import ClientAudit
+from harness.audit.examples import ExampleAudit
+from harness.audit.memory import Memory
+from harness.audit.result import AuditResult, audit_result
+from harness.audit.settings import AuditSettings, Unit
+from harness.datasets import Dataset, load_dataset, select_victims
+from harness.models import RowModel
+
+
+def audit(settings: AuditSettings, data_root: Path) -> AuditResult:
+    """Trains one run with canaries, guesses which were in, and says what that proves.
+
+    The canaries' coins, the sampling of units and all noise are keyed by the seed: equal settings give equal results.
+
+    Raises:
+        UsageError: the settings do not fit the model, the data or the defense.
+    """
+    defense, dataset = settings.build_defense(), _dataset(settings.dataset, data_root)
+    model = RowModel(settings.model, dataset.image_shape, dataset.num_classes)
+    unit = unit_of(defense, settings)
+    # Told first, since a mistake in the settings shows here before anything is played.
+    claim = claim_of(defense, settings, unit, settings.facts(unit, len(model.layout.sizes)))
+    view, together = claim.statement.view, settings.design == "together"
+    canaries = make_canaries(model.layout, settings.canaries, settings.seed, together)
+    included = coins(settings.seed, settings.canaries)
+    weights = model.initial_weights([(settings.seed, "audit")])[0]
+    real = _real_gradients(model, dataset, settings) if together and settings.others else None
+    memory = _memory(settings, unit, model)
+    if unit == "example":
+        scores = ExampleAudit(memory, settings, canaries, included, real, weights).scores()
+    else:
+        others = torch.zeros(0, model.layout.total)
+        if real is not None:
+            others = -settings.learning_rate * settings.steps * real(weights)
+        scores = ClientAudit(memory, settings, canaries, included, others, settings.rate(unit), view).scores()
+    return audit_result(settings, claim, scores, included)
+
+
+def _memory(settings: AuditSettings, unit: Unit, model: RowModel) -> Memory:
+    return Memory(
+        settings.build_defense(), settings.learning_rate, settings.cohort(unit), model.layout,
+        f"audit {settings.seed}", settings.noise_scale,
+    )  # fmt: skip
+
+
+def _real_gradients(model: RowModel, dataset: Dataset, settings: AuditSettings) -> Callable[[Tensor], Tensor]:
+    """Per-example gradients (R, P), as a function of the weights (P,), of the real examples."""
+    chosen = select_victims(dataset, settings.others, 1, settings.seed, distinct_labels=False)
+    images, labels = chosen.images.transpose(0, 1), chosen.labels.T
+
+    def gradients(weights: Tensor) -> Tensor:
+        return model.per_example_gradients(weights[None], images, labels)[0]
+
+    return gradients
+
+
+@lru_cache(maxsize=4)
+def _dataset(name: str, data_root: Path) -> Dataset:
+    return load_dataset(name, data_root)

@@ -1,0 +1,123 @@
+"""``harness audit``: an empirical lower bound on epsilon, beside what is proven and what is claimed."""
+
+import itertools
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from harness.audit import DESIGNS, Case, audit, audit_settings, suite_cases, suite_summary
+from harness.audit.settings import AuditSettings
+from harness.building import parse_assignments
+from harness.cli.app import DONE, INVALID, app
+from harness.cli.audit_table import print_audits, print_suite
+from harness.cli.options import numbers, split_lists
+from harness.datasets import data_root as find_data_root
+from harness.defenses import DEFENSES
+from harness.errors import UsageError
+from harness.reports.progress import progress
+from harness.results.atomic import write_atomic
+from harness.results.environment import environment
+
+_WIDTH = 160
+
+
+@app.command("audit")
+def audit_command(
+    defense: Annotated[list[str] | None, typer.Option(help="Comma-separated or repeated.")] = None,
+    defense_arg: Annotated[list[str] | None, typer.Option(help="[NAME.]key=value, repeated.")] = None,
+    canary: Annotated[list[str] | None, typer.Option(help="together, alone, norm; all by default.")] = None,
+    canaries: Annotated[int, typer.Option(help="How many; each is in with probability one half.")] = 1000,
+    others: Annotated[int, typer.Option(help="Real examples (clients) beside the canaries together.")] = 32,
+    guesses: Annotated[
+        int | None, typer.Option(help="Half in, half out (a fifth of the canaries, at most 600).")
+    ] = None,
+    rounds: Annotated[int, typer.Option(help="Rounds of the audited run.")] = 1,
+    steps: Annotated[int, typer.Option(help="Local steps of a round.")] = 10,
+    sampling_rate: Annotated[float, typer.Option(help="Share of the units in a step or round; Poisson below 1.")] = 1.0,
+    learning_rate: Annotated[float, typer.Option(help="Of local SGD.")] = 0.05,
+    delta: Annotated[float, typer.Option(help="In (0, 1).")] = 1e-5,
+    confidence: Annotated[float, typer.Option(help="Of every bound on its own.")] = 0.95,
+    seed: Annotated[list[str] | None, typer.Option(help="Comma-separated; one bound for each (0).")] = None,
+    dataset: Annotated[str, typer.Option(help="Of the real examples.")] = "mnist-sample",
+    model: Annotated[str | None, typer.Option(help="Whose gradients are audited.")] = None,
+    view: Annotated[str | None, typer.Option(help="server or 'third party', instead of the strongest covered.")] = None,
+    noise_scale: Annotated[float, typer.Option(help="Plants a flaw: multiplies all noise unsaid.")] = 1.0,
+    claimed_epsilon: Annotated[float | None, typer.Option(help="Test this claim instead of the stated one.")] = None,
+    suite: Annotated[bool, typer.Option("--suite", help="20 valid runs and planted flaws: audits the audit.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Write the JSON document to this file too.")] = None,
+    data_root: Annotated[Path | None, typer.Option(help="Folder of datasets.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+) -> int:
+    """Find out how large epsilon must at least be, by guessing which canaries were in one run's training."""
+    root = find_data_root(data_root)
+    if suite:
+        if defense:
+            raise UsageError("--suite brings its own defenses; drop --defense or --suite")
+        return _suite(root, out, as_json)
+    common = {
+        "canaries": canaries, "others": others, "guesses": guesses, "rounds": rounds, "steps": steps,
+        "sampling_rate": sampling_rate, "learning_rate": learning_rate, "delta": delta, "confidence": confidence,
+        "dataset": dataset, "model": model, "view": view, "noise_scale": noise_scale,
+        "claimed_epsilon": claimed_epsilon,
+    }  # fmt: skip
+    seeds = numbers(seed or ["0"], "seed")
+    chosen = _combinations(defense or [], defense_arg or [], split_lists(canary or DESIGNS), seeds, common)
+    results = _audit_all(chosen, root)
+    document = {"environment": environment("cpu"), "audits": [result.row() for result in results]}
+    _deliver(document, out, as_json)
+    if not as_json:
+        print_audits(results, _console())
+    return DONE
+
+
+def _combinations(
+    defenses: list[str], assignments: list[str], designs: list[str], seeds: list[int], common: dict[str, Any]
+) -> list[AuditSettings]:
+    """Every defense with every kind of canary and every seed."""
+    if not split_lists(defenses):
+        raise UsageError("no defense named; add --defense fed_acdp (harness list defenses shows all), or --suite")
+    names = [DEFENSES.resolve(name) for name in split_lists(defenses)]
+    arguments = parse_assignments(assignments, names, DEFENSES)
+    return [
+        audit_settings(defense=name, defense_args=arguments[name], design=design, seed=seed, **common)
+        for name, design, seed in itertools.product(names, designs, seeds)
+    ]
+
+
+def _audit_all(chosen: list[AuditSettings], root: Path) -> list:
+    results = []
+    with progress("audits", len(chosen)) as bar:
+        for settings in chosen:
+            results.append(audit(settings, root))
+            bar.advance(1, settings.defense)
+    return results
+
+
+def _suite(root: Path, out: Path | None, as_json: bool) -> int:
+    cases: list[Case] = suite_cases()
+    results = _audit_all([case.settings for case in cases], root)
+    summary = suite_summary(cases, results)
+    rows = [
+        {"case": case.about, "expected": case.expected, "as_expected": case.as_expected(result), **result.row()}
+        for case, result in zip(cases, results, strict=True)
+    ]
+    _deliver({"environment": environment("cpu"), "suite": summary, "audits": rows}, out, as_json)
+    if not as_json:
+        print_suite(cases, results, summary, _console())
+    return DONE if summary["passed"] else INVALID
+
+
+def _console() -> Console:
+    return Console(width=max(Console().width, _WIDTH))
+
+
+def _deliver(document: dict[str, Any], out: Path | None, as_json: bool) -> None:
+    text = json.dumps(document, indent=1) + "\n"
+    if out is not None:
+        write_atomic(out, text.encode())
+    if as_json:
+        sys.stdout.write(text)

@@ -1,0 +1,79 @@
+"""The tables of ``harness audit``."""
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from harness.audit import DESIGNS, AuditResult, Case
+
+_NUMBERS = ("right", "lower bound", "proven", "claimed")
+
+_FOOTER = (
+    "lower bound: what the right guesses prove, each at the stated confidence on its own; it lies below the true "
+    "epsilon and is never a privacy guarantee. proven: epsilon of the defense's statement for the very sampler and "
+    "steps that ran, if a theorem covers it. claimed: by the paper's convention, or as named."
+)
+
+
+def print_audits(results: list[AuditResult], console: Console) -> None:
+    """One row per audit, and what its words mean."""
+    table = Table()
+    for name in ("defense", "settings", "canaries", "unit", "view", "seed", *_NUMBERS, "verdict"):
+        table.add_column(name, overflow="fold", no_wrap=name != "settings")
+    for result in results:
+        settings = ", ".join(f"{key}={value}" for key, value in result.defense_args.items())
+        if result.noise_scale != 1:
+            settings += f"{', ' if settings else ''}noise x{result.noise_scale:g}"
+        table.add_row(*map(Text, (
+            result.defense, settings, f"{result.canaries} {result.design}", result.unit, result.view, str(result.seed),
+            f"{result.correct}/{result.guesses}", *_numbers(result), result.verdict,
+        )))  # fmt: skip
+    console.print(table)
+    first = results[0]
+    sampling = f"sampler {first.sampler} at rate {first.sampling_rate:g}"
+    console.print(
+        Text(
+            f"{first.rounds} rounds of {first.steps} steps, {sampling}; delta {first.delta:g}, confidence "
+            f"{first.confidence:.0%}; adjacency {first.adjacency}"
+        )
+    )
+    for note in dict.fromkeys(f"{result.defense}: {result.notes}" for result in results):
+        console.print(Text(note))
+    for design in dict.fromkeys(result.design for result in results):
+        console.print(Text(f"{design}: {DESIGNS[design]}"))
+    console.print(Text(_FOOTER))
+
+
+def print_suite(cases: list[Case], results: list[AuditResult], summary: dict[str, Any], console: Console) -> None:
+    """Valid defenses first, planted flaws after, and the counts."""
+    table = Table()
+    for name in ("case", "defense", "canaries", "view", "seed", *_NUMBERS, "found"):
+        table.add_column(name, no_wrap=True)
+    last = "holds"
+    for case, result in zip(cases, results, strict=True):
+        if case.expected != last:
+            table.add_section()
+        last = case.expected
+        found = result.verdict + ("" if case.as_expected(result) else f", expected: {case.expected}")
+        table.add_row(*map(Text, (
+            case.about, result.defense, f"{result.canaries} {result.design}", result.view, str(result.seed),
+            f"{result.correct}/{result.guesses}", *_numbers(result), found,
+        )))  # fmt: skip
+    console.print(table)
+    console.print(
+        Text(
+            f"valid defenses: {summary['exceeded']} of {summary['valid']} lower bounds exceed the proven epsilon "
+            f"(at most {summary['allowed']} may). planted flaws: {summary['found']} of {summary['planted']} found. "
+            f"{'passed' if summary['passed'] else 'FAILED'}"
+        )
+    )
+    console.print(Text(_FOOTER))
+
+
+def _numbers(result: AuditResult) -> list[str]:
+    return [
+        "-" if value is None else f"{value:.2f}"
+        for value in (result.lower_bound, result.epsilon, result.claimed_epsilon)
+    ]
