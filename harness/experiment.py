@@ -57,7 +57,9 @@ class CellSettings(BaseModel):
         if self.round >= self.rounds:
             raise ValueError(f"round {self.round} lies beyond the last of {self.rounds} rounds; raise rounds")
         if self.round > 0 and self.weights is None:
-            raise ValueError(f"round {self.round} needs that round's model; give it with --weights FILE")
+            raise ValueError(
+                f"round {self.round} needs that round's model; name a run with --training, or a file with --weights"
+            )
         if self.local_steps > 1 and self.update_model == "first" and not self.tap.startswith("T2"):
             raise ValueError(
                 "update model 'first' looks at one local step only; use --update-model avg or unroll with --local-steps"
@@ -112,13 +114,15 @@ def cell_settings(**values: Any) -> CellSettings:
 def expand(grid: dict[str, list[Any]], **common: Any) -> list[CellSettings]:
     """Every combination of the listed values as a cell, in the order given.
 
-    ``grid`` maps setting names to values; the entries ``defense`` and ``attack`` hold (name, arguments) pairs.
+    ``grid`` maps setting names to values; the entries ``defense`` and ``attack`` hold (name, arguments) pairs, and
+    ``model_at`` holds settings that belong together: a round and its weights.
     """
     cells = []
     for combination in itertools.product(*grid.values()):
         values = dict(zip(grid, combination, strict=True))
         for kind in ("defense", "attack"):
             values[kind], values[f"{kind}_args"] = values[kind]
+        values |= values.pop("model_at", {})
         cells.append(cell_settings(**common, **values))
     return cells
 

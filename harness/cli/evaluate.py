@@ -39,7 +39,12 @@ def evaluate_command(
     learning_rate: Annotated[float | None, typer.Option(help="Of local SGD (0.05).")] = None,
     local_steps: Annotated[int | None, typer.Option(help="Local steps before an update is sent (1).")] = None,
     update_model: Annotated[str | None, typer.Option(help="first, avg or unroll.")] = None,
-    round_: Annotated[int | None, typer.Option("--round", help="Training round, with --weights (0).")] = None,
+    round_: Annotated[
+        list[str] | None, typer.Option("--round", help="Rounds of the trained model, with --training or --weights (0).")
+    ] = None,
+    training: Annotated[
+        Path | None, typer.Option(help="Folder of a harness train run: its model, defense, data.")
+    ] = None,
     observations: Annotated[
         list[str] | None, typer.Option(help="Times the same record is seen, with new noise each time (1).")
     ] = None,
@@ -64,7 +69,7 @@ def evaluate_command(
         "defense": defense, "attack": attack, "dataset": dataset, "model": model, "surface": surface, "tap": tap,
         "victims": victims, "batch_size": batch_size, "distinct_labels": distinct_labels or None, "seed": seed,
         "clients": clients, "clients_per_round": clients_per_round, "rounds": rounds, "learning_rate": learning_rate,
-        "local_steps": local_steps, "update_model": update_model, "round": round_,
+        "local_steps": local_steps, "update_model": update_model, "round": round_, "training": training,
         "observations": observations, "weights": weights, "labels": labels, "engine": engine, "dtype": dtype,
         "defense_arg": defense_arg, "attack_arg": attack_arg,
     }  # fmt: skip

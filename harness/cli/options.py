@@ -16,16 +16,18 @@ from harness.defenses import DEFENSES
 from harness.errors import UsageError
 from harness.experiment import CellSettings, expand, taps_of
 from harness.presets import PRESETS
+from harness.training import kept_model, training_options
 
 DEFAULTS: dict[str, Any] = {
     "dataset": ["mnist-sample"], "model": [], "defense": [], "attack": ["cpl"], "surface": [], "tap": [],
-    "victims": 64, "batch_size": ["1"], "observations": ["1"], "seed": ["0"], "defense_arg": [], "attack_arg": [],
+    "victims": 64, "batch_size": ["1"], "observations": ["1"], "round": ["0"], "seed": ["0"],
+    "defense_arg": [], "attack_arg": [],
 }  # fmt: skip
 
 # Options that are settings of a cell under the same name.
 _PASSED_ON = (
     "victims", "distinct_labels", "clients", "clients_per_round", "rounds", "learning_rate", "local_steps",
-    "update_model", "round", "labels", "engine", "dtype",
+    "update_model", "labels", "engine", "dtype", "steps_per_round",
 )  # fmt: skip
 
 
@@ -36,7 +38,7 @@ def split_lists(values: Iterable[str]) -> list[str]:
 
 
 def merge(given: dict[str, Any], preset: str | None, config: Path | None) -> dict[str, Any]:
-    """Options given on the command line over those of a preset or configuration file over the defaults.
+    """Options given on the command line over a preset's or configuration file's, a training run's, and the defaults.
 
     Raises:
         UsageError: unknown preset, unreadable file, or an option in it that does not exist.
@@ -53,7 +55,12 @@ def merge(given: dict[str, Any], preset: str | None, config: Path | None) -> dic
     elif config:
         chosen = _read_config(config, set(given))
     said = {name: value for name, value in given.items() if value not in (None, [], ())}
-    return {**dict.fromkeys(given), **DEFAULTS, **chosen, **said}
+    folder = said.get("training") or chosen.get("training")
+    trained = training_options(Path(folder)) if folder else {}
+    if "defense" in said or "defense" in chosen:
+        # The settings of the defense it was trained under do not fit another one.
+        trained.pop("defense_arg", None)
+    return {**dict.fromkeys(given), **DEFAULTS, **trained, **chosen, **said}
 
 
 def _read_config(path: Path, known: set[str]) -> dict[str, Any]:
@@ -85,7 +92,7 @@ def cells_from(options: dict[str, Any], device: str) -> list[CellSettings]:
     """
     if not split_lists(options["defense"]):
         raise UsageError("no defense named; add --defense fed_acdp (harness list defenses shows all)")
-    for name in ("attack", "dataset", "model", "batch_size", "observations", "seed"):
+    for name in ("attack", "dataset", "model", "batch_size", "observations", "round", "seed"):
         if not split_lists(options[name]) and (name != "model" or options[name]):
             option = name.replace("_", "-")
             raise UsageError(f"--{option} is empty; give it a value or leave it out")
@@ -94,7 +101,7 @@ def cells_from(options: dict[str, Any], device: str) -> list[CellSettings]:
     defense_args = parse_assignments(list(options["defense_arg"]), defenses, DEFENSES)
     attack_args = parse_assignments(list(options["attack_arg"]), attacks, ATTACKS)
     common = {name: options[name] for name in _PASSED_ON if options.get(name) is not None}
-    common |= _weights(options.get("weights")) | {"device": device, "seeds": tuple(numbers(options["seed"], "seed"))}
+    common |= {"device": device, "seeds": tuple(numbers(options["seed"], "seed"))}
     grid = {
         "dataset": [_known_dataset(name) for name in split_lists(options["dataset"])],
         "model": split_lists(options["model"]) or [None],  # None: each dataset's own default
@@ -103,6 +110,7 @@ def cells_from(options: dict[str, Any], device: str) -> list[CellSettings]:
         "batch_size": numbers(options["batch_size"], "batch-size"),
         "tap": taps_of(numbers(options["surface"], "surface"), split_lists(options["tap"])),
         "observations": numbers(options["observations"], "observations"),
+        "model_at": [_model_at(options, round_index) for round_index in numbers(options["round"], "round")],
     }
     return expand(grid, **common)
 
@@ -123,6 +131,14 @@ def numbers(values: Iterable[Any], option: str) -> list[int]:
         raise UsageError(
             f"--{option} takes whole numbers separated by commas, got {','.join(map(str, values))!r}"
         ) from error
+
+
+def _model_at(options: dict[str, Any], round_index: int) -> dict[str, Any]:
+    """The settings that name the model of a training round."""
+    if options.get("training") and options.get("weights"):
+        raise UsageError("both --training and --weights were given; choose one")
+    path = kept_model(Path(options["training"]), round_index) if options.get("training") else options.get("weights")
+    return {"round": round_index} | _weights(path)
 
 
 def _weights(path: str | Path | None) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """Federated training: what a defense costs in accuracy, and what it has spent by then."""
 
 from harness.training.checkpoint import TrainFolder, model_file, read_training
+from harness.training.kept import kept_model, training_options
 from harness.training.loop import TrainOptions, train
 from harness.training.records import RoundRecord, TrainDocument
 from harness.training.rounds import Training
@@ -13,8 +14,10 @@ __all__ = [
     "TrainOptions",
     "TrainSettings",
     "Training",
+    "kept_model",
     "model_file",
     "read_training",
     "train",
     "train_settings",
+    "training_options",
 ]

@@ -98,7 +98,8 @@ def _document(
     statements = statements_after(run.settings, run.defense, run.tensors, len(records), run.overlap)
     measured = [record.accuracy for record in records if record.accuracy is not None]
     return TrainDocument(
-        environment=environment(run.settings.device), settings=run.settings.model_dump(mode="json"),
+        environment=environment(run.settings.device),
+        settings=run.settings.model_dump(mode="json") | {"model": run.model_name},
         units=run.defense.units(), parameters=run.model.layout.total, train_examples=len(run.train.labels),
         test_examples=len(run.test.labels), overlap=run.overlap, rounds=records, stopped=stopped,
         accuracy=measured[-1] if measured else None,

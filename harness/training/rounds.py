@@ -24,8 +24,8 @@ class Training:
         device = torch.device(settings.device)
         train = load_dataset(settings.dataset, data_root, "train")
         self.test = _on(load_dataset(settings.dataset, data_root, "test"), device)
-        name = settings.model or ("mlp2" if train.columns else "cnn")
-        self.model = RowModel(name, train.image_shape, train.num_classes)
+        self.model_name = settings.model or ("mlp2" if train.columns else "cnn")
+        self.model = RowModel(self.model_name, train.image_shape, train.num_classes)
         self.model.to(device, torch.float32)
         data = split_clients(
             train.labels, settings.clients, settings.client_examples, settings.split, settings.level, settings.seed

@@ -50,3 +50,25 @@ def test_the_table_and_going_on(harness: Harness) -> None:
 def test_mistakes(harness: Harness, arguments: tuple[str, ...], mend: str) -> None:
     finished = harness(*TINY, *arguments)
     assert finished.code == 2 and mend in finished.err and len(finished.err.splitlines()) == 1
+
+
+def test_a_kept_model_is_attacked_as_it_was_trained(harness: Harness) -> None:
+    made = ("--rounds", "2", "--keep-rounds", "0,2", "--defense", "fed_cdp", "--defense-arg", "sigma=0.25")
+    assert harness(*TINY, *made).code == 0
+    attack = ("evaluate", "--training", "training", "--attack", "idlg", "--victims", "2", "--surface", "2", "--json")
+    finished = harness(*attack, "--round", "0,2", "--attack-arg", "max_iterations=3")
+    cells = [cell for cell in json.loads(finished.out)["cells"] if cell["role"] == "cell"]
+    assert [cell["round"] for cell in cells] == [0, 2]
+    assert len({cell["observation_id"] for cell in cells}) == 2
+    for cell in cells:
+        assert (cell["dataset"], cell["model"], cell["defense"]) == ("cancer", "mlp2", "fed_cdp")
+        assert cell["defense_args"]["sigma"] == 0.25 and cell["cohort"]["clients"] == 10
+    other = harness(*attack, "--defense", "fed_sdp", "--round", "2", "--attack-arg", "max_iterations=3")
+    assert json.loads(other.out)["cells"][0]["defense"] == "fed_sdp"
+    for extra, mend in (
+        (("--round", "1"), "train with --keep-rounds 1"),
+        (("--training", "elsewhere"), "no training run in 'elsewhere'"),
+        (("--weights", "training/models/round_00002.pt"), "choose one"),
+    ):
+        wrong = harness(*attack, *extra)
+        assert wrong.code == 2 and mend in wrong.err and len(wrong.err.splitlines()) == 1

@@ -29,7 +29,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"clients": 5}, "lower clients_per_round"),
     ({"round": 100}, "raise rounds"),
     ({"round": -1}, "round: Input should be greater than or equal to 0"),
-    ({"round": 3}, "give it with --weights FILE"),
+    ({"round": 3}, "name a run with --training"),
     ({"local_steps": 2, "tap": "T1.out"}, "use --update-model avg or unroll"),
     ({"seeds": ()}, "for example --seed 0,1,2"),
     ({"seeds": (1, 1)}, "for example --seed 0,1,2"),
