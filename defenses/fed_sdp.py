@@ -64,6 +64,10 @@ class FedSDP(Defense):
         share = math.sqrt(context.cohort.clients_per_round) if self.noise_split == "share" else 1.0
         return clipped + noise_deviation(self.sigma, self.clip) / share * context.gaussian(purpose, clipped)
 
+    def acts_at(self, hook: str) -> bool:
+        places = {"client": ("client_message",), "receive": ("server_receive",)}
+        return hook in places.get(self.noise_at, ("server_receive", "aggregate"))
+
     def clipping_at(self, tap: str, learning_rate: float) -> Clipping | None:
         clipped_from = ("T1.out", "T0.in", "T0.post") if self.noise_at == "client" else ("T0.post",)
         return Clipping(self.clip / learning_rate, self.clipping, "update") if tap in clipped_from else None

@@ -65,7 +65,7 @@ class GlobalDP(Defense):
         return float(context.server.get("bound", self.clip))
 
     def acts_at(self, hook: str) -> bool:
-        return hook in ("server_receive", "aggregate")
+        return hook in ("server_receive", "aggregate") or (hook == "client_message" and self.bound == "median")
 
     def clipping_at(self, tap: str, learning_rate: float) -> Clipping | None:
         return Clipping(self.clip / learning_rate, "whole", "update") if tap == "T0.post" else None

@@ -14,11 +14,13 @@ T = TypeVar("T")
 
 
 def build(registry: Registry[type[T]], name: str, arguments: Mapping[str, Any]) -> T:
-    """An instance of a registered class.
+    """An instance of a registered class, or a stack of them; a stack's settings are named ``part.setting``.
 
     Raises:
         UsageError: unknown name, unknown setting (the nearest one is suggested), or a value out of range.
     """
+    if len(parts := registry.parts(name)) > 1:
+        return _build_stack(registry, name, parts, arguments)
     kind = registry[name]
     known = [field.name for field in fields(kind)]
     for key in arguments:
@@ -30,6 +32,16 @@ def build(registry: Registry[type[T]], name: str, arguments: Mapping[str, Any]) 
         return kind(**arguments)
     except ValidationError as error:
         raise UsageError(f"{registry.kind} {name!r}: {one_line(error)}") from error
+
+
+def _build_stack(registry: Registry[type[T]], name: str, parts: list[str], arguments: Mapping[str, Any]) -> T:
+    own: dict[str, dict[str, Any]] = {part: {} for part in parts}
+    for key, value in arguments.items():
+        part, _, setting = key.partition(".")
+        if part not in own:
+            raise UsageError(f"{registry.kind} {name!r} has no setting {key!r}; write for example {parts[0]}.setting")
+        own[part][setting] = value
+    return registry.combine({part: build(registry, part, settings) for part, settings in own.items()})
 
 
 def one_line(error: ValidationError) -> str:
@@ -46,10 +58,14 @@ def parse_assignments(
 ) -> dict[str, dict[str, str]]:
     """Settings per name from ``key=value`` (every named thing that has the key) and ``name.key=value`` (one of them).
 
+    In a stack each part counts as named; its settings are called ``part.key``.
+
     Raises:
         UsageError: not of that form, a name that is not part of the run, or a key that nothing named has.
     """
     settings: dict[str, dict[str, str]] = {name: {} for name in names}
+    places = [(name, part) for name in names for part in registry.parts(name)]
+    known = {part: {field.name for field in fields(registry[part])} for _, part in places}
     for assignment in assignments:
         key, equals, value = assignment.partition("=")
         if not equals or not key:
@@ -57,16 +73,17 @@ def parse_assignments(
         owner, dot, setting = key.rpartition(".")
         if dot:
             owner = registry.resolve(owner)
-            if owner not in settings:
+            chosen = [
+                place for place in places if owner == place[1] or (owner == place[0] and setting in known[place[1]])
+            ]
+            if not chosen:
                 raise UsageError(f"{registry.kind} {owner!r} is not part of this run; name it with --{registry.kind}")
-            settings[owner][setting] = value
-            continue
-        owners = [name for name in names if setting in {field.name for field in fields(registry[name])}]
-        if not owners:
-            every = {field.name for name in names for field in fields(registry[name])}
-            near = difflib.get_close_matches(setting, every, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else "see harness list"
-            raise UsageError(f"no named {registry.kind} has a setting {setting!r}; {hint}")
-        for name in owners:
-            settings[name][setting] = value
+        else:
+            chosen = [place for place in places if setting in known[place[1]]]
+            if not chosen:
+                near = difflib.get_close_matches(setting, set().union(*known.values()), n=1)
+                hint = f"did you mean {near[0]!r}?" if near else "see harness list"
+                raise UsageError(f"no named {registry.kind} has a setting {setting!r}; {hint}")
+        for name, part in chosen:
+            settings[name][setting if name == part else f"{part}.{setting}"] = value
     return settings

@@ -1,9 +1,9 @@
 """Names for the things a user can choose: attacks, defenses, datasets, models."""
 
 import difflib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import entry_points
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from harness.errors import UsageError
 
@@ -14,12 +14,14 @@ class Registry(Generic[T]):
     """Maps names (and aliases) to registered objects.
 
     Other installed packages join through the entry-point group ``group``; they are imported the first time
-    anything is looked up.
+    anything is looked up. With ``combine``, which makes one thing of several by name, names joined by ``+`` stand for
+    a stack of these things, in that order.
     """
 
-    def __init__(self, kind: str, group: str) -> None:
+    def __init__(self, kind: str, group: str, combine: Callable[[Mapping[str, Any]], Any] | None = None) -> None:
         self.kind = kind
         self.group = group
+        self.combine = combine
         self._entries: dict[str, T] = {}
         self._aliases: dict[str, str] = {}
         self._plugins_loaded = False
@@ -37,12 +39,18 @@ class Registry(Generic[T]):
         return decorate
 
     def resolve(self, name: str) -> str:
-        """The registered name behind ``name`` or one of its aliases.
+        """The registered name behind ``name`` or one of its aliases; of a stack, the registered names joined.
 
         Raises:
-            UsageError: the name is unknown; the message suggests the nearest one.
+            UsageError: the name is unknown (the message suggests the nearest one) or twice in a stack.
         """
         self._load_plugins()
+        if len(parts := self.parts(name)) > 1:
+            stack = [self.resolve(part) for part in parts]
+            twice = next((part for part in stack if stack.count(part) > 1), None)
+            if twice is not None:
+                raise UsageError(f"{self.kind} {twice!r} is twice in the stack {name!r}; name it once")
+            return "+".join(stack)
         canonical = self._aliases.get(name, name)
         if canonical in self._entries:
             return canonical
@@ -50,6 +58,10 @@ class Registry(Generic[T]):
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(self._entries))}"
         raise UsageError(f"unknown {self.kind} {name!r}; {hint}")
+
+    def parts(self, name: str) -> list[str]:
+        """The names that a stack's name joins, or the name alone."""
+        return name.split("+") if self.combine else [name]
 
     def __getitem__(self, name: str) -> T:
         return self._entries[self.resolve(name)]

@@ -1,0 +1,86 @@
+"""Several defenses at once, chained in order at every hook: ``pruning+noise`` prunes, then adds noise."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from harness.defenses.context import RoundContext
+from harness.defenses.hooks import Defense, LocalStep
+from harness.defenses.per_example import ExampleGradients
+from harness.defenses.privacy_facts import PrivacyFacts
+from harness.defenses.stack_statements import combined_statements
+from harness.errors import UsageError
+from harness.privacy import Statement
+from harness.surfaces import Clipping
+
+
+@dataclass(frozen=True)
+class Stack(Defense):
+    """Defenses by name, in order; each sees its own part of the memory and has its own noise streams.
+
+    Raises:
+        UsageError: more than one changes the local step, which hands out one step and not another set of gradients.
+    """
+
+    parts: tuple[tuple[str, Defense], ...]
+
+    @classmethod
+    def of(cls, parts: Mapping[str, Defense]) -> "Stack":
+        """The stack of some defenses."""
+        return cls(tuple(parts.items()))
+
+    def __post_init__(self) -> None:
+        steps = [name for name, part in self.parts if part.acts_at("client_step")]
+        if len(steps) > 1:
+            raise UsageError(f"{' and '.join(steps)} would both change the local step; stack only one of them")
+
+    def client_step(self, per_example: ExampleGradients, context: RoundContext) -> LocalStep:
+        for name, part in self.parts:
+            if part.acts_at("client_step"):
+                return part.client_step(per_example, context.part(name))
+        return super().client_step(per_example, context)
+
+    def client_message(self, update: Tensor, context: RoundContext) -> Tensor:
+        for name, part in self.parts:
+            update = part.client_message(update, context.part(name))
+        return update
+
+    def server_receive(self, message: Tensor, context: RoundContext) -> Tensor:
+        for name, part in self.parts:
+            message = part.server_receive(message, context.part(name))
+        return message
+
+    def aggregate(self, total: Tensor, context: RoundContext) -> Tensor:
+        count = context.cohort.clients_per_round
+        for name, part in self.parts:
+            if part.acts_at("aggregate"):
+                # Each part gives a mean; the next one expects the sum behind it.
+                total = part.aggregate(total, context.part(name)) * count
+        return total / count
+
+    def clipping_at(self, tap: str, learning_rate: float) -> Clipping | None:
+        """That of the part with the finest groups: an adversary must allow for the scales of all of them."""
+        found = [part.clipping_at(tap, learning_rate) for _, part in self.parts]
+        known = [clipping for clipping in found if clipping is not None]
+        return max(known, key=lambda clipping: clipping.grouping == "layer", default=None)
+
+    def sparse_at(self, tap: str) -> bool:
+        return any(part.sparse_at(tap) for _, part in self.parts)
+
+    def acts_at(self, hook: str) -> bool:
+        return any(part.acts_at(hook) for _, part in self.parts)
+
+    def units(self) -> str:
+        return "; then ".join(f"{name} {part.units()}" for name, part in self.parts)
+
+    def statements(self, facts: PrivacyFacts) -> list[Statement]:
+        return combined_statements(self.parts, facts)
+
+    def finished(self, facts: PrivacyFacts) -> str | None:
+        reasons = ((name, part.finished(facts)) for name, part in self.parts)
+        return next((f"{name}: {reason}" for name, reason in reasons if reason), None)
+
+    def parameters(self) -> dict[str, Any]:
+        return {f"{name}.{key}": value for name, part in self.parts for key, value in part.parameters().items()}
