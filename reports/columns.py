@@ -2,41 +2,73 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from rich.text import Text
 
 from harness.reports import text
-from harness.results import CellResult
+from harness.results import CellResult, SummaryRow
+
+Row = CellResult | SummaryRow
 
 VERDICT_STYLES = {"leaks": "bold red", "resilient": "green", "inconclusive": "yellow"}
 
 
+def setting(cell: Row) -> str:
+    """What a group of rows has in common, as its headline."""
+    parts = (
+        text.safe(cell.dataset, 40),
+        text.safe(cell.model, 40),
+        f"{cell.victims} victims",
+        f"batch {cell.batch_size}",
+        f"local steps {cell.local_steps}" + (f" ({cell.update_model})" if cell.local_steps > 1 else ""),
+        f"round {cell.round}",
+        f"seed {', '.join(map(str, cell.seeds))}",
+    )
+    return " | ".join(parts)
+
+
 @dataclass(frozen=True)
 class Column:
-    """A column: its title, what it shows of a cell, and from how many characters on its words wrap (0: never)."""
+    """A column: its title, what it shows of a cell, and from how many characters on its words wrap (0: never).
+
+    A table leaves it out where it ``concerns`` none of the cells.
+    """
 
     title: str
-    show: Callable[[CellResult], Text | str]
+    show: Callable[[Any], Text | str]
     wraps_at: int = 0
     right: bool = False
+    concerns: Callable[[Any], bool] = lambda cell: True
 
-    def render(self, cell: CellResult) -> Text:
+    def render(self, cell: Row) -> Text:
         """The entry as text in which nothing is markup."""
         shown = self.show(cell)
         return shown if isinstance(shown, Text) else Text(shown)
 
 
-def defense(cell: CellResult) -> Text:
+def defense(cell: Row) -> Text:
     """The defense and, dimmed below, its arguments."""
     entry = Text(text.safe(cell.defense, 40))
-    if cell.defense_args:
-        entry.append("\n" + text.arguments(cell.defense_args), style="dim")
+    arguments = text.arguments(cell.defense_args)
+    if arguments:
+        entry.append(f"\n{arguments}", style="dim")
     return entry
 
 
-def surface(cell: CellResult) -> str:
+def surface(cell: Row) -> str:
     """The surface's number, or the tap where it is not a surface."""
     return text.safe(cell.tap, 20) if cell.surface is None else str(cell.surface)
+
+
+def looks(cell: Row) -> str:
+    """How often the adversary saw the same record."""
+    return f"{cell.observations}x"
+
+
+def is_table(cell: CellResult) -> bool:
+    """Whether the dataset is a table: its rows have errors by kind of column."""
+    return "categorical_accuracy" in cell.metrics
 
 
 def verdict(cell: CellResult) -> Text:
@@ -61,6 +93,21 @@ def median_error(cell: CellResult) -> str:
     """Median RMSE alone."""
     summary = cell.metrics.get("rmse")
     return text.number(None if summary is None else summary.median)
+
+
+def column_error(cell: CellResult) -> str:
+    """Median error of a table's continuous columns in standard deviations."""
+    return text.number(getattr(cell.metrics.get("continuous_rmse"), "median", None))
+
+
+def categories_right(cell: CellResult) -> str:
+    """Share of a table's categories that are right."""
+    return text.percent(getattr(cell.metrics.get("categorical_accuracy"), "mean", None))
+
+
+def has(name: str) -> Callable[[CellResult], bool]:
+    """Whether a cell has a value for the metric ``name``."""
+    return lambda cell: name in cell.metrics and cell.metrics[name].mean is not None
 
 
 def metric(name: str, digits: int) -> Callable[[CellResult], str]:
@@ -95,17 +142,30 @@ Layout = tuple[Column, ...]
 DEFENSE = Column("defense", defense, wraps_at=18)
 ATTACK = Column("attack", lambda cell: text.safe(cell.attack, 24))
 SURFACE = Column("surface", surface)
+LOOKS = Column("seen", looks, right=True, concerns=lambda cell: cell.observations > 1)
 VERDICT = Column("verdict", verdict)
 SUCCESS = Column("success [95%]", success_rate)
 LINEUP = Column("lineup p", lineup, right=True)
 GUARANTEE = Column("guarantee", guarantees, wraps_at=16)
 
-_WHO = (DEFENSE, ATTACK, SURFACE, VERDICT, SUCCESS)
-MEDIUM = (*_WHO, Column("RMSE", median_error, right=True), LINEUP, GUARANTEE)
+TABLE_ERRORS = (
+    Column("RMSE/std", column_error, right=True, concerns=has("continuous_rmse")),
+    Column("categories", categories_right, right=True, concerns=has("categorical_accuracy")),
+)
+
+_WHO = (DEFENSE, ATTACK, SURFACE, LOOKS, VERDICT, SUCCESS)
+MEDIUM = (
+    *_WHO,
+    Column("RMSE", median_error, right=True, concerns=lambda cell: not is_table(cell)),
+    *TABLE_ERRORS,
+    LINEUP,
+    GUARANTEE,
+)
 WIDE = (
     *_WHO,
     Column("RMSE med/mean", error),
-    Column("PSNR", metric("psnr", 1), right=True),
+    *TABLE_ERRORS,
+    Column("PSNR", metric("psnr", 1), right=True, concerns=lambda cell: not is_table(cell)),
     Column("labels", label_accuracy, right=True),
     Column("tau", metric("tau", 0), right=True),
     LINEUP,

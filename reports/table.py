@@ -4,17 +4,15 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from harness.reports import columns, text
 from harness.reports.columns import CONTROLS, MEDIUM, WIDE, Layout
+from harness.reports.fitting import columns_that_fit
+from harness.reports.strongest import strongest_block
 from harness.results import CellResult, ResultDocument
-
-_GAP = 2
 
 _MEANING = (
     "leaks: private images come back, closer to the truth than to look-alikes. "
@@ -36,7 +34,8 @@ def print_results(document: ResultDocument, console: Console, folder: Path | Non
 
 
 def results_table(document: ResultDocument, width: int = 120) -> RenderableType:
-    """Cells grouped by what they have in common, then dimmed their controls, then why cells prove nothing.
+    """Cells grouped by what they have in common, what the strongest attack decides, then dimmed their controls, then
+    why cells prove nothing.
 
     Args:
         document: the results.
@@ -48,9 +47,10 @@ def results_table(document: ResultDocument, width: int = 120) -> RenderableType:
     parts: list[RenderableType] = []
     for setting, members in _grouped(cells).items():
         parts += [Text(setting, style="bold"), _cells(members, width, (WIDE, MEDIUM)), Text()]
+    parts += strongest_block(document.summary, width)
     for setting, members in _grouped(controls).items():
         parts += [Text(f"controls: {setting}", style="dim"), _cells(members, width, (CONTROLS,), style="dim"), Text()]
-    return Group(*parts, *_reasons(cells), *_units(cells)) if parts else Text("no cells\n")
+    return Group(*parts, *_reasons(cells), *_units(cells), *_repeated(cells)) if parts else Text("no cells\n")
 
 
 def _distinct(controls: Iterable[CellResult]) -> list[CellResult]:
@@ -65,55 +65,24 @@ def _units(cells: Iterable[CellResult]) -> list[RenderableType]:
     return [Text(f"{name}: {sentence}", style="dim") for name, sentence in sentences.items()]
 
 
+def _repeated(cells: Iterable[CellResult]) -> list[RenderableType]:
+    """What an epsilon beside repeated looks does not say."""
+    if not any(statement.epsilon is not None for cell in cells if cell.observations > 1 for statement in cell.privacy):
+        return []
+    words = "seen Rx: the adversary averages R looks at one record; epsilon counts one look, R cost R compositions"
+    return [Text(words, style="dim")]
+
+
 def _grouped(cells: Iterable[CellResult]) -> dict[str, list[CellResult]]:
     groups: dict[str, list[CellResult]] = defaultdict(list)
     for cell in cells:
-        groups[_setting(cell)].append(cell)
+        groups[columns.setting(cell)].append(cell)
     return groups
-
-
-def _setting(cell: CellResult) -> str:
-    parts = (
-        text.safe(cell.dataset, 40),
-        text.safe(cell.model, 40),
-        f"{cell.victims} victims",
-        f"batch {cell.batch_size}",
-        f"local steps {cell.local_steps}" + (f" ({cell.update_model})" if cell.local_steps > 1 else ""),
-        f"round {cell.round}",
-        f"seed {', '.join(map(str, cell.seeds))}",
-    )
-    return " | ".join(parts)
 
 
 def _cells(cells: Sequence[CellResult], width: int, layouts: Sequence[Layout], style: str = "") -> RenderableType:
     """The first layout that fits, else blocks."""
-    fitting = (shown for shown in layouts if _needed(cells, shown) <= width)
-    shown = next(fitting, None)
-    return _blocks(cells, style) if shown is None else _columns(cells, shown, style)
-
-
-def _needed(cells: Sequence[CellResult], shown: Layout) -> int:
-    """The fewest characters in which no entry is cut."""
-    widths = (
-        column.wraps_at or max(len(column.title), *(column.render(cell).cell_len for cell in cells)) for column in shown
-    )
-    return sum(widths) + _GAP * (len(shown) - 1)
-
-
-def _columns(cells: Sequence[CellResult], shown: Layout, style: str) -> Table:
-    edges = {"show_edge": False, "pad_edge": False, "padding": (0, _GAP - 1, 0, 0)}
-    table = Table(box=box.SIMPLE_HEAD, style=style, header_style="bold", **edges)
-    for column in shown:
-        table.add_column(
-            column.title,
-            justify="right" if column.right else "left",
-            no_wrap=not column.wraps_at,
-            min_width=column.wraps_at or None,
-            overflow="fold" if column.wraps_at else "ellipsis",
-        )
-    for cell in cells:
-        table.add_row(*(column.render(cell) for column in shown), style=style)
-    return table
+    return columns_that_fit(cells, width, layouts, style) or _blocks(cells, style)
 
 
 def _blocks(cells: Sequence[CellResult], style: str) -> RenderableType:
@@ -121,11 +90,15 @@ def _blocks(cells: Sequence[CellResult], style: str) -> RenderableType:
     lines: list[RenderableType] = []
     for cell in cells:
         place = f"tap {columns.surface(cell)}" if cell.surface is None else f"surface {cell.surface}"
-        names = f"{text.safe(cell.defense, 40)} / {text.safe(cell.attack, 24)} / {place}"
+        names = f"{text.safe(cell.defense, 40)} / {text.safe(cell.attack, 24)} / {place}{_seen(cell)}"
         control = f"{text.safe(cell.control, 24)}: " if cell.control else ""
         lines.append(Text.assemble(control, columns.verdict(cell), f"  {names}", style=style))
         lines += [Padding(Text(line, style=style), (0, 0, 0, 4), expand=False) for line in _details(cell)]
     return Group(*lines)
+
+
+def _seen(cell: CellResult) -> str:
+    return f" / seen {columns.looks(cell)}" if columns.LOOKS.concerns(cell) else ""
 
 
 def _details(cell: CellResult) -> list[str]:
@@ -133,7 +106,8 @@ def _details(cell: CellResult) -> list[str]:
     measured = (
         f"success {columns.success_rate(cell)}",
         f"RMSE median/mean {columns.error(cell)}",
-        f"PSNR {text.mean(cell.metrics.get('psnr'), 1)}",
+        *(f"{column.title} {column.render(cell)}" for column in columns.TABLE_ERRORS if column.concerns(cell)),
+        "" if columns.is_table(cell) else f"PSNR {text.mean(cell.metrics.get('psnr'), 1)}",
     )
     judged = (
         f"lineup p {columns.lineup(cell)}",
@@ -143,7 +117,7 @@ def _details(cell: CellResult) -> list[str]:
     )
     possible = cell.not_applicable_reason is None
     lines = [text.arguments(cell.defense_args)]
-    lines += ["; ".join(measured), "; ".join(filter(None, judged))] if possible else []
+    lines += ["; ".join(filter(None, measured)), "; ".join(filter(None, judged))] if possible else []
     lines += columns.guarantees(cell).splitlines() if cell.privacy and cell.role == "cell" else []
     return list(filter(None, lines))
 
@@ -156,7 +130,7 @@ def _reasons(cells: Iterable[CellResult]) -> list[RenderableType]:
             kind = "inconclusive" if cell.not_applicable_reason is None else "impossible"
             reason = text.safe(cell.not_applicable_reason or cell.verdict_reason or "no reason recorded", 300)
             place = f"{text.safe(cell.defense, 40)} / {text.safe(cell.attack, 24)} / {columns.surface(cell)}"
-            affected[f"{kind}: {reason}"].append(place)
+            affected[f"{kind}: {reason}"].append(place + _seen(cell))
     return [Text(f"{reason} ({'; '.join(places)})") for reason, places in affected.items()]
 
 

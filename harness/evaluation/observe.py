@@ -77,17 +77,19 @@ class Stage:
                 weights.repeat(2, 1),
                 keys * 2,
             )
-        defense = settings.build_defense()
-        steps = 1 if settings.tap.startswith("T2") else settings.local_steps
+        defense, update = settings.build_defense(), not settings.tap.startswith("T2")
+        steps = settings.local_steps if update else 1
 
         def look(repetition: int) -> Tensor:
-            """The same round with noise of its own; the first look has the keys of a cell that is seen once."""
+            """The gradient read from the same round with other noise; the first look is that of a single one."""
             own = tuple((*key, "look", repetition) if repetition else key for key in keys)
             context = RoundContext(
                 settings.round, 0, settings.learning_rate, settings.cohort(), model.layout, own, settings.noise_scale
             )
             client_round = run_client_round(model, weights, images, labels, defense, context, steps)
-            return read_tap(client_round, settings.tap, settings.defense)[: part.stop - part.start]
+            read = read_tap(client_round, settings.tap, settings.defense)[: part.stop - part.start]
+            # Adding zero makes negative zeros positive, so that observations that are equal are equal to the bit.
+            return (read / (-settings.learning_rate * steps) if update else read).to(weights.dtype) + 0.0
 
         return average(map(look, range(settings.observations)), defense.sparse_at(settings.tap))
 
@@ -95,8 +97,6 @@ class Stage:
         self, model: RowModel, weights: Tensor, read: Tensor, truth: Victims, keys: list[Key], settings: CellSettings
     ) -> Observation:
         update = not settings.tap.startswith("T2")
-        if update:
-            read = read / (-settings.learning_rate * settings.local_steps)
         known = truth.labels if settings.labels == "known" else None
         examples = settings.examples
         if read.dim() == 3:
@@ -106,9 +106,8 @@ class Stage:
             keys = [(*key, example) for key in keys for example in range(per_victim)]
             read, examples = read.flatten(0, 1), 1
             known = None if known is None else known.reshape(-1, 1)
-        # Adding zero makes negative zeros positive, so that observations that are equal are equal to the bit.
         return Observation(
-            model, weights, read.to(weights.dtype) + 0.0, examples, tuple(keys), settings.learning_rate,
+            model, weights, read, examples, tuple(keys), settings.learning_rate,
             settings.local_steps if update else 1, settings.update_model if update else "first",
             settings.build_defense().clipping_at(settings.tap, settings.learning_rate),
             None if known is None else known.to(weights.device), settings.build_defense().sparse_at(settings.tap),

@@ -65,6 +65,11 @@ def test_without_noise_many_looks_are_the_same_observation(case: dict[str, Any])
     assert seen(**case, observations=5).fingerprint() == seen(**case).fingerprint()
 
 
+def test_many_looks_show_the_same_at_every_surface() -> None:
+    prints = {seen(defense="fed_cdp", tap=tap, observations=16).fingerprint() for tap in ("T2.step", "T1.out", "T0.in")}
+    assert len(prints) == 1
+
+
 @pytest.mark.parametrize("chunk", [1, 3])
 def test_the_chunk_changes_no_bit(chunk: int) -> None:
     case = {**NOISY[2], "observations": 3, "batch_size": 2}

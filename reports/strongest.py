@@ -1,0 +1,68 @@
+"""What the strongest attack decides, in a few lines below the cells."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from harness.reports import columns, text
+from harness.reports.columns import Column
+from harness.reports.fitting import columns_that_fit
+from harness.results import SummaryRow
+
+
+def strongest_block(rows: Iterable[SummaryRow], width: int) -> list[RenderableType]:
+    """The verdicts over several attacks; nothing where each place was attacked by one alone, as its cell says it all.
+
+    Args:
+        rows: the summary of a document.
+        width: characters of the terminal; where the columns do not fit, two lines per row.
+    """
+    groups: dict[str, list[SummaryRow]] = defaultdict(list)
+    for row in rows:
+        if len(row.attacks) > 1:
+            groups[columns.setting(row)].append(row)
+    parts: list[RenderableType] = []
+    for setting, members in groups.items():
+        shown = columns_that_fit(members, width, (_SUMMARY,)) or _lines(members)
+        parts += [Text(f"the strongest attack decides: {setting}", style="bold"), shown, Text()]
+    return parts
+
+
+def _verdict(row: SummaryRow) -> Text:
+    return Text(row.verdict, style=columns.VERDICT_STYLES[row.verdict])
+
+
+def _strongest(row: SummaryRow) -> str:
+    return text.safe(row.strongest or "none works", 24)
+
+
+def _why(row: SummaryRow) -> str:
+    return text.safe(row.verdict_reason, 200)
+
+
+def _uninformative(row: SummaryRow) -> str:
+    return ", ".join(text.safe(attack.attack, 24) for attack in row.attacks if not attack.informative)
+
+
+def _lines(rows: Iterable[SummaryRow]) -> RenderableType:
+    lines = Text()
+    for row in rows:
+        place = f"tap {columns.surface(row)}" if row.surface is None else f"surface {row.surface}"
+        seen = f" / seen {columns.looks(row)}" if row.observations > 1 else ""
+        lines.append_text(_verdict(row)).append(f"  {text.safe(row.defense, 40)} / {place}{seen}\n")
+        idle = f"; uninformative: {_uninformative(row)}" if _uninformative(row) else ""
+        lines.append(f"    {_strongest(row)}: {_why(row)}{idle}\n")
+    return lines
+
+
+_SUMMARY = (
+    columns.DEFENSE,
+    columns.SURFACE,
+    columns.LOOKS,
+    Column("verdict", _verdict),
+    Column("strongest", _strongest),
+    Column("why", _why, wraps_at=24),
+    Column("uninformative", _uninformative, wraps_at=14, concerns=lambda row: bool(_uninformative(row))),
+)
