@@ -81,6 +81,12 @@ def test_every_command_line_is_understood(line: str) -> None:
     assert context.command is parser
 
 
+TINY_TRAINING = (
+    "train --dataset cancer --split iid --clients 2 --clients-per-round 2 --local-steps 1 --batch-size 2 --rounds 20 "
+    "--keep-rounds 0,10,20 --json"
+)
+
+
 @pytest.mark.parametrize("line", EVALUATIONS)
 def test_every_evaluation_is_possible(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything but the evaluation itself: names, settings and their combination."""
@@ -95,6 +101,8 @@ def test_every_evaluation_is_possible(line: str, tmp_path: Path, monkeypatch: py
     (config,) = blocks(README, "toml")
     (tmp_path / "experiment.toml").write_text(config)
     (tmp_path / "my_weights.pt").touch()
+    if "--training" in line:
+        assert run(shlex.split(TINY_TRAINING)) == 0
     assert run(shlex.split(line)[1:]) == 0
     assert asked
 
