@@ -44,7 +44,8 @@ def claim_of(defense: Defense, settings: AuditSettings, unit: Unit, facts: Priva
     Example-level statements of other views follow from the server's, which sees every local step. What is claimed for
     clients without a guarantee is claimed of the published model.
     """
-    statements = {statement.view: statement for statement in defense.statements(facts)}
+    stated = defense.statements(facts)
+    statements = {statement.view: statement for statement in stated if statement.unit in (unit, None)}
     covers_server = "server" in statements and statements["server"].guarantee != "none"
     view = settings.view or ("server" if unit == "example" or covers_server else "third party")
     # A defense without any guarantee says so once, for all views.

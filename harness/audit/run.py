@@ -15,6 +15,7 @@ from harness.audit.memory import Memory
 from harness.audit.result import AuditResult, audit_result
 from harness.audit.settings import AuditSettings, Unit
 from harness.datasets import Dataset, load_dataset, select_victims
+from harness.errors import UsageError
 from harness.models import RowModel
 
 
@@ -56,6 +57,8 @@ def _memory(settings: AuditSettings, unit: Unit, model: RowModel) -> Memory:
 
 def _real_gradients(model: RowModel, dataset: Dataset, settings: AuditSettings) -> Callable[[Tensor], Tensor]:
     """Per-example gradients (R, P), as a function of the weights (P,), of the real examples."""
+    if settings.others > len(dataset.labels):
+        raise UsageError(f"{settings.dataset} has only {len(dataset.labels)} examples; lower --others")
     chosen = select_victims(dataset, settings.others, 1, settings.seed, distinct_labels=False)
     images, labels = chosen.images.transpose(0, 1), chosen.labels.T
 

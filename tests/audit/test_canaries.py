@@ -1,0 +1,57 @@
+"""Canaries that are never written out count exactly as if they were."""
+
+import pytest
+import torch
+
+from harness.audit.canaries import LARGE, ExamplesAndCanaries, coins, make_canaries, sampled
+from harness.defenses import PerExample
+from harness.errors import UsageError
+from harness.layout import Layout
+from harness.randomness import generator
+
+LAYOUT = Layout(("a", "b", "c"), ((6,), (2,), (5,)))
+
+
+def test_orthogonal_canaries_share_no_coordinate() -> None:
+    canaries = make_canaries(LAYOUT, 5, seed=3, orthogonal=True)
+    assert canaries.tensors.tolist() == [0, 2]
+    assert canaries.positions.unique().numel() == canaries.positions.numel() == 10
+    assert (canaries.positions[:, 0] < 6).all()
+    assert (canaries.positions[:, 1] >= 8).all()
+
+
+def test_alone_they_use_every_tensor() -> None:
+    canaries = make_canaries(LAYOUT, 50, seed=3, orthogonal=False)
+    assert canaries.tensors.tolist() == [0, 1, 2]
+    vectors = canaries.dense(slice(0, 50), torch.ones(50))
+    assert [piece.norm(dim=1).tolist() for piece in vectors.split(LAYOUT.sizes, dim=1)] == [[LARGE] * 50] * 3
+
+
+def test_too_many_for_the_model() -> None:
+    with pytest.raises(UsageError, match=r"largest tensor has 6 numbers; lower --canaries"):
+        make_canaries(LAYOUT, 7, seed=0, orthogonal=True)
+
+
+@pytest.mark.parametrize("examples", [0, 3])
+@pytest.mark.parametrize("orthogonal", [True, False])
+def test_they_equal_gradients_written_out(examples: int, orthogonal: bool) -> None:
+    canaries = make_canaries(LAYOUT, 4, seed=1, orthogonal=orthogonal)
+    real = torch.randn(2, examples, LAYOUT.total, generator=generator("real"))
+    present = torch.tensor([[1.0, 0.0], [1.0, 1.0]])
+    batch = ExamplesAndCanaries(real, canaries.positions.reshape(2, 2, -1), present, canaries.tensors, LAYOUT.sizes)
+    written = torch.cat([real, canaries.dense(slice(0, 4), present.flatten()).reshape(2, 2, -1)], 1)
+    reference = PerExample(lambda: written, LAYOUT.sizes)
+    factors = torch.rand(2, examples + 2, 3, generator=generator("factors"))
+    torch.testing.assert_close(batch.materialise(), written)
+    torch.testing.assert_close(batch.norms(), reference.norms())
+    torch.testing.assert_close(batch.weighted_sum(factors), reference.weighted_sum(factors))
+    torch.testing.assert_close(batch.mean(), reference.mean())
+
+
+def test_coins_are_fair_and_keyed() -> None:
+    flips = coins(0, 10_000)
+    assert abs(int(flips.sum()) - 5000) < 200
+    assert torch.equal(flips, coins(0, 10_000))
+    assert not torch.equal(flips, coins(1, 10_000))
+    assert abs(int(sampled(10_000, 0.2, generator("sample")).sum()) - 2000) < 160
+    assert sampled(100, 1.0, generator("sample")).all()

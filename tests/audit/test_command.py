@@ -1,0 +1,112 @@
+"""``harness audit``: tables, JSON, files and mistakes."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.audit import suite_cases, suite_summary
+from harness.cli import run
+
+QUICK = ("--dataset", "digits", "--canaries", "100", "--steps", "1", "--others", "4")
+
+
+@pytest.fixture
+def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable:
+    """Runs the command in an empty folder; returns exit code, standard output and standard error."""
+    monkeypatch.setenv("HARNESS_DATA", str(tmp_path / "no-data"))
+    monkeypatch.chdir(tmp_path)
+
+    def command(*arguments: str) -> tuple[int, str, str]:
+        return (run(list(arguments)), *capsys.readouterr())
+
+    return command
+
+
+def test_the_table_and_no_file(harness: Callable, tmp_path: Path) -> None:
+    code, out, err = harness("audit", "--defense", "fed_acdp", *QUICK)
+    assert (code, err, list(tmp_path.iterdir())) == (0, "", [])
+    for text in ("together", "alone", "norm", "violates its claim", "lower bound", "add/remove", "delta 1e-05"):
+        assert text in out
+
+
+def test_json_has_a_row_per_defense_canary_and_seed(harness: Callable, tmp_path: Path) -> None:
+    options = ("--canary", "together,norm", "--seed", "0,1", "--defense-arg", "sigma=2", "--json", "--out", "a/b.json")
+    code, out, err = harness("audit", "--defense", "fed_cdp,fed_sdp", *QUICK, *options)
+    assert (code, err) == (0, "")
+    assert Path(tmp_path, "a", "b.json").read_text() == out
+    rows = json.loads(out)["audits"]
+    assert [(row["defense"], row["design"], row["seed"]) for row in rows] == [
+        (defense, design, seed)
+        for defense in ("fed_cdp", "fed_sdp") for design in ("together", "norm") for seed in (0, 1)
+    ]  # fmt: skip
+    assert {row["confidence"] for row in rows} == {0.95}
+    assert all(row["lower_bound"] >= 0 and row["epsilon"] > 0 for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "mend"),
+    [
+        ((), "add --defense fed_acdp"),
+        (("--defense", "fed_acpd"), "did you mean"),
+        (("--defense", "fed_cdp", "--suite"), "drop --defense or --suite"),
+        (("--defense", "fed_cdp", "--canary", "apart"), "choose together"),
+        (("--defense", "fed_cdp", "--canaries", "9000"), "lower --canaries"),
+        (("--defense", "fed_cdp", "--others", "1000000"), "lower --others"),
+        (("--defense", "fed_cdp", "--dataset", "digts"), "did you mean"),
+        (("--defense", "fed_cdp", "--seed", "one"), "whole numbers"),
+        (("--defense", "fed_cdp", "--out", "/dev/null/a.json", *QUICK), "--out"),
+    ],
+)
+def test_mistakes(harness: Callable, arguments: tuple[str, ...], mend: str) -> None:
+    code, out, err = harness("audit", *arguments)
+    assert (code, out) == (2, "")
+    assert mend in err
+    assert err.count("\n") == 1
+
+
+def test_the_suite_is_twenty_valid_runs_and_every_flaw() -> None:
+    cases = suite_cases()
+    assert sum(case.expected == "holds" for case in cases) == 20
+    assert len({case.about for case in cases if case.expected != "holds"}) >= 6
+    assert len({(case.about, case.settings.seed, case.settings.defense) for case in cases}) == len(cases)
+
+
+class _Said:
+    """An audit's answer, as far as the suite looks at it."""
+
+    def __init__(self, epsilon: float | None, lower_bound: float, verdict: str) -> None:
+        self.epsilon, self.lower_bound, self.verdict = epsilon, lower_bound, verdict
+
+
+@pytest.mark.parametrize(("excesses", "missed", "passed"), [(0, 0, True), (3, 0, True), (4, 0, False), (0, 1, False)])
+def test_when_the_suite_passes(excesses: int, missed: int, passed: bool) -> None:
+    cases = suite_cases()
+    said: list[Any] = [
+        _Said(1.0, 2.0 if number < excesses else 0.5, "consistent") if case.expected == "holds"
+        else _Said(None, 4.0, case.expected)
+        for number, case in enumerate(cases)
+    ]  # fmt: skip
+    for place in range(missed):
+        said[-1 - place].verdict = "consistent"
+    assert suite_summary(cases, said)["passed"] is passed
+
+
+@pytest.mark.slow
+def test_the_suite(harness: Callable) -> None:
+    code, out, _ = harness("audit", "--suite", "--json")
+    document = json.loads(out)
+    assert (code, document["suite"]["passed"], document["suite"]["valid"]) == (0, True, 20)
+    assert document["suite"]["found"] == document["suite"]["planted"] == 21
+
+
+def test_a_failed_suite_is_an_invalid_run(harness: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = next(case for case in suite_cases() if case.expected != "holds")
+    honest = replace(case, settings=replace(case.settings, noise_scale=1.0, canaries=100, guesses=20))
+    monkeypatch.setattr("harness.cli.audit.suite_cases", lambda: [honest])
+    code, out, _ = harness("audit", "--suite")
+    assert code == 3
+    assert "FAILED" in out

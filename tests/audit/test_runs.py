@@ -1,0 +1,128 @@
+"""Whole audits: as many right guesses as theory says, valid defenses left alone, planted flaws found."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from harness.audit import memory
+from harness.audit.result import guess
+from harness.randomness import generator
+
+WHOLE = {"clipping": "whole"}
+ALONE = {"design": "alone"}
+SHARE = {"noise_at": "client", "noise_split": "share"}
+
+
+def expected_correct(gap: float, runs: int = 100) -> float:
+    """Right guesses of 200 about 1,000 canaries whose scores are ``gap`` standard deviations apart."""
+    total = 0
+    for run in range(runs):
+        random = generator("theory", run)
+        included = torch.rand(1000, generator=random) < 0.5
+        total += guess(gap * included + torch.randn(1000, generator=random), included, 200)
+    return total / runs
+
+
+@pytest.mark.parametrize(
+    ("defense", "arguments", "settings", "gap"),
+    [
+        ("fed_cdp", {**WHOLE, "sigma": 2}, {"steps": 4}, 1.0),
+        ("fed_cdp", {**WHOLE, "sigma": 2}, {"rounds": 2, "steps": 2}, 1.0),
+        ("fed_cdp", {"sigma": 4}, {**ALONE, "steps": 4}, 1.0),  # 4 tensors, 4 steps: 2 * 2 / 4
+        ("fed_sdp", {**WHOLE, "sigma": 1}, {}, 1.0),
+        ("fed_sdp", {"sigma": 2}, ALONE, 1.0),
+        ("fed_sdp", {**WHOLE, "sigma": 1, **SHARE}, {"view": "third party"}, 1.0),
+        ("fed_sdp", {**WHOLE, "sigma": 2, "noise_at": "client"}, {"rounds": 4}, 1.0),
+    ],
+)
+def test_the_audit_sees_all_there_is(
+    audited: Callable, defense: str, arguments: dict[str, Any], settings: dict[str, Any], gap: float
+) -> None:
+    """Neither more nor less than the known gap allows; a fifth less noise would be noticed."""
+    right = [audited(defense, arguments, seed=seed, **settings).correct for seed in range(8)]
+    # The standard deviation of one run is 5.
+    assert sum(right) / len(right) == pytest.approx(expected_correct(gap), abs=3 * 5 / 8**0.5)
+    assert expected_correct(1.25 * gap) - expected_correct(gap) > 3 * 5 / 8**0.5
+
+
+VALID = [
+    ("fed_cdp", {**WHOLE, "sigma": 1}, {"steps": 1}),
+    ("fed_cdp", {**WHOLE, "sigma": 1}, {"steps": 4, "sampling_rate": 0.5}),
+    ("fed_cdp", {"sigma": 3}, {**ALONE, "steps": 2}),
+    ("fed_cdp", {**WHOLE, "sigma": 1 / 32, "convention": "per_example"}, {"steps": 1}),
+    ("fed_sdp", {**WHOLE, "sigma": 1}, {"rounds": 4, "sampling_rate": 0.5}),
+    ("quantile", {"sigma": 1.5}, {"rounds": 3}),
+    ("quantile", {"unit": "example", "sigma": 1.5}, {"steps": 3}),
+    ("adaclip", {"sigma": 1.5}, {"steps": 3}),
+    ("global_dp", {"sigma": 2}, {"rounds": 4}),
+]
+
+
+def test_valid_defenses_keep_their_guarantee(audited: Callable) -> None:
+    results = [
+        audited(defense, arguments, seed=seed, **settings)
+        for defense, arguments, settings in VALID
+        for seed in range(2)
+    ]
+    assert sum(result.lower_bound > result.epsilon for result in results) <= 2
+    assert all(3 < result.epsilon < 7 for result in results)
+    assert sum(result.lower_bound > 1 for result in results) > len(results) / 2
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("defense", "arguments", "settings", "verdict"),
+    [
+        ("fed_cdp", {**WHOLE, "sigma": 2}, {"steps": 1, "noise_scale": 0}, "violates its guarantee"),
+        ("fed_sdp", {**WHOLE, "sigma": 2}, {"noise_scale": 0}, "violates its guarantee"),
+        ("fed_cdp", {"sigma": 0}, {"steps": 1}, "violates its claim"),
+        ("fed_sdp", {"sigma": 0}, {}, "violates its claim"),
+        ("fed_acdp", {}, {"design": "norm", "steps": 1}, "violates its claim"),
+        ("fed_acdp", {"s_mode": "example_mean"}, {"steps": 1}, "violates its claim"),
+        ("global_dp", {"bound": "median"}, {"design": "norm", "rounds": 2, "canaries": 300}, "violates its claim"),
+        ("fed_cdp", {"sigma": 0}, {"steps": 1, "claimed_epsilon": 4.5}, "consistent"),
+        ("none", {}, {"steps": 1}, "claims nothing"),
+    ],
+)
+def test_planted_flaws_are_found_every_time(
+    audited: Callable, seed: int, defense: str, arguments: dict[str, Any], settings: dict[str, Any], verdict: str
+) -> None:
+    assert audited(defense, arguments, seed=seed, **settings).verdict == verdict
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_half_the_noise_is_found(audited: Callable, seed: int) -> None:
+    settings = {**ALONE, "steps": 1, "canaries": 20_000, "seed": seed}
+    right = audited("fed_cdp", {**WHOLE, "sigma": 4 / 3}, **settings)
+    half = audited("fed_cdp", {**WHOLE, "sigma": 4 / 3}, noise_scale=0.5, **settings)
+    assert (right.verdict, half.verdict) == ("consistent", "violates its guarantee")
+    assert right.epsilon == half.epsilon == pytest.approx(3.15, abs=0.01)
+
+
+def test_a_claim_that_ignores_the_tensors_is_found(audited: Callable) -> None:
+    """Four tensors clipped to C each have twice the sensitivity that the paper accounts for."""
+    result = audited("fed_cdp", {"sigma": 1.0}, **ALONE, steps=1, canaries=20_000, delta=1e-6, claimed_epsilon=4.89)
+    assert result.claimed_epsilon < result.epsilon
+    assert result.verdict == "violates its claim"
+
+
+def test_the_crafted_case_is_all_right_or_nothing(audited: Callable) -> None:
+    """100 of 100 right prove 3.49 (spec: accounting, section 15a); a fixed bound hides the same canaries."""
+    crafted = {"design": "norm", "steps": 1, "canaries": 200, "guesses": 100, "delta": 1e-12}
+    found = audited("fed_acdp", {}, **crafted)
+    assert found.correct == 100
+    assert found.lower_bound == pytest.approx(3.49, abs=0.01)
+    assert audited("fed_cdp", {}, **crafted).lower_bound < 0.5
+
+
+def test_a_function_of_the_seed(audited: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments, settings = {"sigma": 2}, {"steps": 2, "rounds": 2, "canaries": 200, "guesses": 100}
+    for defense in ("fed_cdp", "fed_sdp", "quantile"):
+        for design in ("together", "alone"):
+            first = audited(defense, arguments, design=design, **settings)
+            with monkeypatch.context() as patch:
+                patch.setattr(memory, "_CHUNK", 61)
+                assert audited(defense, arguments, design=design, **settings) == first
+            assert audited(defense, arguments, design=design, seed=1, **settings).correct != first.correct
