@@ -5,6 +5,7 @@ falls on all of them alike, and ratios hold where milliseconds do not.
 """
 
 import copy
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -45,14 +46,14 @@ def bench_train(
     rows = [_row(count, bench.medians(METHODS, count, repeats_for(repeats, count))) for count in clients]
     return {
         "dataset": dataset, "model": bench.model.name, "batch size": batch_size, "threads": torch.get_num_threads(),
-        "device": device, "repeats": {str(count): repeats_for(repeats, count) for count in clients}, "rows": rows,
+        "device": device, "load average": round(os.getloadavg()[0], 1), "repeats": {str(count): repeats_for(repeats, count) for count in clients}, "rows": rows,
         "checks": _checks({row["clients"]: row for row in rows}),
     }  # fmt: skip
 
 
 def repeats_for(repeats: int, clients: int) -> int:
-    """Repeats at K clients: about as much work for each K, and never fewer than nine."""
-    return max(min(repeats, 9), repeats * 3 // (clients + 2))
+    """Repeats at K clients: about as much work for each K, and never fewer than fifteen."""
+    return max(min(repeats, 15), repeats * 3 // (clients + 2))
 
 
 class IterationBench:

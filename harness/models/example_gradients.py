@@ -11,22 +11,31 @@ from functools import cached_property
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.nn.grad import conv2d_weight
 
 from harness.layout import Layout, spread
-from harness.models.row_sequence import Product, RowSequence
+from harness.models.row_sequence import Product, Recorded, RowSequence
 
 
 @dataclass
 class _Factors:
     """One layer's factors: derivatives by its output (N, B, O, L) and columns of its input (N, B, F, L)."""
 
-    product: Product
+    recorded: Recorded
     derivatives: Tensor
-    columns: Tensor
+
+    @property
+    def layer(self) -> Product:
+        return self.recorded.layer
+
+    @cached_property
+    def columns(self) -> Tensor:
+        known = self.recorded.columns
+        return self.layer.columns(self.recorded.values) if known is None else known
 
     @property
     def has_one_column(self) -> bool:
-        return self.columns.shape[-1] == 1
+        return self.derivatives.shape[-1] == 1
 
     @cached_property
     def kernels(self) -> Tensor:
@@ -53,10 +62,22 @@ class _Factors:
             return torch.bmm(derivatives.mT, self.columns[..., 0]).flatten(1)
         if factors is not None:
             return torch.bmm(factors[:, None], self.kernels)[:, 0]
+        if self.layer.is_one_convolution(self.recorded.values):
+            return self._convolved()
         total = torch.bmm(self.derivatives[:, 0], self.columns[:, 0].mT)
         for example in range(1, self.columns.shape[1]):
             total.baddbmm_(self.derivatives[:, example], self.columns[:, example].mT)
         return total.flatten(1)
+
+    def _convolved(self) -> Tensor:
+        """The plain sum (1, O*F) over a single row's batch, by the library's own convolution."""
+        convolution = self.layer.convolution
+        size = convolution.weight.shape
+        derivatives = self.layer.output(self.derivatives, self.recorded.values)[0]
+        kernels = conv2d_weight(
+            self.recorded.values[0], size, derivatives, convolution.stride, convolution.padding
+        )  # fmt: skip
+        return kernels.reshape(1, -1)
 
     def bias_sum(self, factors: Tensor | None) -> Tensor:
         """Sum over the batch (N, O), each example times its factor (N, B)."""
@@ -90,12 +111,8 @@ class FactoredGradients:
             logits, recorded = sequence.record(layout.split(weights), images)
             losses = functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
             total = losses.sum() if present is None else (losses * present.flatten()).sum()
-            outputs = [output for _, _, output in recorded]
-            derivatives = torch.autograd.grad(total, outputs)
-        self._factors = [
-            _Factors(product, derivative, columns)
-            for (product, columns, _), derivative in zip(recorded, derivatives, strict=True)
-        ]
+            derivatives = torch.autograd.grad(total, [one.product for one in recorded])
+        self._factors = [_Factors(*pair) for pair in zip(recorded, derivatives, strict=True)]
         self.losses = losses.detach().unflatten(0, labels.shape)
 
     @property
@@ -107,9 +124,9 @@ class FactoredGradients:
         """L2 norms (N, B, M) of each example's gradient per parameter tensor."""
         found = {}
         for factors in self._factors:
-            found[factors.product.weight] = factors.kernel_norms()
-            if factors.product.bias:
-                found[factors.product.bias] = torch.linalg.vector_norm(factors.biases, dim=2)
+            found[factors.layer.weight] = factors.kernel_norms()
+            if factors.layer.bias:
+                found[factors.layer.bias] = torch.linalg.vector_norm(factors.biases, dim=2)
         return torch.stack([found[name] for name in self.layout.names], dim=-1)
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
@@ -124,18 +141,18 @@ class FactoredGradients:
         """The gradients (N, B, P)."""
         found = {}
         for factors in self._factors:
-            found[factors.product.weight] = factors.kernels
-            if factors.product.bias:
-                found[factors.product.bias] = factors.biases
+            found[factors.layer.weight] = factors.kernels
+            if factors.layer.bias:
+                found[factors.layer.bias] = factors.biases
         return torch.cat([found[name] for name in self.layout.names], dim=-1)
 
     def _sum(self, by_name: dict[str, Tensor]) -> Tensor:
         found = {}
         for factors in self._factors:
-            product = factors.product
-            found[product.weight] = factors.kernel_sum(by_name.get(product.weight))
-            if product.bias:
-                found[product.bias] = factors.bias_sum(by_name.get(product.bias))
+            layer = factors.layer
+            found[layer.weight] = factors.kernel_sum(by_name.get(layer.weight))
+            if layer.bias:
+                found[layer.bias] = factors.bias_sum(by_name.get(layer.bias))
         return torch.cat([found[name] for name in self.layout.names], dim=-1)
 
 

@@ -7,7 +7,9 @@ has one column per example (L = 1), a convolution one per output place.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from harness.models.row_operators import MatrixProduct, RowSigmoid, is_plain_convolution, patches_of
 
@@ -22,6 +24,7 @@ class Product:
     bias: str | None
     columns: Callable[[Tensor], Tensor]
     output: Callable[[Tensor, Tensor], Tensor]
+    convolution: nn.Conv2d | None = None
 
     def kernels(self, named: Named) -> Tensor:
         """Kernels (R, O, F)."""
@@ -31,13 +34,32 @@ class Product:
         columns = self.columns(values)
         return self.output(self._with_bias(named, self._product(named, columns, gradient_once)), values)
 
-    def record(self, named: Named, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Output, columns (R, B, F, L), and the product (R, B, O, L) by which the loss can be differentiated."""
-        columns = self.columns(values)
-        product = self._product(named, columns, gradient_once=False)
+    def record(self, named: Named, values: Tensor) -> "Recorded":
+        """The layer's output, and what the loss's derivative by its weights is made of."""
+        columns = None
+        if self.convolution is None:
+            product = torch.bmm(values, self.kernels(named).mT)[..., None]
+        elif self.is_one_convolution(values):
+            product = self._convolved(named, values)
+        else:
+            columns = self.columns(values)
+            product = self._product(named, columns, gradient_once=False)
         if not product.requires_grad:
             product.requires_grad_()
-        return self.output(self._with_bias(named, product), values), columns.detach(), product
+        output = self.output(self._with_bias(named, product), values)
+        return Recorded(self, values.detach(), None if columns is None else columns.detach(), product, output)
+
+    def is_one_convolution(self, values: Tensor) -> bool:
+        """Whether a convolution has a single row, and so the same kernels for every example.
+
+        The library's own convolution is then faster than columns times kernels.
+        """
+        return self.convolution is not None and len(values) == 1
+
+    def _convolved(self, named: Named, values: Tensor) -> Tensor:
+        layer = self.convolution
+        outputs = functional.conv2d(values[0], named[self.weight][0], None, layer.stride, layer.padding)
+        return outputs.flatten(2)[None]
 
     def _product(self, named: Named, columns: Tensor, gradient_once: bool) -> Tensor:
         rows, examples = columns.shape[:2]
@@ -74,7 +96,23 @@ def _convolution(name: str, layer: nn.Conv2d) -> Product:
         )
         return product.unflatten(-1, (rows, places))
 
-    return Product(f"{name}weight", f"{name}bias" if layer.bias is not None else None, columns, output)
+    return Product(f"{name}weight", f"{name}bias" if layer.bias is not None else None, columns, output, layer)
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """One layer with weights in a recorded forward pass.
+
+    Attributes:
+        values: its input (R, B, ...). columns: of it (R, B, F, L); None where they were not needed.
+        product: (R, B, O, L), by which the loss can be differentiated. output: (R, B, ...).
+    """
+
+    layer: Product
+    values: Tensor
+    columns: Tensor | None
+    product: Tensor
+    output: Tensor
 
 
 class RowSequence:
@@ -97,13 +135,13 @@ class RowSequence:
                 values = stage(values.flatten(0, 1)).unflatten(0, values.shape[:2])
         return values
 
-    def record(self, named: Named, images: Tensor) -> tuple[Tensor, list[tuple[Product, Tensor, Tensor]]]:
-        """Logits (R, B, K), and of each layer with weights its columns and product; see :meth:`Product.record`."""
+    def record(self, named: Named, images: Tensor) -> tuple[Tensor, list[Recorded]]:
+        """Logits (R, B, K), and what each layer with weights leaves behind."""
         values, recorded = images, []
         for stage in self.stages:
             if isinstance(stage, Product):
-                values, columns, product = stage.record(named, values)
-                recorded.append((stage, columns, product))
+                recorded.append(stage.record(named, values))
+                values = recorded[-1].output
             else:
                 values = stage(values.flatten(0, 1)).unflatten(0, values.shape[:2])
         return values, recorded

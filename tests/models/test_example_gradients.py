@@ -8,25 +8,26 @@ from harness.models import RowModel
 from harness.models.example_gradients import MaterialisedGradients
 
 ROWS, BATCH, SHAPE, CLASSES, EXPECTED = 3, 4, (1, 12, 12), 5, 4.5
-PRESENT = torch.tensor([[1, 1, 1, 1], [1, 0, 1, 0], [0, 0, 0, 0]])
+PRESENT = torch.tensor([[1, 0, 1, 0], [1, 1, 1, 1], [0, 0, 0, 0]])
 
 
-def scene(name: str) -> tuple[RowModel, Tensor, Tensor, Tensor]:
+def scene(name: str, rows: int = ROWS) -> tuple[RowModel, Tensor, Tensor, Tensor]:
     random = torch.Generator().manual_seed(0)
     model = RowModel(name, SHAPE, CLASSES).to(torch.device("cpu"), torch.float64)
-    weights = model.initial_weights([(0, row) for row in range(ROWS)]).double()
-    images = torch.rand(ROWS, BATCH, *SHAPE, generator=random, dtype=torch.float64)
-    return model, weights, images, torch.randint(CLASSES, (ROWS, BATCH), generator=random)
+    weights = model.initial_weights([(0, row) for row in range(rows)]).double()
+    images = torch.rand(rows, BATCH, *SHAPE, generator=random, dtype=torch.float64)
+    return model, weights, images, torch.randint(CLASSES, (rows, BATCH), generator=random)
 
 
+@pytest.mark.parametrize("rows", [1, ROWS])
 @pytest.mark.parametrize("present", [None, PRESENT], ids=["all", "sampled"])
 @pytest.mark.parametrize("factored", [True, False], ids=["factored", "materialised"])
 @pytest.mark.parametrize("name", ["lenet", "cnn", "mlp2"])
-def test_everything_a_defense_asks_for(name: str, factored: bool, present: Tensor | None) -> None:
-    model, weights, images, labels = scene(name)
+def test_everything_a_defense_asks_for(name: str, factored: bool, present: Tensor | None, rows: int) -> None:
+    model, weights, images, labels = scene(name, rows)
     if not factored:
         model._sequence = None
-    given = None if present is None else present.double()
+    given = None if present is None else present[:rows].double()
     made = model.example_gradients(weights, images, labels, given, EXPECTED)
     assert isinstance(made, MaterialisedGradients) != factored
     truth = model.per_example_gradients(weights, images, labels)
