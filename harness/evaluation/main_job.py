@@ -5,6 +5,7 @@ from harness.evaluation.controls import NEGATIVE
 from harness.evaluation.run import Run
 from harness.evaluation.summarise import summarise
 from harness.experiment import CellSettings
+from harness.reports.looks import save_looks
 from harness.results import CellResult, ResultDocument
 from harness.results.environment import environment
 
@@ -20,6 +21,8 @@ def evaluate(cells: list[CellSettings], run: Run) -> ResultDocument:
         made = sorted(run.done.values(), key=lambda stored: stored.cell.role)
         document = document_of([stored.cell for stored in made], cells[0].device)
         run.folder.write_results(document, [record for stored in made for record in stored.victims])
+    if run.pictures:
+        save_looks(run.folder.pictures / "observations.png", document.cells)
     asked = [cell for cell in document.cells if cell.role == "cell"]
     if all(cell.not_applicable_reason for cell in asked):
         raise UsageError(asked[0].not_applicable_reason or "no cell could be evaluated")

@@ -7,6 +7,7 @@ from rich.console import Console
 
 from harness.reports.table import print_results
 from harness.results import (
+    AttackStanding,
     CellResult,
     LabelInference,
     Lineup,
@@ -15,6 +16,7 @@ from harness.results import (
     PrivacyStatement,
     RateSummary,
     ResultDocument,
+    SummaryRow,
 )
 
 WIDTHS = (60, 80, 100, 120, 160, 240)
@@ -130,3 +132,48 @@ def test_a_claim_that_agrees_with_the_recomputed_epsilon_is_not_repeated() -> No
 
 def test_a_document_without_cells_is_printed() -> None:
     assert "no cells" in printed()
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_repeated_looks_are_told_and_single_ones_are_not(width: int) -> None:
+    text = words(printed(a_cell(observations=16), a_cell(), width=width))
+    assert "16x" in text and "R cost R compositions" in text
+    assert "seen" not in printed(a_cell(), width=width)
+
+
+TABLE_ROWS = {
+    "rmse": MetricSummary(mean=0.4321, median=0.25),
+    "psnr": MetricSummary(reason="a table row is none"),
+    "continuous_rmse": MetricSummary(mean=0.7, median=0.612),
+    "categorical_accuracy": MetricSummary(mean=0.875),
+}
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_table_is_judged_by_its_columns(width: int) -> None:
+    text = printed(a_cell(metrics=TABLE_ROWS), width=width)
+    assert "RMSE/std" in text and "0.612" in text and "categories" in text and "87.5%" in text
+    assert "PSNR" not in text and "RMSE/std" not in printed(a_cell(), width=width)
+    assert max(map(len, text.splitlines())) <= width
+    lacking = MetricSummary(reason="the table has no categorical columns")
+    assert "categories" not in printed(a_cell(metrics=TABLE_ROWS | {"categorical_accuracy": lacking}), width=width)
+
+
+def a_row(*attacks: AttackStanding, **changes: object) -> SummaryRow:
+    shared = a_cell().model_dump(include=set(SummaryRow.model_fields) & set(CellResult.model_fields))
+    facts = {"verdict": "resilient", "verdict_reason": "no attack leaks", "strongest": "cpl", "attacks": list(attacks)}
+    return SummaryRow(**(shared | facts | changes))
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_strongest_of_several_attacks_decides(width: int) -> None:
+    works = AttackStanding(attack="cpl", verdict="resilient", informative=True)
+    idle = AttackStanding(attack="dlg", verdict="inconclusive", informative=False, reason="it does not leak")
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    rows = [a_row(works, idle), a_row(works, surface=1, tap="T1.out", strongest=None, verdict="inconclusive")]
+    print_results(ResultDocument(environment={}, cells=[a_cell()], summary=rows), console)
+    text = console.file.getvalue()
+    block = text[text.index("the strongest attack decides") :]
+    assert max(map(len, text.splitlines())) <= width
+    assert all(fact in words(block) for fact in ("resilient", "cpl", "no attack leaks", "uninformative", "dlg"))
+    assert "none works" not in block  # one attack alone says it all in its cell

@@ -1,0 +1,122 @@
+"""The picture of repeated looks: how the success rate grows with how often the adversary sees the same record."""
+
+import io
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from harness.reports import columns, text
+from harness.reports.pictures import DOTS_PER_INCH, FRAME, drawable, plain_text
+from harness.results import CellResult, write_atomic
+
+# In inches; the legend stands to the right of each panel.
+_WIDTH, _PANEL, _LEGEND = 9.5, 3.4, 3.9
+_COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#17becf", "#8c564b", "#e377c2")
+_MARKS, _DASHES = "osD^vPX*", ("-", "--", ":", "-.")
+
+Line = dict[int, CellResult]
+
+
+def save_looks(path: Path, cells: Sequence[CellResult]) -> bool:
+    """Write a PNG of success rates with their 95% intervals against the number of looks, a panel per setting.
+
+    Args:
+        path: where to write; it appears whole or not at all.
+        cells: of a document; controls, impossible cells and lines of a single point are left out.
+
+    Returns:
+        Whether there was anything to draw.
+
+    Raises:
+        UsageError: the folder cannot be written.
+    """
+    panels = _panels(cells)
+    if not panels:
+        return False
+    height = _PANEL * len(panels)
+    figure = Figure(figsize=(_WIDTH, height), facecolor="white")
+    FigureCanvasAgg(figure)
+    for number, (setting, lines) in enumerate(panels.items()):
+        lower = height - _PANEL * (number + 1) + 0.6
+        place = (0.7 / _WIDTH, lower / height, (_WIDTH - _LEGEND - 0.7) / _WIDTH, (_PANEL - 1.1) / height)
+        _draw(figure.add_axes(place), setting, lines)
+    buffer = io.BytesIO()
+    # Without the software's name equal inputs give equal bytes whatever matplotlib wrote them.
+    figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
+    write_atomic(path, buffer.getvalue())
+    return True
+
+
+def _panels(cells: Sequence[CellResult]) -> dict[str, dict[tuple[str, str, str], Line]]:
+    """Lines by setting and by (defense, attack, place); places that show the same observations are one line."""
+    found: dict[str, dict[tuple[str, str, str], Line]] = defaultdict(lambda: defaultdict(dict))
+    for cell in cells:
+        if cell.role == "cell" and "strict" in cell.asr:
+            place = cell.tap if cell.surface is None else f"surface {cell.surface}"
+            names = (columns.defense(cell).plain.replace("\n", " "), cell.attack, place)
+            found[columns.setting(cell)][names][cell.observations] = cell
+    panels = {setting: _merged(lines) for setting, lines in found.items()}
+    return {setting: lines for setting, lines in panels.items() if lines}
+
+
+def _merged(lines: dict[tuple[str, str, str], Line]) -> dict[tuple[str, str, str], Line]:
+    alike: dict[tuple[object, ...], list[str]] = defaultdict(list)
+    for (defense, attack, place), line in lines.items():
+        if len(line) > 1:
+            alike[(defense, attack, *(cell.observation_id or place for cell in line.values()))].append(place)
+    return {
+        (str(defense), str(attack), " and ".join(sorted(places))): lines[(str(defense), str(attack), places[0])]
+        for (defense, attack, *_), places in alike.items()
+    }
+
+
+def _draw(panel: Axes, setting: str, lines: dict[tuple[str, str, str], Line]) -> None:
+    defenses, attacks, places = (list(dict.fromkeys(names[part] for names in lines)) for part in range(3))
+    seen = sorted({looks for line in lines.values() for looks in line})
+    for number, ((defense, attack, place), line) in enumerate(lines.items()):
+        # A little apart, or lines that agree would hide each other.
+        shift = 1.06 ** (number - (len(lines) - 1) / 2)
+        looks = sorted(line)
+        rates = [line[count].asr["strict"] for count in looks]
+        middle = [100 * (rate.rate or 0.0) for rate in rates]
+        ends = [rate.ci95 or (rate.rate, rate.rate) for rate in rates]
+        reach = [
+            [max(0.0, value - 100 * (low or 0.0)) for value, (low, _) in zip(middle, ends, strict=True)],
+            [max(0.0, 100 * (high or 0.0) - value) for value, (_, high) in zip(middle, ends, strict=True)],
+        ]
+        style = {
+            "color": _COLOURS[defenses.index(defense) % len(_COLOURS)],
+            "marker": _MARKS[attacks.index(attack) % len(_MARKS)],
+            "markersize": 5,
+        }
+        panel.errorbar(
+            [count * shift for count in looks], middle, reach, capsize=2.5, linewidth=1.4, elinewidth=0.9, **style,
+            linestyle=_DASHES[places.index(place) % len(_DASHES)],
+            label=drawable(f"{text.safe(defense, 46)}\n{text.safe(attack, 24)}, {place}"),
+        )  # fmt: skip
+        held = [spot for spot, count in enumerate(looks) if line[count].verdict != "leaks"]
+        points = [looks[spot] * shift for spot in held], [middle[spot] for spot in held]
+        panel.plot(*points, **style, linestyle="", markerfacecolor="white", zorder=4)
+    _label(panel, setting, seen)
+
+
+def _label(panel: Axes, setting: str, seen: Sequence[int]) -> None:
+    panel.set_xscale("log", base=2)
+    panel.set_xticks(seen, [str(count) for count in seen], **plain_text())
+    panel.minorticks_off()
+    panel.set(ylim=(-4, 104), yticks=range(0, 101, 25), xlim=(seen[0] / 1.35, seen[-1] * 1.35))
+    panel.set_yticks(range(0, 101, 25), [f"{percent}%" for percent in range(0, 101, 25)], **plain_text())
+    panel.set_xlabel("times the same record was seen (hollow: not found to leak)", fontsize=9, **plain_text())
+    panel.set_ylabel("success [95%]", fontsize=9, **plain_text())
+    panel.set_title(drawable(setting), fontsize=9.5, fontweight="bold", loc="left", **plain_text())
+    panel.grid(axis="y", color=FRAME, linewidth=0.4)
+    panel.tick_params(labelsize=8.5, color=FRAME)
+    for edge, line in panel.spines.items():
+        line.set(color=FRAME, visible=edge in ("left", "bottom"))
+    legend = panel.legend(loc="upper left", bbox_to_anchor=(1.02, 1.04), frameon=False, fontsize=8, handlelength=3)
+    for entry in legend.get_texts():
+        entry.set_parse_math(False)
