@@ -84,8 +84,9 @@ class Quantile(Defense):
             return total / count
         bound = context.server.get("bound", total.new_tensor(self.clip))
         multiplier, sigma_b = self.multipliers(context.cohort)
-        if self.rate and "bits" in context.sent:
-            bits = context.sent["bits"]
+        if self.rate:
+            # Noise moves the bound in a round without clients too, or the bound would tell that there were none.
+            bits = context.sent.get("bits", torch.zeros_like(bound))
             context.server["bound"] = self._moved(bound, bits + sigma_b * context.server_gaussian("bits", bits), count)
         deviation = noise_deviation(multiplier, float(bound))
         return (total + deviation * context.server_gaussian("aggregate", total)) / count

@@ -107,8 +107,8 @@ def test_the_aggregate_divides_by_the_cohort_of_the_settings(model: RowModel, na
     context = RoundContext(0, 0, ETA, Cohort(clients_per_round=8), model.layout, keys, noise_scale=0.0)
     total = messages.sum(0)
     torch.testing.assert_close(defense.aggregate(total, context), total / 8)
-    larger = replace(context, cohort=Cohort(clients_per_round=16), noise_scale=1.0)
-    smaller = replace(larger, cohort=Cohort(clients_per_round=8))
+    larger = replace(context, cohort=Cohort(clients_per_round=16), noise_scale=1.0, server={})
+    smaller = replace(larger, cohort=Cohort(clients_per_round=8), server={})
     torch.testing.assert_close(defense.aggregate(total, larger) * 2, defense.aggregate(total, smaller))
 
 

@@ -140,11 +140,12 @@ def test_adaptive_local_steps(name: str, settings: dict[str, Any], deviation: fl
 )
 def test_noise_of_the_server(name: str, settings: dict[str, Any], deviation: float) -> None:
     defense = build(DEFENSES, name, {"sigma": SIGMA, "clip": C, **settings})
-    noise = defense.aggregate(torch.zeros(P, dtype=torch.float64), CONTEXT)
+    one, other = replace(CONTEXT, server={}), replace(CONTEXT, server={}, keys=((0, 9),))
+    noise = defense.aggregate(torch.zeros(P, dtype=torch.float64), one)
     assert accepts(noise, deviation)
     assert not accepts(noise, 1.05 * deviation)
     # Whoever takes part, the server's noise is the same: it is drawn once for the cohort, not per chunk.
-    assert torch.equal(defense.aggregate(torch.zeros(P).double(), replace(CONTEXT, keys=((0, 9),))), noise)
+    assert torch.equal(defense.aggregate(torch.zeros(P, dtype=torch.float64), other), noise)
 
 
 @pytest.mark.parametrize("clients_per_round", [1, 4, 100])

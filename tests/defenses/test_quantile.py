@@ -104,6 +104,13 @@ def test_the_noise_on_bits() -> None:
     assert torch.tensor(moved).mean().item() == pytest.approx(0, abs=4 * 0.06 / 2000**0.5)
 
 
+def test_a_round_without_clients_does_not_give_itself_away() -> None:
+    defense = build(DEFENSES, "quantile", {})
+    context = RoundContext(0, 0, 0.05, COHORT, LAYOUT, ((0, 0),))
+    defense.aggregate(torch.zeros(P), context)
+    assert context.server["bound"] != 4
+
+
 @pytest.mark.parametrize(
     ("settings", "units", "expected"),
     [
