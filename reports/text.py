@@ -5,8 +5,11 @@ import math
 from harness.results import MetricSummary, PrivacyStatement, RateSummary
 
 MISSING = "n/a"
-_CHIEF_ARGUMENTS = ("sigma", "clip", "convention", "noise_at", "noise_split", "s_mode", "policy")
-_STAND_ALONE = ("convention", "s_mode", "policy")
+_CHIEF_ARGUMENTS = (
+    "sigma", "clip", "convention", "noise_at", "noise_split", "s_mode", "policy", "unit", "threshold", "share",
+    "epsilon", "amount", "param", "distribution", "applies_to",
+)  # fmt: skip
+_STAND_ALONE = ("convention", "s_mode", "policy", "unit", "param", "distribution", "applies_to")
 
 
 def safe(text: str, longest: int = 120) -> str:
@@ -51,7 +54,10 @@ def p_value(value: float | None) -> str:
 
 def arguments(values: dict[str, object]) -> str:
     """The arguments that matter most, as ``sigma=6 clip=4 sum``; the result document has all of them."""
-    shown = [_argument(name, values[name]) for name in _CHIEF_ARGUMENTS if values.get(name) is not None]
+    # In a stack, settings are called part.setting.
+    given = [(key.rpartition(".")[2], value) for key, value in values.items() if value is not None]
+    chief = [entry for entry in given if entry[0] in _CHIEF_ARGUMENTS]
+    shown = [_argument(*entry) for entry in sorted(chief, key=lambda entry: _CHIEF_ARGUMENTS.index(entry[0]))]
     scale = values.get("noise_scale", 1)
     return " ".join(shown + ([] if scale == 1 else [_argument("noise", scale)]))
 
