@@ -31,14 +31,8 @@ def print_audits(results: list[AuditResult], console: Console) -> None:
             f"{result.correct}/{result.guesses}", *_numbers(result), result.verdict,
         )))  # fmt: skip
     console.print(table)
-    first = results[0]
-    sampling = f"sampler {first.sampler} at rate {first.sampling_rate:g}"
-    console.print(
-        Text(
-            f"{first.rounds} rounds of {first.steps} steps, {sampling}; delta {first.delta:g}, confidence "
-            f"{first.confidence:.0%}; adjacency {first.adjacency}"
-        )
-    )
+    for caption in dict.fromkeys(map(_caption, results)):
+        console.print(Text(caption))
     for note in dict.fromkeys(f"{result.defense}: {result.notes}" for result in results):
         console.print(Text(note))
     for design in dict.fromkeys(result.design for result in results):
@@ -70,6 +64,14 @@ def print_suite(cases: list[Case], results: list[AuditResult], summary: dict[str
         )
     )
     console.print(Text(_FOOTER))
+
+
+def _caption(result: AuditResult) -> str:
+    sampling = "none" if result.sampler == "none" else f"{result.sampler} at rate {result.sampling_rate:.4g}"
+    return (
+        f"rounds {result.rounds}, local steps {result.steps}, sampling {sampling}, delta {result.delta:g}, confidence "
+        f"{result.confidence:.0%}; adjacency {result.adjacency}"
+    )
 
 
 def _numbers(result: AuditResult) -> list[str]:
