@@ -99,7 +99,10 @@ def test_fed_sdp_noise_is_scaled_by_the_cohort_of_the_settings(
     ],
 )
 def test_additive_noise(settings: dict[str, str], deviation: float, distribution: str) -> None:
-    noise = noise_of("noise", CONTEXT, {"amount": 0.25, "distribution": distribution, **settings})
+    settings = {"amount": 0.25, "distribution": distribution, **settings}
+    noise = zero_step("noise", settings)
+    if settings["applies_to"] == "update":
+        noise = build(DEFENSES, "noise", settings).client_message(torch.zeros(2, P), CONTEXT)
     laplace = distribution == "laplace"
     if laplace and settings.get("param") == "scale":
         deviation *= 2**0.5
@@ -164,52 +167,3 @@ def test_noise_on_updates_is_larger_in_units_of_the_gradient() -> None:
     assert accepts(as_gradient, SIGMA * C / ETA)
     assert accepts(gradient_noise, SIGMA * C)
     assert (as_gradient.std() / gradient_noise.std()).item() == pytest.approx(1 / ETA, rel=0.02)
-
-
-NOISY = ["fed_cdp", "fed_acdp", "fed_sdp", "noise", "adaclip"]
-
-
-@pytest.mark.parametrize(
-    "change",
-    [{"round": 4}, {"local_step": 2}, {"keys": ((1, 0), (1, 1))}, {"keys": ((0, 2), (0, 3))}],
-    ids=["round", "step", "seed", "client"],
-)
-@pytest.mark.parametrize("name", NOISY)
-def test_streams_differ(name: str, change: dict[str, Any]) -> None:
-    first, again, other = (noise_of(name, context) for context in (CONTEXT, CONTEXT, replace(CONTEXT, **change)))
-    assert torch.equal(first, again)
-    correlations = torch.corrcoef(torch.cat([first, other]).double())
-    assert (correlations - torch.eye(4)).abs().max() < 0.03
-
-
-OF_CLIENTS: dict[str, dict[str, Any]] = {
-    "fed_sdp": {"noise_at": "client"},
-    "fed_acdp": {"floor": 1.0},
-    "noise": {"distribution": "laplace", "applies_to": "update"},
-}
-
-
-def noise_of(name: str, context: RoundContext, settings: dict[str, Any] | None = None) -> Tensor:
-    settings = OF_CLIENTS.get(name, {}) if settings is None else settings
-    if "update" in settings.values() or name == "fed_sdp":
-        return build(DEFENSES, name, settings).client_message(torch.zeros(2, P), context)
-    return zero_step(name, settings, context)
-
-
-def test_the_places_of_noise_have_streams_of_their_own() -> None:
-    defenses = [build(DEFENSES, "fed_sdp", {"noise_at": place}) for place in ("client", "receive")]
-    sent = defenses[0].client_message(torch.zeros(2, P), CONTEXT)
-    received = defenses[1].server_receive(torch.zeros(2, P), CONTEXT)
-    assert torch.corrcoef(torch.cat([sent, received]).double())[:2, 2:].abs().max() < 0.03
-
-
-def test_a_key_keeps_its_noise_when_others_join() -> None:
-    more = replace(CONTEXT, keys=((0, 7), *CONTEXT.keys))
-    assert torch.equal(zero_step("fed_cdp", {}, more)[1:], zero_step("fed_cdp", {}))
-
-
-@pytest.mark.parametrize("name", NOISY)
-def test_noise_scale(name: str) -> None:
-    silent = noise_of(name, replace(CONTEXT, noise_scale=0.0))
-    assert not silent.any()
-    torch.testing.assert_close(noise_of(name, replace(CONTEXT, noise_scale=100.0)), 100 * noise_of(name, CONTEXT))

@@ -1,4 +1,4 @@
-"""Stacks: the same as composing by hand, in order, with memories apart, and claims that survive only where they may."""
+"""Stacks: the same as composing by hand, in order, with memories apart, and settings that reach it."""
 
 from dataclasses import replace
 from typing import Any
@@ -125,59 +125,6 @@ def test_it_stops_when_a_part_does() -> None:
     stack = defense_of("pruning+global_dp", {"global_dp.epsilon": 0.01})
     assert (stack.finished(FACTS) or "").startswith("global_dp: round 3 would spend epsilon")
     assert defense_of("pruning+global_dp").finished(FACTS) is None
-
-
-def test_what_comes_before_a_mechanism_is_its_input() -> None:
-    alone = defense_of("fed_sdp").statements(FACTS)
-    stacked = defense_of("pruning+noise+fed_sdp").statements(FACTS)
-    assert [(a.view, a.guarantee, a.epsilon) for a in alone] == [(b.view, b.guarantee, b.epsilon) for b in stacked]
-    assert "pruning and noise before fed_sdp: part of its input" in stacked[0].notes
-
-
-def test_what_comes_after_is_post_processing_but_noise_no_longer_adds_up() -> None:
-    alone = {one.view: one for one in defense_of("fed_cdp").statements(FACTS)}
-    stacked = {one.view: one for one in defense_of("fed_cdp+pruning").statements(FACTS)}
-    assert stacked["server"].epsilon == alone["server"].epsilon
-    assert stacked["third party"].epsilon == stacked["client"].epsilon == alone["server"].epsilon
-    assert stacked["third party"].guarantee == alone["third party"].guarantee
-    assert "post-processing" in stacked["server"].notes
-    # A server that noises the sum leaves the messages alone.
-    summed = {(one.view, one.unit): one for one in defense_of("fed_cdp+fed_sdp").statements(FACTS)}
-    assert summed["server", "example"].epsilon == alone["server"].epsilon
-    assert summed["third party", "client"].guarantee == "client-DP central"
-
-
-@pytest.mark.parametrize(
-    ("name", "settings", "reason"),
-    [
-        ("quantile+pruning", {}, "pruning may act between the clipping and the noise of quantile"),
-        ("quantile+noise", {}, "noise may act between the clipping and the noise of quantile"),
-        ("global_dp+fed_sdp", {}, "may act between the clipping and the noise"),
-        # The bits and norms of raw updates travel beside what dssgd protects.
-        ("quantile+dssgd", {"dssgd.epsilon": 1}, "quantile may carry what it saw before dssgd past it"),
-        ("global_dp+dssgd", {"dssgd.epsilon": 1, "global_dp.bound": "median"}, "global_dp may carry what it saw"),
-        ("fed_sdp+global_dp+quantile", {"fed_sdp.noise_at": "receive"}, "may act between"),
-        ("pruning+noise", {}, "noise: noise without clipping"),
-        ("fed_acdp+pruning", {}, "the noise scale S is computed from the private batch"),
-    ],
-)
-def test_otherwise_nothing_holds_and_the_reason_is_told(name: str, settings: dict[str, Any], reason: str) -> None:
-    statements = defense_of(name, settings).statements(FACTS)
-    assert {one.guarantee for one in statements} == {"none"}
-    assert {one.epsilon for one in statements} == {None}
-    assert any(reason in one.notes for one in statements)
-
-
-def test_bits_counted_after_a_mechanism_do_not_harm_it() -> None:
-    statements = defense_of("dssgd+quantile", {"dssgd.epsilon": 1}).statements(FACTS)
-    kept = [one for one in statements if one.epsilon == 3]
-    assert {one.view for one in kept} == {"third party", "server", "client"}
-
-
-def test_a_claim_that_does_not_hold_stays_visible() -> None:
-    (statement,) = defense_of("pruning+fed_acdp").statements(FACTS)
-    alone = defense_of("fed_acdp").statements(FACTS)[0]
-    assert (statement.guarantee, statement.claimed_epsilon) == ("none", alone.claimed_epsilon)
 
 
 @pytest.mark.parametrize(
