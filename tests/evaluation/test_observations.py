@@ -8,9 +8,11 @@ import torch
 from scipy.stats import chi2
 from torch import Tensor
 
+from harness.evaluation import Run, evaluate
 from harness.evaluation.averaging import average
 from harness.evaluation.observe import Stage
 from harness.experiment import cell_settings
+from harness.results import RunFolder
 from harness.surfaces import Observation
 
 LEVEL = 1e-6
@@ -113,3 +115,10 @@ def test_a_document_says_how_often_and_what_that_costs(small: Any, tmp_path: Pat
     assert len([made for made in document.cells if made.control == "positive"]) == 1
     again = small.play([small.cell(**noisy, observations=looks) for looks in (1, 4)], tmp_path, resume=True)
     assert small.numbers(again) == small.numbers(document)
+
+
+@pytest.mark.parametrize(("looks", "drawn"), [((1,), False), ((1, 4), True)])
+def test_a_picture_shows_several_numbers_of_looks(small: Any, tmp_path: Path, looks: tuple[int], drawn: bool) -> None:
+    cells = [small.cell(observations=count, victims=2) for count in looks]
+    evaluate(cells, Run(Path("no data root"), RunFolder(tmp_path)))
+    assert (tmp_path / "pictures" / "observations.png").exists() == drawn
