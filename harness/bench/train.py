@@ -46,7 +46,8 @@ def bench_train(
     rows = [_row(count, bench.medians(METHODS, count, repeats_for(repeats, count))) for count in clients]
     return {
         "dataset": dataset, "model": bench.model.name, "batch size": batch_size, "threads": torch.get_num_threads(),
-        "device": device, "load average": round(os.getloadavg()[0], 1), "repeats": {str(count): repeats_for(repeats, count) for count in clients}, "rows": rows,
+        "device": device, "load average": round(os.getloadavg()[0], 1),
+        "repeats": {str(count): repeats_for(repeats, count) for count in clients}, "rows": rows,
         "checks": _checks({row["clients"]: row for row in rows}),
     }  # fmt: skip
 

@@ -2,12 +2,13 @@
 
 from harness.training.checkpoint import TrainFolder, model_file, read_training
 from harness.training.kept import kept_model, training_options
-from harness.training.loop import TrainOptions, train
+from harness.training.loop import DivergedError, TrainOptions, train
 from harness.training.records import RoundRecord, TrainDocument
 from harness.training.rounds import Training
 from harness.training.settings import TrainSettings, train_settings
 
 __all__ = [
+    "DivergedError",
     "RoundRecord",
     "TrainDocument",
     "TrainFolder",

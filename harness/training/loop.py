@@ -16,6 +16,10 @@ from harness.training.settings import TrainSettings
 from harness.training.spending import affordable_rounds, claimed_after, statements_after
 
 
+class DivergedError(UsageError):
+    """The weights are no longer numbers."""
+
+
 @dataclass(frozen=True)
 class TrainOptions:
     """How a run is carried out; none of it changes a number.
@@ -52,7 +56,7 @@ def train(settings: TrainSettings, data_root: Path, folder: TrainFolder, options
         record = _one_round(run, round_index, options, last)
         records.append(record)
         weights |= _kept(run, folder, options, round_index + 1)
-        folder.save(settings, run.weights, run.memory.tensors(), records)
+        folder.save(settings, run.weights, run.state(), records)
         options.on_round(record)
     document = _document(run, records, stopped, folder, weights, time.perf_counter() - began)
     folder.write(document)
@@ -64,7 +68,7 @@ def _one_round(run: Training, round_index: int, options: TrainOptions, last: int
     means, participants = run.play_round(round_index, options.chunk)
     done = round_index + 1
     if not run.weights.isfinite().all():
-        raise UsageError(f"training diverged in round {done}: weights hold NaN or infinity; lower the learning rate")
+        raise DivergedError(f"training diverged in round {done}: weights hold NaN or infinity; lower the learning rate")
     measure = done % options.evaluate_every == 0 or done == last
     accuracy, loss = accuracy_of(run.model, run.weights, run.test) if measure else (None, None)
     claimed = claimed_after(run.settings, run.defense, run.tensors, done) if measure else None
@@ -79,8 +83,7 @@ def _resumed(run: Training, folder: TrainFolder) -> list[RoundRecord]:
     if saved is None:
         return []
     weights, memory, records = saved
-    run.weights = weights.to(run.weights.device)
-    run.memory.restore(memory)
+    run.restore(weights, memory)
     return records
 
 
