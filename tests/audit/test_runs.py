@@ -15,13 +15,14 @@ ALONE = {"design": "alone"}
 SHARE = {"noise_at": "client", "noise_split": "share"}
 
 
-def expected_correct(gap: float, runs: int = 100) -> float:
-    """Right guesses of 200 about 1,000 canaries whose scores are ``gap`` standard deviations apart."""
+def expected_correct(gap: float, rate: float = 1.0, runs: int = 100) -> float:
+    """Right guesses of 200 about 1,000 canaries, sampled at ``rate``, of scores ``gap`` standard deviations apart."""
     total = 0
     for run in range(runs):
         random = generator("theory", run)
         included = torch.rand(1000, generator=random) < 0.5
-        total += guess(gap * included + torch.randn(1000, generator=random), included, 200)
+        taken = torch.rand(1000, generator=random) < rate
+        total += guess(gap * (included & taken) + torch.randn(1000, generator=random), included, 200)
     return total / runs
 
 
@@ -41,10 +42,18 @@ def test_the_audit_sees_all_there_is(
     audited: Callable, defense: str, arguments: dict[str, Any], settings: dict[str, Any], gap: float
 ) -> None:
     """Neither more nor less than the known gap allows; a fifth less noise would be noticed."""
-    right = [audited(defense, arguments, seed=seed, **settings).correct for seed in range(8)]
+    right = [audited(defense, arguments, seed=seed, **settings).correct for seed in range(6)]
     # The standard deviation of one run is 5.
-    assert sum(right) / len(right) == pytest.approx(expected_correct(gap), abs=3 * 5 / 8**0.5)
-    assert expected_correct(1.25 * gap) - expected_correct(gap) > 3 * 5 / 8**0.5
+    assert sum(right) / len(right) == pytest.approx(expected_correct(gap), abs=3 * 5 / 6**0.5)
+    assert expected_correct(1.25 * gap) - expected_correct(gap) > 3 * 5 / 6**0.5
+
+
+@pytest.mark.parametrize(("defense", "settings"), [("fed_cdp", {"steps": 1}), ("fed_sdp", {"steps": 3})])
+def test_sampling_hides_canaries(audited: Callable, defense: str, settings: dict[str, Any]) -> None:
+    arguments, count = {**WHOLE, "sigma": 0.5}, 6
+    right = [audited(defense, arguments, seed=seed, sampling_rate=0.5, **settings).correct for seed in range(count)]
+    assert sum(right) / count == pytest.approx(expected_correct(2.0, 0.5), abs=3 * 5 / count**0.5)
+    assert expected_correct(2.0) - expected_correct(2.0, 0.5) > 3 * 5 / count**0.5
 
 
 VALID = [
