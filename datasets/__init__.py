@@ -3,7 +3,16 @@
 Nothing is downloaded unless asked (``fetch_dataset``), and nothing from outside is ever unpickled.
 """
 
-from harness.datasets import adult, cancer, cifar10, digits, lfw, mnist, samples  # noqa: F401  (imported so that they register)
+from harness.datasets import (  # noqa: F401  (imported so that they register)
+    adult,
+    cancer,
+    cifar10,
+    digits,
+    lfw,
+    logistic,
+    mnist,
+    samples,
+)
 from harness.datasets.catalogue import DATASETS, DatasetStatus, dataset_status, default_model
 from harness.datasets.fetch import fetch_dataset
 from harness.datasets.load import data_root, load_dataset

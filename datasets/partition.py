@@ -92,6 +92,27 @@ def _similarity(labels: Tensor, clients: int, examples: int, random: torch.Gener
     return torch.stack(rows)
 
 
+def natural_clients(owners: Tensor | None, clients: int, examples: int, seed: int) -> Tensor:
+    """Positions (N, n) of the examples that belong to each client by nature, in random order.
+
+    Raises:
+        UsageError: the data has no natural clients, too few of them, or one with too few examples.
+    """
+    if owners is None:
+        raise UsageError("this data has no natural clients; choose --split iid or another one")
+    random, rows = generator(seed, "clients", "natural"), []
+    for client in range(clients):
+        own = (owners == client).nonzero()[:, 0]
+        if len(own) < examples:
+            raise UsageError(
+                f"client {client} has {len(own)} examples of its own, {examples} are asked; lower clients or examples"
+            )
+        rows.append(own[torch.randperm(len(own), generator=random)[:examples]])
+    return torch.stack(rows)
+
+
+NATURAL = "natural"
+
 SPLITS: dict[str, Split] = {"iid": _iid, "shards": _shards, "dirichlet": _dirichlet, "similarity": _similarity}
 
 
@@ -109,7 +130,7 @@ def split_clients(labels: Tensor, clients: int, examples: int, split: str, level
         UsageError: an unknown split, or examples that cannot be split so.
     """
     if split not in SPLITS:
-        raise UsageError(f"unknown split {split!r}; choose {', '.join(SPLITS)}")
+        raise UsageError(f"unknown split {split!r}; choose {', '.join([*SPLITS, NATURAL])}")
     if clients < 1 or examples < 1:
         raise UsageError(f"{clients} clients with {examples} examples each; every client needs at least one example")
     if examples > len(labels):

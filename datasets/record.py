@@ -23,6 +23,7 @@ class Dataset:
         class_names: one name per class.
         origin: one line on where the images come from, for the results document.
         columns: what the features of a table mean; None for images.
+        clients: (N,) int64, the client that each example belongs to by nature; None where there is none.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Dataset:
     class_names: tuple[str, ...]
     origin: str
     columns: Columns | None = None
+    clients: Tensor | None = None
 
     @property
     def num_classes(self) -> int:
@@ -45,7 +47,8 @@ class Dataset:
 
     def take(self, positions: Tensor) -> "Dataset":
         """The examples at some positions (n,), in the given order, under the same name and with the same classes."""
-        return replace(self, images=self.images[positions], labels=self.labels[positions])
+        clients = None if self.clients is None else self.clients[positions]
+        return replace(self, images=self.images[positions], labels=self.labels[positions], clients=clients)
 
 
 def build_dataset(

@@ -2,6 +2,7 @@
 
 from harness.defenses import (  # noqa: F401  (imported to register)
     adaclip,
+    dp_local,
     dssgd,
     fed_acdp,
     fed_cdp,

@@ -4,6 +4,7 @@ import io
 from pathlib import Path
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from rich.console import Console
 from rich.table import Table
 
@@ -17,7 +18,7 @@ def print_training(document: TrainDocument, console: Console, folder: Path) -> N
     """Prints what was trained, at most 25 rounds of it, and the privacy statements."""
     settings = document.settings
     console.print(
-        f"{settings['dataset']} | {settings['defense']} | {settings['clients']} clients, "
+        f"{settings['dataset']} | {settings['defense']} | {settings['algorithm']} | {settings['clients']} clients, "
         f"{settings['clients_per_round']} per round ({settings['client_sampling']}), "
         f"L={settings['local_steps']} steps of {settings['batch_size']} ({settings['batch_sampling']}) | "
         f"split {settings['split']} | seed {settings['seed']}"
@@ -69,6 +70,7 @@ def save_curves(document: TrainDocument, path: Path) -> None:
         if points:
             bottom.plot(*zip(*points, strict=True), label=label, color=colour)
     bottom.set(xlabel="round", yscale="log")
+    bottom.xaxis.set_major_locator(MaxNLocator(integer=True))
     bottom.grid(alpha=0.3)
     if bottom.lines:
         bottom.legend(frameon=False)

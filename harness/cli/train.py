@@ -30,7 +30,8 @@ def train_command(
     local_steps: Annotated[int, typer.Option(help="L, local steps per round.")] = 100,
     batch_size: Annotated[int, typer.Option(help="B, examples per local step.")] = 5,
     examples: Annotated[int | None, typer.Option(help="Examples per client (local steps times batch size).")] = None,
-    split: Annotated[str, typer.Option(help="shards, iid, dirichlet or similarity.")] = "shards",
+    algorithm: Annotated[str, typer.Option(help="fedavg, fedsgd, scaffold or scaffold-warm.")] = "fedavg",
+    split: Annotated[str, typer.Option(help="shards, iid, dirichlet, similarity or natural.")] = "shards",
     level: Annotated[float, typer.Option(help="Dirichlet concentration, or share of uniform labels.")] = 0.5,
     client_sampling: Annotated[str, typer.Option(help="fixed (K of N), poisson (rate K/N) or all.")] = "fixed",
     batch_sampling: Annotated[
@@ -62,9 +63,9 @@ def train_command(
         dataset=dataset if dataset.endswith(".npz") else DATASETS.resolve(dataset), model=model, defense=name,
         defense_args=parse_assignments(defense_arg or [], [name], DEFENSES)[name], clients=clients,
         clients_per_round=clients_per_round, rounds=rounds, local_steps=local_steps, batch_size=batch_size,
-        examples=examples, split=split, level=level, client_sampling=client_sampling, batch_sampling=batch_sampling,
-        learning_rate=learning_rate, server_learning_rate=server_learning_rate, target_epsilon=target_epsilon,
-        budget=budget, delta=delta, seed=seed, device=choose_device(device),
+        examples=examples, algorithm=algorithm, split=split, level=level, client_sampling=client_sampling,
+        batch_sampling=batch_sampling, learning_rate=learning_rate, server_learning_rate=server_learning_rate,
+        target_epsilon=target_epsilon, budget=budget, delta=delta, seed=seed, device=choose_device(device),
     )  # fmt: skip
     with progress(f"training under {name} on {dataset}", rounds) as bar:
 

@@ -80,6 +80,12 @@ def accuracy_mlp(image_shape: ImageShape, classes: int) -> nn.Module:
     )
 
 
+@MODELS.register("logistic")
+def logistic_regression(image_shape: ImageShape, classes: int) -> nn.Module:
+    """Multinomial logistic regression, d-K, PyTorch's default initialisation (DP-SCAFFOLD's model)."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(image_shape), classes))
+
+
 def _refuse_table_rows(name: str, image_shape: ImageShape) -> None:
     """A convolution looks at neighbours, and the features of a table row, an image of one row, have none."""
     if image_shape[-2] == 1:

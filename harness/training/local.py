@@ -20,12 +20,14 @@ class LocalRound:
         gradient_norm: (N,), mean L2 norm of the first step's per-example gradients, before the defense.
         update_norm: (N,), L2 norm of the raw update.
         noise: (N,), largest standard deviation of the noise on a step over the round; zero without.
+        mean_step: (N, P), mean of the local steps' directions, as the defense made them.
     """
 
     message: Tensor
     gradient_norm: Tensor
     update_norm: Tensor
     noise: Tensor
+    mean_step: Tensor
 
 
 def train_locally(
@@ -36,6 +38,8 @@ def train_locally(
     batches: Batches,
     defense: Defense,
     context: RoundContext,
+    correction: Tensor | None = None,
+    moving: bool = True,
 ) -> LocalRound:
     """Trains N clients by SGD from the same weights and sends their updates.
 
@@ -47,9 +51,12 @@ def train_locally(
         batches: (N, L, B) places in ``data``.
         defense: whose hooks are called.
         context: of the round, with these clients' keys and state; what clients remember and send is left in it.
+        correction: (N, P), what a federated algorithm adds to every step; None for nothing.
+        moving: whether steps are taken at all; else every gradient is that of the global model.
     """
     rows, steps, _ = batches.places.shape
     start = weights.expand(rows, -1).contiguous()
+    total = torch.zeros_like(start)
     update = torch.zeros_like(start)
     gradient_norm = noise = weights.new_zeros(rows)
     for step in range(steps):
@@ -62,9 +69,12 @@ def train_locally(
             norms = per_example.norms().square().sum(-1).sqrt()
             gradient_norm = norms.mean(1) if present is None else (norms * present).sum(1) / present.sum(1).clamp(min=1)
         result = defense.client_step(per_example, now)
-        update = update - now.learning_rate * result.step
+        total = total + result.step
+        if moving:
+            taken = total if correction is None else total + (step + 1) * correction
+            update = -now.learning_rate * taken
         if result.noise is not None:
             noise = torch.maximum(noise, torch.as_tensor(result.noise).to(weights).expand(rows))
     raw = update.double()
     message = defense.server_receive(defense.client_message(raw, context), context)
-    return LocalRound(message, gradient_norm, raw.norm(dim=1), noise)
+    return LocalRound(message, gradient_norm, raw.norm(dim=1), noise, total / steps)

@@ -56,7 +56,7 @@ def train(settings: TrainSettings, data_root: Path, folder: TrainFolder, options
         record = _one_round(run, round_index, options, last)
         records.append(record)
         weights |= _kept(run, folder, options, round_index + 1)
-        folder.save(settings, run.weights, run.memory.tensors(), records)
+        folder.save(settings, run.weights, run.state(), records)
         options.on_round(record)
     document = _document(run, records, stopped, folder, weights, time.perf_counter() - began)
     folder.write(document)
@@ -83,8 +83,7 @@ def _resumed(run: Training, folder: TrainFolder) -> list[RoundRecord]:
     if saved is None:
         return []
     weights, memory, records = saved
-    run.weights = weights.to(run.weights.device)
-    run.memory.restore(memory)
+    run.restore(weights, memory)
     return records
 
 

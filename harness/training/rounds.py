@@ -2,18 +2,20 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from harness.datasets import Dataset, load_dataset
-from harness.datasets.partition import split_clients
+from harness.datasets.partition import NATURAL, natural_clients, split_clients
 from harness.defenses import RoundContext, State
 from harness.models import RowModel
-from harness.training.local import train_locally
+from harness.training.local import LocalRound, train_locally
 from harness.training.memory import Memory
 from harness.training.sampling import sample_batches, sample_clients
 from harness.training.settings import TrainSettings
+from harness.training.variates import ControlVariates
 
 
 class Training:
@@ -27,13 +29,12 @@ class Training:
         self.model_name = settings.model or ("mlp2" if train.columns else "cnn")
         self.model = RowModel(self.model_name, train.image_shape, train.num_classes)
         self.model.to(device, torch.float32)
-        data = split_clients(
-            train.labels, settings.clients, settings.client_examples, settings.split, settings.level, settings.seed
-        )
+        data = _clients_data(settings, train)
         self.overlap = data.numel() / len(data.unique())
         self.train, self.data = _on(train, device), data.to(device)
         self.weights = self.model.initial_weights([(settings.seed, "global")])[0].to(device)
         self.memory = Memory(settings.clients)
+        self.variates = ControlVariates(Memory(settings.clients), self.weights)
         self.tensors = len(self.model.layout.sizes)
 
     def play_round(self, round_index: int, chunk: int) -> tuple[dict[str, float], int]:
@@ -44,8 +45,7 @@ class Training:
         measured: dict[str, list[Tensor]] = {"gradient_norm": [], "update_norm": [], "noise": []}
         for part in _chunks(clients, chunk):
             context = self._context(round_index, part, self.memory.read(part))
-            batches = sample_batches(settings, round_index, part)
-            made = train_locally(self.model, self.weights, self.train, self.data[part], batches, self.defense, context)
+            made = self._learn_locally(round_index, part, context)
             self.memory.write(part, context.client)
             # One client after the other, so that the sum does not depend on the chunks.
             for message in made.message:
@@ -54,6 +54,8 @@ class Training:
                 sent[name] = sum(values.unbind(0), sent.get(name, torch.zeros_like(values[0])))
             for name, entries in measured.items():
                 entries.append(getattr(made, name))
+        if settings.algorithm.startswith("scaffold"):
+            self.variates.finish_round()
         context = self._context(round_index, clients or [0], {})
         context.sent.update(sent)
         applied = self.defense.aggregate(total, context)
@@ -63,12 +65,42 @@ class Training:
             means["noise"] = float(torch.cat(entries).max())
         return means, len(clients)
 
+    def state(self) -> dict[str, Any]:
+        """What the defense and the algorithm remember, for a checkpoint."""
+        return {"defense": self.memory.tensors(), "algorithm": self.variates.memory.tensors()}
+
+    def restore(self, weights: Tensor, state: dict[str, Any]) -> None:
+        """Goes on from a checkpoint."""
+        self.weights = weights.to(self.weights.device)
+        self.memory.restore(state["defense"])
+        self.variates.memory.restore(state["algorithm"])
+
+    def _learn_locally(self, round_index: int, part: list[int], context: RoundContext) -> LocalRound:
+        settings, batches = self.settings, sample_batches(self.settings, round_index, part)
+        where = (self.model, self.weights, self.train, self.data[part], batches, self.defense, context)
+        if not settings.algorithm.startswith("scaffold"):
+            return train_locally(*where)
+        if round_index < settings.warm_up_rounds:
+            made = train_locally(*where, moving=False)
+        else:
+            made = train_locally(*where, correction=self.variates.correction(part))
+        self.variates.learn(part, made.mean_step)
+        return made
+
     def _context(self, round_index: int, clients: list[int], state: State) -> RoundContext:
         settings = self.settings
         return RoundContext(
             round_index, 0, settings.learning_rate, settings.cohort(), self.model.layout,
             tuple((settings.seed, client) for client in clients), client=state, server=self.memory.server,
         )  # fmt: skip
+
+
+def _clients_data(settings: TrainSettings, train: Dataset) -> Tensor:
+    """Positions (N, n) of each client's examples."""
+    clients, examples, seed = settings.clients, settings.client_examples, settings.seed
+    if settings.split == NATURAL:
+        return natural_clients(train.clients, clients, examples, seed)
+    return split_clients(train.labels, clients, examples, settings.split, settings.level, seed)
 
 
 def _chunks(clients: list[int], size: int) -> list[list[int]]:

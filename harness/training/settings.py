@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from harness.building import build, one_line
-from harness.datasets.partition import SPLITS
+from harness.datasets.partition import NATURAL, SPLITS
 from harness.defenses import DEFENSES, Cohort, Defense, PrivacyFacts
 from harness.errors import UsageError
 from harness.privacy.events import Sampler
@@ -25,7 +25,8 @@ _BATCH_SAMPLERS: dict[str, Sampler] = {
 class TrainSettings(BaseModel):
     """Everything that determines the numbers of a training run.
 
-    ``model`` None is the papers' accuracy network: ``cnn`` for images, ``mlp2`` for tables.
+    ``algorithm``: ``fedavg``; ``fedsgd`` (one local step); ``scaffold``, and ``scaffold-warm``, whose first rounds only
+    collect control variates. ``model`` None is the papers' accuracy network: ``cnn`` for images, ``mlp2`` for tables.
     ``examples`` None means one local epoch per round: local_steps * batch_size. ``budget`` stops before the round that
     would exceed ``target_epsilon``, counted as the paper ``claimed`` it or as it is ``valid``.
     """
@@ -42,6 +43,7 @@ class TrainSettings(BaseModel):
     local_steps: Positive = 100
     batch_size: Positive = 5
     examples: Positive | None = None
+    algorithm: Literal["fedavg", "fedsgd", "scaffold", "scaffold-warm"] = "fedavg"
     split: str = "shards"
     level: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.5
     client_sampling: ClientSampling = "fixed"
@@ -62,13 +64,30 @@ class TrainSettings(BaseModel):
             )
         if self.client_sampling == "all" and self.clients_per_round != self.clients:
             raise ValueError("client_sampling all needs clients_per_round equal to clients")
+        if self.algorithm == "fedsgd" and self.local_steps != 1:
+            raise ValueError("fedsgd takes one local step per round; set local_steps to 1")
+        if self.algorithm.startswith("scaffold") and self._changes_updates():
+            raise ValueError(
+                f"{self.algorithm} sends control variates beside the update, which {self.defense} would not protect; "
+                "use a defense of the local step, or --algorithm fedavg"
+            )
         if self.batch_size > self.client_examples:
             raise ValueError(f"batches of {self.batch_size} from {self.client_examples} examples; lower batch_size")
-        if self.split not in SPLITS:
-            raise ValueError(f"unknown split {self.split!r}; choose {', '.join(SPLITS)}")
+        if self.split not in (*SPLITS, NATURAL):
+            raise ValueError(f"unknown split {self.split!r}; choose {', '.join([*SPLITS, NATURAL])}")
         if (self.split == "dirichlet" and self.level <= 0) or (self.split == "similarity" and self.level > 1):
             raise ValueError(f"level {self.level:g} does not fit --split {self.split}; give more than 0, or 0 to 1")
         return self
+
+    def _changes_updates(self) -> bool:
+        kind = type(self.build_defense())
+        hooks = ("client_message", "server_receive", "aggregate")
+        return any(getattr(kind, hook) is not getattr(Defense, hook) for hook in hooks)
+
+    @property
+    def warm_up_rounds(self) -> int:
+        """Rounds at the start that only collect control variates: enough to reach nearly every client (4N/K)."""
+        return round(4 * self.clients / self.clients_per_round) if self.algorithm == "scaffold-warm" else 0
 
     @property
     def client_examples(self) -> int:

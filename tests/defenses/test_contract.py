@@ -36,6 +36,7 @@ TABLE: dict[str, tuple[set[str], list[str], str]] = {
     ),
     "fed_acdp": ({"T2.clip"}, ["none"], "S=example_max of the batch"),
     "adaclip": (set(), SAMPLE, "(g-a)/b clipped per whole to 1"),
+    "dp_local": ({"T2.clip"}, SAMPLE, "noise std 2*sigma*C on the sum"),
     "dssgd": (set(), ["none"], "at most the 0.1 share of coordinates"),
     "global_dp": (set(), CENTRAL, "noise std sigma*S on the sum at the server"),
     "noise": (set(), ["none"], "each update sent (a gradient times the learning rate)"),
