@@ -100,8 +100,17 @@ def test_the_noise_on_bits() -> None:
         context = RoundContext(0, 0, 0.05, COHORT, LAYOUT, ((seed, 0),), sent={"bits": torch.zeros(())})
         defense.aggregate(torch.zeros(P), context)
         moved.append(math.log(float(context.server["bound"]) / 4))
-    assert torch.tensor(moved).std().item() == pytest.approx(0.5 * 12 / K, rel=0.05)
-    assert torch.tensor(moved).mean().item() == pytest.approx(0, abs=4 * 0.06 / 2000**0.5)
+    check_moves(torch.tensor(moved), 0.5 * 12 / K)
+    # The same for examples, without any to count.
+    defense = build(DEFENSES, "quantile", {"unit": "example", "sigma": 6, "sigma_b": 12, "rate": 0.5})
+    context = RoundContext(0, 0, 0.05, COHORT, LAYOUT, tuple((seed, 0) for seed in range(2000)))
+    defense.client_step(PerExample(lambda: torch.zeros(2000, 1, P), LAYOUT.sizes), context)
+    check_moves((context.local["bound"] / 4).log(), 0.5 * 12 / K)
+
+
+def check_moves(moved: Tensor, deviation: float) -> None:
+    assert moved.std().item() == pytest.approx(deviation, rel=0.05)
+    assert moved.mean().item() == pytest.approx(0, abs=4 * deviation / len(moved) ** 0.5)
 
 
 def test_a_round_without_clients_does_not_give_itself_away() -> None:
