@@ -17,7 +17,7 @@ COMMON: list[tuple[str, Any, str]] = [
     ("sigma", -0.5, "greater than or equal to 0"),
     ("sigma", "nan", "finite"),
     ("sigma", "inf", "finite"),
-    ("clipping", "tensor", "'layer' or 'whole'"),
+    ("clipping", "tensor", "'whole'"),
     ("sgima", 1, "did you mean 'sigma'?"),
 ]
 OWN: list[tuple[str, dict[str, Any], str]] = [
