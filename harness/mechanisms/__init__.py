@@ -1,0 +1,1 @@
+"""Mechanisms of distributed differential privacy on integers: rounding, noise, and the ring they are summed in."""
