@@ -1,8 +1,40 @@
-"""Named sets of options for ``harness evaluate --preset``; what is given on the command line wins."""
+"""Named sets of options for ``harness evaluate --preset``; what is given on the command line wins.
+
+A preset is a grid, every combination of its lists being a cell, or several grids.
+"""
 
 from typing import Any
 
-PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
+Grid = dict[str, Any]
+
+_SMALL: Grid = {
+    "dataset": ["digits"], "model": ["mlp"], "victims": 32, "attack": ["cpl"], "attack_arg": ["max_iterations=40"],
+}  # fmt: skip
+
+# Noise is weak enough that half of it leaks visibly more: only such a cell shows that noise got lost. The last two
+# stand at the floor, where the clipping and the bound decide.
+_GATE: list[Grid] = [
+    _SMALL | {"defense": ["none"], "surface": ["2", "1"]},
+    _SMALL | {"defense": ["none"], "surface": ["2"], "batch_size": ["2"]},
+    _SMALL | {
+        "defense": ["none"], "surface": ["2"], "attack": ["inverting_gradients"], "attack_arg": ["max_iterations=200"],
+    },
+    _SMALL | {
+        "defense": ["fed_cdp", "fed_acdp", "quantile", "noise"], "surface": ["2"],
+        "defense_arg": ["fed_cdp.sigma=0.002", "fed_acdp.sigma=0.002", "quantile.unit=example", "quantile.sigma=0.002",
+                        "noise.applies_to=gradient", "noise.amount=0.01"],
+    },
+    _SMALL | {
+        "defense": ["fed_sdp"], "surface": ["1"], "defense_arg": ["noise_at=client", "clip=0.1", "sigma=0.003"],
+    },
+    _SMALL | {
+        "defense": ["fed_sdp"], "tap": ["T0.post"], "defense_arg": ["noise_at=receive", "clip=0.1", "sigma=0.003"],
+    },
+    _SMALL | {"defense": ["fed_cdp"], "surface": ["2"], "defense_arg": ["clip=0.1", "sigma=0.1"]},
+    _SMALL | {"defense": ["dssgd"], "surface": ["1"]},
+]  # fmt: skip
+
+PRESETS: dict[str, tuple[str, Grid | list[Grid]]] = {
     "tour": (
         "the three families of defenses against cpl at every surface, 64 victims",
         {"defense": ["none", "fed_sdp", "fed_cdp", "fed_acdp"], "attack": ["cpl"], "victims": 64},
@@ -19,4 +51,9 @@ PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
             "surface": ["2"],
         },
     ),
+    "smoke": (
+        "every part once on 8x8 digits, for pull requests: no defense, two defenses and a stack; under two minutes",
+        _SMALL | {"defense": ["none", "fed_cdp", "fed_sdp", "pruning+noise"], "surface": ["2", "1"]},
+    ),
+    "gate": ("12 cells in which any fault of a defense or an attack shows, for harness check; two minutes", _GATE),
 }

@@ -1,6 +1,18 @@
 """The ``harness`` command."""
 
-from harness.cli import account, audit, bench, data, evaluate, listing, reproduce, train  # noqa: F401  (imported to register)
+from harness.cli import (  # noqa: F401  (imported to register)
+    account,
+    audit,
+    bench,
+    check,
+    compare,
+    data,
+    evaluate,
+    history,
+    listing,
+    reproduce,
+    train,
+)
 from harness.cli.app import main, run
 
 __all__ = ["main", "run"]

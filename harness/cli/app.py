@@ -13,7 +13,7 @@ app = typer.Typer(
     help="Does a federated-learning defense really stop gradient leakage?",
 )  # fmt: skip
 
-DONE, MISTAKE, INVALID, STOPPED = 0, 2, 3, 130
+DONE, REGRESSION, MISTAKE, INVALID, STOPPED = 0, 1, 2, 3, 130
 
 
 def main() -> None:

@@ -75,7 +75,8 @@ def evaluate_command(
     }  # fmt: skip
     if chunk < 1:
         raise UsageError("--chunk must be at least 1")
-    cells = cells_from(merge(given, preset, config), choose_device(device))
+    where = choose_device(device)
+    cells = [cell for options in merge(given, preset, config) for cell in cells_from(options, where)]
     folder = RunFolder(out)
     folder.prepare()
     document = evaluate(cells, Run(find_data_root(data_root), folder, chunk, resume, pictures))

@@ -37,23 +37,31 @@ def split_lists(values: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(part for part in parts if part))
 
 
-def merge(given: dict[str, Any], preset: str | None, config: Path | None) -> dict[str, Any]:
+def merge(given: dict[str, Any], preset: str | None, config: Path | None) -> list[dict[str, Any]]:
     """Options given on the command line over a preset's or configuration file's, a training run's, and the defaults.
+
+    Returns:
+        One set of options per grid; only a preset may have several.
 
     Raises:
         UsageError: unknown preset, unreadable file, or an option in it that does not exist.
     """
     if preset and config:
         raise UsageError("both --preset and --config were given; choose one")
-    chosen: dict[str, Any] = {}
-    if preset:
-        if preset not in PRESETS:
-            near = difflib.get_close_matches(preset, PRESETS, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(PRESETS)}"
-            raise UsageError(f"unknown preset {preset!r}; {hint}")
-        chosen = PRESETS[preset][1]
-    elif config:
-        chosen = _read_config(config, set(given))
+    grids = _grids(preset) if preset else [_read_config(config, set(given)) if config else {}]
+    return [_over_defaults(given, chosen) for chosen in grids]
+
+
+def _grids(preset: str) -> list[dict[str, Any]]:
+    if preset not in PRESETS:
+        near = difflib.get_close_matches(preset, PRESETS, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(PRESETS)}"
+        raise UsageError(f"unknown preset {preset!r}; {hint}")
+    chosen = PRESETS[preset][1]
+    return chosen if isinstance(chosen, list) else [chosen]
+
+
+def _over_defaults(given: dict[str, Any], chosen: dict[str, Any]) -> dict[str, Any]:
     said = {name: value for name, value in given.items() if value not in (None, [], ())}
     folder = said.get("training") or chosen.get("training")
     trained = training_options(Path(folder)) if folder else {}

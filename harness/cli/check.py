@@ -1,0 +1,61 @@
+"""``harness check``: hold a run to a committed baseline; the regression gate of a nightly build."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from harness.cli.app import DONE, REGRESSION, app
+from harness.errors import UsageError
+from harness.gate import as_baseline, check, read_baseline, read_runs, write_baseline
+from harness.gate.movement import VICTIMS_NEEDED
+from harness.reports.gate_junit import gate_junit
+from harness.reports.gate_markdown import gate_markdown
+from harness.reports.gate_table import print_gate
+from harness.results import write_atomic
+
+_WIDTH = 130
+
+
+@app.command("check")
+def check_command(
+    runs: Annotated[list[Path], typer.Argument(help="Folders that harness evaluate wrote; equal cells are pooled.")],
+    baseline: Annotated[Path, typer.Option(help="The baseline file.")],
+    update: Annotated[bool, typer.Option("--update", help="Make the baseline from these runs instead.")] = False,
+    junit: Annotated[Path | None, typer.Option(help="Write a JUnit XML file.")] = None,
+    summary: Annotated[Path | None, typer.Option(help="Write a Markdown summary.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+) -> int:
+    """Fail (exit code 1) where a defense got less resilient or an attack broke since the baseline."""
+    cells, versions, problems = read_runs(runs)
+    if update:
+        return _update(baseline, cells, versions, problems, as_json)
+    report = check(read_baseline(baseline), cells, versions, problems)
+    if junit:
+        write_atomic(junit, gate_junit(report))
+    if summary:
+        write_atomic(summary, gate_markdown(report).encode())
+    if as_json:
+        sys.stdout.write(json.dumps(report.document(), indent=1) + "\n")
+    else:
+        print_gate(report, Console(width=max(Console().width, _WIDTH)))
+    return REGRESSION if report.failed else DONE
+
+
+def _update(path: Path, cells: list, versions: dict, problems: list[str], as_json: bool) -> int:
+    """Write the baseline, unless later runs could not be held to it."""
+    if problems:
+        raise UsageError(f"no baseline is made of a faulty run: {problems[0]}; run harness evaluate again")
+    few = [cell for cell in cells if len(cell.victims) < VICTIMS_NEEDED]
+    if few or not cells:
+        who = f"{few[0].title} has {len(few[0].victims)} victims" if few else "the runs have no cell"
+        raise UsageError(f"{who}, the gate tests over at least {VICTIMS_NEEDED}; raise --victims")
+    write_baseline(path, as_baseline(cells, versions))
+    if as_json:
+        sys.stdout.write(json.dumps({"baseline": str(path), "cells": len(cells)}) + "\n")
+    else:
+        print(f"{path}: {len(cells)} cells, {sum(len(cell.victims) for cell in cells)} victims")
+    return DONE

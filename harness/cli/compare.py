@@ -1,0 +1,48 @@
+"""``harness compare``: what differs between two runs, or two defenses, with intervals."""
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from harness.cli.app import DONE, app
+from harness.cli.options import split_lists
+from harness.defenses import DEFENSES
+from harness.errors import UsageError
+from harness.gate import read_runs
+from harness.gate.contrast import contrast_defenses, contrast_runs
+from harness.reports.contrast import print_contrasts
+
+_WIDTH = 140
+
+
+@app.command("compare")
+def compare_command(
+    a: Annotated[Path, typer.Argument(help="Folder of a run.")],
+    b: Annotated[Path | None, typer.Argument(help="Folder of another run; the same one for two defenses.")] = None,
+    defense: Annotated[list[str] | None, typer.Option(help="Two defenses, as X,Y: X of A beside Y of B.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+) -> int:
+    """Show paired differences, B minus A, of success rate, lineup rank and log RMSE with 95% intervals."""
+    if b is None and not defense:
+        raise UsageError("one run has nothing to be compared with; name another run, or --defense X,Y")
+    first, _, problems = read_runs([a])
+    second, _, more = read_runs([b]) if b else (first, None, [])
+    if defense:
+        names = [DEFENSES.resolve(name) for name in split_lists(defense)]
+        if len(names) != 2:
+            raise UsageError(f"--defense takes two names here, got {len(names)}; write for example fed_cdp,fed_acdp")
+        contrasts, alone = contrast_defenses(first, second, (names[0], names[1]))
+    else:
+        contrasts, alone = contrast_runs(first, second)
+    problems = list(dict.fromkeys([*problems, *more]))
+    if as_json:
+        document = {"contrasts": [asdict(one) for one in contrasts], "only_in_one": alone, "problems": problems}
+        sys.stdout.write(json.dumps(document, indent=1) + "\n")
+    else:
+        print_contrasts(contrasts, alone, problems, Console(width=max(Console().width, _WIDTH)))
+    return DONE

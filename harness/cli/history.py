@@ -1,0 +1,42 @@
+"""``harness history``: how every number moved over the runs of several nights."""
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from harness.cli.app import DONE, app
+from harness.errors import UsageError
+from harness.gate.trend import trends
+from harness.reports.history import print_history, save_history
+from harness.reports.text import safe
+
+_WIDTH = 140
+
+
+@app.command("history")
+def history_command(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of runs, oldest first.")],
+    out: Annotated[Path | None, typer.Option(help="Draw to this .svg or .png file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+) -> int:
+    """Show how success rates and lineup ranks moved from run to run, the cells that moved most first."""
+    names, found, left_out = trends(runs)
+    if not found:
+        raise UsageError("the runs hold no cell that could be evaluated; run harness evaluate again")
+    if out:
+        save_history(out, names, found)
+    if as_json:
+        document = {"runs": names, "trends": [asdict(trend) for trend in found], "left_out": left_out}
+        sys.stdout.write(json.dumps(document, indent=1) + "\n")
+        return DONE
+    console = Console(width=max(Console().width, _WIDTH))
+    print_history(names, found, console)
+    for reason in left_out:
+        console.print(Text(f"left out: {safe(reason, 300)}"))
+    return DONE

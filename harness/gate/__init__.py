@@ -1,0 +1,18 @@
+"""The regression gate: did a defense get less resilient, or an attack silently break, since the committed baseline?"""
+
+from harness.gate.baseline import Baseline, as_baseline, read_baseline, write_baseline
+from harness.gate.cells import GateCell, Victim, read_runs
+from harness.gate.rule import Finding, Report, check
+
+__all__ = [
+    "Baseline",
+    "Finding",
+    "GateCell",
+    "Report",
+    "Victim",
+    "as_baseline",
+    "check",
+    "read_baseline",
+    "read_runs",
+    "write_baseline",
+]

@@ -1,0 +1,184 @@
+"""What the gate knows of a cell: the settings that must agree, and three numbers per victim.
+
+A victim is the private images behind one observation. Under several seeds the same images may be attacked more than
+once, with another network and other noise each time: their numbers are averaged, so that victims stay independent.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.errors import UsageError
+from harness.gate.settings import Settings, effective
+from harness.results import ResultDocument, RunFolder, StoredCell, VictimRecord, read_results
+
+# A reconstruction that cannot be measured is no better than the worst image in [0, 1].
+_WORST_RMSE = 1.0
+# Below it a reconstruction is exact to any eye, and the logarithm only measures rounding.
+_BEST_RMSE = 1e-5
+# Controls that tell whether the attack works; noise_x100 and swap have a rule of their own and invalidate the run.
+_ATTACK_CONTROLS = ("positive", "positive_sigma0")
+
+
+@dataclass(frozen=True)
+class Victim:
+    """One victim's numbers, rounded as a baseline keeps them.
+
+    ``rank``: mean relative place of its images in their lineups, 0 nearest and 1 farthest, None without decoys;
+    ``rmse``: geometric mean over its images; ``success``: share of its attacks that succeeded.
+    """
+
+    rank: float | None
+    rmse: float
+    success: float
+
+
+@dataclass(frozen=True)
+class GateCell:
+    """A cell's effective settings and its victims by identity."""
+
+    settings: Settings
+    victims: Mapping[str, Victim]
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        """What people call the cell: dataset, defense, attack, tap, and whether its noise was taken away."""
+        names = ("dataset", "defense", "attack", "tap")
+        return (*(str(self.settings.get(name)) for name in names), "" if self.noise_scale == 1 else "without noise")
+
+    @property
+    def title(self) -> str:
+        """The place in one line."""
+        dataset, defense, attack, tap, noise = self.place
+        return f"{defense}{' ' + noise if noise else ''} / {attack} / {tap} / {dataset}"
+
+    @property
+    def noise_scale(self) -> float:
+        """What the defense's noise is multiplied with."""
+        return float(self.settings.get("noise_scale", 1.0))
+
+    @property
+    def tests_the_attack(self) -> bool:
+        """Whether nothing protects here, so that a weaker attack is a broken one."""
+        return self.settings.get("defense") == "none" or self.noise_scale == 0
+
+    @cached_property
+    def ranks(self) -> NDArray[np.float64]:
+        """(V,) relative ranks in the order of ``victims``; NaN where there was no lineup."""
+        return np.array([math.nan if v.rank is None else v.rank for v in self.victims.values()])
+
+    @cached_property
+    def log_rmse(self) -> NDArray[np.float64]:
+        """(V,) natural logarithms."""
+        return np.log(np.clip([v.rmse for v in self.victims.values()], _BEST_RMSE, None))
+
+    @cached_property
+    def successes(self) -> NDArray[np.float64]:
+        """(V,) shares in [0, 1]."""
+        return np.array([v.success for v in self.victims.values()])
+
+
+def read_runs(paths: Iterable[Path]) -> tuple[list[GateCell], dict[str, Any], list[str]]:
+    """The cells of one or more run folders; equal settings are one cell, whose victims come from all of them.
+
+    Returns:
+        The cells, the versions they were made with, and what is wrong with the runs in plain sentences: a failed
+        negative control, or cells whose files are missing or damaged and that are left out.
+
+    Raises:
+        UsageError: a folder holds no finished run, or the runs were made with different versions.
+    """
+    stored: list[StoredCell] = []
+    versions: dict[str, Any] | None = None
+    problems: list[str] = []
+    for path in paths:
+        document = read_results(path)
+        own = _versions(document)
+        if versions not in (None, own):
+            raise UsageError(f"{str(path)!r} was made with other versions than the run before it; check them apart")
+        versions = own
+        if not document.valid:
+            problems.append(f"the run {str(path)!r} is invalid: {document.valid_reason}")
+        stored += _cells_of(path, document, problems)
+    return merged(stored), versions or {}, problems
+
+
+def _versions(document: ResultDocument) -> dict[str, Any]:
+    versions = document.environment.get("versions")
+    return versions if isinstance(versions, dict) else {}
+
+
+def _cells_of(path: Path, document: ResultDocument, problems: list[str]) -> list[StoredCell]:
+    folder = RunFolder(path if path.is_dir() else path.parent)
+    found = []
+    for cell in document.cells:
+        if cell.not_applicable_reason or not (cell.role == "cell" or cell.control in _ATTACK_CONTROLS):
+            continue
+        stored = folder.find_cell(cell.key or "")
+        if stored is None:
+            problems.append(f"a cell of {cell.defense} in {str(path)!r} is left out: its file is missing or damaged")
+        else:
+            found.append(stored)
+    return found
+
+
+def merged(cells: Iterable[StoredCell]) -> list[GateCell]:
+    """Stored cells as the gate sees them; a control that repeats a cell's settings joins that cell."""
+    members: dict[str, list[StoredCell]] = defaultdict(list)
+    settings: dict[str, Settings] = {}
+    for stored in cells:
+        own = effective(stored)
+        key = repr(sorted(own.items()))
+        settings[key] = own
+        members[key].append(stored)
+    return [GateCell(settings[key], _victims(same)) for key, same in members.items()]
+
+
+def _victims(cells: Iterable[StoredCell]) -> dict[str, Victim]:
+    attacked: dict[tuple[int, int], dict[int, VictimRecord]] = defaultdict(dict)
+    for record in (record for stored in cells for record in stored.victims):
+        attacked[record.seed, record.victim][record.image] = record
+    looks: dict[str, list[Victim]] = defaultdict(list)
+    for (seed, number), images in attacked.items():
+        looks[_identity(seed, number, images.values())].append(_one(list(images.values())))
+    return {name: _average(same) for name, same in looks.items()}
+
+
+def _identity(seed: int, victim: int, records: Iterable[VictimRecord]) -> str:
+    places = [record.dataset_index for record in records]
+    if any(place is None for place in places):
+        return f"seed {seed} victim {victim}"
+    return "+".join(str(place) for place in sorted(places))
+
+
+def _one(records: list[VictimRecord]) -> Victim:
+    ranks = [
+        (record.lineup_rank - 1) / (record.lineup_size - 1)
+        for record in records
+        if record.lineup_rank is not None and record.lineup_size is not None and record.lineup_size > 1
+    ]
+    return Victim(
+        float(np.mean(ranks)) if ranks else None,
+        math.exp(np.mean([math.log(_rmse(record)) for record in records])),
+        float(any(record.outcome == "success" for record in records)),
+    )
+
+
+def _rmse(record: VictimRecord) -> float:
+    value = record.continuous_rmse if record.continuous_rmse is not None else record.rmse
+    return _WORST_RMSE if value is None else max(value, _BEST_RMSE)
+
+
+def _average(looks: list[Victim]) -> Victim:
+    ranks = [look.rank for look in looks if look.rank is not None]
+    rmse = math.exp(np.mean([math.log(look.rmse) for look in looks]))
+    success = float(np.mean([look.success for look in looks]))
+    # Rounded here and not when written: a run must equal the baseline that was made of it.
+    return Victim(round(float(np.mean(ranks)), 4) if ranks else None, float(f"{rmse:.4g}"), round(success, 4))

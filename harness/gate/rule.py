@@ -1,0 +1,169 @@
+"""The gate's rule: what fails, what is news, and what could not be compared.
+
+For each cell a one-sided permutation test of lineup rank and of log RMSE over at least 24 victims (Bonferroni over
+the two, or three at the floor or ceiling), Holm over all cells at family-wise level 0.01, and an effect of at least
+0.1 in ASR or in mean relative rank. Each cell has one direction that fails: leaking more where something protects,
+leaking less where nothing does, for then the attack is broken. The other direction is news, a family of its own.
+A cell without room for such an effect in a direction is left out of that direction's family.
+
+What cannot be compared fails too: a gate that is silent about a cell does not guard it. An extra cell is news.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from harness.errors import UsageError
+from harness.gate.baseline import Baseline
+from harness.gate.cells import GateCell
+from harness.gate.matching import match_cells
+from harness.gate.movement import VICTIMS_NEEDED, Movement, movement
+from harness.gate.statistics import holm
+
+FAMILY_ALPHA = 0.01
+
+Kind = Literal[
+    "regression", "broken attack", "invalid run", "missing", "incomparable",
+    "extra", "more resilient", "stronger attack", "unmoved",
+]  # fmt: skip
+FAILING: tuple[Kind, ...] = ("regression", "broken attack", "invalid run", "missing", "incomparable")
+
+# What a library's next minor version may change: the network, the random streams, the kernels.
+_COMPARED_VERSIONS = ("harness", "torch")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is said about one cell; ``p`` is adjusted over the cells, for the direction that ``kind`` names."""
+
+    kind: Kind
+    cell: str
+    dataset: str
+    detail: str
+    movement: Movement | None = None
+    p: float | None = None
+
+    @property
+    def fails(self) -> bool:
+        """Whether it makes the check fail."""
+        return self.kind in FAILING
+
+
+@dataclass(frozen=True)
+class Report:
+    """All findings, the worst first."""
+
+    findings: list[Finding]
+
+    @property
+    def failed(self) -> bool:
+        """Whether anything fails."""
+        return any(finding.fails for finding in self.findings)
+
+    @property
+    def headline(self) -> str:
+        """The outcome in one sentence."""
+        compared = sum(finding.movement is not None for finding in self.findings)
+        counts = {kind: len(self.of(kind)) for kind in FAILING}
+        said = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
+        return f"{'FAILED: ' + said if said else 'passed'}; {compared} cells compared with the baseline"
+
+    def document(self) -> dict[str, Any]:
+        """The report as plain JSON."""
+        return {"failed": self.failed, "headline": self.headline, "findings": [asdict(f) for f in self.findings]}
+
+    def of(self, *kinds: Kind) -> list[Finding]:
+        """The findings of some kinds."""
+        return [finding for finding in self.findings if finding.kind in kinds]
+
+
+def check(
+    baseline: Baseline, cells: Sequence[GateCell], versions: dict[str, Any], problems: Sequence[str] = ()
+) -> Report:
+    """Compare a run with the baseline.
+
+    Args:
+        baseline: what to hold the run to.
+        cells: the run's cells.
+        versions: the libraries the run was made with.
+        problems: what is wrong with the run itself; each fails.
+
+    Raises:
+        UsageError: not a single cell can be compared.
+    """
+    other = _other_versions(baseline.versions, versions)
+    if other:
+        raise UsageError(
+            f"no cell can be compared: the baseline was made with other versions ({other}); install those, or look at "
+            "the new numbers and add --update"
+        )
+    matching = match_cells(baseline.cells, cells)
+    if not matching.same and not matching.other_settings:
+        raise UsageError("no cell of the baseline is in the runs; check the preset, or add --update for a new baseline")
+    findings = [Finding("invalid run", "", "", problem) for problem in problems]
+    findings += [_finding("missing", cell, "in the baseline but not in the runs") for cell in matching.missing]
+    findings += [_finding("extra", cell, "not in the baseline; add --update to guard it") for cell in matching.extra]
+    findings += [
+        _finding("incomparable", after, f"other settings: {', '.join(changed[:3])}")
+        for _, after, changed in matching.other_settings
+    ]
+    findings += _moved(matching.same)
+    order = [*FAILING, "stronger attack", "more resilient", "extra", "unmoved"]
+    return Report(sorted(findings, key=lambda finding: order.index(finding.kind)))
+
+
+def _moved(pairs: Sequence[tuple[GateCell, GateCell]]) -> list[Finding]:
+    """The findings of comparable cells."""
+    tested: list[tuple[GateCell, Movement]] = []
+    findings = []
+    for old, new in pairs:
+        moved = movement(old, new)
+        if moved is None:
+            least = min(len(old.victims), len(new.victims))
+            few = f"too few victims: {least}, the test needs {VICTIMS_NEEDED}"
+            findings.append(_finding("incomparable", new, few))
+        else:
+            tested.append((new, moved))
+    failing = _family(tested, lambda cell: not cell.tests_the_attack)
+    news = _family(tested, lambda cell: cell.tests_the_attack)
+    for (cell, moved), bad, good in zip(tested, failing, news, strict=True):
+        guards = not cell.tests_the_attack
+        if bad <= FAMILY_ALPHA and moved.moved(more=guards):
+            findings.append(_tell("regression" if guards else "broken attack", cell, moved, bad))
+        elif good <= FAMILY_ALPHA and moved.moved(more=not guards):
+            findings.append(_tell("more resilient" if guards else "stronger attack", cell, moved, good))
+        else:
+            findings.append(_tell("unmoved", cell, moved, bad))
+    return findings
+
+
+def _family(tested: Sequence[tuple[GateCell, Movement]], upwards: Callable[[GateCell], bool]) -> list[float]:
+    """Adjusted p-values of one direction per cell: leaking more where ``upwards`` says so, leaking less elsewhere."""
+    raw: list[float | None] = []
+    for cell, moved in tested:
+        more = upwards(cell)
+        room = moved.may_leak_more if more else moved.may_leak_less
+        raw.append((moved.more_leaking if more else moved.less_leaking) if room else None)
+    adjusted = iter(holm([p for p in raw if p is not None]))
+    return [1.0 if p is None else next(adjusted) for p in raw]
+
+
+def _finding(kind: Kind, cell: GateCell, detail: str) -> Finding:
+    return Finding(kind, cell.title, str(cell.settings.get("dataset")), detail)
+
+
+def _tell(kind: Kind, cell: GateCell, moved: Movement, p: float) -> Finding:
+    return Finding(kind, cell.title, str(cell.settings.get("dataset")), "", moved, p)
+
+
+def _other_versions(old: dict[str, Any], new: dict[str, Any]) -> str:
+    """Which compared libraries differ in their major or minor version."""
+    return ", ".join(
+        f"{name} {old.get(name)} -> {new.get(name)}"
+        for name in _COMPARED_VERSIONS
+        if _minor(old.get(name)) != _minor(new.get(name))
+    )
+
+
+def _minor(version: object) -> list[str]:
+    return str(version).split(".")[:2]

@@ -1,0 +1,65 @@
+"""The settings that decide whether two cells may be compared: everything but which and how many victims, and where."""
+
+from typing import Any
+
+from harness.attacks import ATTACKS
+from harness.building import build
+from harness.defenses import DEFENSES
+from harness.errors import UsageError
+from harness.experiment import CellSettings
+from harness.results import StoredCell
+
+Settings = dict[str, str | int | float | bool | None]
+
+# Seeds and victims choose whom to attack, the device where to compute; a weights file is known by its hash, not its
+# place; which control a cell was run for changes none of its numbers.
+_LEFT_OUT = ("seeds", "victims", "device", "weights", "control", "defense_args", "attack_args")
+_NOT_THERE = object()
+
+
+def effective(stored: StoredCell) -> Settings:
+    """The settings of a stored cell with every default written out, flat: ``defense.sigma``, ``attack.tv``."""
+    cell = stored.cell
+    defense_args = {name: value for name, value in cell.defense_args.items() if name != "noise_scale"}
+    return _flat(stored.settings, defense_args, cell.attack_args)
+
+
+def _flat(settings: dict[str, Any], defense_args: dict[str, Any], attack_args: dict[str, Any]) -> Settings:
+    flat = {name: value for name, value in settings.items() if name not in _LEFT_OUT}
+    flat |= {f"defense.{name}": value for name, value in defense_args.items()}
+    flat |= {f"attack.{name}": value for name, value in attack_args.items()}
+    return {name: value if isinstance(value, Plain) else repr(value) for name, value in flat.items()}
+
+
+Plain = str | int | float | bool | None
+
+
+def differences(old: Settings, new: Settings) -> list[str]:
+    """What differs, in words such as ``batch_size 1 -> 2``.
+
+    A setting that the baseline does not know was added since: it may stand at its default.
+    """
+    added = new.keys() - old.keys()
+    defaults = _defaults(new) if added else {}
+    changed = []
+    for name in sorted(old.keys() | new.keys()):
+        before, after = old.get(name, _NOT_THERE), new.get(name, _NOT_THERE)
+        if name in added:
+            before = defaults.get(name, _NOT_THERE)
+        if before is _NOT_THERE or after is _NOT_THERE or before != after:
+            changed.append(f"{name} {_word(before)} -> {_word(after)}")
+    return changed
+
+
+def _word(value: object) -> str:
+    return "absent" if value is _NOT_THERE else str(value)
+
+
+def _defaults(settings: Settings) -> Settings:
+    """Today's defaults of a cell with this defense and attack."""
+    try:
+        defense = build(DEFENSES, str(settings.get("defense")), {}).parameters()
+        attack = build(ATTACKS, str(settings.get("attack")), {}).parameters()
+    except UsageError:
+        return {}
+    return _flat(CellSettings().model_dump(mode="json"), defense, attack)

@@ -1,0 +1,86 @@
+"""How each number moved over several runs, from their result documents alone."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.errors import UsageError
+from harness.results import CellResult, read_results
+
+# What identifies a cell from night to night; seeds and the number of victims may change.
+_IDENTITY = (
+    "dataset", "model", "defense", "defense_args", "attack", "attack_args", "tap", "batch_size", "local_steps",
+    "update_model", "round", "observations", "cohort",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Point:
+    """One cell's numbers in one run; None where the run lacks them."""
+
+    asr: float | None = None
+    ci95: tuple[float | None, float | None] | None = None
+    mean_rank: float | None = None
+    rmse: float | None = None
+
+
+@dataclass(frozen=True)
+class Trend:
+    """A cell's points, one per run."""
+
+    title: str
+    points: list[Point]
+
+    @property
+    def span(self) -> float:
+        """How far ASR or mean rank ever moved."""
+        columns = ([p.asr for p in self.points], [p.mean_rank for p in self.points])
+        known = [[value for value in column if value is not None] for column in columns]
+        return max((max(values) - min(values) for values in known if values), default=0.0)
+
+
+def trends(paths: Sequence[Path]) -> tuple[list[str], list[Trend], list[str]]:
+    """Names of the readable runs in the given order, the trends, widest movement first, and what was left out.
+
+    Raises:
+        UsageError: no run can be read; the message is that of the first.
+    """
+    names, runs, left_out = [], [], []
+    for path in paths:
+        try:
+            document = read_results(path)
+        except UsageError as error:
+            left_out.append(str(error))
+            continue
+        names.append(path.name if path.name != "results.json" else path.parent.name)
+        runs.append({_identity(cell): cell for cell in document.cells if _counts(cell)})
+    if not runs:
+        raise UsageError(left_out[0] if left_out else "no runs named; give the folders of harness evaluate, in order")
+    titles = {key: _title(cell) for run in runs for key, cell in run.items()}
+    made = [Trend(title, [_point(run.get(key)) for run in runs]) for key, title in titles.items()]
+    return names, sorted(made, key=lambda trend: -trend.span), left_out
+
+
+def _counts(cell: CellResult) -> bool:
+    return cell.role == "cell" and cell.not_applicable_reason is None
+
+
+def _identity(cell: CellResult) -> str:
+    return json.dumps(cell.model_dump(mode="json", include=set(_IDENTITY)), sort_keys=True)
+
+
+def _title(cell: CellResult) -> str:
+    batch = f", batch {cell.batch_size}" if cell.batch_size > 1 else ""
+    return f"{cell.defense} / {cell.attack} / {cell.tap} / {cell.dataset}{batch}"
+
+
+def _point(cell: CellResult | None) -> Point:
+    if cell is None:
+        return Point()
+    strict = cell.asr.get("strict")
+    rmse = cell.metrics.get("rmse")
+    return Point(
+        strict.rate if strict else None, strict.ci95 if strict else None, cell.lineup.mean_rank,
+        rmse.median if rmse else None,
+    )  # fmt: skip
