@@ -22,7 +22,7 @@ _WIDTH = 150
 @app.command("reproduce")
 def reproduce_command(
     table: Annotated[str, typer.Argument(help=", ".join(TABLES))],
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer victims; the header says so.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Smaller runs; the header says how much.")] = False,
     victims: Annotated[int | None, typer.Option(help="Victims per cell, instead of the table's own number.")] = None,
     seed: Annotated[list[str] | None, typer.Option(help="Comma-separated; seeds are pooled (0).")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",

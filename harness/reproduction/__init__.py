@@ -1,15 +1,22 @@
 """The papers' tables, ours beside theirs."""
 
 from harness.reproduction.comparison import Comparison, Request
+from harness.reproduction.sweeps import sweep_noise, sweep_pruning
 from harness.reproduction.table1 import table1
 from harness.reproduction.table3 import table3
+from harness.reproduction.table4 import table4
+from harness.reproduction.table5 import table5
 from harness.reproduction.table6 import table6
 from harness.reproduction.table7 import table7
 from harness.reproduction.table8 import table8
+from harness.reproduction.table9 import table9
+from harness.reproduction.table10 import table10
 from harness.reproduction.table11 import table11
 
 TABLES = {
-    "table1": table1, "table3": table3, "table6": table6, "table7": table7, "table8": table8, "table11": table11,
+    "table1": table1, "table3": table3, "table4": table4, "table5": table5, "table6": table6, "table7": table7,
+    "table8": table8, "table9": table9, "table10": table10, "table11": table11, "sweep-noise": sweep_noise,
+    "sweep-pruning": sweep_pruning,
 }  # fmt: skip
 
-__all__ = ["TABLES", "Comparison", "Request", "table1", "table3", "table6", "table7", "table8", "table11"]
+__all__ = ["TABLES", "Comparison", "Request"]

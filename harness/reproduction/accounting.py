@@ -25,7 +25,6 @@ CONVENTION = (
     "sigma as printed"
 )
 PLD_NOTE = "PLD: the tight epsilon of the same releases (privacy loss distributions); RDP improved: today's conversion"
-ACCURACY_NOTE = "accounting columns only: nothing is trained here, accuracy columns are not filled"
 
 
 def moments_accountant() -> Accountant:

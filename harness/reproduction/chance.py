@@ -1,0 +1,39 @@
+"""What accuracy needs no training: the line below which a cell says nothing."""
+
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+
+from harness.datasets import Dataset, load_dataset
+from harness.models import RowModel
+from harness.training.accuracy import accuracy_of
+
+UNTRAINED = 20
+_EXAMPLES = 1000
+
+CHANCE_NOTE = (
+    f"chance: not above the largest class's share of the test part, nor above the best of {UNTRAINED} untrained "
+    "networks, with two standard errors; such cells say only that nothing was learned and have no place in an order"
+)
+
+
+@lru_cache(maxsize=16)
+def chance_level(dataset: str, model: str | None, data_root: Path) -> float:
+    """Accuracy that a constant answer or some untrained network reaches on a dataset's test part.
+
+    A network that is mostly noise does not guess at 1/classes: it prefers some classes, and scatters widely.
+    """
+    test = load_dataset(dataset, data_root, "test")
+    network = RowModel(model or ("mlp2" if test.columns else "cnn"), test.image_shape, test.num_classes)
+    network.to(torch.device("cpu"), torch.float32)
+    every = max(len(test.labels) // _EXAMPLES, 1)  # spread out: the first ones may be of one class
+    some = replace(test, images=test.images[::every], labels=test.labels[::every])
+    weights = network.initial_weights([("chance", number) for number in range(UNTRAINED)])
+    best = max(_largest_share(test), *(accuracy_of(network, row, some)[0] for row in weights))
+    return best + 2 * (best * (1 - best) / len(some.labels)) ** 0.5
+
+
+def _largest_share(test: Dataset) -> float:
+    return float(test.labels.bincount().max()) / len(test.labels)

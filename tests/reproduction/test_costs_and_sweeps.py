@@ -1,0 +1,46 @@
+"""Tables IX and X and the sweeps: their rows, at a few victims and repeats."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness.evaluation import Run
+from harness.reproduction import TABLES, Request, sweeps
+from harness.reproduction import accuracy as module
+from harness.results import RunFolder
+
+
+@pytest.fixture
+def request_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Request:
+    for name, value in {"QUICK_CLIENTS": 3, "QUICK_PER_ROUND": 2, "QUICK_ROUNDS": 1, "SAMPLE_STEPS": 2}.items():
+        monkeypatch.setattr(module, name, value)
+    small = {name: replace(one, examples=4 * one.batch_size) for name, one in module.TABLE_2.items()}
+    monkeypatch.setattr(module, "TABLE_2", small)
+    for table in ("table9", "table10"):
+        monkeypatch.setattr(sys.modules[TABLES[table].__module__], "QUICK_REPEATS", 1)
+    return Request(Run(tmp_path, RunFolder(tmp_path), pictures=False), tmp_path, quick=True, victims=2)
+
+
+def test_times(request_here: Request) -> None:
+    rows = TABLES["table9"](request_here).rows
+    assert len(rows) == 25 and {row["verdict"] for row in rows if row["data"] == "lfw"} == {"not at hand"}
+    assert all(float(row["ms"]) > 0 for row in rows if row["data"] == "cancer")
+    assert {row["ratio"] for row in rows if row["method"] == "non-private" and row["ms"] != "-"} == {"1.00"}
+
+
+def test_adaptive_clipping(request_here: Request) -> None:
+    rows = TABLES["table10"](request_here).rows
+    assert [row["method"] for row in rows[:4]] == ["non-private", "Quantile", "AdaClip", "Fed-αCDP[σ]"]
+    assert all(row["resilient"] in "NY?" for row in rows)
+    assert all(row["accuracy"] != "-" for row in rows if row["data"] == "cancer")
+
+
+@pytest.mark.parametrize(("table", "levels"), [("sweep-noise", "VARIANCES"), ("sweep-pruning", "SHARES")])
+def test_sweeps(table: str, levels: str, request_here: Request, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweeps, f"QUICK_{levels}", (0.0, 0.5))
+    rows = TABLES[table](request_here).rows
+    assert len(rows) == 2 and all("/2" in row["ASR strict"] and row["accuracy"] != "-" for row in rows)
+    paper = ["-", "-"] if table == "sweep-noise" else ["leaks", "protects"]
+    assert [row["paper"] for row in rows] == paper
