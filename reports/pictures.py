@@ -111,3 +111,30 @@ def drawable(text: str) -> str:
     """The text with a question mark for every character that the font lacks."""
     font = get_font(findfont(FontProperties(family=_FONT)))
     return "".join(mark if mark == "\n" or font.get_char_index(ord(mark)) else "?" for mark in text)
+
+
+def first_rows_box(width: int, height: int, rows: int) -> tuple[int, int, int, int]:
+    """Where a grid of this size shows the labels of its columns and its first ``rows``, without the title above."""
+    tall = height / DOTS_PER_INCH - _TOP - _BOTTOM + _GAP
+    shown = min(max(1, int((tall - 0.5 * _TITLE_LINE) // (_TILE + _GAP))), MOST_ROWS)
+    title = max(0.0, tall - shown * (_TILE + _GAP)) + 0.5 * (_TOP - _TITLE_LINE)
+    lower = height - (_BOTTOM + max(0, shown - rows) * (_TILE + _GAP) - _GAP / 2) * DOTS_PER_INCH
+    upper = round(title * DOTS_PER_INCH)
+    return 0, min(upper, height - 1), width, max(min(round(lower), height), upper + 1)
+
+
+def last_row_boxes(width: int, height: int) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Where a grid of this size shows its last victim's truth and final reconstruction: (left, top, right, bottom).
+
+    None where a picture is too small to be a grid.
+    """
+    lower, upper = (height - part * DOTS_PER_INCH for part in (_BOTTOM, _BOTTOM + _TILE))
+    truth, final = _LEFT * DOTS_PER_INCH, width - (_RIGHT + _TILE) * DOTS_PER_INCH
+    # Without the frame around a tile.
+    edges = (2, 2, _TILE * DOTS_PER_INCH - 3, lower - upper - 3)
+    if upper < 0 or final <= truth:
+        return None
+    return tuple(
+        tuple(round(edge + shift) for edge, shift in zip(edges, (left, upper, left, upper), strict=True))
+        for left in (truth, final)
+    )

@@ -10,6 +10,7 @@ from harness.cli import (  # noqa: F401  (imported to register)
     evaluate,
     history,
     listing,
+    report,
     reproduce,
     train,
 )

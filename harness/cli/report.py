@@ -1,0 +1,45 @@
+"""``harness report``: one page from the folders of runs, or its tables as files for papers and spreadsheets."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.cli.app import DONE, app
+from harness.errors import UsageError
+from harness.reports.html import all_tables, formats, make_page, read_runs
+from harness.results import write_atomic
+
+_ENDINGS = {"html": "html", "md": "md", "csv": "csv", "latex": "tex", "json": "json"}
+
+
+@app.command("report")
+def report_command(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of harness evaluate and harness train.")],
+    out: Annotated[Path | None, typer.Option(help="File to write (report.html); for csv a folder.")] = None,
+    form: Annotated[str, typer.Option("--format", help="html, or every table as md, csv, latex or json.")] = "html",
+) -> int:
+    """Make a report of runs: what leaks where, pictures, figures, privacy statements, and how to make it again."""
+    if form not in _ENDINGS:
+        raise UsageError(f"unknown format {form!r}; choose {', '.join(_ENDINGS)}")
+    place = out or Path("report" if form == "csv" else f"report.{_ENDINGS[form]}")
+    if form != "csv" and place.is_dir():
+        raise UsageError(f"{str(place)!r} is a folder; name a file with --out, such as {str(place / 'report.html')!r}")
+    found = read_runs(runs)
+    if form == "csv":
+        for table in all_tables(found):
+            # With its mark at the start a spreadsheet reads it as UTF-8.
+            write_atomic(place / f"{table.name}.csv", formats.comma_separated(table).encode("utf-8-sig"))
+    else:
+        write_atomic(place, _content(form, found).encode())
+    for run in found:
+        for reason in run.left_out:
+            typer.echo(f"left out of {run.name}: {reason}", err=True)
+    typer.echo(f"{place}", err=True)
+    return DONE
+
+
+def _content(form: str, runs: list) -> str:
+    if form == "html":
+        return make_page(runs)
+    return {"md": formats.markdown, "latex": formats.latex, "json": formats.as_json}[form](all_tables(runs))

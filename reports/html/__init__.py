@@ -1,0 +1,7 @@
+"""The report people look at: one self-contained page from runs that may come from anywhere, and its tables as files."""
+
+from harness.reports.html.page import make_page
+from harness.reports.html.runs import RunData, read_runs
+from harness.reports.html.tables import all_tables
+
+__all__ = ["RunData", "all_tables", "make_page", "read_runs"]

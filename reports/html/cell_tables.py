@@ -1,0 +1,132 @@
+"""Tables of what was attacked: places, cells and controls."""
+
+from collections.abc import Sequence
+
+from harness.reports import columns, text
+from harness.reports.html import wording
+from harness.reports.html.places import Decided, Shown
+from harness.reports.html.runs import RunData
+from harness.reports.html.table import Column, Table, Value, figure, make, words
+from harness.results import CellResult
+
+_PLACE = (
+    Column("setting", choice=True), Column("defense", choice=True), Column("arguments"),
+    Column("surface", choice=True), Column("verdict", choice=True),
+)  # fmt: skip
+
+
+def verdict_value(kind: str) -> Value:
+    """A verdict with its symbol and style."""
+    return Value(f"{wording.SYMBOLS[kind]} {wording.WORDS[kind]}", kind, kind)
+
+
+def _rate(cell: CellResult | None, rule: str = "strict") -> Value:
+    summary = cell.asr.get(rule) if cell is not None else None
+    return Value(text.rate(summary), summary.rate if summary is not None else None)
+
+
+def _mean(cell: CellResult, name: str, digits: int) -> Value:
+    return figure(getattr(cell.metrics.get(name), "mean", None), digits)
+
+
+def _median(cell: CellResult, name: str) -> Value:
+    return figure(getattr(cell.metrics.get(name), "median", None))
+
+
+def _place(item: Decided | Shown, at: wording.Placed) -> tuple[Value, ...]:
+    return (
+        words(item.setting), words(item.defense), words(item.arguments),
+        Value(wording.surface(at), -1.0 if at.surface is None else float(at.surface)),
+    )  # fmt: skip
+
+
+def resilience_table(places: Sequence[Decided]) -> Table:
+    """The verdict on each defense at each place over all attacks."""
+    rows = [
+        (
+            *_place(place, place.summary), verdict_value(place.summary.verdict), words(place.summary.strongest),
+            _rate(place.cell), words(place.summary.verdict_reason),
+            words(", ".join(one.attack for one in place.summary.attacks)),
+        )
+        for place in places
+    ]  # fmt: skip
+    titles = (
+        *_PLACE, Column("strongest attack", choice=True), Column("success [95%]", number=True),
+        Column("why", wide=True), Column("attacks tried"),
+    )  # fmt: skip
+    return make(
+        "resilience", "What leaks where: the strongest attack decides", titles, rows,
+        "Success: share of images with RMSE at most 0.1 (rows of tables: every category right and RMSE at most 0.1 "
+        "standard deviations), with its exact 95% interval.",
+    )  # fmt: skip
+
+
+def cell_table(cells: Sequence[Shown]) -> Table:
+    """Every cell with all its numbers."""
+    titles = (
+        *_PLACE, Column("attack", choice=True), Column("success [95%]", number=True),
+        Column("success by SSIM", number=True), Column("success as in Table III", number=True),
+        *(Column(title, number=True) for title in ("RMSE", "PSNR", "SSIM", "LPIPS", "RMSE/std", "categories")),
+        Column("tau", number=True), Column("labels", number=True), Column("lineup p", number=True),
+        Column("outcomes"), Column("seconds", number=True), Column("why", wide=True),
+    )  # fmt: skip
+    return make(
+        "cells", "Every attack at every place", titles, [_cell(item) for item in cells],
+        "RMSE and RMSE/std are medians over all victims, PSNR, SSIM, LPIPS and tau means; a victim that never came "
+        "back counts with the iteration cap in tau.",
+    )  # fmt: skip
+
+
+def _cell(item: Shown) -> tuple[Value, ...]:
+    cell = item.cell
+    impossible = cell.not_applicable_reason is not None
+    right = getattr(cell.metrics.get("categorical_accuracy"), "mean", None)
+    return (
+        *_place(item, cell), verdict_value("impossible" if impossible else cell.verdict), words(cell.attack),
+        _rate(cell), _rate(cell, "ssim"), _rate(cell, "table3"), _median(cell, "rmse"), _mean(cell, "psnr", 1),
+        _mean(cell, "ssim", 3), _mean(cell, "lpips", 3), _median(cell, "continuous_rmse"),
+        Value(text.percent(right), right), _mean(cell, "tau", 0),
+        Value(text.percent(cell.label.accuracy), cell.label.accuracy),
+        Value(text.p_value(cell.lineup.p_value), cell.lineup.p_value), words(columns.outcomes(cell)),
+        figure(cell.seconds, 1), words(cell.not_applicable_reason or cell.verdict_reason),
+    )  # fmt: skip
+
+
+_CONTROLS = {
+    "positive": "no defense: must leak",
+    "positive_sigma0": "the defense without its noise: must leak",
+    "noise_x100": "a hundred times the noise: must not leak",
+    "swap": "another victim's truth: must not leak",
+}
+
+
+def control_table(runs: Sequence[RunData]) -> Table:
+    """Each control once per group of cells it was run for, and whether it held."""
+    found: dict[tuple[str, ...], list[CellResult]] = {}
+    held: dict[tuple[str, ...], bool] = {}
+    for run in runs:
+        for cell in (cell for cell in run.cells if cell.role == "cell"):
+            for check in cell.controls:
+                key = (run.name, cell.dataset, cell.defense, cell.attack, check.name, check.detail)
+                found.setdefault(key, []).append(cell)
+                held[key] = held.get(key, True) and check.held
+    rows = [
+        (
+            words(run), words(name, 40), words(_CONTROLS.get(name)),
+            Value("✔ held", 1.0, "resilient") if held[key] else Value("✖ failed", 0.0, "leaks"),
+            words(dataset, 40), words(defense, 60), words(attack, 40),
+            words(", ".join(dict.fromkeys(wording.surface(cell) for cell in cells))), words(detail, 200),
+        )
+        for key, cells in found.items()
+        for run, dataset, defense, attack, name, detail in [key]
+    ]  # fmt: skip
+    titles = (
+        Column("run"), Column("control", choice=True), Column("what it is"), Column("held", choice=True),
+        Column("dataset", choice=True), Column("defense", choice=True), Column("attack", choice=True),
+        Column("read at"), Column("seen", wide=True),
+    )  # fmt: skip
+    return make(
+        "controls", "Controls", titles, rows,
+        "They keep the verdicts honest. Without the positive ones a failing attack would prove nothing; a negative "
+        "one that leaks makes the whole run invalid.",
+    )  # fmt: skip

@@ -1,0 +1,129 @@
+"""What all figures of the page share: colours that are read on light and dark, axes, rows of a panel."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from harness.reports.html import wording
+from harness.reports.html.places import Shown
+from harness.reports.html.svg import INK
+
+MOST_ROWS = 40
+WIDTH, ROW, MARGIN = 9.0, 0.3, 1.0
+LABELS = 2.6
+SIZE = 9
+VERDICT_COLOURS = {"leaks": "#d0453f", "resilient": "#2b9160", "inconclusive": "#b98410"}
+COLOURS = ("#3b7dd8", "#d1495b", "#2a9d6f", "#9a5fc9", "#c9791b", "#1798a8", "#8a6d5a", "#c2569b")
+MARKS, DASHES = "osD^vPX*", ("-", "--", ":", "-.")
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A figure: ``commands`` make its numbers again, ``note`` says how to read it."""
+
+    title: str
+    picture: Markup
+    note: str
+    commands: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row or a line of a figure: cells of one defense that attack the same observation, at several places."""
+
+    shown: Shown
+    places: tuple[str, ...]
+    name: str
+
+    @property
+    def label(self) -> str:
+        return f"{wording.SYMBOLS[self.shown.cell.verdict]} {self.name} · {', '.join(self.places)}"
+
+    @property
+    def colour(self) -> str:
+        return VERDICT_COLOURS[self.shown.cell.verdict]
+
+
+def lines(members: Sequence[Shown]) -> list[Line]:
+    """Possible cells; those of one defense and observation together."""
+    groups: dict[tuple[object, ...], list[Shown]] = {}
+    for item in members:
+        if item.cell.not_applicable_reason is None:
+            same = item.cell.observation_id or (item.cell.tap, item.cell.key)
+            groups.setdefault((*item.row, same, item.cell.verdict), []).append(item)
+    variants: dict[str, set[str]] = {}
+    for item in members:
+        variants.setdefault(item.defense, set()).add(item.arguments)
+    return [
+        Line(own[0], tuple(_place(item) for item in own), _short(own[0], len(variants[own[0].defense]) > 1))
+        for own in groups.values()
+    ]
+
+
+def _short(item: Shown, told_apart: bool) -> str:
+    """The defense's name, with the end of its arguments where others share the name."""
+    name = item.defense if len(item.defense) <= 26 else f"{item.defense[:25]}…"
+    if not told_apart or not item.arguments:
+        return name
+    room = max(10, 30 - len(name))
+    return f"{name} {item.arguments if len(item.arguments) <= room else '…' + item.arguments[1 - room :]}"
+
+
+def _place(item: Shown) -> str:
+    return str(item.cell.surface) if item.cell.surface is not None else item.cell.tap
+
+
+def panels(rows: int, columns: int, least: float = 0.0) -> tuple[Figure, list[Axes]]:
+    """A figure of panels side by side with room for the labels of rows."""
+    height = max(rows * ROW + MARGIN, least)
+    figure = Figure(figsize=(WIDTH, height))
+    width = (WIDTH - LABELS - 0.2) / columns
+    made = [
+        figure.add_axes(
+            ((LABELS + number * width) / WIDTH, 0.55 / height, (width - 0.18) / WIDTH, (height - MARGIN + 0.1) / height)
+        )
+        for number in range(columns)
+    ]
+    for panel in made:
+        dress(panel)
+    return figure, made
+
+
+def dress(panel: Axes) -> None:
+    """The page's ink, few lines."""
+    panel.patch.set_alpha(0)
+    panel.tick_params(labelsize=SIZE, color=INK, labelcolor=INK, length=3)
+    for edge, line in panel.spines.items():
+        line.set(color=INK, alpha=0.5, linewidth=0.7, visible=edge in ("left", "bottom"))
+    panel.grid(color=INK, alpha=0.15, linewidth=0.6)
+    panel.set_axisbelow(True)
+
+
+def say(panel: Axes, **words: str) -> None:
+    """Titles and labels of axes as they are: a dollar sign is no formula."""
+    for name, value in words.items():
+        getattr(panel, f"set_{name}")(value, fontsize=SIZE, color=INK, parse_math=False)
+
+
+def name_rows(panel: Axes, names: Sequence[str]) -> None:
+    """Labels of rows from the top down."""
+    panel.set_yticks(range(len(names)), names, fontsize=SIZE, color=INK, parse_math=False)
+    panel.set_ylim(len(names) - 0.4, -0.6)
+
+
+def legend(panel: Axes, **place: object) -> None:
+    """A legend in which nothing is a formula."""
+    made = panel.legend(frameon=False, fontsize=SIZE, labelcolor=INK, handlelength=2.2, **place)
+    for entry in made.get_texts():
+        entry.set_parse_math(False)
+
+
+def cut(rows: Sequence[Line]) -> tuple[list[Line], str]:
+    """At most forty rows, and a sentence on those left out."""
+    more = len(rows) - MOST_ROWS
+    return list(
+        rows[:MOST_ROWS]
+    ), f" {wording.plural(more, 'row')} left out; the table of cells has all." if more > 0 else ""

@@ -1,0 +1,117 @@
+"""The commands that make a figure again. Names come from result files: each is quoted for a shell."""
+
+import shlex
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from harness.reports import text
+from harness.reports.html.places import Shown
+from harness.reports.html.runs import RunData
+
+_MOST = 6
+# Options by setting; those at their default are left to it.
+_EVALUATE = {
+    "batch_size": 1, "clients": 100, "clients_per_round": 10, "rounds": 100, "learning_rate": 0.05, "local_steps": 1,
+    "update_model": "first", "round": 0, "weights": None, "observations": 1, "labels": "inferred", "engine": "batched",
+    "dtype": "float32",
+}  # fmt: skip
+_TRAIN = (
+    "dataset", "model", "defense", "clients", "clients_per_round", "rounds", "local_steps", "batch_size", "examples",
+    "split", "level", "client_sampling", "batch_sampling", "learning_rate", "server_learning_rate", "target_epsilon",
+    "budget", "delta", "seed",
+)  # fmt: skip
+
+
+def report_command(runs: Sequence[RunData]) -> str:
+    """What makes this page again."""
+    return " ".join(["harness report", *(_quoted(str(run.folder)) for run in runs), "--out report.html"])
+
+
+def evaluate_commands(cells: Iterable[Shown]) -> list[str]:
+    """What makes these cells again, as few commands as cover them; at most six."""
+    groups: dict[tuple[str, ...], list[Shown]] = {}
+    taken: dict[tuple[tuple[str, ...], str, str], list[str]] = {}
+    for item in cells:
+        common = _common(item)
+        # A command sets a defense's arguments once: other arguments are another command.
+        variants = taken.setdefault((common, item.cell.defense, item.cell.attack), [])
+        arguments = repr(_arguments(item))
+        variants += [arguments] if arguments not in variants else []
+        groups.setdefault((*common, str(variants.index(arguments))), []).append(item)
+    commands = list(dict.fromkeys(_evaluate(members) for members in groups.values()))
+    more = [f"# and {len(commands) - _MOST} more, see the exact settings"] if len(commands) > _MOST else []
+    return commands[:_MOST] + more
+
+
+def train_command(run: RunData) -> str:
+    """What makes a training run again."""
+    settings = run.training.settings if run.training else {}
+    parts = [_option(name, settings[name]) for name in _TRAIN if settings.get(name) is not None]
+    return " ".join(["harness train", *parts, *_assignments("defense", settings.get("defense_args"), None)])
+
+
+def _settings(item: Shown) -> dict[str, Any]:
+    """The settings as asked for; where they are not at hand, what the cell itself tells."""
+    asked = item.run.settings.get(item.cell.key or "")
+    if asked is not None:
+        return asked
+    cell = item.cell
+    scale = {"noise_scale"}
+    return cell.cohort | {
+        "defense_args": {name: value for name, value in cell.defense_args.items() if name not in scale},
+        "attack_args": cell.attack_args, "batch_size": cell.batch_size, "local_steps": cell.local_steps,
+        "update_model": cell.update_model, "round": cell.round, "observations": cell.observations,
+    }  # fmt: skip
+
+
+def _common(item: Shown) -> tuple[str, ...]:
+    settings, cell = _settings(item), item.cell
+    options = [
+        _option(name, settings[name])
+        for name, usual in _EVALUATE.items()
+        if settings.get(name) is not None and settings[name] != usual
+    ]
+    options += ["--distinct-labels"] if settings.get("distinct_labels") is True else []
+    victims = cell.victims // max(1, len(cell.seeds))
+    return (
+        _option("dataset", cell.dataset), _option("model", cell.model), _option("victims", victims),
+        _option("seed", ",".join(map(str, cell.seeds))), *options,
+    )  # fmt: skip
+
+
+def _arguments(item: Shown) -> list[str]:
+    settings, cell = _settings(item), item.cell
+    own = _assignments("defense", settings.get("defense_args"), None if "+" in cell.defense else cell.defense)
+    return own + _assignments("attack", settings.get("attack_args"), cell.attack)
+
+
+def _assignments(kind: str, values: Any, owner: str | None) -> list[str]:
+    if not isinstance(values, dict):
+        return []
+    prefix = f"{owner}." if owner else ""
+    return [
+        _option(f"{kind}_arg", f"{prefix}{name}={value}") for name, value in values.items() if not _structured(value)
+    ]
+
+
+def _structured(value: Any) -> bool:
+    return value is None or isinstance(value, dict | list)
+
+
+def _evaluate(members: Sequence[Shown]) -> str:
+    def every(name: str) -> str:
+        return _option(name, ",".join(dict.fromkeys(str(getattr(item.cell, name)) for item in members)))
+
+    arguments = dict.fromkeys(part for item in members for part in _arguments(item))
+    named = (every(name) for name in ("defense", "attack", "tap"))
+    return " ".join(["harness evaluate", *named, *_common(members[0]), *arguments])
+
+
+def _option(name: str, value: object) -> str:
+    return f"--{name.replace('_', '-')} {_quoted(str(value))}"
+
+
+def _quoted(value: str) -> str:
+    quoted = shlex.quote(text.safe(value, 200))
+    # What starts with a dash would be an option of its own.
+    return f"./{quoted}" if value.startswith("-") else quoted

@@ -1,0 +1,54 @@
+"""The papers' layout: defenses side by side, a line per surface and measure, a table per setting and attack."""
+
+from collections.abc import Callable, Sequence
+
+from harness.reports import text
+from harness.reports.html import wording
+from harness.reports.html.places import Shown, grouped
+from harness.reports.html.table import Column, Table, Value, make
+from harness.results import CellResult
+
+_LETTERS = {"leaks": "N", "resilient": "Y", "inconclusive": "?"}
+_MISSING = Value(text.MISSING)
+
+
+def paper_tables(cells: Sequence[Shown]) -> list[Table]:
+    """A table per setting and attack."""
+    return [
+        _table(number, setting, attack, members)
+        for number, ((setting, attack), members) in enumerate(grouped(cells).items(), start=1)
+    ]
+
+
+def _table(number: int, setting: str, attack: str, members: Sequence[Shown]) -> Table:
+    names = list(dict.fromkeys(item.row for item in members))
+    at = {(item.row, item.cell.tap): item.cell for item in members}
+    taps = sorted({(-(item.cell.surface or 0), item.cell.tap): item.cell for item in members}.items())
+    rows = [
+        (Value(wording.surface(first)), Value(title), *(_entry(at.get((name, first.tap)), show) for name in names))
+        for _, first in taps
+        for title, show in _MEASURES
+    ]
+    titles = [Column("surface"), Column("measure"), *(Column(" ".join(filter(None, name))) for name in names)]
+    return make(
+        f"paper-{number}", f"{text.safe(attack, 40)}: {setting}", titles, rows,
+        "Y resilient, N leaks, ? undecided: the verdict with its controls, not a pixel threshold. ASR: attack success "
+        "rate; distance: median RMSE; iterations: mean over all victims, failures at the cap.",
+    )  # fmt: skip
+
+
+def _entry(cell: CellResult | None, show: Callable[[CellResult], str]) -> Value:
+    return _MISSING if cell is None or cell.not_applicable_reason is not None else Value(show(cell))
+
+
+def _median(cell: CellResult) -> str:
+    summary = cell.metrics.get("rmse") or cell.metrics.get("continuous_rmse")
+    return text.number(None if summary is None else summary.median, 4)
+
+
+_MEASURES: tuple[tuple[str, Callable[[CellResult], str]], ...] = (
+    ("resilient", lambda cell: _LETTERS[cell.verdict]),
+    ("ASR", lambda cell: text.rate(cell.asr.get("strict"))),
+    ("distance", _median),
+    ("iterations", lambda cell: text.mean(cell.metrics.get("tau"), 0)),
+)

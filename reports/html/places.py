@@ -1,0 +1,109 @@
+"""Which cell, of which run, stands where: what the matrix, the figures and the gallery are made of."""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from harness.reports.html import wording
+from harness.reports.html.runs import RunData
+from harness.results import CellResult, SummaryRow
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A cell with its run, and the names of its defense and setting on the page.
+
+    ``defense`` is told apart from other rows of the same setting by its arguments and, where they agree, its run.
+    """
+
+    run: RunData
+    cell: CellResult
+    setting: str
+    defense: str
+    arguments: str
+
+    @property
+    def row(self) -> tuple[str, str]:
+        """The row of a matrix this cell belongs to."""
+        return self.defense, self.arguments
+
+
+@dataclass(frozen=True)
+class Decided:
+    """A summary row with its run and names, and the cell of its strongest attack, where there is one."""
+
+    run: RunData
+    summary: SummaryRow
+    setting: str
+    defense: str
+    arguments: str
+    cell: CellResult | None
+
+
+def shown_cells(runs: Sequence[RunData]) -> list[Shown]:
+    """Every cell that was asked for, not its controls."""
+    names = _Names(runs)
+    return [
+        Shown(run, cell, wording.setting(cell), *names.of(run, cell))
+        for run in runs
+        for cell in run.cells
+        if cell.role == "cell"
+    ]
+
+
+def decided_places(runs: Sequence[RunData]) -> list[Decided]:
+    """Every summary row."""
+    names = _Names(runs)
+    return [
+        Decided(run, row, wording.setting(row), *names.of(run, row), _strongest_cell(run, row))
+        for run in runs
+        for row in run.summary
+    ]
+
+
+def _strongest_cell(run: RunData, row: SummaryRow) -> CellResult | None:
+    """The cell of the strongest attack, else of the first that was possible."""
+    order = sorted(row.attacks, key=lambda standing: standing.attack != row.strongest)
+    found = (run.cell(standing.cell) for standing in order)
+    return next((cell for cell in found if cell is not None and cell.not_applicable_reason is None), None)
+
+
+class _Names:
+    """Names of defenses that differ wherever the defenses do."""
+
+    def __init__(self, runs: Sequence[RunData]) -> None:
+        self._arguments: dict[tuple[str, str, str], dict[str, None]] = defaultdict(dict)
+        self._runs: dict[tuple[str, str, str, str], dict[str, None]] = defaultdict(dict)
+        for run in runs:
+            for cell in [*run.cells, *run.summary]:
+                if getattr(cell, "role", "cell") == "cell":
+                    self._arguments[self._alike(cell)][_canonical(cell)] = None
+                    self._runs[(*self._alike(cell), _canonical(cell))][run.name] = None
+
+    def of(self, run: RunData, cell: wording.Placed) -> tuple[str, str]:
+        """The name, and the arguments with what tells them apart from others that look the same."""
+        name, arguments = wording.label(cell.defense, cell.defense_args)
+        variants = self._arguments[self._alike(cell)]
+        parts = [arguments] if arguments else []
+        if len(variants) > 1:
+            parts.append(f"variant {list(variants).index(_canonical(cell)) + 1}")
+        if len(self._runs[(*self._alike(cell), _canonical(cell))]) > 1:
+            parts.append(f"run {run.name}")
+        return name, ", ".join(parts)
+
+    @staticmethod
+    def _alike(cell: wording.Placed) -> tuple[str, str, str]:
+        return wording.setting(cell), *wording.label(cell.defense, cell.defense_args)
+
+
+def _canonical(cell: wording.Placed) -> str:
+    return json.dumps(cell.defense_args, sort_keys=True, default=str)
+
+
+def grouped(items: Iterable[Shown]) -> dict[tuple[str, str], list[Shown]]:
+    """Cells by setting and attack, in their order."""
+    groups: dict[tuple[str, str], list[Shown]] = defaultdict(list)
+    for item in items:
+        groups[item.setting, item.cell.attack].append(item)
+    return groups

@@ -1,0 +1,198 @@
+"""Runs as the report needs them. What is readable is used; what is not is named, with the reason."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from harness import SCHEMA_VERSION
+from harness.errors import UsageError
+from harness.evaluation.summarise import summarise
+from harness.reports import text
+from harness.reports.html.reading import Unreadable, read_json, read_lines
+from harness.results import CellResult, StoredCell, SummaryRow, VictimRecord
+from harness.training.records import TrainDocument
+
+MOST_CELLS, MOST_VICTIMS = 2_000, 300_000
+
+
+@dataclass
+class RunData:
+    """One run: the cells of ``harness evaluate``, the document of ``harness train``, or both.
+
+    Attributes:
+        name: the folder's name, told apart where several runs share it.
+        settings: the exact settings of each cell by its key, where its own file has them.
+        left_out: what could not be used, a sentence each.
+    """
+
+    name: str
+    folder: Path
+    environment: dict[str, Any] = field(default_factory=dict)
+    valid: bool = True
+    valid_reason: str | None = None
+    cells: list[CellResult] = field(default_factory=list)
+    summary: list[SummaryRow] = field(default_factory=list)
+    victims: dict[str, list[VictimRecord]] = field(default_factory=dict)
+    settings: dict[str, dict[str, Any]] = field(default_factory=dict)
+    training: TrainDocument | None = None
+    left_out: list[str] = field(default_factory=list)
+
+    def skip(self, what: str) -> None:
+        """Notes something that is left out."""
+        self.left_out.append(text.safe(what, 300))
+
+    def cell(self, key: str | None) -> CellResult | None:
+        """The cell of a key."""
+        return next((cell for cell in self.cells if key is not None and cell.key == key), None)
+
+
+def read_runs(paths: Sequence[Path]) -> list[RunData]:
+    """Everything readable in these folders (or files within them), each folder once.
+
+    Raises:
+        UsageError: nothing is readable in any of them.
+    """
+    found = [(path, path if path.is_dir() else path.parent) for path in paths if _is_run(path)]
+    folders = list({folder.resolve(): folder for _, folder in found}.values())
+    runs = [_read(folder, _name(folder, folders)) for folder in folders]
+    missing = [path for path in paths if not _is_run(path)]
+    if not any(run.cells or run.training for run in runs):
+        reasons = [f"{text.safe(str(path), 200)!r} is no folder of a run" for path in missing]
+        reasons += [f"{text.safe(str(run.folder), 200)!r}: {reason}" for run in runs for reason in run.left_out]
+        raise UsageError(
+            f"nothing to report ({'; '.join(reasons[:3]) or 'no run was named'}); "
+            "give folders that harness evaluate or harness train wrote"
+        )
+    for path in missing:
+        runs[0].skip(f"{path} is no folder of a run")
+    return runs
+
+
+def _is_run(path: Path) -> bool:
+    return path.is_dir() or path.name in ("results.json", "training.json")
+
+
+def _name(folder: Path, folders: Sequence[Path]) -> str:
+    """The folder's last name, with its place in the list where another has the same."""
+    own = folder.resolve().name or "run"
+    alike = [other for other in folders if other.resolve().name == own]
+    return text.safe(own if len(alike) == 1 else f"{own} ({folders.index(folder) + 1})", 60)
+
+
+def _read(folder: Path, name: str) -> RunData:
+    run = RunData(name, folder)
+    found = [_read_results(run), _read_training(run)]
+    if not any(found) and not run.left_out:
+        run.skip("holds neither results.json nor training.json")
+    if run.cells:
+        _read_victims(run)
+        _read_settings(run)
+    return run
+
+
+def _read_results(run: RunData) -> bool:
+    try:
+        document = read_json(run.folder, "results.json")
+        cells = document.get("cells")
+        if not isinstance(cells, list):
+            raise Unreadable("is not a result of harness evaluate")
+        if document.get("schema_version") != SCHEMA_VERSION:
+            raise Unreadable(f"has another result schema than {SCHEMA_VERSION}; run harness evaluate again")
+    except Unreadable as problem:
+        if not problem.absent:
+            run.skip(f"results.json {problem}")
+        return _rescue(run)
+    environment, reason = document.get("environment"), document.get("valid_reason")
+    run.environment = environment if isinstance(environment, dict) else {}
+    run.valid = document.get("valid") is True
+    run.valid_reason = reason if isinstance(reason, str) else None
+    if "valid" not in document:
+        run.skip("results.json does not say whether the run is valid, so it counts as invalid")
+    _take_cells(run, cells)
+    _take_summary(run, document.get("summary"))
+    return True
+
+
+def _take_cells(run: RunData, cells: list[Any]) -> None:
+    broken = 0
+    for entry in cells[:MOST_CELLS]:
+        try:
+            run.cells.append(CellResult.model_validate(entry))
+        except ValidationError:
+            broken += 1
+    if broken:
+        run.skip(f"{broken} of {len(cells)} cells break the result schema")
+    if len(cells) > MOST_CELLS:
+        run.skip(f"{len(cells) - MOST_CELLS} cells beyond the first {MOST_CELLS}")
+    if not cells:
+        run.skip("results.json holds no cells")
+
+
+def _take_summary(run: RunData, rows: Any) -> None:
+    """The document's own summary; where it is missing or broken, it is made again from the cells."""
+    try:
+        run.summary = [SummaryRow.model_validate(row) for row in rows] if isinstance(rows, list) else []
+    except ValidationError:
+        run.skip("the summary breaks the result schema and was made again from the cells")
+        run.summary = []
+    run.summary = run.summary or summarise(run.cells)
+
+
+def _rescue(run: RunData) -> bool:
+    """Finished cells of a run that has no results.json which can be read."""
+    for file in sorted((run.folder / "cells").glob("*.json"))[:MOST_CELLS]:
+        try:
+            stored = StoredCell.model_validate(read_json(run.folder, "cells", file.name))
+        except (Unreadable, ValidationError):
+            run.skip(f"cells/{file.name} does not hold a whole cell")
+            continue
+        run.cells.append(stored.cell)
+    if run.cells:
+        run.skip(f"results.json; {len(run.cells)} finished cells were read from the folder cells instead")
+        # Nobody has judged the negative controls of these cells together.
+        run.valid = all(check.held for cell in run.cells for check in cell.controls if "positive" not in check.name)
+        run.summary = summarise(run.cells)
+    return bool(run.cells)
+
+
+def _read_training(run: RunData) -> bool:
+    try:
+        run.training = TrainDocument.model_validate(read_json(run.folder, "training.json"))
+    except Unreadable as problem:
+        if not problem.absent:
+            run.skip(f"training.json {problem}")
+    except ValidationError:
+        run.skip("training.json is not a training run of this schema")
+    return run.training is not None
+
+
+def _read_victims(run: RunData) -> None:
+    broken = taken = 0
+    keys = {cell.key for cell in run.cells}
+    try:
+        for line in read_lines(run.folder, "victims.jsonl"):
+            try:
+                record = VictimRecord.model_validate_json(line)
+            except ValidationError:
+                broken += 1
+                continue
+            if record.cell in keys and taken < MOST_VICTIMS:
+                run.victims.setdefault(record.cell, []).append(record)
+                taken += 1
+    except Unreadable as problem:
+        run.skip(f"victims.jsonl {problem}; there are no distributions")
+    if broken:
+        run.skip(f"{broken} lines of victims.jsonl that are no victims of this schema")
+
+
+def _read_settings(run: RunData) -> None:
+    for key in {cell.key for cell in run.cells if cell.key and cell.key.isalnum()}:
+        try:
+            settings = read_json(run.folder, "cells", f"{key}.json").get("settings")
+        except Unreadable:
+            continue
+        if isinstance(settings, dict):
+            run.settings[key] = settings

@@ -1,0 +1,90 @@
+"""Figure: what a defense costs in accuracy, what it promises, and whether it leaked, in one plane."""
+
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+
+from harness.reports import text
+from harness.reports.html import chart, commands, wording
+from harness.reports.html.chart import Chart
+from harness.reports.html.places import Decided
+from harness.reports.html.runs import RunData
+from harness.reports.html.svg import INK, inline
+from harness.reports.html.training_tables import best_epsilon, trained
+
+NOTE = (
+    "Each training run is a point: its accuracy against its epsilon. Filled: recomputed for what ran; hollow: as the "
+    "paper's convention claims it; the column on the right has no epsilon at all. Colour and sign say what the "
+    "strongest attack did to the same defense on the same dataset, the worst place counting."
+)
+_FALLBACK = "#7a828c"
+
+
+def utility_chart(runs: Sequence[RunData], places: Sequence[Decided]) -> Chart | None:
+    """Accuracy over epsilon; None without a training run that was measured."""
+    measured = [run for run in runs if run.training is not None and run.training.accuracy is not None]
+    if not measured:
+        return None
+    epsilons = [epsilon for run in measured for epsilon in map(_drawn, best_epsilon(run.training)) if epsilon]
+    low, high = (min(epsilons) / 2, max(epsilons) * 2) if epsilons else (0.1, 10.0)
+    nowhere = high * (high / low) ** 0.12
+    figure, [panel] = chart.panels(0, 1, least=4.0)
+    panel.set_position((0.08, 0.14, 0.9, 0.82))
+    spoken, height = [], -100.0
+    for run in sorted(measured, key=lambda run: run.training.accuracy):
+        # Names one above the other where points lie close together.
+        height = max(height + 6, 100 * min(1.0, max(0.0, run.training.accuracy)))
+        spoken.append(_point(panel, run, places, nowhere, height))
+    panel.set_xscale("log")
+    panel.set_xlim(low, nowhere * (high / low) ** 0.1)
+    panel.set_ylim(-3, 103)
+    panel.axvline(high, color=INK, alpha=0.35, linewidth=0.8, linestyle=":")
+    panel.set_yticks(range(0, 101, 25), [f"{percent}%" for percent in range(0, 101, 25)])
+    steps = (1, 2, 5) if high < 1000 * low else (1,)
+    ticks = [tick for power in range(-3, 9) for step in steps if low <= (tick := step * 10.0**power) < 0.9 * high]
+    panel.set_xticks([*ticks, nowhere], [*(f"{tick:g}" for tick in ticks), "no epsilon"], parse_math=False)
+    panel.minorticks_off()
+    chart.say(panel, xlabel="epsilon (smaller promises more)", ylabel="test accuracy")
+    title = "Accuracy, epsilon and leakage"
+    made = tuple(commands.train_command(run) for run in measured[:12])
+    return Chart(title, inline(figure, "utility", title, f"{'; '.join(spoken[:20])}."), NOTE, made)
+
+
+def _drawn(epsilon: float | None) -> float | None:
+    """An epsilon that a logarithmic axis can show."""
+    return None if epsilon is None or epsilon <= 0 else min(max(epsilon, 1e-3), 1e8)
+
+
+def _point(panel: Axes, run: RunData, places: Sequence[Decided], nowhere: float, height: float) -> str:
+    """Draws a run and says it in words."""
+    claimed, proven = best_epsilon(run.training)
+    accuracy = 100 * min(1.0, max(0.0, run.training.accuracy))
+    kind = leakage(run, places)
+    colour = chart.VERDICT_COLOURS.get(kind, _FALLBACK)
+    place = _drawn(proven) or nowhere
+    if other := _drawn(claimed):
+        panel.plot([other, place], [accuracy, accuracy], color=colour, linewidth=0.9, alpha=0.6)
+        panel.plot([other], [accuracy], marker="o", markersize=8, markerfacecolor="none", color=colour)
+    panel.plot([place], [accuracy], marker="o", markersize=8, color=colour, linestyle="none")
+    name = trained(run)[0]
+    sign = f"{wording.SYMBOLS[kind]} {wording.WORDS[kind]}" if kind else "not attacked"
+    right = place == nowhere
+    panel.annotate(
+        f"{name[:40]}: {sign}", (place, height), xytext=(-9 if right else 9, 0), textcoords="offset points",
+        fontsize=chart.SIZE, color=INK, parse_math=False, ha="right" if right else "left", va="center",
+    )  # fmt: skip
+    if height > accuracy:
+        panel.plot([place, place], [accuracy, height], color=colour, linewidth=0.9)
+    epsilons = f"claimed epsilon {text.number(claimed, 2)}, recomputed {text.number(proven, 2)}"
+    return f"{name}: accuracy {text.percent(run.training.accuracy)}, {epsilons}, {sign}"
+
+
+def leakage(run: RunData, places: Sequence[Decided]) -> str:
+    """The worst verdict on the trained defense on its dataset; empty where it was not attacked."""
+    settings = run.training.settings if run.training else {}
+    found = {
+        place.summary.verdict
+        for place in places
+        if (place.summary.defense, place.summary.dataset) == (settings.get("defense"), settings.get("dataset"))
+    }
+    return next((kind for kind in ("leaks", "inconclusive", "resilient") if kind in found), "")

@@ -1,0 +1,73 @@
+"""What verdicts, surfaces and guarantees mean, in plain words."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from harness.reports import text
+from harness.results import CellResult, SummaryRow
+
+Placed = CellResult | SummaryRow
+
+# A symbol and a word beside every colour: colour is never the only carrier.
+SYMBOLS = {"leaks": "✖", "resilient": "✔", "inconclusive": "?", "impossible": "–", "untried": "·"}
+WORDS = {
+    "leaks": "LEAKS", "resilient": "resilient", "inconclusive": "undecided", "impossible": "impossible",
+    "untried": "not tried",
+}  # fmt: skip
+MEANINGS = {
+    "leaks": "private images or rows come back, nearer to their own truth than to look-alikes",
+    "resilient": "they did not come back, the attack is known to work without the defense, and at most 5% of victims "
+    "can succumb to it (95% confidence); an observation, not a promise",
+    "inconclusive": "neither may be claimed; the reason stands beside it",
+}
+
+SURFACES = {2: "inside the client", 1: "on the way", 0: "at the server"}
+SURFACE_DETAILS = {2: "surface 2: a local step", 1: "surface 1: the update", 0: "surface 0: what arrives"}
+
+GUARANTEES = {
+    "none": "Nothing is promised: no theorem covers what ran.",
+    "client-DP central": "Whether a client took part can hardly be told from what the server publishes. The server "
+    "itself sees everything.",
+    "client-LDP": "A client's update is protected before it leaves the client, even against the server.",
+    "sample-DP local view": "Whether one example was in the training data can hardly be told from what the client "
+    "sends, even by the server.",
+    "sample-DP": "Whether one example was in the training data can hardly be told.",
+    "sample-DDP": "One example is protected in the sum of many clients, as long as enough of them are honest.",
+    "BDP": "Holds on average over data drawn from an assumed distribution, not for every client.",
+}
+
+
+def guarantee(tag: str) -> str:
+    """What a guarantee tag says."""
+    return GUARANTEES.get(tag, "An unknown tag; nothing can be said about it.")
+
+
+def surface(cell: Placed) -> str:
+    """The place a cell reads, for a table."""
+    return f"{cell.surface} {SURFACES[cell.surface]}" if cell.surface is not None else text.safe(cell.tap, 20)
+
+
+def setting(cell: Placed) -> str:
+    """What a group of cells has in common; what is as usual goes without saying."""
+    parts = [text.safe(cell.dataset, 40), text.safe(cell.model, 40), f"{cell.victims} victims"]
+    parts += [f"batch {cell.batch_size}"] if cell.batch_size > 1 else []
+    parts += [f"{cell.local_steps} local steps ({cell.update_model})"] if cell.local_steps > 1 else []
+    parts += [f"round {cell.round}"] if cell.round else []
+    parts += [f"each seen {cell.observations} times"] if cell.observations > 1 else []
+    seeds = ", ".join(map(str, cell.seeds[:8])) + (", …" if len(cell.seeds) > 8 else "")
+    return " · ".join([*parts, f"seed {seeds}"])
+
+
+def plural(count: int, noun: str) -> str:
+    """``1 cell``, ``2 cells``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def join(parts: Sequence[str]) -> str:
+    """``a, b and c``."""
+    return " and ".join([", ".join(parts[:-1]), parts[-1]]) if len(parts) > 1 else "".join(parts)
+
+
+def label(defense: str, arguments: dict[str, Any]) -> tuple[str, str]:
+    """A defense's name, and its chief arguments."""
+    return text.safe(defense, 60), text.arguments(arguments)
