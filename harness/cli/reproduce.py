@@ -16,7 +16,7 @@ from harness.evaluation import Run, document_of
 from harness.reproduction import TABLES, Request
 from harness.results import RunFolder
 
-_WIDTH = 150
+_WIDTH = 170
 
 
 @app.command("reproduce")

@@ -7,7 +7,7 @@ from harness.reproduction.accuracy import Measured
 
 def accuracy_columns(ours: Measured | None, paper: float) -> dict[str, Any]:
     """Our accuracy beside the printed one."""
-    return {"accuracy": "-" if ours is None else str(ours), "paper accuracy": f"{paper:.3f}"}
+    return {"accuracy": "-" if ours is None else str(ours), "paper acc": f"{paper:.3f}"}
 
 
 def with_accuracy(accounting: list[dict[str, Any]], accuracy: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -30,17 +30,24 @@ def test_times(request_here: Request) -> None:
     assert {row["ratio"] for row in rows if row["method"] == "non-private" and row["ms"] != "-"} == {"1.00"}
 
 
-def test_adaptive_clipping(request_here: Request) -> None:
+def test_adaptive_clipping(request_here: Request, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Attacks take their time and have tests of their own.
+    home = sys.modules[TABLES["table10"].__module__]
+    monkeypatch.setattr(home, "_resilient", lambda request, method, victims: f"{method} {victims}")
     rows = TABLES["table10"](request_here).rows
     assert [row["method"] for row in rows[:4]] == ["non-private", "Quantile", "AdaClip", "Fed-αCDP[σ]"]
-    assert all(row["resilient"] in "NY?" for row in rows)
+    assert rows[3]["resilient"] == "Fed-αCDP[σ] exponential 2"
     assert all(row["accuracy"] != "-" for row in rows if row["data"] == "cancer")
 
 
-@pytest.mark.parametrize(("table", "levels"), [("sweep-noise", "VARIANCES"), ("sweep-pruning", "SHARES")])
-def test_sweeps(table: str, levels: str, request_here: Request, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweeps, f"QUICK_{levels}", (0.0, 0.5))
-    rows = TABLES[table](request_here).rows
-    assert len(rows) == 2 and all("/2" in row["ASR strict"] and row["accuracy"] != "-" for row in rows)
-    paper = ["-", "-"] if table == "sweep-noise" else ["leaks", "protects"]
-    assert [row["paper"] for row in rows] == paper
+def test_sweep_of_pruning(request_here: Request, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweeps, "QUICK_SHARES", (0.0, 0.5))
+    rows = TABLES["sweep-pruning"](request_here).rows
+    assert [(row["pruned"], row["paper"]) for row in rows] == [("0", "leaks"), ("0.5", "protects")]
+    assert all("/2" in row["ASR strict"] and row["accuracy"] != "-" for row in rows)
+
+
+def test_sweep_of_noise(request_here: Request, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweeps, "QUICK_VARIANCES", (0.0,))
+    (row,) = TABLES["sweep-noise"](request_here).rows
+    assert (row["variance"], row["paper"], row["verdict"]) == ("0", "-", "-") and row["accuracy"] != "-"
