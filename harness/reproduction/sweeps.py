@@ -24,15 +24,15 @@ STOPS_FROM = {"lfw": 1e-2}
 
 def sweep_noise(request: Request) -> Comparison:
     """Gaussian noise on the local step, attacked at the local step (T2.step)."""
-    levels = QUICK_VARIANCES if request.quick else VARIANCES
+    accuracies, levels = Accuracies(request), QUICK_VARIANCES if request.quick else VARIANCES
     rows = [
-        _row(request, data, "noise", "T2.step", "variance", level, STOPS_FROM.get(data),
+        _row(accuracies, data, "noise", "T2.step", "variance", level, STOPS_FROM.get(data),
              {"amount": level, "param": "var", "applies_to": "gradient"})
         for data in _datasets(request)
         for level in levels
     ]  # fmt: skip
     return _sweep(
-        request, "Noise against leakage: Gaussian noise on every local step's gradient, no clipping", rows,
+        accuracies, "Noise against leakage: Gaussian noise on every local step's gradient, no clipping", rows,
         "noise applies to gradients (variance per coordinate); noise on updates of the same variance is 1/learning "
         "rate = 20 times larger in gradient units; unclipped noise gives no privacy guarantee",
     )  # fmt: skip
@@ -40,14 +40,14 @@ def sweep_noise(request: Request) -> Comparison:
 
 def sweep_pruning(request: Request) -> Comparison:
     """Pruned updates, attacked as they leave the client (T1.out), by attackers who know what was pruned."""
-    levels = QUICK_SHARES if request.quick else SHARES
+    accuracies, levels = Accuracies(request), QUICK_SHARES if request.quick else SHARES
     rows = [
-        _row(request, data, "pruning", "T1.out", "pruned", level, PROTECTS_FROM.get(data), {"threshold": level})
+        _row(accuracies, data, "pruning", "T1.out", "pruned", level, PROTECTS_FROM.get(data), {"threshold": level})
         for data in _datasets(request)
         for level in levels
     ]
     return _sweep(
-        request, "Pruning against leakage: the smallest coordinates of each update are zeroed", rows,
+        accuracies, "Pruning against leakage: the smallest coordinates of each update are zeroed", rows,
         "pruned coordinates are known to the attacker and left out of its objective; the local step (type 2) is not "
         "touched by pruning; it gives no privacy guarantee",
     )  # fmt: skip
@@ -58,10 +58,11 @@ def _datasets(request: Request) -> list[str]:
 
 
 def _row(
-    request: Request, data: str, defense: str, tap: str, title: str, level: float, protects_from: float | None,
-    arguments: dict[str, Any],
+    accuracies: Accuracies, data: str, defense: str, tap: str, title: str, level: float,
+    protects_from: float | None, arguments: dict[str, Any],
 ) -> dict[str, Any]:  # fmt: skip
     paper = "-" if protects_from is None else ("protects" if level >= protects_from else "leaks")
+    request = accuracies.request
     dataset = at_hand(data, request.data_root)[0]
     cell, made = None, None
     if dataset is not None:
@@ -69,7 +70,7 @@ def _row(
             dataset=dataset, defense=defense, defense_args=arguments, attack="cpl", tap=tap, seeds=request.seeds,
             victims=request.count(VICTIMS, QUICK_VICTIMS), device=request.device,
         )  # fmt: skip
-        cell, made = request.run.cell(settings).cell, Accuracies(request).of(defense, data, defense_args=arguments)
+        cell, made = request.run.cell(settings).cell, accuracies.of(defense, data, defense_args=arguments)
     return _cells(data, title, level, paper, cell, made)
 
 
@@ -87,7 +88,8 @@ def _cells(
     }  # fmt: skip
 
 
-def _sweep(request: Request, title: str, rows: list[dict[str, Any]], note: str) -> Comparison:
+def _sweep(accuracies: Accuracies, title: str, rows: list[dict[str, Any]], note: str) -> Comparison:
+    request = accuracies.request
     count = request.count(VICTIMS, QUICK_VICTIMS)
     left_out = ["left out by --quick: CIFAR10, LFW and every other level"] if request.quick else []
     return Comparison(
@@ -95,7 +97,7 @@ def _sweep(request: Request, title: str, rows: list[dict[str, Any]], note: str) 
         [
             f"CPL on {count} victims per level, batch 1, freshly initialised LeNet, seeds {list(request.seeds)}; "
             "accuracy of the accuracy network beside it",
-            *Accuracies(request).header(*_datasets(request)),
+            *accuracies.header(*_datasets(request)),
             *left_out,
         ],
         rows,
