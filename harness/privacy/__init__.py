@@ -4,7 +4,18 @@ from harness.privacy import composition, pld, rdp, zcdp  # noqa: F401  (imported
 from harness.privacy.accountant import ACCOUNTANTS, Accountant, AdditiveAccountant, Epsilon, make_accountant
 from harness.privacy.audit_bound import audit_lower_bound, audit_p_value
 from harness.privacy.budget import Stop, rounds_within, sigma_for, steps_within
-from harness.privacy.events import Composition, Event, GaussianRelease, NoEvent, NonPrivate, compose
+from harness.privacy.events import (
+    Composition,
+    Event,
+    GaussianRelease,
+    MechanismRelease,
+    NoEvent,
+    NonPrivate,
+    compose,
+)
+from harness.privacy.mechanism import Gaussian, Mechanism, Repeated, Sampled, TakingPart
+from harness.privacy.poisson_binomial import PoissonBinomialSum
+from harness.privacy.skellam import SkellamSum, skellam_sum
 from harness.privacy.statement import GUARANTEES, Statement, claimed_epsilon, make_statement, valid_epsilon
 from harness.privacy.views import (
     Federation,
@@ -24,11 +35,19 @@ __all__ = [
     "Epsilon",
     "Event",
     "Federation",
+    "Gaussian",
     "GaussianRelease",
+    "Mechanism",
+    "MechanismRelease",
     "NoEvent",
     "NonPrivate",
+    "PoissonBinomialSum",
+    "Repeated",
+    "Sampled",
+    "SkellamSum",
     "Statement",
     "Stop",
+    "TakingPart",
     "View",
     "audit_lower_bound",
     "audit_p_value",
@@ -41,6 +60,7 @@ __all__ = [
     "make_statement",
     "rounds_within",
     "sigma_for",
+    "skellam_sum",
     "steps_within",
     "sum_multiplier",
     "valid_epsilon",

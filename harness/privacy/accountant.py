@@ -64,6 +64,7 @@ class Accountant(ABC):
     """Base of every accountant: a frozen record of its conventions."""
 
     name: ClassVar[str] = "abstract"
+    any_mechanism: ClassVar[bool] = False
 
     @property
     @abstractmethod
@@ -82,13 +83,25 @@ class Accountant(ABC):
         """The delta that really holds."""
         return delta
 
+    def ledger(self, event: Event) -> Ledger:
+        """The event taken apart.
+
+        Raises:
+            UsageError: an unknown event, or one this accountant has no bound for.
+        """
+        spent = ledger(event)
+        if spent.mechanisms and not self.any_mechanism:
+            title = spent.mechanisms[0].mechanism.title
+            raise UsageError(f"{self.name} has no bound for {title}; choose --accountant rdp")
+        return spent
+
     def epsilon(self, event: Event, delta: float) -> Epsilon:
         """Epsilon of an event at ``delta`` in (0, 1).
 
         Raises:
             UsageError: an unknown event, one this accountant has no bound for, or a delta out of range.
         """
-        spent = ledger(event)
+        spent = self.ledger(event)
         checked_delta(delta)
         if spent.unprotected:
             value, notes = math.inf, (spent.unprotected,)
@@ -136,7 +149,7 @@ class AdditiveAccountant(Accountant):
         return self.converted(counts @ self.costs(spent.releases, delta), delta)
 
     def spending(self, rounds: Sequence[Event], delta: float) -> Callable[[int], float]:
-        ledgers = [ledger(event) for event in rounds]
+        ledgers = [self.ledger(event) for event in rounds]
         exposed = next((index for index, one in enumerate(ledgers) if one.unprotected), len(ledgers))
         ledgers = ledgers[:exposed]
         releases = [release for one in ledgers for release in one.releases]

@@ -1,7 +1,7 @@
 """What happened to the data, as far as privacy is concerned: the events that accountants turn into epsilons.
 
 ``sigma`` is always the *effective* multiplier: the noise's standard deviation over the L2 sensitivity of the released
-sum under the event's own adjacency (spec: accounting, section 1).
+sum under the event's own adjacency (spec: accounting, section 1). What is not Gaussian is a ``MechanismRelease``.
 """
 
 import math
@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from harness.errors import UsageError
+from harness.privacy.mechanism import Mechanism
 
 Sampler = Literal["poisson", "without-replacement", "none"]
 Adjacency = Literal["add/remove", "replace"]
@@ -31,30 +32,15 @@ class NonPrivate:
     reason: str = "released without calibrated noise"
 
 
-@dataclass(frozen=True)
-class GaussianRelease:
-    """``count`` releases of a sum with Gaussian noise, each over a fresh sample of the units.
+class Release:
+    """What all releases share: how the units of each are sampled, what neighbours are, and how many there are."""
 
-    Attributes:
-        sigma: effective noise multiplier, >= 0; 0 is a release without noise.
-        q: sampling rate in (0, 1]; 1 for ``sampler`` none.
-        sampler: how the units of a release are chosen.
-        adjacency: what neighbouring data sets are; sampling without replacement is analysed under ``replace``.
-        count: how many such releases, >= 0.
-
-    Raises:
-        UsageError: a value is out of its range, or the combination has no analysis.
-    """
-
-    sigma: float
-    q: float = 1.0
-    sampler: Sampler = "none"
-    adjacency: Adjacency = "add/remove"
-    count: int = 1
+    q: float
+    sampler: Sampler
+    adjacency: Adjacency
+    count: int
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.sigma) and self.sigma >= 0):
-            raise UsageError(f"sigma must be a finite number of at least 0, got {self.sigma:g}; lower or raise it")
         if not 0 < self.q <= 1:
             raise UsageError(f"the sampling rate must lie in (0, 1], got {self.q:g}; give batch size / data size")
         if self.sampler not in SAMPLERS:
@@ -77,13 +63,72 @@ class GaussianRelease:
 
 
 @dataclass(frozen=True)
+class GaussianRelease(Release):
+    """``count`` releases of a sum with Gaussian noise, each over a fresh sample of the units.
+
+    Attributes:
+        sigma: effective noise multiplier, >= 0; 0 is a release without noise.
+        q: sampling rate in (0, 1]; 1 for ``sampler`` none.
+        sampler: how the units of a release are chosen.
+        adjacency: what neighbouring data sets are; sampling without replacement is analysed under ``replace``.
+        count: how many such releases, >= 0.
+
+    Raises:
+        UsageError: a value is out of its range, or the combination has no analysis.
+    """
+
+    sigma: float
+    q: float = 1.0
+    sampler: Sampler = "none"
+    adjacency: Adjacency = "add/remove"
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.sigma) and self.sigma >= 0):
+            raise UsageError(f"sigma must be a finite number of at least 0, got {self.sigma:g}; lower or raise it")
+        super().__post_init__()
+
+    @property
+    def noiseless(self) -> bool:
+        """Whether nothing was added."""
+        return self.sigma == 0
+
+
+@dataclass(frozen=True)
+class MechanismRelease(Release):
+    """``count`` releases by any mechanism with a Renyi curve; the other fields as for ``GaussianRelease``.
+
+    Raises:
+        UsageError: as for ``GaussianRelease``, or the mechanism's curve is for other neighbours.
+    """
+
+    mechanism: Mechanism
+    q: float = 1.0
+    sampler: Sampler = "none"
+    adjacency: Adjacency = "add/remove"
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.mechanism.neighbours not in (None, self.adjacency):
+            raise UsageError(
+                f"{self.mechanism.title} is analysed under {self.mechanism.neighbours} adjacency; choose it"
+            )
+
+    @property
+    def noiseless(self) -> bool:
+        """Whether nothing was added."""
+        return self.mechanism.noiseless
+
+
+@dataclass(frozen=True)
 class Composition:
     """Several events on the same data, in any order; adaptively chosen ones too, if their sigmas were fixed before."""
 
     events: tuple["Event", ...]
 
 
-Event = NoEvent | NonPrivate | GaussianRelease | Composition
+Event = NoEvent | NonPrivate | GaussianRelease | MechanismRelease | Composition
 
 
 def compose(events: Iterable[Event]) -> Composition:
@@ -95,8 +140,13 @@ def compose(events: Iterable[Event]) -> Composition:
 class Ledger:
     """An event taken apart: distinct releases with their counts, and whether anything was released unprotected."""
 
-    releases: tuple[GaussianRelease, ...]
+    releases: tuple[GaussianRelease | MechanismRelease, ...]
     unprotected: str | None = None
+
+    @property
+    def mechanisms(self) -> tuple[MechanismRelease, ...]:
+        """The releases that are not plain Gaussian ones."""
+        return tuple(release for release in self.releases if isinstance(release, MechanismRelease))
 
     @property
     def sampler(self) -> str:
@@ -115,26 +165,31 @@ def ledger(event: Event) -> Ledger:
     Raises:
         UsageError: an unknown event, or releases stated under different adjacencies.
     """
-    counts: Counter[GaussianRelease] = Counter()
+    counts: Counter[GaussianRelease | MechanismRelease] = Counter()
     unprotected = None
     for part in _parts(event):
         if isinstance(part, NonPrivate):
             unprotected = unprotected or part.reason
-        elif part.count and part.sigma == 0:
+        elif part.count and part.noiseless:
             unprotected = unprotected or "released without noise (sigma 0)"
         elif part.count:
             counts[replace(part, count=1)] += part.count
     if len({release.adjacency for release in counts}) > 1:
         raise UsageError("releases under different adjacencies do not compose; state all of them under one")
-    merged = sorted((replace(release, count=count) for release, count in counts.items()), key=lambda one: one.sigma)
+    merged = sorted((replace(release, count=count) for release, count in counts.items()), key=_place)
     return Ledger(tuple(merged), unprotected)
 
 
-def _parts(event: Event) -> Iterable[NonPrivate | GaussianRelease]:
+def _place(release: GaussianRelease | MechanismRelease) -> tuple[float, str]:
+    """Gaussian releases by sigma, then the others: an order that does not depend on the events'."""
+    return (release.sigma, "") if isinstance(release, GaussianRelease) else (math.inf, repr(release))
+
+
+def _parts(event: Event) -> Iterable[NonPrivate | GaussianRelease | MechanismRelease]:
     if isinstance(event, Composition):
         for part in event.events:
             yield from _parts(part)
-    elif isinstance(event, NonPrivate | GaussianRelease):
+    elif isinstance(event, NonPrivate | GaussianRelease | MechanismRelease):
         yield event
     elif not isinstance(event, NoEvent):
         raise UsageError(f"no accountant knows the event {event!r}; use the events of harness.privacy.events")

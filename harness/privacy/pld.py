@@ -13,7 +13,7 @@ import numpy as np
 
 from harness.errors import UsageError
 from harness.privacy.accountant import ACCOUNTANTS, Accountant
-from harness.privacy.events import Event, GaussianRelease, Ledger, ledger
+from harness.privacy.events import Event, GaussianRelease, Ledger
 from harness.privacy.rdp import Renyi
 from harness.privacy.rounding import rounded_down
 
@@ -65,7 +65,7 @@ class PrivacyLoss(Accountant):
         return max(0.0, float(_distribution(spent, self.grid, self.interval).get_epsilon_for_delta(delta)))
 
     def delta(self, event: Event, epsilon: float) -> float:
-        spent = ledger(event)
+        spent = self.ledger(event)
         if spent.unprotected:
             return 1.0
         if not spent.releases:

@@ -8,14 +8,16 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from harness.errors import UsageError
 from harness.privacy import renyi_curves
 from harness.privacy.accountant import ACCOUNTANTS, NOMINAL, AdditiveAccountant, Array, choice
-from harness.privacy.events import Event, GaussianRelease, Ledger, ledger
+from harness.privacy.amplification import AMPLIFICATIONS, Amplification, amplified, between_integers
+from harness.privacy.events import Event, GaussianRelease, Ledger, MechanismRelease
+from harness.privacy.mechanism import curve_of
 from harness.privacy.rounding import rounded_down
 
 Conversion = Literal["mironov", "improved"]
@@ -37,6 +39,7 @@ class Renyi(AdditiveAccountant):
     Attributes:
         conversion_rule: ``mironov`` or ``improved``.
         orders: ``paper``, ``dense``, or orders above 1 of one's own.
+        amplification: what Poisson sampling does for mechanisms other than Gaussian: ``steinke`` or ``zhu-wang``.
         grid: with more distinct sigmas than this under one sampling rate, sigmas are rounded down into so many
             groups, which gives a slightly larger, still rigorous epsilon; None computes every sigma exactly.
     """
@@ -45,9 +48,13 @@ class Renyi(AdditiveAccountant):
     conversion_rule: Conversion = "improved"
     orders: str | tuple[float, ...] = "dense"
     grid: int | None = 256
+    amplification: Amplification = "steinke"
+
+    any_mechanism: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         choice(self.conversion_rule, ("mironov", "improved"), "conversion")
+        choice(self.amplification, AMPLIFICATIONS, "amplification")
         if isinstance(self.orders, str):
             choice(self.orders, tuple(ORDERS), "set of orders")
         elif not self.orders or min(self.orders) <= 1:
@@ -69,18 +76,29 @@ class Renyi(AdditiveAccountant):
             notes.append(f"{NOMINAL}: the Poisson formula is proven for add/remove, not for replace-one")
         if self.grid is not None and len(spent.releases) > self.grid:
             notes.append(f"sigmas rounded down into {self.grid} groups (an upper bound)")
-        return tuple(notes)
+        notes += [note for release in spent.mechanisms for note in release.mechanism.notes]
+        return tuple(dict.fromkeys(notes))
 
-    def costs(self, releases: Sequence[GaussianRelease], delta: float) -> Array:
+    def costs(self, releases: Sequence[GaussianRelease | MechanismRelease], delta: float) -> Array:
         curves = np.zeros((len(releases), len(self._orders)))
         rows = defaultdict(list)
         for row, release in enumerate(releases):
+            if isinstance(release, MechanismRelease):
+                curves[row] = self._curve(release)
+                continue
             rows[(release.q, release.sampler) if release.sampled else (1.0, "none")].append(row)
         for (q, sampler), members in rows.items():
             sigmas = np.array([releases[row].sigma for row in members])
             distinct, place = np.unique(rounded_down(sigmas, self.grid), return_inverse=True)
             curves[members] = self._curves(distinct, q, sampler)[place]
         return curves
+
+    def _curve(self, release: MechanismRelease) -> Array:
+        """What one release by any mechanism costs: (A,)."""
+        curve = curve_of(release.mechanism, math.ceil(max(self._orders)))
+        if release.sampled:
+            curve = amplified(curve, release.q, release.sampler, self.amplification)
+        return between_integers(curve, self._orders)
 
     def _curves(self, sigmas: Array, q: float, sampler: str) -> Array:
         if sampler == "none":
@@ -92,7 +110,7 @@ class Renyi(AdditiveAccountant):
         return epsilon_of_curve(total, self._orders, delta, self.conversion_rule)
 
     def delta(self, event: Event, epsilon: float) -> float:
-        spent = ledger(event)
+        spent = self.ledger(event)
         if spent.unprotected:
             return 1.0
         if not spent.releases:

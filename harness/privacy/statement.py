@@ -104,14 +104,15 @@ def claimed_epsilon(event: Event, delta: float = 1e-5) -> float | None:
 def valid_epsilon(event: Event, delta: float = 1e-5) -> tuple[float | None, str]:
     """The smallest epsilon our accountants prove for an event, and the convention behind it.
 
-    Loss distributions where they apply, else Renyi curves with the improved conversion. Poisson sampling under
-    replace-one has a proof only by loss distributions.
+    Loss distributions where they apply (Gaussian noise), else Renyi curves with the improved conversion. Poisson
+    sampling under replace-one has a proof only by loss distributions.
     """
     spent = ledger(event)
     kinds = {(release.sampler, release.adjacency) for release in spent.releases if release.sampled}
     without_replacement = any(sampler == "without-replacement" for sampler, _ in kinds)
     few = len(spent.releases) <= _MOST_DISTRIBUTIONS
-    distribution = not without_replacement and (few or ("poisson", "replace") in kinds)
+    gaussian = not spent.mechanisms
+    distribution = gaussian and not without_replacement and (few or ("poisson", "replace") in kinds)
     found = make_accountant("pld" if distribution else "rdp").epsilon(event, delta)
     name = "PLD" if distribution else f"RDP, {found.conversion}"
     return (found.epsilon if math.isfinite(found.epsilon) else None), name
