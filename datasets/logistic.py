@@ -66,6 +66,7 @@ def _register(alpha: float, beta: float) -> None:
 
     @add(name, source)
     def load(root: Path) -> Dataset:
+        """Generated: 100 heterogeneous users with 40 features and ten classes, for ``--split natural``."""
         return _part(name, alpha, beta, test=False)
 
 
