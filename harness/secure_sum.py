@@ -100,6 +100,7 @@ def secure_sum(
         UsageError: impossible settings, or the sum overflows the ring.
         Aborted: more clients dropped out than the noise is calibrated for.
     """
+    vectors = np.asarray(vectors, dtype=np.float64)
     if vectors.ndim != 2 or not np.isfinite(vectors).all():
         raise UsageError("a secure sum takes one vector of finite numbers per client, (N, p)")
     clients, dimension = vectors.shape
@@ -108,20 +109,54 @@ def secure_sum(
     noisy = np.stack([mechanism.encode(vectors[[client]], stream) for client, stream in enumerate(streams)])
     sent = mechanism.decode(noisy)
     if settings.mode == "strict_grid":
-        aggregation = _aggregate(to_ring(noisy, settings.bits), settings, key, leaves)
-        total = from_ring(aggregation.total, settings.bits)
-        refuse_overflow(total, noisy[list(aggregation.survivors)], settings.bits)
-        decoded = mechanism.decode(total)
+        integers, aggregation = sum_integers(noisy, settings, key, leaves)
+        total = mechanism.decode(integers)
     else:
         largest = settings.clip + 10 * mechanism.deviation if settings.largest is None else settings.largest
-        encoding = FixedPoint.fitting(settings.bits, largest, clients)
-        aggregation = _aggregate(encoding.encode(sent), settings, key, leaves)
-        decoded = encoding.decode(aggregation.total)
-    return SecureSum(decoded, sent, mechanism.deviation * math.sqrt(len(aggregation.survivors)), aggregation)
+        total, aggregation = sum_reals(sent, largest, settings, key, leaves)
+    return SecureSum(total, sent, mechanism.deviation * math.sqrt(len(aggregation.survivors)), aggregation)
 
 
-def build_mechanism(settings: SumSettings, clients: int, dimension: int, key: Key) -> Mechanism:
+def sum_integers(
+    rows: np.ndarray, settings: SumSettings, key: Key, leaves: Mapping[int, int] | None = None
+) -> tuple[np.ndarray, Aggregation]:
+    """The survivors' sum (d,) of the clients' integers (N, d), for example of several steps' noisy gradients.
+
+    Raises:
+        UsageError: the sum overflows the ring.
+        Aborted: too many clients dropped out.
+    """
+    aggregation = _aggregate(to_ring(rows, settings.bits), settings, key, leaves)
+    total = from_ring(aggregation.total, settings.bits)
+    refuse_overflow(total, rows[list(aggregation.survivors)], settings.bits)
+    return total, aggregation
+
+
+def sum_reals(
+    rows: np.ndarray, largest: float, settings: SumSettings, key: Key, leaves: Mapping[int, int] | None = None
+) -> tuple[np.ndarray, Aggregation]:
+    """The survivors' sum (p,) of real vectors (N, p), for example updates, rounded to fixed point.
+
+    Args:
+        largest: bound of a coordinate's absolute value.
+
+    Raises:
+        UsageError: a coordinate beyond the bound.
+        Aborted: too many clients dropped out.
+    """
+    encoding = FixedPoint.fitting(settings.bits, largest, len(rows))
+    aggregation = _aggregate(encoding.encode(rows), settings, key, leaves)
+    return encoding.decode(aggregation.total), aggregation
+
+
+def build_mechanism(
+    settings: SumSettings, clients: int, dimension: int, key: Key, rows: int = 1, steps: int = 1
+) -> Mechanism:
     """The mechanism of each client, with its share of the noise.
+
+    Args:
+        rows: vectors that a client encodes at a time, as expected beforehand: its batch.
+        steps: noisy sums of a client that are added up in the ring.
 
     Raises:
         UsageError: an unknown name, nobody's noise is left, or what the mode or the ring cannot do.
@@ -138,10 +173,10 @@ def build_mechanism(settings: SumSettings, clients: int, dimension: int, key: Ke
     signs = random_signs(dimension, *key) if settings.rotation else None
     if settings.mechanism == "skellam":
         return SkellamGrid(
-            dimension, settings.clip, noise, clients, settings.bits, signs, deviations=settings.deviations
+            dimension, settings.clip, noise, clients, settings.bits, signs, rows, steps, settings.deviations
         )
-    tosses = PoissonBinomial(dimension, settings.clip, settings.trials, settings.theta, signs)
-    tosses.require_ring(settings.bits, clients)
+    tosses = PoissonBinomial(dimension, settings.clip, settings.trials, settings.theta, signs, slots=rows)
+    tosses.require_ring(settings.bits, clients * steps)
     return tosses
 
 

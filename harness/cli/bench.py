@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from harness.bench.attack import bench_attack
+from harness.bench.secagg import bench_secagg, table
 from harness.bench.train import bench_train
 from harness.cli.app import DONE, app
 from harness.cli.options import choose_device, numbers, split_lists
@@ -75,4 +76,21 @@ def train_command(
         print(f"{verdict}: {check['ratio']} at {check['clients']}: {check['measured']}, limit {check['limit']}")
     for title, value in report.items():
         print(f"{title:34} {value}")
+    return DONE
+
+
+@bench_app.command("secagg")
+def secagg_command(
+    clients: Annotated[list[str] | None, typer.Option(help="Comma-separated (10,20,50,100,200).")] = None,
+    length: Annotated[int, typer.Option(help="Elements per vector.")] = 10_000,
+    bits: Annotated[int, typer.Option(help="Of the ring, 1 to 64.")] = 32,
+    dropped: Annotated[float, typer.Option(help="Share of clients that leave, half of them after masking.")] = 0.1,
+    most_complete: Annotated[int, typer.Option(help="Largest number of clients for the complete graph.")] = 200,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+) -> int:
+    """What secure aggregation costs each client per round, by the complete and the k-regular graph."""
+    if not 0 <= dropped < 0.5:
+        raise UsageError("--dropped must be at least 0 and below 0.5")
+    rows = bench_secagg(numbers(clients or ["10,20,50,100,200"], "clients"), length, bits, dropped, most_complete)
+    sys.stdout.write((json.dumps(rows, indent=1) if as_json else table(rows)) + "\n")
     return DONE

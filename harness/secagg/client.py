@@ -37,9 +37,9 @@ class Client:
         self.session, self.index = session, index
         self._identity, self._entropy = identity, entropy
         self._expected: Kind | None = Kind.KEYS
-        self._sealing_key: X25519PrivateKey | None = X25519PrivateKey.from_private_bytes(entropy(KEY_BYTES))
-        self._masking_key: X25519PrivateKey | None = X25519PrivateKey.from_private_bytes(entropy(KEY_BYTES))
-        self._seed = entropy(KEY_BYTES)
+        self._sealing_key: X25519PrivateKey | None = None
+        self._masking_key: X25519PrivateKey | None = None
+        self._seed = b""
         self._sealing: dict[int, bytes] = {}  # by neighbour: the secret by which shares are sealed
         self._masking: dict[int, bytes] = {}  # by neighbour: its public masking key
         self._held: dict[int, tuple[bytes, bytes]] = {}  # shares by owner: of the masking key, of the self mask's seed
@@ -47,6 +47,9 @@ class Client:
     def announce(self) -> bytes:
         """Round 0: this client's public keys."""
         self._require(Kind.KEYS)
+        self._sealing_key = X25519PrivateKey.from_private_bytes(self._entropy(KEY_BYTES))
+        self._masking_key = X25519PrivateKey.from_private_bytes(self._entropy(KEY_BYTES))
+        self._seed = self._entropy(KEY_BYTES)
         payload = pack(KEYS_ENTRY, [(public_bytes(self._sealing_key), public_bytes(self._masking_key))])
         self._expected = Kind.ROSTER
         return self._write(Kind.KEYS, payload)

@@ -6,7 +6,7 @@ import pytest
 from harness.errors import UsageError
 from harness.mechanisms import numbers
 from harness.secagg import Aborted
-from harness.secure_sum import SumSettings, secure_sum
+from harness.secure_sum import SumSettings, build_mechanism, secure_sum, sum_integers
 
 CLIENTS, DIMENSION = 10, 2000
 WAYS = [
@@ -95,3 +95,17 @@ def test_a_sum_that_overflows_is_refused() -> None:
     with pytest.raises(UsageError, match="overflows the ring of 32 bits"):
         secure_sum(vectors(), SumSettings(deviations=3.0), (7,))
     secure_sum(vectors(), SumSettings(deviations=7.0), (7,))
+
+
+def test_several_steps_add_up_in_the_ring() -> None:
+    settings, steps = SumSettings(noise=0.5, dropouts=1), 5
+    grid = build_mechanism(settings, CLIENTS, DIMENSION, (8,), rows=3, steps=steps)
+    batches = np.stack([vectors()[:3]] * CLIENTS)
+    streams = [numbers("steps", client) for client in range(CLIENTS)]
+    sums = np.stack(
+        [sum(grid.encode(batch, stream) for _ in range(steps)) for batch, stream in zip(batches, streams, strict=True)]
+    )
+    integers, _ = sum_integers(sums, settings, (8,), {1: 3})
+    error = grid.decode(integers) - steps * batches.sum(axis=(0, 1))
+    noise = 0.5 * np.sqrt(steps * CLIENTS / (CLIENTS - 1))
+    assert error.std() == pytest.approx(noise, rel=0.06)
