@@ -17,8 +17,12 @@ from harness.datasets.make_samples import SAMPLES, make_samples
 from harness.datasets.samples import BUNDLED
 from harness.errors import UsageError
 
-NAMES = ["adult", "cancer", "cifar10", "cifar10-sample", "digits", "fashion-mnist", "lfw", "mnist", "mnist-sample"]
-BUNDLED_NAMES = ["cancer", "cifar10-sample", "digits", "mnist-sample"]
+GENERATED = ["logistic-0-0", "logistic-1-1", "logistic-5-5"]
+NAMES = [
+    "adult", "cancer", "cifar10", "cifar10-sample", "digits", "fashion-mnist", "lfw", *GENERATED, "mnist",
+    "mnist-sample",
+]  # fmt: skip
+BUNDLED_NAMES = ["cancer", "cifar10-sample", "digits", *GENERATED, "mnist-sample"]
 
 
 @pytest.mark.parametrize(
