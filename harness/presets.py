@@ -11,13 +11,13 @@ _SMALL: Grid = {
     "dataset": ["digits"], "model": ["mlp"], "victims": 32, "attack": ["cpl"], "attack_arg": ["max_iterations=40"],
 }  # fmt: skip
 
-# Noise is weak enough that half of it leaks visibly more: only such a cell shows that noise got lost. The last two
-# stand at the floor, where the clipping and the bound decide.
+# Noise is weak enough that half of it leaks visibly more: only such a cell shows that noise got lost. In the last
+# fed_cdp cell the clipping decides, in dssgd the choice and the bound of coordinates.
 _GATE: list[Grid] = [
     _SMALL | {"defense": ["none"], "surface": ["2", "1"]},
     _SMALL | {"defense": ["none"], "surface": ["2"], "batch_size": ["2"]},
     _SMALL | {
-        "defense": ["none"], "surface": ["2"], "attack": ["inverting_gradients"], "attack_arg": ["max_iterations=200"],
+        "defense": ["none"], "surface": ["2"], "attack": ["inverting_gradients"], "attack_arg": ["max_iterations=100", "tv=0"],
     },
     _SMALL | {
         "defense": ["fed_cdp", "fed_acdp", "quantile", "noise"], "surface": ["2"],
@@ -30,7 +30,7 @@ _GATE: list[Grid] = [
     _SMALL | {
         "defense": ["fed_sdp"], "tap": ["T0.post"], "defense_arg": ["noise_at=receive", "clip=0.1", "sigma=0.003"],
     },
-    _SMALL | {"defense": ["fed_cdp"], "surface": ["2"], "defense_arg": ["clip=0.1", "sigma=0.1"]},
+    _SMALL | {"defense": ["fed_cdp"], "surface": ["2"], "defense_arg": ["clip=0.5", "sigma=0.008"]},
     _SMALL | {"defense": ["dssgd"], "surface": ["1"]},
 ]  # fmt: skip
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.errors import UsageError
-from harness.gate.settings import Settings, effective
+from harness.gate.settings import Settings, effective, named
 from harness.results import ResultDocument, RunFolder, StoredCell, VictimRecord, read_results
 
 # A reconstruction that cannot be measured is no better than the worst image in [0, 1].
@@ -53,11 +53,11 @@ class GateCell:
         names = ("dataset", "defense", "attack", "tap")
         return (*(str(self.settings.get(name)) for name in names), "" if self.noise_scale == 1 else "without noise")
 
-    @property
+    @cached_property
     def title(self) -> str:
-        """The place in one line."""
-        dataset, defense, attack, tap, noise = self.place
-        return f"{defense}{' ' + noise if noise else ''} / {attack} / {tap} / {dataset}"
+        """The place in one line, with what is not a default."""
+        dataset, _, attack, tap, _ = self.place
+        return f"{named(self.settings)} / {attack} / {tap} / {dataset}"
 
     @property
     def noise_scale(self) -> float:

@@ -34,6 +34,19 @@ def _flat(settings: dict[str, Any], defense_args: dict[str, Any], attack_args: d
 Plain = str | int | float | bool | None
 
 
+def named(settings: Settings) -> str:
+    """The defense with the arguments that are not its defaults, and the batch where it is more than one example."""
+    defaults = _defaults(settings)
+    own = [
+        f"{name.partition('.')[2]}={value}"
+        for name, value in settings.items()
+        if name.startswith("defense.") and value != defaults.get(name, _NOT_THERE)
+    ]
+    noise = {0: ["without noise"], 1: []}.get(settings.get("noise_scale", 1), [f"noise x{settings.get('noise_scale')}"])
+    batch = [] if settings.get("batch_size", 1) == 1 else [f"batch {settings['batch_size']}"]
+    return " ".join([str(settings.get("defense")), *own, *noise, *batch])
+
+
 def differences(old: Settings, new: Settings) -> list[str]:
     """What differs, in words such as ``batch_size 1 -> 2``.
 

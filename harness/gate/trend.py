@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import UsageError
+from harness.gate.settings import named
 from harness.results import CellResult, read_results
 
 # What identifies a cell from night to night; seeds and the number of victims may change.
@@ -71,8 +72,9 @@ def _identity(cell: CellResult) -> str:
 
 
 def _title(cell: CellResult) -> str:
-    batch = f", batch {cell.batch_size}" if cell.batch_size > 1 else ""
-    return f"{cell.defense} / {cell.attack} / {cell.tap} / {cell.dataset}{batch}"
+    own = {f"defense.{name}": value for name, value in cell.defense_args.items() if name != "noise_scale"}
+    who = named({"defense": cell.defense, "attack": cell.attack, "batch_size": cell.batch_size, **own})
+    return f"{who} / {cell.attack} / {cell.tap} / {cell.dataset}"
 
 
 def _point(cell: CellResult | None) -> Point:

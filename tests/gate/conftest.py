@@ -1,12 +1,21 @@
-"""Synthetic cells for the gate: victims whose ranks and errors are drawn, no attack is run."""
+"""Synthetic cells, whose victims are drawn and not attacked; and, for the slow tests, real runs of the gate preset."""
 
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from harness.cli import run as run_command
+from harness.cli.options import cells_from, merge
+from harness.evaluation import Run, evaluate
+from harness.experiment import CellSettings, cell_settings
 from harness.gate import GateCell, Victim
+from harness.gate.cells import merged
+from harness.results import ControlCheck, RunFolder
 
 SETTINGS = {
     "dataset": "digits", "model": "mlp", "defense": "fed_cdp", "attack": "cpl", "tap": "T2.step", "batch_size": 1,
@@ -14,6 +23,7 @@ SETTINGS = {
 }  # fmt: skip
 
 Made = Callable[..., GateCell]
+Command = Callable[..., tuple[int, str, str]]
 
 
 def synthetic_cell(leak: float = 0.0, victims: int = 32, draw: int = 0, first: int = 0, **settings: Any) -> GateCell:
@@ -40,3 +50,61 @@ def synthetic_cell(leak: float = 0.0, victims: int = 32, draw: int = 0, first: i
 def cell() -> Made:
     """The function above: test modules cannot import it from here."""
     return synthetic_cell
+
+
+@pytest.fixture
+def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs a command in this process, in an empty folder: its exit code, standard output and standard error."""
+    monkeypatch.setenv("HARNESS_DATA", str(tmp_path / "no-data"))
+    monkeypatch.chdir(tmp_path)
+
+    def command(*arguments: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = run_command(list(arguments))
+        return code, *capsys.readouterr()
+
+    return command
+
+
+@pytest.fixture(scope="session")
+def small_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two defenses on 24 victims, with few iterations."""
+    folder = tmp_path_factory.mktemp("small") / "run"
+    cells = [
+        cell_settings(
+            dataset="digits", model="mlp", victims=24, defense=defense, attack_args={"max_iterations": 3},
+            defense_args=arguments,
+        )
+        for defense, arguments in (("none", {}), ("noise", {"amount": 0.02, "applies_to": "gradient"}))
+    ]  # fmt: skip
+    evaluate(cells, Run(Path("no data root"), RunFolder(folder), pictures=False))
+    return folder
+
+
+class GateRun(Run):
+    """A run without the hundredfold noise: the gate does not read that control, and it costs the most."""
+
+    def _drowned(self, settings: CellSettings) -> ControlCheck:
+        return ControlCheck(name="noise_x100", held=True, detail="left out")
+
+
+def gate_settings() -> list[CellSettings]:
+    """The cells of the preset."""
+    return [cell for options in merge({}, "gate", None) for cell in cells_from(options, "cpu")]
+
+
+def play(settings: Iterable[CellSettings], folder: Path, known: Path | None = None) -> list[GateCell]:
+    """Run cells with the controls that the gate reads; ``known`` holds attacks on observations that did not change."""
+    if known is not None:
+        shutil.copytree(known / "reconstructions", folder / "reconstructions")
+    run = GateRun(Path("no data root"), RunFolder(folder), resume=known is not None, pictures=False)
+    for one in settings:
+        run.cell(one)
+    return merged(run.done.values())
+
+
+@pytest.fixture(scope="session")
+def gate(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    """The gate preset's run that all slow tests are held to: its ``settings``, ``cells``, ``folder``; and ``play``."""
+    folder, settings = tmp_path_factory.mktemp("gate"), gate_settings()
+    return SimpleNamespace(settings=settings, cells=play(settings, folder), folder=folder, play=play)

@@ -1,0 +1,163 @@
+"""``harness check``, ``compare`` and ``history``: exit codes, files, and input that is not what it should be."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from harness.gate import GateCell, as_baseline, check
+from harness.reports.gate_junit import gate_junit
+from harness.reports.gate_markdown import gate_markdown
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(small_run: Path, tmp_path: Path) -> Path:
+    """A copy that a test may damage."""
+    return Path(shutil.copytree(small_run, tmp_path / "run"))
+
+
+def test_update_then_check(harness: Command, run: Path) -> None:
+    assert harness("check", "run", "--baseline", "b.json", "--update")[:2] == (0, "b.json: 3 cells, 72 victims\n")
+    code, out, err = harness(
+        "check", "run", "--baseline", "b.json", "--junit", "out/j.xml", "--summary", "out/s.md", "--json"
+    )
+    assert (code, err) == (0, "")
+    document = json.loads(out)
+    assert not document["failed"] and len(document["findings"]) == 3
+    suite = ElementTree.parse("out/j.xml").getroot()
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("3", "0", "0")
+    assert "passed; 3 cells" in Path("out/s.md").read_text()
+
+
+def test_a_regression_ends_with_one(harness: Command, run: Path) -> None:
+    """The baseline remembers a time when the noise protected: nobody was reconstructed, ranks were at chance."""
+    harness("check", "run", "--baseline", "b.json", "--update")
+    document = json.loads(Path("b.json").read_text())
+    guarded = next(c for c in document["cells"] if c["settings"]["defense"] == "noise" and c["settings"]["noise_scale"])
+    guarded["ranks"] = [0.5 + place / 100 for place in range(24)]
+    guarded["rmses"], guarded["successes"] = [0.9] * 24, [0.0] * 24
+    Path("b.json").write_text(json.dumps(document))
+    code, out, err = harness("check", "run", "--baseline", "b.json", "--junit", "j.xml", "--summary", "s.md")
+    assert (code, err) == (1, "")
+    assert "FAILED: 1 regression" in out and "noise amount=0.02" in out
+    failure = ElementTree.parse("j.xml").getroot().find(".//failure")
+    assert failure is not None and failure.get("type") == "regression"
+    assert "| `regression` | `noise amount=0.02" in Path("s.md").read_text()
+
+
+def test_a_damaged_cell_file_fails_and_is_named(harness: Command, run: Path) -> None:
+    harness("check", "run", "--baseline", "b.json", "--update")
+    for file in (run / "cells").iterdir():
+        if '"defense":"noise"' in file.read_text().replace('": "', '":"'):
+            file.write_bytes(file.read_bytes()[:100])
+    code, out, _ = harness("check", "run", "--baseline", "b.json", "--json")
+    findings = json.loads(out)["findings"]
+    assert code == 1 and [finding["kind"] for finding in findings] == ["invalid run"] * 2 + ["missing"] * 2 + [
+        "unmoved"
+    ]
+    assert "missing or damaged" in findings[0]["detail"]
+    code, _, err = harness("check", "run", "--baseline", "b.json", "--update")
+    assert code == 2 and "faulty run" in err
+
+
+def test_an_invalid_run_fails_and_makes_no_baseline(harness: Command, run: Path) -> None:
+    harness("check", "run", "--baseline", "b.json", "--update")
+    results = json.loads((run / "results.json").read_text())
+    results |= {"valid": False, "valid_reason": "negative control swap failed"}
+    (run / "results.json").write_text(json.dumps(results))
+    code, out, _ = harness("check", "run", "--baseline", "b.json", "--json")
+    assert code == 1 and "negative control swap failed" in json.loads(out)["findings"][0]["detail"]
+    assert harness("check", "run", "--baseline", "b.json", "--update")[0] == 2
+
+
+def test_a_key_that_climbs_out_of_the_folder_is_no_key(harness: Command, run: Path) -> None:
+    results = json.loads((run / "results.json").read_text())
+    for cell in results["cells"]:
+        cell["key"] = "../../../etc/passwd"
+    (run / "results.json").write_text(json.dumps(results))
+    code, _, err = harness("check", "run", "--baseline", "b.json", "--update")
+    assert code == 2 and "missing or damaged" in err
+
+
+MISTAKES = {
+    "no run": ("check nowhere --baseline b.json", "does not exist"),
+    "no baseline": ("check run --baseline nothing.json", "--update"),
+    "no baseline named": ("check run", "baseline"),
+    "a folder as baseline": ("check run --baseline run", "check --baseline"),
+    "half a run": ("check half --baseline b.json", "not complete JSON"),
+    "an older schema": ("check older --baseline b.json", "result schema 0"),
+    "another tool's": ("check other --baseline b.json", "not a result of harness evaluate"),
+    "one run alone": ("compare run", "--defense X,Y"),
+    "three defenses": ("compare run --defense none,noise,fed_cdp", "two names"),
+    "unknown defense": ("compare run --defense none,nois", "did you mean 'noise'"),
+    "defense that did not run": ("compare run --defense none,fed_cdp", "no cell in common"),
+    "no readable night": ("history nowhere half", "does not exist"),
+    "another kind of picture": ("history run --out h.gif", ".svg or .png"),
+}
+
+
+@pytest.mark.parametrize(("line", "said"), MISTAKES.values(), ids=MISTAKES)
+def test_mistakes_are_one_line(harness: Command, run: Path, line: str, said: str) -> None:
+    for name, content in (("half", '{"schema_ver'), ("older", '{"schema_version": 0, "cells": []}'), ("other", "[1]")):
+        (run.parent / name).mkdir()
+        (run.parent / name / "results.json").write_text(content)
+    code, out, err = harness(*line.split())
+    assert (code, out) == (2, "")
+    assert said in err and err.count("\n") == 1
+
+
+def test_too_few_victims_make_no_baseline(harness: Command, run: Path) -> None:
+    few = "evaluate --defense none --surface 2 --dataset digits --model mlp --victims 5 --out few"
+    assert harness(*few.split(), "--attack-arg", "max_iterations=2")[0] == 0
+    code, _, err = harness("check", "few", "--baseline", "b.json", "--update")
+    assert code == 2 and "has 5 victims" in err and not Path("b.json").exists()
+
+
+def test_compare_two_defenses_and_a_run_with_itself(harness: Command, run: Path) -> None:
+    code, out, err = harness("compare", "run", "--defense", "none,noise", "--json")
+    assert (code, err) == (0, "")
+    (one,) = json.loads(out)["contrasts"]
+    assert one["paired"] and one["victims"] == [24, 24]
+    assert one["log_rmse"]["ci95"][0] > 0  # noise makes reconstructions worse
+    code, out, _ = harness("compare", "run", "run", "--json")
+    assert code == 0 and all(one["asr"]["difference"] == 0 for one in json.loads(out)["contrasts"])
+    assert harness("compare", "run", "run")[0] == 0
+
+
+def test_history_draws_what_it_can_read(harness: Command, run: Path) -> None:
+    shutil.copytree(run, "second")
+    Path("broken").mkdir()
+    code, out, err = harness("history", "run", "second", "broken", "--out", "h.svg", "--json")
+    document = json.loads(out)
+    assert (code, err) == (0, "") and document["runs"] == ["run", "second"] and len(document["left_out"]) == 1
+    assert {len(trend["points"]) for trend in document["trends"]} == {2}
+    assert Path("h.svg").read_text().lstrip().startswith("<?xml")
+    assert harness("history", "run", "second", "--out", "h.png")[0] == 0
+    assert Path("h.png").read_bytes().startswith(b"\x89PNG")
+
+
+HOSTILE = "<script>alert(1)</script>|`](x) $\\frac \x1b[31m\x00 \ud800"
+
+
+def test_hostile_names_stay_names(cell: Callable[..., GateCell]) -> None:
+    versions = {"harness": "0.1.0", "torch": "2.11.0"}
+    old = [cell(0.0, 48, 1, dataset=HOSTILE, attack=HOSTILE)]
+    new = [cell(0.9, 48, 2, dataset=HOSTILE, attack=HOSTILE), cell(tap=HOSTILE)]
+    report = check(as_baseline(old, versions), new, versions)
+    assert [finding.kind for finding in report.findings] == ["regression", "extra"]
+    assert ElementTree.fromstring(gate_junit(report)).find(".//failure") is not None
+    line = next(line for line in gate_markdown(report).splitlines() if "regression" in line and "script" in line)
+    assert line.count("|") == 8 and line.count("`") % 2 == 0 and "\x1b" not in line
+
+
+def test_a_hostile_night_is_drawn(harness: Command, run: Path) -> None:
+    text = (run / "results.json").read_text().replace('"digits"', json.dumps("<script>$\\frac$"))
+    (run / "results.json").write_text(text)
+    shutil.copytree(run, "$x_$ <b>")
+    assert harness("history", "run", "$x_$ <b>", "--out", "h.svg")[0] == 0
+    assert "<script>" not in Path("h.svg").read_text()
