@@ -1,6 +1,8 @@
 """The papers' tables, ours beside theirs."""
 
 from harness.reproduction.comparison import Comparison, Request
+from harness.reproduction.s000 import s000_accounting, s000_averaging
+from harness.reproduction.s002 import s002_accounting, s002_tradeoff
 from harness.reproduction.sweeps import sweep_noise, sweep_pruning
 from harness.reproduction.table1 import table1
 from harness.reproduction.table3 import table3
@@ -16,7 +18,8 @@ from harness.reproduction.table11 import table11
 TABLES = {
     "table1": table1, "table3": table3, "table4": table4, "table5": table5, "table6": table6, "table7": table7,
     "table8": table8, "table9": table9, "table10": table10, "table11": table11, "sweep-noise": sweep_noise,
-    "sweep-pruning": sweep_pruning,
+    "sweep-pruning": sweep_pruning, "s000-accounting": s000_accounting, "s000-averaging": s000_averaging,
+    "s002-accounting": s002_accounting, "s002-tradeoff": s002_tradeoff,
 }  # fmt: skip
 
 __all__ = ["TABLES", "Comparison", "Request"]

@@ -42,12 +42,13 @@ class Comparison:
     header: list[str]
     rows: list[dict[str, Any]]
     notes: list[str]
+    against: str = "the paper"
 
     @property
     def summary(self) -> str:
-        """How many cells agree with the paper."""
+        """How many cells agree with the paper, or what stands ``against`` ours where its numbers are not known."""
         agree = sum(row["verdict"] == "agrees" for row in self.rows)
-        return f"{agree} of {len(self.rows)} cells agree with the paper"
+        return f"{agree} of {len(self.rows)} cells agree with {self.against}"
 
     def document(self) -> dict[str, Any]:
         """The table as plain JSON."""

@@ -10,8 +10,9 @@ Modes:
   samples of units applied to samples of users, noise of all users of a round for every local step.
 * ``tight``: records sampled by Poisson, add/remove (std 2 sigma C on the sum is then twice the multiplier), users'
   sampling charged by joint convexity, the same noise. Needs Poisson sampling in the code.
-* ``proven``: as ``tight``, but with more than one local step only a user's own noise counts: later steps depend on the
-  user's own model, which no other user's noise hides.
+* ``proven``: as ``tight``, but only a user's own noise counts wherever its steps depend on what only its own noise
+  hides: its own model after more than one local step, its own control variate. What is left for all users' noise is
+  DP-FedAvg with one local step.
 
 Why ``paper`` is no bound: leaving a user out of the sample is no neighbour of changing one of its records, which the
 theorem for samples of units needs; and see ``proven``.
@@ -44,6 +45,7 @@ class Scaffold:
         steps, rounds: K local steps, T rounds.
         user_rate, data_rate: l and s, in (0, 1].
         warm_up: rounds before them that set the control variates (DP-SCAFFOLD-warm); they are charged too.
+        variates: whether users keep control variates (DP-SCAFFOLD); False for DP-FedAvg.
 
     Raises:
         UsageError: a value is out of its range.
@@ -57,6 +59,7 @@ class Scaffold:
     user_rate: float = 0.2
     data_rate: float = 0.2
     warm_up: int = 0
+    variates: bool = True
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.sigma) and self.sigma > 0):
@@ -89,8 +92,9 @@ def scaffold_event(run: Scaffold, viewer: Viewer = "third party", mode: Mode = "
     choice(viewer, VIEWERS, "viewer")
     choice(mode, MODES, "mode")
     rounds = run.rounds + run.warm_up
-    hidden = viewer == "third party" and not (mode == "proven" and run.steps > 1)
-    sigma = run.sigma * (math.sqrt(run.taking_part) if hidden else 1.0)
+    own = run.steps > 1 or run.variates
+    together = viewer == "third party" and not (mode == "proven" and own)
+    sigma = run.sigma * (math.sqrt(run.taking_part) if together else 1.0)
     if mode == "paper":
         return _paper(run, sigma, rounds, viewer)
     if viewer == "server" or run.user_rate == 1:

@@ -13,7 +13,7 @@ from harness.mechanisms import SkellamGrid
 from harness.privacy import GaussianRelease, make_accountant
 from harness.privacy.events import ledger
 from harness.privacy.rdp import Renyi
-from harness.privacy.systems import SEVERAL_STEPS, Party, SecureSum, fused, sum_sigma
+from harness.privacy.systems import SEVERAL_STEPS, DistributedNoise, Party, fused, sum_sigma
 
 ACCOUNTANT = Renyi("mironov", tuple(range(2, 256)))
 PARTY = Party(noise=0.5, rate=0.1, steps=4)
@@ -24,14 +24,14 @@ def epsilon(event: object) -> float:
 
 
 def test_one_client_is_the_plain_accountant() -> None:
-    alone = SecureSum((PARTY,), rounds=3)
+    alone = DistributedNoise((PARTY,), rounds=3)
     plain = epsilon(GaussianRelease(0.5, 0.1, "poisson", count=12))
     assert epsilon(alone.sum_event()) == epsilon(alone.fallback_event()) == pytest.approx(plain)
 
 
 @pytest.mark.parametrize("clients", [2, 10, 51])
 def test_equal_clients_add_their_variances(clients: int) -> None:
-    together = SecureSum((PARTY,) * clients, rounds=3)
+    together = DistributedNoise((PARTY,) * clients, rounds=3)
     (release,) = ledger(together.sum_event()).releases
     assert (release.sigma, release.q, release.count) == (pytest.approx(0.5 * math.sqrt(clients)), 0.1, 12)
     (own,) = ledger(together.fallback_event()).releases
@@ -60,7 +60,9 @@ def test_missing_noise() -> None:
     noisy = [Party(5.0), Party(1.0), Party(1.0)]
     assert sum_sigma(noisy, missing=1) == pytest.approx(math.sqrt(2))  # the noisiest one of the others is missing
     assert sum_sigma(noisy, missing=1) < math.sqrt(5**2 + 1)
-    assert epsilon(SecureSum((PARTY,) * 5, 1, missing=2).sum_event()) > epsilon(SecureSum((PARTY,) * 5, 1).sum_event())
+    assert epsilon(DistributedNoise((PARTY,) * 5, 1, missing=2).sum_event()) > epsilon(
+        DistributedNoise((PARTY,) * 5, 1).sum_event()
+    )
 
 
 def test_fused_steps() -> None:
@@ -69,21 +71,21 @@ def test_fused_steps() -> None:
     assert first == short
     assert (second.steps, second.clip, second.noise) == (2, 3.0, 1.0)
     assert second.rate == pytest.approx(1 - 0.9**3)
-    (release,) = ledger(SecureSum((short, long), 1, relaxed=True).sum_event()).releases
+    (release,) = ledger(DistributedNoise((short, long), 1, relaxed=True).sum_event()).releases
     assert (release.sigma, release.q, release.count) == (pytest.approx(math.sqrt(2) / 3), second.rate, 2)
     assert fused([replace(short, rate=1.0), replace(long, rate=1.0)])[1].rate == 1
 
 
 def test_the_largest_rate_counts() -> None:
     parties = (Party(1.0, rate=0.1), Party(1.0, rate=0.3))
-    (release,) = ledger(SecureSum(parties, 1, relaxed=True).sum_event()).releases
+    (release,) = ledger(DistributedNoise(parties, 1, relaxed=True).sum_event()).releases
     assert release.q == 0.3
 
 
 def test_noise_on_the_whole_update_costs_more() -> None:
     """Noise only on the update after L steps has sensitivity L C, and a record is nearly always in it."""
     steps, q, sigma = 8, 0.1, 1.0
-    ours = epsilon(SecureSum((Party(sigma, rate=q, steps=steps),) * 4, 10).sum_event())
+    ours = epsilon(DistributedNoise((Party(sigma, rate=q, steps=steps),) * 4, 10).sum_event())
     naive = GaussianRelease(2 * sigma * math.sqrt(steps) / steps, 1 - (1 - q) ** steps, "poisson", count=10)
     assert epsilon(naive) > ours * 1.2
 
@@ -91,13 +93,13 @@ def test_noise_on_the_whole_update_costs_more() -> None:
 def test_skellam_noise_on_a_grid() -> None:
     grid = SkellamGrid(1000, 2.0, 0.5, 10)
     parties = (Party(1.0, clip=2.0, rate=0.1, steps=4),) * 10
-    fine, same = SecureSum(parties, 3, grid=grid), SecureSum(parties, 3)
+    fine, same = DistributedNoise(parties, 3, grid=grid), DistributedNoise(parties, 3)
     assert epsilon(fine.sum_event()) == pytest.approx(epsilon(same.sum_event()), rel=1e-6)
     assert epsilon(fine.fallback_event()) == pytest.approx(epsilon(same.fallback_event()), rel=1e-6)
     with pytest.raises(UsageError, match="make it for those"):
-        SecureSum(parties, 3, grid=replace(grid, clients=9))
+        DistributedNoise(parties, 3, grid=replace(grid, clients=9))
     with pytest.raises(UsageError, match="equal noise"):
-        SecureSum((*parties[1:], replace(parties[0], weight=2.0)), 3, grid=grid)
+        DistributedNoise((*parties[1:], replace(parties[0], weight=2.0)), 3, grid=grid)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +112,7 @@ def test_skellam_noise_on_a_grid() -> None:
 )  # fmt: skip
 def test_conditions_are_refused(wrong: dict, mend: str) -> None:
     with pytest.raises(UsageError, match=mend):
-        SecureSum(**({"parties": (PARTY, PARTY), "rounds": 1} | wrong))
+        DistributedNoise(**({"parties": (PARTY, PARTY), "rounds": 1} | wrong))
 
 
 @pytest.mark.parametrize(
@@ -129,10 +131,10 @@ def test_where_the_theorem_ends() -> None:
     first step is protected by the client's own noise alone (multiplier 1), not by all clients' (10).
     """
     parties = (Party(1.0, steps=2),) * 100
-    federation = SecureSum(parties, 1)
+    federation = DistributedNoise(parties, 1)
     seen = norm.cdf(1.0) - norm.cdf(0.0)  # how much more often the sign is positive with the record
     blurred = 2 * norm.cdf(-1000 / math.sqrt(100))  # how often the noise of the second step turns it over
     assert make_accountant("pld").delta(federation.sum_event(), 0.0) < 0.06 < seen - blurred
     assert make_accountant("pld").delta(federation.fallback_event(), 0.0) > seen
     assert federation.notes == (SEVERAL_STEPS,)
-    assert SecureSum((Party(1.0),) * 100, 1).notes == ()
+    assert DistributedNoise((Party(1.0),) * 100, 1).notes == ()

@@ -9,8 +9,8 @@ the sum of all clients' noisy steps. Theorem 4.7: noise whose sum is of the same
 
 The theorem takes the models inside the clients as public auxiliary values. They are not: from the second local step on
 a client's gradients depend on its own model, which only its own noise protects, and a whole batch can repeat what the
-model knows (tests/privacy/test_secure_sum.py computes such a case). So for L > 1 the figure is the paper's, and is
-marked; what holds whatever happens is the fallback, each client's own noise.
+model knows (a test, ``test_where_the_theorem_ends``, computes such a case). So for L > 1 the figure is the paper's, and
+is marked; what holds whatever happens is the fallback, each client's own noise.
 """
 
 import math
@@ -61,7 +61,7 @@ class Party:
 
 
 @dataclass(frozen=True)
-class SecureSum:
+class DistributedNoise:
     """A federation whose server sees sums only.
 
     Attributes:

@@ -1,0 +1,68 @@
+"""Settings and numbers of two other papers' accounting.
+
+S000: Heikkilä et al., "On Joint Noise Scaling in Differentially Private Federated Learning with Multiple Local Steps".
+S002: Noble, Bellet, Dieuleveut, "Differentially Private Federated Learning on Heterogeneous Data".
+"""
+
+# S000, released configurations: clients, examples per client, expected batch (or rate), rounds, local steps, each
+# client's noise multiplier, parameters of the model. All target epsilon 1 at delta 1e-5.
+S000_TARGET, S000_DELTA = 1.0, 1e-5
+S000: dict[str, tuple[int, float, int, int, float, int]] = {
+    "Fashion-MNIST, 1 step": (10, 128 / 5600, 20, 1, 0.43265, 26010),
+    "Fashion-MNIST, 1 epoch": (10, 512 / 5600, 20, 11, 2.15733, 26010),
+    "CIFAR-10, 1 step, T=10": (10, 128 / 4800, 10, 1, 0.43710, 10250),
+    "CIFAR-10, 1 step, T=20": (10, 128 / 4800, 20, 1, 0.44715, 10250),
+    "CIFAR-10, 1 step, T=40": (10, 128 / 4800, 40, 1, 0.47071, 10250),
+    "CIFAR-10, 1 step, T=80": (10, 128 / 4800, 80, 1, 0.51573, 10250),
+    "CIFAR-10, 1 step, T=160": (10, 128 / 4800, 160, 1, 0.62198, 10250),
+    "CIFAR-10, 1 epoch, T=10": (10, 256 / 4800, 10, 19, 1.21006, 10250),
+    "CIFAR-10, 1 epoch, T=20": (10, 256 / 4800, 20, 19, 1.66145, 10250),
+    "CIFAR-10, 1 epoch, T=40": (10, 256 / 4800, 40, 19, 2.31435, 10250),
+    "CIFAR-10, 1 epoch, T=80": (10, 256 / 4800, 80, 19, 3.24804, 10250),
+    "CIFAR-10, 1 epoch, T=160": (10, 256 / 4800, 160, 19, 4.57577, 10250),
+    "Income, 1 step": (51, 0.05, 10, 1, 0.22685, 109),
+    "Income, 1 epoch": (51, 0.05, 10, 20, 0.51646, 109),
+}
+
+# S000, appendix A.7, Table 1: its numbers did not survive in our copy. Recomputed independently for our specification:
+# (each party's epsilon, its local steps) -> its noise multiplier, epsilon of the average over so many parties.
+PARTIES = (2, 4, 5, 8, 10, 20)
+AVERAGING_RATE, AVERAGING_PARAMETERS = 0.1, 10250
+AVERAGING: dict[tuple[int, int], tuple[float, tuple[float, ...]]] = {
+    (1, 1): (1.7143, (0.525, 0.282, 0.233, 0.160, 0.136, 0.084)),
+    (1, 10): (2.2563, (0.617, 0.401, 0.351, 0.268, 0.237, 0.162)),
+    (1, 50): (3.8170, (0.680, 0.469, 0.417, 0.326, 0.291, 0.203)),
+    (1, 100): (5.1544, (0.691, 0.481, 0.429, 0.337, 0.301, 0.211)),
+    (5, 1): (0.6903, (2.781, 1.493, 1.216, 0.787, 0.640, 0.339)),
+    (5, 10): (0.9020, (2.606, 1.426, 1.188, 0.836, 0.716, 0.459)),
+    (5, 50): (1.1794, (2.855, 1.781, 1.548, 1.168, 1.027, 0.698)),
+    (10, 1): (0.4415, (5.905, 3.338, 2.729, 1.814, 1.462, 0.769)),
+    (10, 10): (0.6551, (4.791, 2.487, 2.038, 1.360, 1.139, 0.691)),
+}
+
+# S002: users, training records per user, sigma_g; l = s = 0.2.
+S002_DATA = {"synthetic": (100, 4000, 60.0), "FEMNIST": (40, 2000, 30.0), "MNIST": (60, 800, 30.0)}
+# Its figures' captions (rounded): the only printed cells.
+S002_CAPTIONS = {("synthetic", 50, 400): 12.9, ("FEMNIST", 50, 400): 11.4, ("MNIST", 50, 100): 7.15}
+# The released script's method, recomputed for our specification: (data, K) -> third party at T = 100 and 400, server.
+S002_CELLS: dict[tuple[str, int], tuple[float, float, float]] = {
+    ("synthetic", 5): (6.67, 9.89, 12.99), ("synthetic", 10): (6.90, 10.17, 13.08),
+    ("synthetic", 50): (8.19, 12.91, 13.79), ("synthetic", 100): (10.22, 12.91, 14.68),
+    ("FEMNIST", 5): (6.14, 9.09, 11.65), ("FEMNIST", 10): (6.37, 9.38, 12.00),
+    ("FEMNIST", 50): (7.42, 11.36, 14.85), ("FEMNIST", 100): (9.49, 11.43, 18.40),
+    ("MNIST", 5): (5.97, 8.83, 11.13), ("MNIST", 10): (6.20, 9.12, 11.49),
+    ("MNIST", 50): (7.15, 10.83, 14.34), ("MNIST", 100): (9.21, 10.87, 17.89),
+}  # fmt: skip
+
+# S002, Table 1: most rounds at a target epsilon, synthetic data, s = 0.2; l = 0.05 is the only plausible user rate.
+TRADE_OFF_STEPS = (1, 5, 10, 20, 40)
+TRADE_OFF_USER_RATE = 0.05
+TRADE_OFF: dict[tuple[float, float], tuple[int, ...]] = {
+    (3.0, 10.0): (542, 488, 428, 324, 72),
+    (3.0, 20.0): (545, 502, 451, 352, 83),
+    (3.0, 40.0): (546, 505, 457, 360, 86),
+    (3.0, 80.0): (546, 506, 458, 362, 87),
+    (3.0, 160.0): (546, 507, 459, 363, 87),
+    (5.0, 10.0): (2690, 2394, 2087, 1615, 936),
+    (5.0, 160.0): (2726, 2543, 2328, 1931, 1190),
+}
