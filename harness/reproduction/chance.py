@@ -11,7 +11,7 @@ from harness.models import RowModel
 from harness.training.accuracy import accuracy_of
 
 UNTRAINED = 20
-_EXAMPLES = 1000
+_EXAMPLES = 4000
 
 CHANCE_NOTE = (
     f"chance: not above the largest class's share of the test part, nor above the best of {UNTRAINED} untrained "
