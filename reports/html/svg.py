@@ -6,6 +6,7 @@ Text stays text, so it can be read aloud, searched and scaled, and follows the p
 import io
 import re
 from collections.abc import Iterator
+from warnings import catch_warnings, filterwarnings
 from xml.etree import ElementTree
 
 from markupsafe import Markup, escape
@@ -40,7 +41,9 @@ def inline(figure: Figure, name: str, title: str, description: str) -> Markup:
     """
     buffer = io.BytesIO()
     FigureCanvasSVG(figure)
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": name}), catch_warnings():
+        # The page's fonts draw the text: what matplotlib's own font lacks matters not.
+        filterwarnings("ignore", message="Glyph .* missing")
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     root = ElementTree.fromstring(buffer.getvalue())
     width, height = root.get("viewBox", "0 0 1 1").split()[2:]

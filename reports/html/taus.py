@@ -27,9 +27,9 @@ def tau_chart(name: str, title: str, rows: Sequence[Line], commands: Sequence[st
     for number, (row, iterations, total, _) in enumerate(curves):
         steps = np.concatenate(([1.0], np.sort(iterations), [cap]))
         shares = np.concatenate((np.arange(len(iterations) + 1), [len(iterations)])) * 100 / total
-        # A little apart, or curves that agree would hide each other.
+        # Thinner and thinner, or curves that agree would hide each other.
         panel.step(
-            steps, shares + number * 0.6, where="post", label=row.label, linewidth=1.6,
+            steps, shares, where="post", label=row.label, linewidth=max(1.0, 5.0 - 3.4 * number / len(curves)),
             color=chart.COLOURS[number % len(chart.COLOURS)], linestyle=chart.DASHES[number // 8 % 4],
         )  # fmt: skip
     panel.set_xscale("log")

@@ -1,0 +1,137 @@
+"""Small runs as ``harness evaluate`` and ``harness train`` leave them, made without attacking anything."""
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harness.evaluation.summarise import summarise
+from harness.reports.pictures import save_grid
+from harness.results import (
+    CellResult,
+    ControlCheck,
+    Lineup,
+    MetricSummary,
+    Outcomes,
+    PrivacyStatement,
+    RateSummary,
+    ResultDocument,
+    RunFolder,
+    VictimRecord,
+    write_atomic,
+)
+
+TAPS = {2: "T2.step", 1: "T1.out", 0: "T0.in"}
+MakeCell = Callable[..., CellResult]
+WriteRun = Callable[..., Path]
+
+
+def make_cell(defense: str = "none", surface: int = 2, **changes: Any) -> CellResult:
+    """A cell of 60 victims that leaks, or with ``verdict`` something else."""
+    leaks = changes.get("verdict", "leaks") == "leaks"
+    came_back = 57 if leaks else 0
+    rate = RateSummary(rate=came_back / 60, successes=came_back, n=60, ci95=(0.861, 0.99) if leaks else (0.0, 0.06))
+    error = 0.01 if leaks else 0.69
+    facts = {
+        "dataset": "mnist-sample", "model": "lenet", "defense": defense, "defense_args": {"sigma": 6.0},
+        "attack": "cpl", "attack_args": {"max_iterations": 300}, "surface": surface, "tap": TAPS[surface],
+        "seeds": [0], "victims": 60, "cohort": {"clients": 100, "rounds": 100}, "metrics": {
+            "rmse": MetricSummary(mean=error, median=error), "psnr": MetricSummary(mean=20.0),
+            "tau": MetricSummary(mean=19.0 if leaks else 300.0),
+        },
+        "asr": {"strict": rate}, "confirmed": came_back, "lineup": Lineup(rate=0.9, p_value=0.0001 if leaks else 0.9),
+        "verdict": "leaks", "verdict_reason": "images come back" if leaks else "no leak was found",
+        "controls": [ControlCheck(name="positive", held=True, detail="the attack leaks undefended")],
+        "outcomes": Outcomes(success=came_back, failure=60 - came_back),
+        "privacy": [
+            PrivacyStatement(view="server", claimed_epsilon=0.82, epsilon=2.31, guarantee="client-LDP", notes="why"),
+        ],
+    }  # fmt: skip
+    facts |= changes
+    facts.setdefault("key", hashlib.sha256(repr(sorted(facts.items(), key=str)).encode()).hexdigest()[:20])
+    return CellResult(**facts)
+
+
+def make_victims(cell: CellResult) -> list[VictimRecord]:
+    leaks = cell.verdict == "leaks"
+    return [
+        VictimRecord(
+            cell=cell.key or "", dataset=cell.dataset, defense=cell.defense, attack=cell.attack, tap=cell.tap, seed=0,
+            victim=number, outcome="success" if leaks else "failure", rmse=(0.01 if leaks else 0.6) + 0.001 * number,
+            psnr=40.0 - number, ssim=0.9, tau=float(3 + number) if leaks else 300.0,
+        )
+        for number in range(12)
+    ]  # fmt: skip
+
+
+def make_run(folder: Path, cells: Sequence[CellResult], pictures: bool = True) -> Path:
+    """A run folder of these cells."""
+    place = RunFolder(folder)
+    document = ResultDocument(environment={"versions": {"torch": "2.11"}}, cells=cells, summary=summarise(cells))
+    place.write_results(document, [victim for cell in cells for victim in make_victims(cell)])
+    for cell in cells if pictures else ():
+        write_atomic(place.picture(cell.key or ""), a_picture())
+    return folder
+
+
+@lru_cache
+def a_picture() -> bytes:
+    images = np.random.default_rng(0).random((8, 1, 8, 8))
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "grid.png")
+        save_grid(file, images, [("iteration 1", images)], images, ["RMSE 0.1"] * 8, "a title")
+        return file.read_bytes()
+
+
+def make_training(folder: Path, defense: str = "fed_cdp", **settings: Any) -> Path:
+    """A training folder of three rounds."""
+    statement = PrivacyStatement(view="third party", claimed_epsilon=0.8, epsilon=2.5, guarantee="sample-DP", notes="n")
+    given = {"dataset": "mnist-sample", "defense": defense, "defense_args": {"sigma": "6"}, "rounds": 3}
+    document = {
+        "schema_version": 1, "kind": "training", "environment": {}, "units": "", "parameters": 10, "train_examples": 10,
+        "settings": given | settings,
+        "test_examples": 10, "overlap": 1.0, "accuracy": 0.81, "privacy": [statement.model_dump()], "weights": {},
+        "rounds": [{"round": one, "accuracy": 0.2 * one, "participants": 5, "seconds": 1.0} for one in (1, 2, 3)],
+        "seconds": 3.0,
+    }  # fmt: skip
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "training.json").write_text(json.dumps(document))
+    return folder
+
+
+@pytest.fixture
+def a_cell() -> MakeCell:
+    return make_cell
+
+
+@pytest.fixture
+def a_run() -> WriteRun:
+    return make_run
+
+
+@pytest.fixture
+def a_training() -> WriteRun:
+    return make_training
+
+
+@pytest.fixture(scope="session")
+def grid(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """A run of three defenses at three surfaces under two attacks, and a training run."""
+    root = tmp_path_factory.mktemp("grid")
+    words = {"none": "leaks", "fed_sdp": "leaks", "fed_cdp": "resilient"}
+    doubtful = ("fed_sdp", 0)
+    cells = [
+        make_cell(
+            defense, surface, attack=attack, verdict="inconclusive" if (defense, surface) == doubtful else verdict
+        )
+        for defense, verdict in words.items()
+        for surface in TAPS
+        for attack in ("cpl", "dlg")
+    ]
+    return [make_run(root / "eval", cells), make_training(root / "train")]

@@ -1,0 +1,166 @@
+"""The report in a real browser: sorting, filters, dark and light, a narrow screen, keyboard, accessibility, time."""
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.reports.html import make_page, read_runs
+
+pytestmark = pytest.mark.browser
+
+CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+SECONDS = 3.0
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator:
+    driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; pip install '.[dev]'")
+    if not CHROMIUM:
+        pytest.skip("no chromium on this machine; apt-get install chromium, or name one in $CHROMIUM")
+    with driver.sync_playwright() as playwright:
+        # As root, in a container, Chromium has no sandbox of its own.
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="module")
+def report(grid: list[Path], tmp_path_factory: pytest.TempPathFactory) -> str:
+    file = tmp_path_factory.mktemp("page") / "report.html"
+    file.write_text(make_page(read_runs(grid)))
+    return file.as_uri()
+
+
+@pytest.fixture
+def visit(browser, report: str) -> Iterator[Callable]:
+    """Opens the report; whatever the console or the network says in the meantime is an error."""
+    pages, said = [], []
+
+    def open_page(width: int = 1280, height: int = 900, **options: object):
+        page = browser.new_page(viewport={"width": width, "height": height}, **options)
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.on("request", lambda request: said.append(request.url) if _leaves(request.url) else None)
+        page.goto(report)
+        pages.append(page)
+        return page
+
+    yield open_page
+    for page in pages:
+        page.close()
+    assert said == []
+
+
+def _leaves(url: str) -> bool:
+    return not url.startswith(("file:", "data:"))
+
+
+def column(page, table: str, title: str) -> list[str]:
+    """The entries of a column in rows that are shown."""
+    return page.evaluate(
+        """([table, title]) => {
+            const heads = [...document.querySelectorAll(`#${table} thead th`)].map(head => head.innerText.split(' ↕')[0]);
+            const place = heads.findIndex(head => head.trim().startsWith(title));
+            return [...document.querySelectorAll(`#${table} tbody tr`)].filter(row => !row.hidden)
+                .map(row => row.cells[place].innerText);
+        }""",
+        [table, title],
+    )
+
+
+def test_a_click_and_the_keyboard_sort(visit: Callable) -> None:
+    page = visit()
+    head = page.locator("#cells thead th button", has_text="tau")
+    head.click()
+    assert column(page, "cells", "tau") == sorted(column(page, "cells", "tau"), key=float)
+    head.focus()
+    page.keyboard.press("Enter")
+    found = [float(value) for value in column(page, "cells", "tau")]
+    assert found == sorted(found, reverse=True) and found[0] > found[-1]
+    assert page.locator("#cells thead th[aria-sort=descending]").count() == 1
+
+
+def test_filters_leave_the_rows_that_fit(visit: Callable) -> None:
+    page = visit()
+    page.locator("#cells .tools select").nth(0).select_option("fed_sdp")
+    assert set(column(page, "cells", "defense")) == {"fed_sdp"}
+    page.locator("#cells input[type=search]").fill("undecided DLG")
+    assert len(column(page, "cells", "defense")) == 1
+    assert page.locator("#cells output").inner_text() == "1 of 18 rows"
+    page.locator("#cells input[type=search]").fill("")
+    page.locator("#cells .tools select").nth(0).select_option("")
+    assert len(column(page, "cells", "defense")) == 18
+
+
+def background(page) -> str:
+    return page.evaluate("getComputedStyle(document.body).backgroundColor")
+
+
+def test_dark_follows_the_system_and_the_button(visit: Callable) -> None:
+    light, dark = visit(color_scheme="light"), visit(color_scheme="dark")
+    assert background(light) == "rgb(255, 255, 255)" != background(dark)
+    night = background(dark)
+    light.get_by_role("button", name="Dark").click()
+    assert background(light) == night
+    light.reload()
+    assert background(light) == night
+    light.get_by_role("button", name="Light").click()
+    assert background(light) == "rgb(255, 255, 255)"
+
+
+@pytest.mark.parametrize("width", [320, 390, 768, 1280])
+def test_no_screen_is_too_narrow(visit: Callable, width: int) -> None:
+    page = visit(width)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    first = page.locator(".matrix td").first.bounding_box()
+    assert first["width"] > 40 and first["x"] + first["width"] <= width
+
+
+def test_everything_is_there_without_scripts(visit: Callable) -> None:
+    page = visit(java_script_enabled=False)
+    assert page.locator(".matrix td").first.is_visible() and page.locator("#cells tbody tr").count() == 18
+    assert not page.locator("#theme").is_visible()
+
+
+def test_the_keyboard_reaches_the_report_and_every_scrolling_part(visit: Callable) -> None:
+    page = visit()
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    assert page.evaluate("[...document.querySelectorAll('.scroll')].every(part => part.tabIndex === 0)")
+
+
+def test_the_matrix_leads_to_its_picture(visit: Callable) -> None:
+    page = visit()
+    page.locator(".matrix td a").first.click()
+    assert page.locator(".picture:target").is_visible()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_axe_has_no_serious_findings(visit: Callable, scheme: str, width: int) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
+    page = visit(width, color_scheme=scheme)
+    page.evaluate("document.querySelectorAll('details').forEach(part => part.open = true)")
+    found = axe.Axe().run(page).response["violations"]
+    assert [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")] == []
+
+
+def test_it_prints_with_everything_unfolded(visit: Callable) -> None:
+    page = visit()
+    assert page.pdf().startswith(b"%PDF")
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    assert page.locator("details:not([open])").count() == 0
+    page.evaluate("window.dispatchEvent(new Event('afterprint'))")
+    assert page.locator("details:not([open])").count() > 0
+
+
+def test_it_opens_quickly(visit: Callable) -> None:
+    page = visit()
+    began = time.perf_counter()
+    page.reload()
+    page.wait_for_selector("html[data-ready]")
+    assert time.perf_counter() - began < SECONDS

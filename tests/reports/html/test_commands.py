@@ -1,0 +1,75 @@
+"""The commands on the page: they make the same cells again, and no name in them can do anything else."""
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.reports.html.commands import _quoted, evaluate_commands, train_command
+from harness.reports.html.places import shown_cells
+from harness.reports.html.runs import RunData, read_runs
+from harness.results import CellResult
+
+
+def commands(*cells: CellResult, settings: dict | None = None) -> list[str]:
+    run = RunData("run", Path("run"), cells=list(cells), settings=settings or {})
+    return evaluate_commands(shown_cells([run]))
+
+
+def test_cells_of_a_grid_are_one_command(a_cell: Callable) -> None:
+    cells = [a_cell(name, surface, key=f"{name}{surface}") for name in ("none", "fed_cdp") for surface in (2, 0)]
+    settings = {cell.key: {"defense_args": {}, "attack_args": {}, "learning_rate": 0.1} for cell in cells}
+    [command] = commands(*cells, settings=settings)
+    assert command == (
+        "harness evaluate --defense none,fed_cdp --attack cpl --tap T2.step,T0.in --dataset mnist-sample "
+        "--model lenet --victims 60 --seed 0 --learning-rate 0.1"
+    )
+
+
+def test_other_arguments_are_another_command(a_cell: Callable) -> None:
+    made = commands(a_cell("fed_cdp", defense_args={"sigma": 1.0}), a_cell("fed_cdp", defense_args={"sigma": 6.0}))
+    assert [command.split("--defense-arg ")[1].split()[0] for command in made] == [
+        "fed_cdp.sigma=1.0", "fed_cdp.sigma=6.0",
+    ]  # fmt: skip
+
+
+def test_victims_are_counted_per_seed(a_cell: Callable) -> None:
+    [command] = commands(a_cell(victims=60, seeds=[0, 1, 2]))
+    assert "--victims 20 --seed 0,1,2" in command
+
+
+def test_a_command_is_understood_by_harness_evaluate(a_cell: Callable) -> None:
+    from harness.cli.options import cells_from, merge
+
+    cell = a_cell("fed_cdp", defense_args={"sigma": 3.0, "noise_scale": 1.0}, attack_args={"restarts": 2})
+    words = shlex.split(commands(cell)[0])[2:]
+    options: dict = {}
+    for name, value in zip(words[::2], words[1::2], strict=True):
+        options.setdefault(name.removeprefix("--").replace("-", "_"), []).append(value)
+    options["victims"] = int(options["victims"][0])
+    options |= {name: int(options[name][0]) for name in ("clients", "rounds") if name in options}
+    [made] = cells_from(merge(options, None, None), "cpu")
+    assert (made.defense, made.tap, made.victims) == ("fed_cdp", "T2.step", 60)
+    assert made.build_defense().sigma == 3.0 and made.build_attack().restarts == 2
+
+
+def test_training_can_be_made_again(tmp_path: Path, a_training: Callable) -> None:
+    [run] = read_runs([a_training(tmp_path, "fed_cdp")])
+    assert train_command(run) == (
+        "harness train --dataset mnist-sample --defense fed_cdp --rounds 3 --defense-arg sigma=6"
+    )
+
+
+@given(st.text(max_size=60))
+def test_a_name_is_one_harmless_word(name: str) -> None:
+    [word] = shlex.split(_quoted(name))
+    assert not word.startswith("-")
+
+
+@pytest.mark.parametrize("name", ["$(touch x)", "`id`", "a; rm -rf /", "a\nb", "--out", "a' 'b"])
+def test_what_a_shell_would_obey_is_quoted(name: str) -> None:
+    assert len(shlex.split(_quoted(name))) == 1
+    assert "\n" not in _quoted(name)

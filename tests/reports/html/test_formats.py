@@ -1,0 +1,105 @@
+"""Tables as Markdown, CSV, LaTeX and JSON: whole, and harmless whatever their entries say."""
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.reports.html import all_tables, formats, read_runs
+from harness.reports.html.table import Column, Table, Value
+
+
+def table_of(*entries: str) -> Table:
+    columns = tuple(Column(f"c{number}") for number in range(len(entries)))
+    return Table("name", "A title", columns, (tuple(map(Value, entries)),))
+
+
+@pytest.fixture(scope="module")
+def tables(grid: list[Path]) -> list[Table]:
+    return all_tables(read_runs(grid))
+
+
+def test_there_are_tables_of_everything(tables: list[Table]) -> None:
+    names = [table.name for table in tables]
+    assert names == [
+        "resilience", "paper-1", "paper-2", "cells", "training", "rounds", "privacy", "controls", "environment",
+        "settings",
+    ]  # fmt: skip
+    assert all(len(row) == len(table.columns) for table in tables for row in table.rows)
+    rows = {table.name: len(table.rows) for table in tables}
+    assert (rows["resilience"], rows["cells"], rows["rounds"]) == (9, 18, 3)
+
+
+def test_the_papers_layout_has_defenses_side_by_side(tables: list[Table]) -> None:
+    paper = tables[1]
+    assert [column.title for column in paper.columns] == [
+        "surface", "measure", "none sigma=6", "fed_sdp sigma=6", "fed_cdp sigma=6",
+    ]  # fmt: skip
+    first = [[value.shown for value in row] for row in paper.rows[:3]]
+    assert first[0] == ["2 inside the client", "resilient", "N", "N", "Y"]
+    assert first[1][2:] == ["95% [86.1-99]", "95% [86.1-99]", "0% [0-6]"]
+    assert first[2] == ["2 inside the client", "distance", "0.0100", "0.0100", "0.6900"]
+
+
+def test_markdown_has_a_line_per_row(tables: list[Table]) -> None:
+    parts = formats.markdown(tables).split("\n## ")
+    assert len(parts) == len(tables)
+    for part, table in zip(parts, tables, strict=True):
+        assert sum(line.startswith("| ") for line in part.splitlines()) == 1 + len(table.rows)
+
+
+def test_json_holds_numbers_beside_words(tables: list[Table]) -> None:
+    document = json.loads(formats.as_json(tables))
+    [cells] = [table for table in document["tables"] if table["name"] == "cells"]
+    place = cells["columns"].index("success [95%]")
+    assert cells["rows"][0][place] == "95% [86.1-99]" and cells["values"][0][place] == 0.95
+
+
+def test_latex_is_balanced(tables: list[Table]) -> None:
+    made = formats.latex(tables)
+    assert made.count(r"\begin{tabular}") == made.count(r"\end{tabular}") == len(tables)
+    assert made.count(r"\toprule") == len(tables)
+
+
+@given(st.text(st.characters(exclude_categories=("Cs", "Cc")), max_size=40))
+def test_no_entry_breaks_out_of_latex(entry: str) -> None:
+    [line] = [line for line in formats.latex([table_of(entry)]).splitlines() if line.endswith(r"\\")][1:]
+    body = line.removesuffix(r" \\")
+    ours = (r"\\(textbackslash|textasciitilde|textasciicircum|textless|textgreater|textbar|textquotedbl|ldots)\{\}"
+            r"|\\[{}$&%#_]|\$\\(times|checkmark|cdot)\$")  # fmt: skip
+    assert not set(re.sub(ours, "", body)) & set("\\{}$&%#_^~")
+
+
+@given(st.text(st.characters(exclude_categories=("Cs", "Cc")), max_size=40))
+def test_no_entry_adds_a_cell_or_a_tag_to_markdown(entry: str) -> None:
+    line = formats.markdown([table_of(entry, "end")]).splitlines()[4]
+    assert len(re.findall(r"(?<!\\)(?:\\\\)*\|", line)) == 3
+    assert "<" not in line and "`" not in line.replace("\\`", "")
+
+
+@given(st.text(st.characters(exclude_categories=("Cs", "Cc")), max_size=40))
+def test_csv_gives_entries_back_and_no_formula(entry: str) -> None:
+    [_, [back, _]] = list(csv.reader(io.StringIO(formats.comma_separated(table_of(entry, "x")))))
+    assert back.removeprefix("'") == entry.removeprefix("'")
+    assert not back.startswith(("=", "+", "@")) and (not back.startswith("-") or back[1:].strip("%.").isascii())
+
+
+@pytest.mark.parametrize("entry", ["=1+1", "+cmd", "@SUM(A1)", "-2+3+cmd|' /C calc'!A0"])
+def test_a_formula_is_quoted(entry: str) -> None:
+    assert formats.comma_separated(table_of(entry)).splitlines()[1].lstrip('"').startswith("'")
+
+
+def test_numbers_stay_numbers() -> None:
+    assert formats.comma_separated(table_of("-1.5", "12%")).splitlines()[1] == "-1.5,12%"
+
+
+def test_missing_columns_are_left_out(tmp_path: Path, a_cell: Callable, a_run: Callable) -> None:
+    made = all_tables(read_runs([a_run(tmp_path, [a_cell()], pictures=False)]))
+    [cells] = [table for table in made if table.name == "cells"]
+    assert "LPIPS" not in [column.title for column in cells.columns]

@@ -1,0 +1,169 @@
+"""The page: its structure, that it loads nothing, and that whatever a result says stays text."""
+
+import base64
+import hashlib
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from harness.reports.html import make_page, read_runs
+
+VOID = {"meta", "img", "br", "input", "link"}
+
+
+class Outline(HTMLParser):
+    """Elements with their attributes; fails where one is left open."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.words: list[str] = []
+        self.feed(page)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attributes)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open and self.open.pop() == tag
+
+    def handle_data(self, words: str) -> None:
+        if "script" not in self.open and "style" not in self.open:
+            self.words.append(words)
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+@pytest.fixture(scope="module")
+def page(grid: list[Path]) -> str:
+    return make_page(read_runs(grid))
+
+
+@pytest.fixture(scope="module")
+def outline(page: str) -> Outline:
+    return Outline(page)
+
+
+def test_sections_stand_in_the_order_of_a_reader(page: str) -> None:
+    places = [page.index(f'id="{name}"') for name in ("verdict", "matrix", "gallery", "figures", "tables", "again")]
+    assert places == sorted(places)
+
+
+def test_the_verdict_says_which_defense_leaks_where(outline: Outline) -> None:
+    assert "1 of 2 defenses leaks somewhere; fed_cdp withstood every attack tried." in outline.text
+    assert "fed_sdp : images come back inside the client and on the way; undecided at the server." in outline.text
+    assert "fed_cdp : no leak found inside the client, on the way and at the server." in outline.text
+
+
+def test_every_verdict_has_a_word_and_a_symbol_beside_its_colour(page: str) -> None:
+    entries = re.findall(r'<td class="(leaks|resilient|inconclusive)">(.*?)</td>', page, re.DOTALL)
+    words = {"leaks": "✖ LEAKS", "resilient": "✔ resilient", "inconclusive": "? undecided"}
+    assert len(entries) == 9 + 18
+    assert all(words[kind] in entry for kind, entry in entries)
+
+
+def test_nothing_is_loaded_and_only_our_script_may_run(page: str, outline: Outline) -> None:
+    for tag, attributes in outline.elements:
+        for name in ("src", "href", "data", "action", "srcset"):
+            value = attributes.get(name) or ""
+            assert not value or value.startswith(("data:image/", "#")), (tag, name, value[:80])
+        assert not any(name.startswith("on") or name == "style" for name in attributes), (tag, attributes)
+    assert not {"iframe", "object", "embed", "link", "form", "base"} & {tag for tag, _ in outline.elements}
+    [policy] = [entry["content"] for entry in outline.all("meta") if entry.get("http-equiv")]
+    assert "default-src 'none'" in policy and "unsafe" not in policy
+    for tag in ("style", "script"):
+        [content] = re.findall(rf"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
+        assert f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'" in policy
+
+
+def test_pictures_and_figures_can_be_read_aloud_and_links_lead_somewhere(outline: Outline) -> None:
+    assert all(image.get("alt") for image in outline.all("img"))
+    names = [attributes["id"] for _, attributes in outline.elements if "id" in attributes]
+    assert len(names) == len(set(names))
+    for drawn in outline.all("svg"):
+        assert drawn["role"] == "img" and set(drawn["aria-labelledby"].split()) <= set(names)
+    targets = {link["href"] for tag in ("a", "use") for link in outline.all(tag)}
+    assert {target.lstrip("#") for target in targets} <= set(names)
+
+
+def test_every_figure_names_its_command(page: str) -> None:
+    figures = re.findall(r'<figure class="figure">(.*?)</figure>', page, re.DOTALL)
+    assert len(figures) == 1 + 2 * 3
+    assert all("<pre" in one and "harness " in one for one in figures)
+
+
+def test_promises_stand_beside_what_holds(outline: Outline) -> None:
+    assert "0.820" in outline.text and "2.310" in outline.text
+    assert "protected before it leaves the client" in outline.text
+    assert "private" not in outline.text.replace("private images", "")
+
+
+NASTY = [
+    "<script>alert(1)</script>", "</script><img src=x onerror=alert(1)>", '"><svg onload=alert(1)>', "{{ 7*7 }}",
+    "{% raw %}", "../../etc/passwd", "$\\frac{", "&lt;b&gt;", "javascript:alert(1)", "a\x00\x1b[31mb", "'; rm -rf /",
+    "]]>", "<!--", "--out", "数\U0001f600", "\u202egnp.exe",
+]  # fmt: skip
+
+
+def hostile_page(folder: Path, a_cell: Callable, a_run: Callable, a_training: Callable, name: str) -> Outline:
+    statement = {"view": name, "guarantee": name, "notes": name, "schedule": name}
+    facts = {
+        "dataset": name, "model": name, "attack": name, "units": name, "verdict_reason": name, "privacy": [statement],
+        "defense_args": {name: name, "sigma": name}, "controls": [{"name": name, "held": False, "detail": name}],
+    }  # fmt: skip
+    cells = [a_cell(name, surface, **facts) for surface in (2, 0)]
+    a_run(folder / "eval", cells, pictures=False)
+    a_training(folder / "train", name, dataset=name, model=name)
+    return Outline(make_page(read_runs([folder / "eval", folder / "train"])))
+
+
+def check_tame(outline: Outline) -> None:
+    assert len(outline.all("script")) == 1
+    assert not any(name.startswith("on") for _, attributes in outline.elements for name in attributes)
+    assert {tag for tag, _ in outline.elements} <= {
+        "html", "head", "meta", "title", "style", "body", "a", "header", "h1", "h2", "h3", "nav", "button", "main",
+        "section", "p", "ul", "li", "span", "strong", "small", "div", "table", "caption", "thead", "tbody", "tr", "th",
+        "td", "dl", "dt", "dd", "details", "summary", "figure", "figcaption", "img", "pre", "code", "footer", "script",
+        "svg", "desc", "g", "path", "defs", "clippath", "rect", "use", "text", "br",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NASTY)
+def test_hostile_names_render_as_text(
+    tmp_path: Path, a_cell: Callable, a_run: Callable, a_training: Callable, name: str
+) -> None:
+    outline = hostile_page(tmp_path, a_cell, a_run, a_training, name)
+    check_tame(outline)
+    shown = "".join(mark if mark.isprintable() else "?" for mark in name)
+    assert shown[:30] in outline.text
+    assert "49" not in outline.text if "7*7" in name else True
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(name=st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=60))
+def test_any_name_renders_as_text(
+    tmp_path_factory: pytest.TempPathFactory, a_cell: Callable, a_run: Callable, a_training: Callable, name: str
+) -> None:
+    check_tame(hostile_page(tmp_path_factory.mktemp("fuzz"), a_cell, a_run, a_training, name))
+
+
+def test_an_invalid_run_says_so_above_its_verdicts(tmp_path: Path, a_cell: Callable, a_run: Callable) -> None:
+    a_run(tmp_path / "eval", [a_cell()], pictures=False)
+    file = tmp_path / "eval" / "results.json"
+    file.write_text(file.read_text().replace('"valid": true', '"valid": false'))
+    text = Outline(make_page(read_runs([tmp_path / "eval"]))).text
+    assert text.index("INVALID") < text.index("Without a defense, images come back.")
