@@ -1,0 +1,50 @@
+"""The presets of the nightly gate hold what they promise."""
+
+import itertools
+
+import pytest
+
+from harness.attacks import ATTACKS
+from harness.cli.options import cells_from, merge
+from harness.defenses import DEFENSES
+from harness.errors import UsageError
+from harness.experiment import CellSettings
+from harness.gate.movement import VICTIMS_NEEDED
+from harness.surfaces import SURFACES
+
+
+def cells(preset: str, **given: object) -> list[CellSettings]:
+    return [cell for options in merge(given, preset, None) for cell in cells_from(options, "cpu")]
+
+
+def test_gate_is_small() -> None:
+    assert len(cells("gate")) <= 12
+    assert {cell.dataset for cell in cells("gate")} == {"digits"}
+
+
+def test_nightly_is_every_defense_attack_and_surface() -> None:
+    there = {(cell.defense, cell.attack, cell.tap) for cell in cells("nightly") if cell.dataset == "mnist-sample"}
+    assert there == set(itertools.product(DEFENSES, ATTACKS, SURFACES.values()))
+    for dataset in ("cifar10-sample", "cancer"):
+        own = {(cell.defense, cell.attack, cell.tap) for cell in cells("nightly") if cell.dataset == dataset}
+        assert own == set(itertools.product(DEFENSES, ["cpl"], SURFACES.values()))
+
+
+def test_inverting_gradients_is_capped_by_a_stated_argument() -> None:
+    capped = [cell for cell in cells("nightly") if cell.attack == "inverting_gradients"]
+    assert {cell.attack_args["max_iterations"] for cell in capped} == {"300"}
+
+
+@pytest.mark.parametrize("preset", ["gate", "nightly"])
+def test_every_cell_has_the_victims_that_the_test_needs(preset: str) -> None:
+    assert min(cell.victims for cell in cells(preset)) >= VICTIMS_NEEDED
+
+
+def test_the_command_line_wins_in_every_grid() -> None:
+    assert {cell.seeds for cell in cells("gate", seed=["7"])} == {(7,)}
+    assert {cell.victims for cell in cells("nightly", victims=48)} == {48}
+
+
+def test_an_argument_of_a_grid_that_lacks_the_defense_is_told() -> None:
+    with pytest.raises(UsageError, match="name it with --defense"):
+        cells("gate", defense=["none"])
