@@ -10,11 +10,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from harness.cli.account_releases import Releases
 from harness.cli.account_schedule import schedule_rounds
 from harness.cli.app import DONE, app
 from harness.cli.options import split_lists
 from harness.errors import UsageError
-from harness.privacy import GaussianRelease, compose, effective_sigma
+from harness.privacy import compose
 from harness.privacy.accountant import checked_delta
 from harness.privacy.answers import (
     Row,
@@ -46,6 +47,10 @@ def account_command(
     sampler: Annotated[str | None, typer.Option(help="poisson, without-replacement or none.")] = None,
     adjacency: Annotated[str | None, typer.Option(help="add/remove, or replace (twice the sensitivity).")] = None,
     layers: Annotated[int, typer.Option(help="Tensors clipped each to the bound: sigma / sqrt(layers).")] = 1,
+    clients: Annotated[int, typer.Option(help="Clients whose noisy sum alone is seen: sigma * sqrt(clients).")] = 1,
+    mechanism: Annotated[str, typer.Option(help="gaussian, or skellam: integers in a ring (rdp).")] = "gaussian",
+    bits: Annotated[int, typer.Option(help="Of the ring of skellam.")] = 32,
+    dimensions: Annotated[int, typer.Option(help="Length of the vectors of skellam.")] = 10_000,
     sigma_schedule: Annotated[
         str | None, typer.Option(help="linear, staircase, exponential, cyclic, linear:sigma ..., or a file of sigmas.")
     ] = None,
@@ -62,8 +67,10 @@ def account_command(
     """Say what noise costs in privacy: epsilon, delta, how long a budget lasts or how much noise it takes."""
     checked_delta(delta)
     _check_numbers(sigma, target_epsilon, epsilon)
-    releases = _Releases(sampling_rate, sampler, adjacency, layers)
-    accountants = chosen_accountants(split_lists(accountant or ["all"]), conversion, orders, formula, e0, exact)
+    releases = Releases(sampling_rate, sampler, adjacency, layers, clients, mechanism, bits, dimensions)
+    accountants = chosen_accountants(
+        split_lists(accountant or releases.accountants), conversion, orders, formula, e0, exact
+    )
     if sigma_schedule is not None:
         sigmas = schedule_rounds(sigma_schedule, sigma, sigma_end, rounds, steps)
         events = [compose(releases.of(value, 1) for value in one) for one in sigmas]
@@ -81,31 +88,6 @@ def account_command(
     settings = {"asked": asked, "target_epsilon": target_epsilon, **releases.settings()}
     _show(settings, rows, as_json)
     return DONE
-
-
-class _Releases:
-    """The sampling behind every step, and what one costs at a configured sigma."""
-
-    def __init__(self, rate: float | None, sampler: str | None, adjacency: str | None, layers: int) -> None:
-        if rate is None and sampler == "poisson":
-            raise UsageError("a sampler needs a rate; add --sampling-rate 0.01")
-        self.rate = 1.0 if rate is None else rate
-        self.sampler: Any = sampler or ("none" if rate is None else "poisson")
-        self.adjacency: Any = adjacency or ("replace" if self.sampler == "without-replacement" else "add/remove")
-        self.layers = layers
-        self.of(1.0, 1)  # tells of a mistake before anything is computed
-
-    def of(self, sigma: float, steps: int) -> GaussianRelease:
-        """So many steps at a configured sigma."""
-        effective = effective_sigma(sigma, self.layers, self.adjacency)
-        return GaussianRelease(effective, self.rate, self.sampler, self.adjacency, steps)
-
-    def settings(self) -> dict[str, Any]:
-        """What was assumed, and by how much it scales a configured sigma."""
-        return {
-            "sampling_rate": self.rate, "sampler": self.sampler, "adjacency": self.adjacency, "layers": self.layers,
-            "effective_sigma_per_sigma": self.of(1.0, 1).sigma,
-        }  # fmt: skip
 
 
 def _check_numbers(sigma: float | None, target: float | None, epsilon: float | None) -> None:
@@ -128,7 +110,7 @@ def _cost(accountants: list, event: Any, delta: float, epsilon: float | None) ->
 
 
 def _constant(
-    accountants: list, releases: _Releases, sigma: float | None, steps: int | None, target: float | None,
+    accountants: list, releases: Releases, sigma: float | None, steps: int | None, target: float | None,
     epsilon: float | None, delta: float, stop: str,
 ) -> list[Row]:  # fmt: skip
     """The answers for equal steps."""
@@ -166,8 +148,14 @@ def _headline(settings: dict[str, Any]) -> str:
     parts = [settings["asked"], f"sampling {settings['sampler']} at rate {settings['sampling_rate']:g}"]
     parts.append(f"{settings['adjacency']} adjacency")
     scale = settings["effective_sigma_per_sigma"]
+    if settings["mechanism"] == "skellam":
+        parts.append(f"Skellam noise on {settings['dimensions']} dimensions in a ring of {settings['bits']} bits")
+    if settings["clients"] > 1:
+        parts.append(f"sum of {settings['clients']} clients, one local step per sum")
+    if settings["layers"] > 1:
+        parts.append(f"{settings['layers']} clipped layers")
     if scale != 1:
-        parts.append(f"{settings['layers']} clipped layers: effective sigma = {scale:.4g} x sigma")
+        parts.append(f"effective sigma = {scale:.4g} x sigma")
     if settings["target_epsilon"] is not None:
         parts.append(f"target epsilon {settings['target_epsilon']:g}")
     return "; ".join(part for part in parts if part)
