@@ -1,0 +1,64 @@
+"""Differences and their intervals: they cover the truth as often as they say, and pairing narrows them."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from harness.errors import UsageError
+from harness.gate import GateCell, Victim
+from harness.gate.contrast import contrast, contrast_defenses, contrast_runs
+
+Made = Callable[..., GateCell]
+
+
+def with_errors(cell: GateCell, log_rmse: np.ndarray, first: int = 0) -> GateCell:
+    return GateCell(
+        cell.settings, {str(first + v): Victim(0.5, float(np.exp(value)), 0.0) for v, value in enumerate(log_rmse)}
+    )
+
+
+@pytest.mark.parametrize("first", [0, 1000], ids=["paired", "two samples"])
+def test_intervals_cover_as_often_as_they_say(cell: Made, first: int) -> None:
+    random, truth, covered = np.random.default_rng(1), 0.3, 0
+    for _ in range(400):
+        easy = random.normal(size=32)
+        same = easy if first == 0 else random.normal(size=32)
+        before = with_errors(cell(), easy + 0.2 * random.normal(size=32))
+        after = with_errors(cell(), same + truth + 0.2 * random.normal(size=32), first)
+        low, high = contrast(before, after).log_rmse.ci95
+        covered += low <= truth <= high
+    print(f"{covered} of 400 intervals cover")
+    assert 365 <= covered <= 393  # 95% of 400 is 380, its standard deviation 4.4
+
+
+def test_pairing_narrows_the_interval(cell: Made) -> None:
+    random = np.random.default_rng(2)
+    easy = random.normal(size=32)
+    before, after = with_errors(cell(), easy), with_errors(cell(), easy + 0.1 * random.normal(size=32))
+    others = with_errors(cell(), random.normal(size=32), 1000)
+
+    def width(other: GateCell) -> float:
+        low, high = contrast(before, other).log_rmse.ci95
+        return high - low
+
+    assert contrast(before, after).paired and not contrast(before, others).paired
+    assert width(after) < width(others) / 5
+
+
+def test_success_rates_have_intervals_at_the_floor_and_the_ceiling(cell: Made) -> None:
+    one = contrast(cell(0.0), cell(1.0)).asr
+    assert (one.a, one.b, one.difference) == (0.0, 1.0, 1.0)
+    assert 0.7 < one.ci95[0] < one.ci95[1] <= 1.0
+    low, high = contrast(cell(0.0), cell(0.0)).asr.ci95
+    assert low < 0 < high
+
+
+def test_cells_meet_their_own_kind(cell: Made) -> None:
+    a = [cell(), cell(tap="T1.out"), cell(defense="noise", **{"defense.amount": 0.1})]
+    contrasts, alone = contrast_runs(a, [cell(), cell(tap="T0.in")])
+    assert len(contrasts) == 1 and len(alone) == 3
+    (pair,), _ = contrast_defenses(a, a, ("fed_cdp", "noise"))
+    assert pair.a.startswith("fed_cdp") and pair.b.startswith("noise")
+    with pytest.raises(UsageError, match="no cell in common"):
+        contrast_runs(a, [cell(dataset="mnist-sample")])
