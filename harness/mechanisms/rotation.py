@@ -19,8 +19,10 @@ def random_signs(dimension: int, *key: int | str) -> np.ndarray:
 
 def rotate(rows: np.ndarray, signs: np.ndarray) -> np.ndarray:
     """Rows (..., p) padded with zeros, with random signs, in the Hadamard basis (..., d); norms stay."""
-    spare = [(0, 0)] * (rows.ndim - 1) + [(0, signs.size - rows.shape[-1])]
-    return hadamard(np.pad(rows, spare) * signs)
+    dimension = rows.shape[-1]
+    longer = np.zeros((*rows.shape[:-1], signs.size))
+    longer[..., :dimension] = rows * signs[:dimension]
+    return hadamard(longer)
 
 
 def unrotate(rows: np.ndarray, signs: np.ndarray, dimension: int) -> np.ndarray:
@@ -29,12 +31,17 @@ def unrotate(rows: np.ndarray, signs: np.ndarray, dimension: int) -> np.ndarray:
 
 
 def hadamard(rows: np.ndarray) -> np.ndarray:
-    """The orthonormal Walsh-Hadamard transform over the last axis, a power of two long; it is its own inverse."""
+    """The orthonormal Walsh-Hadamard transform over the last axis, a power of two long; it is its own inverse.
+
+    Each pass puts the sums of neighbours in the first half and their differences in the second (Pease, 1968), so all
+    passes are alike and read long runs; only additions, so no row depends on how many there are.
+    """
     size = rows.shape[-1]
+    half = size // 2
     values = rows.astype(np.float64).reshape(-1, size)
-    half = 1
-    while half < size:
-        pairs = values.reshape(-1, size // (2 * half), 2, half)
-        values = np.stack([pairs[:, :, 0] + pairs[:, :, 1], pairs[:, :, 0] - pairs[:, :, 1]], axis=2)
-        half *= 2
+    other = np.empty_like(values)
+    for _ in range(size.bit_length() - 1):
+        np.add(values[:, 0::2], values[:, 1::2], out=other[:, :half])
+        np.subtract(values[:, 0::2], values[:, 1::2], out=other[:, half:])
+        values, other = other, values
     return values.reshape(rows.shape) / math.sqrt(size)
