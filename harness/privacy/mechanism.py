@@ -144,3 +144,18 @@ class TakingPart(Wrapped):
         small = np.log1p(self.rate * np.expm1(np.minimum(moments, 1.0)))
         curve = np.where(moments < 1, small, large) / gaps
         return np.concatenate([curve[:1], curve])
+
+
+@dataclass(frozen=True)
+class Claimed(Wrapped):
+    """The inner mechanism with a curve that a paper claims and no theorem covers; ``why`` in a few words."""
+
+    why: str
+    title = "a mechanism as a paper accounts for it"
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return (*self.inner.notes, f"nominal: {self.why}")
+
+    def divergences(self, highest: int) -> Array:
+        return curve_of(self.inner, highest).copy()

@@ -10,6 +10,7 @@ from harness.privacy import GaussianRelease, steps_within
 from harness.privacy.events import ledger
 from harness.privacy.renyi_curves import amplify_without_replacement
 from harness.privacy.systems import Scaffold, scaffold_accountant, scaffold_epsilon, scaffold_event
+from harness.privacy.systems.scaffold import MODES, VIEWERS
 
 SYNTHETIC = Scaffold(60.0, 100, 4000, 50, 400)
 
@@ -65,9 +66,22 @@ def test_modes_by_what_they_assume() -> None:
 def test_the_server_sees_one_user_every_round() -> None:
     (release,) = ledger(scaffold_event(SYNTHETIC, "server")).releases
     assert release == GaussianRelease(120.0, 0.2, "poisson", count=50 * 400)
+
+
+def test_everybody_every_round_is_plain_noise() -> None:
     everybody = replace(SYNTHETIC, user_rate=1.0, data_rate=1.0)
-    (release,) = ledger(scaffold_event(everybody)).releases
-    assert release == GaussianRelease(1200.0, count=50 * 400)
+    accountant = scaffold_accountant("paper")
+    plain = accountant.epsilon(GaussianRelease(1200.0, count=50 * 400), 1e-5).epsilon
+    assert accountant.epsilon(scaffold_event(everybody), 1e-5).epsilon == pytest.approx(plain)
+
+
+def test_claims_are_nominal() -> None:
+    def nominal(run: Scaffold, viewer: str, mode: str) -> bool:
+        return scaffold_accountant(mode).epsilon(scaffold_event(run, viewer, mode), run.delta).nominal
+
+    found = {(viewer, mode): nominal(SYNTHETIC, viewer, mode) for viewer in VIEWERS for mode in MODES}
+    assert {cell for cell, claimed in found.items() if claimed} == {("third party", "paper"), ("third party", "tight")}
+    assert not nominal(replace(SYNTHETIC, steps=1, variates=False), "third party", "tight")
 
 
 @pytest.mark.parametrize("mode", ["paper", "tight", "proven"])

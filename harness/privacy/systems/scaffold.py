@@ -19,13 +19,13 @@ theorem for samples of units needs; and see ``proven``.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from harness.errors import UsageError
 from harness.privacy.accountant import choice
 from harness.privacy.events import Event, GaussianRelease, MechanismRelease
-from harness.privacy.mechanism import Gaussian, Repeated, Sampled, TakingPart
+from harness.privacy.mechanism import Claimed, Gaussian, Mechanism, Repeated, Sampled, TakingPart
 from harness.privacy.rdp import Renyi
 
 Viewer = Literal["third party", "server"]
@@ -97,24 +97,21 @@ def scaffold_event(run: Scaffold, viewer: Viewer = "third party", mode: Mode = "
     sigma = run.sigma * (math.sqrt(run.taking_part) if together else 1.0)
     if mode == "paper":
         return _paper(run, sigma, rounds, viewer)
-    if viewer == "server" or run.user_rate == 1:
-        return _poisson_steps(run, 2 * sigma, rounds * run.steps)
-    step = Sampled(Gaussian(2 * sigma), run.data_rate, "poisson")
-    return MechanismRelease(TakingPart(Repeated(step, run.steps), run.user_rate), count=rounds)
-
-
-def _poisson_steps(run: Scaffold, sigma: float, count: int) -> Event:
-    if run.data_rate == 1:
-        return GaussianRelease(sigma, count=count)
-    return GaussianRelease(sigma, run.data_rate, "poisson", count=count)
+    if viewer == "server":
+        rate = run.data_rate
+        return GaussianRelease(2 * sigma, rate, "poisson" if rate < 1 else "none", count=rounds * run.steps)
+    steps: Mechanism = Repeated(Sampled(Gaussian(2 * sigma), run.data_rate, "poisson"), run.steps)
+    if together and own:
+        steps = Claimed(steps, "users' models and control variates are hidden by their own noise alone")
+    return MechanismRelease(TakingPart(steps, run.user_rate), count=rounds)
 
 
 def _paper(run: Scaffold, sigma: float, rounds: int, viewer: Viewer) -> Event:
-    step = Sampled(Gaussian(sigma), run.data_rate, "without-replacement", capped=False)
-    release = MechanismRelease(Repeated(step, run.steps), adjacency="replace", count=rounds)
+    steps = Repeated(Sampled(Gaussian(sigma), run.data_rate, "without-replacement", capped=False), run.steps)
     if viewer == "server":
-        return release
-    return replace(release, q=run.user_rate, sampler="without-replacement")
+        return MechanismRelease(steps, adjacency="replace", count=rounds)
+    claimed = Claimed(steps, "samples of users are charged like samples of records")
+    return MechanismRelease(claimed, run.user_rate, "without-replacement", "replace", rounds)
 
 
 def scaffold_accountant(mode: Mode = "tight") -> Renyi:
