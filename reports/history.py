@@ -21,6 +21,7 @@ FORMATS = ("svg", "png")
 _COLUMNS, _WIDTH, _HEIGHT = 3, 4.2, 2.1  # a panel's size in inches
 _ASR, _RANK = "#1f77b4", "#d62728"
 _SHOWN, _TICKS = 6, 5
+_MOST_PANELS = 60
 
 
 def print_history(names: Sequence[str], trends: Sequence[Trend], console: Console) -> None:
@@ -38,7 +39,7 @@ def _point(point: Point) -> str:
 
 
 def save_history(path: Path, names: Sequence[str], trends: Sequence[Trend]) -> None:
-    """Draw success (with its 95% interval) and mean rank over the runs, a panel per cell.
+    """Draw success (with its 95% interval) and mean rank over the runs, a panel for each of the first 60 cells.
 
     Args:
         path: ends in .svg or .png.
@@ -51,6 +52,7 @@ def save_history(path: Path, names: Sequence[str], trends: Sequence[Trend]) -> N
     kind = path.suffix.lower().removeprefix(".")
     if kind not in FORMATS:
         raise UsageError(f"cannot draw {str(path)!r}; let --out end in {' or '.join('.' + name for name in FORMATS)}")
+    trends = trends[:_MOST_PANELS]
     rows = math.ceil(len(trends) / _COLUMNS)
     figure = Figure(figsize=(_COLUMNS * _WIDTH, rows * _HEIGHT + 0.5), layout="constrained")
     panels = list(figure.subplots(rows, _COLUMNS, squeeze=False).flat)
@@ -72,8 +74,8 @@ def _draw(panel: Axes, trend: Trend, names: Sequence[str]) -> None:
     panel.fill_between(places, [low for low, _ in bands], [high for _, high in bands], color=_ASR, alpha=0.15)
     panel.plot(places, asr, color=_ASR, marker="o", markersize=3)
     panel.plot(places, rank, color=_RANK, marker="s", markersize=3, linestyle="--")
-    panel.set_ylim(-0.03, 1.03)
-    panel.set_title(drawable(safe(trend.title, 60)), fontsize=7, **plain_text())
+    panel.set(xlim=(-0.3, len(names) - 0.7), ylim=(-0.03, 1.03))
+    panel.set_title(drawable(safe(trend.title, 74)), fontsize=7, **plain_text())
     ticks = [*places][:: max(1, math.ceil(len(names) / _TICKS))]
     panel.set_xticks(ticks, [drawable(safe(names[tick], 14)) for tick in ticks], fontsize=6, **plain_text())
     panel.tick_params(axis="y", labelsize=6)

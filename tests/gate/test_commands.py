@@ -159,5 +159,5 @@ def test_a_hostile_night_is_drawn(harness: Command, run: Path) -> None:
     text = (run / "results.json").read_text().replace('"digits"', json.dumps("<script>$\\frac$"))
     (run / "results.json").write_text(text)
     shutil.copytree(run, "$x_$ <b>")
-    assert harness("history", "run", "$x_$ <b>", "--out", "h.svg")[0] == 0
+    assert harness("history", *["$x_$ <b>"] * 8, "--out", "h.svg")[0] == 0
     assert "<script>" not in Path("h.svg").read_text()
