@@ -19,7 +19,7 @@ _METRICS = (
     ("lpips", "LPIPS", (0.0, 1.2)), ("continuous_rmse", "RMSE/std", (0.0, 5.0)),
     ("categorical_accuracy", "categories right", (0.0, 1.0)),
 )  # fmt: skip
-_BINS = 24
+_BINS = 20
 
 
 def distribution_chart(name: str, title: str, rows: Sequence[Line], commands: Sequence[str]) -> Chart | None:
@@ -60,9 +60,7 @@ def _median(values: np.ndarray) -> float | None:
 
 def _hill(panel, place: int, values: np.ndarray, limits: tuple[float, float], colour: str) -> None:
     counts, edges = np.histogram(values, bins=_BINS, range=limits)
-    heights = place + 0.32 - 0.74 * counts / max(1, counts.max())
-    panel.fill_between(
-        edges, place + 0.32, np.append(heights, heights[-1]), step="post", color=colour, alpha=0.6, linewidth=0
-    )
+    base = place + 0.32
+    panel.stairs(base - 0.74 * counts / max(1, counts.max()), edges, baseline=base, fill=True, color=colour, alpha=0.6)
     median = float(np.median(values))
     panel.plot([median, median], [place + 0.4, place - 0.44], color=INK, linewidth=1.4)

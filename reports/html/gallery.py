@@ -9,7 +9,7 @@ from harness.reports.html.places import Decided, Shown
 from harness.reports.html.reading import Unreadable
 from harness.results import CellResult
 
-_MOST_BYTES, _MOST_PICTURES = 3_000_000, 72
+_MOST_BYTES, _MOST_PICTURES = 2_200_000, 72
 
 
 @dataclass(frozen=True)

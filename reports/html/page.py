@@ -23,7 +23,7 @@ from harness.reports.html.taus import tau_chart
 from harness.reports.html.utility import utility_chart
 from harness.reports.html.verdict import Verdict, verdict
 
-_MOST_GROUPS = 24
+_MOST_DRAWN = 2_500_000
 
 
 @dataclass(frozen=True)
@@ -55,20 +55,32 @@ def make_page(runs: Sequence[RunData]) -> str:
     """The report as HTML."""
     cells, places = shown_cells(runs), decided_places(runs)
     groups = grouped(cells)
-    tables = all_tables(runs)
+    tables, figures = all_tables(runs), _all_figures(groups)
     page = Page(
         verdict(runs, places), strongest_matrices(places), attack_matrices(cells), gallery(places, cells),
-        [_figures(number, *named) for number, named in enumerate(list(groups.items())[:_MOST_GROUPS])],
+        figures,
         utility_chart(runs, places), {table.name: table for table in tables if not table.name.startswith("paper-")},
         [table for table in tables if table.name.startswith("paper-")],
         commands.report_command(runs), commands.evaluate_commands(cells),
     )  # fmt: skip
     page.left_out.extend(f"{run.name}: {reason}" for run in runs for reason in run.left_out)
     page.left_out.extend(page.gallery.left_out)
-    if len(groups) > _MOST_GROUPS:
-        more = wording.plural(len(groups) - _MOST_GROUPS, "more group")
+    if len(groups) > len(figures):
+        more = wording.plural(len(groups) - len(figures), "more group")
         page.left_out.append(f"figures of {more} of cells; the tables have their numbers")
     return _render(page)
+
+
+def _all_figures(groups: dict[tuple[str, str], list[Shown]]) -> list[Figures]:
+    """Figures of one group after another, until the page has enough of them."""
+    made: list[Figures] = []
+    drawn = 0
+    for number, (named, members) in enumerate(groups.items()):
+        if drawn > _MOST_DRAWN:
+            break
+        made.append(_figures(number, named, members))
+        drawn += sum(len(one.picture) for one in made[-1].charts)
+    return made
 
 
 def _figures(number: int, named: tuple[str, str], members: Sequence[Shown]) -> Figures:

@@ -12,7 +12,8 @@ from harness.reports.html import make_page, read_runs
 
 pytestmark = pytest.mark.browser
 
-CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+_NAMES = ("chromium", "chromium-browser", "google-chrome")
+CHROMIUM = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, _NAMES)), None)
 SECONDS = 3.0
 
 
@@ -63,7 +64,7 @@ def column(page, table: str, title: str) -> list[str]:
     """The entries of a column in rows that are shown."""
     return page.evaluate(
         """([table, title]) => {
-            const heads = [...document.querySelectorAll(`#${table} thead th`)].map(head => head.innerText.split(' ↕')[0]);
+            const heads = [...document.querySelectorAll(`#${table} thead th`)].map(head => head.innerText);
             const place = heads.findIndex(head => head.trim().startsWith(title));
             return [...document.querySelectorAll(`#${table} tbody tr`)].filter(row => !row.hidden)
                 .map(row => row.cells[place].innerText);

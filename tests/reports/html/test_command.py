@@ -33,7 +33,7 @@ def test_csv_is_a_file_per_table(grid: list[Path], tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["nowhere"], "nothing to report"), ([], "RUNS"), (["GRID", "--format", "pdf"], "choose html"),
+        (["nowhere"], "nothing to report"), ([], "Missing argument"), (["GRID", "--format", "pdf"], "choose html"),
         (["GRID", "--out", "."], "is a folder"),
     ],
 )  # fmt: skip

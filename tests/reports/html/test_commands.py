@@ -51,7 +51,8 @@ def test_a_command_is_understood_by_harness_evaluate(a_cell: Callable) -> None:
         options.setdefault(name.removeprefix("--").replace("-", "_"), []).append(value)
     options["victims"] = int(options["victims"][0])
     options |= {name: int(options[name][0]) for name in ("clients", "rounds") if name in options}
-    [made] = cells_from(merge(options, None, None), "cpu")
+    [merged] = merge(options, None, None)
+    [made] = cells_from(merged, "cpu")
     assert (made.defense, made.tap, made.victims) == ("fed_cdp", "T2.step", 60)
     assert made.build_defense().sigma == 3.0 and made.build_attack().restarts == 2
 

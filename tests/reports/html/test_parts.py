@@ -79,7 +79,8 @@ def test_a_grid_is_cut_between_its_rows(lines: int, rows: int) -> None:
     left, top, right, bottom = first_rows_box(1400, height, 4)
     assert (left, right) == (0, 1400)
     first_row = (0.6 + 0.19 * lines) * 150
-    assert first_row - 50 < top < first_row - 20
+    title, labels = (0.18 + 0.19 * lines) * 150, first_row - 35
+    assert title <= top < labels
     assert bottom == pytest.approx(first_row + min(rows, 4) * 1.13 * 150, abs=35)
     assert last_row_boxes(1400, height)[0][3] == pytest.approx(height - 30, abs=4)
 
