@@ -117,18 +117,23 @@ def client_views(
 def example_views(federation: Federation) -> list[View]:
     """The views on example-level protection inside local steps (Fed-CDP with a fixed bound).
 
-    Others' noise adds to a client's in the published sum (sum-dominating mechanisms, spec section 10); the sampling of
-    clients is not counted, since a client's steps of one round are drawn together.
+    With one local step the noise of all clients adds up in the published sum (sum-dominating mechanisms, spec section
+    10). From the second step on a client's gradients depend on its own earlier noise, which no other client's noise
+    hides: then everybody's view is a function of the server's, and costs what that one costs. The sampling of clients
+    is not counted, since a client's steps of one round are drawn together.
     """
     count = federation.clients_per_round
     worst = "an example of a client that takes part in every round"
-    disjoint = f"{worst}; clients share learning rate, steps and rate, and no example"
+    if federation.steps > 1:
+        local = _local_steps(federation, 1.0)
+        own = f"{worst}; with several local steps only the client's own noise counts"
+        return [View("third party", local, own), View("server", local, worst), View("client", local, own)]
+    disjoint = f"{worst}; clients share learning rate and rate, and no example"
+    others = math.sqrt(max(count - 1, 1))
     return [
         View("third party", _local_steps(federation, math.sqrt(count)), disjoint),
         View("server", _local_steps(federation, 1.0), worst),
-        View(
-            "client", _local_steps(federation, math.sqrt(max(count - 1, 1))), f"{disjoint}; its own noise not counted"
-        ),
+        View("client", _local_steps(federation, others), f"{disjoint}; the viewer's own noise not counted"),
     ]
 
 
