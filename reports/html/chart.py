@@ -68,7 +68,7 @@ def _short(item: Shown, told_apart: bool) -> str:
     name = item.defense if len(item.defense) <= 26 else f"{item.defense[:25]}…"
     if not told_apart or not item.arguments:
         return name
-    room = max(10, 30 - len(name))
+    room = max(8, 24 - len(name))
     return f"{name} {item.arguments if len(item.arguments) <= room else '…' + item.arguments[1 - room :]}"
 
 

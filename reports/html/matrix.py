@@ -7,6 +7,7 @@ from harness.reports import columns, text
 from harness.reports.html import wording
 from harness.reports.html.places import Decided, Shown
 from harness.results import CellResult
+from harness.scoring.verdict import CONFIRMED_SUCCESSES
 
 
 @dataclass(frozen=True)
@@ -105,9 +106,14 @@ def _attacked(shown: Shown) -> Entry:
 
 
 def _rate(cell: CellResult | None) -> tuple[str, str]:
-    """The share that came back, and its interval."""
+    """The share that came back in words, and its interval."""
     rate, _, interval = ("" if cell is None else columns.success_rate(cell)).partition(" ")
-    return rate.replace(text.MISSING, ""), interval.strip("[]")
+    if cell is None or rate == text.MISSING:
+        return "", ""
+    # A leak by the lineup alone: beside it, a share near zero would look like a mistake.
+    recognised = cell.verdict == "leaks" and cell.confirmed < CONFIRMED_SUCCESSES
+    words = f"recognisable, {rate} accurate" if recognised else f"{rate} came back"
+    return words, interval.strip("[]")
 
 
 def _key(cell: CellResult | None) -> str:

@@ -9,9 +9,10 @@ from harness.reports.html.table import Column, Table, Value, figure, make, words
 from harness.results import PrivacyStatement
 
 _COLUMNS = (
-    Column("defense", choice=True), Column("arguments"), Column("of"), Column("against", choice=True),
-    Column("claimed epsilon", number=True), Column("recomputed epsilon", number=True), Column("delta", number=True),
-    Column("guarantee", choice=True), Column("in plain words", wide=True), Column("unit"), Column("adjacency"),
+    Column("defense", choice=True), Column("arguments"), Column("against", choice=True),
+    Column("claimed epsilon", number=True), Column("recomputed epsilon", number=True),
+    Column("guarantee", choice=True), Column("in plain words", wide=True), Column("delta", number=True), Column("of"),
+    Column("unit"), Column("adjacency"),
     Column("sampler"), Column("conversion"), Column("schedule"), Column("why", wide=True),
 )  # fmt: skip
 
@@ -55,11 +56,11 @@ def _row(defense: str, arguments: str, of: Value, statement: PrivacyStatement) -
     nothing = Value("none", None, "nothing")
     delta = statement.delta
     return (
-        words(defense, 60), words(arguments), of, words(statement.view, 40),
+        words(defense, 60), words(arguments), words(statement.view, 40),
         nothing if statement.claimed_epsilon is None else figure(statement.claimed_epsilon),
         nothing if statement.epsilon is None else figure(statement.epsilon),
-        words(None if delta is None else f"{delta:.1g}"), Value(words(statement.guarantee, 40).shown, None, kind),
-        Value(wording.guarantee(statement.guarantee)), words(statement.unit, 40), words(statement.adjacency, 40),
+        Value(words(statement.guarantee, 40).shown, None, kind), Value(wording.guarantee(statement.guarantee)),
+        words(None if delta is None else f"{delta:.1g}"), of, words(statement.unit, 40), words(statement.adjacency, 40),
         words(statement.sampler, 40), words(statement.conversion, 60), words(statement.schedule, 80),
         words(statement.notes),
     )  # fmt: skip

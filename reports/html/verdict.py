@@ -10,7 +10,7 @@ from harness.reports.html.places import Decided
 from harness.reports.html.runs import RunData
 
 _GRAVITY = {"leaks": 0, "inconclusive": 1, "resilient": 2}
-_PHRASES = {"leaks": "images come back", "inconclusive": "undecided", "resilient": "no leak found"}
+_PHRASES = {"leaks": "private data come back", "inconclusive": "undecided", "resilient": "no leak found"}
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,13 @@ def _headline(sentences: Sequence[Sentence]) -> str:
     clean = [sentence.defense for sentence in sentences if sentence.kind == "resilient"]
     if not defended:
         leaks = sentences[0].kind == "leaks"
-        return "Without a defense, images come back." if leaks else "Without a defense, no leak is shown here."
+        return "Without a defense, private data come back." if leaks else "Without a defense, no leak is shown here."
     first = f"{len(leaking)} of {wording.plural(len(defended), 'defense')} {'leaks' if len(leaking) == 1 else 'leak'}"
-    second = f"{wording.join(clean[:4])} withstood every attack tried" if clean else "none is shown to withstand it all"
+    second = (
+        f"{wording.join(clean[:4])} withstood every attack tried"
+        if clean
+        else "no defense is shown to withstand every attack"
+    )
     return f"{first} somewhere; {second}."
 
 

@@ -116,6 +116,7 @@ def test_dark_follows_the_system_and_the_button(visit: Callable) -> None:
 @pytest.mark.parametrize("width", [320, 390, 768, 1280])
 def test_no_screen_is_too_narrow(visit: Callable, width: int) -> None:
     page = visit(width)
+    page.evaluate("document.querySelectorAll('select').forEach(box => box.add(new Option('long '.repeat(20))))")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     first = page.locator(".matrix td").first.bounding_box()
     assert first["width"] > 40 and first["x"] + first["width"] <= width

@@ -65,7 +65,7 @@ def test_sections_stand_in_the_order_of_a_reader(page: str) -> None:
 
 def test_the_verdict_says_which_defense_leaks_where(outline: Outline) -> None:
     assert "1 of 2 defenses leaks somewhere; fed_cdp withstood every attack tried." in outline.text
-    assert "fed_sdp : images come back inside the client and on the way; undecided at the server." in outline.text
+    assert "fed_sdp : private data come back inside the client and on the way; undecided at the server." in outline.text
     assert "fed_cdp : no leak found inside the client, on the way and at the server." in outline.text
 
 
@@ -109,7 +109,7 @@ def test_every_figure_names_its_command(page: str) -> None:
 def test_promises_stand_beside_what_holds(outline: Outline) -> None:
     assert "0.820" in outline.text and "2.310" in outline.text
     assert "protected before it leaves the client" in outline.text
-    assert "private" not in outline.text.replace("private images", "")
+    assert "private" not in outline.text.replace("private images", "").replace("private data", "")
 
 
 NASTY = [
@@ -166,4 +166,4 @@ def test_an_invalid_run_says_so_above_its_verdicts(tmp_path: Path, a_cell: Calla
     file = tmp_path / "eval" / "results.json"
     file.write_text(file.read_text().replace('"valid": true', '"valid": false'))
     text = Outline(make_page(read_runs([tmp_path / "eval"]))).text
-    assert text.index("INVALID") < text.index("Without a defense, images come back.")
+    assert text.index("INVALID") < text.index("Without a defense, private data come back.")

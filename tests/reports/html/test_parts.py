@@ -35,8 +35,13 @@ def test_the_strongest_attack_decides_and_each_stands_by_itself(
     runs = read_runs([a_run(tmp_path, cells, pictures=False)])
     [matrix] = strongest_matrices(decided_places(runs))
     [entry] = matrix.rows[0][2]
-    assert (entry.kind, entry.attack, entry.rate) == ("leaks", "cpl", "95%")
+    assert (entry.kind, entry.attack, entry.rate) == ("leaks", "cpl", "95% came back")
     assert [one.rows[0][2][0].kind for one in attack_matrices(shown_cells(runs))] == ["resilient", "leaks"]
+
+
+def test_a_leak_by_the_lineup_alone_is_called_recognisable(tmp_path: Path, a_cell: Callable, a_run: Callable) -> None:
+    places = decided_places(read_runs([a_run(tmp_path, [a_cell(confirmed=0)], pictures=False)]))
+    assert strongest_matrices(places)[0].rows[0][2][0].rate == "recognisable, 95% accurate"
 
 
 def test_what_was_not_tried_and_what_is_impossible_differ(tmp_path: Path, a_cell: Callable, a_run: Callable) -> None:
