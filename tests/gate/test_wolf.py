@@ -16,7 +16,7 @@ from harness.gate import GateCell, as_baseline, check, read_baseline
 pytestmark = pytest.mark.slow
 
 VERSIONS = {"harness": "0.1.0", "torch": "2.11.0"}
-# Twenty take half an hour of one core; set it lower for a first look.
+# Twenty take eight minutes of one idle core; set it lower for a first look.
 SEEDS = int(os.environ.get("HARNESS_HONEST_RUNS", "20"))
 COMMITTED = Path(__file__).parents[2] / "baselines"
 
