@@ -125,7 +125,7 @@ def _row(clients: int, seconds: dict[str, float]) -> dict[str, Any]:
 
 
 def _checks(rows: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
-    """The limits of issue 3, for the numbers of clients that were measured."""
+    """The limits that the ratios are held to, for the numbers of clients that were measured."""
     limits = [
         (100, "Fed-CDP / non-private", 0.0, 1.3),
         (100, "Fed-αCDP / Fed-CDP", 0.95, 1.05),

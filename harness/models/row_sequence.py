@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from harness.models.row_operators import MatrixProduct, RowSigmoid, is_plain_convolution, patches_of
+from harness.models.row_operators import MatrixProduct, is_plain_convolution, patches_of
+from harness.models.row_sigmoid import RowSigmoid
 
 Named = Mapping[str, Tensor]
 

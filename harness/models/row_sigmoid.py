@@ -1,0 +1,55 @@
+"""The logistic function whose result for a row never depends on the other rows of the batch."""
+
+import torch
+from torch import Tensor, nn
+
+Context = torch.autograd.function.FunctionCtx
+
+
+class _Sigmoid(torch.autograd.Function):
+    """The logistic function through ``exp``.
+
+    ``torch.sigmoid`` rounds the last few elements of a buffer differently from the rest, so its result for one row
+    depends on how many rows share the buffer; ``exp`` does not.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(values: Tensor) -> Tensor:
+        return values.neg().exp().add(1).reciprocal()
+
+    @staticmethod
+    def setup_context(ctx: Context, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(output)
+
+    @staticmethod
+    def backward(ctx: Context, gradient: Tensor) -> Tensor:
+        return _SigmoidGradient.apply(gradient, *ctx.saved_tensors)
+
+
+class _SigmoidGradient(torch.autograd.Function):
+    """``gradient`` times the slope of the logistic function whose value is ``output``."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(gradient: Tensor, output: Tensor) -> Tensor:
+        return gradient * torch.addcmul(output, output, output, value=-1)
+
+    @staticmethod
+    def setup_context(ctx: Context, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Context, outer: Tensor) -> tuple[Tensor, Tensor]:
+        gradient, output = ctx.saved_tensors
+        by_output = outer * gradient
+        return _SigmoidGradient.apply(outer, output), torch.addcmul(by_output, by_output, output, value=-2)
+
+
+class RowSigmoid(nn.Module):
+    """``nn.Sigmoid`` whose result for a row never depends on the other rows of the batch."""
+
+    def forward(self, values: Tensor) -> Tensor:
+        return _Sigmoid.apply(values)
