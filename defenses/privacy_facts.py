@@ -49,6 +49,7 @@ class PrivacyFacts:
         return Federation(
             sigma, cohort.rounds, self.tensors if clipping == "layer" else 1, cohort.clients, cohort.clients_per_round,
             cohort.steps_per_round, self.rate, sampler, "replace" if sampler == "without-replacement" else "add/remove",
+            steady=self.client_sampler != "poisson",
         )  # fmt: skip
 
     def claimed_for_clients(self, sigma: float) -> Composition:

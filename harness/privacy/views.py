@@ -45,6 +45,8 @@ class Federation:
         rate: share of a client's examples in a local batch, B/n_i; examples only.
         sampler: how clients (or a batch's examples) are drawn; ``none`` for a fixed partition or full participation.
         adjacency: ``replace`` doubles the sensitivity of a sum.
+        steady: whether every round has exactly K clients. Noise that clients add themselves hides a client only as far
+            as it is sure to be there: with a random number of them, no other client's is.
     """
 
     sigma: float | Sequence[float]
@@ -56,6 +58,7 @@ class Federation:
     rate: float = 1.0
     sampler: Sampler = "poisson"
     adjacency: Adjacency = "add/remove"
+    steady: bool = True
 
     def __post_init__(self) -> None:
         if not 1 <= self.clients_per_round <= self.clients:
@@ -102,11 +105,15 @@ def client_views(
     total = 1.0 if noise_at == "aggregate" else each * math.sqrt(count)
     others = each * math.sqrt(max(count - 1, 1)) if noise_at == "client" else total
     published = f"{federation.sampler} sampling of clients, secret from this view"
+    alone = _releases([each * sigma for sigma in federation.sigmas("client")], federation, 1.0)
     if noise_at == "client":
-        server: Event = _releases([each * sigma for sigma in federation.sigmas("client")], federation, 1.0)
+        server: Event = alone
         seen = "a client that takes part in every round; no amplification, since the server knows who takes part"
     else:
         server, seen = NonPrivate(_RAW), _RAW
+    if noise_at != "aggregate" and not federation.steady:
+        own = "a client that takes part in every round; how many others add noise is random, so only its own counts"
+        return [View("third party", alone, own), View("server", server, seen), View("client", alone, own)]
     return [
         View("third party", _sampled_clients(federation, total), published),
         View("server", server, seen),
@@ -124,9 +131,10 @@ def example_views(federation: Federation) -> list[View]:
     """
     count = federation.clients_per_round
     worst = "an example of a client that takes part in every round"
-    if federation.steps > 1:
+    if federation.steps > 1 or not federation.steady:
         local = _local_steps(federation, 1.0)
-        own = f"{worst}; with several local steps only the client's own noise counts"
+        reason = "with several local steps" if federation.steps > 1 else "with a random number of clients"
+        own = f"{worst}; {reason} only the client's own noise counts"
         return [View("third party", local, own), View("server", local, worst), View("client", local, own)]
     disjoint = f"{worst}; clients share learning rate and rate, and no example"
     others = math.sqrt(max(count - 1, 1))

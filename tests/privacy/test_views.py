@@ -73,6 +73,17 @@ def test_several_local_steps_are_hidden_by_the_clients_own_noise_only() -> None:
     assert all(seen(only(event)) == (2.0, 0.01, "poisson", 80) for event in found.values())
 
 
+def test_noise_that_may_not_be_there_does_not_count() -> None:
+    """With Poisson-sampled clients a round may have the one client only."""
+    loose = Federation(6.0, steps=1, rate=0.01, steady=False, **NUMBERS)
+    for found in (events(example_views(loose)), events(client_views(loose, "client"))):
+        assert found["third party"] == found["server"] == found["client"]
+    assert only(events(client_views(loose, "receive", "share"))["third party"]).sigma == pytest.approx(6 / 5)
+    # Noise on the sum at the server is there whoever comes.
+    steady = Federation(6.0, steps=1, rate=0.01, **NUMBERS)
+    assert events(client_views(loose)) == events(client_views(steady))
+
+
 def test_one_client_alone_is_the_plain_accountant() -> None:
     found = events(example_views(Federation(6.0, rounds=2, steps=3, rate=0.1)))
     assert {only(event) for event in found.values()} == {GaussianRelease(6.0, 0.1, "poisson", count=6)}
