@@ -10,10 +10,10 @@ from functools import cached_property
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 from torch.nn.grad import conv2d_weight
 
 from harness.layout import Layout, spread
+from harness.models.row_losses import example_losses
 from harness.models.row_sequence import Product, Recorded, RowSequence
 
 
@@ -109,11 +109,11 @@ class FactoredGradients:
         self.layout, self.expected = layout, expected
         with torch.enable_grad():
             logits, recorded = sequence.record(layout.split(weights), images)
-            losses = functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
-            total = losses.sum() if present is None else (losses * present.flatten()).sum()
+            losses = example_losses(logits, labels)
+            total = losses.sum() if present is None else (losses * present).sum()
             derivatives = torch.autograd.grad(total, [one.product for one in recorded])
         self._factors = [_Factors(*pair) for pair in zip(recorded, derivatives, strict=True)]
-        self.losses = losses.detach().unflatten(0, labels.shape)
+        self.losses = losses.detach()
 
     @property
     def sizes(self) -> tuple[int, ...]:

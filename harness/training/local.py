@@ -62,7 +62,7 @@ def train_locally(
     for step in range(steps):
         now = replace(context, local_step=step)
         chosen = data.gather(1, batches.places[:, step].to(data.device))
-        images, labels = dataset.images[chosen].to(weights), dataset.labels[chosen].to(weights.device)
+        images, labels = _examples(dataset.images, chosen).to(weights), _examples(dataset.labels, chosen)
         present = None if batches.present is None else batches.present[:, step].to(weights)
         per_example = model.example_gradients(start + update, images, labels, present, context.cohort.batch_size)
         if step == 0:
@@ -78,3 +78,9 @@ def train_locally(
     raw = update.double()
     message = defense.server_receive(defense.client_message(raw, context), context)
     return LocalRound(message, gradient_norm, raw.norm(dim=1), noise, total / steps)
+
+
+def _examples(values: Tensor, places: Tensor) -> Tensor:
+    """Entries of ``values`` (D, ...) at places (N, B): (N, B, ...)."""
+    # The same as values[places], several times faster.
+    return values.index_select(0, places.flatten()).unflatten(0, places.shape)

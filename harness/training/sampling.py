@@ -53,7 +53,7 @@ def _places(settings: TrainSettings, round_index: int, client: int) -> Tensor:
     if kind == "poisson":
         return torch.rand(steps, examples, generator=random) < batch / examples
     if kind == "without-replacement":
-        return torch.rand(steps, examples, generator=random).argsort(dim=1)[:, :batch]
+        return torch.stack([torch.randperm(examples, generator=random)[:batch] for _ in range(steps)])
     per_pass = examples // batch
     passes = -(-steps // per_pass)
     orders = [torch.randperm(examples, generator=random)[: per_pass * batch] for _ in range(passes)]
