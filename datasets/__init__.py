@@ -4,13 +4,16 @@ Nothing is downloaded unless asked (``fetch_dataset``), and nothing from outside
 """
 
 from harness.datasets import (  # noqa: F401  (imported so that they register)
+    acs_income,
     adult,
     cancer,
     cifar10,
     digits,
+    emnist,
     lfw,
     logistic,
     mnist,
+    retina,
     samples,
 )
 from harness.datasets.catalogue import DATASETS, DatasetStatus, dataset_status, default_model

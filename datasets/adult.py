@@ -4,8 +4,6 @@ Six continuous columns and eight categorical ones make 105 features: 6 + 8 + 16 
 value ("?") has no feature of its own; all features of its column are 0.
 """
 
-import gzip
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -81,10 +79,9 @@ def _download(target: Path) -> None:
 
 def _read_rows(file: DataFile) -> list[list[str]]:
     """The 15 fields of every row; lines that start with a bar, and empty ones, are no rows."""
-    content = file.read_bytes()
     try:
-        text = (gzip.decompress(content) if file.path.suffix == ".gz" else content).decode("ascii")
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        text = file.read_unpacked().decode("ascii")
+    except UnicodeDecodeError as error:
         raise file.wrong("is damaged") from error
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("|")]
     rows = [line.rstrip(".").split(", ") for line in lines]

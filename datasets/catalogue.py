@@ -24,6 +24,7 @@ class Source:
         find: data root -> where the data lies, None where it is absent; looks at names only, never into files.
         download: lays the files out in the (empty) folder it is given as they lie under a data root;
             None where there is nothing to download.
+        by_hand: how else the data can be had, as words that follow "or"; empty where there is no other way.
         test: loads the publishers' own test part; None where they made none.
         held_out: share of the examples that is set aside for testing where there is no such part.
         table: whether the examples are rows of a table instead of images.
@@ -33,6 +34,7 @@ class Source:
     licence: str
     find: Callable[[Path], Path | None]
     download: Callable[[Path], None] | None = None
+    by_hand: str = ""
     test: Loader | None = None
     held_out: float = 0.2
     table: bool = False
@@ -82,9 +84,9 @@ def fetch_command(name: str) -> str:
 
 def missing(name: str, root: Path) -> UsageError:
     """The error for a dataset that is not under the data root."""
-    return UsageError(
-        f"dataset {name!r} is not under {root}; {fetch_command(name)} (or name its folder with --data-root)"
-    )
+    source = source_of(name)
+    ways = " or ".join(way for way in (source.download and fetch_command(name), source.by_hand) if way)
+    return UsageError(f"dataset {name!r} is not under {root}; {ways} (or name its folder with --data-root)")
 
 
 def dataset_status(root: Path) -> list[DatasetStatus]:
@@ -95,11 +97,12 @@ def dataset_status(root: Path) -> list[DatasetStatus]:
 def _status(name: str, root: Path) -> DatasetStatus:
     source = source_of(name)
     found = source.find(root)
+    ways = [f"harness data fetch {name}" if source.download else "", source.by_hand]
     return DatasetStatus(
         name=name,
         available=found is not None,
         origin=source.origin,
         licence=source.licence,
         where=str(found or root),
-        obtain=f"harness data fetch {name}" if source.download else "installed with its package",
+        obtain=" or ".join(way for way in ways if way) or "installed with its package",
     )

@@ -1,5 +1,6 @@
 """Files a user may have to mend: reading them ends in plain arrays or in one line that says what to do."""
 
+import gzip
 import lzma
 import os
 import tempfile
@@ -35,6 +36,16 @@ class DataFile:
             return self.path.read_bytes()
         except OSError as error:
             raise self.wrong(f"cannot be read ({error.strerror})", "check the path and its permissions") from error
+
+    def read_unpacked(self) -> bytes:
+        """The content, decompressed where the file is a .gz. Raises UsageError where it cannot be read."""
+        content = self.read_bytes()
+        if self.path.suffix != ".gz":
+            return content
+        try:
+            return gzip.decompress(content)
+        except (OSError, EOFError, zlib.error) as error:
+            raise self.wrong("is damaged, or no gzip file") from error
 
     def read_arrays(self, *names: str) -> list[np.ndarray]:
         """The named arrays of an .npz archive, in the order asked; pickled (object) arrays are refused.

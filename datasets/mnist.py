@@ -1,7 +1,8 @@
 """MNIST (LeCun et al., 1998) and Fashion-MNIST (Xiao et al., 2017) in torchvision's raw idx layout.
 
 The idx format is described at http://yann.lecun.com/exdb/mnist/: two zero bytes, a type byte (8: unsigned byte), the
-number of dimensions, each dimension as a big-endian 32-bit integer, then the values.
+number of dimensions, each dimension as a big-endian 32-bit integer, then the values. Fashion-MNIST is also read as
+Debian's package ``dataset-fashion-mnist`` installs it: the same files, compressed.
 """
 
 import struct
@@ -27,6 +28,7 @@ _CLOTHES = (
     "bag",
     "ankle boot",
 )
+DEBIAN_FOLDER = Path("/usr/share/datasets/fashion-mnist")
 _TRAIN = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
 _TEST = ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
@@ -37,7 +39,7 @@ def read_idx(file: DataFile, dimensions: int) -> np.ndarray:
     Raises:
         UsageError: another format, or another length than the header announces.
     """
-    content = file.read_bytes()
+    content = file.read_unpacked()
     header = 4 * (1 + dimensions)
     if len(content) < header or content[:4] != bytes([0, 0, 8, dimensions]):
         raise file.wrong(f"is not an unpacked idx file of {dimensions}-dimensional bytes")
@@ -48,9 +50,16 @@ def read_idx(file: DataFile, dimensions: int) -> np.ndarray:
     return values.reshape(shape)
 
 
-def _find(folder: str, root: Path, files: tuple[str, str] = _TRAIN) -> Path | None:
-    raw = root / folder / "raw"
-    return raw if all((raw / file).is_file() for file in files) else None
+def _files(folder: str, root: Path, names: tuple[str, str]) -> list[Path]:
+    """Where images and labels lie: under the data root, else in Debian's folder; none where they are absent."""
+    places = [[root / folder / "raw" / name for name in names]]
+    if folder == "FashionMNIST":
+        places.append([DEBIAN_FOLDER / f"{name}.gz" for name in names])
+    return next((paths for paths in places if all(path.is_file() for path in paths)), [])
+
+
+def _find(folder: str, root: Path) -> Path | None:
+    return next((path.parent for path in _files(folder, root, _TRAIN)), None)
 
 
 def _download(folder: str, target: Path) -> None:
@@ -63,10 +72,10 @@ def _download(folder: str, target: Path) -> None:
 
 
 def _load(name: str, folder: str, class_names: tuple[str, ...], files: tuple[str, str], root: Path) -> Dataset:
-    raw = _find(folder, root, files)
-    if raw is None:
+    paths = _files(folder, root, files)
+    if not paths:
         raise missing(name, root)
-    images, labels = (DataFile(raw / file, fetch_command(name)) for file in files)
+    images, labels = (DataFile(path, fetch_command(name)) for path in paths)
     pixels, classes = read_idx(images, dimensions=3), read_idx(labels, dimensions=1)
     return build_dataset(images, name, pixels, classes, class_names, source_of(name).origin)
 
@@ -86,6 +95,7 @@ _FASHION = Source(
     licence="MIT",
     find=partial(_find, "FashionMNIST"),
     download=partial(_download, "FashionMNIST"),
+    by_hand="install Debian's package dataset-fashion-mnist",
     test=partial(_load_clothes, _TEST),
 )
 

@@ -92,6 +92,23 @@ def _similarity(labels: Tensor, clients: int, examples: int, random: torch.Gener
     return torch.stack(rows)
 
 
+def _sorted(labels: Tensor, clients: int, examples: int, random: torch.Generator, level: float) -> Tensor:
+    """A share ``level`` drawn uniformly, the rest dealt in runs after sorting by label: nobody shares an example.
+
+    Hsu et al. 2019 and Karimireddy et al. 2020 (SCAFFOLD), as the text of S002 has it; level 0 sorts everything.
+    """
+    if clients * examples > len(labels):
+        raise UsageError(
+            f"{clients} clients with {examples} examples each need {clients * examples}, but the data has "
+            f"{len(labels)} and a sorted split gives none twice; lower clients or examples, or use --split similarity"
+        )
+    chosen = torch.randperm(len(labels), generator=random)[: clients * examples]
+    uniform = round(level * examples)
+    mixed, rest = chosen[: clients * uniform], chosen[clients * uniform :]
+    runs = rest[labels[rest].argsort(stable=True)]
+    return torch.cat([mixed.reshape(clients, uniform), runs.reshape(clients, examples - uniform)], dim=1)
+
+
 def natural_clients(owners: Tensor | None, clients: int, examples: int, seed: int) -> Tensor:
     """Positions (N, n) of the examples that belong to each client by nature, in random order.
 
@@ -113,7 +130,9 @@ def natural_clients(owners: Tensor | None, clients: int, examples: int, seed: in
 
 NATURAL = "natural"
 
-SPLITS: dict[str, Split] = {"iid": _iid, "shards": _shards, "dirichlet": _dirichlet, "similarity": _similarity}
+SPLITS: dict[str, Split] = {
+    "iid": _iid, "shards": _shards, "dirichlet": _dirichlet, "similarity": _similarity, "sorted": _sorted,
+}  # fmt: skip
 
 
 def split_clients(labels: Tensor, clients: int, examples: int, split: str, level: float, seed: int) -> Tensor:
@@ -123,7 +142,7 @@ def split_clients(labels: Tensor, clients: int, examples: int, split: str, level
         labels: (D,) of the training data.
         clients: N. examples: n, the same for every client.
         split: one of :data:`SPLITS`.
-        level: Dirichlet concentration (> 0), or the share of uniform labels for ``similarity`` (0 to 1).
+        level: Dirichlet concentration (> 0), or the share of uniform labels for ``similarity`` and ``sorted`` (0 to 1).
         seed: of the run.
 
     Raises:

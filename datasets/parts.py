@@ -26,14 +26,15 @@ def take_part(dataset: Dataset, part: Part, held_out: float) -> Dataset:
 
 
 def _held_out(dataset: Dataset, share: float) -> Tensor:
-    """Positions drawn at random, from every class in proportion to its size.
+    """Positions drawn at random, from every class of every natural client in proportion to its size.
 
     Each example stands at a random place of its class, scaled to [0, 1]; the first ones of all classes are held out.
     """
+    strata = dataset.labels if dataset.clients is None else dataset.clients * dataset.num_classes + dataset.labels
     order = torch.randperm(len(dataset.labels), generator=generator("held out", dataset.name))
     places = torch.empty(len(order), dtype=torch.float64)
-    for label in dataset.labels.unique().tolist():
-        members = order[dataset.labels[order] == label]
+    for stratum in strata.unique().tolist():
+        members = order[strata[order] == stratum]
         places[members] = (torch.arange(len(members), dtype=torch.float64) + 0.5) / len(members)
     first = places[order].argsort(stable=True)[: math.ceil(share * len(order))]
     return order[first]

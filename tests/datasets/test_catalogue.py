@@ -12,17 +12,22 @@ import torch
 import torchvision
 
 import harness.datasets
-from harness.datasets import DATASETS, cifar10, data_root, dataset_status, fetch_dataset, load_dataset
+from harness.datasets import DATASETS, cifar10, data_root, dataset_status, fetch_dataset, load_dataset, mnist
 from harness.datasets.make_samples import SAMPLES, make_samples
 from harness.datasets.samples import BUNDLED
 from harness.errors import UsageError
 
 GENERATED = ["logistic-0-0", "logistic-1-1", "logistic-5-5"]
 NAMES = [
-    "adult", "cancer", "cifar10", "cifar10-sample", "digits", "fashion-mnist", "lfw", *GENERATED, "mnist",
-    "mnist-sample",
+    "acs-income", "adult", "cancer", "cifar10", "cifar10-sample", "digits", "emnist", "fashion-mnist", "lfw",
+    *GENERATED, "mnist", "mnist-sample", "retina",
 ]  # fmt: skip
 BUNDLED_NAMES = ["cancer", "cifar10-sample", "digits", *GENERATED, "mnist-sample"]
+
+
+@pytest.fixture(autouse=True)
+def no_debian_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mnist, "DEBIAN_FOLDER", tmp_path / "absent")
 
 
 @pytest.mark.parametrize(
@@ -63,6 +68,8 @@ def test_status_of_an_empty_root(tmp_path: Path) -> None:
     assert list(status) == list(DATASETS) == NAMES
     assert [name for name in NAMES if status[name].available] == BUNDLED_NAMES
     assert status["mnist"].obtain == "harness data fetch mnist"
+    assert status["fashion-mnist"].obtain.endswith("or install Debian's package dataset-fashion-mnist")
+    assert status["retina"].obtain.startswith("put the images of each class into a folder")
     assert all(entry.origin and entry.licence and entry.where for entry in status.values())
 
 
@@ -110,6 +117,7 @@ def fail(*arguments: object, **options: object) -> None:
     [
         ("mnist", "torchvision.datasets.MNIST.download"),
         ("fashion-mnist", "torchvision.datasets.FashionMNIST.download"),
+        ("emnist", "torchvision.datasets.EMNIST.download"),
         ("cifar10", "torchvision.datasets.utils.download_url"),
         ("lfw", "sklearn.datasets.fetch_lfw_people"),
     ],

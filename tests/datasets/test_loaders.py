@@ -1,5 +1,6 @@
 """The registered datasets: small files made here in each format, damaged ones, and the real files where at hand."""
 
+import gzip
 import os
 import struct
 from collections.abc import Callable
@@ -10,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from harness.datasets import cifar10, load_dataset
+from harness.datasets import cifar10, load_dataset, mnist
 from harness.errors import UsageError
 
 RANDOM = np.random.default_rng(0)
@@ -59,6 +60,14 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cifar10, "IMAGES_PER_BATCH", 2)
 
 
+@pytest.fixture(autouse=True)
+def debian_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty one, whatever is installed on this machine."""
+    folder = tmp_path_factory.mktemp("debian")
+    monkeypatch.setattr(mnist, "DEBIAN_FOLDER", folder)
+    return folder
+
+
 @pytest.mark.parametrize(("name", "folder"), [("mnist", "MNIST"), ("fashion-mnist", "FashionMNIST")])
 def test_idx(tmp_path: Path, name: str, folder: str) -> None:
     images, labels = write_idx(tmp_path, folder)
@@ -66,6 +75,19 @@ def test_idx(tmp_path: Path, name: str, folder: str) -> None:
     assert torch.equal(dataset.images, torch.from_numpy(images[:, None]).float() / 255)
     assert dataset.labels.tolist() == labels.tolist()
     assert (dataset.name, dataset.num_classes) == (name, 10)
+
+
+def test_fashion_mnist_as_debian_installs_it(tmp_path: Path, debian_folder: Path) -> None:
+    images, _ = write_idx(tmp_path / "elsewhere")
+    for path in (tmp_path / "elsewhere" / "MNIST" / "raw").iterdir():
+        (debian_folder / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+    dataset = load_dataset("fashion-mnist", tmp_path)
+    assert torch.equal(dataset.images, torch.from_numpy(images[:, None]).float() / 255)
+    (debian_folder / "train-images-idx3-ubyte.gz").write_bytes(b"no gzip file")
+    check_refused("fashion-mnist", tmp_path, "is damaged, or no gzip file")
+    (debian_folder / "train-images-idx3-ubyte.gz").unlink()
+    check_refused("fashion-mnist", tmp_path, "or install Debian's package dataset-fashion-mnist")
+    check_refused("mnist", tmp_path, "get it with: harness data fetch mnist \\(or name")
 
 
 def test_cifar10(tmp_path: Path) -> None:

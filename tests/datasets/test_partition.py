@@ -49,6 +49,16 @@ def test_similarity_gives_the_rest_from_one_class(level: float, own: int) -> Non
         assert counts[client % 10] >= own and counts.sum() == 40
 
 
+@pytest.mark.parametrize(("level", "most", "fewest"), [(0.0, 2, 1), (0.5, 10, 5), (1.0, 10, 6)])
+def test_sorted_clients_share_nothing_and_hold_runs_of_labels(level: float, most: int, fewest: int) -> None:
+    data = split_clients(LABELS, 20, 30, "sorted", level, 0)
+    assert len(data.unique()) == 600
+    held = [int((counts > 0).sum()) for counts in classes_of(data)]
+    assert max(held) <= most and min(held) >= fewest
+    runs = LABELS[data[:, round(level * 30) :]]
+    assert torch.equal(runs.flatten(), runs.flatten().sort().values)
+
+
 @pytest.mark.parametrize(
     ("arguments", "mend"),
     [
@@ -56,6 +66,7 @@ def test_similarity_gives_the_rest_from_one_class(level: float, own: int) -> Non
         ((10, 601, "iid", 0.5), "lower it"),
         ((10, 21, "shards", 0.5), "even number"),
         ((2, 140, "shards", 0.5), "at most 120"),
+        ((31, 20, "sorted", 0.5), "gives none twice; lower clients or examples"),
         ((0, 20, "iid", 0.5), "at least one example"),
     ],
 )

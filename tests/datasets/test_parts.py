@@ -2,6 +2,7 @@
 
 import math
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +38,13 @@ def test_parts_are_disjoint_complete_and_stratified(labels: list[int], share: fl
         # Each class is within one example of its share; rounding the total up may give it one more.
         assert abs(test.labels.tolist().count(label) - share * labels.count(label)) < 2
     assert pixels(take_part(whole, "test", share)) == pixels(test)
+
+
+def test_every_natural_client_is_held_out_in_proportion() -> None:
+    whole = replace(numbered([0, 1] * 50), clients=torch.tensor([0] * 20 + [1] * 80))
+    test = take_part(whole, "test", 0.2)
+    assert test.clients is not None and test.clients.bincount().tolist() == [4, 16]
+    assert (test.clients * 2 + test.labels).bincount().tolist() == [2, 2, 8, 8]
 
 
 def test_the_split_is_drawn_at_random() -> None:
