@@ -31,7 +31,7 @@ def train_command(
     batch_size: Annotated[int, typer.Option(help="B, examples per local step.")] = 5,
     examples: Annotated[int | None, typer.Option(help="Examples per client (local steps times batch size).")] = None,
     algorithm: Annotated[str, typer.Option(help="fedavg, fedsgd, scaffold or scaffold-warm.")] = "fedavg",
-    split: Annotated[str, typer.Option(help="shards, iid, dirichlet, similarity or natural.")] = "shards",
+    split: Annotated[str, typer.Option(help="shards, iid, dirichlet, similarity, sorted or natural.")] = "shards",
     level: Annotated[float, typer.Option(help="Dirichlet concentration, or share of uniform labels.")] = 0.5,
     client_sampling: Annotated[str, typer.Option(help="fixed (K of N), poisson (rate K/N) or all.")] = "fixed",
     batch_sampling: Annotated[
