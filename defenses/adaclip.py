@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from harness.clipping import clip
-from harness.defenses.context import RoundContext
+from harness.defenses.context import RoundContext, State
 from harness.defenses.hooks import Defense, LocalStep
 from harness.defenses.per_example import ExampleGradients
 from harness.defenses.privacy_facts import PrivacyFacts
@@ -77,7 +77,7 @@ class AdaClip(Defense):
         context.local["centre"] = centre
         context.local["variance"] = self.variance_decay * variance + (1 - self.variance_decay) * seen
 
-    def clipping_at(self, tap: str, learning_rate: float) -> Clipping | None:
+    def clipping_at(self, tap: str, learning_rate: float, server: State | None = None) -> Clipping | None:
         return Clipping(self.clip, "whole", "example") if tap in TAPS_AFTER_STEP else None
 
     def units(self) -> str:

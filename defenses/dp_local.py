@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from harness.clipping import example_factors, noise_deviation
-from harness.defenses.context import RoundContext
+from harness.defenses.context import RoundContext, State
 from harness.defenses.example_noise import sanitise
 from harness.defenses.hooks import Defense, LocalStep
 from harness.defenses.per_example import ExampleGradients
@@ -50,7 +50,7 @@ class DPLocal(Defense):
         scale = spread(bounds[:, 0], context.layout.sizes) * (2 * self.sigma / context.cohort.batch_size)
         return LocalStep(mean + scale * context.gaussian("client_step", mean), factors, noise=scale.amax(1))
 
-    def clipping_at(self, tap: str, learning_rate: float) -> Clipping | None:
+    def clipping_at(self, tap: str, learning_rate: float, server: State | None = None) -> Clipping | None:
         if self.clipping != "whole" or tap not in TAPS_AFTER_STEP:
             return None
         return Clipping(self.clip, "whole", "example")

@@ -50,7 +50,7 @@ class DSSGD(Defense):
         return self
 
     def client_message(self, update: Tensor, context: RoundContext) -> Tensor:
-        count = math.ceil(self.share * update.shape[-1] - 1e-9)
+        count = self._most_sent(update.shape[-1])
         values = update.clamp(-self.bound, self.bound)
         if self.selection == "largest":
             return values.where(_first(-update.abs(), count), torch.zeros_like(values))
@@ -59,6 +59,10 @@ class DSSGD(Defense):
         order = context.uniform("selection", values).where(eligible, torch.full_like(values, 2.0))
         chosen = _first(order, count) & eligible
         return self._noised(values, count, context).where(chosen, torch.zeros_like(values))
+
+    def _most_sent(self, parameters: int) -> int:
+        """c, coordinates of a client's round."""
+        return math.ceil(self.share * parameters - 1e-9)
 
     def _above_threshold(self, values: Tensor, count: int, context: RoundContext) -> Tensor:
         """Which coordinates (N, P) may be sent."""
@@ -96,15 +100,17 @@ class DSSGD(Defense):
         if self.epsilon is None:
             why = "which coordinates are sent depends on private data and no noise is added, so no epsilon exists"
             return [make_statement("server", "none", why, unit="client")]
-        rounds = facts.cohort.rounds
+        rounds, printed = facts.cohort.rounds, None
+        if facts.parameters is not None:
+            printed = self.epsilon / self._most_sent(facts.parameters)
         why = (
-            f"sparse vector technique on bounded coordinates, a client in all {rounds} rounds; the epsilon of each "
-            "coordinate, which the paper prints, adds up over all coordinates sent"
+            f"sparse vector technique on bounded coordinates, a client in all {rounds} rounds; claimed is the epsilon "
+            "of one coordinate in one round, which the paper prints: it adds up over all coordinates and rounds"
         )
         tags = {"third party": "client-DP central", "server": "client-LDP", "client": "client-DP central"}
         return [
             Statement(
-                view, None, self.epsilon * rounds, 0.0, "client", "replace", "none", "pure epsilon, summed",
+                view, printed, self.epsilon * rounds, 0.0, "client", "replace", "none", "pure epsilon, summed",
                 f"epsilon={self.epsilon:g} per round", tag, why,
             )
             for view, tag in tags.items()

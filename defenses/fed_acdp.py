@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from harness.clipping import example_factors
-from harness.defenses.context import Cohort, RoundContext
+from harness.defenses.context import Cohort, RoundContext, State
 from harness.defenses.example_noise import CONVENTION_TEXT, Convention, sanitise
 from harness.defenses.hooks import Defense, LocalStep
 from harness.defenses.per_example import ExampleGradients
@@ -95,7 +95,10 @@ class FedAlphaCDP(Defense):
             self.cycles,
         )
 
-    def clipping_at(self, tap: str, learning_rate: float) -> Clipping | None:
+    def needs_planned_rounds(self) -> str | None:
+        return None if self.policy == "fixed" else f"the decay of sigma (policy={self.policy})"
+
+    def clipping_at(self, tap: str, learning_rate: float, server: State | None = None) -> Clipping | None:
         if self.s_mode == "example_mean" or tap not in TAPS_AFTER_STEP:
             return None
         return Clipping(self.clip, self.clipping, "example")

@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from harness.clipping import example_factors, noise_deviation
-from harness.defenses.context import RoundContext
+from harness.defenses.context import RoundContext, State
 from harness.defenses.example_noise import CONVENTION_TEXT, Convention, sanitise
 from harness.defenses.hooks import Defense, LocalStep
 from harness.defenses.per_example import ExampleGradients
@@ -38,7 +38,7 @@ class FedCDP(Defense):
         factors = example_factors(per_example.norms(), self.clip, self.clipping)
         return sanitise(per_example, factors, noise_deviation(self.sigma, self.clip), self.convention, context)
 
-    def clipping_at(self, tap: str, learning_rate: float) -> Clipping | None:
+    def clipping_at(self, tap: str, learning_rate: float, server: State | None = None) -> Clipping | None:
         return Clipping(self.clip, self.clipping, "example") if tap in TAPS_AFTER_STEP else None
 
     def units(self) -> str:

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from harness.clipping import clip, noise_deviation
-from harness.defenses.context import RoundContext
+from harness.defenses.context import RoundContext, State
 from harness.defenses.hooks import Defense
 from harness.defenses.privacy_facts import PrivacyFacts
 from harness.defenses.registry import DEFENSES, validated_defense
@@ -68,7 +68,7 @@ class FedSDP(Defense):
         places = {"client": ("client_message",), "receive": ("server_receive",)}
         return hook in places.get(self.noise_at, ("server_receive", "aggregate"))
 
-    def clipping_at(self, tap: str, learning_rate: float) -> Clipping | None:
+    def clipping_at(self, tap: str, learning_rate: float, server: State | None = None) -> Clipping | None:
         clipped_from = ("T1.out", "T0.in", "T0.post") if self.noise_at == "client" else ("T0.post",)
         return Clipping(self.clip / learning_rate, self.clipping, "update") if tap in clipped_from else None
 

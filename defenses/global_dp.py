@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from harness.clipping import clip, noise_deviation
-from harness.defenses.context import RoundContext
+from harness.defenses.context import RoundContext, State
 from harness.defenses.hooks import Defense
 from harness.defenses.median_norm import median_norm, norm_counts
 from harness.defenses.privacy_facts import PrivacyFacts
@@ -53,22 +53,25 @@ class GlobalDP(Defense):
         return update
 
     def server_receive(self, message: Tensor, context: RoundContext) -> Tensor:
-        return clip(message, self._bound(context), context.layout.groups("whole"))
+        return clip(message, self._bound(context.server), context.layout.groups("whole"))
 
     def aggregate(self, total: Tensor, context: RoundContext) -> Tensor:
-        deviation = noise_deviation(self.sigma, self._bound(context))
+        deviation = noise_deviation(self.sigma, self._bound(context.server))
         if "norms" in context.sent:
             context.server["bound"] = median_norm(context.sent["norms"])
         return (total + deviation * context.server_gaussian("aggregate", total)) / context.cohort.clients_per_round
 
-    def _bound(self, context: RoundContext) -> float:
-        return float(context.server.get("bound", self.clip))
+    def _bound(self, server: State | None) -> float:
+        return float((server or {}).get("bound", self.clip))
+
+    def adapts(self) -> bool:
+        return self.bound == "median"
 
     def acts_at(self, hook: str) -> bool:
         return hook in ("server_receive", "aggregate") or (hook == "client_message" and self.bound == "median")
 
-    def clipping_at(self, tap: str, learning_rate: float) -> Clipping | None:
-        return Clipping(self.clip / learning_rate, "whole", "update") if tap == "T0.post" else None
+    def clipping_at(self, tap: str, learning_rate: float, server: State | None = None) -> Clipping | None:
+        return Clipping(self._bound(server) / learning_rate, "whole", "update") if tap == "T0.post" else None
 
     def units(self) -> str:
         size = f"S={self.clip:g}" if self.bound == "fixed" else f"S=median norm of the last round, first {self.clip:g}"

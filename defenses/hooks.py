@@ -11,7 +11,7 @@ from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass as validated
 from torch import Tensor
 
-from harness.defenses.context import RoundContext
+from harness.defenses.context import RoundContext, State
 from harness.defenses.per_example import ExampleGradients
 from harness.defenses.privacy_facts import PrivacyFacts
 from harness.privacy import Statement, make_statement
@@ -57,8 +57,11 @@ class Defense:
         """What the server applies (P,), from the sum (P,) of one round's messages (tap T0.agg)."""
         return total / context.cohort.clients_per_round
 
-    def clipping_at(self, tap: str, learning_rate: float) -> Clipping | None:
-        """The clipping an adversary at ``tap`` knows to have been applied, in gradient units; None without."""
+    def clipping_at(self, tap: str, learning_rate: float, server: State | None = None) -> Clipping | None:
+        """The clipping an adversary at ``tap`` knows to have been applied, in gradient units; None without.
+
+        ``server`` is what the server remembers, known to all clients (None, or empty, in round 0).
+        """
         return None
 
     def sparse_at(self, tap: str) -> bool:
@@ -73,6 +76,14 @@ class Defense:
         """One privacy statement per view (spec: defenses, section 17)."""
         nothing = "nothing is clipped and no calibrated noise is added, so no epsilon exists"
         return [make_statement("server", "none", nothing)]
+
+    def adapts(self) -> bool:
+        """Whether what the server remembers from earlier rounds (``context.server``) changes later ones."""
+        return False
+
+    def needs_planned_rounds(self) -> str | None:
+        """What in a round depends on how many rounds are planned, such as a decaying sigma; None for nothing."""
+        return None
 
     def finished(self, facts: PrivacyFacts) -> str | None:
         """Why training must stop before the round that ``facts.cohort.rounds`` would include; None to go on."""

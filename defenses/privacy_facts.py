@@ -22,6 +22,7 @@ class PrivacyFacts:
         example_sampler: how a local step's examples are drawn; ``none`` for a fixed partition into batches.
         rate: share of a client's examples in a local step, B/n_i.
         delta: of every statement.
+        parameters: P of the model; None where it does not matter.
     """
 
     cohort: Cohort
@@ -30,6 +31,7 @@ class PrivacyFacts:
     example_sampler: Sampler = "poisson"
     rate: float = 0.01
     delta: float = 1e-5
+    parameters: int | None = None
 
     @property
     def client_rate(self) -> float:

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from harness.clipping import clip, noise_deviation
-from harness.defenses.context import Cohort, RoundContext
+from harness.defenses.context import Cohort, RoundContext, State
 from harness.defenses.example_noise import sanitise
 from harness.defenses.hooks import Defense, LocalStep
 from harness.defenses.per_example import ExampleGradients
@@ -74,7 +74,7 @@ class Quantile(Defense):
     def client_message(self, update: Tensor, context: RoundContext) -> Tensor:
         if self.unit == "example":
             return update
-        bound = float(context.server.get("bound", self.clip))
+        bound = self._bound(context.server)
         context.sent["bits"] = (update.norm(dim=-1) <= bound).to(update) - 0.5
         return clip(update, bound, context.layout.groups("whole"))
 
@@ -106,11 +106,17 @@ class Quantile(Defense):
     def acts_at(self, hook: str) -> bool:
         return hook in (("client_message", "aggregate") if self.unit == "client" else ("client_step",))
 
-    def clipping_at(self, tap: str, learning_rate: float) -> Clipping | None:
+    def _bound(self, server: State | None) -> float:
+        return float((server or {}).get("bound", self.clip))
+
+    def adapts(self) -> bool:
+        return self.unit == "client" and self.rate > 0
+
+    def clipping_at(self, tap: str, learning_rate: float, server: State | None = None) -> Clipping | None:
         if self.unit == "example":
             return Clipping(self.clip, "whole", "example") if tap in TAPS_AFTER_STEP else None
         clipped = tap in ("T1.out", "T0.in", "T0.post")
-        return Clipping(self.clip / learning_rate, "whole", "update") if clipped else None
+        return Clipping(self._bound(server) / learning_rate, "whole", "update") if clipped else None
 
     def units(self) -> str:
         what, where = "per-example gradients", "sum of the batch in every local step"

@@ -6,10 +6,11 @@ from typing import Any
 
 from torch import Tensor
 
-from harness.defenses.context import RoundContext
+from harness.defenses.context import RoundContext, State
 from harness.defenses.hooks import Defense, LocalStep
 from harness.defenses.per_example import ExampleGradients
 from harness.defenses.privacy_facts import PrivacyFacts
+from harness.defenses.scoped_state import ScopedState
 from harness.defenses.stack_statements import combined_statements
 from harness.errors import UsageError
 from harness.privacy import Statement
@@ -60,9 +61,10 @@ class Stack(Defense):
                 total = part.aggregate(total, context.part(name)) * count
         return total / count
 
-    def clipping_at(self, tap: str, learning_rate: float) -> Clipping | None:
+    def clipping_at(self, tap: str, learning_rate: float, server: State | None = None) -> Clipping | None:
         """That of the part with the finest groups: an adversary must allow for the scales of all of them."""
-        found = [part.clipping_at(tap, learning_rate) for _, part in self.parts]
+        shared = {} if server is None else server
+        found = [part.clipping_at(tap, learning_rate, ScopedState(shared, f"{name}.")) for name, part in self.parts]
         known = [clipping for clipping in found if clipping is not None]
         return max(known, key=lambda clipping: clipping.grouping == "layer", default=None)
 
@@ -77,6 +79,13 @@ class Stack(Defense):
 
     def statements(self, facts: PrivacyFacts) -> list[Statement]:
         return combined_statements(self.parts, facts)
+
+    def adapts(self) -> bool:
+        return any(part.adapts() for _, part in self.parts)
+
+    def needs_planned_rounds(self) -> str | None:
+        reasons = ((name, part.needs_planned_rounds()) for name, part in self.parts)
+        return next((f"{reason} of {name}" for name, reason in reasons if reason), None)
 
     def finished(self, facts: PrivacyFacts) -> str | None:
         reasons = ((name, part.finished(facts)) for name, part in self.parts)

@@ -24,6 +24,8 @@ class CellSettings(BaseModel):
     model: str = "lenet"
     weights: str | None = None
     weights_hash: str | None = None
+    server_state: str | None = None
+    server_state_hash: str | None = None
     defense: str = "none"
     defense_args: dict[str, Any] = Field(default_factory=dict)
     attack: str = "cpl"
@@ -115,7 +117,7 @@ def expand(grid: dict[str, list[Any]], **common: Any) -> list[CellSettings]:
     """Every combination of the listed values as a cell, in the order given.
 
     ``grid`` maps setting names to values; the entries ``defense`` and ``attack`` hold (name, arguments) pairs, and
-    ``model_at`` holds settings that belong together: a round and its weights.
+    ``model_at`` holds settings that belong together: a round and its weights. Values listed go before ``common`` ones.
     """
     cells = []
     for combination in itertools.product(*grid.values()):
@@ -123,7 +125,7 @@ def expand(grid: dict[str, list[Any]], **common: Any) -> list[CellSettings]:
         for kind in ("defense", "attack"):
             values[kind], values[f"{kind}_args"] = values[kind]
         values |= values.pop("model_at", {})
-        cells.append(cell_settings(**common, **values))
+        cells.append(cell_settings(**(common | values)))
     return cells
 
 

@@ -16,7 +16,7 @@ from harness.defenses import DEFENSES
 from harness.errors import UsageError
 from harness.experiment import CellSettings, expand, taps_of
 from harness.presets import PRESETS
-from harness.training import kept_model, training_options
+from harness.training import kept_model, kept_server_state, training_options
 
 DEFAULTS: dict[str, Any] = {
     "dataset": ["mnist-sample"], "model": [], "defense": [], "attack": ["cpl"], "surface": [], "tap": [],
@@ -120,7 +120,7 @@ def cells_from(options: dict[str, Any], device: str) -> list[CellSettings]:
         "observations": numbers(options["observations"], "observations"),
         "model_at": [_model_at(options, round_index) for round_index in numbers(options["round"], "round")],
     }
-    return expand(grid, **common)
+    return [_with_server_state(cell, options) for cell in expand(grid, **common)]
 
 
 def _known_dataset(name: str) -> str:
@@ -143,20 +143,36 @@ def numbers(values: Iterable[Any], option: str) -> list[int]:
 
 def _model_at(options: dict[str, Any], round_index: int) -> dict[str, Any]:
     """The settings that name the model of a training round."""
-    if options.get("training") and options.get("weights"):
-        raise UsageError("both --training and --weights were given; choose one")
-    path = kept_model(Path(options["training"]), round_index) if options.get("training") else options.get("weights")
-    return {"round": round_index} | _weights(path)
+    for other in ("weights", "server_state"):
+        if options.get("training") and options.get(other):
+            raise UsageError(f"both --training and --{other.replace('_', '-')} were given; choose one")
+    if not options.get("training"):
+        return {"round": round_index} | _file("weights", options.get("weights"))
+    # The model after the last round of a run is attacked in the round that would have followed.
+    (planned,) = numbers([options["rounds"]], "rounds")
+    model = kept_model(Path(options["training"]), round_index)
+    return {"round": round_index, "rounds": max(planned, round_index + 1)} | _file("weights", model)
 
 
-def _weights(path: str | Path | None) -> dict[str, str]:
+def _with_server_state(cell: CellSettings, options: dict[str, Any]) -> CellSettings:
+    """The cell with what the server remembered by its round, where its defense goes by it."""
+    if options.get("training"):
+        path = kept_server_state(Path(options["training"]), cell.round, cell.defense, cell.defense_args)
+    else:
+        path = options.get("server_state") if cell.round and cell.build_defense().adapts() else None
+    return cell.model_copy(update=_file("server_state", path))
+
+
+def _file(name: str, path: str | Path | None) -> dict[str, str]:
     if path is None:
         return {}
     try:
         digest = hashlib.sha256(Path(str(path)).read_bytes()).hexdigest()
     except OSError as error:
-        raise UsageError(f"cannot read weights {str(path)!r} ({error.strerror}); check --weights") from error
-    return {"weights": str(path), "weights_hash": digest}
+        raise UsageError(
+            f"cannot read {name.replace('_', ' ')} {str(path)!r} ({error.strerror}); check --{name.replace('_', '-')}"
+        ) from error
+    return {name: str(path), f"{name}_hash": digest}
 
 
 def choose_device(name: str) -> str:

@@ -21,7 +21,10 @@ def positive_control(settings: CellSettings) -> CellSettings:
     # Without a defense nothing is clipped: what it would clip is the raw per-example gradient.
     tap = "T2.raw" if settings.tap in ("T2.clip", "T2.examples") else settings.tap
     # Nor is anything random: one look shows what many do.
-    return smaller(settings, defense="none", defense_args={}, tap=tap, noise_scale=1.0, observations=1)
+    return smaller(
+        settings, defense="none", defense_args={}, server_state=None, server_state_hash=None, tap=tap, noise_scale=1.0,
+        observations=1,
+    )  # fmt: skip
 
 
 def noiseless_control(settings: CellSettings) -> CellSettings:

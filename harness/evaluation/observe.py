@@ -13,6 +13,7 @@ from harness.evaluation.averaging import average
 from harness.experiment import CellSettings
 from harness.federated import read_tap, run_client_round
 from harness.models import RowModel
+from harness.server_state import read_state
 from harness.surfaces import Observation
 
 Key = tuple[int | str, ...]
@@ -79,13 +80,15 @@ class Stage:
             )
         defense, update = settings.build_defense(), not settings.tap.startswith("T2")
         steps = settings.local_steps if update else 1
+        server = _server_state(settings)
 
         def look(repetition: int) -> Tensor:
             """The gradient read from the same round with other noise; the first look is that of a single one."""
             own = tuple((*key, "look", repetition) if repetition else key for key in keys)
             context = RoundContext(
-                settings.round, 0, settings.learning_rate, settings.cohort(), model.layout, own, settings.noise_scale
-            )
+                settings.round, 0, settings.learning_rate, settings.cohort(), model.layout, own, settings.noise_scale,
+                server=dict(server),
+            )  # fmt: skip
             client_round = run_client_round(model, weights, images, labels, defense, context, steps)
             read = read_tap(client_round, settings.tap, settings.defense)[: part.stop - part.start]
             # Adding zero makes negative zeros positive, so that observations that are equal are equal to the bit.
@@ -109,7 +112,7 @@ class Stage:
         return Observation(
             model, weights, read, examples, tuple(keys), settings.learning_rate,
             settings.local_steps if update else 1, settings.update_model if update else "first",
-            settings.build_defense().clipping_at(settings.tap, settings.learning_rate),
+            settings.build_defense().clipping_at(settings.tap, settings.learning_rate, _server_state(settings)),
             None if known is None else known.to(weights.device), settings.build_defense().sparse_at(settings.tap),
         )  # fmt: skip
 
@@ -121,6 +124,13 @@ def _weights(model: RowModel, settings: CellSettings, keys: list[Key]) -> Tensor
     if not loaded.isfinite().all():
         raise UsageError(f"weights {settings.weights!r} hold NaN or infinity; train them again")
     return loaded.expand(len(keys), -1).clone()
+
+
+def _server_state(settings: CellSettings) -> dict[str, Tensor]:
+    if settings.server_state is None:
+        return {}
+    state = read_state(Path(settings.server_state))
+    return {name: value.to(settings.device) for name, value in state.items()}
 
 
 def _slices(rows: int, chunk: int) -> list[slice]:

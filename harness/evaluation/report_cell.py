@@ -103,8 +103,10 @@ def _privacy(scored: Scored) -> list[PrivacyStatement]:
     rounds: a schedule would run on, and sampling would be credited to looks that all show the same record.
     """
     settings = scored.settings
-    tensors = len(scored.scene.observation.model.layout.sizes)
-    facts = PrivacyFacts(settings.cohort(), tensors, rate=1 / settings.steps_per_round)
+    layout = scored.scene.observation.model.layout
+    facts = PrivacyFacts(
+        settings.cohort(), len(layout.sizes), rate=1 / settings.steps_per_round, parameters=layout.total
+    )
     rows = [statement.row() for statement in settings.build_defense().statements(facts)]
     if settings.observations > 1:
         for row in rows:

@@ -11,9 +11,9 @@ from harness.results import StoredCell
 
 Settings = dict[str, str | int | float | bool | None]
 
-# Seeds and victims choose whom to attack, the device where to compute; a weights file is known by its hash, not its
-# place; which control a cell was run for changes none of its numbers.
-_LEFT_OUT = ("seeds", "victims", "device", "weights", "control", "defense_args", "attack_args")
+# Seeds and victims choose whom to attack, the device where to compute; files are known by their hashes, not their
+# places; which control a cell was run for changes none of its numbers.
+_LEFT_OUT = ("seeds", "victims", "device", "weights", "server_state", "control", "defense_args", "attack_args")
 _NOT_THERE = object()
 
 

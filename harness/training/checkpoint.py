@@ -2,6 +2,7 @@
 
 import io
 import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from harness.errors import UsageError
 from harness.results.atomic import write_atomic
+from harness.server_state import state_file, write_state
 from harness.training.records import RoundRecord, TrainDocument
 from harness.training.settings import TrainSettings
 
@@ -22,16 +24,20 @@ class TrainFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def save(self, settings: TrainSettings, weights: Tensor, memory: dict[str, Any], done: list[RoundRecord]) -> None:
-        """Writes the checkpoint after a round, whole or not at all."""
+    def save(
+        self, settings: TrainSettings, weights: Tensor, memory: dict[str, Any], done: list[RoundRecord], kept: list[int]
+    ) -> None:
+        """Writes the checkpoint after a round, whole or not at all; ``kept``: rounds whose model was kept."""
         content = {
             "settings": settings.model_dump_json(), "weights": weights.cpu(), "memory": memory,
-            "rounds": json.dumps([record.model_dump() for record in done]),
+            "rounds": json.dumps([record.model_dump() for record in done]), "kept": kept,
         }  # fmt: skip
         write_atomic(self.path / "checkpoint.pt", _bytes(content))
 
-    def load(self, settings: TrainSettings) -> tuple[Tensor, dict[str, Any], list[RoundRecord]] | None:
-        """Weights, memory and finished rounds of the checkpoint; None where there is none.
+    def load(self, settings: TrainSettings) -> tuple[Tensor, dict[str, Any], list[RoundRecord], list[int]] | None:
+        """Weights, memory, finished rounds and kept rounds of the checkpoint; None where there is none.
+
+        Another number of planned rounds is no other setting where the rounds that are done do not depend on it.
 
         Raises:
             UsageError: the checkpoint is damaged, or of other settings.
@@ -41,22 +47,34 @@ class TrainFolder:
             saved = torch.load(path, map_location="cpu", weights_only=True)
             made_with, weights, memory = saved["settings"], saved["weights"], saved["memory"]
             rounds = [RoundRecord(**record) for record in json.loads(saved["rounds"])]
+            kept = [int(number) for number in saved.get("kept", range(len(rounds) + 1))]
         except FileNotFoundError:
             return None
         except Exception as error:  # torch.load raises a dozen types for a damaged file
             raise UsageError(f"checkpoint {str(path)!r} is damaged; delete it, or choose another --out") from error
-        if _comparable(made_with) != _comparable(settings.model_dump_json()):
+        if differences := _differences(made_with, settings, len(rounds)):
             raise UsageError(
-                f"checkpoint {str(path)!r} is of other settings ({_difference(made_with, settings)}); "
+                f"checkpoint {str(path)!r} is of other settings ({', '.join(differences[:3])}); "
                 "choose another --out, or leave out --resume"
             )
-        return weights, memory, rounds
+        return weights, memory, rounds, kept
 
-    def keep(self, round_index: int, named: dict[str, Tensor]) -> str:
-        """Writes the model after ``round_index`` rounds as a state dictionary; its path relative to the folder."""
-        name = model_file(round_index)
-        write_atomic(self.path / name, _bytes({key: value.detach().cpu().clone() for key, value in named.items()}))
-        return name
+    def keep(self, round_index: int, named: dict[str, Tensor], server: Mapping[str, Tensor]) -> None:
+        """Writes the model after ``round_index`` rounds as a state dictionary, and what the server remembers."""
+        content = _bytes({key: value.detach().cpu().clone() for key, value in named.items()})
+        if server:
+            write_state(self.path / state_file(round_index), server)
+        else:
+            (self.path / state_file(round_index)).unlink(missing_ok=True)
+        write_atomic(self.path / model_file(round_index), content)
+
+    def kept(self, rounds: Iterable[int]) -> tuple[dict[int, str], dict[int, str]]:
+        """Names of the models, and of the server's states, that lie here for some rounds."""
+        found = [
+            {number: name(number) for number in sorted(set(rounds)) if (self.path / name(number)).is_file()}
+            for name in (model_file, state_file)
+        ]
+        return found[0], found[1]
 
     def write(self, document: TrainDocument) -> None:
         """Writes ``training.json``."""
@@ -89,12 +107,19 @@ def _bytes(content: dict[str, Any]) -> bytes:
     return buffer.getvalue()
 
 
-def _comparable(settings: str) -> dict[str, Any]:
-    """Settings without what may differ between a run and the one that goes on from it."""
-    return {name: value for name, value in json.loads(settings).items() if name != "device"}
+def _differences(made_with: str, settings: TrainSettings, done: int) -> list[str]:
+    """What forbids to go on after ``done`` rounds, in words; another device does not, nor another end that may be."""
+    before, now = json.loads(made_with), json.loads(settings.model_dump_json())
+    names = [name for name in now if before.get(name) != now[name] and name not in ("device", "rounds")]
+    found = [f"{name} {before.get(name)} there, {now[name]} here" for name in names]
+    if before.get("rounds") != now["rounds"] and (why := _end_is_fixed(settings, done)):
+        found.append(f"rounds {before.get('rounds')} there, {now['rounds']} here, and {why}")
+    return found
 
 
-def _difference(made_with: str, settings: TrainSettings) -> str:
-    before, now = _comparable(made_with), _comparable(settings.model_dump_json())
-    names = [name for name in now if before.get(name) != now[name]]
-    return ", ".join(f"{name} {before.get(name)} there, {now[name]} here" for name in names[:3])
+def _end_is_fixed(settings: TrainSettings, done: int) -> str | None:
+    """Why the rounds that are done are not the first ones of these settings; None where they are."""
+    if settings.rounds < done:
+        return f"{done} are done"
+    needs = settings.build_defense().needs_planned_rounds()
+    return needs and f"{needs} goes by the planned rounds"

@@ -3,8 +3,11 @@
 from pathlib import Path
 from typing import Any
 
+from harness.building import build
+from harness.defenses import DEFENSES, Defense
 from harness.errors import UsageError
 from harness.training.checkpoint import read_training
+from harness.training.records import TrainDocument
 
 
 def training_options(folder: Path) -> dict[str, Any]:
@@ -19,7 +22,7 @@ def training_options(folder: Path) -> dict[str, Any]:
         "defense": [settings["defense"]],
         "defense_arg": [f"{name}={value}" for name, value in settings["defense_args"].items()],
         "learning_rate": settings["learning_rate"], "clients": settings["clients"],
-        "clients_per_round": settings["clients_per_round"], "rounds": settings["rounds"] + 1,
+        "clients_per_round": settings["clients_per_round"], "rounds": settings["rounds"],
         "steps_per_round": settings["local_steps"],
     }  # fmt: skip
 
@@ -30,11 +33,41 @@ def kept_model(folder: Path, round_index: int) -> Path:
     Raises:
         UsageError: the run did not keep it; the message says which rounds it kept.
     """
-    kept = read_training(folder).weights
+    return folder / _name_of_model(folder, read_training(folder), round_index)
+
+
+def kept_server_state(folder: Path, round_index: int, name: str, arguments: dict[str, Any]) -> Path | None:
+    """The file of what the server remembered after a number of rounds; None where that changes nothing.
+
+    It says nothing about another defense, or the same one under other settings, than the run was trained under.
+
+    Raises:
+        UsageError: it would change something, and the run is of a version that did not keep it.
+    """
+    document = read_training(folder)
+    _name_of_model(folder, document, round_index)
+    defense = build(DEFENSES, name, arguments)
+    if not round_index or not defense.adapts() or defense != _trained_under(document):
+        return None
+    if document.server_state is None:
+        raise UsageError(
+            f"the run in {str(folder)!r} is of an older version, which did not keep the bound that {name} had reached "
+            f"by round {round_index}; train it again with --keep-rounds {round_index}"
+        )
+    found = document.server_state.get(round_index)
+    return None if found is None else folder / found
+
+
+def _trained_under(document: TrainDocument) -> Defense:
+    return build(DEFENSES, document.settings["defense"], document.settings["defense_args"])
+
+
+def _name_of_model(folder: Path, document: TrainDocument, round_index: int) -> str:
+    kept = document.weights
     if round_index not in kept:
         known = ", ".join(map(str, kept)) or "none"
         raise UsageError(
             f"the run in {str(folder)!r} kept no model of round {round_index} (kept: {known}); "
             f"train with --keep-rounds {round_index}"
         )
-    return folder / kept[round_index]
+    return kept[round_index]

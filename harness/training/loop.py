@@ -44,21 +44,22 @@ def train(settings: TrainSettings, data_root: Path, folder: TrainFolder, options
     """
     began = time.perf_counter()
     run = Training(settings, data_root)
-    last = affordable_rounds(settings, run.defense, run.tensors)
+    last = affordable_rounds(settings, run.defense, run.model.layout)
     stopped = None if last == settings.rounds else f"round {last + 1} would exceed epsilon {settings.target_epsilon:g}"
-    records = _resumed(run, folder) if options.resume else []
-    weights = _kept(run, folder, options, 0) if not records else {}
+    records, kept = _resumed(run, folder) if options.resume else ([], [])
+    if not records:
+        kept = _keep(run, folder, options, 0)
     for round_index in range(len(records), last):
-        stopped_by = run.defense.finished(settings.facts(run.tensors, round_index + 1))
+        stopped_by = run.defense.finished(settings.facts(run.model.layout, round_index + 1))
         if stopped_by:
             stopped = stopped_by
             break
         record = _one_round(run, round_index, options, last)
         records.append(record)
-        weights |= _kept(run, folder, options, round_index + 1)
-        folder.save(settings, run.weights, run.state(), records)
+        kept += _keep(run, folder, options, round_index + 1)
+        folder.save(settings, run.weights, run.state(), records, kept)
         options.on_round(record)
-    document = _document(run, records, stopped, folder, weights, time.perf_counter() - began)
+    document = _document(run, records, stopped, folder.kept(kept), time.perf_counter() - began)
     folder.write(document)
     return document
 
@@ -71,34 +72,35 @@ def _one_round(run: Training, round_index: int, options: TrainOptions, last: int
         raise DivergedError(f"training diverged in round {done}: weights hold NaN or infinity; lower the learning rate")
     measure = done % options.evaluate_every == 0 or done == last
     accuracy, loss = accuracy_of(run.model, run.weights, run.test) if measure else (None, None)
-    claimed = claimed_after(run.settings, run.defense, run.tensors, done) if measure else None
+    claimed = claimed_after(run.settings, run.defense, run.model.layout, done) if measure else None
     return RoundRecord(
         round=done, accuracy=accuracy, loss=loss, claimed_epsilon=claimed, participants=participants,
         seconds=time.perf_counter() - began, **means,
     )  # fmt: skip
 
 
-def _resumed(run: Training, folder: TrainFolder) -> list[RoundRecord]:
+def _resumed(run: Training, folder: TrainFolder) -> tuple[list[RoundRecord], list[int]]:
     saved = folder.load(run.settings)
     if saved is None:
-        return []
-    weights, memory, records = saved
+        return [], []
+    weights, memory, records, kept = saved
     run.restore(weights, memory)
-    return records
+    return records, kept
 
 
-def _kept(run: Training, folder: TrainFolder, options: TrainOptions, done: int) -> dict[int, str]:
+def _keep(run: Training, folder: TrainFolder, options: TrainOptions, done: int) -> list[int]:
+    """The round, if its model is kept."""
     if done not in options.keep:
-        return {}
-    return {done: folder.keep(done, run.model.layout.split(run.weights))}
+        return []
+    folder.keep(done, run.model.layout.split(run.weights), run.memory.server)
+    return [done]
 
 
 def _document(
-    run: Training, records: list[RoundRecord], stopped: str | None, folder: TrainFolder, weights: dict[int, str],
+    run: Training, records: list[RoundRecord], stopped: str | None, kept: tuple[dict[int, str], dict[int, str]],
     seconds: float,
 ) -> TrainDocument:  # fmt: skip
-    earlier = {int(path.stem.split("_")[1]): f"models/{path.name}" for path in folder.path.glob("models/round_*.pt")}
-    statements = statements_after(run.settings, run.defense, run.tensors, len(records), run.overlap)
+    statements = statements_after(run.settings, run.defense, run.model.layout, len(records), run.overlap)
     measured = [record.accuracy for record in records if record.accuracy is not None]
     return TrainDocument(
         environment=environment(run.settings.device),
@@ -107,5 +109,5 @@ def _document(
         test_examples=len(run.test.labels), overlap=run.overlap, rounds=records, stopped=stopped,
         accuracy=measured[-1] if measured else None,
         privacy=[PrivacyStatement(**statement.row()) for statement in statements],
-        weights=dict(sorted((earlier | weights).items())), seconds=seconds,
+        weights=kept[0], server_state=kept[1], seconds=seconds,
     )  # fmt: skip

@@ -37,7 +37,8 @@ class RoundRecord(BaseModel):
 class TrainDocument(BaseModel):
     """A training run. ``overlap``: how many clients share an example on average; 1 for disjoint clients.
 
-    ``weights`` maps rounds to the files of the models that were kept, relative to the folder.
+    ``weights`` maps rounds to the files of the models that were kept, relative to the folder; ``server_state`` those to
+    what the server remembered by then, where it remembered anything (null in runs of versions that did not keep it).
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -56,4 +57,5 @@ class TrainDocument(BaseModel):
     accuracy: Number = None
     privacy: list[PrivacyStatement]
     weights: dict[int, str]
+    server_state: dict[int, str] | None = None
     seconds: float

@@ -35,7 +35,6 @@ class Training:
         self.weights = self.model.initial_weights([(settings.seed, "global")])[0].to(device)
         self.memory = Memory(settings.clients)
         self.variates = ControlVariates(Memory(settings.clients), self.weights)
-        self.tensors = len(self.model.layout.sizes)
 
     def play_round(self, round_index: int, chunk: int) -> tuple[dict[str, float], int]:
         """One round; returns the means of what clients measured, and how many took part."""

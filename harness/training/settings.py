@@ -9,6 +9,7 @@ from harness.building import build, one_line
 from harness.datasets.partition import NATURAL, SPLITS
 from harness.defenses import DEFENSES, Cohort, Defense, PrivacyFacts
 from harness.errors import UsageError
+from harness.layout import Layout
 from harness.privacy.events import Sampler
 
 Positive = Annotated[int, Field(ge=1)]
@@ -75,9 +76,7 @@ class TrainSettings(BaseModel):
             raise ValueError(f"batches of {self.batch_size} from {self.client_examples} examples; lower batch_size")
         if self.split not in (*SPLITS, NATURAL):
             raise ValueError(f"unknown split {self.split!r}; choose {', '.join([*SPLITS, NATURAL])}")
-        if (self.split == "dirichlet" and self.level <= 0) or (
-            self.split in ("similarity", "sorted") and self.level > 1
-        ):
+        if (self.split == "dirichlet" and self.level <= 0) or (self.split == "similarity" and self.level > 1):
             raise ValueError(f"level {self.level:g} does not fit --split {self.split}; give more than 0, or 0 to 1")
         return self
 
@@ -103,8 +102,8 @@ class TrainSettings(BaseModel):
             self.batch_size,
         )  # fmt: skip
 
-    def facts(self, tensors: int, rounds: int) -> PrivacyFacts:
-        """What the privacy statement after ``rounds`` rounds depends on."""
+    def facts(self, layout: Layout, rounds: int) -> PrivacyFacts:
+        """What the privacy statement after ``rounds`` rounds of a model of this layout depends on."""
         client_sampler = _CLIENT_SAMPLERS[self.client_sampling]
         if self.clients_per_round == self.clients:
             client_sampler = "none"
@@ -113,8 +112,9 @@ class TrainSettings(BaseModel):
             # A fixed partition shows every example once per pass over the client's data.
             rate = 1 / math.ceil(self.client_examples / self.batch_size)
         return PrivacyFacts(
-            self.cohort(rounds), tensors, client_sampler, _BATCH_SAMPLERS[self.batch_sampling], rate, self.delta
-        )
+            self.cohort(rounds), len(layout.sizes), client_sampler, _BATCH_SAMPLERS[self.batch_sampling], rate,
+            self.delta, layout.total,
+        )  # fmt: skip
 
     def build_defense(self) -> Defense:
         """The defense with its hyper-parameters."""

@@ -2,12 +2,13 @@
 
 from harness.defenses import Defense
 from harness.errors import UsageError
+from harness.layout import Layout
 from harness.privacy import Statement, make_statement
 from harness.training.settings import TrainSettings
 
 
 def statements_after(
-    settings: TrainSettings, defense: Defense, tensors: int, rounds: int, overlap: float
+    settings: TrainSettings, defense: Defense, layout: Layout, rounds: int, overlap: float
 ) -> list[Statement]:
     """The defense's statements after a number of rounds of this run.
 
@@ -23,17 +24,17 @@ def statements_after(
         )
         if overlap > 1 and one.unit == "example" and one.view != "server" and one.guarantee != "none"
         else one
-        for one in defense.statements(settings.facts(tensors, rounds))
+        for one in defense.statements(settings.facts(layout, rounds))
     ]  # fmt: skip
 
 
-def claimed_after(settings: TrainSettings, defense: Defense, tensors: int, rounds: int) -> float | None:
+def claimed_after(settings: TrainSettings, defense: Defense, layout: Layout, rounds: int) -> float | None:
     """Epsilon by the paper's convention after a number of rounds; None where none is claimed."""
-    claims = [one.claimed_epsilon for one in defense.statements(settings.facts(tensors, rounds))]
+    claims = [one.claimed_epsilon for one in defense.statements(settings.facts(layout, rounds))]
     return next((claim for claim in claims if claim is not None), None)
 
 
-def affordable_rounds(settings: TrainSettings, defense: Defense, tensors: int) -> int:
+def affordable_rounds(settings: TrainSettings, defense: Defense, layout: Layout) -> int:
     """The most rounds whose epsilon does not exceed the target; all of them without a target.
 
     ``valid`` counts the largest valid epsilon over the views that have one.
@@ -46,7 +47,7 @@ def affordable_rounds(settings: TrainSettings, defense: Defense, tensors: int) -
         return settings.rounds
 
     def spent(rounds: int) -> float:
-        made = defense.statements(settings.facts(tensors, rounds))
+        made = defense.statements(settings.facts(layout, rounds))
         values = [one.claimed_epsilon if settings.budget == "claimed" else one.epsilon for one in made]
         known = [value for value in values if value is not None]
         if not known:

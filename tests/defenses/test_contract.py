@@ -1,6 +1,7 @@
 """Every registered defense, one line each, through a client's round and the server."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -43,6 +44,12 @@ TABLE: dict[str, tuple[set[str], list[str], str]] = {
     "pruning": (set(), ["none"], "the 0.7 share of the whole vector"),
     "quantile": (set(), CENTRAL, "noise std z_D*C on the sum at the server"),
 }
+# Settings beyond the defaults under which the server remembers, or sigma decays.
+OTHERWISE = (
+    ("quantile", {"unit": "example"}), ("quantile", {"rate": 0}), ("global_dp", {"bound": "median"}),
+    ("fed_acdp", {"policy": "linear"}), ("fed_acdp", {"policy": "cyclic"}), ("pruning+quantile", {}),
+    ("fed_acdp+pruning", {"fed_acdp.policy": "staircase"}),
+)  # fmt: skip
 DETERMINISTIC = ("none", "pruning")
 
 
@@ -187,3 +194,33 @@ def test_units_follow_the_settings(name: str, settings: dict[str, str], phrase: 
 )
 def test_guarantees_follow_the_settings(name: str, settings: dict[str, object], tags: list[str]) -> None:
     assert [statement.guarantee for statement in build(DEFENSES, name, settings).statements(FACTS)] == tags
+
+
+VARIANTS = [*((name, {}) for name in TABLE), *OTHERWISE]
+
+
+def two_rounds(model: RowModel, name: str, settings: dict[str, Any], planned: int) -> tuple[list[Tensor], list[str]]:
+    """What the server applies in rounds 3 and 4 of so many, and what it remembers afterwards."""
+    random = torch.Generator().manual_seed(1)
+    images, labels = torch.rand(N, B, 1, 8, 8, generator=random), torch.zeros(N, B, dtype=torch.long)
+    weights = model.initial_weights([(0, client) for client in range(N)])
+    defense, server, made = build(DEFENSES, name, settings), {}, []
+    for now in (3, 4):
+        context = RoundContext(
+            now, 0, ETA, Cohort(clients_per_round=N, rounds=planned, batch_size=B), model.layout,
+            tuple((0, client) for client in range(N)), server=server,
+        )  # fmt: skip
+        message = run_client_round(model, weights, images, labels, defense, context, 1).taps["T0.post"]
+        context.sent.update({key: values.sum(0) for key, values in context.sent.items()})
+        made.append(defense.aggregate(message.sum(0), context))
+    return made, list(server)
+
+
+@pytest.mark.parametrize(("name", "settings"), VARIANTS)
+def test_what_depends_on_planned_rounds_or_memory_says_so(model: RowModel, name: str, settings: dict[str, Any]) -> None:
+    """Training goes on beyond its planned rounds, and keeps the server's memory, by what these two say."""
+    defense = build(DEFENSES, name, settings)
+    (few, remembered), (many, _) = two_rounds(model, name, settings, 10), two_rounds(model, name, settings, 1000)
+    alike = all(torch.equal(one, other) for one, other in zip(few, many, strict=True))
+    assert alike == (defense.needs_planned_rounds() is None)
+    assert bool(remembered) == defense.adapts()

@@ -114,6 +114,21 @@ def test_epsilon_adds_up_over_rounds() -> None:
     assert all("adds up over all coordinates" in one.notes for one in statements)
 
 
+@pytest.mark.parametrize(
+    ("settings", "parameters", "claimed"),
+    [({"epsilon": 2}, 1000, 0.02), ({"epsilon": 2, "share": 1}, 1000, 0.002), ({"epsilon": 2}, None, None),
+     ({}, 1000, None)],
+)  # fmt: skip
+def test_claimed_is_the_share_of_one_coordinate(
+    settings: dict[str, Any], parameters: int | None, claimed: float | None
+) -> None:
+    """Epsilon over c = ceil(share * P), whatever the rounds: what the paper prints beside a sum that is valid."""
+    facts = PrivacyFacts(Cohort(rounds=30), tensors=4, parameters=parameters)
+    statements = build(DEFENSES, "dssgd", settings).statements(facts)
+    assert [one.claimed_epsilon for one in statements] == [claimed] * len(statements)
+    assert [one.guarantee == "none" for one in statements] == [not settings] * len(statements)
+
+
 def test_adversaries_are_told_where_zeros_mean_nothing() -> None:
     assert build(DEFENSES, "dssgd", {}).sparse_at("T1.out")
     assert not build(DEFENSES, "dssgd", {}).sparse_at("T2.step")

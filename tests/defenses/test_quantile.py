@@ -163,3 +163,16 @@ def test_where_an_adversary_knows_of_clipping(unit: str, clipped: set[str]) -> N
     assert all(defense.clipping_at(tap, 0.05) for tap in clipped)
     assert defense.clipping_at("T2.raw", 0.05) is None
     assert (defense.clipping_at("T1.raw", 0.05) is None) == (unit == "client")
+
+
+def test_an_adversary_knows_the_bound_of_the_round() -> None:
+    """What the server remembers is no secret: bits are counted privately so that it need not be."""
+    known = {"bound": torch.tensor(0.5)}
+    clients, examples = (build(DEFENSES, "quantile", {"unit": unit, "clip": 2.0}) for unit in ("client", "example"))
+    assert clients.clipping_at("T1.out", 0.05).bound == 2.0 / 0.05
+    assert clients.clipping_at("T1.out", 0.05, known).bound == 0.5 / 0.05
+    assert examples.clipping_at("T2.step", 0.05, known).bound == 2.0
+    stack = build(DEFENSES, "pruning+quantile", {"quantile.clip": 2.0})
+    assert stack.clipping_at("T1.out", 0.05, {"quantile.bound": known["bound"]}).bound == 0.5 / 0.05
+    median = build(DEFENSES, "global_dp", {"bound": "median", "clip": 2.0})
+    assert median.clipping_at("T0.post", 0.05, known).bound == 0.5 / 0.05

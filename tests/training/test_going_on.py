@@ -1,0 +1,105 @@
+"""A finished training goes on to more rounds with the numbers of a straight run, where their number matters not."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from harness.errors import UsageError
+from harness.training import TrainDocument, TrainFolder, TrainOptions, train, train_settings
+
+TINY: dict[str, Any] = {
+    "dataset": "cancer", "model": "mlp2", "clients": 12, "clients_per_round": 5, "local_steps": 4, "batch_size": 3,
+    "split": "iid",
+}  # fmt: skip
+OPTIONS = TrainOptions(chunk=5)
+AGAIN = replace(OPTIONS, resume=True)
+
+
+def run(folder: Path, rounds: int, options: TrainOptions = OPTIONS, **changes: Any) -> TrainDocument:
+    return train(train_settings(**TINY, rounds=rounds, **changes), folder, TrainFolder(folder), options)
+
+
+def numbers(document: TrainDocument) -> list[dict[str, Any]]:
+    return [record.model_dump(exclude={"seconds"}) for record in document.rounds]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"defense": "quantile"},
+        {"defense": "fed_acdp"},
+        {"defense": "global_dp", "defense_args": {"bound": "median"}},
+        {"defense": "fed_cdp", "algorithm": "scaffold-warm", "clients_per_round": 12},
+        {"defense": "pruning", "defense_args": {"error_feedback": True}},
+    ],
+    ids=str,
+)
+def test_more_rounds_are_those_of_a_straight_run(tmp_path: Path, changes: dict[str, Any]) -> None:
+    given = TINY | changes
+    changes = {name: value for name, value in changes.items() if name not in TINY}
+
+    def played(name: str, rounds: int, options: TrainOptions) -> TrainDocument:
+        settings = train_settings(**given, rounds=rounds)
+        return train(settings, tmp_path, TrainFolder(tmp_path / name), options)
+
+    straight = played("straight", 5, OPTIONS)
+    assert len(played("parts", 2, OPTIONS).rounds) == 2
+    gone_on = played("parts", 5, AGAIN)
+    assert numbers(gone_on) == numbers(straight) and gone_on.privacy == straight.privacy
+    weights = [torch.load(tmp_path / name / "checkpoint.pt", weights_only=True) for name in ("straight", "parts")]
+    assert torch.equal(weights[0]["weights"], weights[1]["weights"])
+    assert gone_on.settings == straight.settings
+
+
+def test_a_run_that_was_stopped_early_may_end_sooner_too(tmp_path: Path) -> None:
+    class Killed(Exception):
+        pass
+
+    def kill(record: Any) -> None:
+        if record.round == 2:
+            raise Killed
+
+    with pytest.raises(Killed):
+        run(tmp_path, 9, replace(OPTIONS, on_round=kill))
+    assert len(run(tmp_path, 3, AGAIN).rounds) == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "rounds", "mend"),
+    [
+        (
+            {"defense": "fed_acdp", "defense_args": {"policy": "linear"}},
+            5,
+            r"the decay of sigma \(policy=linear\) goes",
+        ),
+        (
+            {"defense": "pruning+fed_acdp", "defense_args": {"fed_acdp.policy": "cyclic"}},
+            5,
+            "cyclic.* of fed_acdp goes",
+        ),
+        ({}, 1, "rounds 2 there, 1 here, and 2 are done"),
+    ],
+)
+def test_where_the_planned_rounds_matter_it_does_not_go_on(
+    tmp_path: Path, changes: dict[str, Any], rounds: int, mend: str
+) -> None:
+    run(tmp_path, 2, **changes)
+    with pytest.raises(UsageError, match=mend) as caught:
+        run(tmp_path, rounds, AGAIN, **changes)
+    assert "choose another --out, or leave out --resume" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_another_setting_is_still_refused_beside_more_rounds(tmp_path: Path) -> None:
+    run(tmp_path, 2)
+    with pytest.raises(UsageError, match=r"learning_rate 0\.05 there, 0\.1 here\)"):
+        run(tmp_path, 5, AGAIN, learning_rate=0.1)
+
+
+def test_a_model_of_another_run_in_the_folder_is_not_kept_by_this_one(tmp_path: Path) -> None:
+    assert list(run(tmp_path, 2, replace(OPTIONS, keep=(0, 1, 2))).weights) == [0, 1, 2]
+    assert list(run(tmp_path, 1, replace(OPTIONS, keep=(1,)), seed=1).weights) == [1]
+    assert list(run(tmp_path, 4, replace(AGAIN, keep=(2, 4)), seed=1).weights) == [1, 2, 4]
