@@ -76,7 +76,9 @@ class TrainSettings(BaseModel):
             raise ValueError(f"batches of {self.batch_size} from {self.client_examples} examples; lower batch_size")
         if self.split not in (*SPLITS, NATURAL):
             raise ValueError(f"unknown split {self.split!r}; choose {', '.join([*SPLITS, NATURAL])}")
-        if (self.split == "dirichlet" and self.level <= 0) or (self.split == "similarity" and self.level > 1):
+        if (self.split == "dirichlet" and self.level <= 0) or (
+            self.split in ("similarity", "sorted") and self.level > 1
+        ):
             raise ValueError(f"level {self.level:g} does not fit --split {self.split}; give more than 0, or 0 to 1")
         return self
 
