@@ -2,6 +2,11 @@
 
 Source: Noble, Bellet and Dieuleveut, "Differentially Private Federated Learning on Heterogeneous Data" (AISTATS 2022),
 appendix D.2, after Li et al. 2020 (FedProx). ``alpha`` spreads the users' models, ``beta`` their features.
+
+Features are standardised over all users, on training records. Standardised user by user, they would lose the users'
+centres, all that tells one user from another, and no common model could do better than 15% on any of these data. The
+released script's option of that name scales by single records and keeps the centres. ``alpha`` moves no label: as
+printed it shifts all classes alike, as released it scales them alike.
 """
 
 from functools import cache
@@ -21,7 +26,7 @@ _LABEL_NOISE = 0.05
 
 @cache
 def _users(alpha: float, beta: float) -> tuple[np.ndarray, np.ndarray]:
-    """Features (users, examples, 40), standardised per user and of unit length, and labels (users, examples)."""
+    """Features (users, examples, 40), standardised and of unit length, and labels (users, examples)."""
     random = np.random.default_rng(derive_seed("logistic", repr(alpha), repr(beta)))
     deviations = np.arange(1, FEATURES + 1) ** -0.6
     features = np.empty((USERS, EXAMPLES, FEATURES), dtype=np.float32)
@@ -34,9 +39,10 @@ def _users(alpha: float, beta: float) -> tuple[np.ndarray, np.ndarray]:
         labels[user] = (drawn @ weights + biases).argmax(axis=1)
         wrong = random.random(EXAMPLES) < _LABEL_NOISE
         labels[user][wrong] = random.integers(CLASSES, size=wrong.sum())
-        scaled = (drawn - drawn.mean(axis=0)) / drawn.std(axis=0)
-        features[user] = scaled / np.linalg.norm(scaled, axis=1, keepdims=True)
-    return features, labels
+        features[user] = drawn
+    training = features[:, : EXAMPLES - HELD_OUT]
+    features = (features - training.mean(axis=(0, 1), dtype=float)) / training.std(axis=(0, 1), dtype=float)
+    return (features / np.linalg.norm(features, axis=2, keepdims=True)).astype(np.float32), labels
 
 
 def _part(name: str, alpha: float, beta: float, test: bool) -> Dataset:

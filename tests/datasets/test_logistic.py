@@ -29,3 +29,11 @@ def test_users_differ_more_where_alpha_and_beta_say_so() -> None:
 
     # One class dominates a user whose features lie far from the origin.
     assert mean_largest_share("logistic-0-0") < mean_largest_share("logistic-5-5")
+
+
+def test_users_keep_centres_of_their_own() -> None:
+    """A common model can tell users apart; standardised user by user, it could not."""
+    data = load_dataset("logistic-5-5", NOWHERE)
+    centres = data.images.reshape(100, 4000, 40).mean(1)
+    assert centres.norm(dim=1).min() > 0.5
+    assert centres.mean(0).norm() < 0.2
