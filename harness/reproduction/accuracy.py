@@ -9,23 +9,12 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
-from harness.reports.progress import progress
 from harness.reproduction.chance import CHANCE_NOTE, chance_level
 from harness.reproduction.comparison import Request
 from harness.reproduction.data import at_hand
 from harness.reproduction.paper_accuracy import TABLE_2
-from harness.results import cell_key
-from harness.training import (
-    DivergedError,
-    TrainDocument,
-    TrainFolder,
-    TrainOptions,
-    TrainSettings,
-    read_training,
-    train,
-    train_settings,
-)
-from harness.training.checkpoint import DOCUMENT
+from harness.reproduction.trained import TrainedRuns
+from harness.training import TrainSettings, train_settings
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +81,7 @@ class Accuracies:
 
     def __init__(self, request: Request) -> None:
         self.request = request
-        self._made: dict[str, dict[int, float]] = {}
+        self._trained = TrainedRuns(request)
         if request.device == "cpu" and not request.quick:
             log.warning("full scale on a CPU takes hours to days; --quick takes minutes, --resume goes on")
 
@@ -148,21 +137,5 @@ class Accuracies:
 
     def _curve(self, title: str, settings: TrainSettings) -> dict[int, float]:
         """Accuracy by round; empty where training diverged."""
-        key = cell_key({"training": settings.model_dump(mode="json")})
-        if key not in self._made:
-            document = self._document(title, settings, TrainFolder(self.request.run.folder.path / "trained" / key))
-            rounds = document.rounds if document else []
-            self._made[key] = {one.round: one.accuracy for one in rounds if one.accuracy is not None}
-        return self._made[key]
-
-    def _document(self, title: str, settings: TrainSettings, folder: TrainFolder) -> TrainDocument | None:
-        resume = self.request.run.resume
-        if resume and (folder.path / DOCUMENT).exists():
-            return read_training(folder.path)
         every = max(settings.rounds // MEASUREMENTS, 1) if self.request.quick else 1
-        with progress(f"training {title}", settings.rounds) as bar:
-            options = TrainOptions(evaluate_every=every, resume=resume, on_round=lambda record: bar.advance(1))
-            try:
-                return train(settings, self.request.data_root, folder, options)
-            except DivergedError:
-                return None
+        return self._trained.curve(title, settings, every)

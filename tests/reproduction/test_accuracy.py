@@ -8,7 +8,7 @@ import pytest
 
 from harness.datasets import load_dataset
 from harness.evaluation import Run
-from harness.reproduction import TABLES, Request
+from harness.reproduction import TABLES, Request, trained
 from harness.reproduction import accuracy as module
 from harness.reproduction.accuracy import Accuracies, Measured
 from harness.reproduction.chance import chance_level
@@ -47,8 +47,8 @@ def test_the_paper_settings(tmp_path: Path) -> None:
 
 def test_equal_settings_train_once_and_resume_reuses_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     accuracies, runs = Accuracies(request_for(tmp_path)), []
-    real = module.train
-    monkeypatch.setattr(module, "train", lambda *given: runs.append(given) or real(*given))
+    real = trained.train
+    monkeypatch.setattr(trained, "train", lambda *given: runs.append(given) or real(*given))
     first = accuracies.of("non-private", "cancer", **TINY)
     assert accuracies.of("non-private", "cancer", share=0.5, **TINY) is not None and len(runs) == 1
     again = Accuracies(request_for(tmp_path, resume=True)).of("non-private", "cancer", **TINY)
@@ -69,7 +69,7 @@ def test_divergence_is_a_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     def diverges(*_: object) -> None:
         raise DivergedError("weights hold NaN")
 
-    monkeypatch.setattr(module, "train", diverges)
+    monkeypatch.setattr(trained, "train", diverges)
     made = Accuracies(request_for(tmp_path)).of("noise", "cancer", **TINY)
     assert made is not None and str(made) == "diverged" and made.chance
 

@@ -1,0 +1,44 @@
+"""Federations that tables need, each trained once and into a folder of its own, where ``--resume`` finds it."""
+
+from harness.reports.progress import progress
+from harness.reproduction.comparison import Request
+from harness.results import cell_key
+from harness.training import (
+    DivergedError,
+    TrainDocument,
+    TrainFolder,
+    TrainOptions,
+    TrainSettings,
+    read_training,
+    train,
+)
+from harness.training.checkpoint import DOCUMENT
+
+
+class TrainedRuns:
+    """The training runs of one request."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self._made: dict[str, dict[int, float]] = {}
+
+    def curve(self, title: str, settings: TrainSettings, every: int) -> dict[int, float]:
+        """Accuracy by round, measured each time ``every`` rounds have passed; empty where training diverged."""
+        key = cell_key({"training": settings.model_dump(mode="json")})
+        if key not in self._made:
+            folder = TrainFolder(self.request.run.folder.path / "trained" / key)
+            document = self._document(title, settings, folder, every)
+            rounds = document.rounds if document else []
+            self._made[key] = {one.round: one.accuracy for one in rounds if one.accuracy is not None}
+        return self._made[key]
+
+    def _document(self, title: str, settings: TrainSettings, folder: TrainFolder, every: int) -> TrainDocument | None:
+        resume = self.request.run.resume
+        if resume and (folder.path / DOCUMENT).exists():
+            return read_training(folder.path)
+        with progress(f"training {title}", settings.rounds) as bar:
+            options = TrainOptions(evaluate_every=every, resume=resume, on_round=lambda record: bar.advance(1))
+            try:
+                return train(settings, self.request.data_root, folder, options)
+            except DivergedError:
+                return None
