@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 from harness.clipping import example_factors, noise_deviation
 from harness.defenses.context import RoundContext, State
 from harness.defenses.example_noise import sanitise
+from harness.defenses.fixed_noise import FixedNoise
 from harness.defenses.hooks import Defense, LocalStep
 from harness.defenses.per_example import ExampleGradients
 from harness.defenses.privacy_facts import PrivacyFacts
@@ -61,6 +62,11 @@ class DPLocal(Defense):
             f"applies to per-example gradients: clipped per {bound}; noise std 2*sigma*C on the sum of clipped "
             f"per-example gradients (2*sigma*C/B on their mean) with sigma={self.sigma:g} for replacing one example"
         )
+
+    def fixed_noise(self, facts: PrivacyFacts) -> FixedNoise | None:
+        if self.sigma == 0 or self.clipping != "whole":
+            return None
+        return FixedNoise("step", 2 * noise_deviation(self.sigma, self.clip), self.clip)
 
     def statements(self, facts: PrivacyFacts) -> list[Statement]:
         if self.sigma == 0:

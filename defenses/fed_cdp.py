@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from harness.clipping import example_factors, noise_deviation
 from harness.defenses.context import RoundContext, State
 from harness.defenses.example_noise import CONVENTION_TEXT, Convention, sanitise
+from harness.defenses.fixed_noise import FixedNoise, whole_bound
 from harness.defenses.hooks import Defense, LocalStep
 from harness.defenses.per_example import ExampleGradients
 from harness.defenses.privacy_facts import PrivacyFacts
@@ -46,6 +47,12 @@ class FedCDP(Defense):
             f"applies to per-example gradients: clipped per {self.clipping} to C={self.clip:g}; "
             f"{CONVENTION_TEXT[self.convention]} with sigma={self.sigma:g}, S=C"
         )
+
+    def fixed_noise(self, facts: PrivacyFacts) -> FixedNoise | None:
+        if self.sigma == 0:
+            return None
+        multiplier = sum_multiplier(self.sigma, self.convention, facts.cohort.batch_size)
+        return FixedNoise("step", multiplier * self.clip, whole_bound(self.clip, self.clipping, facts))
 
     def statements(self, facts: PrivacyFacts) -> list[Statement]:
         if self.sigma == 0:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from harness.clipping import clip, noise_deviation
 from harness.defenses.context import RoundContext, State
+from harness.defenses.fixed_noise import FixedNoise, whole_bound
 from harness.defenses.hooks import Defense
 from harness.defenses.privacy_facts import PrivacyFacts
 from harness.defenses.registry import DEFENSES, validated_defense
@@ -83,6 +84,15 @@ class FedSDP(Defense):
             f"applies to updates (a gradient times the learning rate): clipped per {self.clipping} to C={self.clip:g}; "
             f"noise std {amount} on {place[self.noise_at]} with sigma={self.sigma:g}"
         )
+
+    def fixed_noise(self, facts: PrivacyFacts) -> FixedNoise | None:
+        if self.sigma == 0 or self.noise_at == "receive":
+            return None
+        bound, deviation = whole_bound(self.clip, self.clipping, facts), noise_deviation(self.sigma, self.clip)
+        if self.noise_at == "aggregate":
+            return FixedNoise("server", deviation, bound)
+        share = math.sqrt(facts.cohort.clients_per_round) if self.noise_split == "share" else 1.0
+        return FixedNoise("message", deviation / share, bound)
 
     def statements(self, facts: PrivacyFacts) -> list[Statement]:
         if self.sigma == 0:

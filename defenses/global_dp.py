@@ -12,6 +12,7 @@ from torch import Tensor
 
 from harness.clipping import clip, noise_deviation
 from harness.defenses.context import RoundContext, State
+from harness.defenses.fixed_noise import FixedNoise
 from harness.defenses.hooks import Defense
 from harness.defenses.median_norm import median_norm, norm_counts
 from harness.defenses.privacy_facts import PrivacyFacts
@@ -91,6 +92,11 @@ class GlobalDP(Defense):
                 schedule=f"sigma={self.sigma:g}",
             )
         ]  # fmt: skip
+
+    def fixed_noise(self, facts: PrivacyFacts) -> FixedNoise | None:
+        if self.sigma == 0 or self.bound != "fixed":
+            return None
+        return FixedNoise("server", noise_deviation(self.sigma, self.clip), self.clip)
 
     def finished(self, facts: PrivacyFacts) -> str | None:
         if self.epsilon is None:

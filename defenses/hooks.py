@@ -12,6 +12,7 @@ from pydantic.dataclasses import dataclass as validated
 from torch import Tensor
 
 from harness.defenses.context import RoundContext, State
+from harness.defenses.fixed_noise import FixedNoise
 from harness.defenses.per_example import ExampleGradients
 from harness.defenses.privacy_facts import PrivacyFacts
 from harness.privacy import Statement, make_statement
@@ -87,6 +88,10 @@ class Defense:
 
     def finished(self, facts: PrivacyFacts) -> str | None:
         """Why training must stop before the round that ``facts.cohort.rounds`` would include; None to go on."""
+        return None
+
+    def fixed_noise(self, facts: PrivacyFacts) -> FixedNoise | None:
+        """The noise on clipped vectors; None where there is none, or where it follows the data or the round."""
         return None
 
     def acts_at(self, hook: str) -> bool:

@@ -8,6 +8,7 @@ from matplotlib.ticker import MaxNLocator
 from rich.console import Console
 from rich.table import Table
 
+from harness.reports.bayesian import print_bayesian
 from harness.results.atomic import write_atomic
 from harness.training.records import RoundRecord, TrainDocument
 
@@ -43,6 +44,8 @@ def print_training(document: TrainDocument, console: Console, folder: Path) -> N
             f"{one.view}: claimed epsilon {_number(one.claimed_epsilon, '.3f')}, valid "
             f"{_number(one.epsilon, '.3f')} ({one.guarantee}): {one.notes}"
         )
+    if document.bayesian:
+        print_bayesian(document.bayesian, console)
     console.print(f"Files: {folder} (training.json, checkpoint.pt, curves.png, models)")
 
 

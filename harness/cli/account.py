@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -12,6 +13,7 @@ from rich.text import Text
 
 from harness.cli.account_releases import Releases
 from harness.cli.account_schedule import schedule_rounds
+from harness.cli.account_training import refuse_other_options, show_bayesian
 from harness.cli.app import DONE, app
 from harness.cli.options import split_lists
 from harness.errors import UsageError
@@ -33,10 +35,13 @@ _COLUMNS = ("accountant", "conversion", "epsilon", "delta", "delta_total", "samp
 
 @app.command("account")
 def account_command(
+    context: typer.Context,
     sigma: Annotated[float | None, typer.Option(help="Noise std over the clipping bound, on the sum.")] = None,
     sampling_rate: Annotated[float | None, typer.Option(help="Share of the units in a step, in (0, 1].")] = None,
     steps: Annotated[int | None, typer.Option(help="Noisy releases in all.")] = None,
-    delta: Annotated[float, typer.Option(help="In (0, 1).")] = 1e-5,
+    delta: Annotated[
+        float | None, typer.Option(help="In (0, 1); by default 1e-5, or that of the training run.")
+    ] = None,
     accountant: Annotated[
         list[str] | None, typer.Option(help="base, advanced, zcdp, rdp, pld; comma-separated, or all.")
     ] = None,
@@ -61,11 +66,23 @@ def account_command(
     ] = None,
     stop: Annotated[str, typer.Option(help="filter: last round within the target; paper: first beyond it.")] = "filter",
     epsilon: Annotated[float | None, typer.Option(help="Fix epsilon and ask for delta.")] = None,
+    training: Annotated[
+        Path | None, typer.Option(help="Folder of a run trained with --bayesian: its Bayesian epsilons (BDP, not DP).")
+    ] = None,
+    direction: Annotated[
+        str | None, typer.Option(help="Of --training: max (the paper's) or L; both by default.")
+    ] = None,
     exact: Annotated[bool, typer.Option("--exact", help="No rounding of thousands of sigmas in rdp (slower).")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> int:
     """Say what noise costs in privacy: epsilon, delta, how long a budget lasts or how much noise it takes."""
-    checked_delta(delta)
+    if training is not None:
+        refuse_other_options(context)
+        show_bayesian(training, delta, direction, as_json)
+        return DONE
+    if direction is not None:
+        raise UsageError("--direction belongs to Bayesian accounting; add --training FOLDER, or leave it out")
+    delta = checked_delta(1e-5 if delta is None else delta)
     _check_numbers(sigma, target_epsilon, epsilon)
     releases = Releases(sampling_rate, sampler, adjacency, layers, clients, mechanism, bits, dimensions)
     accountants = chosen_accountants(

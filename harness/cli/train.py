@@ -47,6 +47,9 @@ def train_command(
     keep: Annotated[
         list[str] | None, typer.Option("--keep-rounds", help="Rounds whose model is kept, as 0,10,20.")
     ] = None,
+    bayesian: Annotated[
+        bool, typer.Option("--bayesian", help="Keep the norms of every round, for Bayesian accounting (BDP, not DP).")
+    ] = False,
     evaluate_every: Annotated[int, typer.Option(help="Rounds between two measurements of accuracy.")] = 1,
     chunk: Annotated[int, typer.Option(help="Clients trained together; bounds memory, changes no number.")] = 25,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
@@ -72,7 +75,8 @@ def train_command(
         def on_round(record: RoundRecord) -> None:
             bar.advance(1)
 
-        options = TrainOptions(chunk, evaluate_every, tuple(numbers(keep or [], "keep-rounds")), resume, on_round)
+        kept = tuple(numbers(keep or [], "keep-rounds"))
+        options = TrainOptions(chunk, evaluate_every, kept, resume, bayesian, on_round)
         document = train(settings, find_data_root(data_root), TrainFolder(out), options)
     save_curves(document, out / "curves.png")
     if as_json:

@@ -4,12 +4,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from harness.errors import UsageError
 from harness.results import PrivacyStatement
 from harness.results.environment import environment
 from harness.training.accuracy import accuracy_of
 from harness.training.checkpoint import TrainFolder
+from harness.training.notes import Notes
 from harness.training.records import RoundRecord, TrainDocument
 from harness.training.rounds import Training
 from harness.training.settings import TrainSettings
@@ -27,12 +29,14 @@ class TrainOptions:
     Attributes:
         chunk: clients trained together; bounds memory. evaluate_every: rounds between two measurements.
         keep: rounds whose model is kept for attacks; the initial model is round 0.
+        bayesian: whether the norms of every round are kept, for Bayesian accounting.
     """
 
     chunk: int = 25
     evaluate_every: int = 1
     keep: tuple[int, ...] = ()
     resume: bool = False
+    bayesian: bool = False
     on_round: Callable[[RoundRecord], None] = field(default=lambda record: None)
 
 
@@ -47,6 +51,7 @@ def train(settings: TrainSettings, data_root: Path, folder: TrainFolder, options
     last = affordable_rounds(settings, run.defense, run.model.layout)
     stopped = None if last == settings.rounds else f"round {last + 1} would exceed epsilon {settings.target_epsilon:g}"
     records, kept = _resumed(run, folder) if options.resume else ([], [])
+    notes = Notes(run, folder.path, len(records)) if options.bayesian else None
     if not records:
         kept = _keep(run, folder, options, 0)
     for round_index in range(len(records), last):
@@ -57,9 +62,12 @@ def train(settings: TrainSettings, data_root: Path, folder: TrainFolder, options
         record = _one_round(run, round_index, options, last)
         records.append(record)
         kept += _keep(run, folder, options, round_index + 1)
+        if notes:
+            notes.write(round_index + 1)
         folder.save(settings, run.weights, run.state(), records, kept)
         options.on_round(record)
-    document = _document(run, records, stopped, folder.kept(kept), time.perf_counter() - began)
+    bayesian = notes.statements(len(records)) if notes and records else []
+    document = _document(run, records, stopped, folder.kept(kept), time.perf_counter() - began, bayesian)
     folder.write(document)
     return document
 
@@ -98,7 +106,7 @@ def _keep(run: Training, folder: TrainFolder, options: TrainOptions, done: int) 
 
 def _document(
     run: Training, records: list[RoundRecord], stopped: str | None, kept: tuple[dict[int, str], dict[int, str]],
-    seconds: float,
+    seconds: float, bayesian: list[dict[str, Any]],
 ) -> TrainDocument:  # fmt: skip
     statements = statements_after(run.settings, run.defense, run.model.layout, len(records), run.overlap)
     measured = [record.accuracy for record in records if record.accuracy is not None]
@@ -109,5 +117,5 @@ def _document(
         test_examples=len(run.test.labels), overlap=run.overlap, rounds=records, stopped=stopped,
         accuracy=measured[-1] if measured else None,
         privacy=[PrivacyStatement(**statement.row()) for statement in statements],
-        weights=kept[0], server_state=kept[1], seconds=seconds,
+        weights=kept[0], server_state=kept[1], bayesian=bayesian, seconds=seconds,
     )  # fmt: skip

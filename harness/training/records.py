@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from harness.results import PrivacyStatement
 
@@ -39,6 +39,7 @@ class TrainDocument(BaseModel):
 
     ``weights`` maps rounds to the files of the models that were kept, relative to the folder; ``server_state`` those to
     what the server remembered by then, where it remembered anything (null in runs of versions that did not keep it).
+    ``bayesian``: rows of :class:`harness.training.bayesian.Bayesian`, if the run took notes for it; they are not DP.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -58,4 +59,5 @@ class TrainDocument(BaseModel):
     privacy: list[PrivacyStatement]
     weights: dict[int, str]
     server_state: dict[int, str] | None = None
+    bayesian: list[dict[str, Any]] = Field(default_factory=list)
     seconds: float

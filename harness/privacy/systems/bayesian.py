@@ -10,6 +10,7 @@ those sampled, not of the worst one; ``ASSUMPTIONS`` says on what it rests. ``la
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -24,7 +25,7 @@ Array = np.ndarray
 Direction = Literal["max", "L"]
 
 DIRECTIONS: tuple[Direction, ...] = ("max", "L")
-LAMBDAS = tuple(range(1, 65))
+LAMBDAS = (*range(1, 65), 72, 80, 96, 112, 128, 160, 192, 224, 256)
 
 ASSUMPTIONS = (
     "the record (or client) comes from the distribution that the samples were drawn from; no outlier is covered",
@@ -104,11 +105,17 @@ def estimated_costs(logs: Array, failure: float) -> Array:
     count = logs.shape[1]
     largest = logs.max(axis=1)
     scaled = np.exp(logs - largest[:, None])
-    quantile = student.isf(failure, count - 1)
+    quantile = _quantile(failure, count - 1)
     # Divided by m, not m - 1: the paper's sqrt(m - 1) belongs to that.
     bound = scaled.mean(axis=1) + quantile / math.sqrt(count - 1) * scaled.std(axis=1)
     with np.errstate(divide="ignore"):
         return largest + np.log(np.maximum(bound, 0.0))
+
+
+@lru_cache(maxsize=4096)
+def _quantile(failure: float, freedom: int) -> float:
+    """The point that a Student variable exceeds with probability ``failure``."""
+    return float(student.isf(failure, freedom))
 
 
 def epsilon_of_costs(total: Array, delta: float, lambdas: Sequence[int] = LAMBDAS) -> float:

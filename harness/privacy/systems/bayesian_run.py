@@ -26,6 +26,7 @@ from harness.privacy.systems.bayesian import (
     estimated_costs,
     log_exponentials,
 )
+from harness.privacy.systems.bayesian_table import capped_logs
 
 Level = Literal["client", "instance sequential", "instance parallel", "joint"]
 
@@ -53,6 +54,7 @@ class BayesianEpsilon:
         direction: ``max`` (the paper's) or ``L``.
         moments_epsilon: the moments accountant's (epsilon, delta) on the same noise, Mironov conversion; None where
             no bound on the distances is known.
+        by_round: the epsilon after each round: (T,).
         assumptions: what the Bayesian number rests on.
         guarantee: ``BDP``: never to be read as differential privacy.
     """
@@ -64,6 +66,7 @@ class BayesianEpsilon:
     failure: float
     direction: Direction
     moments_epsilon: float | None
+    by_round: tuple[float, ...]
     assumptions: tuple[str, ...]
     guarantee: Literal["BDP"] = "BDP"
 
@@ -90,7 +93,8 @@ def bayesian_epsilon(
             per participating client at ``instance`` level.
         level: ``client``, ``instance sequential``, ``instance parallel`` or ``joint``.
         delta: of the Chernoff bound, in (0, 1).
-        bound: the largest distance that any unit could have, by clipping; gives the moments accountant's epsilon.
+        bound: the largest distance that any unit could have, by clipping; gives the moments accountant's epsilon, and
+            no estimate then exceeds the cost of that distance, which few samples otherwise do.
         direction: ``max`` as in the paper, or ``L``.
         lambdas: fixed before anything is seen; every one of them needs its own estimate to hold.
         failure: delta' of each estimate; by default all of them together add a tenth of delta.
@@ -105,14 +109,27 @@ def bayesian_epsilon(
     _check_rounds(rounds, level, bound, lambdas, local_steps)
     estimates = sum(len(estimated) for estimated in rounds) * len(lambdas)
     failure = _FAILURE_SHARE * delta / max(estimates, 1) if failure is None else failure
-    total = np.zeros(len(lambdas))
-    for estimated in rounds:
-        costs = [estimated_costs(log_exponentials(one, direction, lambdas), failure) for one in estimated]
-        total += _TOGETHER[level](np.stack(costs))
+    costs = [_round_cost(estimated, level, direction, tuple(lambdas), bound, failure) for estimated in rounds]
+    by_round = tuple(epsilon_of_costs(total, delta, lambdas) for total in np.cumsum(costs, axis=0))
     return BayesianEpsilon(
-        level, epsilon_of_costs(total, delta, lambdas), delta, min(1.0, delta + estimates * failure), failure,
-        direction, None if bound is None else moments_epsilon(rounds, level, bound, delta, lambdas), ASSUMPTIONS,
+        level, by_round[-1], delta, min(1.0, delta + estimates * failure), failure, direction,
+        None if bound is None else moments_epsilon(rounds, level, bound, delta, lambdas), by_round, ASSUMPTIONS,
     )  # fmt: skip
+
+
+def _round_cost(
+    estimated: Sequence[Samples], level: Level, direction: Direction, lambdas: tuple[int, ...], bound: float | None,
+    failure: float,
+) -> Array:  # fmt: skip
+    """What one round costs: (A,)."""
+    costs = []
+    for one in estimated:
+        if bound is None:
+            costs.append(estimated_costs(log_exponentials(one, direction, lambdas), failure))
+        else:
+            logs, most = capped_logs(one, bound, direction, lambdas)
+            costs.append(np.minimum(estimated_costs(logs, failure), most))
+    return _TOGETHER[level](np.stack(costs))
 
 
 def moments_epsilon(

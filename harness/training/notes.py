@@ -1,0 +1,47 @@
+"""Takes the notes of a run that is trained with ``--bayesian``."""
+
+from pathlib import Path
+from typing import Any, cast
+
+from harness.defenses import Defense
+from harness.errors import UsageError
+from harness.training.bayesian import bayesian_of_run, levels_of
+from harness.training.norms_files import NormsFolder
+from harness.training.rounds import Training
+from harness.training.watch import Watch
+
+
+class Notes:
+    """Watches a run's defense and writes down the norms of every round.
+
+    Raises:
+        UsageError: the defense's noise or bound is not fixed, or one of the ``done`` rounds has no notes.
+    """
+
+    def __init__(self, run: Training, folder: Path, done: int) -> None:
+        noise = run.defense.fixed_noise(run.settings.facts(run.model.layout, run.settings.rounds))
+        if noise is None:
+            raise UsageError(
+                f"{run.settings.defense} as set adds no Gaussian noise of a fixed scale to vectors clipped to a fixed "
+                "bound, so Bayesian accounting does not apply; take global_dp, fed_sdp, fed_cdp or dp_local with noise"
+            )
+        if not levels_of(run.settings, noise):
+            raise UsageError(
+                "Bayesian accounting of noise on a client's whole message needs one plain local step per round; "
+                "set --local-steps 1, or take a defense with noise in every step or at the server"
+            )
+        self._noise, self._run = noise, run
+        self._folder = NormsFolder(folder, run.settings.model_copy(update={"model": run.model_name}))
+        if done:
+            self._folder.read(done)
+        self._watch = Watch(run.defense)
+        run.defense = cast(Defense, self._watch)
+
+    def write(self, number: int) -> None:
+        """Writes what was measured in a round, counted from 1."""
+        self._folder.write(number, self._watch.take(), self._noise)
+
+    def statements(self, rounds: int) -> list[dict[str, Any]]:
+        """Rows of the Bayesian accounting of so many rounds."""
+        norms, noise = self._folder.read(rounds)
+        return [one.row() for one in bayesian_of_run(self._run.settings, noise, norms, self._run.overlap)]
