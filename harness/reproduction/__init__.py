@@ -3,6 +3,8 @@
 from harness.reproduction.comparison import Comparison, Request
 from harness.reproduction.s000 import s000_accounting, s000_averaging
 from harness.reproduction.s002 import s002_accounting, s002_tradeoff
+from harness.reproduction.s002_accuracy import s002_accuracy
+from harness.reproduction.s002_budgets import s002_sampling, s002_tradeoff_accuracy
 from harness.reproduction.sweeps import sweep_noise, sweep_pruning
 from harness.reproduction.table1 import table1
 from harness.reproduction.table3 import table3
@@ -20,6 +22,7 @@ TABLES = {
     "table8": table8, "table9": table9, "table10": table10, "table11": table11, "sweep-noise": sweep_noise,
     "sweep-pruning": sweep_pruning, "s000-accounting": s000_accounting, "s000-averaging": s000_averaging,
     "s002-accounting": s002_accounting, "s002-tradeoff": s002_tradeoff,
+    "s002-accuracy": s002_accuracy, "s002-tradeoff-accuracy": s002_tradeoff_accuracy, "s002-sampling": s002_sampling,
 }  # fmt: skip
 
 __all__ = ["TABLES", "Comparison", "Request"]

@@ -1,0 +1,148 @@
+"""S002's accuracy tables: the paper's settings, one rule for every step size, rows and verdicts."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness.evaluation import Run
+from harness.privacy.systems import scaffold_epsilon
+from harness.reproduction import TABLES, Request, s002_budgets, s002_runs, step_size
+from harness.reproduction.s002_methods import METHODS, Federated
+from harness.reproduction.s002_runs import Repeats, S002Runs, accounted, affordable
+from harness.results import RunFolder
+
+by_algorithm = sys.modules[TABLES["s002-accuracy"].__module__]  # the package's own name is the table's
+SMALL = Federated(steps=2, rounds=2, users=4, records=20, user_rate=0.5)
+
+
+def request_for(folder: Path, quick: bool = True, resume: bool = False) -> Request:
+    return Request(Run(folder, RunFolder(folder), resume=resume), folder, quick=quick)
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Federations of a moment: a few users with twenty records each."""
+    for module in (by_algorithm, s002_budgets, step_size):
+        monkeypatch.setattr(module, "Federated", lambda **changes: replace(SMALL, **changes | {"user_rate": 0.5}))
+    for module, name, value in (
+        (step_size, "QUICK_GRID", (0.1, 1.0)), (step_size, "QUICK_ROUNDS", 2), (by_algorithm, "QUICK_ROUNDS", 2),
+        (s002_budgets, "affordable", lambda *_: 2), (s002_budgets, "QUICK_SIGMAS", (10.0,)),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, value)
+
+
+def test_the_paper_settings() -> None:
+    made = Federated().settings("DP-SCAFFOLD-warm", 0.5, 3)
+    assert (made.clients, made.clients_per_round, made.rounds, made.local_steps) == (100, 20, 400, 50)
+    assert (made.batch_size, made.client_examples, made.warm_up_rounds) == (800, 4000, 20)
+    assert made.learning_rate == pytest.approx(0.5 / 10) and made.delta == pytest.approx(1 / 400_000)
+    assert made.defense_args == {"clip": 1.0, "sigma": 60.0}
+    assert {name: Federated().settings(name, 1.0, 0).local_steps for name in METHODS} == {
+        name: 1 if name.endswith("FedSGD") else 5 if name.endswith("one pass") else 50 for name in METHODS
+    }
+    assert Federated().settings("FedSGD", 1.0, 0).learning_rate == 1.0
+    assert {name for name in METHODS if Federated().settings(name, 1.0, 0).defense == "none"} == {
+        name for name in METHODS if not name.startswith("DP-")
+    }
+
+
+def test_every_private_method_costs_the_same_by_the_paper() -> None:
+    costs = {
+        name: scaffold_epsilon(accounted(name, Federated()), "third party", "paper")
+        for name in ("DP-FedAvg", "DP-SCAFFOLD", "DP-SCAFFOLD-warm")
+    }
+    assert list(costs.values()) == pytest.approx([12.91] * 3, abs=5e-3)
+    assert accounted("SCAFFOLD", Federated()) is None
+    assert accounted("DP-FedSGD", Federated()).steps == 1
+
+
+def test_rounds_within_a_budget() -> None:
+    """The trade-off table's own cells (spec: accounting, section 12)."""
+    assert affordable(Federated(sigma=10, user_rate=0.05, steps=40), 3.0) == 72
+
+
+def test_step_sizes_are_chosen_once_and_found_again(
+    tmp_path: Path, tiny: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, float, int]] = []
+    real = step_size.held_out_accuracy
+
+    def counted(settings: object, root: Path) -> float:
+        asked.append((settings.dataset, settings.learning_rate, settings.seed))
+        return real(settings, root)
+
+    monkeypatch.setattr(step_size, "held_out_accuracy", counted)
+    sizes = step_size.StepSizes(request_for(tmp_path))
+    chosen = sizes.of("DP-SCAFFOLD")
+    assert sizes.of("DP-SCAFFOLD") is chosen and len(asked) == 2
+    assert {one[0] for one in asked} == {"logistic-0-0"} and {one[2] for one in asked} == {step_size.SEED}
+    assert chosen.accuracies[chosen.first] == max(chosen.accuracies.values())
+    again = step_size.StepSizes(request_for(tmp_path, resume=True)).of("DP-SCAFFOLD")
+    assert again == chosen and len(asked) == 2
+    assert any("DP-SCAFFOLD " in line for line in sizes.header())
+
+
+def test_records_left_out_are_of_no_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    monkeypatch.setattr(
+        step_size, "accuracy_of", lambda model, weights, data: seen.append(len(data.labels)) or (0.5, 1)
+    )
+    made = replace(SMALL, records=3200, users=100).settings("FedSGD", 0.1, 0)
+    assert step_size.held_out_accuracy(made, tmp_path) == 0.5
+    assert seen == [400_000 - 320_000]
+
+
+def test_a_size_that_diverges_is_the_worst(tmp_path: Path) -> None:
+    assert step_size.held_out_accuracy(SMALL.settings("FedAvg", 1e300, 0), tmp_path) == 0.0
+
+
+def test_several_runs_unless_quick(tmp_path: Path) -> None:
+    assert S002Runs(request_for(tmp_path, quick=False)).seeds == (0, 1, 2)
+    assert S002Runs(request_for(tmp_path)).seeds == (0,)
+    assert S002Runs(replace(request_for(tmp_path, quick=False), seeds=(4, 7))).seeds == (4, 7)
+
+
+def test_what_a_cell_shows() -> None:
+    assert str(Repeats((0.5, 0.6, 0.7), 0.2)) == "0.600 ± 0.100"
+    assert str(Repeats((0.1,), 0.2)) == "0.100 chance"
+    assert str(Repeats((0.5, None), 0.2)) == "0.250 ± 0.354 (1 diverged)"
+
+
+def test_the_last_tenth_counts(tmp_path: Path, tiny: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = S002Runs(request_for(tmp_path))
+    monkeypatch.setattr(runs._trained, "curve", lambda *_: {number: number / 100 for number in range(1, 101)})
+    made = runs.of("FedAvg", replace(SMALL, rounds=100))
+    assert made.values == (pytest.approx(0.955),)
+
+
+def test_accuracy_by_algorithm(tmp_path: Path, tiny: None) -> None:
+    document = TABLES["s002-accuracy"](request_for(tmp_path)).document()
+    rows = document["rows"]
+    assert [row["method"] for row in rows] == 2 * list(METHODS)
+    assert {row["data"] for row in rows} == {"logistic-0-0", "logistic-5-5"}
+    assert all((row["proven ε"] == "-") == (not row["method"].startswith("DP-")) for row in rows)
+    assert {row["verdict"] for row in rows} <= {"agrees", "differs", "chance"}
+    assert any("--quick" in line for line in document["header"]) and any(
+        "accuracy points" in note for note in document["notes"]
+    )
+
+
+def test_verdicts_follow_the_order() -> None:
+    made = {name: Repeats((0.5 if "SCAFFOLD" in name else 0.3,), 0.1) for name in METHODS}
+    assert {row["verdict"] for row in by_algorithm._rows(Federated(), made)} == {"agrees"}
+    made["DP-FedAvg"] = Repeats((0.6,), 0.1)
+    wrong = {row["method"] for row in by_algorithm._rows(Federated(), made) if row["verdict"] == "differs"}
+    assert wrong == {"DP-FedAvg", "DP-SCAFFOLD", "DP-SCAFFOLD-warm"}
+
+
+def test_budgets(tmp_path: Path, tiny: None) -> None:
+    request = request_for(tmp_path)
+    (row,) = TABLES["s002-tradeoff-accuracy"](request).rows
+    assert row["K=1"].startswith("2: ") and row["verdict"] == ("agrees" if row["best K"] in (5, 10, 20) else "differs")
+    made = TABLES["s002-sampling"](request)
+    assert [(row["varied"], row["rate"]) for row in made.rows][:5] == [
+        ("l", 0.05), ("l", 0.08), ("l", 0.1), ("l", 0.12), ("s", 0.05),
+    ]  # fmt: skip
+    assert s002_runs.RUNS == 3 and made.notes[0].startswith("DP-SCAFFOLD is best with l = ")
