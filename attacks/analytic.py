@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from harness.attacks.attack import ATTACKS, Attack, Dummy, validated_attack
 from harness.errors import UsageError
+from harness.models.front import Front
 from harness.surfaces import Observation
 
 
@@ -65,7 +66,8 @@ def _first_linear(observation: Observation) -> tuple[str, str]:
     features = math.prod(model.image_shape)
     owners = (item for item in model.plain_module.named_modules() if list(item[1].parameters(recurse=False)))
     name, first = next(owners)
-    if not isinstance(first, nn.Linear) or first.bias is None or first.in_features != features:
+    hidden = any(isinstance(layer, Front) for layer in model.plain_module.modules())
+    if hidden or not isinstance(first, nn.Linear) or first.bias is None or first.in_features != features:
         raise UsageError(
             f"attack 'analytic' needs a first layer that is linear with a bias, which model {model.name!r} lacks; "
             "use --model mlp2 or another attack"

@@ -9,6 +9,7 @@ import numpy as np
 from harness.defenses import PrivacyFacts
 from harness.evaluation.scored import Scored
 from harness.experiment import CellSettings
+from harness.privacy import without_guarantee
 from harness.results import (
     CellResult,
     ControlCheck,
@@ -103,11 +104,15 @@ def _privacy(scored: Scored) -> list[PrivacyStatement]:
     rounds: a schedule would run on, and sampling would be credited to looks that all show the same record.
     """
     settings = scored.settings
-    layout = scored.scene.observation.model.layout
+    model = scored.scene.observation.model
+    layout = model.layout
     facts = PrivacyFacts(
         settings.cohort(), len(layout.sizes), rate=1 / settings.steps_per_round, parameters=layout.total
     )
-    rows = [statement.row() for statement in settings.build_defense().statements(facts)]
+    made = settings.build_defense().statements(facts)
+    if model.uncovered:
+        made = [one if one.guarantee == "none" else without_guarantee(one, model.uncovered) for one in made]
+    rows = [statement.row() for statement in made]
     if settings.observations > 1:
         for row in rows:
             if row["epsilon"] is not None:

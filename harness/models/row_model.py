@@ -11,6 +11,7 @@ from torch.nn import functional
 from harness.errors import UsageError
 from harness.layout import Layout
 from harness.models.example_gradients import FactoredGradients, MaterialisedGradients
+from harness.models.front import Front
 from harness.models.networks import ImageShape, build_module
 from harness.models.row_operators import with_row_operators
 from harness.models.row_sequence import row_sequence
@@ -22,16 +23,29 @@ class RowModel:
 
     Every result for a row depends on that row alone, to the bit on CPU as long as at least two rows are evaluated
     together (a single row takes other kernels).
+
+    Attributes:
+        uncovered: what of the network was computed from private data without noise, in words; None where nothing was.
     """
 
-    def __init__(self, name: str, image_shape: ImageShape, classes: int) -> None:
+    def __init__(self, name: str, image_shape: ImageShape, classes: int, images: Tensor | None = None) -> None:
         self.name, self.image_shape, self.classes = name, image_shape, classes
         self.plain_module = build_module(name, image_shape, classes, seed=0)
+        self._fit(images)
         self.layout = Layout.of(self.plain_module)
         self._sequence = row_sequence(self.plain_module)
         self._rowwise = with_row_operators(self.plain_module)
         if self._rowwise_names() != self.layout.names:
             raise UsageError(f"model {name!r} shares parameters between layers; give every layer its own")
+
+    def _fit(self, images: Tensor | None) -> None:
+        """Fits what stands before the trained layers to the training images (N, C, H, W), where it is to be fitted."""
+        fronts = [layer for layer in self.plain_module.modules() if isinstance(layer, Front) and layer.fitted_to]
+        if fronts and images is None:
+            raise UsageError(f"model {self.name!r} is fitted to training data, which is not done here; use another one")
+        for front in fronts:
+            front.fit(images)
+        self.uncovered = f"model {self.name} has {fronts[0].fitted_to}; no epsilon covers it" if fronts else None
 
     def _rowwise_names(self) -> tuple[str, ...]:
         return tuple(name for name, _ in self._rowwise.named_parameters())
@@ -49,6 +63,10 @@ class RowModel:
     def _fresh(self, seed: int) -> Tensor:
         module = build_module(self.name, self.image_shape, self.classes, seed)
         return self.layout.flatten(dict(module.named_parameters())).detach()
+
+    def state(self, weights: Tensor) -> dict[str, Tensor]:
+        """The state dictionary of the network with weights (P,), for :meth:`load_weights`."""
+        return self.layout.split(weights) | dict(self.plain_module.named_buffers())
 
     def load_weights(self, path: Path) -> Tensor:
         """Weights (P,) from a state dictionary saved with ``torch.save``; buffers are taken over.

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from harness.models.front import Front
 from harness.models.row_sigmoid import RowSigmoid
 
 Size = tuple[int, ...]
@@ -149,12 +150,20 @@ def is_plain_convolution(layer: nn.Conv2d) -> bool:
 
 
 def with_row_operators(module: nn.Module) -> nn.Module:
-    """A copy of ``module`` with its plain convolutions and sigmoids replaced by the row-wise layers."""
+    """A copy of ``module`` with its plain convolutions and sigmoids replaced by the row-wise layers.
+
+    A front's layers have the same weights in every row and stay as they are.
+    """
     clone = copy.deepcopy(module)
-    for parent in list(clone.modules()):
-        for name, layer in list(parent.named_children()):
-            if type(layer) is nn.Conv2d and is_plain_convolution(layer):
-                setattr(parent, name, PatchConv2d(layer))
-            elif type(layer) is nn.Sigmoid:
-                setattr(parent, name, RowSigmoid())
+    _replace_layers(clone)
     return clone
+
+
+def _replace_layers(parent: nn.Module) -> None:
+    for name, layer in list(parent.named_children()):
+        if type(layer) is nn.Conv2d and is_plain_convolution(layer):
+            setattr(parent, name, PatchConv2d(layer))
+        elif type(layer) is nn.Sigmoid:
+            setattr(parent, name, RowSigmoid())
+        elif not isinstance(layer, Front):
+            _replace_layers(layer)

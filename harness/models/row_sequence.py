@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from harness.models.front import Front
 from harness.models.row_operators import MatrixProduct, is_plain_convolution, patches_of
 from harness.models.row_sigmoid import RowSigmoid
 
@@ -130,10 +131,9 @@ class RowSequence:
         """
         values = images
         for stage in self.stages:
-            if isinstance(stage, Product):
-                values = stage(named, values, gradient_once)
-            else:
-                values = stage(values.flatten(0, 1)).unflatten(0, values.shape[:2])
+            values = (
+                stage(named, values, gradient_once) if isinstance(stage, Product) else _without_weights(stage, values)
+            )
         return values
 
     def record(self, named: Named, images: Tensor) -> tuple[Tensor, list[Recorded]]:
@@ -144,8 +144,15 @@ class RowSequence:
                 recorded.append(stage.record(named, values))
                 values = recorded[-1].output
             else:
-                values = stage(values.flatten(0, 1)).unflatten(0, values.shape[:2])
+                values = _without_weights(stage, values)
         return values, recorded
+
+
+def _without_weights(stage: nn.Module, values: Tensor) -> Tensor:
+    """A stage's output (R, B, ...) of values (R, B, ...)."""
+    if isinstance(stage, Front):
+        return stage.rows(values)
+    return stage(values.flatten(0, 1)).unflatten(0, values.shape[:2])
 
 
 def row_sequence(module: nn.Module) -> RowSequence | None:
@@ -163,11 +170,13 @@ def _collect(module: nn.Module, prefix: str, stages: list[Product | nn.Module]) 
         stages.append(_convolution(prefix, module))
     elif type(module) is nn.Sigmoid:
         stages.append(RowSigmoid())
-    elif type(module) in _WEIGHTLESS:
+    elif type(module) in _WEIGHTLESS or isinstance(module, Front):
         stages.append(module)
     else:
         return False
     return True
 
 
-_WEIGHTLESS = (nn.Flatten, nn.ReLU, nn.Tanh, nn.MaxPool2d, nn.AvgPool2d, nn.LeakyReLU, nn.ELU, nn.Identity)
+_WEIGHTLESS = (
+    nn.Flatten, nn.ReLU, nn.Tanh, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.LeakyReLU, nn.ELU, nn.Identity,
+)  # fmt: skip

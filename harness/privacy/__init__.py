@@ -16,7 +16,14 @@ from harness.privacy.events import (
 from harness.privacy.mechanism import Gaussian, Mechanism, Repeated, Sampled, TakingPart
 from harness.privacy.poisson_binomial import PoissonBinomialSum
 from harness.privacy.skellam import SkellamSum, skellam_sum
-from harness.privacy.statement import GUARANTEES, Statement, claimed_epsilon, make_statement, valid_epsilon
+from harness.privacy.statement import (
+    GUARANTEES,
+    Statement,
+    claimed_epsilon,
+    make_statement,
+    valid_epsilon,
+    without_guarantee,
+)
 from harness.privacy.views import (
     Federation,
     View,
@@ -64,4 +71,5 @@ __all__ = [
     "steps_within",
     "sum_multiplier",
     "valid_epsilon",
+    "without_guarantee",
 ]

@@ -4,7 +4,7 @@ Spec: defenses, section 17; accounting, sections 2 and 8. A statement is a view'
 """
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -86,6 +86,13 @@ def make_statement(
     value, conversion = valid_epsilon(actual, delta)
     return Statement(
         view, claim, value, delta, unit, spent.adjacency, spent.sampler, conversion, schedule, guarantee, why
+    )
+
+
+def without_guarantee(statement: Statement, why: str) -> Statement:
+    """The statement where something that no mechanism covers was released too; what the paper claims stays beside."""
+    return replace(
+        statement, epsilon=None, delta=None, adjacency=None, sampler=None, conversion=None, guarantee="none", notes=why
     )
 
 

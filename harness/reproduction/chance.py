@@ -26,7 +26,7 @@ def chance_level(dataset: str, model: str | None, data_root: Path) -> float:
     A network that is mostly noise does not guess at 1/classes: it prefers some classes, and scatters widely.
     """
     test = load_dataset(dataset, data_root, "test")
-    network = RowModel(model or ("mlp2" if test.columns else "cnn"), test.image_shape, test.num_classes)
+    network = RowModel(model or ("mlp2" if test.columns else "cnn"), test.image_shape, test.num_classes, test.images)
     network.to(torch.device("cpu"), torch.float32)
     every = max(len(test.labels) // _EXAMPLES, 1)  # spread out: the first ones may be of one class
     some = replace(test, images=test.images[::every], labels=test.labels[::every])

@@ -48,7 +48,7 @@ def train(settings: TrainSettings, data_root: Path, folder: TrainFolder, options
     """
     began = time.perf_counter()
     run = Training(settings, data_root)
-    last = affordable_rounds(settings, run.defense, run.model.layout)
+    last = affordable_rounds(settings, run.defense, run.model.layout, run.model.uncovered)
     stopped = None if last == settings.rounds else f"round {last + 1} would exceed epsilon {settings.target_epsilon:g}"
     records, kept = _resumed(run, folder) if options.resume else ([], [])
     notes = Notes(run, folder.path, len(records)) if options.bayesian else None
@@ -100,7 +100,7 @@ def _keep(run: Training, folder: TrainFolder, options: TrainOptions, done: int) 
     """The round, if its model is kept."""
     if done not in options.keep:
         return []
-    folder.keep(done, run.model.layout.split(run.weights), run.memory.server)
+    folder.keep(done, run.model.state(run.weights), run.memory.server)
     return [done]
 
 
@@ -108,7 +108,9 @@ def _document(
     run: Training, records: list[RoundRecord], stopped: str | None, kept: tuple[dict[int, str], dict[int, str]],
     seconds: float, bayesian: list[dict[str, Any]],
 ) -> TrainDocument:  # fmt: skip
-    statements = statements_after(run.settings, run.defense, run.model.layout, len(records), run.overlap)
+    statements = statements_after(
+        run.settings, run.defense, run.model.layout, len(records), run.overlap, run.model.uncovered
+    )
     measured = [record.accuracy for record in records if record.accuracy is not None]
     return TrainDocument(
         environment=environment(run.settings.device),

@@ -15,10 +15,14 @@ class Notes:
     """Watches a run's defense and writes down the norms of every round.
 
     Raises:
-        UsageError: the defense's noise or bound is not fixed, or one of the ``done`` rounds has no notes.
+        UsageError: the model or the defense's noise or bound is not fixed, or one of the ``done`` rounds has no notes.
     """
 
     def __init__(self, run: Training, folder: Path, done: int) -> None:
+        if run.model.uncovered:
+            raise UsageError(
+                f"Bayesian accounting would not cover this run ({run.model.uncovered}); use another --model"
+            )
         noise = run.defense.fixed_noise(run.settings.facts(run.model.layout, run.settings.rounds))
         if noise is None:
             raise UsageError(
@@ -34,7 +38,7 @@ class Notes:
         self._folder = NormsFolder(folder, run.settings.model_copy(update={"model": run.model_name}))
         if done:
             self._folder.read(done)
-        self._watch = Watch(run.defense)
+        self._watch = Watch(run.defense, noise.place)
         run.defense = cast(Defense, self._watch)
 
     def write(self, number: int) -> None:

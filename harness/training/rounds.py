@@ -27,7 +27,7 @@ class Training:
         train = load_dataset(settings.dataset, data_root, "train")
         self.test = _on(load_dataset(settings.dataset, data_root, "test"), device)
         self.model_name = settings.model or ("mlp2" if train.columns else "cnn")
-        self.model = RowModel(self.model_name, train.image_shape, train.num_classes)
+        self.model = RowModel(self.model_name, train.image_shape, train.num_classes, train.images)
         self.model.to(device, torch.float32)
         data = _clients_data(settings, train)
         self.overlap = data.numel() / len(data.unique())

@@ -3,20 +3,24 @@
 from harness.defenses import Defense
 from harness.errors import UsageError
 from harness.layout import Layout
-from harness.privacy import Statement, make_statement
+from harness.privacy import Statement, make_statement, without_guarantee
 from harness.training.settings import TrainSettings
 
 
 def statements_after(
-    settings: TrainSettings, defense: Defense, layout: Layout, rounds: int, overlap: float
+    settings: TrainSettings, defense: Defense, layout: Layout, rounds: int, overlap: float, uncovered: str | None = None
 ) -> list[Statement]:
     """The defense's statements after a number of rounds of this run.
 
     An example that several clients hold enters several of a round's messages; the sums a third party or another client
-    sees are then not covered by a statement about one client's example.
+    sees are then not covered by a statement about one client's example. ``uncovered`` says what of the model was
+    computed from the private data without noise, in words; then nothing is covered.
     """
     if rounds == 0:
         return []
+    made = defense.statements(settings.facts(layout, rounds))
+    if uncovered:
+        return [one if one.guarantee == "none" else without_guarantee(one, uncovered) for one in made]
     return [
         make_statement(
             one.view, "none", f"clients share examples ({overlap:.1f} hold each one), so the sums are not covered",
@@ -24,7 +28,7 @@ def statements_after(
         )
         if overlap > 1 and one.unit == "example" and one.view != "server" and one.guarantee != "none"
         else one
-        for one in defense.statements(settings.facts(layout, rounds))
+        for one in made
     ]  # fmt: skip
 
 
@@ -34,10 +38,10 @@ def claimed_after(settings: TrainSettings, defense: Defense, layout: Layout, rou
     return next((claim for claim in claims if claim is not None), None)
 
 
-def affordable_rounds(settings: TrainSettings, defense: Defense, layout: Layout) -> int:
+def affordable_rounds(settings: TrainSettings, defense: Defense, layout: Layout, uncovered: str | None = None) -> int:
     """The most rounds whose epsilon does not exceed the target; all of them without a target.
 
-    ``valid`` counts the largest valid epsilon over the views that have one.
+    ``valid`` counts the largest valid epsilon over the views that have one; ``uncovered`` as above, and then none has.
 
     Raises:
         UsageError: the defense has no such epsilon, or the first round already exceeds the target.
@@ -45,6 +49,8 @@ def affordable_rounds(settings: TrainSettings, defense: Defense, layout: Layout)
     target = settings.target_epsilon
     if target is None:
         return settings.rounds
+    if uncovered and settings.budget == "valid":
+        raise UsageError(f"there is no valid epsilon to stop at: {uncovered}; use --budget claimed, or no target")
 
     def spent(rounds: int) -> float:
         made = defense.statements(settings.facts(layout, rounds))

@@ -87,6 +87,7 @@ def test_chunks_change_no_bit(rows: tuple[Tensor, Tensor], observe: Observe) -> 
     [
         ("lenet", {}, "needs a first layer that is linear with a bias, which model 'lenet' lacks; use --model mlp2"),
         ("cnn", {}, "which model 'cnn' lacks"),
+        ("unit_logistic", {}, "which model 'unit_logistic' lacks"),
         ("mlp", {"examples": 2}, "reads one example per observation, not 2; use --batch-size 1"),
     ],
 )

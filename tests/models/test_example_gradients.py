@@ -8,21 +8,24 @@ from harness.models import RowModel
 from harness.models.example_gradients import MaterialisedGradients
 
 ROWS, BATCH, SHAPE, CLASSES, EXPECTED = 3, 4, (1, 12, 12), 5, 4.5
+NETWORKS = ["lenet", "cnn", "mlp2", "unit_logistic", "tempered_cnn", "pca_mlp", "frozen_linear"]
 PRESENT = torch.tensor([[1, 0, 1, 0], [1, 1, 1, 1], [0, 0, 0, 0]])
 
 
 def scene(name: str, rows: int = ROWS) -> tuple[RowModel, Tensor, Tensor, Tensor]:
     random = torch.Generator().manual_seed(0)
-    model = RowModel(name, SHAPE, CLASSES).to(torch.device("cpu"), torch.float64)
+    shape = (1, 16, 16) if name == "tempered_cnn" else SHAPE
+    data = torch.rand(80, *shape, generator=torch.Generator().manual_seed(2))
+    model = RowModel(name, shape, CLASSES, data).to(torch.device("cpu"), torch.float64)
     weights = model.initial_weights([(0, row) for row in range(rows)]).double()
-    images = torch.rand(rows, BATCH, *SHAPE, generator=random, dtype=torch.float64)
+    images = torch.rand(rows, BATCH, *shape, generator=random, dtype=torch.float64)
     return model, weights, images, torch.randint(CLASSES, (rows, BATCH), generator=random)
 
 
 @pytest.mark.parametrize("rows", [1, ROWS])
 @pytest.mark.parametrize("present", [None, PRESENT], ids=["all", "sampled"])
 @pytest.mark.parametrize("factored", [True, False], ids=["factored", "materialised"])
-@pytest.mark.parametrize("name", ["lenet", "cnn", "mlp2"])
+@pytest.mark.parametrize("name", NETWORKS)
 def test_everything_a_defense_asks_for(name: str, factored: bool, present: Tensor | None, rows: int) -> None:
     model, weights, images, labels = scene(name, rows)
     if not factored:
@@ -45,7 +48,7 @@ def test_everything_a_defense_asks_for(name: str, factored: bool, present: Tenso
     assert made.sizes == model.layout.sizes and truth[0].abs().max() > 1e-4
 
 
-@pytest.mark.parametrize("name", ["lenet", "cnn", "mlp2"])
+@pytest.mark.parametrize("name", NETWORKS)
 def test_a_row_does_not_depend_on_the_rows_beside_it(name: str) -> None:
     model, weights, images, labels = scene(name)
     model.to(torch.device("cpu"), torch.float32)

@@ -63,11 +63,17 @@ def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("lenet", (3, 32, 32), 106, 93_262),
         ("cnn", (1, 28, 28), 10, 34_720),
         ("keras_cnn", (1, 28, 28), 10, 34_720),
+        ("logistic", (1, 1, 53), 2, 108),
+        ("unit_logistic", (1, 28, 28), 47, 36_895),
+        ("tempered_cnn", (1, 28, 28), 10, 26_010),
+        ("pca_mlp", (1, 28, 28), 10, 14_210),
+        ("frozen_linear", (1, 28, 28), 10, 10_250),
+        ("frozen_linear", (3, 32, 32), 10, 10_250),
         ("mlp", (1, 8, 8), 10, 64 * 200 + 200 + 200 * 100 + 100 + 100 * 10 + 10),
     ],
 )
 def test_parameter_counts(name: str, shape: tuple[int, ...], classes: int, parameters: int) -> None:
-    model = RowModel(name, shape, classes)
+    model = RowModel(name, shape, classes, torch.rand(9, *shape))
     assert model.layout.total == parameters
     weights = model.initial_weights([(0, 0), (0, 1)])
     assert model.logits(weights, torch.rand(2, 3, *shape)).shape == (2, 3, classes)
@@ -121,6 +127,19 @@ def test_a_network_without_a_last_linear_layer_has_no_labels_to_infer() -> None:
     model = RowModel("networks_of_a_user:headless", (1, 12, 12), 4)
     with pytest.raises(UsageError, match=r"no last linear layer.*--labels known"):
         model.last_linear()
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "message"),
+    [
+        ("tempered_cnn", (1, 15, 16), r"at least 16x16 pixels.*--model mlp"),
+        ("tempered_cnn", (1, 1, 30), "needs images, not table rows of 30"),
+        ("frozen_linear", (1, 1, 30), "needs images, not table rows of 30"),
+    ],
+)
+def test_data_that_a_network_cannot_take(name: str, shape: tuple[int, ...], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        find_factory(name)(shape, 4)
 
 
 @pytest.mark.parametrize("shape", [(1, 9, 12), (1, 12, 9), (1, 8, 8)])

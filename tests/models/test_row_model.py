@@ -10,25 +10,33 @@ from torch.nn import functional
 from harness.models import RowModel, build_module
 from harness.randomness import derive_seed
 
-NETWORKS = ["lenet", "cnn", "mlp"]
+NETWORKS = ["lenet", "cnn", "mlp", "unit_logistic", "tempered_cnn", "pca_mlp", "frozen_linear"]
 SHAPE, CLASSES = (1, 12, 12), 10  # with ten classes rows of weights are not aligned in memory
+SHAPES = {"tempered_cnn": (1, 16, 17)}
+
+
+def network(name: str, shape: tuple[int, ...] | None = None) -> RowModel:
+    """A network, fitted to images where it is fitted to any."""
+    shape = shape or SHAPES.get(name, SHAPE)
+    data = torch.rand(80, *shape, generator=torch.Generator().manual_seed(8))
+    return RowModel(name, shape, CLASSES, data)
 
 
 def scene(
-    name: str, rows: int, batch: int, dtype: torch.dtype, shape: tuple[int, ...] = SHAPE
+    name: str, rows: int, batch: int, dtype: torch.dtype, shape: tuple[int, ...] | None = None
 ) -> tuple[RowModel, Tensor, Tensor, Tensor]:
     """A network with weights (R, P), images (R, B, C, H, W) and labels (R, B)."""
     random = torch.Generator().manual_seed(3)
-    model = RowModel(name, shape, CLASSES).to(torch.device("cpu"), dtype)
+    model = network(name, shape).to(torch.device("cpu"), dtype)
     weights = model.initial_weights([(0, row) for row in range(rows)]).to(dtype)
-    images = torch.rand(rows, batch, *shape, generator=random).to(dtype)
+    images = torch.rand(rows, batch, *model.image_shape, generator=random).to(dtype)
     return model, weights, images, torch.randint(CLASSES, (rows, batch), generator=random)
 
 
 def plain_gradient(model: RowModel, weights: Tensor, images: Tensor, targets: Tensor) -> Tensor:
     """The gradient (P,) by plain autograd on a plain module."""
     module = build_module(model.name, model.image_shape, model.classes, seed=9).to(weights.dtype)
-    module.load_state_dict(model.layout.split(weights))
+    module.load_state_dict(model.state(weights))
     loss = functional.cross_entropy(module(images), targets)
     return torch.cat([gradient.flatten() for gradient in torch.autograd.grad(loss, list(module.parameters()))])
 
@@ -85,6 +93,11 @@ def second_order(model: RowModel, weights: Tensor, images: Tensor, labels: Tenso
         ("lenet", (3, 9, 11), 1),
         ("cnn", SHAPE, 2),
         ("mlp", (1, 8, 8), 1),
+        ("unit_logistic", (1, 9, 11), 2),
+        ("tempered_cnn", (1, 16, 17), 1),
+        ("pca_mlp", (1, 9, 11), 2),
+        ("pca_mlp", SHAPE, 1),
+        ("frozen_linear", (3, 9, 11), 2),
     ],
 )
 def test_a_rows_bits_depend_on_that_row_alone(name: str, shape: tuple[int, ...], batch: int) -> None:
@@ -100,14 +113,14 @@ def test_a_rows_bits_depend_on_that_row_alone(name: str, shape: tuple[int, ...],
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_initial_weights_depend_on_their_own_key_only(name: str) -> None:
-    model = RowModel(name, SHAPE, CLASSES)
+    model = network(name)
     together = model.initial_weights([(0, row) for row in range(4)])
     assert torch.equal(model.initial_weights([(0, 2)])[0], together[2])
     assert not torch.equal(together[0], together[1])
     before = torch.random.get_rng_state()
-    again = RowModel(name, SHAPE, CLASSES).initial_weights([(0, 3)])[0]
+    again = network(name).initial_weights([(0, 3)])[0]
     assert torch.equal(again, together[3]) and torch.equal(torch.random.get_rng_state(), before)
-    module = build_module(name, SHAPE, CLASSES, derive_seed("weights", 0, 3))
+    module = build_module(name, model.image_shape, CLASSES, derive_seed("weights", 0, 3))
     assert torch.equal(torch.cat([parameter.detach().flatten() for parameter in module.parameters()]), again)
 
 
