@@ -12,6 +12,7 @@ from harness.defenses import (  # noqa: F401  (imported to register)
     none,
     pruning,
     quantile,
+    secagg_ddp,
 )
 from harness.defenses.context import Cohort, RoundContext, State
 from harness.defenses.hooks import Defense, LocalStep

@@ -50,6 +50,10 @@ class Defense:
         """Transforms the client's update (N, P) before it leaves the client (tap T1.out)."""
         return update
 
+    def sum_securely(self, messages: Tensor, context: RoundContext) -> Tensor:
+        """The sum (P,) of one round's messages (N, P); where overridden, it is all that the server gets of them."""
+        return messages.sum(0)
+
     def server_receive(self, message: Tensor, context: RoundContext) -> Tensor:
         """Transforms each client's message (N, P) at the server (tap T0.post)."""
         return message

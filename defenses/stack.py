@@ -36,6 +36,11 @@ class Stack(Defense):
         steps = [name for name, part in self.parts if part.acts_at("client_step")]
         if len(steps) > 1:
             raise UsageError(f"{' and '.join(steps)} would both change the local step; stack only one of them")
+        secure = next((name for name, part in self.parts if part.acts_at("sum_securely")), None)
+        if secure and len(self.parts) > 1:
+            raise UsageError(
+                f"{secure} sums what its own clients encoded, which no other defense may change; use it alone"
+            )
 
     def client_step(self, per_example: ExampleGradients, context: RoundContext) -> LocalStep:
         for name, part in self.parts:

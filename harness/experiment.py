@@ -78,7 +78,14 @@ class CellSettings(BaseModel):
     @property
     def examples(self) -> int:
         """Images hidden behind one observation."""
-        return self.batch_size if self.tap.startswith("T2") else self.batch_size * self.local_steps
+        own = self.batch_size if self.tap.startswith("T2") else self.batch_size * self.local_steps
+        return own * self.together
+
+    @property
+    def together(self) -> int:
+        """Clients behind one observation: a whole round's where the server gets nothing but their secure sum."""
+        at_server = self.tap.startswith("T0")
+        return self.clients_per_round if at_server and self.build_defense().acts_at("sum_securely") else 1
 
     def cohort(self) -> Cohort:
         """The federation's facts for the defense."""

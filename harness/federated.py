@@ -30,8 +30,12 @@ def run_client_round(
     defense: Defense,
     context: RoundContext,
     local_steps: int,
+    together: int = 1,
 ) -> ClientRound:
     """Trains N clients for ``local_steps`` steps of plain SGD under a defense and passes the result to the server.
+
+    A server that gets a secure sum of its clients' updates sees only their mean: the T0 taps then have one row for
+    each ``together`` clients, which are one round's, and are absent for clients on their own.
 
     Args:
         model: the network.
@@ -41,6 +45,7 @@ def run_client_round(
         defense: whose hooks are called.
         context: round, learning rate, cohort settings, random keys.
         local_steps: L.
+        together: consecutive rows that are one round's clients.
     """
     taps: dict[str, Tensor] = {}
     batch = images.shape[1] // local_steps
@@ -59,9 +64,25 @@ def run_client_round(
         update = update - now.learning_rate * result.step.to(torch.float64)
     taps["T1.raw"] = update
     taps["T1.out"] = defense.client_message(update, context)
-    taps["T0.in"] = taps["T1.out"]
-    taps["T0.post"] = defense.server_receive(taps["T0.in"], context)
+    received = taps["T1.out"]
+    if defense.acts_at("sum_securely"):
+        if together == 1 < context.cohort.clients_per_round:
+            return ClientRound(taps)
+        received = torch.stack([_mean_of_sum(defense, received, rows, context) for rows in _rounds(weights, together)])
+    taps["T0.in"] = received
+    taps["T0.post"] = defense.server_receive(received, context)
     return ClientRound(taps)
+
+
+def _rounds(weights: Tensor, together: int) -> list[slice]:
+    return [slice(first, first + together) for first in range(0, len(weights), together)]
+
+
+def _mean_of_sum(defense: Defense, messages: Tensor, rows: slice, context: RoundContext) -> Tensor:
+    """What the server makes of the secure sum of some rows' messages: their mean (P,)."""
+    local = {name: values[rows] for name, values in context.local.items()}
+    total = defense.sum_securely(messages[rows], replace(context, keys=context.keys[rows], local=local))
+    return total / len(messages[rows])
 
 
 def _first_step_taps(

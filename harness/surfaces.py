@@ -26,7 +26,7 @@ TAPS: dict[str, str] = {
     "T2.step": "what local SGD consumes (surface 2)",
     "T1.raw": "the client's update before its outgoing transform",
     "T1.out": "what leaves the client (surface 1)",
-    "T0.in": "what arrives at the server from this client (surface 0)",
+    "T0.in": "what arrives at the server from this client, or of a secure sum: the mean of its clients (surface 0)",
     "T0.post": "this client's update after the server's per-client transform",
 }
 

@@ -41,13 +41,15 @@ def unit_of(defense: Defense, settings: AuditSettings) -> Unit:
 def claim_of(defense: Defense, settings: AuditSettings, unit: Unit, facts: PrivacyFacts) -> Claim:
     """The statement for the asked view, else for the strongest view that the statements are about.
 
-    Example-level statements of other views follow from the server's, which sees every local step. What is claimed for
-    clients without a guarantee is claimed of the published model.
+    Example-level statements of other views follow from the server's, which sees every local step, or from those for a
+    client's message where the server sees a sum only. What is claimed for clients without a guarantee is claimed of the
+    published model.
     """
     stated = defense.statements(facts)
     statements = {statement.view: statement for statement in stated if statement.unit in (unit, None)}
     covers_server = "server" in statements and statements["server"].guarantee != "none"
-    view = settings.view or ("server" if unit == "example" or covers_server else "third party")
+    closest = "message" if "message" in statements else "server"
+    view = settings.view or (closest if unit == "example" or covers_server else "third party")
     # A defense without any guarantee says so once, for all views.
     statement = statements.get(view) or replace(next(iter(statements.values())), view=view)
     if settings.claimed_epsilon is not None:

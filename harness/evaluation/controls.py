@@ -27,9 +27,17 @@ def positive_control(settings: CellSettings) -> CellSettings:
     )  # fmt: skip
 
 
-def noiseless_control(settings: CellSettings) -> CellSettings:
-    """The defense without its noise: it must leak, or the objective is to blame and not the noise."""
+def without_noise(settings: CellSettings) -> CellSettings:
+    """The same place at the size of a control run without noise; equal to it where it shows none."""
     return smaller(settings, noise_scale=0.0)
+
+
+def noiseless_control(settings: CellSettings) -> CellSettings:
+    """The defense without its noise: it must leak, or the objective is to blame and not the noise.
+
+    Behind a secure sum it is one client's message, since hiding among the others is what the defense is for.
+    """
+    return smaller(settings, noise_scale=0.0, **({"tap": "T1.out"} if settings.together > 1 else {}))
 
 
 def drowned_control(settings: CellSettings) -> CellSettings:

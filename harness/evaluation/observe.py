@@ -18,6 +18,9 @@ from harness.surfaces import Observation
 
 Key = tuple[int | str, ...]
 
+# A cell, its control's size and its noise-free one; other attacks on them come soon after.
+_SCENES = 3
+
 
 @dataclass(frozen=True)
 class Scene:
@@ -38,6 +41,7 @@ class Stage:
     def __init__(self, data_root: Path, chunk: int) -> None:
         self.data_root, self.chunk = data_root, chunk
         self._datasets: dict[str, Dataset] = {}
+        self._scenes: dict[str, Scene] = {}
 
     def dataset(self, name: str) -> Dataset:
         """A dataset, loaded at its first use."""
@@ -46,22 +50,30 @@ class Stage:
         return self._datasets[name]
 
     def set(self, settings: CellSettings) -> Scene:
-        """Trains the victims of a cell for one round and reads the tap.
+        """Trains the victims of a cell for one round and reads the tap, unless it did so a moment ago.
 
         Raises:
             UsageError: the combination of settings is impossible.
         """
+        place = settings.model_dump_json(exclude={"attack", "attack_args", "engine"})
+        scene = self._scenes.pop(place, None) or self._fresh(settings)
+        while len(self._scenes) >= _SCENES:
+            del self._scenes[next(iter(self._scenes))]
+        self._scenes[place] = scene
+        return scene
+
+    def _fresh(self, settings: CellSettings) -> Scene:
         dataset = self.dataset(settings.dataset)
         rows = settings.victims * len(settings.seeds)
-        truth = select_victims(dataset, rows, settings.examples, settings.seeds[0], settings.distinct_labels)
+        truth = _select(dataset, rows, settings)
         keys: list[Key] = [(seed, victim) for seed in settings.seeds for victim in range(settings.victims)]
-        model = RowModel(settings.model, dataset.image_shape, dataset.num_classes, dataset.images)
+        model = RowModel(settings.model, dataset.image_shape, dataset.num_classes)
         weights = _weights(model, settings, keys)
         device, dtype = torch.device(settings.device), getattr(torch, settings.dtype)
         model.to(device, dtype)
         parts = [
             self._read(model, weights[part].to(device, dtype), truth, part, keys[part], settings)
-            for part in _slices(rows, self.chunk)
+            for part in _slices(rows, max(1, self.chunk // settings.together))
         ]
         observation = self._observation(model, weights.to(device, dtype), torch.cat(parts), truth, keys, settings)
         return Scene(observation, truth, dataset)
@@ -70,6 +82,14 @@ class Stage:
         self, model: RowModel, weights: Tensor, truth: Victims, part: slice, keys: list[Key], settings: CellSettings
     ) -> Tensor:
         images, labels = truth.images[part].to(weights), truth.labels[part].to(weights.device)
+        together = settings.together
+        if together > 1:
+            # A victim is a whole round of clients, all of which begin with the same model.
+            images, labels = (
+                values.reshape(-1, values.shape[1] // together, *values.shape[2:]) for values in (images, labels)
+            )
+            weights = weights.repeat_interleave(together, 0)
+            keys = [(*key, "client", client) for key in keys for client in range(together)]
         if len(keys) == 1:
             # One row alone takes other CPU kernels than the same row among many.
             images, labels, weights, keys = (
@@ -89,7 +109,7 @@ class Stage:
                 settings.round, 0, settings.learning_rate, settings.cohort(), model.layout, own, settings.noise_scale,
                 server=dict(server),
             )  # fmt: skip
-            client_round = run_client_round(model, weights, images, labels, defense, context, steps)
+            client_round = run_client_round(model, weights, images, labels, defense, context, steps, together)
             read = read_tap(client_round, settings.tap, settings.defense)[: part.stop - part.start]
             # Adding zero makes negative zeros positive, so that observations that are equal are equal to the bit.
             return (read / (-settings.learning_rate * steps) if update else read).to(weights.dtype) + 0.0
@@ -115,6 +135,16 @@ class Stage:
             settings.build_defense().clipping_at(settings.tap, settings.learning_rate, _server_state(settings)),
             None if known is None else known.to(weights.device), settings.build_defense().sparse_at(settings.tap),
         )  # fmt: skip
+
+
+def _select(dataset: Dataset, rows: int, settings: CellSettings) -> Victims:
+    """The victims; where one is a whole round of clients, labels are distinct within each client."""
+    clients = settings.together if settings.distinct_labels else 1
+    seed, own = settings.seeds[0], settings.examples // clients
+    chosen = select_victims(dataset, rows * clients, own, seed, settings.distinct_labels)
+    return Victims(
+        *(values.reshape(rows, -1, *values.shape[2:]) for values in (chosen.images, chosen.labels, chosen.indices))
+    )
 
 
 def _weights(model: RowModel, settings: CellSettings, keys: list[Key]) -> Tensor:

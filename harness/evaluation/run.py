@@ -17,6 +17,7 @@ from harness.evaluation.controls import (
     smaller,
     took_steps,
     with_other_key,
+    without_noise,
 )
 from harness.evaluation.observe import Stage
 from harness.evaluation.picture import save_cell_picture
@@ -112,7 +113,7 @@ class Run:
         settings = scored.settings
         checks = [self._positive(scored), *self._swap(scored)]
         shown = self.stage.set(smaller(settings)).observation.fingerprint()
-        if self.stage.set(noiseless_control(settings)).observation.fingerprint() != shown:
+        if self.stage.set(without_noise(settings)).observation.fingerprint() != shown:
             quiet = self.cell(noiseless_control(settings), "positive_sigma0").cell
             checks.append(_check(judge_positive("positive_sigma0", quiet), quiet))
             checks.append(self._drowned(settings))

@@ -2,7 +2,8 @@
 
 Spec: accounting, sections 1, 8 and 10; defenses, sections 0 and 3. Views: ``third party`` sees the published models
 only, ``server`` every client's message and who takes part, ``client`` is another participant, who sees the models and
-can subtract the noise it added itself.
+can subtract the noise it added itself. Where a secure sum hides messages from the server, whoever still reads one sees
+the view ``message``.
 """
 
 import math
@@ -18,7 +19,7 @@ from harness.privacy.events import Adjacency, Event, GaussianRelease, NonPrivate
 Unit = Literal["client", "example"]
 NoiseAt = Literal["aggregate", "receive", "client"]
 
-VIEWS = ("third party", "server", "client")
+VIEWS = ("third party", "server", "client", "message")
 
 _RAW = "the server receives raw updates"
 

@@ -12,6 +12,7 @@ from harness.defenses import DEFENSES, Cohort, PrivacyFacts, RoundContext
 from harness.federated import run_client_round
 from harness.models import RowModel
 from harness.privacy import GUARANTEES
+from harness.privacy.views import VIEWS
 
 N, B, ETA = 4, 3, 0.05
 FACTS = PrivacyFacts(Cohort(clients_per_round=N, rounds=3, steps_per_round=10), tensors=4, rate=0.1)
@@ -43,7 +44,9 @@ TABLE: dict[str, tuple[set[str], list[str], str]] = {
     "noise": (set(), ["none"], "each update sent (a gradient times the learning rate)"),
     "pruning": (set(), ["none"], "the 0.7 share of the whole vector"),
     "quantile": (set(), CENTRAL, "noise std z_D*C on the sum at the server"),
+    "secagg_ddp": ({"T2.clip"}, [*SAMPLE, "sample-DP local view"], "the server gets masked vectors and their sum"),
 }
+SECURE_SUM = ("secagg_ddp",)
 # Settings beyond the defaults under which the server remembers, or sigma decays.
 OTHERWISE = (
     ("quantile", {"unit": "example"}), ("quantile", {"rate": 0}), ("global_dp", {"bound": "median"}),
@@ -58,8 +61,8 @@ def model() -> RowModel:
     return RowModel("lenet", (1, 8, 8), 4)
 
 
-def play(model: RowModel, name: str, rows: slice = slice(0, N), seed: int = 0) -> dict[str, Tensor]:
-    """All taps of some rows' round, and the aggregate of these rows as T0.agg."""
+def play(model: RowModel, name: str, rows: slice = slice(0, N), seed: int = 0, together: int = 1) -> dict[str, Tensor]:
+    """All taps of some rows' round, and the aggregate of these rows as T0.agg where the server gets their messages."""
     random = torch.Generator().manual_seed(1)
     images = torch.rand(N, B, 1, 8, 8, generator=random)
     labels = torch.randint(0, 4, (N, B), generator=random)
@@ -67,7 +70,9 @@ def play(model: RowModel, name: str, rows: slice = slice(0, N), seed: int = 0) -
     keys = tuple((seed, client) for client in range(N))[rows]
     context = RoundContext(2, 0, ETA, Cohort(clients_per_round=N, batch_size=B), model.layout, keys)
     defense = build(DEFENSES, name, {})
-    taps = run_client_round(model, weights[rows], images[rows], labels[rows], defense, context, 1).taps
+    taps = run_client_round(model, weights[rows], images[rows], labels[rows], defense, context, 1, together).taps
+    if "T0.post" not in taps:
+        return taps
     return taps | {"T0.agg": defense.aggregate(taps["T0.post"].sum(0), context)}
 
 
@@ -77,13 +82,14 @@ def test_the_table_has_every_registered_defense() -> None:
 
 @pytest.mark.parametrize("name", TABLE)
 def test_taps_have_their_shapes_and_finite_values(model: RowModel, name: str) -> None:
-    taps = play(model, name)
+    taps = play(model, name, together=N)
     extra, _, _ = TABLE[name]
     assert set(taps) == PLAIN_TAPS | extra | {"T0.agg"}
     total = model.layout.total
     for tap, values in taps.items():
         per_example = tap in ("T2.raw", "T2.clip")
         expected = (total,) if tap == "T0.agg" else (N, B, total) if per_example else (N, total)
+        expected = (1, total) if tap in ("T0.in", "T0.post") and name in SECURE_SUM else expected
         assert tuple(values.shape) == expected, tap
         assert values.isfinite().all(), tap
         assert values.dtype == (torch.float32 if tap.startswith("T2") else torch.float64), tap
@@ -101,6 +107,7 @@ def test_a_row_does_not_depend_on_the_rows_beside_it(model: RowModel, name: str)
     together = play(model, name)
     halves = [play(model, name, rows) for rows in (slice(0, 2), slice(2, 4))]
     alone = play(model, name, slice(3, 4))
+    assert ("T0.in" in together) == (name not in SECURE_SUM)
     for tap in set(together) - {"T0.agg"}:
         assert torch.equal(together[tap], torch.cat([half[tap] for half in halves])), tap
         # A single row takes other kernels.
@@ -130,7 +137,7 @@ def test_statements(name: str) -> None:
     assert [statement.guarantee for statement in statements] == tags
     for statement in statements:
         assert statement.guarantee in GUARANTEES
-        assert statement.view in ("server", "client", "third party")
+        assert statement.view in VIEWS
         assert statement.notes
         assert (statement.epsilon is None) == (statement.adjacency is None) == (statement.guarantee == "none")
 
@@ -156,6 +163,13 @@ def test_statements(name: str) -> None:
         ("noise", {"applies_to": "example"}, "each per-example gradient"),
         ("noise", {"distribution": "laplace", "param": "scale"}, "laplace noise of std 0.01414"),
         ("quantile", {"unit": "example"}, "z_D*C on the sum of the batch in every local step"),
+        ("secagg_ddp", {"protocol": "sum"}, "the sum (added without the protocol), of integers modulo 2^32"),
+        (
+            "secagg_ddp",
+            {"mechanism": "poisson_binomial"},
+            "64 coin tosses per coordinate (Poisson-binomial, theta=0.25)",
+        ),
+        ("secagg_ddp", {"mode": "paper", "colluders": 2, "dropouts": 1}, "1/sqrt(K-3); the server gets masked vectors"),
         ("global_dp", {"bound": "median"}, "S=median norm of the last round, first 4"),
     ],
 )
@@ -190,6 +204,8 @@ def test_units_follow_the_settings(name: str, settings: dict[str, str], phrase: 
         ("noise", {"applies_to": "example", "distribution": "laplace"}, ["none"]),
         ("quantile", {"unit": "example"}, SAMPLE),
         ("quantile", {"sigma": 0}, ["none"]),
+        ("secagg_ddp", {"sigma": 0}, ["none"]),
+        ("secagg_ddp", {"mechanism": "poisson_binomial"}, ["none"]),
     ],
 )
 def test_guarantees_follow_the_settings(name: str, settings: dict[str, object], tags: list[str]) -> None:
@@ -210,7 +226,7 @@ def two_rounds(model: RowModel, name: str, settings: dict[str, Any], planned: in
             now, 0, ETA, Cohort(clients_per_round=N, rounds=planned, batch_size=B), model.layout,
             tuple((0, client) for client in range(N)), server=server,
         )  # fmt: skip
-        message = run_client_round(model, weights, images, labels, defense, context, 1).taps["T0.post"]
+        message = run_client_round(model, weights, images, labels, defense, context, 1, N).taps["T0.post"]
         context.sent.update({key: values.sum(0) for key, values in context.sent.items()})
         made.append(defense.aggregate(message.sum(0), context))
     return made, list(server)

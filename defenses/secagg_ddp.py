@@ -1,0 +1,186 @@
+"""SecAgg + DDP: noise shared among the clients, of whose local training the server sees nothing but the sum.
+
+Source: Heikkilä et al., "On Joint Noise Scaling in Differentially Private Federated Learning with Multiple Local
+Steps" (S000), algorithm 1, Theorems 4.6 and 4.7. Aggregation: Bonawitz et al. 2017, in :mod:`harness.secagg`.
+"""
+
+import math
+from dataclasses import replace
+from functools import lru_cache
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from harness.clipping import example_factors
+from harness.defenses.context import Cohort, RoundContext, State
+from harness.defenses.hooks import Defense, LocalStep
+from harness.defenses.per_example import ExampleGradients
+from harness.defenses.privacy_facts import PrivacyFacts
+from harness.defenses.registry import DEFENSES, validated_defense
+from harness.defenses.secagg_statements import noise_statements, toss_statements
+from harness.errors import UsageError
+from harness.mechanisms import numbers, padded
+from harness.privacy import Statement
+from harness.secure_sum import Key, Mechanism, SumSettings, build_mechanism, sum_integers, sum_reals
+from harness.surfaces import TAPS_AFTER_STEP, Clipping
+
+_INTEGERS = "integers"
+_UNKNOWN_PARAMETERS = 10**7  # more coordinates cost more
+_SILENT = 1e-3  # below, noise is as good as off and coin tosses would be too many to draw
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0)]
+
+
+@DEFENSES.register("secagg_ddp")
+@validated_defense
+class SecAggDDP(Defense):
+    """Clips each example's gradient to ``clip``; all clients' noise together has std ``sigma`` * C in every local step.
+
+    Each client adds 1/sqrt(K - ``colluders`` - ``dropouts``) of it, K clients per round. ``mechanism``: ``skellam``,
+    ``gaussian`` or ``poisson_binomial`` (``trials`` coin tosses per coordinate of bias ``theta`` instead of sigma).
+    ``mode``: ``strict_grid`` adds up noisy integers in the ring of 2^``bits`` and applies the learning rate after
+    aggregation, as the proofs assume; ``paper`` sends updates rounded to fixed point, with ``largest`` bounding a
+    coordinate. ``protocol``: ``real`` runs secure aggregation, ``sum`` adds in the ring, with the same result to the
+    bit. ``degree``, ``threshold``: of the protocol. ``deviations``: how many of the sum half the ring holds.
+    """
+
+    clip: Annotated[float, Field(gt=0)] = 4.0
+    sigma: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.4
+    mechanism: Literal["skellam", "gaussian", "poisson_binomial"] = "skellam"
+    mode: Literal["strict_grid", "paper"] = "strict_grid"
+    bits: Annotated[int, Field(ge=2, le=62)] = 32
+    colluders: Count = 0
+    dropouts: Count = 0
+    degree: Annotated[int, Field(ge=2)] | None = None
+    threshold: Annotated[int, Field(ge=2)] | None = None
+    rotation: bool = True
+    deviations: Positive = 7.0
+    largest: Positive | None = None
+    trials: Annotated[int, Field(ge=1)] = 64
+    theta: Annotated[float, Field(gt=0, le=0.25)] = 0.25
+    protocol: Literal["real", "sum"] = "real"
+
+    @model_validator(mode="after")
+    def _lies_on_its_grid(self) -> "SecAggDDP":
+        if self.mechanism == "gaussian" and self.mode == "strict_grid":
+            raise ValueError("Gaussian noise lies on no grid; use mode=paper, or mechanism=skellam")
+        if self.clip == math.inf:
+            raise ValueError("an infinite clip fits no ring; use a finite clip")
+        return self
+
+    def client_step(self, per_example: ExampleGradients, context: RoundContext) -> LocalStep:
+        factors, batch = example_factors(per_example.norms(), self.clip, "whole"), context.cohort.batch_size
+        mechanism = self._mechanism(context, context.keys[0])
+        if self.mechanism == "gaussian":
+            total = per_example.weighted_sum(factors)
+            # The context's noise follows its scale by itself.
+            width = self._mechanism(replace(context, noise_scale=1.0), context.keys[0]).deviation
+            noisy = total + width * context.gaussian("client_step", total)
+            return LocalStep(noisy / batch, factors, noise=mechanism.deviation / batch)
+        gradients = per_example.materialise()
+        sums = np.stack([self._noisy(rows, key, context) for rows, key in zip(gradients, context.keys, strict=True)])
+        integers = torch.from_numpy(sums).to(gradients.device)
+        context.local[_INTEGERS] = context.local.get(_INTEGERS, torch.zeros_like(integers)) + integers
+        step = torch.from_numpy(self._decoded(sums, context) / batch).to(gradients)
+        return LocalStep(step, factors, noise=mechanism.deviation / batch)
+
+    def sum_securely(self, messages: Tensor, context: RoundContext) -> Tensor:
+        settings = self._of_those_who_came(len(messages), context)
+        key = ("secure sum", *context.keys[0], context.round)
+        if self.mode == "paper":
+            total, _ = sum_reals(messages.cpu().numpy(), self._largest(context), settings, key)
+            return torch.from_numpy(total).to(messages)
+        total, _ = sum_integers(context.local[_INTEGERS].cpu().numpy(), settings, key)
+        decoded = self._mechanism(context, context.keys[0]).decode(total)
+        return torch.from_numpy(-context.learning_rate / context.cohort.batch_size * decoded).to(messages)
+
+    def clipping_at(self, tap: str, learning_rate: float, server: State | None = None) -> Clipping | None:
+        return Clipping(self.clip, "whole", "example") if tap in TAPS_AFTER_STEP else None
+
+    def units(self) -> str:
+        tosses = f"{self.trials} coin tosses per coordinate (Poisson-binomial, theta={self.theta:g})"
+        noise = f"{self.mechanism} noise std sigma*C on the sum of all clients' sums with sigma={self.sigma:g}"
+        how = "integers" if self.mode == "strict_grid" else "updates in fixed point"
+        real = "masked vectors and their sum" if self.protocol == "real" else "the sum (added without the protocol)"
+        return (
+            f"applies to per-example gradients: clipped per whole to C={self.clip:g}; in every local step "
+            f"{tosses if self.mechanism == 'poisson_binomial' else noise}, of which each client adds "
+            f"1/sqrt(K-{self.colluders + self.dropouts}); the server gets {real}, of {how} modulo 2^{self.bits}; "
+            "surface 0 is the mean over a round's K clients"
+        )
+
+    def statements(self, facts: PrivacyFacts) -> list[Statement]:
+        dimension = facts.parameters or _UNKNOWN_PARAMETERS
+        # Accounting needs the length of rotated vectors, not the rotation.
+        mechanism = build_mechanism(
+            replace(self._settings(), rotation=False), facts.cohort.clients_per_round,
+            padded(dimension) if self.rotation else dimension, ("statement",), facts.cohort.batch_size,
+            facts.cohort.steps_per_round,
+        )  # fmt: skip
+        if self.mechanism == "poisson_binomial":
+            return toss_statements(mechanism, facts, self.colluders + self.dropouts, self.mode)
+        return noise_statements(mechanism, facts, self.colluders + self.dropouts, self.mode)
+
+    def _settings(self, scale: float = 1.0) -> SumSettings:
+        """The noisy sum with a ``scale`` times as strong noise."""
+        plain = SumSettings(
+            self.clip, self.sigma * scale, self.mechanism, self.mode, self.bits, self.colluders, self.dropouts,
+            self.degree, self.threshold, self.deviations, self.rotation, self.largest, self.trials, self.theta,
+            self.protocol,
+        )  # fmt: skip
+        if self.mechanism != "poisson_binomial" or scale == 1:
+            return plain
+        if scale < _SILENT:
+            return replace(plain, mechanism="skellam", noise=0.0)
+        if scale > 1:
+            return replace(plain, theta=self.theta / scale)
+        return replace(plain, trials=round(self.trials / scale**2))
+
+    def _mechanism(self, context: RoundContext, key: Key) -> Mechanism:
+        """What all clients of a seed and round share, from one client's key."""
+        cohort = context.cohort
+        return _shared(self._settings(context.noise_scale), cohort, context.layout.total, (key[0], context.round))
+
+    def _noisy(self, rows: Tensor, key: Key, context: RoundContext) -> np.ndarray:
+        """One client's noisy integers (d,) from its examples' gradients (B, P); an absent example is zero."""
+        values = rows.double().cpu().numpy()
+        stream = numbers("noise", *key, context.round, context.local_step, f"{context.scope}client_step")
+        return self._mechanism(context, key).encode(values[values.any(axis=1)], stream)
+
+    def _decoded(self, sums: np.ndarray, context: RoundContext) -> np.ndarray:
+        return np.stack(
+            [self._mechanism(context, key).decode(row) for row, key in zip(sums, context.keys, strict=True)]
+        )
+
+    def _of_those_who_came(self, came: int, context: RoundContext) -> SumSettings:
+        """The settings of the aggregation.
+
+        Raises:
+            UsageError: fewer clients sent something than the noise was calibrated for.
+        """
+        needed = max(2, context.cohort.clients_per_round - self.dropouts)
+        if came < needed:
+            raise UsageError(
+                f"{came} clients are there for a secure sum, {needed} are needed for its noise and its threshold; "
+                "raise clients_per_round, or dropouts, or let a fixed number of clients take part"
+            )
+        return replace(self._settings(context.noise_scale), dropouts=came - needed)
+
+    def _largest(self, context: RoundContext) -> float:
+        """Bound of a coordinate of an update: full steps in one direction and ten deviations of the noise."""
+        if self.largest is not None:
+            return self.largest * max(1.0, context.noise_scale)
+        steps, batch = context.cohort.steps_per_round, context.cohort.batch_size
+        noise = 10 * self._mechanism(context, context.keys[0]).deviation * steps**0.5 / batch
+        return context.learning_rate * (2 * steps * self.clip + noise)
+
+
+@lru_cache(maxsize=64)
+def _shared(settings: SumSettings, cohort: Cohort, dimension: int, key: Key) -> Mechanism:
+    return build_mechanism(
+        settings, cohort.clients_per_round, dimension, key, cohort.batch_size, cohort.steps_per_round
+    )
