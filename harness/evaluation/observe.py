@@ -67,7 +67,7 @@ class Stage:
         rows = settings.victims * len(settings.seeds)
         truth = _select(dataset, rows, settings)
         keys: list[Key] = [(seed, victim) for seed in settings.seeds for victim in range(settings.victims)]
-        model = RowModel(settings.model, dataset.image_shape, dataset.num_classes)
+        model = RowModel(settings.model, dataset.image_shape, dataset.num_classes, dataset.images)
         weights = _weights(model, settings, keys)
         device, dtype = torch.device(settings.device), getattr(torch, settings.dtype)
         model.to(device, dtype)
