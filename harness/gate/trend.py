@@ -1,7 +1,7 @@
 """How each number moved over several runs, from their result documents alone."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +24,12 @@ class Point:
     ci95: tuple[float | None, float | None] | None = None
     mean_rank: float | None = None
     rmse: float | None = None
+    verdict: str | None = None
+
+    @property
+    def known(self) -> bool:
+        """Whether the cell was evaluated in this run."""
+        return self.verdict is not None
 
 
 @dataclass(frozen=True)
@@ -47,7 +53,7 @@ def trends(paths: Sequence[Path]) -> tuple[list[str], list[Trend], list[str]]:
     Raises:
         UsageError: no run can be read; the message is that of the first.
     """
-    names, runs, left_out = [], [], []
+    names, cells, left_out = [], [], []
     for path in paths:
         try:
             document = read_results(path)
@@ -55,12 +61,18 @@ def trends(paths: Sequence[Path]) -> tuple[list[str], list[Trend], list[str]]:
             left_out.append(str(error))
             continue
         names.append(path.name if path.name != "results.json" else path.parent.name)
-        runs.append({_identity(cell): cell for cell in document.cells if _counts(cell)})
-    if not runs:
+        cells.append(document.cells)
+    if not cells:
         raise UsageError(left_out[0] if left_out else "no runs named; give the folders of harness evaluate, in order")
-    titles = {key: _title(cell) for run in runs for key, cell in run.items()}
-    made = [Trend(title, [_point(run.get(key)) for run in runs]) for key, title in titles.items()]
-    return names, sorted(made, key=lambda trend: -trend.span), left_out
+    return names, trends_of(cells), left_out
+
+
+def trends_of(runs: Sequence[Iterable[CellResult]]) -> list[Trend]:
+    """How each cell moved over runs of which the cells are given, widest movement first."""
+    counted = [{_identity(cell): cell for cell in cells if _counts(cell)} for cells in runs]
+    titles = {key: _title(cell) for run in counted for key, cell in run.items()}
+    made = [Trend(title, [_point(run.get(key)) for run in counted]) for key, title in titles.items()]
+    return sorted(made, key=lambda trend: -trend.span)
 
 
 def _counts(cell: CellResult) -> bool:
@@ -84,5 +96,5 @@ def _point(cell: CellResult | None) -> Point:
     rmse = cell.metrics.get("rmse")
     return Point(
         strict.rate if strict else None, strict.ci95 if strict else None, cell.lineup.mean_rank,
-        rmse.median if rmse else None,
+        rmse.median if rmse else None, cell.verdict,
     )  # fmt: skip

@@ -20,6 +20,7 @@ from harness.reports.html.success import success_chart
 from harness.reports.html.table import Table
 from harness.reports.html.tables import all_tables
 from harness.reports.html.taus import tau_chart
+from harness.reports.html.trend import TrendSection, trend_section
 from harness.reports.html.utility import utility_chart
 from harness.reports.html.verdict import Verdict, verdict
 
@@ -44,6 +45,7 @@ class Page:
     gallery: Gallery
     figures: list[Figures]
     utility: Chart | None
+    trend: TrendSection | None
     tables: dict[str, Table]
     papers: list[Table]
     command: str
@@ -59,7 +61,8 @@ def make_page(runs: Sequence[RunData]) -> str:
     page = Page(
         verdict(runs, places), strongest_matrices(places), attack_matrices(cells), gallery(places, cells),
         figures,
-        utility_chart(runs, places), {table.name: table for table in tables if not table.name.startswith("paper-")},
+        utility_chart(runs, places), trend_section(runs),
+        {table.name: table for table in tables if not table.name.startswith("paper-")},
         [table for table in tables if table.name.startswith("paper-")],
         commands.report_command(runs), commands.evaluate_commands(cells),
     )  # fmt: skip

@@ -10,14 +10,15 @@ from harness.reports.html.run_tables import environment_table, left_out_table, s
 from harness.reports.html.runs import RunData
 from harness.reports.html.table import Table
 from harness.reports.html.training_tables import round_table, training_table
+from harness.reports.html.trend import trend_table
 
 
 def all_tables(runs: Sequence[RunData]) -> list[Table]:
     """Tables that have rows."""
     places, cells = decided_places(runs), shown_cells(runs)
     made = [
-        resilience_table(places), *paper_tables(cells), cell_table(cells), training_table(runs), round_table(runs),
-        privacy_table(runs, cells), control_table(runs), environment_table(runs), settings_table(runs, cells),
-        left_out_table(runs),
+        resilience_table(places), trend_table(runs), *paper_tables(cells), cell_table(cells), training_table(runs),
+        round_table(runs), privacy_table(runs, cells), control_table(runs), environment_table(runs),
+        settings_table(runs, cells), left_out_table(runs),
     ]  # fmt: skip
     return [table for table in made if table.rows]

@@ -36,17 +36,26 @@ def report(grid: list[Path], tmp_path_factory: pytest.TempPathFactory) -> str:
     return file.as_uri()
 
 
+@pytest.fixture(scope="module")
+def nights(grid: list[Path], tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The report of the same run on two nights."""
+    folder = tmp_path_factory.mktemp("nights")
+    runs = [Path(shutil.copytree(grid[0], folder / name)) for name in ("monday-the-sixteenth", "tuesday")]
+    (folder / "report.html").write_text(make_page(read_runs(runs)))
+    return (folder / "report.html").as_uri()
+
+
 @pytest.fixture
 def visit(browser, report: str) -> Iterator[Callable]:
     """Opens the report; whatever the console or the network says in the meantime is an error."""
     pages, said = [], []
 
-    def open_page(width: int = 1280, height: int = 900, **options: object):
+    def open_page(width: int = 1280, height: int = 900, address: str = report, **options: object):
         page = browser.new_page(viewport={"width": width, "height": height}, **options)
         page.on("console", lambda message: said.append(message.text))
         page.on("pageerror", lambda error: said.append(str(error)))
         page.on("request", lambda request: said.append(request.url) if _leaves(request.url) else None)
-        page.goto(report)
+        page.goto(address)
         pages.append(page)
         return page
 
@@ -147,6 +156,23 @@ def test_axe_has_no_serious_findings(visit: Callable, scheme: str, width: int) -
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
     page = visit(width, color_scheme=scheme)
     page.evaluate("document.querySelectorAll('details').forEach(part => part.open = true)")
+    found = axe.Axe().run(page).response["violations"]
+    assert [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")] == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_trends_fit_every_screen(visit: Callable, nights: str, scheme: str, width: int) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
+    page = visit(width, address=nights, color_scheme=scheme)
+    page.locator("nav a", has_text="Trend").click()
+    boxes = [panel.bounding_box() for panel in page.locator(".panel svg").all()]
+    assert len(boxes) == 12 and all(box["x"] >= 0 and box["x"] + box["width"] <= width for box in boxes)
+    assert all(box["width"] > 250 and box["height"] > 120 for box in boxes)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.locator("#trend summary").click()
+    page.locator("#trend .tools select").select_option("success")
+    assert set(column(page, "trend", "moved")) == {"0 points"}
     found = axe.Axe().run(page).response["violations"]
     assert [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")] == []
 
