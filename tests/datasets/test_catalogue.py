@@ -19,8 +19,8 @@ from harness.errors import UsageError
 
 GENERATED = ["logistic-0-0", "logistic-1-1", "logistic-5-5"]
 NAMES = [
-    "acs-income", "adult", "cancer", "cifar10", "cifar10-sample", "digits", "emnist", "fashion-mnist", "lfw",
-    *GENERATED, "mnist", "mnist-sample", "retina",
+    "acs-income", "adult", "cancer", "cifar10", "cifar10-sample", "digits", "emnist", "emnist-bymerge",
+    "fashion-mnist", "lfw", *GENERATED, "mnist", "mnist-sample", "retina",
 ]  # fmt: skip
 BUNDLED_NAMES = ["cancer", "cifar10-sample", "digits", *GENERATED, "mnist-sample"]
 

@@ -17,16 +17,16 @@ from harness.errors import UsageError
 PIXELS = np.random.default_rng(0).integers(0, 256, (6, 28, 28), dtype=np.uint8)
 LABELS = np.array([0, 10, 46, 36, 9, 1], dtype=np.uint8)
 CODES = np.array([ord(character) for character in CHARACTERS], dtype=np.uint8)
-IMAGE_FILE = "emnist-balanced-train-images-idx3-ubyte"
 
 
-def write_balanced(root: Path) -> None:
+def write_raw(root: Path, part: str = "balanced-train") -> Path:
     raw = root / "EMNIST" / "raw"
     raw.mkdir(parents=True, exist_ok=True)
-    stored = PIXELS.transpose(0, 2, 1)
-    (raw / IMAGE_FILE).write_bytes(struct.pack(">4I", 0x803, *stored.shape) + stored.tobytes())
-    labels = raw / "emnist-balanced-train-labels-idx1-ubyte"
+    images, stored = raw / f"emnist-{part}-images-idx3-ubyte", PIXELS.transpose(0, 2, 1)
+    images.write_bytes(struct.pack(">4I", 0x803, *stored.shape) + stored.tobytes())
+    labels = raw / f"emnist-{part}-labels-idx1-ubyte"
     labels.write_bytes(struct.pack(">2I", 0x801, len(LABELS)) + LABELS.tobytes())
+    return images
 
 
 def write_prepared(root: Path, **arrays: np.ndarray) -> None:
@@ -36,64 +36,71 @@ def write_prepared(root: Path, **arrays: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize(
-    ("write", "split"), [(write_balanced, "Balanced, training"), (write_prepared, "ByMerge, test")]
+    ("name", "write", "split"),
+    [
+        ("emnist", write_raw, "Balanced, training"),
+        ("emnist-bymerge", lambda root: write_raw(root, "bymerge-test"), "ByMerge, test part, unbalanced"),
+        ("emnist-bymerge", write_prepared, "ByMerge, test part, unbalanced"),
+    ],
 )
-def test_images_are_upright_and_the_split_is_named(tmp_path: Path, write: Callable[[Path], None], split: str) -> None:
+def test_images_are_upright_and_the_split_is_named(
+    tmp_path: Path, name: str, write: Callable[[Path], None], split: str
+) -> None:
     write(tmp_path)
-    dataset = load_dataset("emnist", tmp_path)
+    dataset = load_dataset(name, tmp_path)
     assert torch.equal(dataset.images, torch.from_numpy(PIXELS[:, None]).float() / 255)
     assert [dataset.class_names[label] for label in dataset.labels] == ["0", "A", "t", "a", "9", "1"]
-    assert dataset.num_classes == 47 and split in dataset.origin
+    assert (dataset.name, dataset.num_classes) == (name, 47) and split in dataset.origin
 
 
-def test_the_balanced_split_is_preferred(tmp_path: Path) -> None:
-    write_prepared(tmp_path)
-    write_balanced(tmp_path)
-    assert "Balanced" in load_dataset("emnist", tmp_path).origin
-
-
-def cut(root: Path) -> None:
-    write_balanced(root)
-    path = root / "EMNIST" / "raw" / IMAGE_FILE
+def cut(root: Path, part: str) -> None:
+    path = write_raw(root, part)
     path.write_bytes(path.read_bytes()[:-1])
 
 
+def spoil(**arrays: np.ndarray) -> Callable[[Path], None]:
+    return lambda root: write_prepared(root, **arrays)
+
+
 @pytest.mark.parametrize(
-    ("damage", "message"),
+    ("name", "damage", "message"),
     [
-        (cut, "truncated or damaged"),
-        (lambda root: None, "dataset 'emnist' is not under"),
-        (lambda root: write_prepared(root, images=PIXELS[:, :8]), r"shape \(6, 8, 28\) instead of"),
-        (lambda root: write_prepared(root, labels=LABELS + 1), "has label 47"),
-        (lambda root: write_prepared(root, labels=LABELS[:5]), "one label per image|labels of shape"),
-        (lambda root: write_prepared(root, mapping=CODES[::-1]), "not those of EMNIST"),
-        (lambda root: write_prepared(root, mapping=CODES[:10]), "not those of EMNIST"),
+        ("emnist", lambda root: cut(root, "balanced-train"), "truncated or damaged"),
+        ("emnist", write_prepared, "dataset 'emnist' is not under"),
+        ("emnist-bymerge", lambda root: cut(root, "bymerge-test"), "truncated or damaged"),
+        ("emnist-bymerge", write_raw, "dataset 'emnist-bymerge' is not under"),
+        ("emnist-bymerge", spoil(images=PIXELS[:, :8]), r"shape \(6, 8, 28\) instead of"),
+        ("emnist-bymerge", spoil(labels=LABELS + 1), "has label 47"),
+        ("emnist-bymerge", spoil(labels=LABELS[:5]), "labels of shape"),
+        ("emnist-bymerge", spoil(mapping=CODES[::-1]), "not those of EMNIST"),
+        ("emnist-bymerge", spoil(mapping=CODES[:10]), "not those of EMNIST"),
     ],
 )
-def test_bad_files(tmp_path: Path, damage: Callable[[Path], None], message: str) -> None:
+def test_bad_files(tmp_path: Path, name: str, damage: Callable[[Path], None], message: str) -> None:
     damage(tmp_path)
     with pytest.raises(UsageError, match=message) as caught:
-        load_dataset("emnist", tmp_path)
-    assert "harness data fetch emnist" in str(caught.value) and "\n" not in str(caught.value)
+        load_dataset(name, tmp_path)
+    assert f"harness data fetch {name}" in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_fetch_keeps_what_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["emnist", "emnist-bymerge"])
+def test_fetch_keeps_what_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     def download(target: Path, split: str, download: bool) -> None:
-        write_balanced(target)
-        (target / "EMNIST" / "raw" / f"emnist-{split}-test-images-idx3-ubyte").touch()
+        for part in (f"{split}-train", f"{split}-test", "letters-train"):
+            write_raw(target, part)
 
     monkeypatch.setattr(torchvision.datasets, "EMNIST", download)
-    fetch_dataset("emnist", tmp_path)
-    assert len(load_dataset("emnist", tmp_path).images) == 6
+    fetch_dataset(name, tmp_path)
+    assert len(load_dataset(name, tmp_path).images) == 6
     assert len([path for path in tmp_path.rglob("*") if path.is_file()]) == 2
 
 
 def test_the_real_arrays() -> None:
     root = Path(os.environ.get("HARNESS_DATA") or "none")
-    if not (root / "EMNIST").is_dir():
+    if not (root / "EMNIST" / "emnist_bymerge_test.npz").is_file():
         pytest.skip("EMNIST is not under HARNESS_DATA")
-    dataset = load_dataset("emnist", root)
-    assert dataset.image_shape == (1, 28, 28) and len(dataset.images) in (112_800, 116_323)
+    dataset = load_dataset("emnist-bymerge", root)
+    assert dataset.image_shape == (1, 28, 28) and len(dataset.images) == 116_323
     assert dataset.labels.unique().tolist() == list(range(47))
     # Upright: a one is higher than wide.
     ones = dataset.images[dataset.labels == 1][:, 0].mean(0)

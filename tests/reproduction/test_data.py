@@ -23,6 +23,7 @@ def put(root: Path, folder: str) -> None:
         ("fashion-mnist", ["FashionMNIST", "MNIST"], "fashion-mnist", "fashion-mnist: full training split"),
         ("fashion-mnist", ["MNIST"], "mnist", "surrogate data, mnist: full training split; the real one"),
         ("fashion-mnist", [], "mnist-sample", "surrogate data, mnist: bundled sample only"),
+        ("emnist", [], None, "harness data fetch emnist"),
         ("adult", [], None, "harness data fetch adult"),
     ],
 )
