@@ -28,6 +28,7 @@ from harness.secure_sum import Key, Mechanism, SumSettings, build_mechanism, sum
 from harness.surfaces import TAPS_AFTER_STEP, Clipping
 
 _INTEGERS = "integers"
+_ROUNDING = 1e-3  # of 32-bit floats over many steps, at most
 _UNKNOWN_PARAMETERS = 10**7  # more coordinates cost more
 _SILENT = 1e-3  # below, noise is as good as off and coin tosses would be too many to draw
 
@@ -94,23 +95,27 @@ class SecAggDDP(Defense):
         if self.mode == "paper":
             total, _ = sum_reals(messages.cpu().numpy(), self._largest(context), settings, key)
             return torch.from_numpy(total).to(messages)
-        total, _ = sum_integers(context.local[_INTEGERS].cpu().numpy(), settings, key)
-        decoded = self._mechanism(context, context.keys[0]).decode(total)
-        return torch.from_numpy(-context.learning_rate / context.cohort.batch_size * decoded).to(messages)
+        integers, mechanism = context.local[_INTEGERS].cpu().numpy(), self._mechanism(context, context.keys[0])
+        applied = -context.learning_rate / context.cohort.batch_size
+        _require_plain_sums(messages, torch.from_numpy(applied * mechanism.decode(integers)).to(messages))
+        total, _ = sum_integers(integers, settings, key)
+        return torch.from_numpy(applied * mechanism.decode(total)).to(messages)
 
     def clipping_at(self, tap: str, learning_rate: float, server: State | None = None) -> Clipping | None:
         return Clipping(self.clip, "whole", "example") if tap in TAPS_AFTER_STEP else None
 
     def units(self) -> str:
-        tosses = f"{self.trials} coin tosses per coordinate (Poisson-binomial, theta={self.theta:g})"
-        noise = f"{self.mechanism} noise std sigma*C on the sum of all clients' sums with sigma={self.sigma:g}"
+        noise = (
+            f"{self.mechanism} noise std sigma*C on the sum of all clients' sums with sigma={self.sigma:g}, of which "
+            f"each client adds 1/sqrt(K-{self.colluders + self.dropouts})"
+        )
+        tosses = f"{self.trials} coin tosses per coordinate and example (Poisson-binomial, theta={self.theta:g})"
         how = "integers" if self.mode == "strict_grid" else "updates in fixed point"
         real = "masked vectors and their sum" if self.protocol == "real" else "the sum (added without the protocol)"
         return (
             f"applies to per-example gradients: clipped per whole to C={self.clip:g}; in every local step "
-            f"{tosses if self.mechanism == 'poisson_binomial' else noise}, of which each client adds "
-            f"1/sqrt(K-{self.colluders + self.dropouts}); the server gets {real}, of {how} modulo 2^{self.bits}; "
-            "surface 0 is the mean over a round's K clients"
+            f"{tosses if self.mechanism == 'poisson_binomial' else noise}; the server gets {real}, of {how} modulo "
+            f"2^{self.bits}; surface 0 is the mean over a round's K clients"
         )
 
     def statements(self, facts: PrivacyFacts) -> list[Statement]:
@@ -177,6 +182,17 @@ class SecAggDDP(Defense):
         steps, batch = context.cohort.steps_per_round, context.cohort.batch_size
         noise = 10 * self._mechanism(context, context.keys[0]).deviation * steps**0.5 / batch
         return context.learning_rate * (2 * steps * self.clip + noise)
+
+
+def _require_plain_sums(messages: Tensor, expected: Tensor) -> None:
+    """Raises:
+    UsageError: updates (N, P) are not what the clients' noisy integers add up to.
+    """
+    if (messages - expected).norm() > _ROUNDING * expected.norm():
+        raise UsageError(
+            "updates are not the plain sums of their noisy steps, as with momentum, so integers cannot stand for them; "
+            "use mode=paper"
+        )
 
 
 @lru_cache(maxsize=64)

@@ -39,6 +39,8 @@ def train_command(
     ] = "shuffle",
     learning_rate: Annotated[float, typer.Option(help="Of local SGD.")] = 0.05,
     server_learning_rate: Annotated[float, typer.Option(help="Of the server's step.")] = 1.0,
+    local_momentum: Annotated[float, typer.Option(help="Of local SGD, from zero every round.")] = 0.0,
+    server_momentum: Annotated[float, typer.Option(help="Of the server's step.")] = 0.0,
     defense_arg: Annotated[list[str] | None, typer.Option(help="[NAME.]key=value, repeated.")] = None,
     target_epsilon: Annotated[float | None, typer.Option(help="Stop before the round that would exceed it.")] = None,
     budget: Annotated[str, typer.Option(help="Whether the target counts the valid or the claimed epsilon.")] = "valid",
@@ -68,6 +70,7 @@ def train_command(
         clients_per_round=clients_per_round, rounds=rounds, local_steps=local_steps, batch_size=batch_size,
         examples=examples, algorithm=algorithm, split=split, level=level, client_sampling=client_sampling,
         batch_sampling=batch_sampling, learning_rate=learning_rate, server_learning_rate=server_learning_rate,
+        local_momentum=local_momentum, server_momentum=server_momentum,
         target_epsilon=target_epsilon, budget=budget, delta=delta, seed=seed, device=choose_device(device),
     )  # fmt: skip
     with progress(f"training under {name} on {dataset}", rounds) as bar:

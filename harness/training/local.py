@@ -40,6 +40,7 @@ def train_locally(
     context: RoundContext,
     correction: Tensor | None = None,
     moving: bool = True,
+    momentum: float = 0.0,
 ) -> LocalRound:
     """Trains N clients by SGD from the same weights and sends their updates.
 
@@ -53,10 +54,11 @@ def train_locally(
         context: of the round, with these clients' keys and state; what clients remember and send is left in it.
         correction: (N, P), what a federated algorithm adds to every step; None for nothing.
         moving: whether steps are taken at all; else every gradient is that of the global model.
+        momentum: of local SGD, from zero in every round; not together with a correction.
     """
     rows, steps, _ = batches.places.shape
     start = weights.expand(rows, -1).contiguous()
-    total = torch.zeros_like(start)
+    total, velocity, moved = (torch.zeros_like(start) for _ in range(3))
     update = torch.zeros_like(start)
     gradient_norm = noise = weights.new_zeros(rows)
     for step in range(steps):
@@ -70,8 +72,12 @@ def train_locally(
             gradient_norm = norms.mean(1) if present is None else (norms * present).sum(1) / present.sum(1).clamp(min=1)
         result = defense.client_step(per_example, now)
         total = total + result.step
+        if momentum:
+            velocity = momentum * velocity + result.step
+            moved = moved + velocity
         if moving:
-            taken = total if correction is None else total + (step + 1) * correction
+            taken = moved if momentum else total
+            taken = taken if correction is None else taken + (step + 1) * correction
             update = -now.learning_rate * taken
         if result.noise is not None:
             noise = torch.maximum(noise, torch.as_tensor(result.noise).to(weights).expand(rows))

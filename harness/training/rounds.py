@@ -10,11 +10,13 @@ from torch import Tensor
 from harness.datasets import Dataset, load_dataset
 from harness.datasets.partition import NATURAL, natural_clients, split_clients
 from harness.defenses import RoundContext, State
+from harness.errors import UsageError
 from harness.models import RowModel
 from harness.training.local import LocalRound, train_locally
 from harness.training.memory import Memory
 from harness.training.sampling import sample_batches, sample_clients
 from harness.training.settings import TrainSettings
+from harness.training.summing import RoundSum
 from harness.training.variates import ControlVariates
 
 
@@ -31,24 +33,37 @@ class Training:
         self.model.to(device, torch.float32)
         data = _clients_data(settings, train)
         self.overlap = data.numel() / len(data.unique())
+        self._require_disjoint_clients()
         self.train, self.data = _on(train, device), data.to(device)
         self.weights = self.model.initial_weights([(settings.seed, "global")])[0].to(device)
+        self.velocity = torch.zeros_like(self.weights, dtype=torch.float64)
         self.memory = Memory(settings.clients)
         self.variates = ControlVariates(Memory(settings.clients), self.weights)
+
+    def _require_disjoint_clients(self) -> None:
+        """Raises:
+        UsageError: clients share examples under a defense that promises something for their secure sum.
+        """
+        if self.overlap == 1 or not self.defense.acts_at("sum_securely"):
+            return
+        promised = self.defense.statements(self.settings.facts(self.model.layout, 1))
+        if any(one.guarantee != "none" for one in promised):
+            raise UsageError(
+                f"clients share examples ({self.overlap:.1f} hold each one), which no noise of a secure sum is made "
+                "for; lower --clients or --examples, or take a larger dataset"
+            )
 
     def play_round(self, round_index: int, chunk: int) -> tuple[dict[str, float], int]:
         """One round; returns the means of what clients measured, and how many took part."""
         settings, clients = self.settings, sample_clients(self.settings, round_index)
-        total = torch.zeros_like(self.weights, dtype=torch.float64)
+        messages = RoundSum(self.defense, self.weights)
         sent: dict[str, Tensor] = {}
         measured: dict[str, list[Tensor]] = {"gradient_norm": [], "update_norm": [], "noise": []}
         for part in _chunks(clients, chunk):
             context = self._context(round_index, part, self.memory.read(part))
             made = self._learn_locally(round_index, part, context)
             self.memory.write(part, context.client)
-            # One client after the other, so that the sum does not depend on the chunks.
-            for message in made.message:
-                total += message
+            messages.add(made.message, context.local)
             for name, values in context.sent.items():
                 sent[name] = sum(values.unbind(0), sent.get(name, torch.zeros_like(values[0])))
             for name, entries in measured.items():
@@ -57,8 +72,9 @@ class Training:
             self.variates.finish_round()
         context = self._context(round_index, clients or [0], {})
         context.sent.update(sent)
-        applied = self.defense.aggregate(total, context)
-        self.weights = (self.weights.double() + settings.server_learning_rate * applied).float()
+        applied = self.defense.aggregate(messages.total(context), context)
+        self.velocity = settings.server_momentum * self.velocity + applied
+        self.weights = (self.weights.double() + settings.server_learning_rate * self.velocity).float()
         means = {name: float(torch.cat(entries).mean()) for name, entries in measured.items() if entries}
         if entries := measured["noise"]:
             means["noise"] = float(torch.cat(entries).max())
@@ -66,11 +82,15 @@ class Training:
 
     def state(self) -> dict[str, Any]:
         """What the defense and the algorithm remember, for a checkpoint."""
-        return {"defense": self.memory.tensors(), "algorithm": self.variates.memory.tensors()}
+        return {
+            "defense": self.memory.tensors(), "algorithm": self.variates.memory.tensors(),
+            "velocity": self.velocity.cpu(),
+        }  # fmt: skip
 
     def restore(self, weights: Tensor, state: dict[str, Any]) -> None:
         """Goes on from a checkpoint."""
         self.weights = weights.to(self.weights.device)
+        self.velocity = state["velocity"].to(self.weights.device)
         self.memory.restore(state["defense"])
         self.variates.memory.restore(state["algorithm"])
 
@@ -78,7 +98,7 @@ class Training:
         settings, batches = self.settings, sample_batches(self.settings, round_index, part)
         where = (self.model, self.weights, self.train, self.data[part], batches, self.defense, context)
         if not settings.algorithm.startswith("scaffold"):
-            return train_locally(*where)
+            return train_locally(*where, momentum=settings.local_momentum)
         if round_index < settings.warm_up_rounds:
             made = train_locally(*where, moving=False)
         else:

@@ -14,6 +14,7 @@ from harness.privacy.events import Sampler
 
 Positive = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Momentum = Annotated[float, Field(ge=0, lt=1)]
 ClientSampling = Literal["fixed", "poisson", "all"]
 BatchSampling = Literal["shuffle", "partition", "poisson", "without-replacement"]
 
@@ -28,6 +29,7 @@ class TrainSettings(BaseModel):
 
     ``algorithm``: ``fedavg``; ``fedsgd`` (one local step); ``scaffold``, and ``scaffold-warm``, whose first rounds only
     collect control variates. ``model`` None is the papers' accuracy network: ``cnn`` for images, ``mlp2`` for tables.
+    Momentum is heavy-ball: v <- momentum v + step; the clients' begins at zero in every round, the server's is kept.
     ``examples`` None means one local epoch per round: local_steps * batch_size. ``budget`` stops before the round that
     would exceed ``target_epsilon``, counted as the paper ``claimed`` it or as it is ``valid``.
     """
@@ -51,6 +53,8 @@ class TrainSettings(BaseModel):
     batch_sampling: BatchSampling = "shuffle"
     learning_rate: Rate = 0.05
     server_learning_rate: Rate = 1.0
+    local_momentum: Momentum = 0.0
+    server_momentum: Momentum = 0.0
     target_epsilon: Rate | None = None
     budget: Literal["claimed", "valid"] = "valid"
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
@@ -72,6 +76,10 @@ class TrainSettings(BaseModel):
                 f"{self.algorithm} sends control variates beside the update, which {self.defense} would not protect; "
                 "use a defense of the local step, or --algorithm fedavg"
             )
+        if self.algorithm.startswith("scaffold") and self.local_momentum:
+            raise ValueError(
+                f"{self.algorithm} takes plain local steps; drop local_momentum, or use --algorithm fedavg"
+            )
         if self.batch_size > self.client_examples:
             raise ValueError(f"batches of {self.batch_size} from {self.client_examples} examples; lower batch_size")
         if self.split not in (*SPLITS, NATURAL):
@@ -84,7 +92,7 @@ class TrainSettings(BaseModel):
 
     def _changes_updates(self) -> bool:
         kind = type(self.build_defense())
-        hooks = ("client_message", "server_receive", "aggregate")
+        hooks = ("client_message", "sum_securely", "server_receive", "aggregate")
         return any(getattr(kind, hook) is not getattr(Defense, hook) for hook in hooks)
 
     @property

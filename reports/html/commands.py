@@ -17,8 +17,8 @@ _EVALUATE = {
 }  # fmt: skip
 _TRAIN = (
     "dataset", "model", "defense", "clients", "clients_per_round", "rounds", "local_steps", "batch_size", "examples",
-    "split", "level", "client_sampling", "batch_sampling", "learning_rate", "server_learning_rate", "target_epsilon",
-    "budget", "delta", "seed",
+    "split", "level", "client_sampling", "batch_sampling", "learning_rate", "server_learning_rate", "local_momentum",
+    "server_momentum", "target_epsilon", "budget", "delta", "seed",
 )  # fmt: skip
 
 

@@ -167,7 +167,7 @@ def test_statements(name: str) -> None:
         (
             "secagg_ddp",
             {"mechanism": "poisson_binomial"},
-            "64 coin tosses per coordinate (Poisson-binomial, theta=0.25)",
+            "64 coin tosses per coordinate and example (Poisson-binomial, theta=0.25)",
         ),
         ("secagg_ddp", {"mode": "paper", "colluders": 2, "dropouts": 1}, "1/sqrt(K-3); the server gets masked vectors"),
         ("global_dp", {"bound": "median"}, "S=median norm of the last round, first 4"),
