@@ -22,7 +22,6 @@ def setting(cell: Row) -> str:
         f"{cell.victims} victims",
         f"batch {cell.batch_size}",
         f"local steps {cell.local_steps}" + (f" ({cell.update_model})" if cell.local_steps > 1 else ""),
-        f"round {cell.round}",
         f"seed {', '.join(map(str, cell.seeds))}",
     )
     return " | ".join(parts)
@@ -64,6 +63,17 @@ def surface(cell: Row) -> str:
 def looks(cell: Row) -> str:
     """How often the adversary saw the same record."""
     return f"{cell.observations}x"
+
+
+def training_round(cell: Row) -> str:
+    """Rounds of training before the one that is attacked."""
+    return str(cell.round)
+
+
+def circumstances(cell: Row) -> str:
+    """Round and number of looks as words behind a place, where they are not the usual ones."""
+    when = f" / round {cell.round}" if cell.round else ""
+    return when + (f" / seen {looks(cell)}" if cell.observations > 1 else "")
 
 
 def is_table(cell: CellResult) -> bool:
@@ -142,6 +152,7 @@ Layout = tuple[Column, ...]
 DEFENSE = Column("defense", defense, wraps_at=18)
 ATTACK = Column("attack", lambda cell: text.safe(cell.attack, 24))
 SURFACE = Column("surface", surface)
+ROUND = Column("round", training_round, right=True, concerns=lambda cell: cell.round > 0)
 LOOKS = Column("seen", looks, right=True, concerns=lambda cell: cell.observations > 1)
 VERDICT = Column("verdict", verdict)
 SUCCESS = Column("success [95%]", success_rate)
@@ -153,7 +164,7 @@ TABLE_ERRORS = (
     Column("categories", categories_right, right=True, concerns=has("categorical_accuracy")),
 )
 
-_WHO = (DEFENSE, ATTACK, SURFACE, LOOKS, VERDICT, SUCCESS)
+_WHO = (DEFENSE, ATTACK, SURFACE, ROUND, LOOKS, VERDICT, SUCCESS)
 MEDIUM = (
     *_WHO,
     Column("RMSE", median_error, right=True, concerns=lambda cell: not is_table(cell)),

@@ -50,7 +50,7 @@ def _lines(rows: Iterable[SummaryRow]) -> RenderableType:
     lines = Text()
     for row in rows:
         place = f"tap {columns.surface(row)}" if row.surface is None else f"surface {row.surface}"
-        seen = f" / seen {columns.looks(row)}" if row.observations > 1 else ""
+        seen = columns.circumstances(row)
         lines.append_text(_verdict(row)).append(f"  {text.safe(row.defense, 40)} / {place}{seen}\n")
         idle = f"; uninformative: {_uninformative(row)}" if _uninformative(row) else ""
         lines.append(f"    {_strongest(row)}: {_why(row)}{idle}\n")
@@ -60,6 +60,7 @@ def _lines(rows: Iterable[SummaryRow]) -> RenderableType:
 _SUMMARY = (
     columns.DEFENSE,
     columns.SURFACE,
+    columns.ROUND,
     columns.LOOKS,
     Column("verdict", _verdict),
     Column("strongest", _strongest),

@@ -90,15 +90,11 @@ def _blocks(cells: Sequence[CellResult], style: str) -> RenderableType:
     lines: list[RenderableType] = []
     for cell in cells:
         place = f"tap {columns.surface(cell)}" if cell.surface is None else f"surface {cell.surface}"
-        names = f"{text.safe(cell.defense, 40)} / {text.safe(cell.attack, 24)} / {place}{_seen(cell)}"
+        names = f"{text.safe(cell.defense, 40)} / {text.safe(cell.attack, 24)} / {place}{columns.circumstances(cell)}"
         control = f"{text.safe(cell.control, 24)}: " if cell.control else ""
         lines.append(Text.assemble(control, columns.verdict(cell), f"  {names}", style=style))
         lines += [Padding(Text(line, style=style), (0, 0, 0, 4), expand=False) for line in _details(cell)]
     return Group(*lines)
-
-
-def _seen(cell: CellResult) -> str:
-    return f" / seen {columns.looks(cell)}" if columns.LOOKS.concerns(cell) else ""
 
 
 def _details(cell: CellResult) -> list[str]:
@@ -130,7 +126,7 @@ def _reasons(cells: Iterable[CellResult]) -> list[RenderableType]:
             kind = "inconclusive" if cell.not_applicable_reason is None else "impossible"
             reason = text.safe(cell.not_applicable_reason or cell.verdict_reason or "no reason recorded", 300)
             place = f"{text.safe(cell.defense, 40)} / {text.safe(cell.attack, 24)} / {columns.surface(cell)}"
-            affected[f"{kind}: {reason}"].append(place + _seen(cell))
+            affected[f"{kind}: {reason}"].append(place + columns.circumstances(cell))
     return [Text(f"{reason} ({'; '.join(places)})") for reason, places in affected.items()]
 
 

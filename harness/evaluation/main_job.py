@@ -5,7 +5,7 @@ from harness.evaluation.controls import NEGATIVE
 from harness.evaluation.run import Run
 from harness.evaluation.summarise import summarise
 from harness.experiment import CellSettings
-from harness.reports.looks import save_looks
+from harness.reports.success_curves import LOOKS, ROUNDS, save_success_curves
 from harness.results import CellResult, ResultDocument
 from harness.results.environment import environment
 
@@ -22,7 +22,8 @@ def evaluate(cells: list[CellSettings], run: Run) -> ResultDocument:
         document = document_of([stored.cell for stored in made], cells[0].device)
         run.folder.write_results(document, [record for stored in made for record in stored.victims])
     if run.pictures:
-        save_looks(run.folder.pictures / "observations.png", document.cells)
+        for name, axis in (("observations", LOOKS), ("rounds", ROUNDS)):
+            save_success_curves(run.folder.pictures / f"{name}.png", document.cells, axis)
     asked = [cell for cell in document.cells if cell.role == "cell"]
     if all(cell.not_applicable_reason for cell in asked):
         raise UsageError(asked[0].not_applicable_reason or "no cell could be evaluated")

@@ -177,3 +177,11 @@ def test_the_strongest_of_several_attacks_decides(width: int) -> None:
     assert max(map(len, text.splitlines())) <= width
     assert all(fact in words(block) for fact in ("resilient", "cpl", "no attack leaks", "uninformative", "dlg"))
     assert "none works" not in block  # one attack alone says it all in its cell
+
+
+@pytest.mark.parametrize("width", [160, 60])
+def test_rounds_of_training_are_rows_of_one_table(width: int) -> None:
+    text = words(printed(*(a_cell(round=number) for number in (0, 10, 20)), width=width))
+    assert text.count("mnist-sample | lenet") == 1
+    assert ("round" in text) and ("/ round 20" in text) == (width == 60)
+    assert "round" not in words(printed(a_cell(), width=width))

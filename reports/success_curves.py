@@ -1,8 +1,9 @@
-"""The picture of repeated looks: how the success rate grows with how often the adversary sees the same record."""
+"""Curves of the success rate: over how often the adversary sees the same record, and over the course of training."""
 
 import io
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -21,12 +22,33 @@ _MARKS, _DASHES = "osD^vPX*", ("-", "--", ":", "-.")
 Line = dict[int, CellResult]
 
 
-def save_looks(path: Path, cells: Sequence[CellResult]) -> bool:
-    """Write a PNG of success rates with their 95% intervals against the number of looks, a panel per setting.
+@dataclass(frozen=True)
+class Axis:
+    """What a curve runs over: a cell's ``place`` on it, how the others are named (``aside``), and the axis' label."""
+
+    label: str
+    place: Callable[[CellResult], int]
+    aside: Callable[[CellResult], str]
+    doubling: bool = False
+
+
+LOOKS = Axis(
+    "times the same record was seen", lambda cell: cell.observations,
+    lambda cell: f" | round {cell.round}" if cell.round else "", doubling=True,
+)  # fmt: skip
+ROUNDS = Axis(
+    "rounds of training before", lambda cell: cell.round,
+    lambda cell: f" | seen {columns.looks(cell)}" if cell.observations > 1 else "",
+)  # fmt: skip
+
+
+def save_success_curves(path: Path, cells: Sequence[CellResult], axis: Axis) -> bool:
+    """Write a PNG of success rates with their 95% intervals, a panel per setting.
 
     Args:
         path: where to write; it appears whole or not at all.
         cells: of a document; controls, impossible cells and lines of a single point are left out.
+        axis: LOOKS or ROUNDS.
 
     Returns:
         Whether there was anything to draw.
@@ -34,7 +56,7 @@ def save_looks(path: Path, cells: Sequence[CellResult]) -> bool:
     Raises:
         UsageError: the folder cannot be written.
     """
-    panels = _panels(cells)
+    panels = _panels(cells, axis)
     if not panels:
         return False
     height = _PANEL * len(panels)
@@ -43,7 +65,7 @@ def save_looks(path: Path, cells: Sequence[CellResult]) -> bool:
     for number, (setting, lines) in enumerate(panels.items()):
         lower = height - _PANEL * (number + 1) + 0.6
         place = (0.7 / _WIDTH, lower / height, (_WIDTH - _LEGEND - 0.7) / _WIDTH, (_PANEL - 1.1) / height)
-        _draw(figure.add_axes(place), setting, lines)
+        _draw(figure.add_axes(place), setting, lines, axis)
     buffer = io.BytesIO()
     # Without the software's name equal inputs give equal bytes whatever matplotlib wrote them.
     figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
@@ -51,14 +73,14 @@ def save_looks(path: Path, cells: Sequence[CellResult]) -> bool:
     return True
 
 
-def _panels(cells: Sequence[CellResult]) -> dict[str, dict[tuple[str, str, str], Line]]:
+def _panels(cells: Sequence[CellResult], axis: Axis) -> dict[str, dict[tuple[str, str, str], Line]]:
     """Lines by setting and by (defense, attack, place); places that show the same observations are one line."""
     found: dict[str, dict[tuple[str, str, str], Line]] = defaultdict(lambda: defaultdict(dict))
     for cell in cells:
         if cell.role == "cell" and "strict" in cell.asr:
             place = cell.tap if cell.surface is None else f"surface {cell.surface}"
             names = (columns.defense(cell).plain.replace("\n", " "), cell.attack, place)
-            found[columns.setting(cell)][names][cell.observations] = cell
+            found[columns.setting(cell) + axis.aside(cell)][names][axis.place(cell)] = cell
     panels = {setting: _merged(lines) for setting, lines in found.items()}
     return {setting: lines for setting, lines in panels.items() if lines}
 
@@ -74,14 +96,13 @@ def _merged(lines: dict[tuple[str, str, str], Line]) -> dict[tuple[str, str, str
     }
 
 
-def _draw(panel: Axes, setting: str, lines: dict[tuple[str, str, str], Line]) -> None:
+def _draw(panel: Axes, setting: str, lines: dict[tuple[str, str, str], Line], axis: Axis) -> None:
     defenses, attacks, places = (list(dict.fromkeys(names[part] for names in lines)) for part in range(3))
-    seen = sorted({looks for line in lines.values() for looks in line})
+    known = sorted({place for line in lines.values() for place in line})
     for number, ((defense, attack, place), line) in enumerate(lines.items()):
-        # A little apart, or lines that agree would hide each other.
-        shift = 1.06 ** (number - (len(lines) - 1) / 2)
-        looks = sorted(line)
-        rates = [line[count].asr["strict"] for count in looks]
+        points = sorted(line)
+        across = _apart(points, number - (len(lines) - 1) / 2, known, axis)
+        rates = [line[point].asr["strict"] for point in points]
         middle = [100 * (rate.rate or 0.0) for rate in rates]
         ends = [rate.ci95 or (rate.rate, rate.rate) for rate in rates]
         reach = [
@@ -94,23 +115,34 @@ def _draw(panel: Axes, setting: str, lines: dict[tuple[str, str, str], Line]) ->
             "markersize": 5,
         }
         panel.errorbar(
-            [count * shift for count in looks], middle, reach, capsize=2.5, linewidth=1.4, elinewidth=0.9, **style,
+            across, middle, reach, capsize=2.5, linewidth=1.4, elinewidth=0.9, **style,
             linestyle=_DASHES[places.index(place) % len(_DASHES)],
             label=drawable(f"{text.safe(defense, 46)}\n{text.safe(attack, 24)}, {place}"),
         )  # fmt: skip
-        held = [spot for spot, count in enumerate(looks) if line[count].verdict != "leaks"]
-        points = [looks[spot] * shift for spot in held], [middle[spot] for spot in held]
-        panel.plot(*points, **style, linestyle="", markerfacecolor="white", zorder=4)
-    _label(panel, setting, seen)
+        held = [spot for spot, point in enumerate(points) if line[point].verdict != "leaks"]
+        hollow = [across[spot] for spot in held], [middle[spot] for spot in held]
+        panel.plot(*hollow, **style, linestyle="", markerfacecolor="white", zorder=4)
+    _label(panel, setting, known, axis)
 
 
-def _label(panel: Axes, setting: str, seen: Sequence[int]) -> None:
-    panel.set_xscale("log", base=2)
-    panel.set_xticks(seen, [str(count) for count in seen], **plain_text())
+def _apart(points: Sequence[int], lane: float, known: Sequence[int], axis: Axis) -> list[float]:
+    """The points a little aside, or lines that agree would hide each other."""
+    if axis.doubling:
+        return [point * 1.06**lane for point in points]
+    return [point + 0.008 * lane * (known[-1] - known[0]) for point in points]
+
+
+def _label(panel: Axes, setting: str, known: Sequence[int], axis: Axis) -> None:
+    margin = 0.06 * (known[-1] - known[0])
+    limits = known[0] - margin, known[-1] + margin
+    if axis.doubling:
+        panel.set_xscale("log", base=2)
+        limits = known[0] / 1.35, known[-1] * 1.35
+    panel.set_xticks(known, [str(point) for point in known], **plain_text())
     panel.minorticks_off()
-    panel.set(ylim=(-4, 104), yticks=range(0, 101, 25), xlim=(seen[0] / 1.35, seen[-1] * 1.35))
+    panel.set(ylim=(-4, 104), yticks=range(0, 101, 25), xlim=limits)
     panel.set_yticks(range(0, 101, 25), [f"{percent}%" for percent in range(0, 101, 25)], **plain_text())
-    panel.set_xlabel("times the same record was seen (hollow: not found to leak)", fontsize=9, **plain_text())
+    panel.set_xlabel(f"{axis.label} (hollow: not found to leak)", fontsize=9, **plain_text())
     panel.set_ylabel("success [95%]", fontsize=9, **plain_text())
     panel.set_title(drawable(setting), fontsize=9.5, fontweight="bold", loc="left", **plain_text())
     panel.grid(axis="y", color=FRAME, linewidth=0.4)
