@@ -56,6 +56,8 @@ def train(settings: TrainSettings, data_root: Path, folder: TrainFolder, options
         kept = _keep(run, folder, options, 0)
     for round_index in range(len(records), last):
         stopped_by = run.defense.finished(settings.facts(run.model.layout, round_index + 1))
+        if stopped_by and not records:
+            raise UsageError(f"the budget is exceeded before anything is learned: {stopped_by}; raise epsilon or sigma")
         if stopped_by:
             stopped = stopped_by
             break

@@ -128,6 +128,13 @@ def test_a_budget_stops_before_the_round_that_exceeds_it(tmp_path: Path) -> None
         run(tmp_path / "none", target_epsilon=1.0, budget="claimed")
 
 
+@pytest.mark.parametrize("budget", [{"epsilon": 1e-4}, {"epsilon": 1e-4, "max_delta": 1e-6}])
+def test_a_defense_whose_budget_one_round_exceeds_is_refused(tmp_path: Path, budget: dict[str, float]) -> None:
+    with pytest.raises(UsageError, match=r"before anything is learned: round 1 would .* raise epsilon or sigma"):
+        run(tmp_path, defense="global_dp", defense_args=budget)
+    assert not (tmp_path / "training.json").exists()
+
+
 def test_statements_know_the_sampler_that_ran(tmp_path: Path) -> None:
     by_view = {}
     for sampling in ("poisson", "shuffle"):
