@@ -105,6 +105,15 @@ def test_frozen_weights_are_buffers_and_no_gradient_reaches_them() -> None:
     assert {"network.0.weight", "network.1.weight", "network.1.running_mean"} <= set(dict(frozen.named_buffers()))
 
 
+def test_a_frozen_chains_rows_do_not_depend_on_each_other() -> None:
+    torch.manual_seed(0)
+    frozen = Frozen(nn.Sequential(nn.Flatten(), nn.Linear(20, 7), nn.Sigmoid()))
+    values = torch.randn(40, 1, 1, 4, 5)
+    whole = frozen.rows(values)
+    torch.testing.assert_close(whole[:, 0], frozen(values[:, 0]))
+    assert all(torch.equal(frozen.rows(values[:rows]), whole[:rows]) for rows in range(2, 40))
+
+
 def test_the_random_filters_are_the_same_in_every_run() -> None:
     first, state = random_filters(3), torch.random.get_rng_state()
     torch.manual_seed(5)
