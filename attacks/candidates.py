@@ -39,7 +39,8 @@ def _unrolled(observation: Observation, images: Tensor, targets: Tensor, apply_c
     for step in range(observation.local_steps):
         part = slice(step * batch, (step + 1) * batch)
         gradient = _local_gradient(observation, weights, images[:, part], targets[:, part], apply_clipping)
-        weights = weights - observation.learning_rate * gradient
+        direction = gradient if observation.correction is None else gradient + observation.correction
+        weights = weights - observation.learning_rate * direction
         total = total + gradient
     return total / observation.local_steps
 

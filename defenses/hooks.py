@@ -102,6 +102,10 @@ class Defense:
         """Whether the hook of that name may change anything under these settings; stacks rely on it."""
         return getattr(type(self), hook) is not getattr(Defense, hook)
 
+    def changes_messages(self) -> bool:
+        """Whether updates are changed after the local steps; what goes beside an update would then pass it by."""
+        return any(self.acts_at(hook) for hook in ("client_message", "sum_securely", "server_receive", "aggregate"))
+
     def parameters(self) -> dict[str, Any]:
         """Every hyper-parameter by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}

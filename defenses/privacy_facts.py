@@ -23,6 +23,7 @@ class PrivacyFacts:
         rate: share of a client's examples in a local step, B/n_i.
         delta: of every statement.
         parameters: P of the model; None where it does not matter.
+        own_state: whether clients keep control variates (SCAFFOLD).
     """
 
     cohort: Cohort
@@ -32,6 +33,7 @@ class PrivacyFacts:
     rate: float = 0.01
     delta: float = 1e-5
     parameters: int | None = None
+    own_state: bool = False
 
     @property
     def client_rate(self) -> float:
@@ -51,7 +53,7 @@ class PrivacyFacts:
         return Federation(
             sigma, cohort.rounds, self.tensors if clipping == "layer" else 1, cohort.clients, cohort.clients_per_round,
             cohort.steps_per_round, self.rate, sampler, "replace" if sampler == "without-replacement" else "add/remove",
-            steady=self.client_sampler != "poisson",
+            steady=self.client_sampler != "poisson", own_state=self.own_state,
         )  # fmt: skip
 
     def claimed_for_clients(self, sigma: float) -> Composition:

@@ -10,7 +10,7 @@ from harness.building import build, one_line
 from harness.datasets import default_model
 from harness.defenses import DEFENSES, Cohort, Defense
 from harness.errors import UsageError
-from harness.surfaces import SURFACES, UpdateModel, check_tap, surface_of
+from harness.surfaces import SURFACES, TAPS_OF_VARIATES, UpdateModel, check_tap, surface_of
 
 Positive = Annotated[int, Field(ge=1)]
 
@@ -26,6 +26,8 @@ class CellSettings(BaseModel):
     weights_hash: str | None = None
     server_state: str | None = None
     server_state_hash: str | None = None
+    variates: str | None = None
+    variates_hash: str | None = None
     defense: str = "none"
     defense_args: dict[str, Any] = Field(default_factory=dict)
     attack: str = "cpl"
@@ -66,9 +68,20 @@ class CellSettings(BaseModel):
             raise ValueError(
                 "update model 'first' looks at one local step only; use --update-model avg or unroll with --local-steps"
             )
+        self._fits_variates()
         if not self.seeds or len(set(self.seeds)) != len(self.seeds) or min(self.seeds) < 0:
             raise ValueError("seeds must be different non-negative numbers; for example --seed 0,1,2")
         return self
+
+    def _fits_variates(self) -> None:
+        if self.variates is None:
+            if self.tap in TAPS_OF_VARIATES:
+                raise ValueError(f"tap {self.tap} is of SCAFFOLD; name a run of it with --training, or --variates FILE")
+        elif self.build_defense().changes_messages():
+            raise ValueError(
+                f"SCAFFOLD sends control variates beside the update, which {self.defense} would not protect; "
+                "use a defense of the local step"
+            )
 
     @property
     def surface(self) -> int | None:

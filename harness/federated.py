@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from harness.control_variates import RoundVariates
 from harness.defenses import Defense, PerExample, RoundContext
 from harness.errors import UsageError
 from harness.layout import spread
@@ -31,6 +32,7 @@ def run_client_round(
     context: RoundContext,
     local_steps: int,
     together: int = 1,
+    variates: RoundVariates | None = None,
 ) -> ClientRound:
     """Trains N clients for ``local_steps`` steps of plain SGD under a defense and passes the result to the server.
 
@@ -46,6 +48,8 @@ def run_client_round(
         context: round, learning rate, cohort settings, random keys.
         local_steps: L.
         together: consecutive rows that are one round's clients.
+        variates: SCAFFOLD's, with a row for each client. The taps after the local steps then show the update without
+            the variates' part, and two more show the halves of the message.
     """
     taps: dict[str, Tensor] = {}
     batch = images.shape[1] // local_steps
@@ -54,7 +58,8 @@ def run_client_round(
     for step in range(local_steps):
         now = replace(context, local_step=step)
         part = slice(step * batch, (step + 1) * batch)
-        current = weights if step == 0 else (weights + update).to(weights.dtype)
+        moved = update if variates is None else variates.moved(update, step, now.learning_rate)
+        current = weights if step == 0 else (weights + moved).to(weights.dtype)
         per_example = PerExample(
             lambda w=current, p=part: model.per_example_gradients(w, images[:, p], labels[:, p]), model.layout.sizes
         )
@@ -62,6 +67,9 @@ def run_client_round(
         if step == 0:
             taps |= _first_step_taps(per_example, result.step, result.clip_factors, result.examples)
         update = update - now.learning_rate * result.step.to(torch.float64)
+    if variates is not None:
+        taps["T1.delta_y"] = variates.moved(update, local_steps, context.learning_rate)
+        taps["T1.delta_c"] = variates.change(update, local_steps, context.learning_rate)
     taps["T1.raw"] = update
     taps["T1.out"] = defense.client_message(update, context)
     received = taps["T1.out"]

@@ -28,7 +28,12 @@ TAPS: dict[str, str] = {
     "T1.out": "what leaves the client (surface 1)",
     "T0.in": "what arrives at the server from this client, or of a secure sum: the mean of its clients (surface 0)",
     "T0.post": "this client's update after the server's per-client transform",
+    "T1.delta_y": "SCAFFOLD: how far the model moved, to one who knows no variates (T1.out: to one who does)",
+    "T1.delta_c": "SCAFFOLD: how the client's variate changed, to one who does not know it",
 }
+
+TAPS_OF_VARIATES = ("T1.delta_y", "T1.delta_c")
+"""Halves of a SCAFFOLD client's message. Who followed the client from the start knows its variate, and sees T1.out."""
 
 TAPS_AFTER_STEP = tuple(tap for tap in TAPS if tap != "T2.raw")
 """Everything that has passed the defense's local step."""
@@ -70,7 +75,8 @@ class Observation:
     rate (and by the number of local steps for ``avg``). For ``unroll`` it is that update over the whole run of local
     steps. Ground truth is never part of it; ``labels`` (R, n) is filled only when the adversary is declared to know
     the labels (``--labels known``). ``sparse`` says that the defense is known to leave coordinates out of what was
-    read, with zeros in their place.
+    read, with zeros in their place. ``correction`` (R, P) is what every local step is known to add to the gradient
+    (SCAFFOLD), where it is known; ``target`` is without it.
     """
 
     model: RowModel
@@ -84,6 +90,7 @@ class Observation:
     clipping: Clipping | None = None
     labels: Tensor | None = None
     sparse: bool = False
+    correction: Tensor | None = None
 
     @property
     def rows(self) -> int:
@@ -98,6 +105,7 @@ class Observation:
             target=self.target[index],
             keys=tuple(self.keys[i] for i in index.tolist()),
             labels=None if self.labels is None else self.labels[index],
+            correction=None if self.correction is None else self.correction[index],
         )
 
     @property
@@ -108,12 +116,13 @@ class Observation:
     def fingerprint(self) -> str:
         """A hash of everything an attack can see; equal observations have equal fingerprints."""
         digest = hashlib.sha256()
-        for tensor in (self.weights, self.target, self.labels, *self.model.plain_module.buffers()):
+        for tensor in (self.weights, self.target, self.labels, self.correction, *self.model.plain_module.buffers()):
             if tensor is not None:
                 digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
         facts = (
             self.model.name, self.model.image_shape, self.model.classes, self.examples, self.keys,
             self.learning_rate, self.local_steps, self.update_model, self.clipping, self.labels is None, self.sparse,
+            *(() if self.correction is None else ("corrected",)),
         )  # fmt: skip
         digest.update(repr(facts).encode())
         return digest.hexdigest()[:20]
@@ -126,4 +135,5 @@ class Observation:
             weights=self.weights.to(device, dtype),
             target=self.target.to(device, dtype),
             labels=None if self.labels is None else self.labels.to(device),
+            correction=None if self.correction is None else self.correction.to(device, dtype),
         )

@@ -52,6 +52,9 @@ def evaluate_command(
     server_state: Annotated[
         str | None, typer.Option(help="What the server remembered by --round, beside --weights.")
     ] = None,
+    variates: Annotated[
+        str | None, typer.Option(help="SCAFFOLD's control variates by --round, beside --weights.")
+    ] = None,
     labels: Annotated[str | None, typer.Option(help="inferred or known.")] = None,
     engine: Annotated[str | None, typer.Option(help="batched or reference.")] = None,
     dtype: Annotated[str | None, typer.Option(help="float32 or float64.")] = None,
@@ -73,8 +76,8 @@ def evaluate_command(
         "victims": victims, "batch_size": batch_size, "distinct_labels": distinct_labels or None, "seed": seed,
         "clients": clients, "clients_per_round": clients_per_round, "rounds": rounds, "learning_rate": learning_rate,
         "local_steps": local_steps, "update_model": update_model, "round": round_, "training": training,
-        "observations": observations, "weights": weights, "server_state": server_state, "labels": labels,
-        "engine": engine, "dtype": dtype, "defense_arg": defense_arg, "attack_arg": attack_arg,
+        "observations": observations, "weights": weights, "server_state": server_state, "variates": variates,
+        "labels": labels, "engine": engine, "dtype": dtype, "defense_arg": defense_arg, "attack_arg": attack_arg,
     }  # fmt: skip
     if chunk < 1:
         raise UsageError("--chunk must be at least 1")

@@ -16,7 +16,7 @@ from harness.defenses import DEFENSES
 from harness.errors import UsageError
 from harness.experiment import CellSettings, expand, taps_of
 from harness.presets import PRESETS
-from harness.training import kept_model, kept_server_state, training_options
+from harness.training import kept_model, kept_server_state, kept_variates, training_options
 
 DEFAULTS: dict[str, Any] = {
     "dataset": ["mnist-sample"], "model": [], "defense": [], "attack": ["cpl"], "surface": [], "tap": [],
@@ -143,15 +143,17 @@ def numbers(values: Iterable[Any], option: str) -> list[int]:
 
 def _model_at(options: dict[str, Any], round_index: int) -> dict[str, Any]:
     """The settings that name the model of a training round."""
-    for other in ("weights", "server_state"):
+    for other in ("weights", "server_state", "variates"):
         if options.get("training") and options.get(other):
             raise UsageError(f"both --training and --{other.replace('_', '-')} were given; choose one")
     if not options.get("training"):
-        return {"round": round_index} | _file("weights", options.get("weights"))
+        named = _file("weights", options.get("weights")) | _file("variates", options.get("variates"))
+        return {"round": round_index} | named
     # The model after the last round of a run is attacked in the round that would have followed.
     (planned,) = numbers([options["rounds"]], "rounds")
-    model = kept_model(Path(options["training"]), round_index)
-    return {"round": round_index, "rounds": max(planned, round_index + 1)} | _file("weights", model)
+    folder = Path(options["training"])
+    named = _file("weights", kept_model(folder, round_index)) | _file("variates", kept_variates(folder, round_index))
+    return {"round": round_index, "rounds": max(planned, round_index + 1)} | named
 
 
 def _with_server_state(cell: CellSettings, options: dict[str, Any]) -> CellSettings:

@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from harness.control_variates import RoundVariates, read_variates
 from harness.datasets import Dataset, Victims, load_dataset, select_victims
 from harness.defenses import RoundContext
 from harness.errors import UsageError
@@ -14,7 +15,7 @@ from harness.experiment import CellSettings
 from harness.federated import read_tap, run_client_round
 from harness.models import RowModel
 from harness.server_state import read_state
-from harness.surfaces import Observation
+from harness.surfaces import TAPS_OF_VARIATES, Observation
 
 Key = tuple[int | str, ...]
 
@@ -100,7 +101,7 @@ class Stage:
             )
         defense, update = settings.build_defense(), not settings.tap.startswith("T2")
         steps = settings.local_steps if update else 1
-        server = _server_state(settings)
+        server, variates = _server_state(settings), _variates(settings, model, keys, weights)
 
         def look(repetition: int) -> Tensor:
             """The gradient read from the same round with other noise; the first look is that of a single one."""
@@ -109,10 +110,11 @@ class Stage:
                 settings.round, 0, settings.learning_rate, settings.cohort(), model.layout, own, settings.noise_scale,
                 server=dict(server),
             )  # fmt: skip
-            client_round = run_client_round(model, weights, images, labels, defense, context, steps, together)
+            client_round = run_client_round(model, weights, images, labels, defense, context, steps, together, variates)
             read = read_tap(client_round, settings.tap, settings.defense)[: part.stop - part.start]
             # Adding zero makes negative zeros positive, so that observations that are equal are equal to the bit.
-            return (read / (-settings.learning_rate * steps) if update else read).to(weights.dtype) + 0.0
+            moved = update and settings.tap != "T1.delta_c"  # a variate is a mean of gradients already
+            return (read / (-settings.learning_rate * steps) if moved else read).to(weights.dtype) + 0.0
 
         return average(map(look, range(settings.observations)), defense.sparse_at(settings.tap))
 
@@ -134,6 +136,7 @@ class Stage:
             settings.local_steps if update else 1, settings.update_model if update else "first",
             settings.build_defense().clipping_at(settings.tap, settings.learning_rate, _server_state(settings)),
             None if known is None else known.to(weights.device), settings.build_defense().sparse_at(settings.tap),
+            _known_correction(settings, model, keys, weights),
         )  # fmt: skip
 
 
@@ -161,6 +164,26 @@ def _server_state(settings: CellSettings) -> dict[str, Tensor]:
         return {}
     state = read_state(Path(settings.server_state))
     return {name: value.to(settings.device) for name, value in state.items()}
+
+
+def _variates(settings: CellSettings, model: RowModel, keys: list[Key], like: Tensor) -> RoundVariates | None:
+    """The variates that the victims, each as one of the run's clients, begin the round with."""
+    if settings.variates is None or settings.tap.startswith("T2"):
+        return None
+    found = read_variates(Path(settings.variates), model.name, model.layout.total)
+    if not found.moving and settings.tap == "T1.delta_y":
+        raise UsageError(f"round {settings.round} warms up: no model moves, T1.delta_y is zero; read T1.delta_c")
+    if not found.moving and settings.update_model == "unroll":
+        raise UsageError(f"round {settings.round} warms up: no model moves; use --update-model avg")
+    return found.of([int(victim) for _, victim, *_ in keys]).to(like)
+
+
+def _known_correction(settings: CellSettings, model: RowModel, keys: list[Key], like: Tensor) -> Tensor | None:
+    """What an attacker who simulates the local steps has to add to each, where it knows the client's variate."""
+    if settings.update_model != "unroll" or settings.tap in TAPS_OF_VARIATES:
+        return None
+    found = _variates(settings, model, keys, like)
+    return None if found is None else found.correction
 
 
 def _slices(rows: int, chunk: int) -> list[slice]:

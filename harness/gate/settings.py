@@ -13,7 +13,17 @@ Settings = dict[str, str | int | float | bool | None]
 
 # Seeds and victims choose whom to attack, the device where to compute; files are known by their hashes, not their
 # places; which control a cell was run for changes none of its numbers.
-_LEFT_OUT = ("seeds", "victims", "device", "weights", "server_state", "control", "defense_args", "attack_args")
+_LEFT_OUT = (
+    "seeds",
+    "victims",
+    "device",
+    "weights",
+    "server_state",
+    "variates",
+    "control",
+    "defense_args",
+    "attack_args",
+)
 _NOT_THERE = object()
 
 

@@ -48,6 +48,8 @@ class Federation:
         adjacency: ``replace`` doubles the sensitivity of a sum.
         steady: whether every round has exactly K clients. Noise that clients add themselves hides a client only as far
             as it is sure to be there: with a random number of them, no other client's is.
+        own_state: whether clients carry something that only their own noise hides from one round to the next, as
+            SCAFFOLD's control variates; their gradients depend on it, which no other client's noise hides.
     """
 
     sigma: float | Sequence[float]
@@ -60,6 +62,7 @@ class Federation:
     sampler: Sampler = "poisson"
     adjacency: Adjacency = "add/remove"
     steady: bool = True
+    own_state: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.clients_per_round <= self.clients:
@@ -127,14 +130,14 @@ def example_views(federation: Federation) -> list[View]:
 
     With one local step the noise of all clients adds up in the published sum (sum-dominating mechanisms, spec section
     10). From the second step on a client's gradients depend on its own earlier noise, which no other client's noise
-    hides: then everybody's view is a function of the server's, and costs what that one costs. The sampling of clients
-    is not counted, since a client's steps of one round are drawn together.
+    hides, and so they do where it keeps a state of its own: then everybody's view is a function of the server's, and
+    costs what that one costs. The sampling of clients is not counted, since a client's steps of one round are drawn
+    together.
     """
     count = federation.clients_per_round
     worst = "an example of a client that takes part in every round"
-    if federation.steps > 1 or not federation.steady:
+    if reason := _why_own_noise_alone(federation):
         local = _local_steps(federation, 1.0)
-        reason = "with several local steps" if federation.steps > 1 else "with a random number of clients"
         own = f"{worst}; {reason} only the client's own noise counts"
         return [View("third party", local, own), View("server", local, worst), View("client", local, own)]
     disjoint = f"{worst}; clients share learning rate and rate, and no example"
@@ -144,6 +147,15 @@ def example_views(federation: Federation) -> list[View]:
         View("server", _local_steps(federation, 1.0), worst),
         View("client", _local_steps(federation, others), f"{disjoint}; the viewer's own noise not counted"),
     ]
+
+
+def _why_own_noise_alone(federation: Federation) -> str | None:
+    """Why no other client's noise hides an example; None where it does."""
+    if federation.steps > 1:
+        return "with several local steps"
+    if federation.own_state:
+        return "with control variates"
+    return None if federation.steady else "with a random number of clients"
 
 
 def _sampled_clients(federation: Federation, gain: float) -> Event:

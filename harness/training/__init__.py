@@ -1,7 +1,7 @@
 """Federated training: what a defense costs in accuracy, and what it has spent by then."""
 
 from harness.training.checkpoint import TrainFolder, model_file, read_training
-from harness.training.kept import kept_model, kept_server_state, training_options
+from harness.training.kept import kept_model, kept_server_state, kept_variates, training_options
 from harness.training.loop import DivergedError, TrainOptions, train
 from harness.training.records import RoundRecord, TrainDocument
 from harness.training.rounds import Training
@@ -17,6 +17,7 @@ __all__ = [
     "Training",
     "kept_model",
     "kept_server_state",
+    "kept_variates",
     "model_file",
     "read_training",
     "train",

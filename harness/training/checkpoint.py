@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from harness.control_variates import RoundVariates, variates_file, write_variates
 from harness.errors import UsageError
 from harness.results.atomic import write_atomic
 from harness.server_state import state_file, write_state
@@ -67,6 +68,10 @@ class TrainFolder:
         else:
             (self.path / state_file(round_index)).unlink(missing_ok=True)
         write_atomic(self.path / model_file(round_index), content)
+
+    def keep_variates(self, round_index: int, variates: RoundVariates, model: str) -> None:
+        """Writes the control variates after ``round_index`` rounds, which the next one begins with."""
+        write_variates(self.path / variates_file(round_index), variates, model)
 
     def kept(self, rounds: Iterable[int]) -> tuple[dict[int, str], dict[int, str]]:
         """Names of the models, and of the server's states, that lie here for some rounds."""

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.building import build
+from harness.control_variates import variates_file
 from harness.defenses import DEFENSES, Defense
 from harness.errors import UsageError
 from harness.training.checkpoint import read_training
@@ -56,6 +57,23 @@ def kept_server_state(folder: Path, round_index: int, name: str, arguments: dict
         )
     found = document.server_state.get(round_index)
     return None if found is None else folder / found
+
+
+def kept_variates(folder: Path, round_index: int) -> Path | None:
+    """The file of the control variates after a number of rounds of SCAFFOLD; None for other algorithms.
+
+    Raises:
+        UsageError: the run is of a version that did not keep them.
+    """
+    if not read_training(folder).settings.get("algorithm", "fedavg").startswith("scaffold"):
+        return None
+    path = folder / variates_file(round_index)
+    if not path.is_file():
+        raise UsageError(
+            f"the run in {str(folder)!r} kept no control variates of round {round_index}; "
+            f"train it again with --keep-rounds {round_index}"
+        )
+    return path
 
 
 def _trained_under(document: TrainDocument) -> Defense:

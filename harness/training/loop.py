@@ -103,6 +103,8 @@ def _keep(run: Training, folder: TrainFolder, options: TrainOptions, done: int) 
     if done not in options.keep:
         return []
     folder.keep(done, run.model.state(run.weights), run.memory.server)
+    if variates := run.variates_after(done):
+        folder.keep_variates(done, variates, run.model_name)
     return [done]
 
 

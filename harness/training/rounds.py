@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from harness.control_variates import RoundVariates
 from harness.datasets import Dataset, load_dataset
 from harness.datasets.partition import NATURAL, natural_clients, split_clients
 from harness.defenses import RoundContext, State
@@ -86,6 +87,13 @@ class Training:
             "defense": self.memory.tensors(), "algorithm": self.variates.memory.tensors(),
             "velocity": self.velocity.cpu(),
         }  # fmt: skip
+
+    def variates_after(self, done: int) -> RoundVariates | None:
+        """The control variates that the round after ``done`` begins with; None without SCAFFOLD."""
+        if not self.settings.algorithm.startswith("scaffold"):
+            return None
+        everybody = self.variates.of(list(range(self.settings.clients)))
+        return RoundVariates(self.variates.server, everybody, moving=done >= self.settings.warm_up_rounds)
 
     def restore(self, weights: Tensor, state: dict[str, Any]) -> None:
         """Goes on from a checkpoint."""

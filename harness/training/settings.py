@@ -71,7 +71,7 @@ class TrainSettings(BaseModel):
             raise ValueError("client_sampling all needs clients_per_round equal to clients")
         if self.algorithm == "fedsgd" and self.local_steps != 1:
             raise ValueError("fedsgd takes one local step per round; set local_steps to 1")
-        if self.algorithm.startswith("scaffold") and self._changes_updates():
+        if self.algorithm.startswith("scaffold") and self.build_defense().changes_messages():
             raise ValueError(
                 f"{self.algorithm} sends control variates beside the update, which {self.defense} would not protect; "
                 "use a defense of the local step, or --algorithm fedavg"
@@ -89,11 +89,6 @@ class TrainSettings(BaseModel):
         ):
             raise ValueError(f"level {self.level:g} does not fit --split {self.split}; give more than 0, or 0 to 1")
         return self
-
-    def _changes_updates(self) -> bool:
-        kind = type(self.build_defense())
-        hooks = ("client_message", "sum_securely", "server_receive", "aggregate")
-        return any(getattr(kind, hook) is not getattr(Defense, hook) for hook in hooks)
 
     @property
     def warm_up_rounds(self) -> int:
@@ -123,7 +118,7 @@ class TrainSettings(BaseModel):
             rate = 1 / math.ceil(self.client_examples / self.batch_size)
         return PrivacyFacts(
             self.cohort(rounds), len(layout.sizes), client_sampler, _BATCH_SAMPLERS[self.batch_sampling], rate,
-            self.delta, layout.total,
+            self.delta, layout.total, self.algorithm.startswith("scaffold"),
         )  # fmt: skip
 
     def build_defense(self) -> Defense:

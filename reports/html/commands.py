@@ -12,13 +12,13 @@ _MOST = 6
 # Options by setting; those at their default are left to it.
 _EVALUATE = {
     "batch_size": 1, "clients": 100, "clients_per_round": 10, "rounds": 100, "learning_rate": 0.05, "local_steps": 1,
-    "update_model": "first", "round": 0, "weights": None, "server_state": None, "observations": 1, "labels": "inferred",
-    "engine": "batched", "dtype": "float32",
+    "update_model": "first", "round": 0, "weights": None, "server_state": None, "variates": None, "observations": 1,
+    "labels": "inferred", "engine": "batched", "dtype": "float32",
 }  # fmt: skip
 _TRAIN = (
     "dataset", "model", "defense", "clients", "clients_per_round", "rounds", "local_steps", "batch_size", "examples",
-    "split", "level", "client_sampling", "batch_sampling", "learning_rate", "server_learning_rate", "local_momentum",
-    "server_momentum", "target_epsilon", "budget", "delta", "seed",
+    "algorithm", "split", "level", "client_sampling", "batch_sampling", "learning_rate", "server_learning_rate",
+    "local_momentum", "server_momentum", "target_epsilon", "budget", "delta", "seed",
 )  # fmt: skip
 
 
