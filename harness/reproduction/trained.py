@@ -1,5 +1,7 @@
 """Federations that tables need, each trained once and into a folder of its own, where ``--resume`` finds it."""
 
+from pathlib import Path
+
 from harness.reports.progress import progress
 from harness.reproduction.comparison import Request
 from harness.results import cell_key
@@ -24,21 +26,33 @@ class TrainedRuns:
 
     def curve(self, title: str, settings: TrainSettings, every: int) -> dict[int, float]:
         """Accuracy by round, measured each time ``every`` rounds have passed; empty where training diverged."""
-        key = cell_key({"training": settings.model_dump(mode="json")})
+        key = _key(settings)
         if key not in self._made:
-            folder = TrainFolder(self.request.run.folder.path / "trained" / key)
-            document = self._document(title, settings, folder, every)
+            document = self.document(title, settings, every)
             rounds = document.rounds if document else []
             self._made[key] = {one.round: one.accuracy for one in rounds if one.accuracy is not None}
         return self._made[key]
 
-    def _document(self, title: str, settings: TrainSettings, folder: TrainFolder, every: int) -> TrainDocument | None:
-        resume = self.request.run.resume
+    def folder(self, settings: TrainSettings) -> Path:
+        """Where the run of these settings lies."""
+        return self.request.run.folder.path / "trained" / _key(settings)
+
+    def document(
+        self, title: str, settings: TrainSettings, every: int = 1, bayesian: bool = False
+    ) -> TrainDocument | None:
+        """The run itself; None where it diverged. ``bayesian``: with notes for Bayesian accounting."""
+        resume, folder = self.request.run.resume, TrainFolder(self.folder(settings))
         if resume and (folder.path / DOCUMENT).exists():
             return read_training(folder.path)
         with progress(f"training {title}", settings.rounds) as bar:
-            options = TrainOptions(evaluate_every=every, resume=resume, on_round=lambda record: bar.advance(1))
+            options = TrainOptions(
+                evaluate_every=every, resume=resume, bayesian=bayesian, on_round=lambda record: bar.advance(1)
+            )
             try:
                 return train(settings, self.request.data_root, folder, options)
             except DivergedError:
                 return None
+
+
+def _key(settings: TrainSettings) -> str:
+    return cell_key({"training": settings.model_dump(mode="json")})

@@ -13,7 +13,7 @@ from harness.results.atomic import write_atomic
 from harness.training.settings import TrainSettings
 from harness.training.watch import RoundNorms
 
-_ARRAYS = ("messages", "updates", "examples", "steps")
+_ARRAYS = ("messages", "apart", "updates", "examples", "steps")
 _NO_PART_OF_THE_ROUND = ("device", "rounds")
 
 

@@ -5,7 +5,8 @@ from typing import Any, cast
 
 from harness.defenses import Defense
 from harness.errors import UsageError
-from harness.training.bayesian import bayesian_of_run, levels_of
+from harness.training.bayesian import bayesian_of_run
+from harness.training.bayesian_reading import levels_of
 from harness.training.norms_files import NormsFolder
 from harness.training.rounds import Training
 from harness.training.watch import Watch
@@ -29,7 +30,8 @@ class Notes:
                 f"{run.settings.defense} as set adds no Gaussian noise of a fixed scale to vectors clipped to a fixed "
                 "bound, so Bayesian accounting does not apply; take global_dp, fed_sdp, fed_cdp or dp_local with noise"
             )
-        if not levels_of(run.settings, noise):
+        levels = levels_of(run.settings, noise)
+        if not levels:
             raise UsageError(
                 "Bayesian accounting of noise on a client's whole message needs one plain local step per round; "
                 "set --local-steps 1, or take a defense with noise in every step or at the server"
@@ -38,7 +40,7 @@ class Notes:
         self._folder = NormsFolder(folder, run.settings.model_copy(update={"model": run.model_name}))
         if done:
             self._folder.read(done)
-        self._watch = Watch(run.defense, noise.place)
+        self._watch = Watch(run.defense, noise.place, "client mean" in levels)
         run.defense = cast(Defense, self._watch)
 
     def write(self, number: int) -> None:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from harness.defenses import Defense, ExampleGradients, LocalStep, RoundContext
+from harness.defenses.fixed_noise import Place
 
 Array = np.ndarray
 
@@ -18,23 +19,31 @@ class RoundNorms:
 
     Attributes:
         messages: each client's message as the server adds it up: (K,).
+        apart: how far each message is from the mean of all: (K,); empty unless asked for.
         updates: each client's update before the client's own defense: (K,).
         examples: each example's gradient in each local step, as far as the step clips it: (K, L, B), NaN where a batch
             has no such example.
-        steps: each client's whole step, the sum of its examples over the expected batch, without noise: (K, L).
+        steps: each client's whole step, the sum of its examples over the expected batch, without noise: (K, 1), where
+            a round has one step and its noise is there.
     """
 
     messages: Array
+    apart: Array
     updates: Array
     examples: Array
     steps: Array
 
 
 class Watch:
-    """A defense that takes notes: every hook does and gives what that of the defense does."""
+    """A defense that takes notes: every hook does and gives what that of the defense does.
 
-    def __init__(self, defense: Defense) -> None:
-        self._defense = defense
+    ``place`` of the noise says what is worth measuring: examples only where clients add the noise. ``apart``: whether
+    messages are kept until the end of the round, to be compared with their mean.
+    """
+
+    def __init__(self, defense: Defense, place: Place, apart: bool = False) -> None:
+        self._defense, self._place, self._apart = defense, place, apart
+        self._kept: list[Tensor] = []
         self._messages: list[Array] = []
         self._updates: list[Array] = []
         self._examples: list[list[Array]] = []
@@ -46,6 +55,11 @@ class Watch:
     def client_step(self, per_example: ExampleGradients, context: RoundContext) -> LocalStep:
         """The defense's, whose clipped gradients are measured."""
         result = self._defense.client_step(per_example, context)
+        if self._place != "server":
+            self._measure(per_example, result, context)
+        return result
+
+    def _measure(self, per_example: ExampleGradients, result: LocalStep, context: RoundContext) -> None:
         if context.local_step == 0:
             self._examples.append([])
             self._steps.append([])
@@ -54,9 +68,9 @@ class Watch:
         clipped = (norms * factors).double().square().sum(-1).sqrt()
         # A place that no example was drawn for has norm 0. Leaving a true 0 out as well only raises the estimates.
         self._examples[-1].append(_array(clipped.masked_fill(clipped == 0, torch.nan)))
-        whole = per_example.weighted_sum(factors).double() / context.cohort.batch_size
-        self._steps[-1].append(_array(whole.norm(dim=1)))
-        return result
+        if self._place == "step" and context.cohort.steps_per_round == 1:
+            whole = per_example.weighted_sum(factors).double() / context.cohort.batch_size
+            self._steps[-1].append(_array(whole.norm(dim=1)))
 
     def client_message(self, update: Tensor, context: RoundContext) -> Tensor:
         """The defense's, whose argument is measured."""
@@ -67,19 +81,31 @@ class Watch:
         """The defense's, whose result is measured."""
         received = self._defense.server_receive(message, context)
         self._messages.append(_array(received.double().norm(dim=1)))
+        if self._apart:
+            self._kept.append(received.detach().float())
         return received
 
     def take(self) -> RoundNorms:
-        """What was measured since the last call; a round without clients has empty arrays."""
-        chunks = [np.stack(steps, axis=1) for steps in _padded(self._examples)]
+        """What was measured since the last call; what was not, or a round without clients, is an empty array."""
+        examples = [np.stack(steps, axis=1) for steps in _padded(self._examples)]
+        steps = [np.stack(steps, axis=1) for steps in self._steps if steps]
         noted = RoundNorms(
             np.concatenate([np.zeros(0), *self._messages]),
+            _from_the_mean(self._kept),
             np.concatenate([np.zeros(0), *self._updates]),
-            np.concatenate(chunks) if chunks else np.zeros((0, 0, 0)),
-            np.concatenate([np.stack(steps, axis=1) for steps in self._steps]) if chunks else np.zeros((0, 0)),
+            np.concatenate(examples) if examples else np.zeros((0, 0, 0)),
+            np.concatenate(steps) if steps else np.zeros((0, 0)),
         )
-        self._messages, self._updates, self._examples, self._steps = [], [], [], []
+        self._messages, self._updates, self._kept, self._examples, self._steps = [], [], [], [], []
         return noted
+
+
+def _from_the_mean(chunks: list[Tensor]) -> Array:
+    """Distances (K,) of vectors (N, P) in chunks from the mean of all."""
+    if not chunks:
+        return np.zeros(0)
+    mean = sum(row.double() for chunk in chunks for row in chunk) / sum(len(chunk) for chunk in chunks)
+    return np.concatenate([_array((chunk.double() - mean).norm(dim=1)) for chunk in chunks])
 
 
 def _padded(chunks: list[list[Array]]) -> list[list[Array]]:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from harness.defenses.fixed_noise import FixedNoise
+from harness.defenses.global_dp import GlobalDP
 from harness.errors import UsageError
 from harness.privacy.systems import Samples, bayesian_epsilon
 from harness.training import TrainDocument, TrainFolder, Training, TrainOptions, TrainSettings, train, train_settings
@@ -80,6 +81,25 @@ def test_client_level_by_hand(tmp_path: Path) -> None:
     assert row["guarantee"] == "BDP" and row["moments_guarantee"] == "DP"
 
 
+def test_leaving_a_client_out_of_the_mean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a fixed number of clients; the messages are those that the server adds up."""
+    fixed, sums = CLIENTS | {"client_sampling": "fixed"}, []
+    aggregate = GlobalDP.server_receive
+    monkeypatch.setattr(
+        GlobalDP, "server_receive", lambda *given: sums.append(aggregate(*given)) or sums[-1], raising=True
+    )
+    document = run(tmp_path, **fixed)
+    assert [row["level"] for row in document.bayesian] == ["client", "client", "client mean", "client mean"]
+    (first, *_), _ = norms_of(tmp_path, 3, **fixed)
+    messages = sums[0].numpy()
+    moved = [np.linalg.norm(messages.mean(0) - np.delete(messages, one, axis=0).mean(0)) for one in range(4)]
+    assert first.apart / 3 == pytest.approx(moved, rel=1e-5)
+    mean = {row["direction"]: row for row in document.bayesian if row["level"] == "client mean"}["L"]
+    apart = [[Samples(one.apart / 3, 0.1 / 4, 0.5)] for one in norms_of(tmp_path, 3, **fixed)[0]]
+    direct = bayesian_epsilon(apart, "client mean", 1e-5, bound=2 * 0.05 / 4, direction="L")
+    assert mean["epsilon"] == pytest.approx(direct.epsilon) and mean["moments_guarantee"] == "nominal"
+
+
 def test_levels_of_local_noise(tmp_path: Path) -> None:
     found = epsilons(run(tmp_path / "one", **ONE_STEP))
     levels = ("instance sequential", "instance parallel", "joint")
@@ -93,7 +113,7 @@ def test_levels_of_local_noise(tmp_path: Path) -> None:
 def made_up(norms: list[float], bound: float, **changes: Any) -> dict[str, float]:
     """BDP epsilons, direction L, of one client and step with these norms in each of four rounds."""
     values = np.array(norms)[None, None]
-    rounds = [RoundNorms(np.zeros(1), np.zeros(1), values, values.mean(axis=2))] * 4
+    rounds = [RoundNorms(np.zeros(1), np.zeros(0), np.zeros(1), values, values.mean(axis=2))] * 4
     found = bayesian_of_run(
         settings(**(ONE_STEP | changes)), FixedNoise("step", 4.0, bound), rounds, 1.0, directions=("L",)
     )
@@ -125,7 +145,7 @@ def test_few_samples_cost_no_more_than_the_bound() -> None:
 )
 def test_when_the_moments_accountants_number_is_dp(changes: dict, level: str, holds: bool) -> None:
     values = np.full((1, 1, 3), 0.5)
-    rounds = [RoundNorms(np.zeros(1), np.zeros(1), values, values[..., 0])]
+    rounds = [RoundNorms(np.zeros(1), np.zeros(0), np.zeros(1), values, values[..., 0])]
     for overlap, expected in ((1.0, holds), (2.0, holds and level == "joint")):
         made = bayesian_of_run(settings(**(ONE_STEP | changes)), FixedNoise("step", 4.0, 1.0), rounds, overlap)
         words = {one.found.level: one.moments_guarantee for one in made}

@@ -28,11 +28,12 @@ from harness.privacy.systems.bayesian import (
 )
 from harness.privacy.systems.bayesian_table import capped_logs
 
-Level = Literal["client", "instance sequential", "instance parallel", "joint"]
+Level = Literal["client", "client mean", "instance sequential", "instance parallel", "joint"]
 
 # How the estimates of one round's clients become the round's cost.
 _TOGETHER: dict[Level, Callable[[Array], Array]] = {
     "client": lambda costs: costs[0],
+    "client mean": lambda costs: costs[0],
     "instance sequential": lambda costs: costs.sum(axis=0),
     "instance parallel": lambda costs: costs.max(axis=0),
     "joint": lambda costs: costs[0],
@@ -89,9 +90,10 @@ def bayesian_epsilon(
     """The Bayesian epsilon of a run.
 
     Args:
-        rounds: for each round the samples of each estimate: one at ``client`` and ``joint`` level (the server's), one
+        rounds: for each round the samples of each estimate: one at the clients' and ``joint`` level (the server's), one
             per participating client at ``instance`` level.
-        level: ``client``, ``instance sequential``, ``instance parallel`` or ``joint``.
+        level: ``client`` (the server's mean has a fixed denominator), ``client mean`` (it is over those who took part),
+            ``instance sequential``, ``instance parallel`` or ``joint``.
         delta: of the Chernoff bound, in (0, 1).
         bound: the largest distance that any unit could have, by clipping; gives the moments accountant's epsilon, and
             no estimate then exceeds the cost of that distance, which few samples otherwise do.
@@ -132,6 +134,11 @@ def _round_cost(
     return _TOGETHER[level](np.stack(costs))
 
 
+def moments_accountant(lambdas: Sequence[int] = LAMBDAS) -> Renyi:
+    """The accountant beside Bayesian numbers: the same orders, lam + 1, and the same conversion (Mironov's)."""
+    return Renyi("mironov", tuple(lam + 1 for lam in lambdas), grid=None)
+
+
 def moments_epsilon(
     rounds: Sequence[Sequence[Samples]], level: Level, bound: float, delta: float, lambdas: Sequence[int] = LAMBDAS
 ) -> float:
@@ -140,7 +147,7 @@ def moments_epsilon(
     Clients' releases of a round add up where their Bayesian costs do, else the costliest client counts. Differential
     privacy if ``bound`` and the rates hold: of ``instance sequential``, only if batches are drawn from all data.
     """
-    accountant = Renyi("mironov", tuple(lam + 1 for lam in lambdas), grid=None)
+    accountant = moments_accountant(lambdas)
 
     def event(estimated: Sequence[Samples]) -> Event:
         releases = [GaussianRelease(one.sigma / bound, one.q, "poisson" if one.q < 1 else "none") for one in estimated]
@@ -158,7 +165,7 @@ def _check_rounds(
 ) -> None:
     if not rounds or not all(rounds):
         raise UsageError("Bayesian accounting needs samples of every round; keep the norms of all rounds")
-    if level in ("client", "joint") and any(len(estimated) != 1 for estimated in rounds):
+    if level in ("client", "client mean", "joint") and any(len(estimated) != 1 for estimated in rounds):
         raise UsageError(f"at {level} level the server makes one estimate per round; put the clients' samples together")
     if level == "joint" and local_steps != 1:
         raise UsageError(

@@ -10,7 +10,7 @@ import numpy as np
 
 from harness.privacy.systems.bayesian import Array, Direction, Samples, log_exponentials
 
-_ENTRIES = 1025
+_ENTRIES = 257
 
 
 def capped_logs(samples: Samples, bound: float, direction: Direction, lambdas: tuple[int, ...]) -> tuple[Array, Array]:
