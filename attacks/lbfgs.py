@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from harness.attacks.curvature_history import CurvatureHistory
+
 Evaluate = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
@@ -41,16 +43,13 @@ class LBFGSState:
         self.previous_gradient = torch.zeros_like(position)
         self.scale = position.new_ones(rows)
         self.started = torch.zeros(rows, dtype=torch.bool, device=position.device)
-        self.changes: list[Tensor] = []
-        self.gradient_changes: list[Tensor] = []
-        self.curvatures: list[Tensor] = []
+        self.history = CurvatureHistory.of(settings.history, position)
 
     def take(self, index: Tensor) -> None:
         """Keeps some rows only, in the given order."""
         for name in ("position", "direction", "step_length", "previous_gradient", "scale", "started"):
             setattr(self, name, getattr(self, name)[index])
-        for history in (self.changes, self.gradient_changes, self.curvatures):
-            history[:] = [entry[index] for entry in history]
+        self.history.take(index)
 
     def step(self, evaluate: Evaluate) -> Tensor:
         """One outer iteration of every row.
@@ -88,7 +87,7 @@ class LBFGSState:
         seasoned = moving & self.started
         if seasoned.any():
             self._remember(gradient, seasoned)
-            direction = self._two_loops(gradient)
+            direction = self.history.newton_direction(gradient, self.scale)
             self.direction = torch.where(seasoned[:, None], direction, self.direction)
             self.step_length = torch.where(seasoned, self.settings.learning_rate, self.step_length)
         if fresh.any():
@@ -99,39 +98,10 @@ class LBFGSState:
         self.started = self.started | moving
 
     def _remember(self, gradient: Tensor, rows: Tensor) -> None:
-        """Appends the last step to the history of ``rows``; a zero inverse curvature marks an entry to ignore.
-
-        Rows without a useful step keep their entries, moved up by one place: what falls out of a row's history must not
-        depend on the rows beside it.
-        """
+        """Appends the last step to the history of ``rows``, where it says anything about the curvature."""
         gradient_change = gradient - self.previous_gradient
         change = self.direction * self.step_length[:, None]
         curvature = (gradient_change * change).sum(1)
         useful = rows & (curvature > 1e-10)
         self.scale = torch.where(useful, curvature / gradient_change.square().sum(1), self.scale)
-        self.changes.append(torch.where(useful[:, None], change, 0.0))
-        self.gradient_changes.append(torch.where(useful[:, None], gradient_change, 0.0))
-        self.curvatures.append(torch.where(useful, 1.0 / curvature, 0.0))
-        idle = (~useful).nonzero()[:, 0]
-        for history in (self.changes, self.gradient_changes, self.curvatures):
-            if len(idle):
-                for place in range(len(history) - 1, 0, -1):
-                    history[place][idle] = history[place - 1][idle]
-                history[0][idle] = 0.0
-            if len(history) > self.settings.history:
-                history.pop(0)
-
-    def _two_loops(self, gradient: Tensor) -> Tensor:
-        """Minus the approximate inverse Hessian times the gradient (Nocedal and Wright, algorithm 7.4)."""
-        direction = -gradient
-        entries = list(zip(self.changes, self.gradient_changes, self.curvatures, strict=True))
-        weights: list[Tensor] = []
-        for change, gradient_change, inverse in reversed(entries):
-            weight = (change * direction).sum(1) * inverse
-            direction = torch.addcmul(direction, weight[:, None], gradient_change, value=-1)
-            weights.append(weight)
-        direction = direction * self.scale[:, None]
-        for (change, gradient_change, inverse), weight in zip(entries, reversed(weights), strict=True):
-            correction = weight - (gradient_change * direction).sum(1) * inverse
-            direction = torch.addcmul(direction, correction[:, None], change)
-        return direction
+        self.history.append(change, gradient_change, curvature, useful)
