@@ -97,8 +97,12 @@ def _conditions(level: Level, settings: TrainSettings, overlap: float) -> tuple[
         f"(this run: {settings.client_sampling})",
         settings.client_sampling == "poisson" or settings.clients_per_round == settings.clients,
     )
-    if level.startswith("client"):
-        return (poisson_clients,)
+    models_only = Condition("whoever looks sees the models only, as all but the server do", True)
+    if level == "client":
+        return poisson_clients, models_only
+    if level == "client mean":
+        divided = "without the client, the server would divide by one less (here by the expected number, whoever comes)"
+        return poisson_clients, models_only, Condition(divided, False)
     if level == "joint":
         others = "the noise of every other client of the round is there whoever leaves, and nobody subtracts its own"
         return poisson_clients, Condition(others, False)

@@ -98,6 +98,9 @@ def test_leaving_a_client_out_of_the_mean(tmp_path: Path, monkeypatch: pytest.Mo
     apart = [[Samples(one.apart / 3, 0.1 / 4, 0.5)] for one in norms_of(tmp_path, 3, **fixed)[0]]
     direct = bayesian_epsilon(apart, "client mean", 1e-5, bound=2 * 0.05 / 4, direction="L")
     assert mean["epsilon"] == pytest.approx(direct.epsilon) and mean["moments_guarantee"] == "nominal"
+    everybody = run(tmp_path / "all", **(CLIENTS | {"client_sampling": "all", "clients": 4}))
+    words = {row["level"]: row["moments_guarantee"] for row in everybody.bayesian}
+    assert words == {"client": "DP", "client mean": "nominal"}  # the server never divides by one less
 
 
 def test_levels_of_local_noise(tmp_path: Path) -> None:
