@@ -41,6 +41,7 @@ class CellSettings(BaseModel):
     clients_per_round: Positive = 10
     rounds: Positive = 100
     steps_per_round: Positive = 100
+    sampling_rate: Annotated[float, Field(gt=0, le=1)] | None = None
     learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.05
     local_steps: Positive = 1
     update_model: UpdateModel = "first"
@@ -99,6 +100,11 @@ class CellSettings(BaseModel):
         """Clients behind one observation: a whole round's where the server gets nothing but their secure sum."""
         at_server = self.tap.startswith("T0")
         return self.clients_per_round if at_server and self.build_defense().acts_at("sum_securely") else 1
+
+    @property
+    def rate(self) -> float:
+        """Share of a client's examples in a local step; by default the steps of a round are one pass over them."""
+        return self.sampling_rate or 1 / self.steps_per_round
 
     def cohort(self) -> Cohort:
         """The federation's facts for the defense."""

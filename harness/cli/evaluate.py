@@ -38,6 +38,12 @@ def evaluate_command(
     rounds: Annotated[int | None, typer.Option(help="Rounds of training a noise schedule covers (100).")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Of local SGD (0.05).")] = None,
     local_steps: Annotated[int | None, typer.Option(help="Local steps before an update is sent (1).")] = None,
+    steps_per_round: Annotated[
+        int | None, typer.Option(help="Local steps of a round that epsilon counts (100).")
+    ] = None,
+    sampling_rate: Annotated[
+        float | None, typer.Option(help="Share of a client's examples in a local step (1/steps per round).")
+    ] = None,
     update_model: Annotated[str | None, typer.Option(help="first, avg or unroll.")] = None,
     round_: Annotated[
         list[str] | None, typer.Option("--round", help="Rounds of the trained model, with --training or --weights (0).")
@@ -75,7 +81,8 @@ def evaluate_command(
         "defense": defense, "attack": attack, "dataset": dataset, "model": model, "surface": surface, "tap": tap,
         "victims": victims, "batch_size": batch_size, "distinct_labels": distinct_labels or None, "seed": seed,
         "clients": clients, "clients_per_round": clients_per_round, "rounds": rounds, "learning_rate": learning_rate,
-        "local_steps": local_steps, "update_model": update_model, "round": round_, "training": training,
+        "local_steps": local_steps, "steps_per_round": steps_per_round, "sampling_rate": sampling_rate,
+        "update_model": update_model, "round": round_, "training": training,
         "observations": observations, "weights": weights, "server_state": server_state, "variates": variates,
         "labels": labels, "engine": engine, "dtype": dtype, "defense_arg": defense_arg, "attack_arg": attack_arg,
     }  # fmt: skip

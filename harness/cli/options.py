@@ -27,7 +27,7 @@ DEFAULTS: dict[str, Any] = {
 # Options that are settings of a cell under the same name.
 _PASSED_ON = (
     "victims", "distinct_labels", "clients", "clients_per_round", "rounds", "learning_rate", "local_steps",
-    "update_model", "labels", "engine", "dtype", "steps_per_round",
+    "update_model", "labels", "engine", "dtype", "steps_per_round", "sampling_rate",
 )  # fmt: skip
 
 

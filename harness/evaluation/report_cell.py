@@ -107,7 +107,7 @@ def _privacy(scored: Scored) -> list[PrivacyStatement]:
     model = scored.scene.observation.model
     layout = model.layout
     facts = PrivacyFacts(
-        settings.cohort(), len(layout.sizes), rate=1 / settings.steps_per_round, parameters=layout.total,
+        settings.cohort(), len(layout.sizes), rate=settings.rate, parameters=layout.total,
         own_state=settings.variates is not None,
     )  # fmt: skip
     made = settings.build_defense().statements(facts)

@@ -8,6 +8,7 @@ from harness.reproduction.s002_accuracy import s002_accuracy
 from harness.reproduction.s002_budgets import s002_sampling, s002_tradeoff_accuracy
 from harness.reproduction.s003 import s003_table1, s003_table2, s003_table3
 from harness.reproduction.s003_joint import s003_table4
+from harness.reproduction.secagg_leakage import secagg_leakage
 from harness.reproduction.sweeps import sweep_noise, sweep_pruning
 from harness.reproduction.table1 import table1
 from harness.reproduction.table3 import table3
@@ -24,7 +25,7 @@ TABLES = {
     "table1": table1, "table3": table3, "table4": table4, "table5": table5, "table6": table6, "table7": table7,
     "table8": table8, "table9": table9, "table10": table10, "table11": table11, "sweep-noise": sweep_noise,
     "sweep-pruning": sweep_pruning, "s000-accounting": s000_accounting, "s000-averaging": s000_averaging,
-    "s002-accounting": s002_accounting, "s002-tradeoff": s002_tradeoff,
+    "secagg-leakage": secagg_leakage, "s002-accounting": s002_accounting, "s002-tradeoff": s002_tradeoff,
     "s002-accuracy": s002_accuracy, "s002-tradeoff-accuracy": s002_tradeoff_accuracy, "s002-sampling": s002_sampling,
     "s003-table1": s003_table1, "s003-table2": s003_table2, "s003-table3": s003_table3, "s003-table4": s003_table4,
     "s001": s001,
