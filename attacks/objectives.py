@@ -22,7 +22,8 @@ class _SquaredDistance(torch.autograd.Function):
     def forward(ctx: torch.autograd.function.FunctionCtx, candidate: Tensor, target: Tensor) -> Tensor:
         difference = candidate - target
         ctx.save_for_backward(difference)
-        return difference.square().sum(1)
+        # One pass, without a tensor of squares.
+        return torch.linalg.vector_norm(difference, dim=1).square()
 
     @staticmethod
     @once_differentiable
