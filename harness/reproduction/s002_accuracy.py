@@ -6,12 +6,14 @@ from typing import Any
 from harness.privacy.systems import scaffold_epsilon
 from harness.reproduction.chance import CHANCE_NOTE
 from harness.reproduction.comparison import Comparison, Request, number
-from harness.reproduction.ordering import orders
-from harness.reproduction.s002_methods import METHODS, Federated
+from harness.reproduction.data import at_hand
+from harness.reproduction.ordering import NOT_AT_HAND, orders
+from harness.reproduction.s002_methods import FAMILIES, METHODS, SIMILARITIES, SYNTHETIC, Federated, synthetic
 from harness.reproduction.s002_runs import Repeats, S002Runs, accounted
 
-DATA = ("logistic-0-0", "logistic-1-1", "logistic-5-5")
-QUICK_DATA = ("logistic-0-0", "logistic-5-5")
+QUICK_DATA = (SYNTHETIC[0], SYNTHETIC[-1])
+# The other families' data.
+IMAGES = {"FEMNIST": "emnist", "MNIST": "mnist"}
 STEPS = (5, 10, 50, 100)
 HEADLINE_STEPS = 50
 QUICK_ROUNDS = 100
@@ -21,20 +23,22 @@ DRIFTING = ("FedAvg", "SCAFFOLD", "DP-FedAvg", "DP-SCAFFOLD")
 
 def s002_accuracy(request: Request) -> Comparison:
     """Trains every algorithm at K = 50, and the two that differ most at other K on the most heterogeneous data."""
-    runs, rows, gaps = S002Runs(request), [], []
+    runs, rows, gaps, missing = S002Runs(request), [], [], [] if request.quick else _missing(request)
     for federated, methods in _groups(request):
         made = {method: runs.of(method, federated) for method in methods}
         rows += _rows(federated, made)
         gaps.append(_gap(federated, made))
+    scale = f"by --quick: T={QUICK_ROUNDS} rounds instead of {synthetic().rounds}; left out: logistic-1-1, other K, "
     scaled = (
-        [f"by --quick: T={QUICK_ROUNDS} rounds instead of {Federated().rounds}; left out: logistic-1-1, other K"]
+        [scale + "FEMNIST, MNIST"]
         if request.quick
-        else []
+        else [at_hand(data, request.data_root)[1] for data in IMAGES.values()]
     )
+    sigmas = ", ".join(f"{one.sigma:g} ({name})" for name, one in FAMILIES.items())
     return Comparison(
-        "S002, Figures 1 and 3: accuracy by algorithm, heterogeneity and local steps",
-        [*runs.header(), f"l = s = 0.2, sigma {Federated().sigma:g}", *scaled],
-        rows,
+        "S002, Figures 1 to 3: accuracy by algorithm, heterogeneity and local steps",
+        [*runs.header(), f"l = s = 0.2, sigma {sigmas}", *scaled],
+        rows + missing,
         [
             *gaps,
             "agrees: SCAFFOLD, cold and warm, stands above FedAvg and FedSGD of the same privacy, and they below it. "
@@ -48,10 +52,30 @@ def s002_accuracy(request: Request) -> Comparison:
 
 
 def _groups(request: Request) -> list[tuple[Federated, list[str]]]:
-    plain = Federated(rounds=QUICK_ROUNDS) if request.quick else Federated()
-    groups = [(replace(plain, dataset=data), list(METHODS)) for data in (QUICK_DATA if request.quick else DATA)]
-    other = [] if request.quick else [steps for steps in STEPS if steps != HEADLINE_STEPS]
-    return groups + [(replace(plain, dataset=DATA[-1], steps=steps), list(DRIFTING)) for steps in other]
+    if request.quick:
+        return [(synthetic(dataset=data, rounds=QUICK_ROUNDS), list(METHODS)) for data in QUICK_DATA]
+    everything = [synthetic(dataset=data) for data in SYNTHETIC]
+    for family, data in _images(request).items():
+        everything += [replace(FAMILIES[family], dataset=data, level=level) for level in SIMILARITIES if data]
+    other = [synthetic(steps=steps) for steps in STEPS if steps != HEADLINE_STEPS]
+    return [(one, list(METHODS)) for one in everything] + [(one, list(DRIFTING)) for one in other]
+
+
+def _images(request: Request) -> dict[str, str | None]:
+    """Data by family; a bundled sample is too small for so many users."""
+    found = {family: at_hand(data, request.data_root)[0] for family, data in IMAGES.items()}
+    return {family: None if data is None or data.endswith("-sample") else data for family, data in found.items()}
+
+
+def _missing(request: Request) -> list[dict[str, Any]]:
+    empty = dict.fromkeys(("paper's ε", "proven ε", "proven, server"), "-")
+    return [
+        {"data": family, "method": "all", "K": HEADLINE_STEPS, "T": FAMILIES[family].rounds, "accuracy": "-"}
+        | empty
+        | {"verdict": NOT_AT_HAND}
+        for family, data in _images(request).items()
+        if data is None
+    ]
 
 
 def _rows(federated: Federated, made: dict[str, Repeats]) -> list[dict[str, Any]]:
@@ -63,7 +87,7 @@ def _rows(federated: Federated, made: dict[str, Repeats]) -> list[dict[str, Any]
         verdicts |= orders({method: float("SCAFFOLD" in method) for method in group}, group)
     return [
         {
-            "data": federated.dataset, "method": method, "K": federated.under(method).steps, "T": federated.rounds,
+            "data": federated.title, "method": method, "K": federated.under(method).steps, "T": federated.rounds,
             "accuracy": str(one), **_epsilons(method, federated), "verdict": verdicts[method],
         }
         for method, one in made.items()
@@ -86,6 +110,6 @@ def _gap(federated: Federated, made: dict[str, Repeats]) -> str:
         return f"{100 * (made[f'{prefix}SCAFFOLD'].mean - made[f'{prefix}FedAvg'].mean):+.1f}"
 
     return (
-        f"{federated.dataset}, K={federated.steps}: SCAFFOLD stands {points('')} accuracy points from FedAvg, "
+        f"{federated.title}, K={federated.steps}: SCAFFOLD stands {points('')} accuracy points from FedAvg, "
         f"DP-SCAFFOLD {points('DP-')} from DP-FedAvg"
     )

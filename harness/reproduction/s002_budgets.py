@@ -6,7 +6,7 @@ from typing import Any
 from harness.reproduction.accounting import AGREES, DIFFERS
 from harness.reproduction.comparison import Comparison, Request
 from harness.reproduction.paper_systems import TRADE_OFF, TRADE_OFF_STEPS, TRADE_OFF_USER_RATE
-from harness.reproduction.s002_methods import Federated
+from harness.reproduction.s002_methods import Federated, synthetic
 from harness.reproduction.s002_runs import S002Runs, affordable
 
 METHOD, BASELINE = "DP-SCAFFOLD", "DP-FedAvg"
@@ -41,7 +41,7 @@ def s002_tradeoff_accuracy(request: Request) -> Comparison:
 
 
 def _trade_off(runs: S002Runs, data: str, sigma: float) -> dict[str, Any]:
-    plain = Federated(dataset=data, sigma=sigma, user_rate=TRADE_OFF_USER_RATE)
+    plain = synthetic(dataset=data, sigma=sigma, user_rate=TRADE_OFF_USER_RATE)
     cells, found = {}, {}
     for steps in TRADE_OFF_STEPS:
         here = replace(plain, steps=steps)
@@ -56,14 +56,14 @@ def _trade_off(runs: S002Runs, data: str, sigma: float) -> dict[str, Any]:
 def s002_sampling(request: Request) -> Comparison:
     """Figures 9 and 10: accuracy at a fixed budget by the share of users, and of records, that a step samples."""
     runs, most = S002Runs(request), QUICK_ROUNDS if request.quick else MOST_ROUNDS
-    users = [_rates(runs, "l", Federated(user_rate=rate), rate, most) for rate in USER_RATES]
-    records = [_rates(runs, "s", Federated(user_rate=RATE_BESIDE, data_rate=rate), rate, most) for rate in DATA_RATES]
+    users = [_rates(runs, "l", synthetic(user_rate=rate), rate, most) for rate in USER_RATES]
+    records = [_rates(runs, "s", synthetic(user_rate=RATE_BESIDE, data_rate=rate), rate, most) for rate in DATA_RATES]
     scaled = [f"by --quick: at most {QUICK_ROUNDS} rounds, so that small rates spend less"] if request.quick else []
     return Comparison(
         f"S002, Figures 9 and 10: accuracy within epsilon {SAMPLING_TARGET:g} by sampling rate",
         [
             *runs.header(),
-            f"{_BUDGET}; logistic-5-5, K=50, sigma {Federated().sigma:g}; s = 0.2 where l varies, l = {RATE_BESIDE:g} "
+            f"{_BUDGET}; logistic-5-5, K=50, sigma {synthetic().sigma:g}; s = 0.2 where l varies, l = {RATE_BESIDE:g} "
             f"where s varies; the paper's own budget and rates did not survive in our copy",
             *scaled,
         ],

@@ -52,13 +52,13 @@ class S002Runs:
 
     def of(self, method: str, federated: Federated) -> Repeats:
         """A method's accuracies in a federation."""
-        first = self.sizes.of(method).first
+        first = self.sizes.of(method, federated).first
         values = tuple(self._value(method, federated, first, seed) for seed in self.seeds)
-        return Repeats(values, chance_level(federated.dataset, "logistic", self.request.data_root))
+        return Repeats(values, chance_level(federated.dataset, federated.model, self.request.data_root))
 
     def _value(self, method: str, federated: Federated, first: float, seed: int) -> float | None:
         settings = federated.settings(method, first, seed, self.request.device)
-        title = f"{method} on {federated.dataset}, seed {seed}"
+        title = f"{method} on {federated.title}, seed {seed}"
         curve = self._trained.curve(title, settings, max(settings.rounds // _MEASUREMENTS, 1))
         last = [accuracy for number, accuracy in curve.items() if number > settings.rounds * (1 - LAST)]
         return statistics.fmean(last) if last else None
@@ -68,9 +68,9 @@ class S002Runs:
         runs = f"{len(self.seeds)} runs, seeds {list(self.seeds)}"
         scale = f"; by --quick {len(self.seeds)} instead of {RUNS}" if self.request.quick else ""
         return [
-            "M=100 users of 4,000 training and 1,000 test records of unit length, logistic regression; private: whole "
-            "gradients of records clipped to C=1 (the paper's C is the batch's median norm, which no epsilon covers), "
-            "noise std 2 sigma C / B on their mean",
+            "synthetic: M=100 users of 4,000 training and 1,000 test records of unit length, logistic regression",
+            "private: whole gradients of records clipped to C=1 (the paper's C is the batch's median norm, which no "
+            "epsilon covers), noise std 2 sigma C / B on their mean",
             "features standardised over all users (the paper does not say over what): chosen after user by user had "
             "left even a model of all records at 15%",
             f"accuracy: mean over the last tenth of the rounds on all users' test records; mean ± deviation of {runs}"

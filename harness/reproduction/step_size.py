@@ -22,7 +22,6 @@ from harness.training.accuracy import accuracy_of
 
 log = logging.getLogger(__name__)
 
-LOWEST = "logistic-0-0"
 GRID = tuple(round(10 ** (-3 + 4 * place / 9), 4) for place in range(10))
 QUICK_GRID = GRID[3::2]
 ROUNDS, QUICK_ROUNDS = 100, 20
@@ -47,34 +46,34 @@ class StepSizes:
     def __init__(self, request: Request) -> None:
         self.request = request
         self.grid, self.rounds = (QUICK_GRID, QUICK_ROUNDS) if request.quick else (GRID, ROUNDS)
-        self._chosen: dict[str, Chosen] = {}
+        self._chosen: dict[tuple[str, str], Chosen] = {}
 
-    def of(self, method: str) -> Chosen:
+    def of(self, method: str, federated: Federated) -> Chosen:
         """The grid's best value by accuracy on the fold left out, the smaller one of equals."""
-        if method not in self._chosen:
-            with progress(f"choosing the step size of {method}", len(self.grid)) as bar:
-                found = {}
+        place = federated.family, method
+        if place not in self._chosen:
+            lowest, found = federated.least_heterogeneous(), {}
+            with progress(f"choosing the step size of {method} on {lowest.title}", len(self.grid)) as bar:
                 for first in self.grid:
-                    found[first] = self._accuracy(self._settings(method, first))
+                    found[first] = self._accuracy(self._settings(method, lowest, first))
                     bar.advance(1)
-            self._chosen[method] = Chosen(max(found, key=lambda value: (found[value], -value)), found)
-        return self._chosen[method]
+            self._chosen[place] = Chosen(max(found, key=lambda value: (found[value], -value)), found)
+        return self._chosen[place]
 
     def header(self) -> list[str]:
         """How step sizes were chosen, and which ones."""
         scale = f"by --quick {len(QUICK_GRID)} values, {QUICK_ROUNDS} rounds; " if self.request.quick else ""
-        chosen = ", ".join(f"{method} {one.first:g}" for method, one in self._chosen.items())
+        chosen = ", ".join(f"{method} {one.first:g} ({family})" for (family, method), one in self._chosen.items())
         return [
             f"step size: eta0 / max(1, K s); eta0 of each algorithm is the best of {len(self.grid)} values from "
-            f"{self.grid[0]:g} to {self.grid[-1]:g} on {LOWEST} (lowest heterogeneity, as in the paper) by accuracy on "
-            f"a fifth of the training records that was left out, after {self.rounds} rounds of K=50, with a seed of "
-            f"its own; {scale}nothing is chosen on the data of the result",
+            f"{self.grid[0]:g} to {self.grid[-1]:g} on the data with the lowest heterogeneity (as in the paper), by "
+            f"accuracy on training records left out, after {self.rounds} rounds of K=50, with a seed of its own; "
+            f"{scale}the same rule for every algorithm, and nothing is chosen on the data of the result",
             f"eta0: {chosen}",
         ]
 
-    def _settings(self, method: str, first: float) -> TrainSettings:
-        plain = Federated(dataset=LOWEST, rounds=self.rounds)
-        kept = replace(plain, records=plain.records - plain.records // FOLDS)
+    def _settings(self, method: str, lowest: Federated, first: float) -> TrainSettings:
+        kept = replace(lowest, rounds=self.rounds, records=lowest.records - lowest.records // FOLDS)
         made = kept.settings(method, first, SEED, self.request.device)
         # Rounds that warm up move nothing; every method gets as many that do.
         return made.model_copy(update={"rounds": self.rounds + made.warm_up_rounds})

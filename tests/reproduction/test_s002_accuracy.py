@@ -9,12 +9,12 @@ import pytest
 from harness.evaluation import Run
 from harness.privacy.systems import scaffold_epsilon
 from harness.reproduction import TABLES, Request, s002_budgets, s002_runs, step_size
-from harness.reproduction.s002_methods import METHODS, Federated
+from harness.reproduction.s002_methods import FAMILIES, METHODS, synthetic
 from harness.reproduction.s002_runs import Repeats, S002Runs, accounted, affordable
 from harness.results import RunFolder
 
 by_algorithm = sys.modules[TABLES["s002-accuracy"].__module__]  # the package's own name is the table's
-SMALL = Federated(steps=2, rounds=2, users=4, records=20, user_rate=0.5)
+SMALL = synthetic(steps=2, rounds=2, users=20, records=20)
 
 
 def request_for(folder: Path, quick: bool = True, resume: bool = False) -> Request:
@@ -24,8 +24,7 @@ def request_for(folder: Path, quick: bool = True, resume: bool = False) -> Reque
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Federations of a moment: a few users with twenty records each."""
-    for module in (by_algorithm, s002_budgets, step_size):
-        monkeypatch.setattr(module, "Federated", lambda **changes: replace(SMALL, **changes | {"user_rate": 0.5}))
+    monkeypatch.setitem(FAMILIES, "synthetic", SMALL)
     for module, name, value in (
         (step_size, "QUICK_GRID", (0.1, 1.0)), (step_size, "QUICK_ROUNDS", 2), (by_algorithm, "QUICK_ROUNDS", 2),
         (s002_budgets, "affordable", lambda *_: 2), (s002_budgets, "QUICK_SIGMAS", (10.0,)),
@@ -34,33 +33,59 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_paper_settings() -> None:
-    made = Federated().settings("DP-SCAFFOLD-warm", 0.5, 3)
+    made = synthetic().settings("DP-SCAFFOLD-warm", 0.5, 3)
     assert (made.clients, made.clients_per_round, made.rounds, made.local_steps) == (100, 20, 400, 50)
     assert (made.batch_size, made.client_examples, made.warm_up_rounds) == (800, 4000, 20)
     assert made.learning_rate == pytest.approx(0.5 / 10) and made.delta == pytest.approx(1 / 400_000)
     assert made.defense_args == {"clip": 1.0, "sigma": 60.0}
-    assert {name: Federated().settings(name, 1.0, 0).local_steps for name in METHODS} == {
+    assert {name: synthetic().settings(name, 1.0, 0).local_steps for name in METHODS} == {
         name: 1 if name.endswith("FedSGD") else 5 if name.endswith("one pass") else 50 for name in METHODS
     }
-    assert Federated().settings("FedSGD", 1.0, 0).learning_rate == 1.0
-    assert {name for name in METHODS if Federated().settings(name, 1.0, 0).defense == "none"} == {
+    assert synthetic().settings("FedSGD", 1.0, 0).learning_rate == 1.0
+    assert {name for name in METHODS if synthetic().settings(name, 1.0, 0).defense == "none"} == {
         name for name in METHODS if not name.startswith("DP-")
     }
 
 
+@pytest.mark.parametrize(
+    ("family", "expected"), [("FEMNIST", (40, 8, 400, 2000, 400)), ("MNIST", (60, 12, 160, 800, 100))]
+)
+def test_the_images_settings(family: str, expected: tuple[int, ...]) -> None:
+    made = FAMILIES[family].settings("DP-SCAFFOLD", 1.0, 0)
+    found = (made.clients, made.clients_per_round, made.batch_size, made.client_examples, made.rounds)
+    assert found == expected and made.defense_args["sigma"] == 30.0
+    assert (made.split, made.level) == ("similarity", 0.0)
+    assert FAMILIES[family].least_heterogeneous().level == 1.0
+    assert synthetic(sigma=10.0, steps=1).least_heterogeneous() == synthetic(dataset="logistic-0-0")
+
+
+def test_what_is_trained_at_full_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = request_for(tmp_path, quick=False)
+    titles = [(one.title, one.steps, len(methods)) for one, methods in by_algorithm._groups(request)]
+    assert titles == [(f"logistic-{level}-{level}", 50, 10) for level in (0, 1, 5)] + [
+        ("logistic-5-5", steps, 4) for steps in (5, 10, 100)
+    ]
+    assert [(row["data"], row["verdict"]) for row in by_algorithm._missing(request)] == [
+        ("FEMNIST", "not at hand"), ("MNIST", "not at hand"),
+    ]  # fmt: skip
+    monkeypatch.setattr(by_algorithm, "at_hand", lambda data, root: (data, ""))
+    titles = [one.title for one, _ in by_algorithm._groups(request)]
+    assert "FEMNIST, 10% similar" in titles and "MNIST, 100% similar" in titles
+
+
 def test_every_private_method_costs_the_same_by_the_paper() -> None:
     costs = {
-        name: scaffold_epsilon(accounted(name, Federated()), "third party", "paper")
+        name: scaffold_epsilon(accounted(name, synthetic()), "third party", "paper")
         for name in ("DP-FedAvg", "DP-SCAFFOLD", "DP-SCAFFOLD-warm")
     }
     assert list(costs.values()) == pytest.approx([12.91] * 3, abs=5e-3)
-    assert accounted("SCAFFOLD", Federated()) is None
-    assert accounted("DP-FedSGD", Federated()).steps == 1
+    assert accounted("SCAFFOLD", synthetic()) is None
+    assert accounted("DP-FedSGD", synthetic()).steps == 1
 
 
 def test_rounds_within_a_budget() -> None:
     """The trade-off table's own cells (spec: accounting, section 12)."""
-    assert affordable(Federated(sigma=10, user_rate=0.05, steps=40), 3.0) == 72
+    assert affordable(synthetic(sigma=10, user_rate=0.05, steps=40), 3.0) == 72
 
 
 def test_step_sizes_are_chosen_once_and_found_again(
@@ -75,11 +100,11 @@ def test_step_sizes_are_chosen_once_and_found_again(
 
     monkeypatch.setattr(step_size, "held_out_accuracy", counted)
     sizes = step_size.StepSizes(request_for(tmp_path))
-    chosen = sizes.of("DP-SCAFFOLD")
-    assert sizes.of("DP-SCAFFOLD") is chosen and len(asked) == 2
+    chosen = sizes.of("DP-SCAFFOLD", SMALL)
+    assert sizes.of("DP-SCAFFOLD", SMALL) is chosen and len(asked) == 2
     assert {one[0] for one in asked} == {"logistic-0-0"} and {one[2] for one in asked} == {step_size.SEED}
     assert chosen.accuracies[chosen.first] == max(chosen.accuracies.values())
-    again = step_size.StepSizes(request_for(tmp_path, resume=True)).of("DP-SCAFFOLD")
+    again = step_size.StepSizes(request_for(tmp_path, resume=True)).of("DP-SCAFFOLD", SMALL)
     assert again == chosen and len(asked) == 2
     assert any("DP-SCAFFOLD " in line for line in sizes.header())
 
@@ -131,9 +156,9 @@ def test_accuracy_by_algorithm(tmp_path: Path, tiny: None) -> None:
 
 def test_verdicts_follow_the_order() -> None:
     made = {name: Repeats((0.5 if "SCAFFOLD" in name else 0.3,), 0.1) for name in METHODS}
-    assert {row["verdict"] for row in by_algorithm._rows(Federated(), made)} == {"agrees"}
+    assert {row["verdict"] for row in by_algorithm._rows(synthetic(), made)} == {"agrees"}
     made["DP-FedAvg"] = Repeats((0.6,), 0.1)
-    wrong = {row["method"] for row in by_algorithm._rows(Federated(), made) if row["verdict"] == "differs"}
+    wrong = {row["method"] for row in by_algorithm._rows(synthetic(), made) if row["verdict"] == "differs"}
     assert wrong == {"DP-FedAvg", "DP-SCAFFOLD", "DP-SCAFFOLD-warm"}
 
 
