@@ -48,17 +48,28 @@ _CAPS = [
 
 def _nightly() -> list[Grid]:
     """Every defense and attack that is registered, so that a new one joins by itself."""
-    every: Grid = {"defense": list(DEFENSES), "victims": 32, "model": []}
+    every: Grid = {"defense": [name for name in DEFENSES if not _sums(name)], "victims": 32, "model": []}
+    # Behind a secure sum a victim is a round of clients, all of whose images are attacked: fewer of both.
+    sums: Grid = {"defense": [name for name in DEFENSES if _sums(name)], "victims": 24, "clients_per_round": 4}
     # The closed form needs a fully connected first layer.
     closed_form = "analytic"
     attacks = [name for name in ATTACKS if name != closed_form]
     cpl = {"attack": ["cpl"], "attack_arg": ["max_iterations=60"]}
     return [
-        every | {"dataset": ["mnist-sample"], "attack": attacks, "attack_arg": _CAPS},
-        every | {"dataset": ["mnist-sample"], "attack": [closed_form], "model": ["mlp2"]},
-        every | {"dataset": ["cifar10-sample"], "victims": 24, **cpl},
-        every | {"dataset": ["cancer"], **cpl},
+        grid
+        for some in (every, every | sums)
+        for grid in (
+            some | {"dataset": ["mnist-sample"], "attack": attacks, "attack_arg": _CAPS},
+            some | {"dataset": ["mnist-sample"], "attack": [closed_form], "model": ["mlp2"]},
+            some | {"dataset": ["cifar10-sample"], "victims": 24, **cpl},
+            some | {"dataset": ["cancer"], **cpl},
+        )
     ]
+
+
+def _sums(defense: str) -> bool:
+    """Whether the server gets a secure sum."""
+    return DEFENSES[defense]().acts_at("sum_securely")
 
 
 PRESETS: dict[str, tuple[str, Grid | list[Grid]]] = {
