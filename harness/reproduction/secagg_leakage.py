@@ -22,6 +22,7 @@ CONFIGURATION = "Fashion-MNIST, 1 step"
 # Attack and most iterations, as in the nightly preset. The closed form reads one example at a time, never a sum.
 ATTACKS = {"cpl": 60, "dlg": 60, "idlg": 60, "inverting_gradients": 300, "gradinversion": 300}
 QUICK_ATTACKS = {"cpl": 15}
+WORDS = {"leaks": "differs", "resilient": "agrees", "inconclusive": "undecided"}
 
 
 def secagg_leakage(request: Request) -> Comparison:
@@ -52,7 +53,8 @@ def secagg_leakage(request: Request) -> Comparison:
         [
             "leaks, resilient or inconclusive is the lineup verdict with its controls; behind it images, or at surface "
             "0 rounds of clients, that were reconstructed strictly",
-            "agrees: nothing leaks at surface 0. Without noise (σ=0) only the aggregation hides a client",
+            "agrees: surface 0 is resilient; undecided: no leak found there, nor resilience shown; differs: it leaks",
+            "without noise (σ=0) only the aggregation hides a client",
             "ε of the sum: what is proven against the server; ε of a message: if it could read one client's alone",
         ],
         against="the claim that the sum leaks nothing",
@@ -70,7 +72,7 @@ def _row(request: Request, common: dict[str, Any], noise: float) -> dict[str, An
         **{f"surface {surface}": _shown(cell) for surface, cell in cells.items()},
         "lineup p at 0": number(lineup.p_value if lineup else None, 4),
         "ε of the sum": _epsilon(privacy.get("server")), "ε of a message": _epsilon(privacy.get("message")),
-        "verdict": "differs" if cells[0].verdict == "leaks" else "agrees",
+        "verdict": WORDS[cells[0].verdict],
     }  # fmt: skip
 
 
