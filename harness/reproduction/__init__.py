@@ -2,6 +2,7 @@
 
 from harness.reproduction.comparison import Comparison, Request
 from harness.reproduction.s000 import s000_accounting, s000_averaging
+from harness.reproduction.s000_accuracy import s000_cifar10, s000_images, s000_income
 from harness.reproduction.s001 import s001
 from harness.reproduction.s002 import s002_accounting, s002_tradeoff
 from harness.reproduction.s002_accuracy import s002_accuracy
@@ -25,6 +26,7 @@ TABLES = {
     "table1": table1, "table3": table3, "table4": table4, "table5": table5, "table6": table6, "table7": table7,
     "table8": table8, "table9": table9, "table10": table10, "table11": table11, "sweep-noise": sweep_noise,
     "sweep-pruning": sweep_pruning, "s000-accounting": s000_accounting, "s000-averaging": s000_averaging,
+    "s000-images": s000_images, "s000-cifar10": s000_cifar10, "s000-income": s000_income,
     "secagg-leakage": secagg_leakage, "s002-accounting": s002_accounting, "s002-tradeoff": s002_tradeoff,
     "s002-accuracy": s002_accuracy, "s002-tradeoff-accuracy": s002_tradeoff_accuracy, "s002-sampling": s002_sampling,
     "s003-table1": s003_table1, "s003-table2": s003_table2, "s003-table3": s003_table3, "s003-table4": s003_table4,

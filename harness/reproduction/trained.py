@@ -18,10 +18,10 @@ from harness.training.checkpoint import DOCUMENT
 
 
 class TrainedRuns:
-    """The training runs of one request."""
+    """The training runs of one request. ``chunk``: clients trained together, which changes no number."""
 
-    def __init__(self, request: Request) -> None:
-        self.request = request
+    def __init__(self, request: Request, chunk: int = 25) -> None:
+        self.request, self.chunk = request, chunk
         self._made: dict[str, dict[int, float]] = {}
 
     def curve(self, title: str, settings: TrainSettings, every: int) -> dict[int, float]:
@@ -46,7 +46,7 @@ class TrainedRuns:
             return read_training(folder.path)
         with progress(f"training {title}", settings.rounds) as bar:
             options = TrainOptions(
-                evaluate_every=every, resume=resume, bayesian=bayesian, on_round=lambda record: bar.advance(1)
+                self.chunk, every, resume=resume, bayesian=bayesian, on_round=lambda _: bar.advance(1)
             )
             try:
                 return train(settings, self.request.data_root, folder, options)

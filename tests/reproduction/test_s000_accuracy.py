@@ -1,0 +1,134 @@
+"""S000's accuracy tables: released settings, the noise of the sum, rows and verdicts."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from harness.datasets import mnist
+from harness.evaluation import Run
+from harness.reproduction import TABLES, Request, s000_runs
+from harness.reproduction.paper_systems import S000, S000_TRAINING
+from harness.reproduction.s000_runs import Federation, Repeats, S000Runs, find_federation
+from harness.results import RunFolder
+
+TABLE = sys.modules[TABLES["s000-images"].func.__module__]
+EXPERIMENTS = TABLE.EXPERIMENTS
+PAIRS = {key: experiment.pairs(quick=False) for key, experiment in EXPERIMENTS.items()}
+
+
+def request_for(folder: Path, quick: bool = True, seeds: tuple[int, ...] = (0,)) -> Request:
+    return Request(Run(folder, RunFolder(folder)), folder, quick=quick, seeds=seeds)
+
+
+def runs_for(folder: Path, key: str, clients: int, examples: int, quick: bool = True) -> S000Runs:
+    federation = Federation("mnist-sample", clients, examples, "iid", "somewhere", 200)
+    return S000Runs(request_for(folder, quick), EXPERIMENTS[key], federation)
+
+
+def repeats(*accuracies: float | None, tested: int = 10_000) -> Repeats:
+    made: Any = [None if value is None else SimpleNamespace(accuracy=value, rounds=[]) for value in accuracies]
+    return Repeats(tuple(made), tested, 0.2)
+
+
+def test_every_released_configuration_is_in_a_table() -> None:
+    assert sorted(name for pairs in PAIRS.values() for pair in pairs for name in pair) == sorted(S000)
+    assert set(S000_TRAINING) == set(S000)
+    assert EXPERIMENTS["cifar10"].pairs(quick=True) == [("CIFAR-10, 1 step, T=10", "CIFAR-10, 1 epoch, T=10")]
+    for pairs in PAIRS.values():
+        assert all(S000[step][2:4] == (S000[epoch][2], 1) for step, epoch in pairs)
+
+
+@pytest.mark.parametrize(
+    ("name", "mechanism", "expected"),
+    [
+        ("Fashion-MNIST, 1 step", "skellam", (20, 1, 128, 0.20508, 0.1325, 0.9463, 0.8983, 12.185, 1.36816)),
+        ("Fashion-MNIST, 1 epoch", "gaussian", (20, 11, 512, 0.36505, 0.4651, 0.9931, 0.1995, 19.076, 6.82208)),
+    ],
+)
+def test_the_released_settings(tmp_path: Path, name: str, mechanism: str, expected: tuple[Any, ...]) -> None:
+    made = runs_for(tmp_path, "images", 10, 5600).settings(name, 3)
+    defense = made.build_defense()
+    found = (
+        made.rounds, made.local_steps, made.batch_size, made.learning_rate, made.local_momentum,
+        made.server_learning_rate, made.server_momentum, defense.clip, defense.sigma,
+    )  # fmt: skip
+    assert found == pytest.approx(expected, rel=1e-4)
+    assert (made.seed, made.batch_sampling, defense.mechanism) == (3, "poisson", mechanism)
+    assert defense.mode == ("strict_grid" if made.local_steps == 1 else "paper")
+    full = runs_for(tmp_path, "images", 10, 5600, quick=False)
+    assert full.settings(name, 0).build_defense().mechanism == "skellam" and len(full.seeds) == 5
+    silent = full.settings(name, 0, noise=False).build_defense()
+    assert (silent.sigma, silent.clip) == (0.0, defense.clip)
+
+
+@pytest.mark.parametrize("key", PAIRS)
+def test_the_claim_is_one_whatever_the_number_of_clients(tmp_path: Path, key: str) -> None:
+    """Fewer clients add more noise each: the sum's is the paper's."""
+    clients = S000[PAIRS[key][0][0]][0]
+    for count in (clients, 2):
+        runs = runs_for(tmp_path, key, count, EXPERIMENTS[key].examples or 8000)
+        for name in PAIRS[key][0]:
+            assert TABLE._claimed(name, runs.settings(name, 0)) == pytest.approx(1.0, abs=1e-3)
+
+
+def test_natural_clients_are_as_large_as_the_smallest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    owners = torch.tensor([0] * 5 + [1] * 3 + [2] * 7)
+    parts: Any = SimpleNamespace(clients=owners, labels=owners, origin="states")
+    monkeypatch.setattr(s000_runs, "load_dataset", lambda *_: parts)
+    monkeypatch.setattr(s000_runs, "at_hand", lambda name, root: (name, ""))
+    made = find_federation(EXPERIMENTS["income"], tmp_path)
+    assert made == Federation("acs-income", 3, 3, "natural", "states", 15)
+
+
+def test_a_table_without_its_data(tmp_path: Path) -> None:
+    table = TABLES["s000-income"](request_for(tmp_path))
+    assert [(row["run"], row["verdict"]) for row in table.rows] == [
+        ("Income, 1 step", "not at hand"), ("Income, 1 epoch", "not at hand"),
+    ]  # fmt: skip
+    assert "harness data fetch acs-income" in table.header[0]
+
+
+@pytest.mark.parametrize(
+    ("step", "epoch", "expected"),
+    [
+        (repeats(0.5), repeats(0.6), "agrees"),
+        (repeats(0.5), repeats(0.505), "differs"),
+        (repeats(0.5, tested=100), repeats(0.6, tested=100), "differs"),
+        (repeats(0.3, 0.7), repeats(0.6, 0.61), "differs"),
+        (repeats(0.6), repeats(0.5), "differs"),
+        (repeats(0.1), repeats(0.15), "chance"),
+        (repeats(None), repeats(0.6), "agrees"),
+    ],
+)
+def test_a_margin_must_be_clear(step: Repeats, epoch: Repeats, expected: str) -> None:
+    assert TABLE._verdict(step, epoch) == expected
+
+
+def test_what_a_cell_shows() -> None:
+    assert repeats(0.4, 0.6).accuracy() == "0.500 ± 0.100"
+    assert repeats(0.1).accuracy() == "0.100 chance" and repeats(0.5, None).accuracy() == "0.250 ± 0.250 (1 diverged)"
+    assert repeats(None).loss() == "-" and repeats(None).epsilon("server") is None
+
+
+def test_a_table_on_the_bundled_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mnist, "DEBIAN_FOLDER", tmp_path / "absent")
+    monkeypatch.setitem(EXPERIMENTS, "images", replace(EXPERIMENTS["images"], model="logistic"))
+    for name in PAIRS["images"][0]:
+        clients, rate, _, *rest = S000[name]
+        monkeypatch.setitem(S000, name, (clients, rate, 2, *rest))
+    table = TABLES["s000-images"](request_for(tmp_path, seeds=(0, 1)))
+    step, epoch = table.rows
+    assert [(row["N"], row["B"], row["L"]) for row in table.rows] == [(10, 2, 1), (10, 7, 11)]
+    # The theorem covers one step; for an epoch, one client's noise is all that holds.
+    assert float(step["valid ε, server"]) < float(step["claimed ε"]) < float(step["valid ε, message"])
+    assert epoch["claimed ε"].endswith("†") and epoch["valid ε, server"] == epoch["valid ε, message"] != "-"
+    assert all("±" in row["accuracy"] and "±" not in row["no noise"] for row in table.rows)
+    assert len(list(tmp_path.glob("trained/*/training.json"))) == 6
+    header = " ".join(table.header)
+    assert "surrogate data" in header and "80 examples each instead of 5600" in header and "--quick" in header
+    assert "accuracy points from one step" in table.notes[0]
