@@ -26,9 +26,9 @@ EXPERIMENTS = {
 _FIGURES = {"images": 1, "cifar10": 2, "income": 3}
 
 
-def s000_accuracy(name: str, request: Request) -> Comparison:
+def s000_accuracy(figure: str, request: Request) -> Comparison:
     """Trains an experiment's configurations; without its data, the table says so."""
-    experiment, rows, gaps = EXPERIMENTS[name], [], []
+    experiment, rows, gaps = EXPERIMENTS[figure], [], []
     pairs, federation = experiment.pairs(request.quick), find_federation(experiment, request.data_root)
     runs = None if federation is None else S000Runs(request, experiment, federation)
     for step, epoch in pairs:
@@ -36,13 +36,14 @@ def s000_accuracy(name: str, request: Request) -> Comparison:
             rows += [_absent(configuration) for configuration in (step, epoch)]
             continue
         made = {configuration: runs.of(configuration) for configuration in (step, epoch)}
+        silent = {configuration: runs.of(configuration, noise=False) for configuration in made}
         verdict = _verdict(made[step], made[epoch])
-        rows += [_row(runs, configuration, repeats, verdict) for configuration, repeats in made.items()]
-        gaps.append(_gap(step, made[step], made[epoch]))
+        rows += [_row(runs, name, repeats, silent[name], verdict) for name, repeats in made.items()]
+        gaps.append(f"{_gap(step, made[step], made[epoch])}; without noise {_points(silent[step], silent[epoch]):+.1f}")
     line = at_hand(experiment.data, request.data_root)[1].replace("training split", "data")
     found = [line] if runs is None else _header(runs, line)
     return Comparison(
-        f"S000, Figure {_FIGURES[name]}: one local step against one local epoch, {experiment.prefix}",
+        f"S000, Figure {_FIGURES[figure]}: one local step against one local epoch, {experiment.prefix}",
         found,
         rows,
         [
@@ -59,12 +60,12 @@ def s000_accuracy(name: str, request: Request) -> Comparison:
     )
 
 
-def _row(runs: S000Runs, name: str, made: Repeats, verdict: str) -> dict[str, Any]:
+def _row(runs: S000Runs, name: str, made: Repeats, silent: Repeats, verdict: str) -> dict[str, Any]:
     settings, several = runs.settings(name, runs.seeds[0]), "†" if S000[name][3] > 1 else ""
     return {
         "run": name, "N": settings.clients, "B": settings.batch_size, "L": settings.local_steps,
         "accuracy": made.accuracy(), "loss": made.loss(), "best": made.best(),
-        "no noise": runs.of(name, noise=False).accuracy(), "claimed ε": f"{number(_claimed(name, settings))}{several}",
+        "no noise": silent.accuracy(), "claimed ε": f"{number(_claimed(name, settings))}{several}",
         "valid ε, server": number(made.epsilon("server"), 2), "valid ε, message": number(made.epsilon("message"), 2),
         "verdict": verdict,
     }  # fmt: skip
@@ -97,8 +98,12 @@ def _error(step: Repeats, epoch: Repeats) -> float:
 
 
 def _gap(name: str, step: Repeats, epoch: Repeats) -> str:
-    points, error = 100 * (epoch.mean - step.mean), 100 * _error(step, epoch)
-    return f"{name.replace(', 1 step', '')}: one epoch stands {points:+.1f} ± {error:.1f} accuracy points from one step"
+    experiment, points, error = name.replace(", 1 step", ""), _points(step, epoch), 100 * _error(step, epoch)
+    return f"{experiment}: one epoch stands {points:+.1f} ± {error:.1f} accuracy points from one step"
+
+
+def _points(step: Repeats, epoch: Repeats) -> float:
+    return 100 * (epoch.mean - step.mean)
 
 
 def _header(runs: S000Runs, line: str) -> list[str]:

@@ -131,4 +131,4 @@ def test_a_table_on_the_bundled_sample(tmp_path: Path, monkeypatch: pytest.Monke
     assert len(list(tmp_path.glob("trained/*/training.json"))) == 6
     header = " ".join(table.header)
     assert "surrogate data" in header and "80 examples each instead of 5600" in header and "--quick" in header
-    assert "accuracy points from one step" in table.notes[0]
+    assert "accuracy points from one step; without noise" in table.notes[0]
