@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from harness.models.front import Front
+from harness.models.row_convolution import are_fast_grouped, convolve_rows
 from harness.models.row_operators import MatrixProduct, is_plain_convolution, patches_of
 from harness.models.row_sigmoid import RowSigmoid
 
@@ -32,9 +33,12 @@ class Product:
         """Kernels (R, O, F)."""
         return named[self.weight].flatten(2)
 
-    def __call__(self, named: Named, values: Tensor, gradient_once: bool) -> Tensor:
-        columns = self.columns(values)
-        return self.output(self._with_bias(named, self._product(named, columns, gradient_once)), values)
+    def __call__(self, named: Named, values: Tensor, gradient_once: bool, first: bool) -> Tensor:
+        if self.convolution is not None and are_fast_grouped(values):
+            product = convolve_rows(values, named[self.weight], self.convolution, gradient_once, first).flatten(3)
+        else:
+            product = self._product(named, self.columns(values), gradient_once)
+        return self.output(self._with_bias(named, product), values)
 
     def record(self, named: Named, values: Tensor) -> "Recorded":
         """The layer's output, and what the loss's derivative by its weights is made of."""
@@ -131,9 +135,10 @@ class RowSequence:
         """
         values = images
         for stage in self.stages:
-            values = (
-                stage(named, values, gradient_once) if isinstance(stage, Product) else _without_weights(stage, values)
-            )
+            if isinstance(stage, Product):
+                values = stage(named, values, gradient_once, first=gradient_once and values is images)
+            else:
+                values = _without_weights(stage, values)
         return values
 
     def record(self, named: Named, images: Tensor) -> tuple[Tensor, list[Recorded]]:
