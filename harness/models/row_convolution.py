@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from harness.models.row_operators import images_of
+
 Context = torch.autograd.function.FunctionCtx
 
 _BACKWARD = torch.ops.aten.convolution_backward
@@ -46,6 +48,9 @@ class _Geometry:
     def backward(self, gradient: Tensor, images: Tensor, kernels: Tensor, wanted: int) -> Tensor:
         """The derivative by the images (``wanted`` 0) or by the kernels (1)."""
         rows = len(kernels)
+        if wanted == 0 and images.shape[2] == 1:  # the library is slow for a single channel
+            columns = kernels.flatten(2).mT[:, None] @ gradient.flatten(3)
+            return images_of(columns, images.shape[-2:], kernels.shape[-2:], self.padding, self.stride)
         mask = [wanted == 0, wanted == 1, False]
         derivatives = _BACKWARD(
             _by_group(gradient), _by_group(images), kernels.flatten(0, 1), None, self.stride, self.padding, (1, 1),

@@ -101,6 +101,11 @@ def patches_of(images: Tensor, convolution: nn.Conv2d) -> Tensor:
     return _Patches.apply(images, convolution.kernel_size, convolution.padding, convolution.stride)
 
 
+def images_of(patches: Tensor, size: Size, kernel: Size, padding: Size, stride: Size) -> Tensor:
+    """Images (..., C, H, W) that sum up patches (..., C*k*k, L): the transpose of :func:`patches_of`."""
+    return _Images.apply(patches, size, kernel, padding, stride)
+
+
 class MatrixProduct(torch.autograd.Function):
     """Batched product (R, O, L) of matrices (R, O, F) and (R, F, L).
 
