@@ -3,7 +3,7 @@
 import resource
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -25,8 +25,8 @@ _TURNS = 4
 
 def bench_attack(
     dataset: str, attack: str, victims: int, chunk: int, growth: bool, device: str, data_root: Path
-) -> dict[str, Any]:
-    """Times both engines on undefended victims and compares what they find.
+) -> Iterator[tuple[str, Any]]:
+    """Times both engines on undefended victims and compares what they find; gives every figure as soon as it is there.
 
     The reference engine is timed with every thread count up to the machine's and its best one is used for all
     victims. The engines take turns, since machines are noisy: the batched one attacks all victims before every part of
@@ -37,7 +37,7 @@ def bench_attack(
     scene = stage.set(settings)
     threads = torch.get_num_threads()
     _batched(scene, settings, 2, chunk)  # warm-up
-    report: dict[str, Any] = {"dataset": dataset, "attack": attack, "device": _device_name(device), "threads": threads}
+    yield from {"dataset": dataset, "attack": attack, "device": _device_name(device), "threads": threads}.items()
     best = min(range(1, threads + 1), key=lambda count: _reference(scene, settings, range(min(3, victims)), count)[0])
     batched_seconds, reference_seconds, parts = [], 0.0, []
     for part in torch.arange(victims).chunk(_TURNS):
@@ -48,18 +48,17 @@ def bench_attack(
         reference_seconds += seconds
         parts.append(made)
     torch.set_num_threads(threads)
-    report["batched victims/s"] = round(victims / median(batched_seconds), 3)
-    report["reference victims/s"] = round(victims / reference_seconds, 3)
-    report["reference threads"] = best
-    report["ratio"] = round(reference_seconds / median(batched_seconds), 2)
-    report["peak memory MiB (both engines)"] = _peak_memory(device)
-    report["ASR strict batched"] = _strict(scene, batched.images)
-    report["ASR strict reference"] = _strict(scene, torch.cat([made.images for made in parts]))
-    report["successes lost to patience"] = _lost_to_patience(scene, settings, chunk, batched)
+    yield "batched victims/s", round(victims / median(batched_seconds), 3)
+    yield "reference victims/s", round(victims / reference_seconds, 3)
+    yield "reference threads", best
+    yield "ratio", round(reference_seconds / median(batched_seconds), 2)
+    yield "peak memory MiB (both engines)", _peak_memory(device)
+    yield "ASR strict batched", _strict(scene, batched.images)
+    yield "ASR strict reference", _strict(scene, torch.cat([made.images for made in parts]))
+    yield "successes lost to patience", _lost_to_patience(scene, settings, chunk, batched)
     if growth:
-        report["seconds by victims"] = _growth(stage, settings, chunk)
-        report |= _many(stage, settings, chunk, device)
-    return report
+        yield "seconds by victims", _growth(stage, settings, chunk)
+        yield from _many(stage, settings, chunk, device).items()
 
 
 def _batched(scene: Scene, settings: CellSettings, victims: int, chunk: int) -> tuple[float, Reconstruction]:

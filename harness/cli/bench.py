@@ -36,13 +36,13 @@ def attack_command(
         raise UsageError("--chunk must be at least 1")
     names = split_lists(dataset or ["mnist-sample", "cifar10-sample"])
     where = choose_device(device)
-    reports = [bench_attack(name, attack, victims, chunk, growth, where, find_data_root(data_root)) for name in names]
+    figures = (bench_attack(name, attack, victims, chunk, growth, where, find_data_root(data_root)) for name in names)
     if as_json:
-        sys.stdout.write(json.dumps(reports, indent=1) + "\n")
+        sys.stdout.write(json.dumps([dict(each) for each in figures], indent=1) + "\n")
         return DONE
-    for report in reports:
-        for name, value in report.items():
-            print(f"{name:34} {value}")
+    for each in figures:
+        for name, value in each:
+            print(f"{name:34} {value}", flush=True)
         print()
     return DONE
 
