@@ -28,8 +28,13 @@ class CurvatureHistory:
         return cls(position.new_empty((capacity, *position.shape)), position.new_empty((capacity, *position.shape)))
 
     def take(self, index: Tensor) -> None:
-        """Keeps some rows only, in the given order."""
-        self.changes, self.gradient_changes = self.changes[:, index], self.gradient_changes[:, index]
+        """Keeps some rows only, in the given order. Places that no step has reached yet cost no memory."""
+        used = len(self.order)
+        for name in ("changes", "gradient_changes"):
+            kept = getattr(self, name)
+            fewer = kept.new_empty((len(kept), len(index), kept.shape[2]))
+            torch.index_select(kept[:used], 1, index, out=fewer[:used])
+            setattr(self, name, fewer)
 
     def append(self, change: Tensor, gradient_change: Tensor, curvature: Tensor, useful: Tensor) -> None:
         """Notes a step (R, n) with its change of gradient (R, n) and their inner product (R,) in the ``useful`` rows.

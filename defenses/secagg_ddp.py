@@ -1,7 +1,7 @@
 """SecAgg + DDP: noise shared among the clients, of whose local training the server sees nothing but the sum.
 
-Source: Heikkilä et al., "On Joint Noise Scaling in Differentially Private Federated Learning with Multiple Local
-Steps" (S000), algorithm 1, Theorems 4.6 and 4.7. Aggregation: Bonawitz et al. 2017, in :mod:`harness.secagg`.
+Source: Heikkilä et al., "On Using Secure Aggregation in Differentially Private Federated Learning with Multiple
+Local Steps" (S000), algorithm 1, Theorems 4.6 and 4.7. Aggregation: Bonawitz et al. 2017, in :mod:`harness.secagg`.
 """
 
 import math

@@ -1,6 +1,7 @@
 """Settings and numbers of two other papers' accounting.
 
-S000: Heikkilä et al., "On Joint Noise Scaling in Differentially Private Federated Learning with Multiple Local Steps".
+S000: Heikkilä et al., "On Using Secure Aggregation in Differentially Private Federated Learning with Multiple Local
+Steps".
 S002: Noble, Bellet, Dieuleveut, "Differentially Private Federated Learning on Heterogeneous Data".
 """
 

@@ -103,9 +103,9 @@ class Repeats:
         )
 
     def loss(self) -> str:
-        """Cross-entropy after the last round, of the runs that did not diverge."""
-        found = [one.rounds[-1].loss for one in self.documents if one]
-        return _shown([value for value in found if value is not None])
+        """Cross-entropy after the last round; there is no mean where a run diverged."""
+        found = [one.rounds[-1].loss if one else None for one in self.documents]
+        return _shown([]) if None in found else _shown([value for value in found if value is not None])
 
     def epsilon(self, view: str) -> float | None:
         """What the runs' statement proves for a view."""

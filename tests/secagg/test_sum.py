@@ -6,7 +6,9 @@ import pytest
 from harness.secagg import Aggregation, aggregate, open_session, seeded_entropy
 
 
-def run(clients: int, length: int, bits: int, dropped: float, degree: int | None, threshold: int | None) -> None:
+def assert_exact(
+    clients: int, length: int, bits: int, dropped: float, degree: int | None, threshold: int | None
+) -> None:
     """Half of the dropouts leave before masking, half after; the sum must be that of all who masked."""
     numbers = np.random.default_rng([clients, length, bits])
     dtype = np.uint32 if bits <= 32 else np.uint64
@@ -46,7 +48,7 @@ def aggregated(
 def test_the_sum_is_exact(
     clients: int, length: int, bits: int, dropped: float, degree: int | None, threshold: int | None
 ) -> None:
-    run(clients, length, bits, dropped, degree, threshold)
+    assert_exact(clients, length, bits, dropped, degree, threshold)
 
 
 @pytest.mark.slow
@@ -55,7 +57,7 @@ def test_the_sum_is_exact(
 def test_the_sum_is_exact_for_two_hundred_clients(
     length: int, dropped: float, degree: int | None, threshold: int
 ) -> None:
-    run(200, length, 32, dropped, degree, threshold)
+    assert_exact(200, length, 32, dropped, degree, threshold)
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])

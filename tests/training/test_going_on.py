@@ -1,5 +1,6 @@
 """A finished training goes on to more rounds with the numbers of a straight run, where their number matters not."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -55,15 +56,8 @@ def test_more_rounds_are_those_of_a_straight_run(tmp_path: Path, changes: dict[s
     assert gone_on.settings == straight.settings
 
 
-def test_a_run_that_was_stopped_early_may_end_sooner_too(tmp_path: Path) -> None:
-    class Killed(Exception):
-        pass
-
-    def kill(record: Any) -> None:
-        if record.round == 2:
-            raise Killed
-
-    with pytest.raises(Killed):
+def test_a_run_that_was_stopped_early_may_end_sooner_too(tmp_path: Path, killed_after: Callable) -> None:
+    with killed_after(2) as kill:
         run(tmp_path, 9, replace(OPTIONS, on_round=kill))
     assert len(run(tmp_path, 3, AGAIN).rounds) == 3
 

@@ -88,17 +88,10 @@ def test_chunks_change_nothing(tmp_path: Path, defense: str, arguments: dict[str
     assert torch.equal(final_weights(tmp_path / "whole"), final_weights(tmp_path / "parts"))
 
 
-def test_a_killed_run_resumes_to_the_same_numbers(tmp_path: Path) -> None:
+def test_a_killed_run_resumes_to_the_same_numbers(tmp_path: Path, killed_after: Callable) -> None:
     whole = run(tmp_path / "whole", defense="fed_cdp", rounds=4)
 
-    class Killed(Exception):
-        pass
-
-    def kill(record: Any) -> None:
-        if record.round == 2:
-            raise Killed
-
-    with pytest.raises(Killed):
+    with killed_after(2) as kill:
         run(tmp_path / "again", replace(OPTIONS, on_round=kill), defense="fed_cdp", rounds=4)
     resumed = run(tmp_path / "again", replace(OPTIONS, resume=True, chunk=3), defense="fed_cdp", rounds=4)
     assert numbers(whole) == numbers(resumed)
