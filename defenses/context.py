@@ -54,6 +54,11 @@ class RoundContext:
     sent: State = field(default_factory=dict)
     scope: str = ""
 
+    @property
+    def clients(self) -> list[int]:
+        """Number of each row's client in the federation; a victim on its own stands for the client of its number."""
+        return [int(key[key.index("client") + 1] if "client" in key else key[1]) for key in self.keys]
+
     def part(self, name: str) -> "RoundContext":
         """The context of one part of a stack: its own memory and its own noise streams."""
         prefix = f"{name}."

@@ -1,5 +1,6 @@
 """What a privacy statement depends on beside the defense's own settings."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -39,6 +40,10 @@ class PrivacyFacts:
     def client_rate(self) -> float:
         """K/N, the share of clients in a round."""
         return self.cohort.clients_per_round / self.cohort.clients
+
+    def steps_of_a_record(self, steps: int) -> int:
+        """Of so many local steps of a round, those that a record may be in: a share, where batches are fixed."""
+        return max(1, math.ceil(steps * self.rate - 1e-9)) if self.example_sampler == "none" else steps
 
     def clients(self, sigma: float | Sequence[float], clipping: Grouping) -> Federation:
         """The federation for client-level protection of updates."""

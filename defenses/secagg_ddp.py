@@ -20,6 +20,7 @@ from harness.defenses.hooks import Defense, LocalStep
 from harness.defenses.per_example import ExampleGradients
 from harness.defenses.privacy_facts import PrivacyFacts
 from harness.defenses.registry import DEFENSES, validated_defense
+from harness.defenses.secagg_clients import Counts, Differences, Factors
 from harness.defenses.secagg_statements import noise_statements, toss_statements
 from harness.errors import UsageError
 from harness.mechanisms import numbers, padded
@@ -47,6 +48,8 @@ class SecAggDDP(Defense):
     aggregation, as the proofs assume; ``paper`` sends updates rounded to fixed point, with ``largest`` bounding a
     coordinate. ``protocol``: ``real`` runs secure aggregation, ``sum`` adds in the ring, with the same result to the
     bit. ``degree``, ``threshold``: of the protocol. ``deviations``: how many of the sum half the ring holds.
+    ``clips``, ``noises``, ``learning_rates`` (factors of the common value, to clients in turn) and ``local_steps``
+    (how many of a round's each takes) make clients differ, where all take part and noise is Gaussian.
     """
 
     clip: Annotated[float, Field(gt=0)] = 4.0
@@ -64,6 +67,10 @@ class SecAggDDP(Defense):
     trials: Annotated[int, Field(ge=1)] = 64
     theta: Annotated[float, Field(gt=0, le=0.25)] = 0.25
     protocol: Literal["real", "sum"] = "real"
+    clips: Factors = ()
+    noises: Factors = ()
+    learning_rates: Factors = ()
+    local_steps: Counts = ()
 
     @model_validator(mode="after")
     def _lies_on_its_grid(self) -> "SecAggDDP":
@@ -71,23 +78,32 @@ class SecAggDDP(Defense):
             raise ValueError("Gaussian noise lies on no grid; use mode=paper, or mechanism=skellam")
         if self.clip == math.inf:
             raise ValueError("an infinite clip fits no ring; use a finite clip")
+        if self._differences and self.mechanism != "gaussian":
+            raise ValueError("clients that differ share no grid; use mechanism=gaussian and mode=paper")
         return self
 
     def client_step(self, per_example: ExampleGradients, context: RoundContext) -> LocalStep:
+        if self.mechanism == "gaussian":
+            return self._gaussian_step(per_example, context)
         factors, batch = example_factors(per_example.norms(), self.clip, "whole"), context.cohort.batch_size
         mechanism = self._mechanism(context, context.keys[0])
-        if self.mechanism == "gaussian":
-            total = per_example.weighted_sum(factors)
-            # The context's noise follows its scale by itself.
-            width = self._mechanism(replace(context, noise_scale=1.0), context.keys[0]).deviation
-            noisy = total + width * context.gaussian("client_step", total)
-            return LocalStep(noisy / batch, factors, noise=mechanism.deviation / batch)
         gradients = per_example.materialise()
         sums = np.stack([self._noisy(rows, key, context) for rows, key in zip(gradients, context.keys, strict=True)])
         integers = torch.from_numpy(sums).to(gradients.device)
         context.local[_INTEGERS] = context.local.get(_INTEGERS, torch.zeros_like(integers)) + integers
         step = torch.from_numpy(self._decoded(sums, context) / batch).to(gradients)
         return LocalStep(step, factors, noise=mechanism.deviation / batch)
+
+    def _gaussian_step(self, per_example: ExampleGradients, context: RoundContext) -> LocalStep:
+        norms, batch = per_example.norms(), context.cohort.batch_size
+        clips, noises, lengths = self._differences.rows(context, norms)
+        factors = example_factors(norms / clips[:, :, None], self.clip, "whole")
+        total = per_example.weighted_sum(factors)
+        # The context's noise follows its scale by itself.
+        widths = noises * self._mechanism(replace(context, noise_scale=1.0), context.keys[0]).deviation
+        noisy = total + widths * context.gaussian("client_step", total)
+        deviations = (lengths * widths)[:, 0] * context.noise_scale / batch
+        return LocalStep(lengths * noisy / batch, factors, noise=deviations)
 
     def sum_securely(self, messages: Tensor, context: RoundContext) -> Tensor:
         settings = self._of_those_who_came(len(messages), context)
@@ -105,9 +121,10 @@ class SecAggDDP(Defense):
         return Clipping(self.clip, "whole", "example") if tap in TAPS_AFTER_STEP else None
 
     def units(self) -> str:
+        missing = self.colluders + self.dropouts
         noise = (
             f"{self.mechanism} noise std sigma*C on the sum of all clients' sums with sigma={self.sigma:g}, of which "
-            f"each client adds 1/sqrt(K-{self.colluders + self.dropouts})"
+            f"each client adds 1/sqrt(K{f'-{missing}' if missing else ''})"
         )
         tosses = f"{self.trials} coin tosses per coordinate and example (Poisson-binomial, theta={self.theta:g})"
         how = "integers" if self.mode == "strict_grid" else "updates in fixed point"
@@ -115,7 +132,7 @@ class SecAggDDP(Defense):
         return (
             f"applies to per-example gradients: clipped per whole to C={self.clip:g}; in every local step "
             f"{tosses if self.mechanism == 'poisson_binomial' else noise}; the server gets {real}, of {how} modulo "
-            f"2^{self.bits}; surface 0 is the mean over a round's K clients"
+            f"2^{self.bits}; surface 0 is the mean over a round's K clients{self._differences.units()}"
         )
 
     def statements(self, facts: PrivacyFacts) -> list[Statement]:
@@ -128,7 +145,11 @@ class SecAggDDP(Defense):
         )  # fmt: skip
         if self.mechanism == "poisson_binomial":
             return toss_statements(mechanism, facts, self.colluders + self.dropouts, self.mode)
-        return noise_statements(mechanism, facts, self.colluders + self.dropouts, self.mode)
+        return noise_statements(mechanism, facts, self.colluders + self.dropouts, self.mode, self._differences)
+
+    @property
+    def _differences(self) -> Differences:
+        return Differences(self.clips, self.noises, self.learning_rates, self.local_steps)
 
     def _settings(self, scale: float = 1.0) -> SumSettings:
         """The noisy sum with a ``scale`` times as strong noise."""
@@ -181,7 +202,7 @@ class SecAggDDP(Defense):
             return self.largest * max(1.0, context.noise_scale)
         steps, batch = context.cohort.steps_per_round, context.cohort.batch_size
         noise = 10 * self._mechanism(context, context.keys[0]).deviation * steps**0.5 / batch
-        return context.learning_rate * (2 * steps * self.clip + noise)
+        return context.learning_rate * (2 * steps * self.clip + noise) * self._differences.largest()
 
 
 def _require_plain_sums(messages: Tensor, expected: Tensor) -> None:

@@ -4,10 +4,10 @@ Source: S000, Theorems 4.6 and 4.7; what they do not cover is in :mod:`harness.p
 paper's figure is stated as claimed; beside it stands what is proven for what ran.
 """
 
-import math
 from dataclasses import dataclass
 
 from harness.defenses.privacy_facts import PrivacyFacts
+from harness.defenses.secagg_clients import Differences
 from harness.mechanisms import Gaussian, PoissonBinomial, SkellamGrid
 from harness.privacy import (
     Composition,
@@ -18,7 +18,7 @@ from harness.privacy import (
     make_statement,
 )
 from harness.privacy.events import Event
-from harness.privacy.systems import SEVERAL_STEPS, DistributedNoise, Party
+from harness.privacy.systems import SEVERAL_STEPS, DistributedNoise
 
 _OFF_GRID = (
     "what is summed are updates rounded to fixed point, which no longer depend on the sum of the noisy steps alone: "
@@ -44,7 +44,7 @@ class _Costs:
 
 
 def noise_statements(
-    mechanism: Gaussian | SkellamGrid, facts: PrivacyFacts, missing: int, mode: str
+    mechanism: Gaussian | SkellamGrid, facts: PrivacyFacts, missing: int, mode: str, differences: Differences
 ) -> list[Statement]:
     """Statements for additive noise.
 
@@ -53,21 +53,23 @@ def noise_statements(
         facts: the run; every round's ``clients_per_round`` clients take part.
         missing: clients whose noise does not count, since they collude or drop out.
         mode: ``strict_grid`` or ``paper``.
+        differences: between clients.
     """
     if mechanism.noise == 0:
         return [make_statement("server", "none", "clipping without noise gives no epsilon", unit="example")]
     if facts.example_sampler == "without-replacement":
         return [make_statement("server", "none", _UNSAMPLED, unit="example")]
-    clients, rate, steps = facts.cohort.clients_per_round, *_sampled_steps(facts)
-    parties = (Party(mechanism.noise * mechanism.clip, mechanism.clip, steps, rate),) * clients
+    rate = 1.0 if facts.example_sampler == "none" else facts.rate
+    parties = differences.parties(mechanism.clip, mechanism.noise * mechanism.clip, rate, facts)
     grid = mechanism if isinstance(mechanism, SkellamGrid) else None
 
     def noisy(gone: int) -> DistributedNoise:
-        return DistributedNoise(parties, facts.cohort.rounds, min(gone, clients - 1), grid=grid)
+        gone = min(gone, len(parties) - 1)
+        return DistributedNoise(parties, facts.cohort.rounds, gone, relaxed=bool(differences), grid=grid)
 
     return _rows(facts, missing, _Costs(
         noisy(missing).sum_event(), noisy(missing + 1).sum_event(), noisy(missing).fallback_event(),
-        f"sigma={mechanism.noise:.4g} per client", _flaw(facts, mode),
+        f"sigma={mechanism.noise:.4g} per client{', times its own factor' * bool(differences)}", _flaw(facts, mode),
     ))  # fmt: skip
 
 
@@ -76,7 +78,7 @@ def toss_statements(mechanism: PoissonBinomial, facts: PrivacyFacts, missing: in
     if facts.example_sampler != "none":
         why = _UNEVEN if facts.example_sampler == "poisson" else _UNSAMPLED
         return [make_statement("server", "none", why, unit="example")]
-    clients, steps = facts.cohort.clients_per_round, _sampled_steps(facts)[1]
+    clients, steps = facts.cohort.clients_per_round, facts.steps_of_a_record(facts.cohort.steps_per_round)
 
     def tosses(of_clients: int) -> Composition:
         summed = PoissonBinomialSum(
@@ -92,14 +94,6 @@ def toss_statements(mechanism: PoissonBinomial, facts: PrivacyFacts, missing: in
 
 def _flaw(facts: PrivacyFacts, mode: str) -> str | None:
     return SEVERAL_STEPS if facts.cohort.steps_per_round > 1 else _OFF_GRID if mode == "paper" else None
-
-
-def _sampled_steps(facts: PrivacyFacts) -> tuple[float, int]:
-    """Sampling rate and steps per round that a record may be in; a fixed partition has it in a share of them."""
-    steps = facts.cohort.steps_per_round
-    if facts.example_sampler == "none":
-        return 1.0, max(1, math.ceil(steps * facts.rate - 1e-9))
-    return facts.rate, steps
 
 
 def _rows(facts: PrivacyFacts, missing: int, costs: _Costs) -> list[Statement]:

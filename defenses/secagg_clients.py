@@ -1,0 +1,102 @@
+"""Clients of a secure sum that differ: each with a clip, a noise, a learning rate and a number of local steps.
+
+Source: S000, appendix A.3, as accounted for in :mod:`harness.privacy.systems.distributed_noise`.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+from torch import Tensor
+
+from harness.defenses.context import Cohort, RoundContext
+from harness.defenses.privacy_facts import PrivacyFacts
+from harness.errors import UsageError
+from harness.privacy.systems import Party
+
+
+def _listed(value: Any) -> Any:
+    return value.split(",") if isinstance(value, str) else value
+
+
+Factors = Annotated[tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...], BeforeValidator(_listed)]
+Counts = Annotated[tuple[Annotated[int, Field(ge=1)], ...], BeforeValidator(_listed)]
+
+
+@dataclass(frozen=True)
+class Differences:
+    """What clients have of their own, given to clients 0, 1, ... in turn; an empty one is common to all.
+
+    Attributes:
+        clips, noises, learning_rates: times the common value, > 0.
+        local_steps: how many of the round's local steps a client takes; in the others it rests and adds no noise.
+    """
+
+    clips: tuple[float, ...]
+    noises: tuple[float, ...]
+    learning_rates: tuple[float, ...]
+    local_steps: tuple[int, ...]
+
+    def __bool__(self) -> bool:
+        return any((self.clips, self.noises, self.learning_rates, self.local_steps))
+
+    def of(self, client: int, cohort: Cohort) -> tuple[float, float, float, int]:
+        """One client's factors of clip, noise and learning rate, and its local steps.
+
+        Raises:
+            UsageError: it is to take more local steps than a round has.
+        """
+        steps = _turn(self.local_steps, client, cohort.steps_per_round)
+        if steps > cohort.steps_per_round:
+            raise UsageError(
+                f"client {client} is to take {steps} local steps of a round's {cohort.steps_per_round}; lower "
+                "secagg_ddp.local_steps or lengthen the round"
+            )
+        clip, noise, rate = (_turn(values, client, 1.0) for values in (self.clips, self.noises, self.learning_rates))
+        return clip, noise, rate, steps
+
+    def rows(self, context: RoundContext, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Factors (N, 1) of the clip, the noise and the length of a step of the context's clients in its local step."""
+        own = [self.of(client, context.cohort) for client in context.clients]
+        moving = [rate * (context.local_step < steps) for _, _, rate, steps in own]
+        clips, noises, lengths = (
+            like.new_tensor(values)[:, None]
+            for values in ([clip for clip, *_ in own], [noise for _, noise, *_ in own], moving)
+        )
+        return clips, noises, lengths
+
+    def largest(self) -> float:
+        """The largest product of factors by which a client's update can exceed a common one."""
+        return max(self.learning_rates, default=1.0) * max((*self.clips, *self.noises, 1.0))
+
+    def units(self) -> str:
+        """What differs, as the end of a sentence; empty where nothing does."""
+        named = {
+            "times the clip": self.clips, "times the noise": self.noises,
+            "times the learning rate": self.learning_rates, "local steps": self.local_steps,
+        }  # fmt: skip
+        own = [f"{', '.join(f'{value:g}' for value in values)} {name}" for name, values in named.items() if values]
+        return f"; clients in turn have {' and '.join(own)}" if own else ""
+
+    def parties(self, clip: float, deviation: float, rate: float, facts: PrivacyFacts) -> tuple[Party, ...]:
+        """The round's clients for accounting, from the common clip, noise per step and sampling rate.
+
+        Raises:
+            UsageError: they differ, and who of them meets in a round is not certain.
+        """
+        cohort = facts.cohort
+        if self and cohort.clients_per_round != cohort.clients:
+            raise UsageError(
+                f"clients that differ must all take part in every round, here {cohort.clients_per_round} of "
+                f"{cohort.clients} do; make --clients and --clients-per-round equal"
+            )
+
+        def party(client: int) -> Party:
+            clips, noises, length, steps = self.of(client, cohort)
+            return Party(deviation * noises, clip * clips, facts.steps_of_a_record(steps), rate, length)
+
+        return tuple(party(client) for client in range(cohort.clients_per_round))
+
+
+def _turn(values: tuple[Any, ...], client: int, common: Any) -> Any:
+    return values[client % len(values)] if values else common
