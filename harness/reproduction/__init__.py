@@ -7,6 +7,7 @@ from harness.reproduction.s001 import s001
 from harness.reproduction.s002 import s002_accounting, s002_tradeoff
 from harness.reproduction.s002_accuracy import s002_accuracy
 from harness.reproduction.s002_budgets import s002_sampling, s002_tradeoff_accuracy
+from harness.reproduction.s002_gap import s002_gap
 from harness.reproduction.s003 import s003_table1, s003_table2, s003_table3
 from harness.reproduction.s003_joint import s003_table4
 from harness.reproduction.secagg_leakage import secagg_leakage
@@ -28,7 +29,8 @@ TABLES = {
     "sweep-pruning": sweep_pruning, "s000-accounting": s000_accounting, "s000-averaging": s000_averaging,
     "s000-images": s000_images, "s000-cifar10": s000_cifar10, "s000-income": s000_income,
     "secagg-leakage": secagg_leakage, "s002-accounting": s002_accounting, "s002-tradeoff": s002_tradeoff,
-    "s002-accuracy": s002_accuracy, "s002-tradeoff-accuracy": s002_tradeoff_accuracy, "s002-sampling": s002_sampling,
+    "s002-gap": s002_gap, "s002-accuracy": s002_accuracy, "s002-tradeoff-accuracy": s002_tradeoff_accuracy,
+    "s002-sampling": s002_sampling,
     "s003-table1": s003_table1, "s003-table2": s003_table2, "s003-table3": s003_table3, "s003-table4": s003_table4,
     "s001": s001,
 }  # fmt: skip

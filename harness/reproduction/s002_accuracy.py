@@ -17,6 +17,12 @@ IMAGES = {"FEMNIST": "emnist", "MNIST": "mnist"}
 STEPS = (5, 10, 50, 100)
 HEADLINE_STEPS = 50
 QUICK_ROUNDS = 100
+NOTES = [
+    "agrees: SCAFFOLD, cold and warm, stands above FedAvg and FedSGD of the same privacy, and they below it. "
+    "The paper prints curves and this order, no numbers",
+    "ε: towards a third party as the paper has it (a claim, see s002-accounting), what is proven for it, and "
+    "what is proven towards the server; rounds that warm up are among the T rounds",
+]
 # Shown at every number of local steps.
 DRIFTING = ("FedAvg", "SCAFFOLD", "DP-FedAvg", "DP-SCAFFOLD")
 
@@ -26,8 +32,8 @@ def s002_accuracy(request: Request) -> Comparison:
     runs, rows, gaps, missing = S002Runs(request), [], [], [] if request.quick else _missing(request)
     for federated, methods in _groups(request):
         made = {method: runs.of(method, federated) for method in methods}
-        rows += _rows(federated, made)
-        gaps.append(_gap(federated, made))
+        rows += method_rows(federated, made)
+        gaps.append(gap(federated, made))
     scale = f"by --quick: T={QUICK_ROUNDS} rounds instead of {synthetic().rounds}; left out: logistic-1-1, other K, "
     scaled = (
         [scale + "FEMNIST, MNIST"]
@@ -41,10 +47,7 @@ def s002_accuracy(request: Request) -> Comparison:
         rows + missing,
         [
             *gaps,
-            "agrees: SCAFFOLD, cold and warm, stands above FedAvg and FedSGD of the same privacy, and they below it. "
-            "The paper prints curves and this order, no numbers",
-            "ε: towards a third party as the paper has it (a claim, see s002-accounting), what is proven for it, and "
-            "what is proven towards the server; rounds that warm up are among the T rounds",
+            *NOTES,
             "FedSGD takes one local step (the text), FedSGD one pass 1/s of them (the released code)",
             CHANCE_NOTE,
         ],
@@ -78,7 +81,8 @@ def _missing(request: Request) -> list[dict[str, Any]]:
     ]
 
 
-def _rows(federated: Federated, made: dict[str, Repeats]) -> list[dict[str, Any]]:
+def method_rows(federated: Federated, made: dict[str, Repeats]) -> list[dict[str, Any]]:
+    """A row for each method of a federation, with what it costs and its place in the order."""
     verdicts: dict[str, str] = {}
     for private in (False, True):
         group = {
@@ -105,11 +109,11 @@ def _epsilons(method: str, federated: Federated) -> dict[str, str]:
     }
 
 
-def _gap(federated: Federated, made: dict[str, Repeats]) -> str:
+def gap(federated: Federated, made: dict[str, Repeats], prefixes: tuple[str, ...] = ("", "DP-")) -> str:
+    """By how many points SCAFFOLD stands from FedAvg, without and with privacy, as one line."""
+
     def points(prefix: str) -> str:
         return f"{100 * (made[f'{prefix}SCAFFOLD'].mean - made[f'{prefix}FedAvg'].mean):+.1f}"
 
-    return (
-        f"{federated.title}, K={federated.steps}: SCAFFOLD stands {points('')} accuracy points from FedAvg, "
-        f"DP-SCAFFOLD {points('DP-')} from DP-FedAvg"
-    )
+    stands = ", ".join(f"{prefix}SCAFFOLD stands {points(prefix)} from {prefix}FedAvg" for prefix in prefixes)
+    return f"{federated.title}, K={federated.steps}, accuracy points: {stands}"

@@ -156,10 +156,19 @@ def test_accuracy_by_algorithm(tmp_path: Path, tiny: None) -> None:
 
 def test_verdicts_follow_the_order() -> None:
     made = {name: Repeats((0.5 if "SCAFFOLD" in name else 0.3,), 0.1) for name in METHODS}
-    assert {row["verdict"] for row in by_algorithm._rows(synthetic(), made)} == {"agrees"}
+    assert {row["verdict"] for row in by_algorithm.method_rows(synthetic(), made)} == {"agrees"}
     made["DP-FedAvg"] = Repeats((0.6,), 0.1)
-    wrong = {row["method"] for row in by_algorithm._rows(synthetic(), made) if row["verdict"] == "differs"}
+    wrong = {row["method"] for row in by_algorithm.method_rows(synthetic(), made) if row["verdict"] == "differs"}
     assert wrong == {"DP-FedAvg", "DP-SCAFFOLD", "DP-SCAFFOLD-warm"}
+
+
+def test_the_gap_is_that_of_its_rows(tmp_path: Path, tiny: None) -> None:
+    made = TABLES["s002-gap"](request_for(tmp_path))
+    low, high = (float(row["accuracy"].split()[0]) for row in made.rows)
+    points = float(made.notes[0].split("stands ")[1].split()[0])
+    assert [row["method"] for row in made.rows] == ["DP-FedAvg", "DP-SCAFFOLD"]
+    assert points == pytest.approx(100 * (high - low), abs=0.11)
+    assert f"DP-FedAvg {low:.3f}; DP-SCAFFOLD {high:.3f}" in made.notes[1]
 
 
 def test_budgets(tmp_path: Path, tiny: None) -> None:
