@@ -35,7 +35,7 @@ class Comparison:
     """One reproduced table.
 
     ``header`` says what was run and what was scaled down; every row maps column names to values and its last column,
-    ``verdict``, to ``agrees``, ``differs`` or ``not at hand``.
+    ``verdict``, to ``agrees``, ``differs`` or ``not at hand``, or to ``-`` where there is nothing to compare with.
     """
 
     title: str
@@ -47,8 +47,8 @@ class Comparison:
     @property
     def summary(self) -> str:
         """How many cells agree with the paper, or what stands ``against`` ours where its numbers are not known."""
-        agree = sum(row["verdict"] == "agrees" for row in self.rows)
-        return f"{agree} of {len(self.rows)} cells agree with {self.against}"
+        verdicts = [row["verdict"] for row in self.rows if row["verdict"] != "-"]
+        return f"{verdicts.count('agrees')} of {len(verdicts)} cells agree with {self.against}"
 
     def document(self) -> dict[str, Any]:
         """The table as plain JSON."""

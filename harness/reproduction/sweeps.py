@@ -4,6 +4,7 @@ Source: the sweeps of Wei et al. (section 2 and Figure 3) after Zhu et al. 2019:
 leakage on LFW at 10 points of accuracy; pruning to protect above 40% (MNIST), 50% (CIFAR10) and 80% (LFW).
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 from harness.experiment import cell_settings
@@ -18,22 +19,24 @@ from harness.results import CellResult
 VICTIMS, QUICK_VICTIMS = 100, 60
 VARIANCES = (0.0, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.99)
-QUICK_VARIANCES, QUICK_SHARES = (0.0, 1e-4, 1e-3, 1e-2, 1e-1), (0.0, 0.4, 0.6, 0.8, 0.9, 0.99)
+DATASETS = ("mnist", "cifar10", "lfw")
+QUICK_NOISE = {"mnist": (0.0, 1e-4, 1e-3, 1e-2, 1e-1), "lfw": (1e-2,)}
+QUICK_PRUNING = {"mnist": (0.0, 0.4, 0.6, 0.8, 0.9, 0.99)}
 PROTECTS_FROM = {"mnist": 0.4, "cifar10": 0.5, "lfw": 0.8}
 STOPS_FROM = {"lfw": 1e-2}
 
 
 def sweep_noise(request: Request) -> Comparison:
     """Gaussian noise on the local step, attacked at the local step (T2.step)."""
-    accuracies, levels = Accuracies(request), QUICK_VARIANCES if request.quick else VARIANCES
+    accuracies, levels = Accuracies(request), QUICK_NOISE if request.quick else dict.fromkeys(DATASETS, VARIANCES)
     rows = [
         _row(accuracies, data, "noise", "T2.step", "variance", level, STOPS_FROM.get(data),
              {"amount": level, "param": "var", "applies_to": "gradient"})
-        for data in _datasets(request)
-        for level in levels
+        for data in levels
+        for level in levels[data]
     ]  # fmt: skip
     return _sweep(
-        accuracies, "Noise against leakage: Gaussian noise on every local step's gradient, no clipping", rows,
+        accuracies, levels, "Noise against leakage: Gaussian noise on every local step's gradient, no clipping", rows,
         "noise applies to gradients (variance per coordinate); noise on updates of the same variance is 1/learning "
         "rate = 20 times larger in gradient units; unclipped noise gives no privacy guarantee",
     )  # fmt: skip
@@ -41,21 +44,17 @@ def sweep_noise(request: Request) -> Comparison:
 
 def sweep_pruning(request: Request) -> Comparison:
     """Pruned updates, attacked as they leave the client (T1.out), by attackers who know what was pruned."""
-    accuracies, levels = Accuracies(request), QUICK_SHARES if request.quick else SHARES
+    accuracies, levels = Accuracies(request), QUICK_PRUNING if request.quick else dict.fromkeys(DATASETS, SHARES)
     rows = [
         _row(accuracies, data, "pruning", "T1.out", "pruned", level, PROTECTS_FROM.get(data), {"threshold": level})
-        for data in _datasets(request)
-        for level in levels
+        for data in levels
+        for level in levels[data]
     ]
     return _sweep(
-        accuracies, "Pruning against leakage: the smallest coordinates of each update are zeroed", rows,
+        accuracies, levels, "Pruning against leakage: the smallest coordinates of each update are zeroed", rows,
         "pruned coordinates are known to the attacker and left out of its objective; the local step (type 2) is not "
         "touched by pruning; it gives no privacy guarantee",
     )  # fmt: skip
-
-
-def _datasets(request: Request) -> list[str]:
-    return ["mnist"] if request.quick else ["mnist", "cifar10", "lfw"]
 
 
 def _row(
@@ -89,16 +88,18 @@ def _cells(
     }  # fmt: skip
 
 
-def _sweep(accuracies: Accuracies, title: str, rows: list[dict[str, Any]], note: str) -> Comparison:
+def _sweep(
+    accuracies: Accuracies, datasets: Iterable[str], title: str, rows: list[dict[str, Any]], note: str
+) -> Comparison:
     request = accuracies.request
     count = request.count(VICTIMS, QUICK_VICTIMS)
-    left_out = ["left out by --quick: CIFAR10, LFW and every other level"] if request.quick else []
+    left_out = ["left out by --quick: other datasets, and every other level"] if request.quick else []
     return Comparison(
         title,
         [
             f"CPL on {count} victims per level, batch 1, freshly initialised LeNet, seeds {list(request.seeds)}; "
             "accuracy of the accuracy network beside it",
-            *accuracies.header(*_datasets(request)),
+            *accuracies.header(*datasets),
             *left_out,
         ],
         rows,

@@ -41,13 +41,15 @@ def test_adaptive_clipping(request_here: Request, monkeypatch: pytest.MonkeyPatc
 
 
 def test_sweep_of_pruning(request_here: Request, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweeps, "QUICK_SHARES", (0.0, 0.5))
+    monkeypatch.setattr(sweeps, "QUICK_PRUNING", {"mnist": (0.0, 0.5)})
     rows = TABLES["sweep-pruning"](request_here).rows
     assert [(row["pruned"], row["paper"]) for row in rows] == [("0", "leaks"), ("0.5", "protects")]
     assert all("/2" in row["ASR strict"] and row["accuracy"] != "-" for row in rows)
 
 
 def test_sweep_of_noise(request_here: Request, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweeps, "QUICK_VARIANCES", (0.0,))
-    (row,) = TABLES["sweep-noise"](request_here).rows
+    monkeypatch.setattr(sweeps, "QUICK_NOISE", {"mnist": (0.0,)})
+    made = TABLES["sweep-noise"](request_here)
+    (row,) = made.rows
+    assert made.summary == "0 of 0 cells agree with the paper"  # which has no number for MNIST
     assert (row["variance"], row["paper"], row["verdict"]) == ("0", "-", "-") and row["accuracy"] != "-"

@@ -13,7 +13,8 @@ from harness.reproduction.s002_methods import FAMILIES, METHODS, synthetic
 from harness.reproduction.s002_runs import Repeats, S002Runs, accounted, affordable
 from harness.results import RunFolder
 
-by_algorithm = sys.modules[TABLES["s002-accuracy"].__module__]  # the package's own name is the table's
+# The package's own names are the tables'.
+by_algorithm, gap = (sys.modules[TABLES[name].__module__] for name in ("s002-accuracy", "s002-gap"))
 SMALL = synthetic(steps=2, rounds=2, users=20, records=20)
 
 
@@ -27,7 +28,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(FAMILIES, "synthetic", SMALL)
     for module, name, value in (
         (step_size, "QUICK_GRID", (0.1, 1.0)), (step_size, "QUICK_ROUNDS", 2), (by_algorithm, "QUICK_ROUNDS", 2),
-        (s002_budgets, "affordable", lambda *_: 2), (s002_budgets, "QUICK_SIGMAS", (10.0,)),
+        (gap, "QUICK_ROUNDS", 2), (s002_budgets, "affordable", lambda *_: 2), (s002_budgets, "QUICK_SIGMAS", (10.0,)),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, value)
 
