@@ -58,8 +58,7 @@ def train_locally(
     """
     rows, steps, _ = batches.places.shape
     start = weights.expand(rows, -1).contiguous()
-    total, velocity, moved = (torch.zeros_like(start) for _ in range(3))
-    update = torch.zeros_like(start)
+    total = velocity = moved = update = torch.zeros_like(start)  # none is changed in place
     gradient_norm = noise = weights.new_zeros(rows)
     for step in range(steps):
         now = replace(context, local_step=step)
