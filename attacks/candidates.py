@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from harness.clipping import clip, example_factors
+from harness.errors import UsageError
 from harness.layout import group_sums, spread
 from harness.surfaces import Observation
 
@@ -17,7 +18,16 @@ def dummy_gradient(observation: Observation, images: Tensor, targets: Tensor, ap
         images: (R, n, C, H, W).
         targets: labels (R, n) or probabilities (R, n, K).
         apply_clipping: clip the dummy's gradient as the defense is known to (``known_clip``).
+
+    Raises:
+        UsageError: clients differ in clip or pace, and what is to be simulated needs those of each.
     """
+    simulates = apply_clipping or observation.update_model == "unroll"
+    if simulates and observation.clipping is not None and observation.clipping.bound is None:
+        raise UsageError(
+            "clients differ in their clips and steps, which an attack does not simulate; use --attack-arg scale=free "
+            "with --update-model first or avg"
+        )
     if observation.update_model == "unroll":
         candidate = _unrolled(observation, images, targets, apply_clipping)
     else:

@@ -21,6 +21,10 @@ from harness.layout import spread
 from harness.privacy import Statement, example_views, make_statement
 from harness.surfaces import TAPS_AFTER_STEP, Clipping
 
+_ADDING = (
+    "for adding or removing an example: replacing one, as in the paper, takes --batch-sampling without-replacement"
+)
+
 
 @DEFENSES.register("dp_local")
 @validated_defense
@@ -74,10 +78,11 @@ class DPLocal(Defense):
         if self.clipping != "whole":
             why = "the clipping bound is the private batch's own median norm, which is not itself protected"
             return [make_statement("server", "none", why, unit="example")]
+        relation = "" if facts.example_sampler == "without-replacement" else f"; {_ADDING}"
         return [
             make_statement(
                 view.name, "sample-DP local view" if view.name == "server" else "sample-DP",
-                f"{view.note}; clients as units are not covered", actual=view.event, delta=facts.delta,
+                f"{view.note}{relation}; clients as units are not covered", actual=view.event, delta=facts.delta,
                 unit="example", schedule=f"sigma={self.sigma:g}",
             )
             for view in example_views(facts.examples(2 * self.sigma, "whole"))

@@ -118,7 +118,9 @@ class SecAggDDP(Defense):
         return torch.from_numpy(applied * mechanism.decode(total)).to(messages)
 
     def clipping_at(self, tap: str, learning_rate: float, server: State | None = None) -> Clipping | None:
-        return Clipping(self.clip, "whole", "example") if tap in TAPS_AFTER_STEP else None
+        if tap not in TAPS_AFTER_STEP:
+            return None
+        return Clipping(None if self._differences else self.clip, "whole", "example")
 
     def units(self) -> str:
         missing = self.colluders + self.dropouts

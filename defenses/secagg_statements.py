@@ -15,6 +15,7 @@ from harness.privacy import (
     PoissonBinomialSum,
     Statement,
     compose,
+    kept_place,
     make_statement,
 )
 from harness.privacy.events import Event
@@ -97,7 +98,8 @@ def _flaw(facts: PrivacyFacts, mode: str) -> str | None:
 
 
 def _rows(facts: PrivacyFacts, missing: int, costs: _Costs) -> list[Statement]:
-    worst = "an example of a client that takes part in every round; no example is at two clients"
+    absent = kept_place(facts.example_sampler)
+    worst = f"an example of a client that takes part in every round; no example is at two clients{absent}"
     counted = f"{worst}; the noise of {facts.cohort.clients_per_round - missing} clients counts"
     covered = costs.flaw is None
     views = {

@@ -59,10 +59,11 @@ def check_tap(tap: str) -> str:
 class Clipping:
     """The clipping a defense is known to apply to what is read at a tap.
 
-    ``bound`` is in units of the gradient that the attacker matches; ``unit`` says what is clipped.
+    ``bound`` is in units of the gradient that the attacker matches, None where clients have bounds, or lengths of
+    their steps, of their own; ``unit`` says what is clipped.
     """
 
-    bound: float
+    bound: float | None
     grouping: Grouping
     unit: Literal["example", "update"]
 

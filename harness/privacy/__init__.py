@@ -30,6 +30,7 @@ from harness.privacy.views import (
     client_views,
     effective_sigma,
     example_views,
+    kept_place,
     sum_multiplier,
 )
 
@@ -63,6 +64,7 @@ __all__ = [
     "compose",
     "effective_sigma",
     "example_views",
+    "kept_place",
     "make_accountant",
     "make_statement",
     "rounds_within",

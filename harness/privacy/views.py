@@ -135,7 +135,7 @@ def example_views(federation: Federation) -> list[View]:
     together.
     """
     count = federation.clients_per_round
-    worst = "an example of a client that takes part in every round"
+    worst = f"an example of a client that takes part in every round{kept_place(federation.sampler)}"
     if reason := _why_own_noise_alone(federation):
         local = _local_steps(federation, 1.0)
         own = f"{worst}; {reason} only the client's own noise counts"
@@ -147,6 +147,11 @@ def example_views(federation: Federation) -> list[View]:
         View("server", _local_steps(federation, 1.0), worst),
         View("client", _local_steps(federation, others), f"{disjoint}; the viewer's own noise not counted"),
     ]
+
+
+def kept_place(sampler: Sampler) -> str:
+    """What removing an example means under a sampler, as the end of a sentence."""
+    return "; one that is removed leaves its place in its batch empty" if sampler == "none" else ""
 
 
 def _why_own_noise_alone(federation: Federation) -> str | None:

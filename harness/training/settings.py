@@ -1,6 +1,5 @@
 """The validated settings of a federated training run."""
 
-import math
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -114,8 +113,8 @@ class TrainSettings(BaseModel):
             client_sampler = "none"
         rate = min(1.0, self.batch_size / self.client_examples)
         if _BATCH_SAMPLERS[self.batch_sampling] == "none":
-            # A fixed partition shows every example once per pass over the client's data.
-            rate = 1 / math.ceil(self.client_examples / self.batch_size)
+            # An example is in at most one batch of a pass, which leaves out what fills no batch.
+            rate = 1 / (self.client_examples // self.batch_size)
         return PrivacyFacts(
             self.cohort(rounds), len(layout.sizes), client_sampler, _BATCH_SAMPLERS[self.batch_sampling], rate,
             self.delta, layout.total, self.algorithm.startswith("scaffold"),

@@ -80,6 +80,12 @@ def test_a_victim_of_a_round_of_clients_stands_for_the_right_one() -> None:
     assert RoundContext(0, 0, ETA, cohort, LAYOUT, keys).clients == [2, 3, 4, 5]
 
 
+@pytest.mark.parametrize(("settings", "bound"), [({}, 2.0), ({"clips": "1,2"}, None), ({"local_steps": "1,2"}, None)])
+def test_an_attacker_is_told_no_common_bound_where_there_is_none(settings: dict[str, Any], bound: float | None) -> None:
+    found = secure(**settings).clipping_at("T1.out", ETA)
+    assert found is not None and (found.bound, found.grouping) == (bound, "whole")
+
+
 def test_what_differs_is_named() -> None:
     assert "clients in turn" not in secure().units()
     assert (

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from harness.attacks.candidates import dummy_gradient
+from harness.errors import UsageError
 from harness.evaluation.observe import Scene, Stage
 from harness.experiment import CellSettings, cell_settings
 
@@ -69,6 +70,17 @@ def test_known_clipping_is_exact_without_noise(case: dict[str, Any]) -> None:
     assert scene.observation.clipping is not None
     assert mismatch(scene, apply_clipping=True) < 1e-20
     assert mismatch(scene, apply_clipping=False) > 1e-2
+
+
+@pytest.mark.parametrize("update_model", ["first", "unroll"])
+def test_what_clients_do_each_in_their_own_way_is_not_simulated(update_model: str) -> None:
+    differ = {"mechanism": "gaussian", "mode": "paper", "learning_rates": "1,2"}
+    scene = settled(
+        defense="secagg_ddp", defense_args=differ, clients=3, clients_per_round=3, steps_per_round=1, tap="T1.out",
+        update_model=update_model,
+    )[1]  # fmt: skip
+    with pytest.raises(UsageError, match="use --attack-arg scale=free"):
+        mismatch(scene, apply_clipping=update_model == "first")
 
 
 def test_noise_spoils_the_match() -> None:

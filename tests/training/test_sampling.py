@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from harness.layout import Layout
 from harness.training import TrainSettings, train_settings
 from harness.training.sampling import sample_batches, sample_clients
 
@@ -33,6 +34,18 @@ def test_a_pass_shows_every_example_once(kind: str) -> None:
     assert torch.equal(made[0], made[1]) == (kind == "partition")
     longer = sample_batches(settings(batch_sampling=kind, local_steps=12, examples=24), 0, [3]).places[0]
     assert longer[6:].flatten().sort().values.tolist() == list(range(24))
+
+
+@pytest.mark.parametrize("kind", ["shuffle", "partition"])
+@pytest.mark.parametrize(
+    ("examples", "batch", "steps"), [(24, 4, 6), (24, 4, 7), (5, 2, 3), (7, 4, 2), (9, 5, 4), (9, 5, 1), (30, 30, 3)]
+)
+def test_no_example_is_met_more_often_than_accounted(kind: str, examples: int, batch: int, steps: int) -> None:
+    """Also where batches do not divide a client's examples, some of which each pass then leaves out."""
+    made = settings(batch_sampling=kind, examples=examples, batch_size=batch, local_steps=steps)
+    rounds = [sample_batches(made, now, list(range(40))).places.flatten(1) for now in range(10)]
+    met = max(int(torch.bincount(row, minlength=examples).max()) for one in rounds for row in one)
+    assert met == made.facts(Layout(("a",), ((1,),)), 1).steps_of_a_record(steps)
 
 
 def test_draws_without_replacement_are_distinct_within_a_step() -> None:
