@@ -2,7 +2,7 @@
 
 Every client holds the same number of examples. Where the clients together need more than there are, examples are held
 by several clients, as in the papers' large federations; then clients are not disjoint, and example-level guarantees
-against a third party do not hold.
+against a third party do not hold. No client holds an example twice as long as its classes have others.
 """
 
 from collections.abc import Callable
@@ -128,6 +128,27 @@ def natural_clients(owners: Tensor | None, clients: int, examples: int, seed: in
     return torch.stack(rows)
 
 
+def _without_repeats(held: Tensor, labels: Tensor, seed: int) -> Tensor:
+    """Puts other examples of the same class in the place of those that a client (N, n) holds already, where any are."""
+    ordered = held.sort(1).values
+    for client in (ordered[:, 1:] == ordered[:, :-1]).any(1).nonzero()[:, 0].tolist():
+        random, own = generator(seed, "clients", "repeats", client), held[client]
+        ranked = own.sort(stable=True)
+        again = ranked.indices[1:][ranked.values[1:] == ranked.values[:-1]]
+        absent = torch.ones(len(labels), dtype=torch.bool)
+        absent[own] = False
+        for label in labels[own[again]].unique().tolist():
+            places, others = again[labels[own[again]] == label], (absent & (labels == label)).nonzero()[:, 0]
+            others = others[torch.randperm(len(others), generator=random)[: len(places)]]
+            held[client, places[: len(others)]] = others
+    return held
+
+
+def most_copies(held: Tensor) -> int:
+    """How often a client (N, n) holds one and the same example, at most; 1 without repeats."""
+    return max(int(own.unique(return_counts=True)[1].max()) for own in held)
+
+
 NATURAL = "natural"
 
 SPLITS: dict[str, Split] = {
@@ -154,4 +175,5 @@ def split_clients(labels: Tensor, clients: int, examples: int, split: str, level
         raise UsageError(f"{clients} clients with {examples} examples each; every client needs at least one example")
     if examples > len(labels):
         raise UsageError(f"{examples} examples per client, but the data has {len(labels)}; lower it")
-    return SPLITS[split](labels, clients, examples, generator(seed, "clients", split), level)
+    held = SPLITS[split](labels, clients, examples, generator(seed, "clients", split), level)
+    return _without_repeats(held, labels, seed)

@@ -9,7 +9,7 @@ the view ``message``.
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from harness.errors import UsageError
@@ -111,12 +111,16 @@ def client_views(
     published = f"{federation.sampler} sampling of clients, secret from this view"
     alone = _releases([each * sigma for sigma in federation.sigmas("client")], federation, 1.0)
     if noise_at == "client":
-        server: Event = alone
-        seen = "a client that takes part in every round; no amplification, since the server knows who takes part"
+        local = replace(federation, adjacency="replace")
+        server: Event = _releases([each * sigma for sigma in local.sigmas("client")], local, 1.0)
+        seen = "any two updates of a client that takes part in every round, which the server knows: no amplification"
     else:
         server, seen = NonPrivate(_RAW), _RAW
     if noise_at != "aggregate" and not federation.steady:
-        own = "a client that takes part in every round; how many others add noise is random, so only its own counts"
+        own = (
+            "a client that takes part in every round, one that is removed sending its noise alone; how many others "
+            "add noise is random, so only its own counts"
+        )
         return [View("third party", alone, own), View("server", server, seen), View("client", alone, own)]
     return [
         View("third party", _sampled_clients(federation, total), published),

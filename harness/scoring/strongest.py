@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from harness.scoring.success import upper_bound
-from harness.scoring.verdict import CONFIRMED_SUCCESSES, LEAK_P, RESILIENT_RATE
+from harness.scoring.verdict import CONFIRMED_SUCCESSES, LEAK_P, RESILIENT_RATE, VICTIMS_NEEDED
 
 FAMILY_P = 0.01
 
@@ -92,7 +92,10 @@ def _obstacle(attempts: Sequence[Attempt], leaking: Sequence[Attempt], working: 
     if not working:
         return "no attack is known to work there"
     if not any(attempt.verdict == "resilient" for attempt in working):
-        return f"no attack that works there shows resilience ({_names(working)})"
+        most = max(attempt.victims for attempt in working)
+        if most < VICTIMS_NEEDED:
+            return f"no attack leaks, but {most} victims are too few to show resilience (needs {VICTIMS_NEEDED})"
+        return f"no attack leaks, but none that works there shows resilience ({_names(working)})"
     doubtful = [attempt for attempt in attempts if attempt.bound > RESILIENT_RATE]
     if doubtful:
         worst = max(doubtful, key=_strength)

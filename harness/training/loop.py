@@ -48,7 +48,7 @@ def train(settings: TrainSettings, data_root: Path, folder: TrainFolder, options
     """
     began = time.perf_counter()
     run = Training(settings, data_root)
-    last = affordable_rounds(settings, run.defense, run.model.layout, run.model.uncovered)
+    last = affordable_rounds(settings, run.defense, run.model.layout, run.copies, run.model.uncovered)
     stopped = None if last == settings.rounds else f"round {last + 1} would exceed epsilon {settings.target_epsilon:g}"
     records, kept = _resumed(run, folder) if options.resume else ([], [])
     notes = Notes(run, folder.path, len(records)) if options.bayesian else None
@@ -113,7 +113,13 @@ def _document(
     seconds: float, bayesian: list[dict[str, Any]],
 ) -> TrainDocument:  # fmt: skip
     statements = statements_after(
-        run.settings, run.defense, run.model.layout, len(records), run.overlap, run.model.uncovered
+        run.settings,
+        run.defense,
+        run.model.layout,
+        len(records),
+        run.overlap,
+        run.copies,
+        run.model.uncovered,
     )
     measured = [record.accuracy for record in records if record.accuracy is not None]
     return TrainDocument(

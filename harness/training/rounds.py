@@ -9,7 +9,7 @@ from torch import Tensor
 
 from harness.control_variates import RoundVariates
 from harness.datasets import Dataset, load_dataset
-from harness.datasets.partition import NATURAL, natural_clients, split_clients
+from harness.datasets.partition import NATURAL, most_copies, natural_clients, split_clients
 from harness.defenses import RoundContext, State
 from harness.errors import UsageError
 from harness.models import RowModel
@@ -34,6 +34,7 @@ class Training:
         self.model.to(device, torch.float32)
         data = _clients_data(settings, train)
         self.overlap = data.numel() / len(data.unique())
+        self.copies = most_copies(data)
         self._require_disjoint_clients()
         self.train, self.data = _on(train, device), data.to(device)
         self.weights = self.model.initial_weights([(settings.seed, "global")])[0].to(device)

@@ -111,8 +111,8 @@ def _rate(cell: CellResult | None) -> tuple[str, str]:
     if cell is None or rate == text.MISSING:
         return "", ""
     # A leak by the lineup alone: beside it, a share near zero would look like a mistake.
-    recognised = cell.verdict == "leaks" and cell.confirmed < CONFIRMED_SUCCESSES
-    words = f"recognisable, {rate} accurate" if recognised else f"{rate} came back"
+    traces = cell.verdict == "leaks" and cell.confirmed < CONFIRMED_SUCCESSES
+    words = f"traces, {rate} accurate" if traces else f"{rate} came back"
     return words, interval.strip("[]")
 
 

@@ -1,4 +1,4 @@
-"""The verdict in words: which defense leaks where, a sentence each, and how far it can be trusted."""
+"""The verdict: a headline in words, which defense leaks where at a glance, and how far it can be trusted."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -8,26 +8,38 @@ from harness.reports import text
 from harness.reports.html import wording
 from harness.reports.html.places import Decided
 from harness.reports.html.runs import RunData
+from harness.scoring.verdict import VICTIMS_NEEDED
 
+_UNDEFENDED = "none"
 _GRAVITY = {"leaks": 0, "inconclusive": 1, "resilient": 2}
-_PHRASES = {"leaks": "private data come back", "inconclusive": "undecided", "resilient": "no leak found"}
 
 
 @dataclass(frozen=True)
-class Sentence:
-    """What was seen of one defense. ``kind`` is its worst verdict; ``parts`` are (verdict, words) by place."""
+class Spot:
+    """What was seen of one defense at one place: its worst verdict, and in how many of its cases, where not in all."""
+
+    kind: str
+    share: str = ""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One defense: its worst verdict anywhere, and a spot per place."""
 
     defense: str
     kind: str
-    parts: tuple[tuple[str, str], ...]
+    spots: tuple[Spot, ...]
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """``headline`` in one line, a sentence per defense, and ``warnings`` that stand above all of it."""
+    """``headline`` in one line; ``lines`` of the overview, a column for each of ``places``; ``notes`` below it;
+    ``warnings`` that stand above all of it."""
 
     headline: str
-    sentences: tuple[Sentence, ...]
+    places: tuple[str, ...]
+    lines: tuple[Line, ...]
+    notes: tuple[str, ...]
     warnings: tuple[str, ...]
 
 
@@ -39,21 +51,31 @@ def verdict(runs: Sequence[RunData], places: Sequence[Decided]) -> Verdict:
         for run in runs
         if run.cells and not run.valid
     ]
-    by_defense: dict[str, list[Decided]] = defaultdict(list)
+    names = tuple(dict.fromkeys(_where(place) for place in sorted(places, key=_from_the_client_on)))
+    by_defense: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for place in places:
-        by_defense[place.defense].append(place)
-    sentences = [_sentence(name, members) for name, members in by_defense.items()]
-    return Verdict(_headline(sentences), tuple(sentences), tuple(warnings))
+        by_defense[place.defense][_where(place)].append(place.summary.verdict)
+    lines = [_line(defense, [found[name] for name in names]) for defense, found in by_defense.items()]
+    notes = []
+    if any(spot.share for line in lines for spot in line.spots):
+        notes.append("3 of 4: in so many of the cases below, which differ in dataset, network or settings.")
+    victims = max((place.summary.victims for place in places), default=VICTIMS_NEEDED)
+    if victims < VICTIMS_NEEDED:
+        notes.append(
+            f"Undecided means here: no leak was found, but {victims} victims are too few to show resilience "
+            f"({VICTIMS_NEEDED} are needed)."
+        )
+    return Verdict(_headline(lines), names, tuple(sorted(lines, key=_gravest)), tuple(notes), tuple(warnings))
 
 
-def _headline(sentences: Sequence[Sentence]) -> str:
-    if not sentences:
+def _headline(lines: Sequence[Line]) -> str:
+    if not lines:
         return "No attack was evaluated in these runs, so nothing can be said about leakage."
-    leaking = [sentence.defense for sentence in sentences if sentence.kind == "leaks" and sentence.defense != "none"]
-    defended = [sentence.defense for sentence in sentences if sentence.defense != "none"]
-    clean = [sentence.defense for sentence in sentences if sentence.kind == "resilient"]
+    leaking = [line.defense for line in lines if line.kind == "leaks" and line.defense != _UNDEFENDED]
+    defended = [line.defense for line in lines if line.defense != _UNDEFENDED]
+    clean = [line.defense for line in lines if line.kind == "resilient"]
     if not defended:
-        leaks = sentences[0].kind == "leaks"
+        leaks = lines[0].kind == "leaks"
         return "Without a defense, private data come back." if leaks else "Without a defense, no leak is shown here."
     first = f"{len(leaking)} of {wording.plural(len(defended), 'defense')} {'leaks' if len(leaking) == 1 else 'leak'}"
     second = (
@@ -64,18 +86,23 @@ def _headline(sentences: Sequence[Sentence]) -> str:
     return f"{first} somewhere; {second}."
 
 
-def _sentence(name: str, places: Sequence[Decided]) -> Sentence:
-    """Places by verdict, the worst first; settings are counted where they disagree."""
-    by_surface: dict[str, list[str]] = defaultdict(list)
-    for place in sorted(places, key=_from_the_client_on):
-        by_surface[_where(place)].append(place.summary.verdict)
-    found: dict[str, list[str]] = defaultdict(list)
-    for where, verdicts in by_surface.items():
-        worst = min(verdicts, key=_GRAVITY.__getitem__)
-        same = sum(verdict == worst for verdict in verdicts)
-        found[worst].append(where if same == len(verdicts) else f"{where} ({same} of {len(verdicts)} cases)")
-    parts = [(kind, f"{_PHRASES[kind]} {wording.join(found[kind])}") for kind in _GRAVITY if kind in found]
-    return Sentence(name, parts[0][0], tuple(parts))
+def _line(defense: str, verdicts: Sequence[Sequence[str]]) -> Line:
+    """One defense from its verdicts by place; a place where it was not tried has none."""
+    spots = tuple(_spot(found) if found else Spot("untried") for found in verdicts)
+    tried = [spot.kind for spot in spots if spot.kind in _GRAVITY]
+    return Line(defense, min(tried, key=_GRAVITY.__getitem__), spots)
+
+
+def _spot(verdicts: Sequence[str]) -> Spot:
+    worst = min(verdicts, key=_GRAVITY.__getitem__)
+    same = sum(verdict == worst for verdict in verdicts)
+    return Spot(worst, "" if same == len(verdicts) else f"{same} of {len(verdicts)}")
+
+
+def _gravest(line: Line) -> tuple[bool, int, int]:
+    """No defense at all first, then by how many places leak."""
+    kinds = [spot.kind for spot in line.spots]
+    return line.defense != _UNDEFENDED, -kinds.count("leaks"), -kinds.count("inconclusive")
 
 
 def _from_the_client_on(place: Decided) -> tuple[bool, int]:

@@ -15,8 +15,8 @@ WORDS = {
     "untried": "not tried",
 }  # fmt: skip
 MEANINGS = {
-    "leaks": "private images or rows come back: accurately, or (recognisable) nearer to their own truth than to "
-    "look-alikes (p < 0.001)",
+    "leaks": "private images or rows come back: accurately, or as traces that an eye may not see but that are nearer "
+    "to their own truth than to look-alikes (p < 0.001)",
     "resilient": "they did not come back, the attack is known to work without the defense, and at most 5% of victims "
     "can succumb to it (95% confidence); an observation, not a promise",
     "inconclusive": "neither may be claimed; the reason stands beside it",

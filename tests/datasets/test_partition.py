@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.datasets.partition import SPLITS, split_clients
+from harness.datasets.partition import SPLITS, most_copies, split_clients
 from harness.errors import UsageError
+from harness.randomness import generator
 
 LABELS = torch.arange(10).repeat(60)[torch.randperm(600, generator=torch.Generator().manual_seed(0))]
 
@@ -25,6 +26,25 @@ def test_every_split_is_a_function_of_its_seed(split: str) -> None:
 def test_clients_are_disjoint_while_the_data_lasts(split: str) -> None:
     assert len(split_clients(LABELS, 30, 20, split, 0, 0).unique()) == 600
     assert len(split_clients(LABELS, 60, 20, split, 0, 0).unique()) > 500
+
+
+@pytest.mark.parametrize(
+    ("split", "level", "held"), [("iid", 0, 70), ("shards", 0, 50), ("dirichlet", 5.0, 70), ("similarity", 0.5, 70)]
+)
+def test_no_client_holds_an_example_twice(split: str, level: float, held: int) -> None:
+    """Though clients together hold every one several times; and their classes stay what they were."""
+    data = split_clients(LABELS, 100, held, split, level, 0)
+    assert most_copies(data) == 1
+    raw = SPLITS[split](LABELS, 100, held, generator(0, "clients", split), level)
+    assert most_copies(raw) > 1
+    assert torch.equal(torch.stack(classes_of(raw)), torch.stack(classes_of(data)))
+    kept = [row for row in range(100) if len(raw[row].unique()) == held]
+    assert kept and torch.equal(raw[kept], data[kept])
+
+
+def test_a_class_that_is_used_up_repeats() -> None:
+    data = split_clients(LABELS, 10, 90, "similarity", 0.0, 0)
+    assert most_copies(data) == 2 and {len(row.unique()) for row in data} == {60}
 
 
 def test_shards_hold_two_classes_at_most() -> None:

@@ -57,7 +57,9 @@ def test_noise_elsewhere(noise_at: str, split: str, third_party: float, client: 
     if server is None:
         assert isinstance(found["server"], NonPrivate)
     else:
-        assert seen(only(found["server"])) == (server, 1.0, "none", 8)
+        # Locally private: any two updates of a client, 2 C apart.
+        assert seen(only(found["server"])) == (server / 2, 1.0, "none", 8)
+        assert only(found["server"]).adjacency == "replace" and only(found["client"]).adjacency == "add/remove"
 
 
 def test_one_local_step_is_hidden_by_everybodys_noise() -> None:
@@ -76,8 +78,9 @@ def test_several_local_steps_are_hidden_by_the_clients_own_noise_only() -> None:
 def test_noise_that_may_not_be_there_does_not_count() -> None:
     """With Poisson-sampled clients a round may have the one client only."""
     loose = Federation(6.0, steps=1, rate=0.01, steady=False, **NUMBERS)
-    for found in (events(example_views(loose)), events(client_views(loose, "client"))):
-        assert found["third party"] == found["server"] == found["client"]
+    examples, clients = events(example_views(loose)), events(client_views(loose, "client"))
+    assert examples["third party"] == examples["server"] == examples["client"]
+    assert clients["third party"] == clients["client"] and only(clients["client"]).sigma == pytest.approx(6)
     assert only(events(client_views(loose, "receive", "share"))["third party"]).sigma == pytest.approx(6 / 5)
     # Noise on the sum at the server is there whoever comes.
     steady = Federation(6.0, steps=1, rate=0.01, **NUMBERS)

@@ -49,6 +49,29 @@ def test_no_epsilon_is_valid_but_the_claim_stays(document: Command) -> None:
     assert any("principal components" in row["notes"] for row in rows)
 
 
+REPEATS = [
+    *SMALL[: SMALL.index("--split")], "--model", "mlp2", "--split", "similarity", "--level", "0", "--examples", "200",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("defense", "covered"), [("fed_cdp", False), ("global_dp", True)])
+def test_an_example_held_twice_is_covered_as_part_of_a_client_only(
+    document: Command, defense: str, covered: bool
+) -> None:
+    made = document("train", *REPEATS, "--defense", defense, "--rounds", "1")
+    stated = {row["view"]: row for row in made["privacy"]}["third party"]
+    assert (stated["epsilon"] is not None) == covered
+    assert ("holds an example up to 2 times" in stated["notes"]) != covered
+
+
+def test_there_is_no_valid_epsilon_to_stop_at_where_examples_repeat(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["train", *REPEATS, "--target-epsilon", "500"]) == 2
+    assert "fed_cdp has no valid epsilon to stop at; use --budget claimed" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [

@@ -65,14 +65,15 @@ def test_sections_stand_in_the_order_of_a_reader(page: str) -> None:
 
 def test_the_verdict_says_which_defense_leaks_where(outline: Outline) -> None:
     assert "1 of 2 defenses leaks somewhere; fed_cdp withstood every attack tried." in outline.text
-    assert "fed_sdp : private data come back inside the client and on the way; undecided at the server." in outline.text
-    assert "fed_cdp : no leak found inside the client, on the way and at the server." in outline.text
+    assert "defense inside the client on the way at the server" in outline.text
+    assert "fed_sdp ✖ LEAKS ✖ LEAKS ? undecided" in outline.text
+    assert "fed_cdp ✔ resilient ✔ resilient ✔ resilient" in outline.text
 
 
 def test_every_verdict_has_a_word_and_a_symbol_beside_its_colour(page: str) -> None:
     entries = re.findall(r'<td class="(leaks|resilient|inconclusive)">(.*?)</td>', page, re.DOTALL)
     words = {"leaks": "✖ LEAKS", "resilient": "✔ resilient", "inconclusive": "? undecided"}
-    assert len(entries) == 9 + 18
+    assert len(entries) == 9 + 9 + 18
     assert all(words[kind] in entry for kind, entry in entries)
 
 

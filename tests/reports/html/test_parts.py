@@ -39,9 +39,9 @@ def test_the_strongest_attack_decides_and_each_stands_by_itself(
     assert [one.rows[0][2][0].kind for one in attack_matrices(shown_cells(runs))] == ["resilient", "leaks"]
 
 
-def test_a_leak_by_the_lineup_alone_is_called_recognisable(tmp_path: Path, a_cell: Callable, a_run: Callable) -> None:
+def test_a_leak_by_the_lineup_alone_is_called_traces(tmp_path: Path, a_cell: Callable, a_run: Callable) -> None:
     places = decided_places(read_runs([a_run(tmp_path, [a_cell(confirmed=0)], pictures=False)]))
-    assert strongest_matrices(places)[0].rows[0][2][0].rate == "recognisable, 95% accurate"
+    assert strongest_matrices(places)[0].rows[0][2][0].rate == "traces, 95% accurate"
 
 
 def test_what_was_not_tried_and_what_is_impossible_differ(tmp_path: Path, a_cell: Callable, a_run: Callable) -> None:
@@ -51,6 +51,33 @@ def test_what_was_not_tried_and_what_is_impossible_differ(tmp_path: Path, a_cell
     assert [[entry.kind for entry in entries] for *_, entries in matrix.rows] == [
         ["leaks", "untried"], ["untried", "impossible"],
     ]  # fmt: skip
+
+
+def test_the_overview_counts_cases_and_begins_with_what_leaks_most(
+    tmp_path: Path, a_cell: Callable, a_run: Callable
+) -> None:
+    cells = [
+        a_cell("fed_cdp", 2, verdict="inconclusive"), a_cell("fed_sdp", 2),
+        a_cell("fed_sdp", 1, verdict="inconclusive"), a_cell("none", 1, verdict="inconclusive"), a_cell("fed_sdp", 2, dataset="lfw", verdict="resilient"),
+    ]  # fmt: skip
+    runs = read_runs([a_run(tmp_path, cells, pictures=False)])
+    made = verdict(runs, decided_places(runs))
+    assert made.places == ("inside the client", "on the way")
+    assert [(line.defense, line.kind) for line in made.lines] == [
+        ("none", "inconclusive"), ("fed_sdp", "leaks"), ("fed_cdp", "inconclusive"),
+    ]  # fmt: skip
+    assert [(spot.kind, spot.share) for spot in made.lines[1].spots] == [("leaks", "1 of 2"), ("inconclusive", "")]
+    assert [spot.kind for spot in made.lines[2].spots] == ["inconclusive", "untried"]
+    assert made.notes[0].startswith("3 of 4: in so many of the cases")
+
+
+@pytest.mark.parametrize(("victims", "told"), [(58, True), (59, False)])
+def test_too_few_victims_for_any_resilience_are_told_of(
+    tmp_path: Path, a_cell: Callable, a_run: Callable, victims: int, told: bool
+) -> None:
+    runs = read_runs([a_run(tmp_path, [a_cell("fed_cdp", victims=victims, verdict="inconclusive")], pictures=False)])
+    notes = verdict(runs, decided_places(runs)).notes
+    assert any("too few to show resilience" in note for note in notes) == told
 
 
 def test_without_cells_nothing_is_said_about_leakage() -> None:
