@@ -52,7 +52,7 @@ def save_history(path: Path, names: Sequence[str], trends: Sequence[Trend]) -> N
     kind = path.suffix.lower().removeprefix(".")
     if kind not in FORMATS:
         raise UsageError(f"cannot draw {str(path)!r}; let --out end in {' or '.join('.' + name for name in FORMATS)}")
-    trends = trends[:_MOST_PANELS]
+    every, trends = len(trends), trends[:_MOST_PANELS]
     rows = math.ceil(len(trends) / _COLUMNS)
     figure = Figure(figsize=(_COLUMNS * _WIDTH, rows * _HEIGHT + 0.5), layout="constrained")
     panels = list(figure.subplots(rows, _COLUMNS, squeeze=False).flat)
@@ -60,7 +60,9 @@ def save_history(path: Path, names: Sequence[str], trends: Sequence[Trend]) -> N
         _draw(panel, trend, names)
     for panel in panels[len(trends) :]:
         panel.set_visible(False)
-    figure.suptitle("success rate (blue, 95% interval) and mean rank of the truth (red, 0.5 is chance)", fontsize=9)
+    cut = f"; the {len(trends)} of {every} cells that moved most" if every > len(trends) else ""
+    title = f"success rate (blue, 95% interval) and mean rank of the truth (red, 0.5 is chance){cut}"
+    figure.suptitle(title, fontsize=9)
     buffer = io.BytesIO()
     figure.savefig(buffer, format=kind, dpi=100)
     write_atomic(path, buffer.getvalue())

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from harness.cli.app import DONE, REGRESSION, app
 from harness.errors import UsageError
-from harness.gate import as_baseline, check, read_baseline, read_runs, write_baseline
+from harness.gate import Finding, Report, as_baseline, check, read_baseline, read_runs, write_baseline
 from harness.gate.movement import VICTIMS_NEEDED
 from harness.reports.gate_junit import gate_junit
 from harness.reports.gate_markdown import gate_markdown
@@ -30,19 +30,28 @@ def check_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> int:
     """Fail (exit code 1) where a defense got less resilient or an attack broke since the baseline."""
-    cells, versions, problems = read_runs(runs)
     if update:
-        return _update(baseline, cells, versions, problems, as_json)
-    report = check(read_baseline(baseline), cells, versions, problems)
-    if junit:
-        write_atomic(junit, gate_junit(report))
-    if summary:
-        write_atomic(summary, gate_markdown(report).encode())
+        return _update(baseline, *read_runs(runs), as_json)
+    try:
+        found = read_runs(runs)
+        report = check(read_baseline(baseline), *found)
+    except UsageError as error:
+        # A build that looks at the files only has to learn of it too.
+        _write(Report([Finding("invalid run", "", "", str(error))]), junit, summary)
+        raise
+    _write(report, junit, summary)
     if as_json:
         sys.stdout.write(json.dumps(report.document(), indent=1) + "\n")
     else:
         print_gate(report, Console(width=max(Console().width, _WIDTH)))
     return REGRESSION if report.failed else DONE
+
+
+def _write(report: Report, junit: Path | None, summary: Path | None) -> None:
+    if junit:
+        write_atomic(junit, gate_junit(report))
+    if summary:
+        write_atomic(summary, gate_markdown(report).encode())
 
 
 def _update(path: Path, cells: list, versions: dict, problems: list[str], as_json: bool) -> int:

@@ -7,7 +7,7 @@ import typer
 
 from harness.cli.app import DONE, app
 from harness.errors import UsageError
-from harness.reports.html import all_tables, formats, make_page, read_runs
+from harness.reports.html import all_tables, formats, make_page, read_runs, unread
 from harness.results import write_atomic
 
 _ENDINGS = {"html": "html", "md": "md", "csv": "csv", "latex": "tex", "json": "json"}
@@ -17,6 +17,9 @@ _ENDINGS = {"html": "html", "md": "md", "csv": "csv", "latex": "tex", "json": "j
 def report_command(
     runs: Annotated[list[Path], typer.Argument(help="Folders of harness evaluate and harness train.")],
     out: Annotated[Path | None, typer.Option(help="File to write (report.html); for csv a folder.")] = None,
+    earlier: Annotated[
+        list[Path] | None, typer.Option(help="A folder of an earlier run, for the trend section only; repeated.")
+    ] = None,
     form: Annotated[str, typer.Option("--format", help="html, or every table as md, csv, latex or json.")] = "html",
 ) -> int:
     """Make a report of runs: what leaks where, pictures, figures, privacy statements, and how to make it again."""
@@ -25,21 +28,21 @@ def report_command(
     place = out or Path("report" if form == "csv" else f"report.{_ENDINGS[form]}")
     if form != "csv" and place.is_dir():
         raise UsageError(f"{str(place)!r} is a folder; name a file with --out, such as {str(place / 'report.html')!r}")
-    found = read_runs(runs)
+    found, before = read_runs(runs), read_runs(earlier) if earlier else []
     if form == "csv":
-        for table in all_tables(found):
+        for table in all_tables(found, before):
             # With its mark at the start a spreadsheet reads it as UTF-8.
             write_atomic(place / f"{table.name}.csv", formats.comma_separated(table).encode("utf-8-sig"))
     else:
-        write_atomic(place, _content(form, found).encode())
-    for run in found:
+        write_atomic(place, _content(form, found, before).encode())
+    for run in [*unread(before), *found]:
         for reason in run.left_out:
             typer.echo(f"left out of {run.name}: {reason}", err=True)
     typer.echo(f"{place}", err=True)
     return DONE
 
 
-def _content(form: str, runs: list) -> str:
+def _content(form: str, runs: list, earlier: list) -> str:
     if form == "html":
-        return make_page(runs)
-    return {"md": formats.markdown, "latex": formats.latex, "json": formats.as_json}[form](all_tables(runs))
+        return make_page(runs, earlier)
+    return {"md": formats.markdown, "latex": formats.latex, "json": formats.as_json}[form](all_tables(runs, earlier))

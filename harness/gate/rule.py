@@ -91,17 +91,14 @@ def check(
     Raises:
         UsageError: not a single cell can be compared.
     """
-    other = _other_versions(baseline.versions, versions)
-    if other:
-        raise UsageError(
-            f"no cell can be compared: the baseline was made with other versions ({other}); install those, or look at "
-            "the new numbers and add --update"
-        )
+    faults = [Finding("invalid run", "", "", problem) for problem in problems]
+    if other := _other_versions(baseline.versions, versions):
+        why = f"the baseline was made with other versions ({other}); install those, or look at the new numbers and "
+        return Report([*faults, Finding("incomparable", "every cell", "", f"{why}add --update")])
     matching = match_cells(baseline.cells, cells)
     if not matching.same and not matching.other_settings:
         raise UsageError("no cell of the baseline is in the runs; check the preset, or add --update for a new baseline")
-    findings = [Finding("invalid run", "", "", problem) for problem in problems]
-    findings += [_finding("missing", cell, "in the baseline but not in the runs") for cell in matching.missing]
+    findings = faults + [_finding("missing", cell, "in the baseline but not in the runs") for cell in matching.missing]
     findings += [_finding("extra", cell, "not in the baseline; add --update to guard it") for cell in matching.extra]
     findings += [
         _finding("incomparable", after, f"other settings: {', '.join(changed[:3])}")

@@ -2,6 +2,6 @@
 
 from harness.reports.html.page import make_page
 from harness.reports.html.runs import RunData, read_runs
-from harness.reports.html.tables import all_tables
+from harness.reports.html.tables import all_tables, unread
 
-__all__ = ["RunData", "all_tables", "make_page", "read_runs"]
+__all__ = ["RunData", "all_tables", "make_page", "read_runs", "unread"]

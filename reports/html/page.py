@@ -18,7 +18,7 @@ from harness.reports.html.places import Shown, decided_places, grouped, shown_ce
 from harness.reports.html.runs import RunData
 from harness.reports.html.success import success_chart
 from harness.reports.html.table import Table
-from harness.reports.html.tables import all_tables
+from harness.reports.html.tables import all_tables, unread
 from harness.reports.html.taus import tau_chart
 from harness.reports.html.trend import TrendSection, trend_section
 from harness.reports.html.utility import utility_chart
@@ -53,20 +53,20 @@ class Page:
     left_out: list[str] = field(default_factory=list)
 
 
-def make_page(runs: Sequence[RunData]) -> str:
-    """The report as HTML."""
+def make_page(runs: Sequence[RunData], earlier: Sequence[RunData] = ()) -> str:
+    """The report as HTML; of ``earlier`` runs only the trend is shown."""
     cells, places = shown_cells(runs), decided_places(runs)
     groups = grouped(cells)
-    tables, figures = all_tables(runs), _all_figures(groups)
+    tables, figures = all_tables(runs, earlier), _all_figures(groups)
     page = Page(
         verdict(runs, places), strongest_matrices(places), attack_matrices(cells), gallery(places, cells),
         figures,
-        utility_chart(runs, places), trend_section(runs),
+        utility_chart(runs, places), trend_section([*earlier, *runs]),
         {table.name: table for table in tables if not table.name.startswith("paper-")},
         [table for table in tables if table.name.startswith("paper-")],
         commands.report_command(runs), commands.evaluate_commands(cells),
     )  # fmt: skip
-    page.left_out.extend(f"{run.name}: {reason}" for run in runs for reason in run.left_out)
+    page.left_out.extend(f"{run.name}: {reason}" for run in [*unread(earlier), *runs] for reason in run.left_out)
     page.left_out.extend(page.gallery.left_out)
     if len(groups) > len(figures):
         more = wording.plural(len(groups) - len(figures), "more group")

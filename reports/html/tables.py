@@ -13,12 +13,18 @@ from harness.reports.html.training_tables import round_table, training_table
 from harness.reports.html.trend import trend_table
 
 
-def all_tables(runs: Sequence[RunData]) -> list[Table]:
-    """Tables that have rows."""
+def unread(earlier: Sequence[RunData]) -> list[RunData]:
+    """The earlier runs that have no place in the trend; the others need no more than their results."""
+    return [run for run in earlier if not run.cells]
+
+
+def all_tables(runs: Sequence[RunData], earlier: Sequence[RunData] = ()) -> list[Table]:
+    """Tables that have rows; of ``earlier`` runs only the trend, and those that could not be read."""
     places, cells = decided_places(runs), shown_cells(runs)
+    trend, missing = trend_table([*earlier, *runs]), left_out_table([*unread(earlier), *runs])
     made = [
-        resilience_table(places), trend_table(runs), *paper_tables(cells), cell_table(cells), training_table(runs),
+        resilience_table(places), trend, *paper_tables(cells), cell_table(cells), training_table(runs),
         round_table(runs), privacy_table(runs, cells), control_table(runs), environment_table(runs),
-        settings_table(runs, cells), left_out_table(runs),
+        settings_table(runs, cells), missing,
     ]  # fmt: skip
     return [table for table in made if table.rows]

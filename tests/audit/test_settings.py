@@ -28,7 +28,10 @@ WHOLE = {"clipping": "whole"}
             "fed_sdp", {**WHOLE, "sigma": 2}, {"sampling_rate": 0.5, "design": "alone"},
             GaussianRelease(2, 0.5, "poisson"), "third party",
         ),
-        ("fed_sdp", {**WHOLE, "sigma": 2, "noise_at": "client"}, {}, GaussianRelease(2), "server"),
+        (
+            "fed_sdp", {**WHOLE, "sigma": 2, "noise_at": "client"}, {},
+            GaussianRelease(1, adjacency="replace"), "server",
+        ),
     ],
 )  # fmt: skip
 def test_epsilon_of_what_ran(

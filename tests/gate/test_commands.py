@@ -111,6 +111,15 @@ def test_mistakes_are_one_line(harness: Command, run: Path, line: str, said: str
     assert said in err and err.count("\n") == 1
 
 
+@pytest.mark.parametrize("baseline", ["nothing.json", "older.json"])
+def test_a_check_that_cannot_be_made_says_so_in_its_files(harness: Command, run: Path, baseline: str) -> None:
+    (run.parent / "older.json").write_text('{"kind": "harness gate baseline", "format": 0}')
+    code, _, err = harness("check", "run", "--baseline", baseline, "--junit", "j.xml", "--summary", "s.md")
+    assert code == 2
+    assert ElementTree.parse("j.xml").find(".//failure") is not None and "invalid run" in Path("s.md").read_text()
+    assert err.removeprefix("harness: ").split(";")[0].strip() in Path("s.md").read_text().replace("\\", "")
+
+
 def test_too_few_victims_make_no_baseline(harness: Command, run: Path) -> None:
     few = "evaluate --defense none --surface 2 --dataset digits --model mlp --victims 5 --out few"
     assert harness(*few.split(), "--attack-arg", "max_iterations=2")[0] == 0

@@ -119,10 +119,14 @@ def test_a_setting_added_since_may_stand_at_its_default(cell: Made) -> None:
     assert verdict([old], [gone]).findings[0].detail == "other settings: defense.clip 4.0 -> absent"
 
 
-def test_other_versions_and_nothing_in_common_are_mistakes(cell: Made) -> None:
-    with pytest.raises(UsageError, match=r"torch 2\.11\.0 -> 2\.12\.0"):
-        verdict([cell()], [cell()], versions=VERSIONS | {"torch": "2.12.0"})
+def test_other_versions_are_incomparable(cell: Made) -> None:
+    report = verdict([cell()], [cell()], versions=VERSIONS | {"torch": "2.12.0"}, problems=["the run is invalid"])
+    assert report.failed and kinds(report) == ["invalid run", "incomparable"]
+    assert "torch 2.11.0 -> 2.12.0" in report.findings[1].detail and "--update" in report.findings[1].detail
     assert not verdict([cell()], [cell()], versions=VERSIONS | {"torch": "2.11.4"}).failed
+
+
+def test_nothing_in_common_is_a_mistake(cell: Made) -> None:
     with pytest.raises(UsageError, match="no cell of the baseline"):
         verdict([cell()], [cell(attack="dlg")])
 

@@ -32,22 +32,24 @@ def test_other_seeds_raise_at_most_one_alarm(gate: SimpleNamespace, tmp_path: Pa
     assert len({alarm.partition(":")[0] for alarm in alarms}) <= 1
 
 
+@pytest.mark.parametrize("paired", [False, True])
 @pytest.mark.parametrize("path", sorted(COMMITTED.glob("*.json")), ids=lambda path: path.stem)
-def test_resampled_records_raise_at_most_one_alarm(path: Path) -> None:
+def test_resampled_records_raise_at_most_one_alarm(path: Path, paired: bool) -> None:
+    """Of other victims, and of the same ones, whose differences' signs are then flipped."""
     baseline, alarms = read_baseline(path), 0
     for draw in range(20):
-        halves = [resampled(cell, draw) for cell in baseline.cells]
+        halves = [resampled(cell, draw, paired) for cell in baseline.cells]
         old, new = ([pair[side] for pair in halves] for side in (0, 1))
         alarms += check(as_baseline(old, VERSIONS), new, VERSIONS).failed
-    print(f"20 resampled runs of {path.stem}: {alarms} alarms")
+    print(f"20 resampled runs of {path.stem}, {'the same' if paired else 'other'} victims: {alarms} alarms")
     assert alarms <= 1
 
 
-def resampled(cell: GateCell, draw: int) -> tuple[GateCell, GateCell]:
+def resampled(cell: GateCell, draw: int, paired: bool) -> tuple[GateCell, GateCell]:
     """Two runs of 32 victims each, drawn from the same records with replacement: honest by construction."""
     random = np.random.default_rng([draw, len(cell.title), *cell.title.encode()])
     records = list(cell.victims.values())
     return tuple(
-        GateCell(cell.settings, {f"{side}.{place}": records[pick] for place, pick in enumerate(picks)})
+        GateCell(cell.settings, {f"{0 if paired else side}.{place}": records[pick] for place, pick in enumerate(picks)})
         for side, picks in enumerate(random.integers(0, len(records), (2, 32)))
     )

@@ -1,5 +1,6 @@
 """``harness report`` from the command line, and its templates in a plain install."""
 
+import json
 import subprocess
 import sys
 import zipfile
@@ -44,6 +45,17 @@ def test_mistakes_are_one_line(
     assert run(["report", *given]) == 2
     said = capsys.readouterr().err
     assert says in said and said.count("\n") == 1
+
+
+def test_earlier_runs_are_in_the_trend_only(grid: list[Path], tmp_path: Path) -> None:
+    night = tmp_path / "monday"
+    night.mkdir()
+    (night / "results.json").write_bytes((grid[0] / "results.json").read_bytes())
+    for name, more in (("alone", []), ("trend", ["--earlier", str(night)])):
+        assert run(["report", str(grid[0]), *more, "--format", "json", "--out", str(tmp_path / name)]) == 0
+    alone, trend = (json.loads((tmp_path / name).read_text())["tables"] for name in ("alone", "trend"))
+    (added,) = [table for table in trend if table not in alone]
+    assert added["name"] == "trend" and "monday" in added["columns"]
 
 
 def test_what_is_left_out_is_said(grid: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -57,9 +57,12 @@ def test_the_overview_counts_cases_and_begins_with_what_leaks_most(
     tmp_path: Path, a_cell: Callable, a_run: Callable
 ) -> None:
     cells = [
-        a_cell("fed_cdp", 2, verdict="inconclusive"), a_cell("fed_sdp", 2),
-        a_cell("fed_sdp", 1, verdict="inconclusive"), a_cell("none", 1, verdict="inconclusive"), a_cell("fed_sdp", 2, dataset="lfw", verdict="resilient"),
-    ]  # fmt: skip
+        a_cell("fed_cdp", 2, verdict="inconclusive"),
+        a_cell("fed_sdp", 2),
+        a_cell("fed_sdp", 1, verdict="inconclusive"),
+        a_cell("none", 1, verdict="inconclusive"),
+        a_cell("fed_sdp", 2, dataset="lfw", verdict="resilient"),
+    ]
     runs = read_runs([a_run(tmp_path, cells, pictures=False)])
     made = verdict(runs, decided_places(runs))
     assert made.places == ("inside the client", "on the way")
