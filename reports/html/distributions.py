@@ -35,7 +35,8 @@ def distribution_chart(name: str, title: str, rows: Sequence[Line], commands: Se
             if len(own):
                 _hill(panel, place, np.clip(own, *limits), limits, row.colour)
         chart.name_rows(panel, [row.label if number == 0 else "" for row in rows])
-        panel.set_xlim(*limits)
+        margin = 0.06 * (limits[1] - limits[0])  # keeps the outermost labels of neighbours apart
+        panel.set_xlim(limits[0] - margin, limits[1] + margin)
         panel.locator_params(axis="x", nbins=3)
         chart.say(panel, xlabel=heading)
     medians = "; ".join(
