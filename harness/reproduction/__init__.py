@@ -1,27 +1,27 @@
 """The papers' tables, ours beside theirs."""
 
+from harness.reproduction.client_level.clients import s003_table1, s003_table2, s003_table3
+from harness.reproduction.client_level.global_dp import s001
+from harness.reproduction.client_level.joint import s003_table4
 from harness.reproduction.comparison import Comparison, Request
-from harness.reproduction.s000 import s000_accounting, s000_averaging
-from harness.reproduction.s000_accuracy import s000_cifar10, s000_images, s000_income
-from harness.reproduction.s001 import s001
-from harness.reproduction.s002 import s002_accounting, s002_tradeoff
-from harness.reproduction.s002_accuracy import s002_accuracy
-from harness.reproduction.s002_budgets import s002_sampling, s002_tradeoff_accuracy
-from harness.reproduction.s002_gap import s002_gap
-from harness.reproduction.s003 import s003_table1, s003_table2, s003_table3
-from harness.reproduction.s003_joint import s003_table4
-from harness.reproduction.secagg_leakage import secagg_leakage
-from harness.reproduction.sweeps import sweep_noise, sweep_pruning
-from harness.reproduction.table1 import table1
-from harness.reproduction.table3 import table3
-from harness.reproduction.table4 import table4
-from harness.reproduction.table5 import table5
-from harness.reproduction.table6 import table6
-from harness.reproduction.table7 import table7
-from harness.reproduction.table8 import table8
-from harness.reproduction.table9 import table9
-from harness.reproduction.table10 import table10
-from harness.reproduction.table11 import table11
+from harness.reproduction.fed_acdp.sweeps import sweep_noise, sweep_pruning
+from harness.reproduction.fed_acdp.table1 import table1
+from harness.reproduction.fed_acdp.table3 import table3
+from harness.reproduction.fed_acdp.table4 import table4
+from harness.reproduction.fed_acdp.table5 import table5
+from harness.reproduction.fed_acdp.table6 import table6
+from harness.reproduction.fed_acdp.table7 import table7
+from harness.reproduction.fed_acdp.table8 import table8
+from harness.reproduction.fed_acdp.table9 import table9
+from harness.reproduction.fed_acdp.table10 import table10
+from harness.reproduction.fed_acdp.table11 import table11
+from harness.reproduction.scaffold.accounting import s002_accounting, s002_tradeoff
+from harness.reproduction.scaffold.accuracy import s002_accuracy
+from harness.reproduction.scaffold.budgets import s002_sampling, s002_tradeoff_accuracy
+from harness.reproduction.scaffold.gap import s002_gap
+from harness.reproduction.secagg.accounting import s000_accounting, s000_averaging
+from harness.reproduction.secagg.accuracy import s000_cifar10, s000_images, s000_income
+from harness.reproduction.secagg.leakage import secagg_leakage
 
 TABLES = {
     "table1": table1, "table3": table3, "table4": table4, "table5": table5, "table6": table6, "table7": table7,

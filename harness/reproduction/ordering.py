@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from harness.reproduction.accuracy import Measured
+from harness.reproduction.measured import Measured
 
 NOT_AT_HAND, CHANCE, AGREES, DIFFERS = "not at hand", "chance", "agrees", "differs"
 

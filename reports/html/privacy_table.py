@@ -11,9 +11,9 @@ from harness.results import PrivacyStatement
 _COLUMNS = (
     Column("defense", choice=True), Column("arguments"), Column("against", choice=True),
     Column("claimed epsilon", number=True), Column("recomputed epsilon", number=True),
-    Column("guarantee", choice=True), Column("in plain words", wide=True), Column("delta", number=True), Column("of", wide=True),
-    Column("unit"), Column("adjacency"),
-    Column("sampler"), Column("conversion"), Column("schedule"), Column("why", wide=True),
+    Column("guarantee", choice=True), Column("in plain words", wide=True), Column("delta", number=True),
+    Column("of", wide=True), Column("unit"), Column("adjacency"), Column("sampler"), Column("conversion"),
+    Column("schedule"), Column("why", wide=True),
 )  # fmt: skip
 
 

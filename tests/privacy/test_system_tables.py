@@ -5,8 +5,11 @@ from pathlib import Path
 import pytest
 
 from harness.evaluation import Run
-from harness.reproduction import TABLES, Request, s000, s002
-from harness.reproduction.paper_systems import S000, TRADE_OFF
+from harness.reproduction import TABLES, Request
+from harness.reproduction.scaffold import accounting as s002
+from harness.reproduction.scaffold.paper import TRADE_OFF
+from harness.reproduction.secagg import accounting as s000
+from harness.reproduction.secagg.paper import S000
 from harness.results import RunFolder
 
 

@@ -4,10 +4,10 @@ import sys
 
 import pytest
 
-from harness.reproduction.table6 import table6_accounting
-from harness.reproduction.table7 import table7_accounting
-from harness.reproduction.table8 import _row as table8_row
-from harness.reproduction.table11 import _rounds, _target
+from harness.reproduction.fed_acdp.table6 import table6_accounting
+from harness.reproduction.fed_acdp.table7 import table7_accounting
+from harness.reproduction.fed_acdp.table8 import _row as table8_row
+from harness.reproduction.fed_acdp.table11 import _rounds, _target
 
 
 def test_table6_but_for_cancer() -> None:

@@ -9,9 +9,10 @@ import pytest
 from harness.datasets import load_dataset
 from harness.evaluation import Run
 from harness.reproduction import TABLES, Request, trained
-from harness.reproduction import accuracy as module
-from harness.reproduction.accuracy import Accuracies, Measured
 from harness.reproduction.chance import chance_level
+from harness.reproduction.fed_acdp import accuracy as module
+from harness.reproduction.fed_acdp.accuracy import Accuracies
+from harness.reproduction.measured import Measured
 from harness.reproduction.ordering import below_non_private, orders
 from harness.results import RunFolder
 from harness.training import DivergedError

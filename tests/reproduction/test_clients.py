@@ -9,10 +9,13 @@ import pytest
 from harness.evaluation import Run
 from harness.privacy import GaussianRelease
 from harness.privacy.systems import moments_accountant
-from harness.reproduction import TABLES, Request, client_runs, s003, s003_joint
-from harness.reproduction.accuracy import Measured
-from harness.reproduction.client_runs import clipping_bound
-from harness.reproduction.paper_clients import CLIENT_TABLES, JOINT_TABLE
+from harness.reproduction import TABLES, Request
+from harness.reproduction.client_level import clients as s003
+from harness.reproduction.client_level import joint as s003_joint
+from harness.reproduction.client_level import runs as client_runs
+from harness.reproduction.client_level.paper import CLIENT_TABLES, JOINT_TABLE
+from harness.reproduction.client_level.runs import clipping_bound
+from harness.reproduction.measured import Measured
 from harness.results import RunFolder
 from harness.training import RoundRecord, TrainDocument, read_training
 

@@ -11,9 +11,10 @@ import torch
 
 from harness.datasets import mnist
 from harness.evaluation import Run
-from harness.reproduction import TABLES, Request, s000_runs
-from harness.reproduction.paper_systems import S000, S000_TRAINING
-from harness.reproduction.s000_runs import Federation, Repeats, S000Runs, find_federation
+from harness.reproduction import TABLES, Request
+from harness.reproduction.secagg import runs as s000_runs
+from harness.reproduction.secagg.paper import S000, S000_TRAINING
+from harness.reproduction.secagg.runs import Federation, Repeats, S000Runs, find_federation
 from harness.results import RunFolder
 
 TABLE = sys.modules[TABLES["s000-images"].func.__module__]

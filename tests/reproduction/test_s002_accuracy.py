@@ -1,6 +1,5 @@
 """S002's accuracy tables: the paper's settings, one rule for every step size, rows and verdicts."""
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,13 +7,15 @@ import pytest
 
 from harness.evaluation import Run
 from harness.privacy.systems import scaffold_epsilon
-from harness.reproduction import TABLES, Request, s002_budgets, s002_runs, step_size
-from harness.reproduction.s002_methods import FAMILIES, METHODS, synthetic
-from harness.reproduction.s002_runs import Repeats, S002Runs, accounted, affordable
+from harness.reproduction import TABLES, Request
+from harness.reproduction.scaffold import accuracy as by_algorithm
+from harness.reproduction.scaffold import budgets as s002_budgets
+from harness.reproduction.scaffold import gap, step_size
+from harness.reproduction.scaffold import runs as s002_runs
+from harness.reproduction.scaffold.methods import FAMILIES, METHODS, synthetic
+from harness.reproduction.scaffold.runs import Repeats, S002Runs, accounted, affordable
 from harness.results import RunFolder
 
-# The package's own names are the tables'.
-by_algorithm, gap = (sys.modules[TABLES[name].__module__] for name in ("s002-accuracy", "s002-gap"))
 SMALL = synthetic(steps=2, rounds=2, users=20, records=20)
 
 

@@ -1,0 +1,1 @@
+"""S002: DP-SCAFFOLD beside DP-FedAvg and DP-FedSGD: accounting, accuracy and trade-offs."""

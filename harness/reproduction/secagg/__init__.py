@@ -1,0 +1,1 @@
+"""S000: sums behind secure aggregation with distributed noise: accounting, accuracy and leakage."""

@@ -1,0 +1,180 @@
+"""S000's three experiments as training runs, with the released hyper-parameters of every configuration.
+
+Source: Heikkilä et al., "On Using Secure Aggregation in Differentially Private Federated Learning with Multiple Local
+Steps", section 5 and appendix A.6.
+"""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.datasets import load_dataset
+from harness.datasets.partition import NATURAL
+from harness.reproduction.chance import chance_level
+from harness.reproduction.comparison import Request
+from harness.reproduction.data import at_hand
+from harness.reproduction.secagg.paper import S000, S000_DELTA, S000_TRAINING
+from harness.reproduction.trained import TrainedRuns
+from harness.training import TrainDocument, TrainSettings, train_settings
+
+RUNS = 5
+_MEASUREMENTS = 20
+_CHUNK = 2  # batches of hundreds of examples fill memory on their own
+_SILENT = {"sigma": 0.0, "mode": "paper", "mechanism": "gaussian"}
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One of the paper's experiments.
+
+    Attributes:
+        prefix: of its configurations' names, which go on with the local steps and the rounds.
+        examples: that every client trains on; None for natural clients.
+        rounds: numbers of rounds; the first ones only for ``--quick``.
+    """
+
+    prefix: str
+    data: str
+    model: str
+    examples: int | None = None
+    rounds: tuple[int, ...] = ()
+
+    def pairs(self, quick: bool) -> list[tuple[str, str]]:
+        """Names of configurations with one local step and with one epoch, of the same rounds."""
+        kept = self.rounds[:1] if quick else self.rounds
+        ends = [f", T={rounds}" for rounds in kept] if len(self.rounds) > 1 else [""]
+        return [(f"{self.prefix}, 1 step{end}", f"{self.prefix}, 1 epoch{end}") for end in ends]
+
+
+@dataclass(frozen=True)
+class Federation:
+    """What there is to train on: clients with as many ``examples`` each, and how many examples are ``tested`` on."""
+
+    dataset: str
+    clients: int
+    examples: int
+    split: str
+    origin: str
+    tested: int
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """Runs that differ in their seed only; None for one that diverged."""
+
+    documents: tuple[TrainDocument | None, ...]
+    test_examples: int
+    chance: float
+
+    @property
+    def accuracies(self) -> list[float]:
+        """After the last round; a run that diverged counts as 0."""
+        return [one.accuracy or 0.0 if one else 0.0 for one in self.documents]
+
+    @property
+    def mean(self) -> float:
+        """Mean accuracy."""
+        return statistics.fmean(self.accuracies)
+
+    @property
+    def error(self) -> float:
+        """Standard error of the mean over the seeds, and at least that of the test part's size."""
+        sampling = math.sqrt(self.mean * (1 - self.mean) / self.test_examples)
+        return max(_standard_error(self.accuracies), sampling)
+
+    @property
+    def learned(self) -> bool:
+        """Whether the accuracy is more than needs no training."""
+        return self.mean > self.chance
+
+    def accuracy(self) -> str:
+        """Mean ± standard error over the seeds, and what is wrong with it."""
+        diverged = self.documents.count(None)
+        note = f" ({diverged} diverged)" if diverged else ("" if self.learned else " chance")
+        return _shown(self.accuracies) + note
+
+    def best(self) -> str:
+        """The same of each run's best round, as the paper's Figure 2 has it."""
+        return _shown(
+            [max((r.accuracy or 0.0 for r in one.rounds), default=0.0) if one else 0.0 for one in self.documents]
+        )
+
+    def loss(self) -> str:
+        """Cross-entropy after the last round; there is no mean where a run diverged."""
+        found = [one.rounds[-1].loss if one else None for one in self.documents]
+        return _shown([]) if None in found else _shown([value for value in found if value is not None])
+
+    def epsilon(self, view: str) -> float | None:
+        """What the runs' statement proves for a view."""
+        stated = next((one.privacy for one in self.documents if one), [])
+        return next((one.epsilon for one in stated if one.view == view), None)
+
+
+def _standard_error(values: Sequence[float]) -> float:
+    return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+
+
+def _shown(values: Sequence[float]) -> str:
+    if not values:
+        return "-"
+    return f"{statistics.fmean(values):.3f}" + (f" ± {_standard_error(values):.3f}" if len(values) > 1 else "")
+
+
+def find_federation(experiment: Experiment, root: Path) -> Federation | None:
+    """What the data at hand allow; None where there are none."""
+    name = at_hand(experiment.data, root)[0]
+    if name is None:
+        return None
+    train, test = (load_dataset(name, root, part) for part in ("train", "test"))
+    if experiment.examples is None:
+        counts = train.clients.bincount()
+        return Federation(name, len(counts), int(counts.min()), NATURAL, train.origin, len(test.labels))
+    clients = S000[experiment.pairs(quick=True)[0][0]][0]
+    examples = min(experiment.examples, len(train.labels) // clients)
+    return Federation(name, clients, examples, "iid", train.origin, len(test.labels))
+
+
+class S000Runs:
+    """Trains what a table asks for, each run once."""
+
+    def __init__(self, request: Request, experiment: Experiment, federation: Federation) -> None:
+        self.request, self.experiment, self.federation = request, experiment, federation
+        self._trained = TrainedRuns(request, _CHUNK)
+        first, asked = request.seeds[0], request.seeds
+        self.seeds = tuple(range(first, first + RUNS)) if len(asked) == 1 and not request.quick else asked
+
+    def of(self, name: str, noise: bool = True) -> Repeats:
+        """A configuration's runs; without noise only the first seed's, as a control."""
+        documents = []
+        for seed in self.seeds if noise else self.seeds[:1]:
+            settings = self.settings(name, seed, noise)
+            title = f"{name}{'' if noise else ' without noise'}, seed {seed}"
+            documents.append(self._trained.document(title, settings, max(settings.rounds // _MEASUREMENTS, 1)))
+        level = chance_level(settings.dataset, settings.model, self.request.data_root)
+        return Repeats(tuple(documents), self.federation.tested, level)
+
+    def settings(self, name: str, seed: int, noise: bool = True) -> TrainSettings:
+        """Training settings of a configuration on the data at hand; all clients' noise together is the paper's."""
+        here, (_, rate, rounds, steps, _, _) = self.federation, S000[name]
+        _, learning_rate, momentum, server_rate, server_momentum = S000_TRAINING[name]
+        return train_settings(
+            dataset=here.dataset, model=self.experiment.model, clients=here.clients, clients_per_round=here.clients,
+            client_sampling="all", split=here.split, examples=here.examples, rounds=rounds, local_steps=steps,
+            batch_size=max(round(rate * here.examples), 1), batch_sampling="poisson", learning_rate=learning_rate,
+            local_momentum=momentum, server_learning_rate=server_rate, server_momentum=server_momentum,
+            defense="secagg_ddp", defense_args=self._noise(name) if noise else {**self._noise(name), **_SILENT},
+            delta=S000_DELTA, seed=seed, device=self.request.device,
+        )  # fmt: skip
+
+    def _noise(self, name: str) -> dict[str, Any]:
+        """Several local steps have momentum, which keeps their updates from being plain sums of integers."""
+        clients, _, _, steps, sigma, _ = S000[name]
+        arguments = {
+            "clip": S000_TRAINING[name][0], "sigma": sigma * math.sqrt(clients), "protocol": "sum", "rotation": False,
+        }  # fmt: skip
+        if steps == 1:
+            return arguments
+        return arguments | {"mode": "paper", "mechanism": "gaussian" if self.request.quick else "skellam"}
