@@ -156,6 +156,19 @@ SPLITS: dict[str, Split] = {
 }  # fmt: skip
 
 
+def most_examples(labels: Tensor, owners: Tensor | None, clients: int, split: str) -> int:
+    """The most examples per client that a split of data with these labels (D,) and owners can give, none of them twice.
+
+    A client may happen to draw all of its examples from the smallest class, but under ``iid`` and ``sorted``.
+    """
+    if split == NATURAL:
+        return 0 if owners is None else min(int((owners == client).sum()) for client in range(clients))
+    if split in ("iid", "sorted"):
+        return len(labels) if split == "iid" else len(labels) // clients
+    sizes = torch.bincount(labels)
+    return int(sizes[sizes > 0].min())
+
+
 def split_clients(labels: Tensor, clients: int, examples: int, split: str, level: float, seed: int) -> Tensor:
     """Positions (N, n) of each client's examples, a pure function of the arguments.
 

@@ -16,7 +16,7 @@ from harness.defenses import DEFENSES
 from harness.errors import UsageError
 from harness.reports.progress import progress
 from harness.reports.training import print_training, save_curves
-from harness.training import RoundRecord, TrainFolder, TrainOptions, train, train_settings
+from harness.training import RoundRecord, TrainFolder, TrainOptions, fitted, train, train_settings
 
 
 @app.command("train")
@@ -29,7 +29,7 @@ def train_command(
     rounds: Annotated[int, typer.Option(help="T.")] = 20,
     local_steps: Annotated[int, typer.Option(help="L, local steps per round.")] = 100,
     batch_size: Annotated[int, typer.Option(help="B, examples per local step.")] = 5,
-    examples: Annotated[int | None, typer.Option(help="Examples per client (local steps times batch size).")] = None,
+    examples: Annotated[int | None, typer.Option(help="Per client; by default one local pass, L times B.")] = None,
     algorithm: Annotated[str, typer.Option(help="fedavg, fedsgd, scaffold or scaffold-warm.")] = "fedavg",
     split: Annotated[str, typer.Option(help="shards, iid, dirichlet, similarity, sorted or natural.")] = "shards",
     level: Annotated[float, typer.Option(help="Dirichlet concentration, or share of uniform labels.")] = 0.5,
@@ -73,6 +73,11 @@ def train_command(
         local_momentum=local_momentum, server_momentum=server_momentum,
         target_epsilon=target_epsilon, budget=budget, delta=delta, seed=seed, device=choose_device(device),
     )  # fmt: skip
+    root = find_data_root(data_root)
+    if (fitting := fitted(settings, root)) is not settings:
+        few = f"{fitting.examples} examples per client, all that {split} clients of {dataset} can hold in whole batches"
+        typer.echo(f"{few}: {local_steps} local steps pass over them several times", err=True)
+        settings = fitting
     with progress(f"training under {name} on {dataset}", rounds) as bar:
 
         def on_round(record: RoundRecord) -> None:
@@ -80,7 +85,7 @@ def train_command(
 
         kept = tuple(numbers(keep or [], "keep-rounds"))
         options = TrainOptions(chunk, evaluate_every, kept, resume, bayesian, on_round)
-        document = train(settings, find_data_root(data_root), TrainFolder(out), options)
+        document = train(settings, root, TrainFolder(out), options)
     save_curves(document, out / "curves.png")
     if as_json:
         sys.stdout.write(document.model_dump_json(indent=1) + "\n")

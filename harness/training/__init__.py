@@ -1,6 +1,7 @@
 """Federated training: what a defense costs in accuracy, and what it has spent by then."""
 
 from harness.training.checkpoint import TrainFolder, model_file, read_training
+from harness.training.fitting import fitted
 from harness.training.kept import kept_model, kept_server_state, kept_variates, training_options
 from harness.training.loop import DivergedError, TrainOptions, train
 from harness.training.records import RoundRecord, TrainDocument
@@ -15,6 +16,7 @@ __all__ = [
     "TrainOptions",
     "TrainSettings",
     "Training",
+    "fitted",
     "kept_model",
     "kept_server_state",
     "kept_variates",

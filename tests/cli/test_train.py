@@ -24,6 +24,24 @@ def test_json_is_the_document_and_nothing_else(harness: Harness, tmp_path: Path)
     assert (tmp_path / "training" / "curves.png").stat().st_size > 5000
 
 
+@pytest.mark.parametrize(
+    ("split", "held"), [("shards", 150), ("iid", 425), ("dirichlet", 155), ("similarity", 155), ("sorted", 40)]
+)
+def test_clients_hold_what_the_data_can_give_where_nobody_said_how_much(
+    harness: Harness, split: str, held: int
+) -> None:
+    """A hundred steps of five would be more than the table has rows; the smallest class has 159."""
+    line = ("train", "--dataset", "cancer", "--clients", "10", "--clients-per-round", "2", "--rounds", "1", "--json")
+    finished = harness(*line, "--split", split)
+    document = json.loads(finished.out)
+    assert document["settings"]["examples"] == held
+    assert finished.err == (
+        f"{held} examples per client, all that {split} clients of cancer can hold in whole batches: 100 local steps "
+        "pass over them several times\n"
+    )
+    assert harness(*line, "--split", split, "--examples", "500").code == 2
+
+
 def test_the_table_and_going_on(harness: Harness) -> None:
     first = harness(*TINY, "--rounds", "2")
     assert first.code == 0 and "accuracy" in first.out and "no clipping, no noise" in first.out
