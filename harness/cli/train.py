@@ -75,7 +75,7 @@ def train_command(
     )  # fmt: skip
     root = find_data_root(data_root)
     if (fitting := fitted(settings, root)) is not settings:
-        few = f"{fitting.examples} examples per client, all that {split} clients of {dataset} can hold in whole batches"
+        few = f"{fitting.examples} examples per client, the most that {split} clients of {dataset} hold without repeats"
         typer.echo(f"{few}: {local_steps} local steps pass over them several times", err=True)
         settings = fitting
     with progress(f"training under {name} on {dataset}", rounds) as bar:

@@ -36,7 +36,7 @@ def test_clients_hold_what_the_data_can_give_where_nobody_said_how_much(
     document = json.loads(finished.out)
     assert document["settings"]["examples"] == held
     assert finished.err == (
-        f"{held} examples per client, all that {split} clients of cancer can hold in whole batches: 100 local steps "
+        f"{held} examples per client, the most that {split} clients of cancer hold without repeats: 100 local steps "
         "pass over them several times\n"
     )
     assert harness(*line, "--split", split, "--examples", "500").code == 2
