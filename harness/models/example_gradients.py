@@ -107,10 +107,14 @@ class FactoredGradients:
         expected: float,
     ) -> None:
         self.layout, self.expected = layout, expected
-        # Only a single row's plain mean is had faster from the weights than from the factors; see mean().
-        self._weights = weights.detach().requires_grad_(len(weights) == 1)
+        # Only a single row's plain mean is had faster from the weights than from the factors; see mean(). Each tensor
+        # stands on its own, since the gradient of a slice would be padded to the length of them all.
+        self._weights = {
+            name: part.requires_grad_(len(weights) == 1) for name, part in layout.split(weights.detach()).items()
+        }
+        self._alone = len(weights) == 1
         with torch.enable_grad():
-            logits, self._recorded = sequence.record(layout.split(self._weights), images)
+            logits, self._recorded = sequence.record(self._weights, images)
             losses = example_losses(logits, labels)
             self._total = losses.sum() if present is None else (losses * present).sum()
         self.losses = losses.detach()
@@ -140,9 +144,10 @@ class FactoredGradients:
 
     def mean(self) -> Tensor:
         """The plain batch gradient (N, P)."""
-        if len(self._weights) == 1 and "_factors" not in self.__dict__:
-            (total,) = torch.autograd.grad(self._total, self._weights, retain_graph=True)
-            return total / self.expected
+        if self._alone and "_factors" not in self.__dict__:
+            parts = [self._weights[name] for name in self.layout.names]
+            found = torch.autograd.grad(self._total, parts, retain_graph=True, materialize_grads=True)
+            return torch.cat([one.flatten(1) for one in found], dim=1) / self.expected
         return self._sum({}) / self.expected
 
     def materialise(self) -> Tensor:
