@@ -78,8 +78,13 @@ class Differences:
         own = [f"{', '.join(f'{value:g}' for value in values)} {name}" for name, values in named.items() if values]
         return f"; clients in turn have {' and '.join(own)}" if own else ""
 
-    def parties(self, clip: float, deviation: float, rate: float, facts: PrivacyFacts) -> tuple[Party, ...]:
+    def parties(
+        self, clip: float, deviation: float, rate: float, facts: PrivacyFacts, summed: bool = False
+    ) -> tuple[Party, ...]:
         """The round's clients for accounting, from the common clip, noise per step and sampling rate.
+
+        Where local steps differ, those of a ``summed`` round are fused until they do not, so all of them count; of a
+        client's own message only those that an example is in.
 
         Raises:
             UsageError: they differ, and who of them meets in a round is not certain.
@@ -93,7 +98,8 @@ class Differences:
 
         def party(client: int) -> Party:
             clips, noises, length, steps = self.of(client, cohort)
-            return Party(deviation * noises, clip * clips, facts.steps_of_a_record(steps), rate, length)
+            met = steps if summed and self.local_steps else facts.steps_of_a_record(steps)
+            return Party(deviation * noises, clip * clips, met, rate, length)
 
         return tuple(party(client) for client in range(cohort.clients_per_round))
 

@@ -19,7 +19,7 @@ from harness.privacy import (
     make_statement,
 )
 from harness.privacy.events import Event
-from harness.privacy.systems import SEVERAL_STEPS, DistributedNoise
+from harness.privacy.systems import SEVERAL_STEPS, DistributedNoise, Party
 
 _OFF_GRID = (
     "what is summed are updates rounded to fixed point, which no longer depend on the sum of the noisy steps alone: "
@@ -61,15 +61,19 @@ def noise_statements(
     if facts.example_sampler == "without-replacement":
         return [make_statement("server", "none", _UNSAMPLED, unit="example")]
     rate = 1.0 if facts.example_sampler == "none" else facts.rate
-    parties = differences.parties(mechanism.clip, mechanism.noise * mechanism.clip, rate, facts)
+    alone, together = (
+        differences.parties(mechanism.clip, mechanism.noise * mechanism.clip, rate, facts, summed)
+        for summed in (False, True)
+    )
     grid = mechanism if isinstance(mechanism, SkellamGrid) else None
 
-    def noisy(gone: int) -> DistributedNoise:
+    def noisy(parties: tuple[Party, ...], gone: int) -> DistributedNoise:
         gone = min(gone, len(parties) - 1)
         return DistributedNoise(parties, facts.cohort.rounds, gone, relaxed=bool(differences), grid=grid)
 
     return _rows(facts, missing, _Costs(
-        noisy(missing).sum_event(), noisy(missing + 1).sum_event(), noisy(missing).fallback_event(),
+        noisy(together, missing).sum_event(), noisy(together, missing + 1).sum_event(),
+        noisy(alone, missing).fallback_event(),
         f"sigma={mechanism.noise:.4g} per client{', times its own factor' * bool(differences)}", _flaw(facts, mode),
     ))  # fmt: skip
 

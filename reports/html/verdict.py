@@ -57,13 +57,13 @@ def verdict(runs: Sequence[RunData], places: Sequence[Decided]) -> Verdict:
         by_defense[place.defense][_where(place)].append(place.summary.verdict)
     lines = [_line(defense, [found[name] for name in names]) for defense, found in by_defense.items()]
     notes = []
-    if any(spot.share for line in lines for spot in line.spots):
-        notes.append("3 of 4: in so many of the cases below, which differ in dataset, network or settings.")
+    if shares := [spot.share for line in lines for spot in line.spots if spot.share]:
+        notes.append(f"{shares[0]}: in so many of the cases below, which differ in dataset, network or settings.")
     victims = max((place.summary.victims for place in places), default=VICTIMS_NEEDED)
     if victims < VICTIMS_NEEDED:
         notes.append(
-            f"Undecided means here: no leak was found, but {victims} victims are too few to show resilience "
-            f"({VICTIMS_NEEDED} are needed)."
+            f"Nothing can be resilient here: {victims} victims are too few to show resilience ({VICTIMS_NEEDED} are "
+            "needed). Undecided then says that no leak was found, and no more."
         )
     return Verdict(_headline(lines), names, tuple(sorted(lines, key=_gravest)), tuple(notes), tuple(warnings))
 

@@ -121,6 +121,20 @@ def test_statements_follow_the_differences(settings: dict[str, Any], claim: int,
             assert sign * (found[place] - plain[place]) > 0.01 * plain[place]
 
 
+def test_resting_clients_add_no_noise_to_the_claim_under_fixed_batches() -> None:
+    """An example is in one step of a round, but in which one is unknown, and half of the clients rest in some."""
+    facts = PrivacyFacts(
+        Cohort(CLIENTS, CLIENTS, 5, STEPS, BATCH), 2, example_sampler="none", rate=1 / STEPS, parameters=4000
+    )
+
+    def server(**settings: Any) -> tuple[float | None, float | None]:
+        one = secure(sigma=8.0, **settings).statements(facts)[1]
+        return one.claimed_epsilon, one.epsilon
+
+    (claim, own), (same_claim, same_own) = server(local_steps="2,4"), server()
+    assert claim > 1.2 * same_claim and own == pytest.approx(same_own)
+
+
 def test_the_claim_is_that_of_the_worst_placed_client() -> None:
     """A loud neighbour's noise helps, its longer steps count as noise too, and its own records have the larger clip."""
     facts = PrivacyFacts(Cohort(CLIENTS, CLIENTS, 5, 1, BATCH), 2, rate=0.1, parameters=4000)
