@@ -10,7 +10,7 @@ from functools import cached_property
 
 import torch
 from torch import Tensor
-from torch.nn.grad import conv2d_weight
+from torch.nn import functional
 
 from harness.layout import Layout, spread
 from harness.models.row_losses import example_losses
@@ -62,22 +62,10 @@ class _Factors:
             return torch.bmm(derivatives.mT, self.columns[..., 0]).flatten(1)
         if factors is not None:
             return torch.bmm(factors[:, None], self.kernels)[:, 0]
-        if self.layer.is_one_convolution(self.recorded.values):
-            return self._convolved()
         total = torch.bmm(self.derivatives[:, 0], self.columns[:, 0].mT)
         for example in range(1, self.columns.shape[1]):
             total.baddbmm_(self.derivatives[:, example], self.columns[:, example].mT)
         return total.flatten(1)
-
-    def _convolved(self) -> Tensor:
-        """The plain sum (1, O*F) over a single row's batch, by the library's own convolution."""
-        convolution = self.layer.convolution
-        size = convolution.weight.shape
-        derivatives = self.layer.output(self.derivatives, self.recorded.values)[0]
-        kernels = conv2d_weight(
-            self.recorded.values[0], size, derivatives, convolution.stride, convolution.padding
-        )  # fmt: skip
-        return kernels.reshape(1, -1)
 
     def bias_sum(self, factors: Tensor | None) -> Tensor:
         """Sum over the batch (N, O), each example times its factor (N, B)."""
@@ -106,23 +94,38 @@ class FactoredGradients:
         present: Tensor | None,
         expected: float,
     ) -> None:
-        self.layout, self.expected = layout, expected
-        # Only a single row's plain mean is had faster from the weights than from the factors; see mean(). Each tensor
-        # stands on its own, since the gradient of a slice would be padded to the length of them all.
-        self._weights = {
-            name: part.requires_grad_(len(weights) == 1) for name, part in layout.split(weights.detach()).items()
-        }
-        self._alone = len(weights) == 1
+        self.layout, self.expected, self._sequence = layout, expected, sequence
         with torch.enable_grad():
-            logits, self._recorded = sequence.record(self._weights, images)
-            losses = example_losses(logits, labels)
+            losses = (
+                self._alone(weights, images, labels) if len(weights) == 1 else self._together(weights, images, labels)
+            )
             self._total = losses.sum() if present is None else (losses * present).sum()
         self.losses = losses.detach()
 
+    def _together(self, weights: Tensor, images: Tensor, labels: Tensor) -> Tensor:
+        self._leaves = None
+        logits, self._recorded = self._sequence.record(self.layout.split(weights.detach()), images)
+        return example_losses(logits, labels)
+
+    def _alone(self, weights: Tensor, images: Tensor, labels: Tensor) -> Tensor:
+        """Losses (1, B) of a single row, whose plain mean is had faster from the weights than from the factors.
+
+        Each tensor is a leaf of its own, since the gradient of a slice would be padded to the length of them all.
+        """
+        self._leaves = {name: part.requires_grad_() for name, part in self.layout.split(weights[0].detach()).items()}
+        logits, self._recorded = self._sequence.record_alone(self._leaves, images[0])
+        return functional.cross_entropy(logits, labels[0], reduction="none")[None]
+
     @cached_property
     def _factors(self) -> list[_Factors]:
-        derivatives = torch.autograd.grad(self._total, [one.product for one in self._recorded])
-        return [_Factors(*pair) for pair in zip(self._recorded, derivatives, strict=True)]
+        outputs = [one.output for one in self._recorded]
+        derivatives = torch.autograd.grad(self._total, outputs, retain_graph=self._leaves is not None)
+        if self._leaves is not None:
+            derivatives = [derivative[None] for derivative in derivatives]
+        return [
+            _Factors(recorded, derivative.reshape(*derivative.shape[:3], -1))
+            for recorded, derivative in zip(self._recorded, derivatives, strict=True)
+        ]
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -144,11 +147,11 @@ class FactoredGradients:
 
     def mean(self) -> Tensor:
         """The plain batch gradient (N, P)."""
-        if self._alone and "_factors" not in self.__dict__:
-            parts = [self._weights[name] for name in self.layout.names]
-            found = torch.autograd.grad(self._total, parts, retain_graph=True, materialize_grads=True)
-            return torch.cat([one.flatten(1) for one in found], dim=1) / self.expected
-        return self._sum({}) / self.expected
+        if self._leaves is None:
+            return self._sum({}) / self.expected
+        leaves = list(self._leaves.values())
+        found = torch.autograd.grad(self._total, leaves, retain_graph=True, materialize_grads=True)
+        return torch.cat([one.flatten() for one in found])[None] / self.expected
 
     def materialise(self) -> Tensor:
         """The gradients (N, B, P)."""

@@ -156,7 +156,15 @@ def build_module(name: str, image_shape: ImageShape, classes: int, seed: int) ->
     if not isinstance(module, nn.Module):
         raise UsageError(f"model {name!r} returned {type(module).__name__}; its factory must return a torch.nn.Module")
     _refuse_stateful_layers(name, module)
+    _keep_what_layers_get(module)
     return module
+
+
+def _keep_what_layers_get(module: nn.Module) -> None:
+    """Layers that overwrite their input compute the same in new memory; gradients by that input then stay available."""
+    for layer in module.modules():
+        if getattr(layer, "inplace", False):
+            layer.inplace = False
 
 
 def _refuse_stateful_layers(name: str, module: nn.Module) -> None:

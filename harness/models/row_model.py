@@ -33,7 +33,8 @@ class RowModel:
         self.plain_module = build_module(name, image_shape, classes, seed=0)
         self._fit(images)
         self.layout = Layout.of(self.plain_module)
-        self._sequence = row_sequence(self.plain_module)
+        sequence = row_sequence(self.plain_module)
+        self._sequence = sequence if sequence and sequence.computes(self.plain_module, image_shape) else None
         self._rowwise = with_row_operators(self.plain_module)
         if self._rowwise_names() != self.layout.names:
             raise UsageError(f"model {name!r} shares parameters between layers; give every layer its own")
@@ -48,7 +49,7 @@ class RowModel:
         self.uncovered = f"model {self.name} has {fronts[0].fitted_to}; no epsilon covers it" if fronts else None
 
     def _rowwise_names(self) -> tuple[str, ...]:
-        return tuple(name for name, _ in self._rowwise.named_parameters())
+        return tuple(name for name, _ in self._rowwise.named_parameters(remove_duplicate=False))
 
     def to(self, device: torch.device, dtype: torch.dtype) -> "RowModel":
         """Moves the network's buffers; weights are handed in and keep their own device."""

@@ -193,7 +193,7 @@ def with_row_operators(module: nn.Module) -> nn.Module:
 
 
 def _replace_layers(parent: nn.Module) -> None:
-    for name, layer in list(parent.named_children()):
+    for name, layer in list(parent._modules.items()):
         if type(layer) is nn.Conv2d and is_plain_convolution(layer):
             setattr(parent, name, PatchConv2d(layer))
         elif type(layer) is nn.Sigmoid:

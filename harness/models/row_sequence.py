@@ -4,6 +4,7 @@ Every layer with weights is the same product: columns (R, B, F, L) of its input 
 has one column per example (L = 1), a convolution one per output place.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -42,30 +43,24 @@ class Product:
 
     def record(self, named: Named, values: Tensor) -> "Recorded":
         """The layer's output, and what the loss's derivative by its weights is made of."""
-        columns = None
         if self.convolution is None:
-            product = torch.bmm(values, self.kernels(named).mT)[..., None]
-        elif self.is_one_convolution(values):
-            product = self._convolved(named, values)
+            columns, product = None, torch.bmm(values, self.kernels(named).mT)[..., None]
         else:
             columns = self.columns(values)
             product = self._product(named, columns, gradient_once=False)
-        if not product.requires_grad:
-            product.requires_grad_()
         output = self.output(self._with_bias(named, product), values)
-        return Recorded(self, values.detach(), None if columns is None else columns.detach(), product, output)
+        if not output.requires_grad:
+            output.requires_grad_()
+        return Recorded(self, values.detach(), None if columns is None else columns.detach(), output)
 
-    def is_one_convolution(self, values: Tensor) -> bool:
-        """Whether a convolution has a single row, and so the same kernels for every example.
-
-        The library's own convolution is then faster than columns times kernels.
-        """
-        return self.convolution is not None and len(values) == 1
-
-    def _convolved(self, named: Named, values: Tensor) -> Tensor:
-        layer = self.convolution
-        outputs = functional.conv2d(values[0], named[self.weight][0], None, layer.stride, layer.padding)
-        return outputs.flatten(2)[None]
+    def record_alone(self, named: Named, values: Tensor) -> "Recorded":
+        """The same for weights and values (B, ...) of one row, by the library's own layer."""
+        weight, bias, layer = named[self.weight], None if self.bias is None else named[self.bias], self.convolution
+        if layer is None:
+            output = functional.linear(values, weight, bias)
+        else:
+            output = functional.conv2d(values, weight, bias, layer.stride, layer.padding)
+        return Recorded(self, values.detach()[None], None, output)
 
     def _product(self, named: Named, columns: Tensor, gradient_once: bool) -> Tensor:
         rows, examples = columns.shape[:2]
@@ -111,13 +106,12 @@ class Recorded:
 
     Attributes:
         values: its input (R, B, ...). columns: of it (R, B, F, L); None where they were not needed.
-        product: (R, B, O, L), by which the loss can be differentiated. output: (R, B, ...).
+        output: (R, B, O, ...), without the first axis if recorded alone; the loss can be differentiated by it.
     """
 
     layer: Product
     values: Tensor
     columns: Tensor | None
-    product: Tensor
     output: Tensor
 
 
@@ -141,15 +135,44 @@ class RowSequence:
                 values = _without_weights(stage, values)
         return values
 
+    @torch.no_grad()
+    def computes(self, module: nn.Module, image_shape: tuple[int, ...]) -> bool:
+        """Whether it gives a module's logits of images (C, H, W).
+
+        What names and types don't show (hooks, a linear layer over more than one axis of features) shows here.
+        """
+        named = {name: parameter[None] for name, parameter in module.named_parameters()}
+        images = torch.linspace(0, 1, 2 * math.prod(image_shape)).reshape(2, *image_shape)
+        images = images.to(next(module.parameters(), images))
+        try:
+            return torch.allclose(self(named, images[None])[0], module(images), rtol=1e-3, atol=1e-4)
+        except (KeyError, RuntimeError):
+            return False
+
     def record(self, named: Named, images: Tensor) -> tuple[Tensor, list[Recorded]]:
         """Logits (R, B, K), and what each layer with weights leaves behind."""
-        values, recorded = images, []
+        return self._recorded(images, lambda layer, values: layer.record(named, values), _without_weights)
+
+    def record_alone(self, named: Named, images: Tensor) -> tuple[Tensor, list[Recorded]]:
+        """Logits (B, K) of a single row's images (B, C, H, W) under named parameters without a leading axis.
+
+        A row alone needs no batched product, and so costs what the plain network costs.
+        """
+        return self._recorded(images, lambda layer, values: layer.record_alone(named, values), _alone)
+
+    def _recorded(
+        self,
+        values: Tensor,
+        record: Callable[[Product, Tensor], Recorded],
+        pass_on: Callable[[nn.Module, Tensor], Tensor],
+    ) -> tuple[Tensor, list[Recorded]]:
+        recorded: list[Recorded] = []
         for stage in self.stages:
             if isinstance(stage, Product):
-                recorded.append(stage.record(named, values))
+                recorded.append(record(stage, values))
                 values = recorded[-1].output
             else:
-                values = _without_weights(stage, values)
+                values = pass_on(stage, values)
         return values, recorded
 
 
@@ -160,6 +183,11 @@ def _without_weights(stage: nn.Module, values: Tensor) -> Tensor:
     return stage(values.flatten(0, 1)).unflatten(0, values.shape[:2])
 
 
+def _alone(stage: nn.Module, values: Tensor) -> Tensor:
+    """A stage's output (B, ...) of values (B, ...)."""
+    return stage.rows(values[None])[0] if isinstance(stage, Front) else stage(values)
+
+
 def row_sequence(module: nn.Module) -> RowSequence | None:
     """The sequence a module is, or None where it is not a plain chain of layers known here."""
     stages: list[Product | nn.Module] = []
@@ -168,7 +196,7 @@ def row_sequence(module: nn.Module) -> RowSequence | None:
 
 def _collect(module: nn.Module, prefix: str, stages: list[Product | nn.Module]) -> bool:
     if type(module) is nn.Sequential:
-        return all(_collect(child, f"{prefix}{name}.", stages) for name, child in module.named_children())
+        return all(_collect(child, f"{prefix}{name}.", stages) for name, child in module._modules.items())
     if type(module) is nn.Linear:
         stages.append(_linear(prefix, module))
     elif type(module) is nn.Conv2d and is_plain_convolution(module):

@@ -41,6 +41,30 @@ def idle_dropout(image_shape, classes):
 
 def evaluated_dropout(image_shape, classes):
     return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(144, classes)).eval()
+
+def one_activation_twice(image_shape, classes):
+    activation = nn.Sigmoid()
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(144, 9), activation, nn.Linear(9, 9), activation, nn.Linear(9, classes)
+    )
+
+def one_layer_twice(image_shape, classes):
+    layer = nn.Linear(9, 9)
+    return nn.Sequential(nn.Flatten(), nn.Linear(144, 9), layer, nn.Tanh(), layer, nn.Linear(9, classes))
+
+def overwriting(image_shape, classes):
+    return nn.Sequential(nn.Conv2d(1, 3, 3, bias=False), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(300, classes))
+
+def linear_over_pixel_rows(image_shape, classes):
+    return nn.Sequential(nn.Linear(12, 5), nn.Tanh(), nn.Flatten(), nn.Linear(60, classes))
+
+def hooked(image_shape, classes):
+    network = nn.Sequential(nn.Flatten(), nn.Linear(144, classes))
+    network[1].register_forward_hook(twice)
+    return network
+
+def twice(layer, inputs, output):
+    return 2 * output
 '''
 
 
@@ -91,15 +115,30 @@ def test_the_table_names_these_networks() -> None:
     assert {"lenet", "cnn", "mlp"} <= set(MODELS)
 
 
-@pytest.mark.parametrize("factory", ["tanh", "frozen", "idle_dropout", "evaluated_dropout"])
-def test_a_network_of_the_users_own(factory: str) -> None:
+OWN_NETWORKS = [
+    "tanh", "frozen", "idle_dropout", "evaluated_dropout", "one_activation_twice", "overwriting",
+    "linear_over_pixel_rows", "hooked",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("factory", OWN_NETWORKS)
+def test_a_network_of_the_users_own(factory: str, rows: int) -> None:
     model = RowModel(f"networks_of_a_user:{factory}", (1, 12, 12), 4)
-    weights = model.initial_weights([(0, 0), (0, 1)])
-    images, labels = torch.rand(2, 3, 1, 12, 12), torch.tensor([[0, 1, 2], [3, 0, 1]])
+    weights = model.initial_weights([(0, 0), (0, 1)])[:rows]
+    images, labels = torch.rand(rows, 3, 1, 12, 12), torch.tensor([[0, 1, 2], [3, 0, 1]])[:rows]
     gradient = model.gradient(weights, images, labels)
-    loss = nn.functional.cross_entropy(model.plain(weights[1])(images[1]), labels[1])
+    loss = nn.functional.cross_entropy(model.plain(weights[-1])(images[-1]), labels[-1])
     expected = torch.autograd.grad(loss, list(model.plain_module.parameters()))
-    assert torch.allclose(gradient[1], torch.cat([each.flatten() for each in expected]), atol=1e-6)
+    truth = torch.cat([each.flatten() for each in expected])
+    trained = model.example_gradients(weights, images, labels, None, 3)
+    for made in (
+        gradient,
+        trained.mean(),
+        trained.materialise().mean(1),
+        trained.weighted_sum(trained.norms() * 0 + 1 / 3),
+    ):
+        assert torch.allclose(made[-1], truth, atol=1e-6)
     assert torch.equal(gradient, model.gradient(weights, images, labels))
 
 
@@ -121,6 +160,11 @@ def test_refused_networks(name: str, message: str) -> None:
     with pytest.raises(UsageError, match=message) as caught:
         build_module(name, (1, 12, 12), 4, seed=0)
     assert "\n" not in str(caught.value)
+
+
+def test_a_layer_with_weights_stands_at_one_place() -> None:
+    with pytest.raises(UsageError, match="shares parameters between layers; give every layer its own"):
+        RowModel("networks_of_a_user:one_layer_twice", (1, 12, 12), 4)
 
 
 def test_a_network_without_a_last_linear_layer_has_no_labels_to_infer() -> None:
