@@ -53,8 +53,8 @@ def bench_train(
 
 
 def repeats_for(repeats: int, clients: int) -> int:
-    """Repeats at K clients: about as much work for each K, and never fewer than fifteen."""
-    return max(min(repeats, 15), repeats * 3 // (clients + 2))
+    """Repeats at K clients: about as much work for each K, and never fewer than 45."""
+    return max(min(repeats, 45), repeats * 3 // (clients + 2))
 
 
 class IterationBench:

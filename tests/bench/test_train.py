@@ -35,7 +35,7 @@ def test_every_repeat_runs_every_step() -> None:
     steps = {name: lambda name=name: calls.append(name) for name in "abc"}
     interleaved_medians(steps, 4, torch.device("cpu"))
     assert len(calls) == 18 and calls[:6] == list("abcbca")
-    assert repeats_for(300, 1) == 300 and repeats_for(300, 100) == 15 and repeats_for(2, 100) == 2
+    assert repeats_for(300, 1) == 300 and repeats_for(300, 100) == 45 and repeats_for(2, 100) == 2
 
 
 def test_the_plain_loop_is_sgd() -> None:
