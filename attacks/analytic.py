@@ -64,13 +64,11 @@ def _first_linear(observation: Observation) -> tuple[str, str]:
     """Parameter names of the first layer's weight and bias."""
     model = observation.model
     features = math.prod(model.image_shape)
-    owners = (item for item in model.plain_module.named_modules() if list(item[1].parameters(recurse=False)))
-    name, first = next(owners)
+    prefix, first = model.called_layers()[0]
     hidden = any(isinstance(layer, Front) for layer in model.plain_module.modules())
     if hidden or not isinstance(first, nn.Linear) or first.bias is None or first.in_features != features:
         raise UsageError(
             f"attack 'analytic' needs a first layer that is linear with a bias, which model {model.name!r} lacks; "
             "use --model mlp2 or another attack"
         )
-    prefix = f"{name}." if name else ""
     return f"{prefix}weight", f"{prefix}bias"

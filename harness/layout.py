@@ -42,7 +42,7 @@ class Layout:
         """Named tensors (..., *shape) viewed from flat vectors (..., P)."""
         pieces = flat.split(self.sizes, dim=-1)
         return {
-            name: piece.reshape(*flat.shape[:-1], *shape)
+            name: piece.reshape((*flat.shape[:-1], *shape))
             for name, shape, piece in zip(self.names, self.shapes, pieces, strict=True)
         }
 

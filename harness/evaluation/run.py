@@ -35,7 +35,7 @@ class Run:
     Args:
         data_root: where datasets and LPIPS weights lie.
         folder: where results go.
-        chunk: rows attacked together; bounds memory and changes no number on CPU.
+        chunk: rows attacked together; bounds memory; on CPU it changes no number of a chain of known layers (see RowModel).
         resume: use what an earlier run left in the folder.
         pictures: draw a grid per cell.
         on_cell: called with every finished cell and control.

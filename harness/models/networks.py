@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from harness.errors import UsageError
+from harness.errors import UsageError, in_one_line
 from harness.registry import Registry
 
 ImageShape = tuple[int, ...]
@@ -126,11 +126,14 @@ def find_factory(name: str) -> Factory:
         return MODELS[name]
     module_name, _, attribute = name.partition(":")
     try:
-        factory = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, ValueError, SyntaxError) as error:
-        raise UsageError(f"cannot import model {name!r} ({error}); check the module name and PYTHONPATH") from error
-    except AttributeError as error:
-        raise UsageError(f"module {module_name!r} has no factory {attribute!r}; check its name") from error
+        module = importlib.import_module(module_name)
+    except Exception as error:  # the user's own code may raise anything
+        raise UsageError(
+            f"cannot import model {name!r} ({in_one_line(error)}); check the module name and PYTHONPATH"
+        ) from error
+    factory = getattr(module, attribute, None)
+    if factory is None:
+        raise UsageError(f"module {module_name!r} has no factory {attribute!r}; check its name")
     if not callable(factory):
         raise UsageError(f"{name!r} is not callable; name a function (image_shape, classes) -> torch.nn.Module")
     return factory
@@ -151,13 +154,14 @@ def build_module(name: str, image_shape: ImageShape, classes: int, seed: int) ->
         except UsageError:
             raise
         except Exception as error:  # the user's own code may raise anything
-            problem = f"{type(error).__name__}: {error}"
+            problem = in_one_line(error)
             raise UsageError(f"model {name!r} failed to build for images {image_shape}: {problem}; mend it") from error
     if not isinstance(module, nn.Module):
         raise UsageError(f"model {name!r} returned {type(module).__name__}; its factory must return a torch.nn.Module")
     _refuse_stateful_layers(name, module)
+    _refuse_untrained_parameters(name, module)
     _keep_what_layers_get(module)
-    return module
+    return module.float()
 
 
 def _keep_what_layers_get(module: nn.Module) -> None:
@@ -165,6 +169,20 @@ def _keep_what_layers_get(module: nn.Module) -> None:
     for layer in module.modules():
         if getattr(layer, "inplace", False):
             layer.inplace = False
+
+
+def _refuse_untrained_parameters(name: str, module: nn.Module) -> None:
+    named = dict(module.named_parameters())
+    if not named:
+        raise UsageError(f"model {name!r} has no parameters to train; give it a layer with weights")
+    for key, parameter in named.items():
+        if nn.parameter.is_lazy(parameter):
+            raise UsageError(f"model {name!r} has a lazy layer ({key}); give it its number of inputs")
+        if not parameter.requires_grad:
+            raise UsageError(
+                f"model {name!r} has a parameter that is not trained ({key}); wrap what is fixed in "
+                "harness.models.Frozen, or train it"
+            )
 
 
 def _refuse_stateful_layers(name: str, module: nn.Module) -> None:

@@ -7,22 +7,29 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from harness.errors import UsageError
+from harness.errors import UsageError, in_one_line
 from harness.layout import Layout
+from harness.models.checking import Trial, agrees, fails_twice, refuse_other_functions
 from harness.models.example_gradients import FactoredGradients, MaterialisedGradients
 from harness.models.front import Front
+from harness.models.layers import called_layers
 from harness.models.networks import ImageShape, build_module
 from harness.models.row_operators import with_row_operators
-from harness.models.row_sequence import row_sequence
+from harness.models.row_sequence import RowSequence, row_sequence
 from harness.randomness import derive_seed
+
+# Its attention without gradients has no derivative at all, not even under a transformation of functions.
+torch.backends.mha.set_fastpath_enabled(False)
 
 
 class RowModel:
     """A network over rows: R rows of B images each, weights as flat vectors (R, P).
 
-    Every result for a row depends on that row alone, to the bit on CPU as long as at least two rows are evaluated
-    together (a single row takes other kernels).
+    Every result for a row depends on that row alone. For a chain of layers known here (see ``row_sequence``) it does so
+    to the bit, on CPU and as long as at least two rows are evaluated together (a single row takes other kernels);
+    other networks may round differently beside other rows.
 
     Attributes:
         uncovered: what of the network was computed from private data without noise, in words; None where nothing was.
@@ -33,11 +40,42 @@ class RowModel:
         self.plain_module = build_module(name, image_shape, classes, seed=0)
         self._fit(images)
         self.layout = Layout.of(self.plain_module)
-        sequence = row_sequence(self.plain_module)
-        self._sequence = sequence if sequence and sequence.computes(self.plain_module, image_shape) else None
-        self._rowwise = with_row_operators(self.plain_module)
-        if self._rowwise_names() != self.layout.names:
+        if len(list(self.plain_module.named_parameters(remove_duplicate=False))) > len(self.layout.names):
             raise UsageError(f"model {name!r} shares parameters between layers; give every layer its own")
+        self._second_derivative: str | None = None
+        chain = row_sequence(self.plain_module)
+        if ":" in name:
+            self._check(chain)
+        else:
+            self._evaluate_by(chain, row_operators=True)
+
+    def _evaluate_by(self, sequence: RowSequence | None, row_operators: bool) -> None:
+        self._sequence, self._row_operators = sequence, row_operators
+        self._rowwise = with_row_operators(self.plain_module) if row_operators else self.plain_module
+
+    def _check(self, chain: RowSequence | None) -> None:
+        """Tries a user's own network, and chooses the fastest way to evaluate it that gives its results.
+
+        Raises:
+            UsageError: see :mod:`harness.models.checking`; or there is no such way.
+        """
+        trial = Trial.of(self.plain_module, self.image_shape, self.classes)
+        refuse_other_functions(self.name, self.plain_module, trial, self.classes)
+        if not torch.equal(*(self._fresh(0) for _ in range(2))):
+            raise UsageError(f"model {self.name!r} draws weights that no seed of torch repeats; draw them with torch")
+        problem = "its results there are others"
+        for sequence, row_operators in ((chain, True), (None, True), (None, False)):
+            try:
+                self._evaluate_by(sequence, row_operators)
+                if agrees(self, trial):
+                    self._second_derivative = fails_twice(self, trial)
+                    return
+            except Exception as error:  # the user's own code, under transformations of functions, may raise anything
+                problem = in_one_line(error)
+        raise UsageError(
+            f"model {self.name!r} cannot be evaluated for several clients at once ({problem}); keep its weights in "
+            "registered layers, and its flow independent of the data"
+        )
 
     def _fit(self, images: Tensor | None) -> None:
         """Fits what stands before the trained layers to the training images (N, C, H, W), where it is to be fitted."""
@@ -47,9 +85,6 @@ class RowModel:
         for front in fronts:
             front.fit(images)
         self.uncovered = f"model {self.name} has {fronts[0].fitted_to}; no epsilon covers it" if fronts else None
-
-    def _rowwise_names(self) -> tuple[str, ...]:
-        return tuple(name for name, _ in self._rowwise.named_parameters(remove_duplicate=False))
 
     def to(self, device: torch.device, dtype: torch.dtype) -> "RowModel":
         """Moves the network's buffers; weights are handed in and keep their own device."""
@@ -88,7 +123,7 @@ class RowModel:
             reason = " ".join(str(error).split()) or type(error).__name__
             message = f"cannot load weights {str(path)!r} into {self.name!r}: {reason}; save a state_dict"
             raise UsageError(message) from error
-        self._rowwise = with_row_operators(self.plain_module)
+        self._evaluate_by(self._sequence, self._row_operators)
         return self.layout.flatten(dict(self.plain_module.named_parameters())).detach()
 
     def logits(self, weights: Tensor, images: Tensor, gradient_once: bool = False) -> Tensor:
@@ -99,7 +134,8 @@ class RowModel:
         def one_row(flat: Tensor, batch: Tensor) -> Tensor:
             return functional_call(self._rowwise, self.layout.split(flat), (batch,))
 
-        return vmap(one_row)(weights, images)
+        with sdpa_kernel(SDPBackend.MATH):  # the only attention whose gradient has a derivative
+            return vmap(one_row)(weights, images)
 
     def loss(self, weights: Tensor, images: Tensor, targets: Tensor, gradient_once: bool = False) -> Tensor:
         """Mean cross-entropy (R,) over each row's batch; targets are labels (R, B) or probabilities (R, B, K)."""
@@ -109,7 +145,16 @@ class RowModel:
         return -(scores * targets).sum(-1).mean(-1)
 
     def gradient(self, weights: Tensor, images: Tensor, targets: Tensor, create_graph: bool = False) -> Tensor:
-        """Gradients (R, P) of :meth:`loss` with respect to the weights."""
+        """Gradients (R, P) of :meth:`loss` with respect to the weights.
+
+        Raises:
+            UsageError: ``create_graph`` for a network whose gradients cannot be differentiated.
+        """
+        if create_graph and self._second_derivative:
+            raise UsageError(
+                f"model {self.name!r} has no second derivative, which this attack needs ({self._second_derivative}); "
+                "use layers that have one, or --attack analytic"
+            )
         own_leaf = not weights.requires_grad
         if own_leaf:
             weights = weights.detach().requires_grad_(True)
@@ -164,15 +209,18 @@ class RowModel:
         statistics = vmap(one_row)(weights, images)
         return [(mean, var, layer) for (mean, var), layer in zip(statistics, called, strict=True)]
 
+    def called_layers(self) -> list[tuple[str, nn.Module]]:
+        """See :func:`harness.models.layers.called_layers`."""
+        return called_layers(self.plain_module, self.image_shape)
+
     def last_linear(self) -> tuple[str, str | None]:
         """Parameter names of the last linear layer's weight and, if it has one, bias.
 
         Raises:
             UsageError: the network does not end in a linear layer over the classes.
         """
-        for name, layer in reversed(list(self.plain_module.named_modules())):
+        for prefix, layer in reversed(self.called_layers()):
             if isinstance(layer, nn.Linear) and layer.out_features == self.classes:
-                prefix = f"{name}." if name else ""
                 return f"{prefix}weight", None if layer.bias is None else f"{prefix}bias"
         raise UsageError(f"model {self.name!r} has no last linear layer to infer labels from; use --labels known")
 

@@ -4,7 +4,6 @@ Every layer with weights is the same product: columns (R, B, F, L) of its input 
 has one column per example (L = 1), a convolution one per output place.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -134,20 +133,6 @@ class RowSequence:
             else:
                 values = _without_weights(stage, values)
         return values
-
-    @torch.no_grad()
-    def computes(self, module: nn.Module, image_shape: tuple[int, ...]) -> bool:
-        """Whether it gives a module's logits of images (C, H, W).
-
-        What names and types don't show (hooks, a linear layer over more than one axis of features) shows here.
-        """
-        named = {name: parameter[None] for name, parameter in module.named_parameters()}
-        images = torch.linspace(0, 1, 2 * math.prod(image_shape)).reshape(2, *image_shape)
-        images = images.to(next(module.parameters(), images))
-        try:
-            return torch.allclose(self(named, images[None])[0], module(images), rtol=1e-3, atol=1e-4)
-        except (KeyError, RuntimeError):
-            return False
 
     def record(self, named: Named, images: Tensor) -> tuple[Tensor, list[Recorded]]:
         """Logits (R, B, K), and what each layer with weights leaves behind."""
