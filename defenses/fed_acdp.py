@@ -117,7 +117,7 @@ class FedAlphaCDP(Defense):
             "the noise scale S is computed from the private batch and is not itself protected, so the output can "
             "reveal it; the paper's epsilon is nominal only"
         )
-        sigmas = self._sigmas(facts.cohort)
+        sigmas = self._sigmas(facts)
         claimed = facts.claimed_for_examples(sigmas) if min(sigmas) > 0 else None
         return [
             make_statement(
@@ -125,11 +125,11 @@ class FedAlphaCDP(Defense):
             )
         ]
 
-    def _sigmas(self, cohort: Cohort) -> list[float]:
-        """One multiplier for all local steps, or one for each."""
+    def _sigmas(self, facts: PrivacyFacts) -> list[float]:
+        """One multiplier for all local steps, or one for each of the rounds accounted for."""
         if self.policy == "fixed":
             return [self._sigma_start]
-        schedule = self._schedule(cohort)
+        schedule, cohort = self._schedule(facts.planned), facts.cohort
         return [schedule.sigma(now, step) for now in range(cohort.rounds) for step in range(cohort.steps_per_round)]
 
     def _sigma_text(self) -> str:

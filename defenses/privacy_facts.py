@@ -2,14 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.defenses.context import Cohort
 from harness.layout import Grouping
 from harness.privacy import Federation, GaussianRelease, compose
 from harness.privacy.events import Composition, Sampler
-
-HYPOTHETICAL = "for clients and examples that are sampled as stated; evaluate itself trains one round only"
 
 
 @dataclass(frozen=True)
@@ -25,6 +23,8 @@ class PrivacyFacts:
         delta: of every statement.
         parameters: P of the model; None where it does not matter.
         own_state: whether clients keep control variates (SCAFFOLD).
+        planned_rounds: T that noise schedules run over; None where it is the number of rounds accounted for.
+        holders: the most clients that hold one example.
     """
 
     cohort: Cohort
@@ -35,6 +35,13 @@ class PrivacyFacts:
     delta: float = 1e-5
     parameters: int | None = None
     own_state: bool = False
+    planned_rounds: int | None = None
+    holders: int = 1
+
+    @property
+    def planned(self) -> Cohort:
+        """The cohort over the rounds that were planned, which noise schedules run over."""
+        return replace(self.cohort, rounds=self.planned_rounds or self.cohort.rounds)
 
     @property
     def client_rate(self) -> float:
@@ -59,6 +66,7 @@ class PrivacyFacts:
             sigma, cohort.rounds, self.tensors if clipping == "layer" else 1, cohort.clients, cohort.clients_per_round,
             cohort.steps_per_round, self.rate, sampler, "replace" if sampler == "without-replacement" else "add/remove",
             steady=self.client_sampler != "poisson", own_state=self.own_state,
+            holders=min(self.holders, cohort.clients_per_round),
         )  # fmt: skip
 
     def claimed_for_clients(self, sigma: float) -> Composition:

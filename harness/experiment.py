@@ -11,6 +11,7 @@ from harness.datasets import default_model
 from harness.defenses import DEFENSES, Cohort, Defense
 from harness.errors import UsageError
 from harness.surfaces import SURFACES, TAPS_OF_VARIATES, UpdateModel, check_tap, surface_of
+from harness.training.trained_run import TrainedRun
 
 Positive = Annotated[int, Field(ge=1)]
 
@@ -52,6 +53,7 @@ class CellSettings(BaseModel):
     dtype: Literal["float32", "float64"] = "float32"
     device: str = "cpu"
     noise_scale: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
+    trained: TrainedRun | None = None
 
     @model_validator(mode="after")
     def _fits_together(self) -> "CellSettings":
@@ -83,6 +85,10 @@ class CellSettings(BaseModel):
                 f"SCAFFOLD sends control variates beside the update, which {self.defense} would not protect; "
                 "use a defense of the local step"
             )
+
+    def identity(self) -> dict[str, Any]:
+        """What tells this cell from others; a run it does not attack is left out."""
+        return self.model_dump(mode="json", exclude=None if self.trained else {"trained"})
 
     @property
     def surface(self) -> int | None:

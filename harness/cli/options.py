@@ -16,7 +16,7 @@ from harness.defenses import DEFENSES
 from harness.errors import UsageError
 from harness.experiment import CellSettings, expand, taps_of
 from harness.presets import PRESETS
-from harness.training import kept_model, kept_server_state, kept_variates, training_options
+from harness.training import kept_model, kept_server_state, kept_variates, trained_run, training_options
 
 DEFAULTS: dict[str, Any] = {
     "dataset": ["mnist-sample"], "model": [], "defense": [], "attack": ["cpl"], "surface": [], "tap": [],
@@ -109,6 +109,8 @@ def cells_from(options: dict[str, Any], device: str) -> list[CellSettings]:
     defense_args = parse_assignments(list(options["defense_arg"]), defenses, DEFENSES)
     attack_args = parse_assignments(list(options["attack_arg"]), attacks, ATTACKS)
     common = {name: options[name] for name in _PASSED_ON if options.get(name) is not None}
+    if options.get("training"):
+        common["trained"] = trained_run(Path(options["training"]))
     common |= {"device": device, "seeds": tuple(numbers(options["seed"], "seed"))}
     grid = {
         "dataset": [_known_dataset(name) for name in split_lists(options["dataset"])],

@@ -2,14 +2,14 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 
 from harness.defenses import PrivacyFacts
 from harness.evaluation.scored import Scored
 from harness.experiment import CellSettings
-from harness.privacy import without_guarantee
+from harness.privacy import what_holds
 from harness.results import (
     CellResult,
     ControlCheck,
@@ -27,6 +27,10 @@ from harness.scoring import Rate, Summary, Verdict
 IMAGE_METRICS = ("rmse", "rmse_raw", "psnr", "ssim", "lpips", "continuous_rmse", "categorical_accuracy")
 
 REPEATED = "epsilon counts one pass of training; seeing the same record {0} times costs {0} compositions"
+
+
+HYPOTHETICAL = "of a whole training with clients and examples sampled as stated; one round was played here"
+OTHER_DEFENSE = "of the run whose model is attacked, had it been trained under this defense"
 
 
 def cell_result(
@@ -98,21 +102,26 @@ def _common(settings: CellSettings) -> dict[str, object]:
 
 
 def _privacy(scored: Scored) -> list[PrivacyStatement]:
-    """The defense's statements for the whole training that the settings describe, examples and clients sampled.
+    """The defense's statements for the whole training behind the attacked round, examples and clients sampled.
 
-    An epsilon counts every release of that training once. Repeated looks come on top and cannot be counted as more
-    rounds: a schedule would run on, and sampling would be credited to looks that all show the same record.
+    That is the run whose model is attacked, or else a training as the settings describe it. An epsilon counts every
+    release of that training once. Repeated looks come on top and cannot be counted as more rounds: a schedule would
+    run on, and sampling would be credited to looks that all show the same record.
     """
-    settings = scored.settings
-    model = scored.scene.observation.model
-    layout = model.layout
-    facts = PrivacyFacts(
-        settings.cohort(), len(layout.sizes), rate=settings.rate, parameters=layout.total,
-        own_state=settings.variates is not None,
-    )  # fmt: skip
-    made = settings.build_defense().statements(facts)
-    if model.uncovered:
-        made = [one if one.guarantee == "none" else without_guarantee(one, model.uncovered) for one in made]
+    settings, model = scored.settings, scored.scene.observation.model
+    defense, run = settings.build_defense(), settings.trained
+    if run:
+        hypothetical = None if defense == run.settings.build_defense() else OTHER_DEFENSE
+        made = what_holds(defense.statements(run.facts(model.layout)), run.copies, model.uncovered)
+    else:
+        hypothetical = HYPOTHETICAL
+        facts = PrivacyFacts(
+            settings.cohort(), len(model.layout.sizes), rate=settings.rate, parameters=model.layout.total,
+            own_state=settings.variates is not None,
+        )  # fmt: skip
+        made = what_holds(defense.statements(facts), uncovered=model.uncovered)
+    if hypothetical:
+        made = [one if one.guarantee == "none" else replace(one, notes=f"{one.notes}; {hypothetical}") for one in made]
     rows = [statement.row() for statement in made]
     if settings.observations > 1:
         for row in rows:

@@ -25,6 +25,7 @@ from harness.evaluation.report_cell import cell_result, impossible_cell, victim_
 from harness.evaluation.scored import Scored
 from harness.evaluation.scores import LPIPS_UNASKED, score
 from harness.experiment import CellSettings
+from harness.own_sources import own_sources
 from harness.results import CellResult, ControlCheck, RunFolder, StoredCell, cell_key
 from harness.scoring import Control, LpipsScorer, judge, negative_control_failed
 
@@ -35,7 +36,7 @@ class Run:
     Args:
         data_root: where datasets and LPIPS weights lie.
         folder: where results go.
-        chunk: rows attacked together; bounds memory; on CPU it changes no number of a chain of known layers (see RowModel).
+        chunk: rows attacked together; bounds memory, and on CPU changes no number of a chain of known layers.
         resume: use what an earlier run left in the folder.
         pictures: draw a grid per cell.
         on_cell: called with every finished cell and control.
@@ -61,7 +62,7 @@ class Run:
 
         A cell whose settings are impossible together is recorded as not applicable.
         """
-        identity = {**settings.model_dump(mode="json"), "control": control}
+        identity = {**settings.identity(), **own_sources(settings.model, settings.dataset), "control": control}
         key = cell_key(identity)
         if key not in self.done:
             stored = self.folder.read_cell(key, identity) if self.resume else None

@@ -22,6 +22,7 @@ from harness.privacy.statement import (
     claimed_epsilon,
     make_statement,
     valid_epsilon,
+    what_holds,
     without_guarantee,
 )
 from harness.privacy.views import (
@@ -73,5 +74,6 @@ __all__ = [
     "steps_within",
     "sum_multiplier",
     "valid_epsilon",
+    "what_holds",
     "without_guarantee",
 ]

@@ -4,6 +4,7 @@ Spec: defenses, section 17; accounting, sections 2 and 8. A statement is a view'
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -94,6 +95,23 @@ def without_guarantee(statement: Statement, why: str) -> Statement:
     return replace(
         statement, epsilon=None, delta=None, adjacency=None, sampler=None, conversion=None, guarantee="none", notes=why
     )
+
+
+def what_holds(statements: Iterable[Statement], copies: int = 1, uncovered: str | None = None) -> list[Statement]:
+    """Statements without the guarantees that the data take away.
+
+    An example that a client holds in several ``copies`` enters its own steps as often, and no statement about an
+    example covers that. ``uncovered`` says what of the model was computed from the private data without noise, in
+    words; then nothing is covered.
+    """
+    repeated = f"a client holds an example up to {copies} times, and the noise is made for one; lower --examples"
+
+    def why_not(one: Statement) -> str | None:
+        if one.guarantee == "none":
+            return None
+        return uncovered or (repeated if copies > 1 and one.unit == "example" else None)
+
+    return [one if (why := why_not(one)) is None else without_guarantee(one, why) for one in statements]
 
 
 @lru_cache(maxsize=256)

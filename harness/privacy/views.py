@@ -50,6 +50,7 @@ class Federation:
             as it is sure to be there: with a random number of them, no other client's is.
         own_state: whether clients carry something that only their own noise hides from one round to the next, as
             SCAFFOLD's control variates; their gradients depend on it, which no other client's noise hides.
+        holders: the most clients of a round that hold one example; each releases steps of its own on it.
     """
 
     sigma: float | Sequence[float]
@@ -63,6 +64,7 @@ class Federation:
     adjacency: Adjacency = "add/remove"
     steady: bool = True
     own_state: bool = False
+    holders: int = 1
 
     def __post_init__(self) -> None:
         if not 1 <= self.clients_per_round <= self.clients:
@@ -139,7 +141,12 @@ def example_views(federation: Federation) -> list[View]:
     together.
     """
     count = federation.clients_per_round
-    worst = f"an example of a client that takes part in every round{kept_place(federation.sampler)}"
+    held = (
+        "an example of a client that takes part"
+        if federation.holders == 1
+        else (f"an example that {federation.holders} clients hold, all taking part")
+    )
+    worst = f"{held} in every round{kept_place(federation.sampler)}"
     if reason := _why_own_noise_alone(federation):
         local = _local_steps(federation, 1.0)
         own = f"{worst}; {reason} only the client's own noise counts"
@@ -160,6 +167,8 @@ def kept_place(sampler: Sampler) -> str:
 
 def _why_own_noise_alone(federation: Federation) -> str | None:
     """Why no other client's noise hides an example; None where it does."""
+    if federation.holders > 1:
+        return "with examples that several clients hold"
     if federation.steps > 1:
         return "with several local steps"
     if federation.own_state:
@@ -174,11 +183,12 @@ def _sampled_clients(federation: Federation, gain: float) -> Event:
 
 
 def _local_steps(federation: Federation, gain: float) -> Event:
-    sigmas = [gain * sigma for sigma in federation.sigmas("example")]
+    sigmas = [gain * sigma for sigma in federation.sigmas("example") for _ in range(federation.holders)]
     if federation.sampler != "none":
         return _releases(sigmas, federation, federation.rate)
     # A fixed partition meets each example in a known share of the steps: the least noisy ones, at worst.
-    steps, met = federation.steps, max(1, math.ceil(federation.steps * federation.rate - 1e-9))
+    met = max(1, math.ceil(federation.steps * federation.rate - 1e-9)) * federation.holders
+    steps = federation.steps * federation.holders
     rounds = [sorted(sigmas[first : first + steps])[:met] for first in range(0, len(sigmas), steps)]
     return _releases([sigma for one in rounds for sigma in one], federation, 1.0)
 

@@ -2,7 +2,7 @@
 
 from harness.training.checkpoint import TrainFolder, model_file, read_training
 from harness.training.fitting import fitted
-from harness.training.kept import kept_model, kept_server_state, kept_variates, training_options
+from harness.training.kept import kept_model, kept_server_state, kept_variates, trained_run, training_options
 from harness.training.loop import DivergedError, TrainOptions, train
 from harness.training.records import RoundRecord, TrainDocument
 from harness.training.rounds import Training
@@ -24,5 +24,6 @@ __all__ = [
     "read_training",
     "train",
     "train_settings",
+    "trained_run",
     "training_options",
 ]

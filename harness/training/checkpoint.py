@@ -11,6 +11,7 @@ from torch import Tensor
 
 from harness.control_variates import RoundVariates, variates_file, write_variates
 from harness.errors import UsageError
+from harness.own_sources import own_sources
 from harness.results.atomic import write_atomic
 from harness.server_state import state_file, write_state
 from harness.training.records import RoundRecord, TrainDocument
@@ -32,6 +33,7 @@ class TrainFolder:
         content = {
             "settings": settings.model_dump_json(), "weights": weights.cpu(), "memory": memory,
             "rounds": json.dumps([record.model_dump() for record in done]), "kept": kept,
+            "sources": _sources(settings),
         }  # fmt: skip
         write_atomic(self.path / "checkpoint.pt", _bytes(content))
 
@@ -49,6 +51,7 @@ class TrainFolder:
             made_with, weights, memory = saved["settings"], saved["weights"], saved["memory"]
             rounds = [RoundRecord(**record) for record in json.loads(saved["rounds"])]
             kept = [int(number) for number in saved.get("kept", range(len(rounds) + 1))]
+            sources = saved.get("sources", {})
         except FileNotFoundError:
             return None
         except Exception as error:  # torch.load raises a dozen types for a damaged file
@@ -58,6 +61,13 @@ class TrainFolder:
                 f"checkpoint {str(path)!r} is of other settings ({', '.join(differences[:3])}); "
                 "choose another --out, or leave out --resume"
             )
+        for name, digest in _sources(settings).items():
+            if sources.get(name) != digest:
+                changed = "network" if name == "model_source" else "dataset"
+                raise UsageError(
+                    f"checkpoint {str(path)!r} was made with another content of the {changed}'s file; "
+                    "choose another --out, or leave out --resume"
+                )
         return weights, memory, rounds, kept
 
     def keep(self, round_index: int, named: dict[str, Tensor], server: Mapping[str, Tensor]) -> None:
@@ -104,6 +114,10 @@ def read_training(folder: Path) -> TrainDocument:
         raise UsageError(f"no training run in {str(folder)!r}; make one with: harness train --out {folder}") from error
     except (OSError, ValueError) as error:
         raise UsageError(f"{str(path)!r} is not a training run of this version; train again") from error
+
+
+def _sources(settings: TrainSettings) -> dict[str, str]:
+    return own_sources(settings.model or "", settings.dataset)
 
 
 def _bytes(content: dict[str, Any]) -> bytes:

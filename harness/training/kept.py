@@ -9,6 +9,8 @@ from harness.defenses import DEFENSES, Defense
 from harness.errors import UsageError
 from harness.training.checkpoint import read_training
 from harness.training.records import TrainDocument
+from harness.training.settings import train_settings
+from harness.training.trained_run import TrainedRun
 
 
 def training_options(folder: Path) -> dict[str, Any]:
@@ -26,6 +28,26 @@ def training_options(folder: Path) -> dict[str, Any]:
         "clients_per_round": settings["clients_per_round"], "rounds": settings["rounds"],
         "steps_per_round": settings["local_steps"],
     }  # fmt: skip
+
+
+def trained_run(folder: Path) -> TrainedRun:
+    """What the statements about a training run depend on.
+
+    Raises:
+        UsageError: the run is of a version that did not count how many clients hold an example, or finished no round.
+    """
+    document = read_training(folder)
+    if document.holders is None or document.copies is None:
+        raise UsageError(
+            f"the run in {str(folder)!r} is of an older version, which did not count the clients that hold one "
+            "example; train it again"
+        )
+    if not document.rounds:
+        raise UsageError(f"the run in {str(folder)!r} finished no round; train it with more rounds or a larger budget")
+    return TrainedRun(
+        settings=train_settings(**document.settings), rounds=len(document.rounds), holders=document.holders,
+        copies=document.copies,
+    )  # fmt: skip
 
 
 def kept_model(folder: Path, round_index: int) -> Path:

@@ -48,7 +48,7 @@ def train(settings: TrainSettings, data_root: Path, folder: TrainFolder, options
     """
     began = time.perf_counter()
     run = Training(settings, data_root)
-    last = affordable_rounds(settings, run.defense, run.model.layout, run.copies, run.model.uncovered)
+    last = affordable_rounds(settings, run.defense, run.model.layout, run.holdings)
     stopped = None if last == settings.rounds else f"round {last + 1} would exceed epsilon {settings.target_epsilon:g}"
     records, kept = _resumed(run, folder) if options.resume else ([], [])
     notes = Notes(run, folder.path, len(records)) if options.bayesian else None
@@ -112,21 +112,14 @@ def _document(
     run: Training, records: list[RoundRecord], stopped: str | None, kept: tuple[dict[int, str], dict[int, str]],
     seconds: float, bayesian: list[dict[str, Any]],
 ) -> TrainDocument:  # fmt: skip
-    statements = statements_after(
-        run.settings,
-        run.defense,
-        run.model.layout,
-        len(records),
-        run.overlap,
-        run.copies,
-        run.model.uncovered,
-    )
+    statements = statements_after(run.settings, run.defense, run.model.layout, len(records), run.holdings)
     measured = [record.accuracy for record in records if record.accuracy is not None]
     return TrainDocument(
         environment=environment(run.settings.device),
         settings=run.settings.model_dump(mode="json") | {"model": run.model_name},
         units=run.defense.units(), parameters=run.model.layout.total, train_examples=len(run.train.labels),
-        test_examples=len(run.test.labels), overlap=run.overlap, rounds=records, stopped=stopped,
+        test_examples=len(run.test.labels), overlap=run.overlap,
+        holders=run.holdings.holders, copies=run.holdings.copies, rounds=records, stopped=stopped,
         accuracy=measured[-1] if measured else None,
         privacy=[PrivacyStatement(**statement.row()) for statement in statements],
         weights=kept[0], server_state=kept[1], bayesian=bayesian, seconds=seconds,

@@ -37,6 +37,9 @@ class RoundRecord(BaseModel):
 class TrainDocument(BaseModel):
     """A training run. ``overlap``: how many clients share an example on average; 1 for disjoint clients.
 
+    ``holders``: the most that hold one; ``copies``: how often one client holds it at most (both null in runs of
+    versions that did not count them).
+
     ``weights`` maps rounds to the files of the models that were kept, relative to the folder; ``server_state`` those to
     what the server remembered by then, where it remembered anything (null in runs of versions that did not keep it).
     ``bayesian``: rows of :class:`harness.training.bayesian.Bayesian`, if the run took notes for it; they are not DP.
@@ -53,6 +56,8 @@ class TrainDocument(BaseModel):
     train_examples: int
     test_examples: int
     overlap: float
+    holders: int | None = None
+    copies: int | None = None
     rounds: list[RoundRecord]
     stopped: str | None = None
     accuracy: Number = None

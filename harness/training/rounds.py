@@ -17,6 +17,7 @@ from harness.training.local import LocalRound, train_locally
 from harness.training.memory import Memory
 from harness.training.sampling import sample_batches, sample_clients
 from harness.training.settings import TrainSettings
+from harness.training.spending import Holdings
 from harness.training.summing import RoundSum
 from harness.training.variates import ControlVariates
 
@@ -34,7 +35,7 @@ class Training:
         self.model.to(device, torch.float32)
         data = _clients_data(settings, train)
         self.overlap = data.numel() / len(data.unique())
-        self.copies = most_copies(data)
+        self.holdings = Holdings(int(data.flatten().bincount().max()), most_copies(data), self.model.uncovered)
         self._require_disjoint_clients()
         self.train, self.data = _on(train, device), data.to(device)
         self.weights = self.model.initial_weights([(settings.seed, "global")])[0].to(device)

@@ -106,8 +106,8 @@ class TrainSettings(BaseModel):
             self.batch_size,
         )  # fmt: skip
 
-    def facts(self, layout: Layout, rounds: int) -> PrivacyFacts:
-        """What the privacy statement after ``rounds`` rounds of a model of this layout depends on."""
+    def facts(self, layout: Layout, rounds: int, holders: int = 1) -> PrivacyFacts:
+        """What the statement after ``rounds`` depends on; ``holders``: the most clients that hold one example."""
         client_sampler = _CLIENT_SAMPLERS[self.client_sampling]
         if self.clients_per_round == self.clients:
             client_sampler = "none"
@@ -117,7 +117,7 @@ class TrainSettings(BaseModel):
             rate = 1 / (self.client_examples // self.batch_size)
         return PrivacyFacts(
             self.cohort(rounds), len(layout.sizes), client_sampler, _BATCH_SAMPLERS[self.batch_sampling], rate,
-            self.delta, layout.total, self.algorithm.startswith("scaffold"),
+            self.delta, layout.total, self.algorithm.startswith("scaffold"), self.rounds, holders,
         )  # fmt: skip
 
     def build_defense(self) -> Defense:

@@ -1,47 +1,37 @@
 """What a run has spent, and how many rounds a budget pays for."""
 
+from dataclasses import dataclass
+
 from harness.defenses import Defense
 from harness.errors import UsageError
 from harness.layout import Layout
-from harness.privacy import Statement, make_statement, without_guarantee
+from harness.privacy import Statement, what_holds
 from harness.training.settings import TrainSettings
 
 
-def statements_after(
-    settings: TrainSettings,
-    defense: Defense,
-    layout: Layout,
-    rounds: int,
-    overlap: float,
-    copies: int = 1,
-    uncovered: str | None = None,
-) -> list[Statement]:
-    """The defense's statements after a number of rounds of this run.
+@dataclass(frozen=True)
+class Holdings:
+    """What the clients' data mean for a statement about one example.
 
-    An example that several clients hold enters several of a round's messages; the sums a third party or another client
-    sees are then not covered by a statement about one client's example. One that a client holds in several ``copies``
-    enters its own steps as often, and no statement about an example covers that. ``uncovered`` says what of the model
-    was computed from the private data without noise, in words; then nothing is covered.
+    Attributes:
+        holders: the most clients that hold one example; it enters as many of a round's messages.
+        copies: how often at most one client holds one example.
+        uncovered: what of the model was computed from the private data without noise, in words.
     """
+
+    holders: int = 1
+    copies: int = 1
+    uncovered: str | None = None
+
+
+def statements_after(
+    settings: TrainSettings, defense: Defense, layout: Layout, rounds: int, holdings: Holdings
+) -> list[Statement]:
+    """The defense's statements after a number of rounds of this run."""
     if rounds == 0:
         return []
-    made = defense.statements(settings.facts(layout, rounds))
-    if uncovered:
-        return [one if one.guarantee == "none" else without_guarantee(one, uncovered) for one in made]
-    if copies > 1:
-        why = f"a client holds an example up to {copies} times, and the noise is made for one; lower --examples"
-        return [
-            without_guarantee(one, why) if one.unit == "example" and one.guarantee != "none" else one for one in made
-        ]
-    return [
-        make_statement(
-            one.view, "none", f"clients share examples ({overlap:.1f} hold each one), so the sums are not covered",
-            unit=one.unit, schedule=one.schedule,
-        )
-        if overlap > 1 and one.unit == "example" and one.view != "server" and one.guarantee != "none"
-        else one
-        for one in made
-    ]  # fmt: skip
+    made = defense.statements(settings.facts(layout, rounds, holdings.holders))
+    return what_holds(made, holdings.copies, holdings.uncovered)
 
 
 def claimed_after(settings: TrainSettings, defense: Defense, layout: Layout, rounds: int) -> float | None:
@@ -50,13 +40,10 @@ def claimed_after(settings: TrainSettings, defense: Defense, layout: Layout, rou
     return next((claim for claim in claims if claim is not None), None)
 
 
-def affordable_rounds(
-    settings: TrainSettings, defense: Defense, layout: Layout, copies: int = 1, uncovered: str | None = None
-) -> int:
+def affordable_rounds(settings: TrainSettings, defense: Defense, layout: Layout, holdings: Holdings) -> int:
     """The most rounds whose epsilon does not exceed the target; all of them without a target.
 
-    ``valid`` counts the largest valid epsilon over the views that have one; ``copies`` and
-    ``uncovered`` as above, and then none has.
+    ``valid`` counts the largest valid epsilon over the views that have one.
 
     Raises:
         UsageError: the defense has no such epsilon, or the first round already exceeds the target.
@@ -64,11 +51,13 @@ def affordable_rounds(
     target = settings.target_epsilon
     if target is None:
         return settings.rounds
-    if uncovered and settings.budget == "valid":
-        raise UsageError(f"there is no valid epsilon to stop at: {uncovered}; use --budget claimed, or no target")
+    if holdings.uncovered and settings.budget == "valid":
+        raise UsageError(
+            f"there is no valid epsilon to stop at: {holdings.uncovered}; use --budget claimed, or no target"
+        )
 
     def spent(rounds: int) -> float:
-        made = statements_after(settings, defense, layout, rounds, 1.0, copies)
+        made = statements_after(settings, defense, layout, rounds, holdings)
         values = [one.claimed_epsilon if settings.budget == "claimed" else one.epsilon for one in made]
         known = [value for value in values if value is not None]
         if not known:

@@ -72,7 +72,9 @@ def test_mistakes(harness: Harness, arguments: tuple[str, ...], mend: str) -> No
 
 def test_a_kept_model_is_attacked_as_it_was_trained(harness: Harness) -> None:
     made = ("--rounds", "2", "--keep-rounds", "0,2", "--defense", "fed_cdp", "--defense-arg", "sigma=0.25")
-    assert harness(*TINY, *made).code == 0
+    # Not what evaluate takes by default: the statement is about the run, whatever round of it is attacked.
+    made += ("--delta", "0.001", "--batch-sampling", "shuffle", "--examples", "8")
+    privacy = json.loads(harness(*TINY, *made, "--json").out)["privacy"]
     attack = ("evaluate", "--training", "training", "--attack", "idlg", "--victims", "2", "--surface", "2", "--json")
     finished = harness(*attack, "--round", "0,2", "--attack-arg", "max_iterations=3")
     cells = [cell for cell in json.loads(finished.out)["cells"] if cell["role"] == "cell"]
@@ -81,8 +83,11 @@ def test_a_kept_model_is_attacked_as_it_was_trained(harness: Harness) -> None:
     for cell in cells:
         assert (cell["dataset"], cell["model"], cell["defense"]) == ("cancer", "mlp2", "fed_cdp")
         assert cell["defense_args"]["sigma"] == 0.25 and cell["cohort"]["clients"] == 10
+        assert cell["privacy"] == privacy and privacy[0]["epsilon"] > 1
     other = harness(*attack, "--defense", "fed_sdp", "--round", "2", "--attack-arg", "max_iterations=3")
-    assert json.loads(other.out)["cells"][0]["defense"] == "fed_sdp"
+    (cell,) = [cell for cell in json.loads(other.out)["cells"] if cell["role"] == "cell"]
+    assert cell["defense"] == "fed_sdp"
+    assert all("had it been trained under this" in one["notes"] for one in cell["privacy"] if one["epsilon"])
     for extra, mend in (
         (("--round", "1"), "train with --keep-rounds 1"),
         (("--training", "elsewhere"), "no training run in 'elsewhere'"),

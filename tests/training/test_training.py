@@ -11,7 +11,8 @@ import torch
 from torch.nn import functional
 
 from harness.errors import UsageError
-from harness.models import build_module
+from harness.models import RowModel, build_module
+from harness.privacy import GaussianRelease, claimed_epsilon, compose, valid_epsilon
 from harness.training import TrainDocument, TrainFolder, Training, TrainOptions, train, train_settings
 from harness.training.sampling import sample_batches, sample_clients
 
@@ -136,10 +137,34 @@ def test_statements_know_the_sampler_that_ran(tmp_path: Path) -> None:
     assert by_view["poisson"]["server"].epsilon < by_view["shuffle"]["server"].epsilon
     assert by_view["poisson"]["server"].claimed_epsilon == by_view["shuffle"]["server"].claimed_epsilon
     disjoint = {one.view: one for one in run(tmp_path / "few", defense="fed_cdp", clients=12).privacy}
-    # 30 clients of 12 examples out of 426 are disjoint too; 60 are not, and then only the server's view is covered.
-    shared = {one.view: one for one in run(tmp_path / "many", defense="fed_cdp", clients=60).privacy}
-    assert disjoint["third party"].guarantee == "sample-DP" and shared["third party"].guarantee == "none"
-    assert shared["server"].guarantee == "sample-DP local view"
+    assert disjoint["third party"].guarantee == "sample-DP" and disjoint["third party"].notes.count("hold") == 0
+
+
+def test_an_example_that_several_clients_hold_is_counted_for_each(tmp_path: Path) -> None:
+    # 60 clients of 12 examples out of 426: some are held twice, none more than twice.
+    document = run(tmp_path, defense="fed_cdp", clients=60)
+    assert document.holders == 2 and document.copies == 1
+    layout = RowModel("mlp2", (1, 1, 30), 2).layout
+    settings = train_settings(**(TINY | {"defense": "fed_cdp", "clients": 60}))
+    facts = settings.facts(layout, len(document.rounds))
+    steps = 2 * len(document.rounds) * facts.steps_of_a_record(settings.local_steps)
+    twice = GaussianRelease(6 / len(layout.sizes) ** 0.5, 1.0, "none", count=steps)
+    for statement in document.privacy:
+        assert statement.epsilon == pytest.approx(valid_epsilon(compose([twice]))[0])
+        assert "an example that 2 clients hold" in statement.notes
+
+
+def test_a_decaying_schedule_is_accounted_for_as_far_as_it_ran(tmp_path: Path) -> None:
+    arguments = {"policy": "linear", "schedule": "sigma", "sigma_end": 1.0}
+    document = run(tmp_path, defense="fed_acdp", defense_args=arguments, batch_sampling="poisson", rounds=4)
+    settings = train_settings(**(TINY | {"defense": "fed_acdp", "defense_args": arguments, "rounds": 4}))
+    schedule = settings.build_defense()._schedule(settings.cohort())
+    steps = settings.local_steps
+    rate = settings.batch_size / settings.client_examples
+    for record in document.rounds:
+        sigmas = [schedule.sigma(number, step) for number in range(record.round) for step in range(steps)]
+        ran = compose([GaussianRelease(sigma, rate, "poisson") for sigma in sigmas])
+        assert record.claimed_epsilon == pytest.approx(claimed_epsilon(ran))
 
 
 def test_kept_models_are_those_of_their_rounds(tmp_path: Path) -> None:

@@ -1,0 +1,26 @@
+"""A training run as what a statement about it depends on, for whoever attacks a model that it kept."""
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from harness.defenses import PrivacyFacts
+from harness.layout import Layout
+from harness.training.settings import TrainSettings
+
+Count = Annotated[int, Field(ge=1)]
+
+
+class TrainedRun(BaseModel):
+    """The settings of a run, the ``rounds`` it finished, and what its clients held (see ``spending.Holdings``)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    settings: TrainSettings
+    rounds: Count
+    holders: Count
+    copies: Count
+
+    def facts(self, layout: Layout) -> PrivacyFacts:
+        """What the privacy statement of the whole run depends on, for a model of this layout."""
+        return self.settings.facts(layout, self.rounds, self.holders)

@@ -1,0 +1,72 @@
+"""A result made from another content of the user's own files is never taken for this one's."""
+
+import importlib
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+Harness = Callable[..., Any]
+
+NETWORK = """
+from torch import nn
+
+def make(image_shape, classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, {width}), nn.Sigmoid(), nn.Linear({width}, classes))
+"""
+EVALUATE = (
+    "evaluate", "--defense", "none", "--attack", "idlg", "--victims", "2", "--surface", "2", "--dataset", "own.npz",
+    "--model", "network_of_mine:make", "--attack-arg", "max_iterations=2", "--json", "--resume",
+)  # fmt: skip
+TRAIN = (
+    "train", "--clients", "4", "--clients-per-round", "2", "--local-steps", "2", "--batch-size", "2", "--split", "iid",
+    "--dataset", "own.npz", "--model", "network_of_mine:make", "--rounds", "1",
+)  # fmt: skip
+
+
+def write_network(width: int) -> None:
+    Path("network_of_mine.py").write_text(NETWORK.format(width=width))
+    sys.modules.pop("network_of_mine", None)
+    importlib.invalidate_caches()
+
+
+def write_data(seed: int) -> None:
+    images = np.random.default_rng(seed).random((60, 8, 8), dtype=np.float32)
+    np.savez("own.npz", images=images, labels=np.arange(60) % 3)
+
+
+@pytest.fixture(autouse=True)
+def own_files(harness: Harness, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # files of the same size and second
+    write_network(16)
+    write_data(0)
+
+
+CHANGES = {"network": lambda: write_network(18), "dataset": lambda: write_data(1)}
+
+
+@pytest.mark.parametrize("changed", CHANGES)
+def test_a_cell_is_made_again(harness: Harness, changed: str) -> None:
+    def observation() -> str:
+        return json.loads(harness(*EVALUATE).out)["cells"][0]["observation_id"]
+
+    before = observation()
+    stored = sorted(Path("runs").rglob("cells/*.json"))
+    assert observation() == before and sorted(Path("runs").rglob("cells/*.json")) == stored
+    CHANGES[changed]()
+    assert observation() != before
+
+
+@pytest.mark.parametrize("changed", CHANGES)
+def test_a_training_run_does_not_go_on(harness: Harness, changed: str) -> None:
+    assert harness(*TRAIN).code == 0
+    assert harness(*TRAIN, "--resume").code == 0
+    CHANGES[changed]()
+    finished = harness(*TRAIN, "--resume")
+    assert finished.code == 2 and len(finished.err.splitlines()) == 1
+    assert f"another content of the {changed}'s file" in finished.err
