@@ -20,7 +20,7 @@ from harness.privacy import Statement
 from harness.surfaces import TAPS_AFTER_STEP, Clipping
 
 Share = Annotated[float, Field(ge=0, le=1)]
-Variance = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Variance = Annotated[float, Field(gt=0, le=1e30)]
 
 
 @DEFENSES.register("adaclip")

@@ -52,11 +52,25 @@ def sanitise(
     if convention == "per_example":
         clipped = per_example.materialise() * spread(factors, per_example.sizes)
         width = deviation[..., None] if isinstance(deviation, Tensor) else deviation
-        noisy = clipped + width * context.gaussian("client_step", clipped)
-        return LocalStep(noisy.sum(1) / batch, factors, noisy, _per_client(deviation) / math.sqrt(batch))
+        total, noisy = noised_sum(clipped, width * context.gaussian("client_step", places(clipped, batch)))
+        return LocalStep(total / batch, factors, noisy, _per_client(deviation) / math.sqrt(batch))
     mean = per_example.weighted_sum(factors) / batch
     scale = deviation / batch if convention == "sum" else deviation
     return LocalStep(torch.add(mean, scale * context.gaussian("client_step", mean)), factors, noise=_per_client(scale))
+
+
+def places(values: Tensor, batch: int) -> Tensor:
+    """Something in the shape (N, B, P) of a batch of the expected size, for values (N, b, P) of one that was drawn."""
+    return values[:, :1].expand(-1, batch, -1)
+
+
+def noised_sum(values: Tensor, noise: Tensor) -> tuple[Tensor, Tensor | None]:
+    """The sum (N, P) of values (N, b, P) and of noise (N, B, P) for a batch of the expected size, and both by example.
+
+    A sampled batch has another number of them, which is private: neither the noise nor what is accounted for it may
+    depend on that. Then no noise belongs to one example, and the second result is None.
+    """
+    return values.sum(1) + noise.sum(1), values + noise if values.shape == noise.shape else None
 
 
 def _per_client(deviation: Tensor | float) -> Tensor | float:

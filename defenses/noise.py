@@ -10,6 +10,7 @@ from pydantic import Field
 from torch import Tensor
 
 from harness.defenses.context import RoundContext
+from harness.defenses.example_noise import noised_sum, places
 from harness.defenses.hooks import Defense, LocalStep
 from harness.defenses.per_example import ExampleGradients
 from harness.defenses.privacy_facts import PrivacyFacts
@@ -53,18 +54,21 @@ class Noise(Defense):
         if self.applies_to == "gradient":
             return LocalStep(self._noised(per_example.mean(), "client_step", context), noise=self.deviation)
         if self.applies_to == "example":
-            noisy = self._noised(per_example.materialise(), "client_step", context)
-            batch = context.cohort.batch_size
-            return LocalStep(noisy.sum(1) / batch, None, noisy, self.deviation / math.sqrt(batch))
+            values, batch = per_example.materialise(), context.cohort.batch_size
+            total, noisy = noised_sum(values, self._drawn(places(values, batch), "client_step", context))
+            return LocalStep(total / batch, None, noisy, self.deviation / math.sqrt(batch))
         return LocalStep(per_example.mean())
 
     def client_message(self, update: Tensor, context: RoundContext) -> Tensor:
         return self._noised(update, "client_message", context) if self.applies_to == "update" else update
 
     def _noised(self, values: Tensor, purpose: str, context: RoundContext) -> Tensor:
+        return values + self._drawn(values, purpose, context)
+
+    def _drawn(self, like: Tensor, purpose: str, context: RoundContext) -> Tensor:
         if self._laplace:
-            return values + self.deviation / math.sqrt(2) * context.laplace(purpose, values)
-        return values + self.deviation * context.gaussian(purpose, values)
+            return self.deviation / math.sqrt(2) * context.laplace(purpose, like)
+        return self.deviation * context.gaussian(purpose, like)
 
     def acts_at(self, hook: str) -> bool:
         return hook == ("client_message" if self.applies_to == "update" else "client_step")

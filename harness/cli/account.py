@@ -18,7 +18,7 @@ from harness.cli.app import DONE, app
 from harness.cli.options import split_lists
 from harness.errors import UsageError
 from harness.privacy import compose
-from harness.privacy.accountant import checked_delta
+from harness.privacy.accountant import checked_delta, choice
 from harness.privacy.answers import (
     Row,
     chosen_accountants,
@@ -28,6 +28,7 @@ from harness.privacy.answers import (
     spent,
     steps_lasting,
 )
+from harness.privacy.budget import STOP_RULES
 
 _WIDTH = 140
 _COLUMNS = ("accountant", "conversion", "epsilon", "delta", "delta_total", "sampler", "adjacency", "notes")
@@ -84,9 +85,10 @@ def account_command(
         raise UsageError("--direction belongs to Bayesian accounting; add --training FOLDER, or leave it out")
     delta = checked_delta(1e-5 if delta is None else delta)
     _check_numbers(sigma, target_epsilon, epsilon)
+    choice(stop, STOP_RULES, "stop rule")
     releases = Releases(sampling_rate, sampler, adjacency, layers, clients, mechanism, bits, dimensions)
     accountants = chosen_accountants(
-        split_lists(accountant or releases.accountants), conversion, orders, formula, e0, exact
+        split_lists(releases.accountants if accountant is None else accountant), conversion, orders, formula, e0, exact
     )
     if sigma_schedule is not None:
         sigmas = schedule_rounds(sigma_schedule, sigma, sigma_end, rounds, steps)

@@ -63,6 +63,7 @@ def train_command(
     """Train a federation under a defense: accuracy, epsilon, noise and gradient norm per round."""
     if chunk < 2 or evaluate_every < 1:
         raise UsageError("--chunk must be at least 2 and --evaluate-every at least 1")
+    kept = _kept_rounds(keep or [], rounds)
     name = DEFENSES.resolve(defense)
     settings = train_settings(
         dataset=dataset if dataset.endswith(".npz") else DATASETS.resolve(dataset), model=model, defense=name,
@@ -83,7 +84,6 @@ def train_command(
         def on_round(record: RoundRecord) -> None:
             bar.advance(1)
 
-        kept = tuple(numbers(keep or [], "keep-rounds"))
         options = TrainOptions(chunk, evaluate_every, kept, resume, bayesian, on_round)
         document = train(settings, root, TrainFolder(out), options)
     save_curves(document, out / "curves.png")
@@ -92,3 +92,11 @@ def train_command(
     else:
         print_training(document, Console(), out)
     return DONE
+
+
+def _kept_rounds(keep: list[str], rounds: int) -> tuple[int, ...]:
+    kept = tuple(numbers(keep, "keep-rounds"))
+    for number in kept:
+        if not 0 <= number <= rounds:
+            raise UsageError(f"--keep-rounds {number}: the run has models of rounds 0 to {rounds}; name one of them")
+    return kept

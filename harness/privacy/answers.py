@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from harness.errors import UsageError
-from harness.privacy.accountant import ACCOUNTANTS, Accountant, make_accountant
+from harness.privacy.accountant import ACCOUNTANTS, Accountant, choice, make_accountant
 from harness.privacy.budget import StopRule, rounds_within, sigma_for, steps_within
 from harness.privacy.events import Event, compose
+from harness.privacy.rdp import CONVERSIONS
 
 Row = dict[str, Any]
 
@@ -30,6 +31,10 @@ def chosen_accountants(
     Raises:
         UsageError: unknown names or values.
     """
+    if not names:
+        raise UsageError(f"no accountant named; choose {', '.join(ORDER)}, or all")
+    if conversion:
+        choice(conversion, CONVERSIONS, "conversion")
     known = [*ORDER, *(name for name in ACCOUNTANTS if name not in ORDER)]
     wanted = known if "all" in names else [ACCOUNTANTS.resolve(name) for name in names]
     made: list[Accountant] = []
@@ -37,7 +42,7 @@ def chosen_accountants(
         if name != "rdp":
             made.append(make_accountant(name, formula=formula, e0=e0))
             continue
-        for rule in (conversion,) if conversion else ("mironov", "improved"):
+        for rule in (conversion,) if conversion else CONVERSIONS:
             own = orders or ("paper" if rule == "mironov" else "dense")
             rounding = {"grid": None} if exact or own == "paper" else {}
             made.append(ACCOUNTANTS["rdp"](conversion_rule=rule, orders=own, **rounding))

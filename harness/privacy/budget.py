@@ -3,13 +3,14 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from harness.errors import UsageError
 from harness.privacy.accountant import Accountant, choice
 from harness.privacy.events import Event
 
 StopRule = Literal["paper", "filter"]
+STOP_RULES: tuple[StopRule, ...] = get_args(StopRule)
 
 _MOST_STEPS = 10**9
 _LARGEST_SIGMA = 1e6
@@ -54,7 +55,7 @@ def steps_within(
 
 
 def _stop(spent: Callable[[int], float], most: int, target: float, stop: StopRule) -> Stop:
-    choice(stop, ("paper", "filter"), "stop rule")
+    choice(stop, STOP_RULES, "stop rule")
     if not (math.isfinite(target) and target > 0):
         raise UsageError(f"the target epsilon must be positive, got {target:g}; choose for example 1")
     if spent(most) <= target:

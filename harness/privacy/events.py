@@ -20,6 +20,10 @@ SAMPLERS: tuple[Sampler, ...] = ("poisson", "without-replacement", "none")
 ADJACENCIES: tuple[Adjacency, ...] = ("add/remove", "replace")
 
 
+# The inverse square of a sigma, times the largest order and the number of releases, has to stay a number.
+_LEAST_SIGMA = 1e-50
+
+
 @dataclass(frozen=True)
 class NoEvent:
     """Nothing was released: costs nothing."""
@@ -86,6 +90,11 @@ class GaussianRelease(Release):
     def __post_init__(self) -> None:
         if not (math.isfinite(self.sigma) and self.sigma >= 0):
             raise UsageError(f"sigma must be a finite number of at least 0, got {self.sigma:g}; lower or raise it")
+        if self.sigma and not _LEAST_SIGMA <= self.sigma <= 1 / _LEAST_SIGMA:
+            raise UsageError(
+                f"sigma {self.sigma:g} is beyond what can be computed with; take 0, or {_LEAST_SIGMA:g} to "
+                f"{1 / _LEAST_SIGMA:g}"
+            )
         super().__post_init__()
 
     @property

@@ -8,7 +8,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from harness.privacy.mechanism import curve_of
 from harness.privacy.rounding import rounded_down
 
 Conversion = Literal["mironov", "improved"]
+CONVERSIONS: tuple[Conversion, ...] = get_args(Conversion)
 
 # The released accounting script of Wei et al. uses these; the gap between 63 and 128 inflates small epsilons.
 PAPER_ORDERS = (1.25, 1.5, 1.75, 2, 2.25, 2.5, 3, 3.5, 4, 4.5, *range(5, 64), 128, 256, 512)
@@ -53,7 +54,7 @@ class Renyi(AdditiveAccountant):
     any_mechanism: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        choice(self.conversion_rule, ("mironov", "improved"), "conversion")
+        choice(self.conversion_rule, CONVERSIONS, "conversion")
         choice(self.amplification, AMPLIFICATIONS, "amplification")
         if isinstance(self.orders, str):
             choice(self.orders, tuple(ORDERS), "set of orders")
@@ -127,7 +128,7 @@ def epsilon_of_curve(curve: Array, orders: Sequence[float], delta: float, rule: 
     epsilons = curve - math.log(delta) / (orders - 1)
     if rule == "improved":
         epsilons = epsilons + np.log1p(-1 / orders) - np.log(orders) / (orders - 1)
-    return max(0.0, float(np.min(epsilons)))
+    return max(0.0, float(np.min(np.where(np.isnan(epsilons), np.inf, epsilons))))
 
 
 def delta_of_curve(curve: Array, orders: Sequence[float], epsilon: float, rule: Conversion = "improved") -> float:
@@ -136,4 +137,4 @@ def delta_of_curve(curve: Array, orders: Sequence[float], epsilon: float, rule: 
     logs = (orders - 1) * (curve - epsilon)
     if rule == "improved":
         logs = logs + (orders - 1) * np.log1p(-1 / orders) - np.log(orders)
-    return min(1.0, math.exp(min(0.0, float(np.min(logs)))))
+    return min(1.0, math.exp(min(0.0, float(np.min(np.where(np.isnan(logs), np.inf, logs))))))

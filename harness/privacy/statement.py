@@ -85,6 +85,8 @@ def make_statement(
     if spent.unprotected:
         raise UsageError(f"a guarantee {guarantee!r} cannot cover what is {spent.unprotected}; state none")
     value, conversion = valid_epsilon(actual, delta)
+    if value is None:
+        return Statement(view, claim, None, None, unit, None, None, None, schedule, "none", f"{why}; no finite epsilon")
     return Statement(
         view, claim, value, delta, unit, spent.adjacency, spent.sampler, conversion, schedule, guarantee, why
     )

@@ -50,7 +50,7 @@ def test_the_three_conventions(convention: str, deviation: float) -> None:
     assert not accepts(noise, deviation / 1.05)
 
 
-@pytest.mark.parametrize("convention", ["sum", "mean"])
+@pytest.mark.parametrize("convention", ["sum", "per_example", "mean"])
 def test_the_expected_batch_size_decides_and_not_the_number_of_rows(convention: str) -> None:
     settings = {"sigma": SIGMA, "convention": convention}
     assert torch.equal(zero_step("fed_cdp", settings, rows=3), zero_step("fed_cdp", settings, rows=5))

@@ -76,6 +76,8 @@ def test_one_full_step_of_everybody_is_gradient_descent(tmp_path: Path) -> None:
     [
         ("none", {}),
         ("fed_cdp", {"sigma": 0.5}),
+        ("fed_cdp", {"sigma": 0.5, "convention": "per_example"}),
+        ("noise", {"applies_to": "example", "amount": 0.1}),
         ("fed_acdp", {"policy": "linear"}),
         ("fed_sdp", {"noise_at": "client"}),
     ],
