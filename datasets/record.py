@@ -107,6 +107,9 @@ def _channels_first(file: DataFile, images: np.ndarray) -> np.ndarray:
 def _scaled(file: DataFile, images: np.ndarray) -> np.ndarray:
     """A contiguous float32 copy in [0, 1]."""
     if images.dtype == np.uint8:
+        if images.max() == 1:
+            # Almost black images, every one of which is close to every other.
+            raise file.wrong("has bytes of 0 and 1 as images", "multiply them by 255, or save them as float")
         scaled = np.array(images, dtype=np.float32, order="C")
         scaled /= 255
         return scaled

@@ -38,7 +38,7 @@ def cell_result(
 ) -> CellResult:
     """The result of an evaluated cell or control."""
     scores = scored.scores
-    metrics = {name: _summary(values) for name, values in scores.metrics.items()}
+    metrics = {name: _summary(values, scores.victims) for name, values in scores.metrics.items()}
     metrics |= {name: MetricSummary(reason=reason) for name, reason in scores.missing.items()}
     lineup = scores.lineup
     return CellResult(
@@ -49,7 +49,7 @@ def cell_result(
         control=control,
         observation_id=scored.scene.observation.fingerprint(),
         metrics=metrics,
-        asr={rule: _rate(Rate.of(success)) for rule, success in scores.success.items()},
+        asr={rule: _rate(Rate.of(success.reshape(scores.victims, -1))) for rule, success in scores.success.items()},
         confirmed=scores.confirmed,
         lineup=Lineup(
             rate=lineup.rate, mean_rank=lineup.mean_rank, p_value=lineup.p_value,
@@ -130,8 +130,8 @@ def _privacy(scored: Scored) -> list[PrivacyStatement]:
     return [PrivacyStatement(**row) for row in rows]
 
 
-def _summary(values: np.ndarray) -> MetricSummary:
-    summary = Summary.of(values)
+def _summary(values: np.ndarray, victims: int) -> MetricSummary:
+    summary = Summary.of(values.reshape(victims, -1))
     median = None if summary.mean is None else float(np.median(values))
     return MetricSummary(mean=summary.mean, std=summary.std, median=median, ci95=summary.ci95)
 

@@ -30,14 +30,34 @@ def image_strict(truth: Tensor, reconstruction: Tensor) -> Tensor:
     return (reconstruction.clamp(0, 1) - truth).square().flatten(-3).mean(-1).sqrt() <= STRICT_RMSE
 
 
-def clopper_pearson(successes: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Exact two-sided interval of a binomial rate (Clopper and Pearson 1934); (0, 1) when n is 0."""
+def clopper_pearson(successes: float, n: float, confidence: float = 0.95) -> tuple[float, float]:
+    """Exact two-sided interval of a binomial rate (Clopper and Pearson 1934); (0, 1) when n is 0.
+
+    Neither has to be a whole number: see :func:`clustered_interval`.
+    """
     if not 0 <= successes <= n:
         raise ValueError(f"{successes} successes out of {n} is impossible")
     tail = (1.0 - confidence) / 2.0
     low = 0.0 if successes == 0 else float(stats.beta.ppf(tail, successes, n - successes + 1))
     high = 1.0 if successes == n else float(stats.beta.isf(tail, successes + 1, n - successes))
     return low, high
+
+
+def clustered_interval(flags: NDArray[np.bool_]) -> tuple[float, float]:
+    """Two-sided 95% interval of a rate over the images (V, b) of victims, whose images share one fate more or less.
+
+    Clopper-Pearson with the number of independent trials that varies as much as the victims' own rates do (Korn and
+    Graubard 1998, Survey Methodology 24); one trial per victim where these rates are all 0 or all 1.
+    """
+    victims, images = flags.shape
+    own = flags.mean(1)
+    rate, spread = float(own.mean()), float(own.var(ddof=1)) / victims if victims > 1 else 0.0
+    trials = float(victims)
+    if victims > 1 and 0 < rate < 1:
+        total = victims * images
+        lost = (stats.t.ppf(0.975, total - 1) / stats.t.ppf(0.975, victims - 1)) ** 2
+        trials = min(total, rate * (1 - rate) / spread * lost) if spread else total
+    return clopper_pearson(rate * trials, trials)
 
 
 def upper_bound(successes: int, n: int, confidence: float = 0.95) -> float:
@@ -47,7 +67,7 @@ def upper_bound(successes: int, n: int, confidence: float = 0.95) -> float:
 
 @dataclass(frozen=True)
 class Rate:
-    """A share of ``n`` trials with its two-sided 95% Clopper-Pearson interval; ``rate`` is None when n is 0."""
+    """A share of ``n`` trials with its two-sided 95% interval; ``rate`` is None when n is 0."""
 
     rate: float | None
     successes: int
@@ -56,10 +76,12 @@ class Rate:
 
     @classmethod
     def of(cls, outcomes: ArrayLike) -> "Rate":
-        """From booleans of any shape, one per trial."""
+        """From booleans, one per trial (V,), or one per image of each victim (V, b)."""
         flags = np.asarray(outcomes, dtype=bool)
         successes, n = int(flags.sum()), int(flags.size)
-        return cls(successes / n if n else None, successes, n, clopper_pearson(successes, n))
+        clustered = flags.ndim == 2 and flags.shape[1] > 1 and n
+        ci95 = clustered_interval(flags) if clustered else clopper_pearson(successes, n)
+        return cls(successes / n if n else None, successes, n, ci95)
 
 
 @dataclass(frozen=True)
@@ -72,13 +94,16 @@ class Summary:
 
     @classmethod
     def of(cls, values: ArrayLike) -> "Summary":
-        """From one value per victim. All None when there are no values or any is NaN: averages never drop a victim."""
-        sample = np.asarray(values, dtype=np.float64).ravel()
+        """From one value per victim (V,), or one per image of each victim (V, b), whose interval is over victims.
+
+        All None when there are no values or any is NaN: averages never drop a victim.
+        """
+        sample = np.asarray(values, dtype=np.float64)
         if sample.size == 0 or np.isnan(sample).any():
             return cls(None, None, None)
-        mean = float(sample.mean())
-        if sample.size == 1:
-            return cls(mean, None, None)
-        std = float(sample.std(ddof=1))
-        margin = float(stats.t.ppf(0.975, sample.size - 1)) * std / np.sqrt(sample.size)
+        mean, std = float(sample.mean()), float(sample.std(ddof=1)) if sample.size > 1 else None
+        own = sample.reshape(len(sample), -1).mean(1)
+        if len(own) == 1:
+            return cls(mean, std, None)
+        margin = float(stats.t.ppf(0.975, len(own) - 1)) * float(own.std(ddof=1)) / np.sqrt(len(own))
         return cls(mean, std, (float(mean - margin), float(mean + margin)))

@@ -57,7 +57,7 @@ def resilience_table(places: Sequence[Decided]) -> Table:
     return make(
         "resilience", "What leaks where: the strongest attack decides", titles, rows,
         "Success: share of images with RMSE at most 0.1 (rows of tables: every category right and RMSE at most 0.1 "
-        "standard deviations), with its exact 95% interval.",
+        "standard deviations), with its 95% interval, over victims.",
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from harness.reports.html.svg import INK, inline
 
 NOTE = (
     "Each row is a defense and the surfaces where it was read; the dot is the share of images with RMSE at most 0.1, "
-    "the bar its exact 95% interval."
+    "the bar its 95% interval, over victims."
 )
 
 
