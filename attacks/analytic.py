@@ -66,9 +66,11 @@ def _first_linear(observation: Observation) -> tuple[str, str]:
     features = math.prod(model.image_shape)
     prefix, first = model.called_layers()[0]
     hidden = any(isinstance(layer, Front) for layer in model.plain_module.modules())
-    if hidden or not isinstance(first, nn.Linear) or first.bias is None or first.in_features != features:
+    names = f"{prefix}weight", f"{prefix}bias"
+    linear = isinstance(first, nn.Linear) and set(names) <= set(model.layout.names)
+    if hidden or not linear or first.in_features != features:
         raise UsageError(
             f"attack 'analytic' needs a first layer that is linear with a bias, which model {model.name!r} lacks; "
             "use --model mlp2 or another attack"
         )
-    return f"{prefix}weight", f"{prefix}bias"
+    return names

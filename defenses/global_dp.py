@@ -104,10 +104,10 @@ class GlobalDP(Defense):
         delta = facts.delta if self.max_delta is None else self.max_delta
         event = client_views(facts.clients(self.sigma, "whole"))[0].event
         # delta(epsilon) > max_delta exactly when epsilon(max_delta) > epsilon: one search serves both rules.
-        spent = valid_epsilon(event, delta)[0] or math.inf
-        if spent <= self.epsilon:
+        spent = valid_epsilon(event, delta)[0]
+        if spent is not None and spent <= self.epsilon:
             return None
-        rounds = facts.cohort.rounds
+        rounds, known = facts.cohort.rounds, math.inf if spent is None else spent
         if self.max_delta is None:
-            return f"round {rounds} would spend epsilon {spent:.4g} at delta {delta:g}, above {self.epsilon:g}"
+            return f"round {rounds} would spend epsilon {known:.4g} at delta {delta:g}, above {self.epsilon:g}"
         return f"round {rounds} would need a delta above {delta:g} for epsilon {self.epsilon:g}"

@@ -66,7 +66,7 @@ class PrivacyFacts:
             sigma, cohort.rounds, self.tensors if clipping == "layer" else 1, cohort.clients, cohort.clients_per_round,
             cohort.steps_per_round, self.rate, sampler, "replace" if sampler == "without-replacement" else "add/remove",
             steady=self.client_sampler != "poisson", own_state=self.own_state,
-            holders=min(self.holders, cohort.clients_per_round),
+            holders=min(self.holders, cohort.clients if self.client_sampler == "poisson" else cohort.clients_per_round),
         )  # fmt: skip
 
     def claimed_for_clients(self, sigma: float) -> Composition:

@@ -24,7 +24,7 @@ from harness.defenses.secagg_clients import Counts, Differences, Factors
 from harness.defenses.secagg_statements import noise_statements, toss_statements
 from harness.errors import UsageError
 from harness.mechanisms import numbers, padded
-from harness.privacy import Statement
+from harness.privacy import Statement, without_guarantee
 from harness.secure_sum import Key, Mechanism, SumSettings, build_mechanism, sum_integers, sum_reals
 from harness.surfaces import TAPS_AFTER_STEP, Clipping
 
@@ -145,9 +145,15 @@ class SecAggDDP(Defense):
             padded(dimension) if self.rotation else dimension, ("statement",), facts.cohort.batch_size,
             facts.cohort.steps_per_round,
         )  # fmt: skip
+        away = self.colluders + self.dropouts
         if self.mechanism == "poisson_binomial":
-            return toss_statements(mechanism, facts, self.colluders + self.dropouts, self.mode)
-        return noise_statements(mechanism, facts, self.colluders + self.dropouts, self.mode, self._differences)
+            made = toss_statements(mechanism, facts, away, self.mode)
+        else:
+            made = noise_statements(mechanism, facts, away, self.mode, self._differences)
+        if facts.holders == 1:
+            return made
+        shared = f"up to {facts.holders} clients hold one example, which no noise of a secure sum is made for"
+        return [one if one.guarantee == "none" else without_guarantee(one, shared) for one in made]
 
     @property
     def _differences(self) -> Differences:

@@ -1,25 +1,52 @@
-"""Digests of what a run takes from its user's own files, so that a result made from other content is never reused."""
+"""Digests of what a run takes from its user's own files, so that a result made from other content is not reused."""
 
 import hashlib
-import inspect
+import importlib
+import sys
 from functools import lru_cache
 from pathlib import Path
 
 from harness.models import find_factory
 
+#: What the digests are of, in words.
+OWN_NAMES = {"model_source": "network", "dataset_file": "dataset"}
+
 
 def own_sources(model: str, dataset: str) -> dict[str, str]:
-    """SHA-256 of the file of a user's own network (``module:factory``) and of an own .npz file; {} where neither is.
+    """SHA-256 of the source of a user's own network (``module:factory``) and of an own .npz file; {} where neither is.
 
-    A file that cannot be read has none; whoever loads it says so.
+    The source is that of the module and of what it imports from its own folder; installed packages are not part of it.
+    A file that cannot be read is left out; whoever loads it says so.
+
+    Raises:
+        UsageError: the network cannot be imported.
     """
-    files = {}
+    found = {}
     if ":" in model:
-        files["model_source"] = inspect.getsourcefile(inspect.unwrap(find_factory(model)))
-    if dataset.endswith(".npz"):
-        files["dataset_file"] = dataset
-    found = {name: _digest(Path(file).expanduser()) for name, file in files.items() if file}
-    return {name: digest for name, digest in found.items() if digest}
+        find_factory(model)
+        digests = [_digest(file) for file in _imported_beside(model.partition(":")[0])]
+        found["model_source"] = hashlib.sha256("".join(filter(None, digests)).encode()).hexdigest()
+    if dataset.endswith(".npz") and (digest := _digest(Path(dataset).expanduser())):
+        found["dataset_file"] = digest
+    return found
+
+
+def _imported_beside(name: str) -> list[Path]:
+    """The files of a module and of all imported ones in its folder and below, in order."""
+    file = getattr(importlib.import_module(name), "__file__", None)
+    if file is None:
+        return []
+    own = Path(file).resolve()
+    places = {
+        Path(path).resolve()
+        for key, module in list(sys.modules.items())
+        if key != "__main__" and (path := getattr(module, "__file__", None))
+    }
+    return sorted({own} | {path for path in places if path.is_relative_to(own.parent) and not _is_installed(path)})
+
+
+def _is_installed(path: Path) -> bool:
+    return bool({"site-packages", "dist-packages"} & set(path.parts))
 
 
 def _digest(path: Path) -> str | None:
@@ -30,6 +57,6 @@ def _digest(path: Path) -> str | None:
         return None
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=256)
 def _digest_of(path: Path, modified: int, size: int) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()

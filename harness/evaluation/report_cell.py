@@ -120,6 +120,8 @@ def _privacy(scored: Scored) -> list[PrivacyStatement]:
             own_state=settings.variates is not None,
         )  # fmt: skip
         made = what_holds(defense.statements(facts), uncovered=model.uncovered)
+    if settings.noise_scale != 1:
+        made = what_holds(made, uncovered=f"a control with {settings.noise_scale:g} times the noise")
     if hypothetical:
         made = [one if one.guarantee == "none" else replace(one, notes=f"{one.notes}; {hypothetical}") for one in made]
     rows = [statement.row() for statement in made]

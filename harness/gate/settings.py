@@ -12,7 +12,8 @@ from harness.results import StoredCell
 Settings = dict[str, str | int | float | bool | None]
 
 # Seeds and victims choose whom to attack, the device where to compute; files are known by their hashes, not their
-# places; which control a cell was run for changes none of its numbers.
+# places; which control a cell was run for changes none of its numbers. What an edit of the user's own network or data
+# did to the numbers is what a comparison is for.
 _LEFT_OUT = (
     "seeds",
     "victims",
@@ -21,6 +22,9 @@ _LEFT_OUT = (
     "server_state",
     "variates",
     "control",
+    "trained",
+    "model_source",
+    "dataset_file",
     "defense_args",
     "attack_args",
 )

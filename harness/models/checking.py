@@ -58,7 +58,7 @@ def refuse_other_functions(name: str, module: nn.Module, trial: Trial, classes: 
     logits = _logits(name, module, given, classes)
     if not torch.equal(given, images):
         raise UsageError(f"model {name!r} changes its input in place; work on a copy (x = x.clone())")
-    if any(not torch.equal(value, before[key]) for key, value in module.named_buffers()):
+    if any(not torch.equal(value.nan_to_num(), before[key].nan_to_num()) for key, value in module.named_buffers()):
         raise UsageError(f"model {name!r} changes its buffers in a forward pass; return it in evaluation mode")
     if not torch.equal(logits, _logits(name, module, images.clone(), classes)):
         raise UsageError(f"model {name!r} is random, so its gradients would be; drop the noise or the dropout")

@@ -90,7 +90,19 @@ class RowModel:
         """Moves the network's buffers; weights are handed in and keep their own device."""
         self.plain_module.to(device, dtype)
         self._rowwise.to(device, dtype)
+        if ":" in self.name:
+            self._check_there(device, dtype)
         return self
+
+    def _check_there(self, device: torch.device, dtype: torch.dtype) -> None:
+        trial = Trial.of(self.plain_module, self.image_shape, self.classes)
+        try:
+            self.gradient(trial.weights, trial.images, trial.labels.to(device))
+        except RuntimeError as error:
+            raise UsageError(
+                f"model {self.name!r} fails on {device.type} in {str(dtype).removeprefix('torch.')} "
+                f"({in_one_line(error)}); keep its fixed tensors with register_buffer, and let it take any precision"
+            ) from error
 
     def initial_weights(self, keys: list[tuple[int | str, ...]]) -> Tensor:
         """Freshly initialised weights (R, P), one network per key."""
@@ -220,7 +232,8 @@ class RowModel:
             UsageError: the network does not end in a linear layer over the classes.
         """
         for prefix, layer in reversed(self.called_layers()):
-            if isinstance(layer, nn.Linear) and layer.out_features == self.classes:
+            own = isinstance(layer, nn.Linear) and f"{prefix}weight" in self.layout.names
+            if own and layer.out_features == self.classes:
                 return f"{prefix}weight", None if layer.bias is None else f"{prefix}bias"
         raise UsageError(f"model {self.name!r} has no last linear layer to infer labels from; use --labels known")
 

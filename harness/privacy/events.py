@@ -20,8 +20,8 @@ SAMPLERS: tuple[Sampler, ...] = ("poisson", "without-replacement", "none")
 ADJACENCIES: tuple[Adjacency, ...] = ("add/remove", "replace")
 
 
-# The inverse square of a sigma, times the largest order and the number of releases, has to stay a number.
-_LEAST_SIGMA = 1e-50
+# Noise, and the inverse square of a sigma times the largest order and the number of releases, have to stay numbers.
+_LEAST_SIGMA = 1e-30
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from harness.control_variates import RoundVariates, variates_file, write_variates
 from harness.errors import UsageError
-from harness.own_sources import own_sources
+from harness.own_sources import OWN_NAMES, own_sources
 from harness.results.atomic import write_atomic
 from harness.server_state import state_file, write_state
 from harness.training.records import RoundRecord, TrainDocument
@@ -62,10 +62,9 @@ class TrainFolder:
                 "choose another --out, or leave out --resume"
             )
         for name, digest in _sources(settings).items():
-            if sources.get(name) != digest:
-                changed = "network" if name == "model_source" else "dataset"
+            if sources.get(name, digest) != digest:
                 raise UsageError(
-                    f"checkpoint {str(path)!r} was made with another content of the {changed}'s file; "
+                    f"checkpoint {str(path)!r} was made with another content of the {OWN_NAMES[name]}'s file; "
                     "choose another --out, or leave out --resume"
                 )
         return weights, memory, rounds, kept

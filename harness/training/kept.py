@@ -7,6 +7,7 @@ from harness.building import build
 from harness.control_variates import variates_file
 from harness.defenses import DEFENSES, Defense
 from harness.errors import UsageError
+from harness.own_sources import OWN_NAMES, own_sources
 from harness.training.checkpoint import read_training
 from harness.training.records import TrainDocument
 from harness.training.settings import train_settings
@@ -44,9 +45,11 @@ def trained_run(folder: Path) -> TrainedRun:
         )
     if not document.rounds:
         raise UsageError(f"the run in {str(folder)!r} finished no round; train it with more rounds or a larger budget")
+    if document.sources:
+        _refuse_changed(document, folder)
     return TrainedRun(
-        settings=train_settings(**document.settings), rounds=len(document.rounds), holders=document.holders,
-        copies=document.copies,
+        folder=str(folder), settings=train_settings(**document.settings), rounds=len(document.rounds),
+        holders=document.holders, copies=document.copies,
     )  # fmt: skip
 
 
@@ -96,6 +99,16 @@ def kept_variates(folder: Path, round_index: int) -> Path | None:
             f"train it again with --keep-rounds {round_index}"
         )
     return path
+
+
+def _refuse_changed(document: TrainDocument, folder: Path) -> None:
+    now = own_sources(document.settings["model"] or "", document.settings["dataset"])
+    for name, digest in now.items():
+        if document.sources.get(name) != digest:
+            raise UsageError(
+                f"the {OWN_NAMES[name]}'s file has changed since the run in {str(folder)!r} was trained; "
+                "train it again, or put the file back"
+            )
 
 
 def _trained_under(document: TrainDocument) -> Defense:

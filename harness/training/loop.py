@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import UsageError
+from harness.own_sources import own_sources
 from harness.results import PrivacyStatement
 from harness.results.environment import environment
 from harness.training.accuracy import accuracy_of
@@ -119,7 +120,8 @@ def _document(
         settings=run.settings.model_dump(mode="json") | {"model": run.model_name},
         units=run.defense.units(), parameters=run.model.layout.total, train_examples=len(run.train.labels),
         test_examples=len(run.test.labels), overlap=run.overlap,
-        holders=run.holdings.holders, copies=run.holdings.copies, rounds=records, stopped=stopped,
+        sources=own_sources(run.model_name, run.settings.dataset), holders=run.holdings.holders,
+        copies=run.holdings.copies, rounds=records, stopped=stopped,
         accuracy=measured[-1] if measured else None,
         privacy=[PrivacyStatement(**statement.row()) for statement in statements],
         weights=kept[0], server_state=kept[1], bayesian=bayesian, seconds=seconds,

@@ -38,7 +38,7 @@ class TrainDocument(BaseModel):
     """A training run. ``overlap``: how many clients share an example on average; 1 for disjoint clients.
 
     ``holders``: the most that hold one; ``copies``: how often one client holds it at most (both null in runs of
-    versions that did not count them).
+    versions that did not count them). ``sources``: digests of the user's own files, see ``harness.own_sources``.
 
     ``weights`` maps rounds to the files of the models that were kept, relative to the folder; ``server_state`` those to
     what the server remembered by then, where it remembered anything (null in runs of versions that did not keep it).
@@ -56,6 +56,7 @@ class TrainDocument(BaseModel):
     train_examples: int
     test_examples: int
     overlap: float
+    sources: dict[str, str] = Field(default_factory=dict)
     holders: int | None = None
     copies: int | None = None
     rounds: list[RoundRecord]

@@ -12,10 +12,11 @@ Count = Annotated[int, Field(ge=1)]
 
 
 class TrainedRun(BaseModel):
-    """The settings of a run, the ``rounds`` it finished, and what its clients held (see ``spending.Holdings``)."""
+    """Where a run lies, its settings, the ``rounds`` it finished, and what its clients held (``spending.Holdings``)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    folder: str
     settings: TrainSettings
     rounds: Count
     holders: Count

@@ -13,8 +13,10 @@ _MOST = 6
 _EVALUATE = {
     "batch_size": 1, "clients": 100, "clients_per_round": 10, "rounds": 100, "learning_rate": 0.05, "local_steps": 1,
     "update_model": "first", "round": 0, "weights": None, "server_state": None, "variates": None, "observations": 1,
-    "labels": "inferred", "engine": "batched", "dtype": "float32",
+    "labels": "inferred", "engine": "batched", "dtype": "float32", "steps_per_round": 100, "sampling_rate": None,
 }  # fmt: skip
+# What a named run brings along.
+_OF_A_RUN = ("weights", "server_state", "variates", "rounds")
 _TRAIN = (
     "dataset", "model", "defense", "clients", "clients_per_round", "rounds", "local_steps", "batch_size", "examples",
     "algorithm", "split", "level", "client_sampling", "batch_sampling", "learning_rate", "server_learning_rate",
@@ -66,10 +68,12 @@ def _settings(item: Shown) -> dict[str, Any]:
 
 def _common(item: Shown) -> tuple[str, ...]:
     settings, cell = _settings(item), item.cell
-    options = [
+    trained = settings.get("trained") or {}
+    options = [_option("training", trained["folder"])] if "folder" in trained else []
+    options += [
         _option(name, settings[name])
         for name, usual in _EVALUATE.items()
-        if settings.get(name) is not None and settings[name] != usual
+        if settings.get(name) is not None and settings[name] != usual and not (trained and name in _OF_A_RUN)
     ]
     options += ["--distinct-labels"] if settings.get("distinct_labels") is True else []
     victims = cell.victims // max(1, len(cell.seeds))

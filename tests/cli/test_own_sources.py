@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from harness.own_sources import own_sources
+
 Harness = Callable[..., Any]
 
 NETWORK = """
@@ -24,7 +26,7 @@ EVALUATE = (
 )  # fmt: skip
 TRAIN = (
     "train", "--clients", "4", "--clients-per-round", "2", "--local-steps", "2", "--batch-size", "2", "--split", "iid",
-    "--dataset", "own.npz", "--model", "network_of_mine:make", "--rounds", "1",
+    "--dataset", "own.npz", "--model", "network_of_mine:make", "--rounds", "1", "--keep-rounds", "1",
 )  # fmt: skip
 
 
@@ -70,3 +72,24 @@ def test_a_training_run_does_not_go_on(harness: Harness, changed: str) -> None:
     finished = harness(*TRAIN, "--resume")
     assert finished.code == 2 and len(finished.err.splitlines()) == 1
     assert f"another content of the {changed}'s file" in finished.err
+    attacked = harness("evaluate", "--training", "training", "--round", "1", "--attack", "idlg", "--victims", "2")
+    assert attacked.code == 2 and f"the {changed}'s file has changed since" in attacked.err
+
+
+def test_what_a_network_imports_from_its_folder_counts(harness: Harness) -> None:
+    Path("network_of_mine.py").write_text("import widths\n" + NETWORK.format(width="widths.WIDTH"))
+    Path("widths.py").write_text("WIDTH = 16")
+    sys.modules.pop("network_of_mine", None)
+    before = own_sources("network_of_mine:make", "digits")
+    assert own_sources("network_of_mine:make", "digits") == before
+    Path("widths.py").write_text("WIDTH = 24  # more")
+    assert own_sources("network_of_mine:make", "digits") != before
+    sys.modules.pop("widths")
+
+
+def test_any_callable_may_make_a_network(harness: Harness) -> None:
+    source = NETWORK.format(width=9) + "\nfrom functools import partial\nmade = partial(make)\n"
+    Path("network_of_mine.py").write_text(source)
+    sys.modules.pop("network_of_mine", None)
+    assert set(own_sources("network_of_mine:made", "own.npz")) == {"model_source", "dataset_file"}
+    assert own_sources("lenet", "digits") == {}

@@ -1,5 +1,6 @@
 """secagg_ddp: the sum is that of what the clients encoded, its noise and each share of the size stated."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -191,3 +192,12 @@ def test_noise_for_colluders_and_dropouts_keeps_the_epsilon_of_the_sum() -> None
     plain, careful = epsilons(), epsilons(colluders=2, dropouts=1)
     assert careful["server"][0] == pytest.approx(plain["server"][0], rel=1e-3)
     assert careful["message"][0] < plain["message"][0]
+
+
+@pytest.mark.parametrize("settings", [{}, {"mechanism": "poisson_binomial"}], ids=["noise", "tosses"])
+def test_an_example_that_several_clients_hold_is_not_covered(settings: dict) -> None:
+    facts = PrivacyFacts(Cohort(10, 10, 5, 1, 4), 2, "none", "none", parameters=8)
+    defense = build(DEFENSES, "secagg_ddp", settings)
+    assert any(one.guarantee != "none" for one in defense.statements(facts))
+    shared = defense.statements(replace(facts, holders=3))
+    assert all(one.guarantee == "none" for one in shared) and "3 clients hold one example" in shared[0].notes

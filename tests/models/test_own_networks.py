@@ -239,3 +239,18 @@ def test_a_network_without_second_derivative_trains_but_cannot_be_matched(module
     assert model.gradient(weights, images, labels).abs().max() > 0
     with pytest.raises(UsageError, match="has no second derivative, which this attack needs"):
         model.gradient(weights, images.requires_grad_(), labels, create_graph=True)
+
+
+class KeepsATensor(Plain):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fixed = torch.ones(3, 1, 1)
+
+    def features(self, images: Tensor) -> Tensor:
+        return nn.functional.conv2d(super().features(images), self.fixed[None].expand(3, 3, 1, 1))
+
+
+def test_what_does_not_move_with_the_network_is_named(module: types.ModuleType) -> None:
+    model = row_model(module, KeepsATensor).to(torch.device("cpu"), torch.float32)
+    with pytest.raises(UsageError, match=r"fails on cpu in float64.*register_buffer"):
+        model.to(torch.device("cpu"), torch.float64)

@@ -156,6 +156,15 @@ def test_an_example_that_several_clients_hold_is_counted_for_each(tmp_path: Path
         assert "an example that 2 clients hold" in statement.notes
 
 
+def test_more_clients_than_usual_may_hold_an_example(tmp_path: Path) -> None:
+    """A round of sampled clients has no largest number."""
+    few = run(tmp_path / "fixed", defense="fed_cdp", clients=60, clients_per_round=1)
+    any_number = run(
+        tmp_path / "poisson", defense="fed_cdp", clients=60, clients_per_round=1, client_sampling="poisson"
+    )
+    assert few.privacy[1].view == "server" and few.privacy[1].epsilon < 0.9 * any_number.privacy[1].epsilon
+
+
 def test_a_decaying_schedule_is_accounted_for_as_far_as_it_ran(tmp_path: Path) -> None:
     arguments = {"policy": "linear", "schedule": "sigma", "sigma_end": 1.0}
     document = run(tmp_path, defense="fed_acdp", defense_args=arguments, batch_sampling="poisson", rounds=4)
