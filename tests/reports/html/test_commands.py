@@ -19,6 +19,14 @@ def commands(*cells: CellResult, settings: dict | None = None) -> list[str]:
     return evaluate_commands(shown_cells([run]))
 
 
+def test_a_cell_of_a_training_run_names_the_run(a_cell: Callable) -> None:
+    """Whose statements the figure shows; its model alone would be attacked as if trained otherwise."""
+    asked = {"trained": {"folder": "my run"}, "weights": "my run/models/round_00002.pt", "round": 2, "rounds": 3}
+    [command] = commands(a_cell(key="a"), settings={"a": asked})
+    assert "--training 'my run' --round 2" in command
+    assert "--weights" not in command and "--rounds" not in command
+
+
 def test_cells_of_a_grid_are_one_command(a_cell: Callable) -> None:
     cells = [a_cell(name, surface, key=f"{name}{surface}") for name in ("none", "fed_cdp") for surface in (2, 0)]
     settings = {cell.key: {"defense_args": {}, "attack_args": {}, "learning_rate": 0.1} for cell in cells}
