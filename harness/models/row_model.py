@@ -1,6 +1,5 @@
 """One network evaluated for many rows (victims or clients) at once, each row with its own weights."""
 
-import pickle
 from pathlib import Path
 
 import torch
@@ -18,6 +17,7 @@ from harness.models.layers import called_layers
 from harness.models.networks import ImageShape, build_module
 from harness.models.row_operators import with_row_operators
 from harness.models.row_sequence import RowSequence, row_sequence
+from harness.models.weights_files import load_state
 from harness.randomness import derive_seed
 
 # Its attention without gradients has no derivative at all, not even under a transformation of functions.
@@ -122,19 +122,7 @@ class RowModel:
         Raises:
             UsageError: the file is missing, is not a plain state dictionary, or does not fit the network.
         """
-        try:
-            state = torch.load(path, map_location="cpu", weights_only=True)
-            self.plain_module.load_state_dict(state)
-        except FileNotFoundError as error:
-            raise UsageError(f"no weights file {str(path)!r}; check --weights") from error
-        except (pickle.UnpicklingError, EOFError) as error:
-            raise UsageError(
-                f"weights file {str(path)!r} holds other things than tensors, or is cut off; save a state_dict"
-            ) from error
-        except Exception as error:  # torch.load and load_state_dict raise a dozen types for a bad file
-            reason = " ".join(str(error).split()) or type(error).__name__
-            message = f"cannot load weights {str(path)!r} into {self.name!r}: {reason}; save a state_dict"
-            raise UsageError(message) from error
+        load_state(self.plain_module, self.name, path)
         self._evaluate_by(self._sequence, self._row_operators)
         return self.layout.flatten(dict(self.plain_module.named_parameters())).detach()
 

@@ -114,7 +114,7 @@ def test_promises_stand_beside_what_holds(outline: Outline) -> None:
 
 
 NASTY = [
-    "<script>alert(1)</script>", "</script><img src=x onerror=alert(1)>", '"><svg onload=alert(1)>', "{{ 7*7 }}",
+    "<script>alert(1)</script>", "</script><img src=x onerror=alert(1)>", '"><svg onload=alert(1)>', "{{ 1234567*7 }}",
     "{% raw %}", "../../etc/passwd", "$\\frac{", "&lt;b&gt;", "javascript:alert(1)", "a\x00\x1b[31mb", "'; rm -rf /",
     "]]>", "<!--", "--out", "数\U0001f600", "\u202egnp.exe",
 ]  # fmt: skip
@@ -151,7 +151,7 @@ def test_hostile_names_render_as_text(
     check_tame(outline)
     shown = "".join(mark if mark.isprintable() else "?" for mark in name)
     assert shown[:30] in outline.text
-    assert "49" not in outline.text if "7*7" in name else True
+    assert str(1234567 * 7) not in outline.text
 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

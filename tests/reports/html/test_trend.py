@@ -108,7 +108,7 @@ def test_many_nights_and_cells_are_cut_and_the_page_says_so(tmp_path: Path, a_ce
     assert [column.title for column in table.columns][2] == "n01"
 
 
-NASTY = ["<script>alert(1)<", "$\\frac{", "a\x1b[31mb", "{{ 7*7 }}", "=cmd()", "x" * 120]
+NASTY = ["<script>alert(1)<", "$\\frac{", "a\x1b[31mb", "{{ 1234567*7 }}", "=cmd()", "x" * 120]
 
 
 @pytest.mark.parametrize("name", NASTY)
