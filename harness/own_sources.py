@@ -3,7 +3,6 @@
 import hashlib
 import importlib
 import sys
-from functools import lru_cache
 from pathlib import Path
 
 from harness.models import find_factory
@@ -51,12 +50,6 @@ def _is_installed(path: Path) -> bool:
 
 def _digest(path: Path) -> str | None:
     try:
-        now = path.stat()
-        return _digest_of(path, now.st_mtime_ns, now.st_size)
+        return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError:
         return None
-
-
-@lru_cache(maxsize=256)
-def _digest_of(path: Path, modified: int, size: int) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()

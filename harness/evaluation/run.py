@@ -56,13 +56,14 @@ class Run:
         self.lpips = LpipsScorer.load(data_root)
         self.done: dict[str, StoredCell] = {}
         self._attacked: set[str] = set()
+        self._sources: dict[tuple[str, str], dict[str, str]] = {}
 
     def cell(self, settings: CellSettings, control: str | None = None) -> StoredCell:
         """One cell, or one control cell, with everything its verdict needs.
 
         A cell whose settings are impossible together is recorded as not applicable.
         """
-        identity = {**settings.identity(), **own_sources(settings.model, settings.dataset), "control": control}
+        identity = {**settings.identity(), **self._own_sources(settings), "control": control}
         key = cell_key(identity)
         if key not in self.done:
             stored = self.folder.read_cell(key, identity) if self.resume else None
@@ -72,6 +73,13 @@ class Run:
             if self.on_cell:
                 self.on_cell(stored.cell)
         return self.done[key]
+
+    def _own_sources(self, settings: CellSettings) -> dict[str, str]:
+        """Digests of the user's own files as they were when the run first needed them, which it then keeps loaded."""
+        files = settings.model, settings.dataset
+        if files not in self._sources:
+            self._sources[files] = own_sources(*files)
+        return self._sources[files]
 
     def _controls_at_hand(self, stored: StoredCell) -> bool:
         """Takes over a resumed cell's control cells; False when one of them is lost and must be made again."""

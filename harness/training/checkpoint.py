@@ -11,7 +11,7 @@ from torch import Tensor
 
 from harness.control_variates import RoundVariates, variates_file, write_variates
 from harness.errors import UsageError
-from harness.own_sources import OWN_NAMES, own_sources
+from harness.own_sources import OWN_NAMES
 from harness.results.atomic import write_atomic
 from harness.server_state import state_file, write_state
 from harness.training.records import RoundRecord, TrainDocument
@@ -27,17 +27,23 @@ class TrainFolder:
         self.path = path
 
     def save(
-        self, settings: TrainSettings, weights: Tensor, memory: dict[str, Any], done: list[RoundRecord], kept: list[int]
-    ) -> None:
-        """Writes the checkpoint after a round, whole or not at all; ``kept``: rounds whose model was kept."""
+        self, settings: TrainSettings, sources: dict[str, str], weights: Tensor, memory: dict[str, Any],
+        done: list[RoundRecord], kept: list[int],
+    ) -> None:  # fmt: skip
+        """Writes the checkpoint after a round, whole or not at all.
+
+        ``sources``: of the user's own files, as the run began with them; ``kept``: rounds whose model was kept.
+        """
         content = {
             "settings": settings.model_dump_json(), "weights": weights.cpu(), "memory": memory,
             "rounds": json.dumps([record.model_dump() for record in done]), "kept": kept,
-            "sources": _sources(settings),
+            "sources": sources,
         }  # fmt: skip
         write_atomic(self.path / "checkpoint.pt", _bytes(content))
 
-    def load(self, settings: TrainSettings) -> tuple[Tensor, dict[str, Any], list[RoundRecord], list[int]] | None:
+    def load(
+        self, settings: TrainSettings, sources: dict[str, str]
+    ) -> tuple[Tensor, dict[str, Any], list[RoundRecord], list[int]] | None:
         """Weights, memory, finished rounds and kept rounds of the checkpoint; None where there is none.
 
         Another number of planned rounds is no other setting where the rounds that are done do not depend on it.
@@ -51,7 +57,7 @@ class TrainFolder:
             made_with, weights, memory = saved["settings"], saved["weights"], saved["memory"]
             rounds = [RoundRecord(**record) for record in json.loads(saved["rounds"])]
             kept = [int(number) for number in saved.get("kept", range(len(rounds) + 1))]
-            sources = saved.get("sources", {})
+            made_from = saved.get("sources", {})
         except FileNotFoundError:
             return None
         except Exception as error:  # torch.load raises a dozen types for a damaged file
@@ -61,8 +67,8 @@ class TrainFolder:
                 f"checkpoint {str(path)!r} is of other settings ({', '.join(differences[:3])}); "
                 "choose another --out, or leave out --resume"
             )
-        for name, digest in _sources(settings).items():
-            if sources.get(name, digest) != digest:
+        for name, digest in sources.items():
+            if made_from.get(name, digest) != digest:
                 raise UsageError(
                     f"checkpoint {str(path)!r} was made with another content of the {OWN_NAMES[name]}'s file; "
                     "choose another --out, or leave out --resume"
@@ -113,10 +119,6 @@ def read_training(folder: Path) -> TrainDocument:
         raise UsageError(f"no training run in {str(folder)!r}; make one with: harness train --out {folder}") from error
     except (OSError, ValueError) as error:
         raise UsageError(f"{str(path)!r} is not a training run of this version; train again") from error
-
-
-def _sources(settings: TrainSettings) -> dict[str, str]:
-    return own_sources(settings.model or "", settings.dataset)
 
 
 def _bytes(content: dict[str, Any]) -> bytes:

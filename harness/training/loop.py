@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import UsageError
-from harness.own_sources import own_sources
 from harness.results import PrivacyStatement
 from harness.results.environment import environment
 from harness.training.accuracy import accuracy_of
@@ -67,7 +66,7 @@ def train(settings: TrainSettings, data_root: Path, folder: TrainFolder, options
         kept += _keep(run, folder, options, round_index + 1)
         if notes:
             notes.write(round_index + 1)
-        folder.save(settings, run.weights, run.state(), records, kept)
+        folder.save(settings, run.sources, run.weights, run.state(), records, kept)
         options.on_round(record)
     bayesian = notes.statements(len(records)) if notes and records else []
     document = _document(run, records, stopped, folder.kept(kept), time.perf_counter() - began, bayesian)
@@ -91,7 +90,7 @@ def _one_round(run: Training, round_index: int, options: TrainOptions, last: int
 
 
 def _resumed(run: Training, folder: TrainFolder) -> tuple[list[RoundRecord], list[int]]:
-    saved = folder.load(run.settings)
+    saved = folder.load(run.settings, run.sources)
     if saved is None:
         return [], []
     weights, memory, records, kept = saved
@@ -120,7 +119,7 @@ def _document(
         settings=run.settings.model_dump(mode="json") | {"model": run.model_name},
         units=run.defense.units(), parameters=run.model.layout.total, train_examples=len(run.train.labels),
         test_examples=len(run.test.labels), overlap=run.overlap,
-        sources=own_sources(run.model_name, run.settings.dataset), holders=run.holdings.holders,
+        sources=run.sources, holders=run.holdings.holders,
         copies=run.holdings.copies, rounds=records, stopped=stopped,
         accuracy=measured[-1] if measured else None,
         privacy=[PrivacyStatement(**statement.row()) for statement in statements],

@@ -13,6 +13,7 @@ from harness.datasets.partition import NATURAL, most_copies, natural_clients, sp
 from harness.defenses import RoundContext, State
 from harness.errors import UsageError
 from harness.models import RowModel
+from harness.own_sources import own_sources
 from harness.training.local import LocalRound, train_locally
 from harness.training.memory import Memory
 from harness.training.sampling import sample_batches, sample_clients
@@ -28,6 +29,8 @@ class Training:
     def __init__(self, settings: TrainSettings, data_root: Path) -> None:
         self.settings, self.defense = settings, settings.build_defense()
         device = torch.device(settings.device)
+        # As they are read now: what somebody changes while the run lasts is not what it was made from.
+        self.sources = own_sources(settings.model or "", settings.dataset)
         train = load_dataset(settings.dataset, data_root, "train")
         self.test = _on(load_dataset(settings.dataset, data_root, "test"), device)
         self.model_name = settings.model or ("mlp2" if train.columns else "cnn")

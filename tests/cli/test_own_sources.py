@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from harness.own_sources import own_sources
+from harness.training import Training
 
 Harness = Callable[..., Any]
 
@@ -74,6 +75,22 @@ def test_a_training_run_does_not_go_on(harness: Harness, changed: str) -> None:
     assert f"another content of the {changed}'s file" in finished.err
     attacked = harness("evaluate", "--training", "training", "--round", "1", "--attack", "idlg", "--victims", "2")
     assert attacked.code == 2 and f"the {changed}'s file has changed since" in attacked.err
+
+
+@pytest.mark.parametrize("changed", CHANGES)
+def test_what_changes_while_a_run_lasts_is_not_what_it_was_made_from(
+    harness: Harness, changed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play = Training.play_round
+
+    def played(run: Training, round_index: int, chunk: int) -> Any:
+        CHANGES[changed]()
+        return play(run, round_index, chunk)
+
+    monkeypatch.setattr(Training, "play_round", played)
+    assert harness(*TRAIN).code == 0
+    finished = harness(*TRAIN, "--resume")
+    assert finished.code == 2 and f"another content of the {changed}'s file" in finished.err
 
 
 def test_what_a_network_imports_from_its_folder_counts(harness: Harness) -> None:
