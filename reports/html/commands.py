@@ -68,12 +68,11 @@ def _settings(item: Shown) -> dict[str, Any]:
 
 def _common(item: Shown) -> tuple[str, ...]:
     settings, cell = _settings(item), item.cell
-    trained = settings.get("trained") or {}
-    options = [_option("training", trained["folder"])] if "folder" in trained else []
+    options = [_option("training", item.trained[0])] if item.trained else []
     options += [
         _option(name, settings[name])
         for name, usual in _EVALUATE.items()
-        if settings.get(name) is not None and settings[name] != usual and not (trained and name in _OF_A_RUN)
+        if settings.get(name) is not None and settings[name] != usual and not (item.trained and name in _OF_A_RUN)
     ]
     options += ["--distinct-labels"] if settings.get("distinct_labels") is True else []
     victims = cell.victims // max(1, len(cell.seeds))

@@ -28,6 +28,13 @@ class Shown:
         """The row of a matrix this cell belongs to."""
         return self.defense, self.arguments
 
+    @property
+    def trained(self) -> tuple[str, int] | None:
+        """Folder and finished rounds of the training run whose model was attacked; None where none was named."""
+        run = self.run.settings.get(self.cell.key or "", {}).get("trained")
+        folder, rounds = (run.get("folder"), run.get("rounds")) if isinstance(run, dict) else (None, None)
+        return (folder, rounds) if isinstance(folder, str) and isinstance(rounds, int) else None
+
 
 @dataclass(frozen=True)
 class Decided:

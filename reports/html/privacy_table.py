@@ -1,6 +1,7 @@
 """What was promised: the epsilon a paper's convention claims beside the one that holds for what ran."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
 from harness.reports.html import wording
 from harness.reports.html.places import Shown
@@ -30,8 +31,11 @@ def privacy_table(runs: Sequence[RunData], cells: Iterable[Shown]) -> Table:
 
 def _evaluated(cells: Iterable[Shown]) -> Iterator[tuple[Value, ...]]:
     for item in cells:
-        planned = item.cell.cohort.get("rounds")
-        of = words(f"{item.cell.dataset}, {planned} planned rounds", 80)
+        rounds = f"{item.cell.cohort.get('rounds')} planned rounds"
+        if item.trained:
+            folder, done = item.trained
+            rounds = f"{done} rounds trained ({Path(folder).name})"
+        of = words(f"{item.cell.dataset}, {rounds}", 120)
         for statement in item.cell.privacy:
             yield _row(item.defense, item.arguments, of, statement)
 

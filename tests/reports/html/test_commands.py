@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from harness.reports.html.commands import _quoted, evaluate_commands, train_command
 from harness.reports.html.places import shown_cells
+from harness.reports.html.privacy_table import privacy_table
 from harness.reports.html.runs import RunData, read_runs
 from harness.results import CellResult
 
@@ -21,10 +22,33 @@ def commands(*cells: CellResult, settings: dict | None = None) -> list[str]:
 
 def test_a_cell_of_a_training_run_names_the_run(a_cell: Callable) -> None:
     """Whose statements the figure shows; its model alone would be attacked as if trained otherwise."""
-    asked = {"trained": {"folder": "my run"}, "weights": "my run/models/round_00002.pt", "round": 2, "rounds": 3}
+    files = {"weights": "my run/models/round_00002.pt", "rounds": 3}
+    asked = {"trained": {"folder": "my run", "rounds": 2}, "round": 2, **files}
     [command] = commands(a_cell(key="a"), settings={"a": asked})
     assert "--training 'my run' --round 2" in command
     assert "--weights" not in command and "--rounds" not in command
+
+
+STATEMENT = {
+    "view": "server", "epsilon": 2.5, "delta": 1e-5, "guarantee": "sample-DP local view", "unit": "example",
+    "notes": "",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("trained", "of"),
+    [
+        ({"folder": "some/run", "rounds": 2}, "mnist-sample, 2 rounds trained (run)"),
+        (None, "mnist-sample, 100 planned rounds"),
+        ("hostile folder", "mnist-sample, 100 planned rounds"),
+        ({"folder": 3, "rounds": "many"}, "mnist-sample, 100 planned rounds"),
+    ],
+)
+def test_a_statement_is_of_the_rounds_that_ran(a_cell: Callable, trained: object, of: str) -> None:
+    cell = a_cell(key="a", privacy=[STATEMENT], cohort={"rounds": 100})
+    run = RunData("run", Path("run"), cells=[cell], settings={"a": {"trained": trained}})
+    (row,) = privacy_table([run], shown_cells([run])).rows
+    assert of in [value.shown for value in row]
 
 
 def test_cells_of_a_grid_are_one_command(a_cell: Callable) -> None:
