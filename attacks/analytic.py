@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from harness.attacks.attack import ATTACKS, Attack, Dummy, validated_attack
 from harness.errors import UsageError
-from harness.models.front import Front
-from harness.surfaces import Observation
+from harness.models.feature_extractor import FeatureExtractor
+from harness.observation import Observation
 
 
 @ATTACKS.register("analytic")
@@ -57,7 +57,8 @@ def closed_form(observation: Observation, masked: bool) -> Tensor:
     errors = bias[:, :, None]
     evidence = errors.square().where(weight != 0, 0.0) if masked else errors.square()
     tiny = 1e-30
-    return (errors * weight).sum(1) / evidence.sum(1).clamp_min(tiny)
+    solved = (errors * weight).sum(1) / evidence.sum(1).clamp_min(tiny)
+    return solved.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
 
 
 def _first_linear(observation: Observation) -> tuple[str, str]:
@@ -65,7 +66,7 @@ def _first_linear(observation: Observation) -> tuple[str, str]:
     model = observation.model
     features = math.prod(model.image_shape)
     prefix, first = model.called_layers()[0]
-    hidden = any(isinstance(layer, Front) for layer in model.plain_module.modules())
+    hidden = any(isinstance(layer, FeatureExtractor) for layer in model.plain_module.modules())
     names = f"{prefix}weight", f"{prefix}bias"
     linear = isinstance(first, nn.Linear) and set(names) <= set(model.layout.names)
     if hidden or not linear or first.in_features != features:

@@ -2,10 +2,10 @@
 
 import math
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar, cast, dataclass_transform
 
 import torch
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass as validated
 from torch import Tensor
 
@@ -15,13 +15,17 @@ from harness.attacks.inits import initial_images
 from harness.attacks.labels import infer_labels
 from harness.attacks.lbfgs import LBFGS
 from harness.attacks.objectives import RAW, SCALE_FREE, observed_only, total_variation
-from harness.registry import Registry
-from harness.surfaces import Observation
+from harness.extensions.registry import Registry
+from harness.observation import Observation
+from harness.settings.ranges import Count, CountOrNone, NonNegative, Repeats
 
-NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1)]
+T = TypeVar("T")
 
-validated_attack = validated(frozen=True, config=ConfigDict(extra="forbid"))
+
+@dataclass_transform(frozen_default=True)
+def validated_attack(kind: type[T]) -> type[T]:
+    """The class as a frozen record whose settings are validated."""
+    return cast(type[T], validated(frozen=True, config=ConfigDict(extra="forbid"))(kind))
 
 
 @dataclass(frozen=True)
@@ -59,12 +63,12 @@ class Attack:
     masked: Literal["auto", "yes", "no"] = "auto"
     init: str = "gauss"
     label_rule: str = "auto"
-    restarts: Count = 1
+    restarts: Repeats = 1
     max_iterations: Count = 300
     tv: NonNegative = 0.0
     box: bool = False
     loss_stop: NonNegative = 1e-7
-    patience: Annotated[int, Field(ge=0)] = 30
+    patience: CountOrNone = 30
     patience_window: Count = 10
     patience_drop: NonNegative = 0.1
     patience_floor: NonNegative = 1e-5

@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
-from harness.clipping import clip, example_factors
 from harness.errors import UsageError
-from harness.layout import group_sums, spread
-from harness.surfaces import Observation
+from harness.observation import Clipping, Observation
+from harness.vectors.clipping import clip, example_factors
+from harness.vectors.layout import group_sums, spread
 
 
 def dummy_gradient(observation: Observation, images: Tensor, targets: Tensor, apply_clipping: bool) -> Tensor:
@@ -23,19 +23,27 @@ def dummy_gradient(observation: Observation, images: Tensor, targets: Tensor, ap
         UsageError: clients differ in clip or pace, and what is to be simulated needs those of each.
     """
     simulates = apply_clipping or observation.update_model == "unroll"
-    if simulates and observation.clipping is not None and observation.clipping.bound is None:
-        raise UsageError(
-            "clients differ in their clips and steps, which an attack does not simulate; use --attack-arg scale=free "
-            "with --update-model first or avg"
-        )
+    if simulates and observation.clipping is not None:
+        _common_bound(observation.clipping)
     if observation.update_model == "unroll":
         candidate = _unrolled(observation, images, targets, apply_clipping)
     else:
         candidate = _local_gradient(observation, observation.weights, images, targets, apply_clipping)
     if apply_clipping and observation.clipping is not None and observation.clipping.unit == "update":
         # The bound is on the update of all local steps; the target is that update averaged over them.
-        return clip(candidate, observation.clipping.bound / _averaged_steps(observation), observation.clipping_groups)
+        return clip(
+            candidate, _common_bound(observation.clipping) / _averaged_steps(observation), observation.clipping_groups
+        )
     return candidate
+
+
+def _common_bound(clipping: Clipping) -> float:
+    if clipping.bound is None:
+        raise UsageError(
+            "clients differ in their clips and steps, which an attack does not simulate; use --attack-arg scale=free "
+            "with --update-model first or avg"
+        )
+    return clipping.bound
 
 
 def _averaged_steps(observation: Observation) -> int:
@@ -65,4 +73,4 @@ def _local_gradient(
     gradients = observation.model.per_example_gradients(weights, images, targets, create_graph=True)
     # A tiny offset keeps the derivative of the norm finite where a layer's gradient vanishes.
     norms = (group_sums(gradients.square(), sizes) + 1e-30).sqrt()
-    return (gradients * spread(example_factors(norms, clipping.bound, clipping.grouping), sizes)).mean(1)
+    return (gradients * spread(example_factors(norms, _common_bound(clipping), clipping.grouping), sizes)).mean(1)

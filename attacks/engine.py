@@ -8,7 +8,7 @@ from torch import Tensor
 
 from harness.attacks.attack import Attack
 from harness.attacks.stopping import CAP, StopRules
-from harness.surfaces import Observation
+from harness.observation import Observation
 
 Observer = Callable[[Tensor, Tensor, int, Tensor], None]
 """Called after every outer iteration with victims (A,), restarts (A,), the iteration and the best images so far

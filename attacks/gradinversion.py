@@ -4,17 +4,15 @@ Source: Yin et al., "See through Gradients: Image Batch Recovery via GradInversi
 group mean is left out: starts are averaged pixel by pixel.
 """
 
-from typing import Annotated
-
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from harness.attacks.adam import Adam
 from harness.attacks.attack import ATTACKS, Attack, Count, Dummy, NonNegative, validated_attack
 from harness.attacks.objectives import total_variation
-from harness.randomness import normal_rows
-from harness.surfaces import Observation
+from harness.observation import Observation
+from harness.settings.ranges import CountOrNone, Positive
+from harness.vectors.randomness import normal_rows
 
 
 @ATTACKS.register("gradinversion")
@@ -31,12 +29,12 @@ class GradInversion(Attack):
     max_iterations: Count = 2500
     tv: NonNegative = 1e-4
     box: bool = True
-    patience: Annotated[int, Field(ge=0)] = 0
+    patience: CountOrNone = 0
     loss_stop: NonNegative = 0.0
-    rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.1
-    warm_up: Annotated[int, Field(ge=0)] = 50
+    rate: Positive = 0.1
+    warm_up: CountOrNone = 50
     langevin: NonNegative = 0.01
-    matching_weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e-4
+    matching_weight: Positive = 1e-4
     l2_prior: NonNegative = 1e-6
     batch_norm: NonNegative = 0.1
     first_batch_norm: NonNegative = 10.0
@@ -60,6 +58,7 @@ class GradInversion(Attack):
         for number, (mean, variance, layer) in enumerate(
             observation.model.batch_norm_statistics(observation.weights, images)
         ):
+            assert layer.running_mean is not None and layer.running_var is not None  # a network without is refused
             weight = self.first_batch_norm if number == 0 else 1.0
             distance = (mean - layer.running_mean).norm(dim=1) + (variance - layer.running_var).norm(dim=1)
             total = total + weight * distance

@@ -1,4 +1,4 @@
-"""Initial dummy images (spec: attacks, section 5).
+"""Initial dummy images (docs/attacks.md).
 
 Every scheme draws one stream per row, so a row's start does not depend on how rows are grouped.
 """
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from harness.errors import UsageError
-from harness.randomness import generator
+from harness.vectors.randomness import generator
 
 ImageShape = tuple[int, ...]
 

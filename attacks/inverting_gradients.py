@@ -3,12 +3,11 @@
 Source: Geiping et al., "Inverting Gradients -- How easy is it to break privacy in federated learning?" (NeurIPS 2020).
 """
 
-from typing import Annotated, Literal
-
-from pydantic import Field
+from typing import Literal
 
 from harness.attacks.adam import Adam
 from harness.attacks.attack import ATTACKS, Attack, Count, NonNegative, validated_attack
+from harness.settings.ranges import CountOrNone, Positive
 
 
 @ATTACKS.register("inverting_gradients", "gradinv")
@@ -27,8 +26,8 @@ class InvertingGradients(Attack):
     max_iterations: Count = 2500
     tv: NonNegative = 1e-3
     box: bool = True
-    patience: Annotated[int, Field(ge=0)] = 0
-    rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.1
+    patience: CountOrNone = 0
+    rate: Positive = 0.1
     loss_stop: NonNegative = 0.0
 
     def optimizer(self) -> Adam:

@@ -1,4 +1,4 @@
-"""Label inference from the gradient of the last linear layer (spec: attacks, section 6).
+"""Label inference from the gradient of the last linear layer (docs/attacks.md).
 
 For cross-entropy d loss / d logit_c = p_c - [c is the label], so the gradient of bias c is negative for labels that
 are present, and row c of the weight gradient is that times non-negative features.
@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from harness.errors import UsageError
-from harness.randomness import generator
-from harness.surfaces import Observation
+from harness.observation import Observation
+from harness.vectors.randomness import generator
 
 
 def bias_rule(observation: Observation) -> Tensor:

@@ -1,16 +1,17 @@
-"""How far the dummy's gradient is from the observed one, per row (spec: attacks, sections 2.4 and 4).
+"""How far the dummy's gradient is from the observed one, per row (docs/attacks.md).
 
 The scale-free forms compare directions per clipping group only, so that a defense that merely rescales its gradients
 is not mistaken for one that hides them.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from harness.layout import group_sums
+from harness.vectors.layout import group_sums
 
 _TINY = 1e-30
 
@@ -19,7 +20,7 @@ class _SquaredDistance(torch.autograd.Function):
     """Squared distance of rows with a derivative that passes over the (R, P) gradients once, not four times."""
 
     @staticmethod
-    def forward(ctx: torch.autograd.function.FunctionCtx, candidate: Tensor, target: Tensor) -> Tensor:
+    def forward(ctx: Any, candidate: Tensor, target: Tensor) -> Tensor:
         difference = candidate - target
         ctx.save_for_backward(difference)
         # One pass, without a tensor of squares.
@@ -27,7 +28,7 @@ class _SquaredDistance(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: torch.autograd.function.FunctionCtx, gradient: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         (difference,) = ctx.saved_tensors
         return difference * (2 * gradient)[:, None], None
 
@@ -57,7 +58,7 @@ def cosine(candidate: Tensor, target: Tensor, groups: tuple[int, ...]) -> Tensor
 
 
 def observed_only(candidate: Tensor, target: Tensor) -> Tensor:
-    """Candidate gradients (R, P) with zeros wherever the target is exactly zero (spec: attacks, section 14).
+    """Candidate gradients (R, P) with zeros wherever the target is exactly zero (docs/attacks.md).
 
     A defense that leaves coordinates out puts zeros in their place, which say nothing about the true gradient. With
     zeros in the candidate too they count neither in a distance nor in a scale or length, of any objective above.

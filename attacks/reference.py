@@ -15,7 +15,7 @@ from harness.attacks.lbfgs import LBFGS
 from harness.attacks.stopping import CAP, StopRules
 from harness.errors import UsageError
 from harness.models import cross_entropy
-from harness.surfaces import Observation
+from harness.observation import Observation
 
 
 def run_reference(
@@ -60,8 +60,7 @@ class _OneStart:
         self.position = attack.start(observation, list(observation.keys)).to(observation.target).requires_grad_(True)
         self.best = self.position.detach().clone()
         self.best_loss = self.position.new_full((1,), torch.inf)
-        self.first_loss: Tensor | None = None
-        self.last_loss = self.best_loss
+        self.first_loss = self.last_loss = self.best_loss
         self.evaluations = 0
 
     def run(self, victim: int, restart: int, observer: Observer | None) -> Reconstruction:
@@ -96,7 +95,7 @@ class _OneStart:
     def _dummy(self, position: Tensor) -> Dummy:
         return self.attack.dummy(self.observation, position, self.labels)
 
-    def _closure(self) -> Tensor:
+    def _closure(self) -> float:
         self.evaluations += 1
         dummy = self._dummy(self.position)
         loss = cross_entropy(self.module, dummy.images[0], dummy.targets[0])
@@ -109,10 +108,10 @@ class _OneStart:
         if isinstance(settings, Adam) and settings.signed:
             self.position.grad = self.position.grad.sign()
         self._remember(matching.detach())
-        return total.detach().sum()
+        return float(total.detach().sum())
 
     def _remember(self, matching: Tensor) -> None:
-        self.first_loss = matching if self.first_loss is None else self.first_loss
+        self.first_loss = matching if self.evaluations == 1 else self.first_loss
         self.last_loss = matching
         if matching.isfinite().all() and self.position.isfinite().all() and bool(matching < self.best_loss):
             self.best, self.best_loss = self.position.detach().clone(), matching

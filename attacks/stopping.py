@@ -1,4 +1,4 @@
-"""When a row of an attack stops, and why (spec: attacks, sections 7.1, 7.3 and 9.4)."""
+"""When a row of an attack stops, and why (docs/attacks.md)."""
 
 from typing import TYPE_CHECKING
 

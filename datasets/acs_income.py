@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from harness.columns import Columns, Group
 from harness.datasets.catalogue import Source, add, fetch_command, missing
+from harness.datasets.columns import Columns, Group
 from harness.datasets.files import DataFile
 from harness.datasets.record import Dataset, build_dataset
 from harness.errors import UsageError
@@ -47,10 +47,10 @@ def _files(root: Path) -> list[Path]:
 
 
 def _download(target: Path) -> None:
-    try:
-        from folktables import ACSDataSource
-        from folktables.acs import adult_filter
-        from folktables.load_acs import state_list
+    try:  # a package that only this download needs
+        from folktables import ACSDataSource  # pyright: ignore[reportMissingImports]
+        from folktables.acs import adult_filter  # pyright: ignore[reportMissingImports]
+        from folktables.load_acs import state_list  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise UsageError(
             "dataset 'acs-income' is fetched by the package folktables, which is not installed; "

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from harness.columns import MISSING, Columns, Group
 from harness.datasets.catalogue import Source, add, fetch_command, missing
+from harness.datasets.columns import MISSING, Columns, Group
 from harness.datasets.files import DataFile
 from harness.datasets.record import Dataset, build_dataset
 
@@ -92,7 +92,7 @@ def _read_rows(file: DataFile) -> list[list[str]]:
 
 def _encode(file: DataFile, rows: list[list[str]]) -> tuple[np.ndarray, np.ndarray]:
     """Features (N, 105) in [0, 1] and labels (N,)."""
-    values = dict(zip(_ORDER, zip(*rows, strict=True), strict=True))
+    values: dict[str, tuple[str, ...]] = dict(zip(_ORDER, zip(*rows, strict=True), strict=True))
     features = np.zeros((len(rows), COLUMNS.width), dtype=np.float32)
     try:
         for place, (name, (low, high)) in enumerate(_RANGES.items()):

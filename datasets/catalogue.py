@@ -6,7 +6,7 @@ from pathlib import Path
 
 from harness.datasets.record import Dataset
 from harness.errors import UsageError
-from harness.registry import Registry
+from harness.extensions.registry import Registry
 
 Loader = Callable[[Path], Dataset]
 

@@ -1,6 +1,7 @@
 """The 8x8 digits that come with scikit-learn (Alpaydin and Kaynak, 1998)."""
 
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
@@ -20,8 +21,9 @@ def load_digits(root: Path) -> Dataset:
     """1,797 grey images (1, 8, 8) of ten digits; the pixels count 0 to 16 and are divided by 16."""
     # Imported here because scikit-learn takes longer to import than most commands to run.
     from sklearn import datasets
+    from sklearn.utils import Bunch
 
-    bunch = datasets.load_digits()
+    bunch = cast(Bunch, datasets.load_digits())  # not the pair that it returns on demand
     return Dataset(
         name="digits",
         images=torch.from_numpy((bunch.images[:, None] / 16).astype(np.float32)),

@@ -1,6 +1,5 @@
 """Downloads, only when asked: ``harness data fetch NAME``."""
 
-import os
 import tarfile
 import tempfile
 import zlib
@@ -9,6 +8,7 @@ from pathlib import Path
 
 from harness.datasets.catalogue import DATASETS, source_of
 from harness.errors import UsageError
+from harness.storage.atomic import move_plain
 
 # What torchvision and scikit-learn raise on a failed, cut-off or wrong download, or on a full disk.
 _FAILURES = (OSError, RuntimeError, EOFError, HTTPException, tarfile.TarError, zlib.error)
@@ -47,6 +47,4 @@ def fetch_dataset(name: str, root: Path) -> None:
 
 def _move_files(folder: Path, root: Path) -> None:
     for source in sorted(path for path in folder.rglob("*") if path.is_file()):
-        target = root / source.relative_to(folder)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        os.replace(source, target)
+        move_plain(source, root / source.relative_to(folder), "--data-root")

@@ -1,22 +1,18 @@
 """Files a user may have to mend: reading them ends in plain arrays or in one line that says what to do."""
 
 import gzip
-import lzma
+import io
 import os
 import tempfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 
 from harness.errors import UsageError
-
-# What zipfile and numpy raise on damaged archives; RuntimeError is an encrypted member, MemoryError, OverflowError
-# and TypeError a damaged array header that claims an absurd shape or type.
-_DAMAGE = (OSError, ValueError, EOFError, BadZipFile, zlib.error, lzma.LZMAError)
-_ABSURD = (RuntimeError, MemoryError, OverflowError, TypeError)
+from harness.storage.files import MOST_BYTES, Unreadable, read_bytes
+from harness.storage.stored import Damaged, parse_arrays
 
 
 @dataclass(frozen=True)
@@ -33,9 +29,9 @@ class DataFile:
     def read_bytes(self) -> bytes:
         """The content. Raises UsageError where it cannot be read."""
         try:
-            return self.path.read_bytes()
-        except OSError as error:
-            raise self.wrong(f"cannot be read ({error.strerror})", "check the path and its permissions") from error
+            return read_bytes(self.path)
+        except Unreadable as problem:
+            raise self.wrong(problem.reason, "check the path and its permissions") from problem
 
     def read_unpacked(self) -> bytes:
         """The content, decompressed where the file is a .gz. Raises UsageError where it cannot be read."""
@@ -43,9 +39,13 @@ class DataFile:
         if self.path.suffix != ".gz":
             return content
         try:
-            return gzip.decompress(content)
-        except (OSError, EOFError, zlib.error) as error:
+            with gzip.open(io.BytesIO(content)) as stream:
+                unpacked = stream.read(MOST_BYTES + 1)
+        except (OSError, EOFError, zlib.error, MemoryError) as error:
             raise self.wrong("is damaged, or no gzip file") from error
+        if len(unpacked) > MOST_BYTES:
+            raise self.wrong(f"unpacks to more than {MOST_BYTES // 2**20} MiB")
+        return unpacked
 
     def read_arrays(self, *names: str) -> list[np.ndarray]:
         """The named arrays of an .npz archive, in the order asked; pickled (object) arrays are refused.
@@ -55,19 +55,10 @@ class DataFile:
         """
         advice = f"save it again with numpy.savez(path, {', '.join(f'{name}=...' for name in names)})"
         try:
-            with self.path.open("rb") as stream, ZipFile(stream) as archive:
-                absent = [name for name in names if f"{name}.npy" not in archive.namelist()]
-                if absent:
-                    raise self.wrong(f"has no array {absent[0]!r}", advice)
-                return [_read_array(archive, name) for name in names]
-        except (*_DAMAGE, *_ABSURD) as error:
-            problem = "cannot be read as an .npz archive of plain arrays (damaged, or it holds pickled objects)"
-            raise self.wrong(problem, advice) from error
-
-
-def _read_array(archive: ZipFile, name: str) -> np.ndarray:
-    with archive.open(f"{name}.npy") as member:
-        return np.lib.format.read_array(member, allow_pickle=False)
+            arrays = parse_arrays(self.read_bytes(), names)
+        except Damaged as problem:
+            raise self.wrong(str(problem), advice) from problem
+        return [arrays[name] for name in names]
 
 
 def write_arrays(path: Path, **arrays: np.ndarray) -> None:

@@ -5,6 +5,7 @@ arrays, or from the photographs in the folder that scikit-learn's ``fetch_lfw_pe
 not used to read them, because it opens a cache of pickles that lies beside the photographs.
 """
 
+import io
 import tempfile
 from pathlib import Path
 
@@ -79,7 +80,7 @@ def read_photographs(folder: DataFile) -> tuple[np.ndarray, np.ndarray, tuple[st
 
 def _read_face(file: DataFile) -> np.ndarray:
     try:
-        with Image.open(file.path) as photograph:
+        with Image.open(io.BytesIO(file.read_bytes())) as photograph:
             face = photograph.convert("RGB").crop((_CROP.start, _CROP.start, _CROP.stop, _CROP.stop))
             return np.asarray(face.resize((_SIDE, _SIDE)))
     except (OSError, Image.DecompressionBombError) as error:

@@ -3,6 +3,7 @@
 import os
 from dataclasses import replace
 from pathlib import Path
+from stat import S_ISDIR
 
 from harness.datasets.catalogue import DATASETS, OWN, source_of
 from harness.datasets.own import load_own
@@ -15,12 +16,18 @@ def data_root(option: Path | None) -> Path:
     """The data root: ``option`` (--data-root), else $HARNESS_DATA, else ~/.cache/harness. It need not exist yet.
 
     Raises:
-        UsageError: the path is a file.
+        UsageError: the path is a file, or nothing can be looked for there.
     """
     chosen = option or os.environ.get("HARNESS_DATA") or "~/.cache/harness"
     root = Path(os.path.expanduser(chosen))
-    if root.exists() and not root.is_dir():
-        raise UsageError(f"data root {root} is not a folder; name one with --data-root or HARNESS_DATA")
+    try:
+        problem = None if S_ISDIR(root.stat().st_mode) else "is not a folder"
+    except FileNotFoundError:
+        problem = None
+    except (OSError, ValueError) as error:  # such as a name that no file can have
+        problem = f"cannot be looked into ({getattr(error, 'strerror', None) or error})"
+    if problem:
+        raise UsageError(f"data root {str(root)!r} {problem}; name a folder with --data-root or HARNESS_DATA")
     return root
 
 

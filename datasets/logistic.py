@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from harness.columns import Columns
 from harness.datasets.catalogue import Source, add
+from harness.datasets.columns import Columns
 from harness.datasets.record import Dataset
-from harness.randomness import derive_seed
+from harness.vectors.randomness import derive_seed
 
 USERS, EXAMPLES, FEATURES, CLASSES, HELD_OUT = 100, 5000, 40, 10, 1000
 _LABEL_NOISE = 0.05
@@ -57,6 +57,7 @@ def _part(name: str, alpha: float, beta: float, test: bool) -> Dataset:
         origin=f"synthetic logistic users, alpha={alpha:g}, beta={beta:g}",
         columns=Columns(tuple(f"x{place + 1}" for place in range(FEATURES))),
         clients=torch.arange(USERS).repeat_interleave(count),
+        fitted_to="the means and spreads of all users' private records, computed without noise",
     )
 
 

@@ -1,5 +1,6 @@
 """A user's own data: an .npz file with the arrays ``images`` and ``labels``."""
 
+import os
 from pathlib import Path
 
 from harness.datasets.files import DataFile
@@ -15,7 +16,7 @@ def load_own(path: Path) -> Dataset:
         UsageError: missing or damaged file, or arrays that are no labelled images.
     """
     file = DataFile(path)
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise file.wrong("is not a file", "give the path of an .npz file with arrays images and labels")
     images, labels = file.read_arrays("images", "labels")
     return build_dataset(file, path.name, images, labels, None, f"own data, {path.name}")

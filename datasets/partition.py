@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from harness.errors import UsageError
-from harness.randomness import generator
+from harness.vectors.randomness import generator
 
 Split = Callable[[Tensor, int, int, torch.Generator, float], Tensor]
 

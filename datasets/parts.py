@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from harness.datasets.record import Dataset
-from harness.randomness import generator
+from harness.vectors.randomness import generator
 
 Part = Literal["train", "test"]
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.columns import Columns
+from harness.datasets.columns import Columns
 from harness.datasets.files import DataFile
 
 _MOST_CLASSES = 100_000
@@ -24,6 +24,8 @@ class Dataset:
         origin: one line on where the images come from, for the results document.
         columns: what the features of a table mean; None for images.
         clients: (N,) int64, the client that each example belongs to by nature; None where there is none.
+        fitted_to: what its features were scaled by, in words, where that was computed from the private examples
+            themselves without noise; None where it was not.
     """
 
     name: str
@@ -33,6 +35,12 @@ class Dataset:
     origin: str
     columns: Columns | None = None
     clients: Tensor | None = None
+    fitted_to: str | None = None
+
+    @property
+    def uncovered(self) -> str | None:
+        """Why no epsilon of a training covers these data; None where one may."""
+        return self.fitted_to and f"dataset {self.name} is scaled by {self.fitted_to}; no epsilon covers it"
 
     @property
     def num_classes(self) -> int:

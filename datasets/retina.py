@@ -5,6 +5,7 @@ Source: Triastcyn and Faltings, "Federated Learning with Bayesian Differential P
 image is cropped to the square in its middle and resized, so that networks as small as the papers' can take it.
 """
 
+import io
 from functools import lru_cache
 from pathlib import Path
 
@@ -53,7 +54,7 @@ def _photographs(folder: DataFile) -> dict[str, list[Path]]:
 def _read(path: Path) -> np.ndarray:
     """One image (SIDE, SIDE, 3) uint8."""
     try:
-        with Image.open(path) as photograph:
+        with Image.open(io.BytesIO(DataFile(path, _MEND).read_bytes())) as photograph:
             # A JPEG is decoded at a fraction of its size where that suffices.
             photograph.draft("RGB", (2 * SIDE, 2 * SIDE))
             width, height = photograph.size

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from harness.datasets.record import Dataset
 from harness.errors import UsageError
-from harness.randomness import generator
+from harness.vectors.randomness import generator
 
 
 @dataclass(frozen=True, eq=False)

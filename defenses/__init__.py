@@ -14,11 +14,13 @@ from harness.defenses import (  # noqa: F401  (imported to register)
     quantile,
     secagg_ddp,
 )
-from harness.defenses.context import Cohort, RoundContext, State
-from harness.defenses.hooks import Defense, LocalStep
-from harness.defenses.per_example import ExampleGradients, PerExample
-from harness.defenses.privacy_facts import PrivacyFacts
 from harness.defenses.registry import DEFENSES, validated_defense
+from harness.federation.context import Cohort, RoundContext, State
+from harness.federation.defense import Defense, LocalStep
+from harness.federation.examples import ExampleGradients
+from harness.federation.privacy_facts import PrivacyFacts
+from harness.federation.remembered import Remembered, memory_problem
+from harness.models.example_gradients import MaterialisedGradients
 
 __all__ = [
     "DEFENSES",
@@ -26,9 +28,11 @@ __all__ = [
     "Defense",
     "ExampleGradients",
     "LocalStep",
-    "PerExample",
+    "MaterialisedGradients",
     "PrivacyFacts",
+    "Remembered",
     "RoundContext",
     "State",
+    "memory_problem",
     "validated_defense",
 ]

@@ -1,6 +1,6 @@
 """AdaClip: every coordinate is centred and scaled before clipping, by mean and spread learned from noisy outputs.
 
-Source: Pichapati et al. 2019, "AdaCliP: Adaptive Clipping for Private SGD". Spec: defenses, section 10.
+Source: Pichapati et al. 2019, "AdaCliP: Adaptive Clipping for Private SGD". See docs/defenses.md.
 """
 
 from typing import Annotated
@@ -9,15 +9,17 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from harness.clipping import clip
-from harness.defenses.context import RoundContext, State
-from harness.defenses.hooks import Defense, LocalStep
-from harness.defenses.per_example import ExampleGradients
-from harness.defenses.privacy_facts import PrivacyFacts
 from harness.defenses.registry import DEFENSES, validated_defense
 from harness.defenses.stating import adaptive_step_statements
+from harness.federation.context import RoundContext, State
+from harness.federation.defense import Defense, LocalStep
+from harness.federation.examples import ExampleGradients
+from harness.federation.privacy_facts import PrivacyFacts
+from harness.federation.taps import TAPS_AFTER_STEP, Tap
+from harness.observation import Clipping
 from harness.privacy import Statement
-from harness.surfaces import TAPS_AFTER_STEP, Clipping
+from harness.settings.ranges import Clip, Sigma
+from harness.vectors.clipping import clip
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Variance = Annotated[float, Field(gt=0, le=1e30)]
@@ -33,8 +35,8 @@ class AdaClip(Defense):
     at 1 keep them there; ``variance_low`` and ``variance_high`` (h_1, h_2) hold each estimate of a squared spread.
     """
 
-    clip: Annotated[float, Field(gt=0)] = 4.0
-    sigma: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 6.0
+    clip: Clip = 4.0
+    sigma: Sigma = 6.0
     mean_decay: Share = 0.99
     variance_decay: Share = 0.9
     variance_low: Variance = 1e-12
@@ -55,9 +57,8 @@ class AdaClip(Defense):
         spread = variance.sqrt()
         scale = spread.sqrt() * spread.sum(-1, keepdim=True).sqrt()
         scaled = clip((gradients - centre[:, None]) / scale[:, None], 1.0, context.layout.groups("whole"))
-        # An example that was not sampled has a zero gradient and must not count as one at -centre.
-        sampled = gradients.square().sum(-1, keepdim=True) > 0
-        total = (scaled * sampled).sum(1)
+        # A place without an example must not count as one at -centre.
+        total = (scaled * per_example.present[..., None]).sum(1)
         noise = self.sigma / batch
         step = scale * (total / batch + noise * context.gaussian("client_step", total)) + centre
         self._learn(step, centre, variance, scale * noise, context)
@@ -77,7 +78,7 @@ class AdaClip(Defense):
         context.local["centre"] = centre
         context.local["variance"] = self.variance_decay * variance + (1 - self.variance_decay) * seen
 
-    def clipping_at(self, tap: str, learning_rate: float, server: State | None = None) -> Clipping | None:
+    def clipping_at(self, tap: Tap, learning_rate: float, server: State | None = None) -> Clipping | None:
         return Clipping(self.clip, "whole", "example") if tap in TAPS_AFTER_STEP else None
 
     def units(self) -> str:

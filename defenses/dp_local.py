@@ -5,21 +5,23 @@ algorithm 1: noise of standard deviation 2 C sigma / B on the mean of B clipped 
 becomes is the choice of ``harness train --algorithm``.
 """
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field, model_validator
+import torch
+from pydantic import model_validator
 
-from harness.clipping import example_factors, noise_deviation
-from harness.defenses.context import RoundContext, State
 from harness.defenses.example_noise import sanitise
-from harness.defenses.fixed_noise import FixedNoise
-from harness.defenses.hooks import Defense, LocalStep
-from harness.defenses.per_example import ExampleGradients
-from harness.defenses.privacy_facts import PrivacyFacts
 from harness.defenses.registry import DEFENSES, validated_defense
-from harness.layout import spread
+from harness.federation.context import RoundContext, State
+from harness.federation.defense import Defense, FixedNoise, LocalStep
+from harness.federation.examples import ExampleGradients
+from harness.federation.privacy_facts import PrivacyFacts
+from harness.federation.taps import TAPS_AFTER_STEP, Tap
+from harness.observation import Clipping
 from harness.privacy import Statement, example_views, make_statement
-from harness.surfaces import TAPS_AFTER_STEP, Clipping
+from harness.settings.ranges import Clip, Sigma
+from harness.vectors.clipping import example_factors, noise_deviation
+from harness.vectors.layout import spread
 
 _ADDING = (
     "for adding or removing an example: replacing one, as in the paper, takes --batch-sampling without-replacement"
@@ -35,8 +37,8 @@ class DPLocal(Defense):
     that tensor in the batch (``median_per_tensor``), which depends on private data and is covered by no guarantee.
     """
 
-    clip: Annotated[float, Field(gt=0)] = 1.0
-    sigma: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 60.0
+    clip: Clip = 1.0
+    sigma: Sigma = 60.0
     clipping: Literal["whole", "median_per_tensor"] = "whole"
 
     @model_validator(mode="after")
@@ -49,19 +51,21 @@ class DPLocal(Defense):
         if self.clipping == "whole":
             factors = example_factors(norms, self.clip, "whole")
             return sanitise(per_example, factors, 2 * noise_deviation(self.sigma, self.clip), "sum", context)
-        bounds = norms.median(dim=1, keepdim=True).values
+        known = norms.masked_fill(~per_example.present[..., None], torch.nan)
+        # Nobody's norm is the bound of a batch without examples, which is as noisy as any other.
+        bounds = known.nanmedian(dim=1, keepdim=True).values.nan_to_num(nan=self.clip)
         factors = (bounds / norms.clamp_min(1e-30)).clamp(max=1.0)
         mean = per_example.weighted_sum(factors) / context.cohort.batch_size
         scale = spread(bounds[:, 0], context.layout.sizes) * (2 * self.sigma / context.cohort.batch_size)
         return LocalStep(mean + scale * context.gaussian("client_step", mean), factors, noise=scale.amax(1))
 
-    def clipping_at(self, tap: str, learning_rate: float, server: State | None = None) -> Clipping | None:
+    def clipping_at(self, tap: Tap, learning_rate: float, server: State | None = None) -> Clipping | None:
         if self.clipping != "whole" or tap not in TAPS_AFTER_STEP:
             return None
         return Clipping(self.clip, "whole", "example")
 
     def units(self) -> str:
-        bound = f"whole to C={self.clip:g}" if self.clipping == "whole" else "per layer to the batch's median norm C"
+        bound = f"whole to C={self.clip:g}" if self.clipping == "whole" else "layer to the batch's median norm C"
         return (
             f"applies to per-example gradients: clipped per {bound}; noise std 2*sigma*C on the sum of clipped "
             f"per-example gradients (2*sigma*C/B on their mean) with sigma={self.sigma:g} for replacing one example"

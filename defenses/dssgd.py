@@ -3,7 +3,7 @@
 Sources: Shokri and Shmatikov 2015, "Privacy-Preserving Deep Learning" (selective SGD). Its noise is here in the form
 of Lyu, Su and Li 2017, "Understanding the Sparse Vector Technique", algorithm 1: the same noise on coordinates, but
 one noisy threshold per round, whose proof covers choosing by a threshold and sending the values.
-Spec: defenses, section 7.
+See docs/defenses.md.
 """
 
 import math
@@ -13,11 +13,13 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from harness.defenses.context import RoundContext
-from harness.defenses.hooks import Defense
-from harness.defenses.privacy_facts import PrivacyFacts
 from harness.defenses.registry import DEFENSES, validated_defense
+from harness.federation.context import RoundContext
+from harness.federation.defense import Defense
+from harness.federation.privacy_facts import PrivacyFacts
+from harness.federation.taps import TAPS_AFTER_SENDING, Tap
 from harness.privacy import Statement, make_statement
+from harness.settings.ranges import Clip, Finite, Positive
 
 # Shares of epsilon: noise on the threshold, on the magnitudes compared with it, on the values sent.
 _FOR_THRESHOLD, _FOR_MAGNITUDES, _FOR_VALUES = 4 / 9, 4 / 9, 1 / 9
@@ -34,10 +36,10 @@ class DSSGD(Defense):
     """
 
     share: Annotated[float, Field(gt=0, le=1)] = 0.1
-    threshold: Annotated[float, Field(allow_inf_nan=False)] = 1e-4
-    bound: Annotated[float, Field(gt=0)] = 1e-2
+    threshold: Finite = 1e-4
+    bound: Clip = 1e-2
     selection: Literal["random", "largest"] = "random"
-    epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    epsilon: Positive | None = None
 
     @model_validator(mode="after")
     def _fits_together(self) -> "DSSGD":
@@ -83,8 +85,8 @@ class DSSGD(Defense):
         """Scale of the noise that hides one coordinate, which can change by 2 gamma, for a share of epsilon."""
         return 2 * self.bound / (budget * (self.epsilon or math.inf))
 
-    def sparse_at(self, tap: str) -> bool:
-        return tap in ("T1.out", "T0.in", "T0.post") and (self.share < 1 or self.threshold >= 0)
+    def sparse_at(self, tap: Tap) -> bool:
+        return tap in TAPS_AFTER_SENDING and (self.share < 1 or self.threshold >= 0)
 
     def units(self) -> str:
         chosen = "the largest" if self.selection == "largest" else f"random ones above {self.threshold:g}"
@@ -110,8 +112,9 @@ class DSSGD(Defense):
         tags = {"third party": "client-DP central", "server": "client-LDP", "client": "client-DP central"}
         return [
             Statement(
-                view, printed, self.epsilon * rounds, 0.0, "client", "replace", "none", "pure epsilon, summed",
-                f"epsilon={self.epsilon:g} per round", tag, why,
+                view=view, claimed_epsilon=printed, epsilon=self.epsilon * rounds, delta=0.0, unit="client",
+                adjacency="replace", sampler="none", conversion="pure epsilon, summed",
+                schedule=f"epsilon={self.epsilon:g} per round", guarantee=tag, notes=why,
             )
             for view, tag in tags.items()
         ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Noise on clipped per-example gradients: the three conventions in use (spec: defenses, section 3).
+"""Noise on clipped per-example gradients: the three conventions in use (docs/defenses.md).
 
 ====================  ==========================  =====================================
 convention            noise std on the batch mean  source
@@ -15,10 +15,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from harness.defenses.context import RoundContext
-from harness.defenses.hooks import LocalStep
-from harness.defenses.per_example import ExampleGradients
-from harness.layout import spread
+from harness.federation.context import RoundContext
+from harness.federation.defense import LocalStep
+from harness.federation.examples import ExampleGradients
+from harness.vectors.layout import spread
 
 Convention = Literal["sum", "per_example", "mean"]
 

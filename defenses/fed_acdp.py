@@ -3,23 +3,25 @@
 Source: Wei et al., "Securing Distributed SGD against Gradient Leakage Threats", section 5 and Algorithm 1.
 """
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import model_validator
 from torch import Tensor
 
-from harness.clipping import example_factors
-from harness.defenses.context import Cohort, RoundContext, State
 from harness.defenses.example_noise import CONVENTION_TEXT, Convention, sanitise
-from harness.defenses.hooks import Defense, LocalStep
-from harness.defenses.per_example import ExampleGradients
-from harness.defenses.privacy_facts import PrivacyFacts
 from harness.defenses.registry import DEFENSES, validated_defense
 from harness.defenses.schedules import NoiseSchedule, Policy, Space
-from harness.layout import Grouping, group_sums
+from harness.federation.context import Cohort, RoundContext, State
+from harness.federation.defense import Defense, LocalStep
+from harness.federation.examples import ExampleGradients
+from harness.federation.privacy_facts import PrivacyFacts
+from harness.federation.taps import TAPS_AFTER_STEP, Tap
+from harness.observation import Clipping
 from harness.privacy import Statement, make_statement
-from harness.surfaces import TAPS_AFTER_STEP, Clipping
+from harness.settings.ranges import Clip, Count, NonNegative, Positive, Sigma
+from harness.vectors.clipping import example_factors
+from harness.vectors.layout import Grouping, group_sums
 
 SensitivityReading = Literal["example_max", "batch_max", "example_mean"]
 
@@ -37,16 +39,16 @@ class FedAlphaCDP(Defense):
     ``sigma`` is the multiplier of the fixed policy and sigma_0 of the others in sigma space.
     """
 
-    clip: Annotated[float, Field(gt=0)] = 4.0
-    sigma: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    clip: Clip = 4.0
+    sigma: Sigma | None = None
     convention: Convention = "sum"
     clipping: Grouping = "layer"
     s_mode: SensitivityReading = "example_max"
     policy: Policy = "fixed"
     schedule: Space = "eps"
-    sigma_end: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 4.85
-    cycles: Annotated[int, Field(ge=1)] = 4
-    floor: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1e-6
+    sigma_end: Positive = 4.85
+    cycles: Count = 4
+    floor: NonNegative = 1e-6
 
     @model_validator(mode="after")
     def _sigma_belongs_to_the_policy(self) -> "FedAlphaCDP":
@@ -76,7 +78,9 @@ class FedAlphaCDP(Defense):
     ) -> Tensor:
         """S per client (N, 1)."""
         if self.s_mode == "example_mean":
-            return norms.amax(-1).clamp(*_CODE_RANGE).mean(-1, keepdim=True)
+            held = norms.amax(-1).clamp(*_CODE_RANGE) * per_example.present
+            count = per_example.present.sum(-1, keepdim=True).clamp(min=1)
+            return (held.sum(-1, keepdim=True) / count).clamp(min=_CODE_RANGE[0])
         if self.s_mode == "example_max":
             largest = (norms * factors).flatten(1).amax(-1, keepdim=True)
         else:
@@ -98,7 +102,7 @@ class FedAlphaCDP(Defense):
     def needs_planned_rounds(self) -> str | None:
         return None if self.policy == "fixed" else f"the decay of sigma (policy={self.policy})"
 
-    def clipping_at(self, tap: str, learning_rate: float, server: State | None = None) -> Clipping | None:
+    def clipping_at(self, tap: Tap, learning_rate: float, server: State | None = None) -> Clipping | None:
         if self.s_mode == "example_mean" or tap not in TAPS_AFTER_STEP:
             return None
         return Clipping(self.clip, self.clipping, "example")

@@ -3,21 +3,20 @@
 Source: Wei et al., "Securing Distributed SGD against Gradient Leakage Threats", sections 4 and 5.
 """
 
-from typing import Annotated
+from pydantic import model_validator
 
-from pydantic import Field, model_validator
-
-from harness.clipping import example_factors, noise_deviation
-from harness.defenses.context import RoundContext, State
 from harness.defenses.example_noise import CONVENTION_TEXT, Convention, sanitise
-from harness.defenses.fixed_noise import FixedNoise, whole_bound
-from harness.defenses.hooks import Defense, LocalStep
-from harness.defenses.per_example import ExampleGradients
-from harness.defenses.privacy_facts import PrivacyFacts
 from harness.defenses.registry import DEFENSES, validated_defense
-from harness.layout import Grouping
+from harness.federation.context import RoundContext, State
+from harness.federation.defense import Defense, FixedNoise, LocalStep
+from harness.federation.examples import ExampleGradients
+from harness.federation.privacy_facts import PrivacyFacts
+from harness.federation.taps import TAPS_AFTER_STEP, Tap
+from harness.observation import Clipping
 from harness.privacy import Statement, example_views, make_statement, sum_multiplier
-from harness.surfaces import TAPS_AFTER_STEP, Clipping
+from harness.settings.ranges import Clip, Sigma
+from harness.vectors.clipping import example_factors, noise_deviation
+from harness.vectors.layout import Grouping
 
 
 @DEFENSES.register("fed_cdp")
@@ -25,8 +24,8 @@ from harness.surfaces import TAPS_AFTER_STEP, Clipping
 class FedCDP(Defense):
     """Clips each example's gradient to ``clip`` and adds noise of std ``sigma`` * ``clip`` by ``convention``."""
 
-    clip: Annotated[float, Field(gt=0)] = 4.0
-    sigma: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 6.0
+    clip: Clip = 4.0
+    sigma: Sigma = 6.0
     convention: Convention = "sum"
     clipping: Grouping = "layer"
 
@@ -39,7 +38,7 @@ class FedCDP(Defense):
         factors = example_factors(per_example.norms(), self.clip, self.clipping)
         return sanitise(per_example, factors, noise_deviation(self.sigma, self.clip), self.convention, context)
 
-    def clipping_at(self, tap: str, learning_rate: float, server: State | None = None) -> Clipping | None:
+    def clipping_at(self, tap: Tap, learning_rate: float, server: State | None = None) -> Clipping | None:
         return Clipping(self.clip, self.clipping, "example") if tap in TAPS_AFTER_STEP else None
 
     def units(self) -> str:
@@ -52,7 +51,7 @@ class FedCDP(Defense):
         if self.sigma == 0:
             return None
         multiplier = sum_multiplier(self.sigma, self.convention, facts.cohort.batch_size)
-        return FixedNoise("step", multiplier * self.clip, whole_bound(self.clip, self.clipping, facts))
+        return FixedNoise("step", multiplier * self.clip, facts.whole_bound(self.clip, self.clipping))
 
     def statements(self, facts: PrivacyFacts) -> list[Statement]:
         if self.sigma == 0:

@@ -5,20 +5,21 @@ and Geyer et al. 2017).
 """
 
 import math
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 from torch import Tensor
 
-from harness.clipping import clip, noise_deviation
-from harness.defenses.context import RoundContext, State
-from harness.defenses.fixed_noise import FixedNoise, whole_bound
-from harness.defenses.hooks import Defense
-from harness.defenses.privacy_facts import PrivacyFacts
 from harness.defenses.registry import DEFENSES, validated_defense
-from harness.layout import Grouping
+from harness.federation.context import RoundContext, State
+from harness.federation.defense import Defense, FixedNoise
+from harness.federation.privacy_facts import PrivacyFacts
+from harness.federation.taps import TAPS_AFTER_SENDING, Hook, Tap
+from harness.observation import Clipping
 from harness.privacy import Statement, client_views, make_statement
-from harness.surfaces import Clipping
+from harness.settings.ranges import Clip, Sigma
+from harness.vectors.clipping import clip, noise_deviation
+from harness.vectors.layout import Grouping
 
 
 @DEFENSES.register("fed_sdp")
@@ -31,8 +32,8 @@ class FedSDP(Defense):
     last two: every client's noise is the ``full`` sigma*C or a ``share`` sigma*C/sqrt(K) of it, K clients per round.
     """
 
-    clip: Annotated[float, Field(gt=0)] = 4.0
-    sigma: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 6.0
+    clip: Clip = 4.0
+    sigma: Sigma = 6.0
     noise_at: Literal["aggregate", "receive", "client"] = "aggregate"
     noise_split: Literal["full", "share"] = "full"
     clipping: Grouping = "layer"
@@ -65,12 +66,12 @@ class FedSDP(Defense):
         share = math.sqrt(context.cohort.clients_per_round) if self.noise_split == "share" else 1.0
         return clipped + noise_deviation(self.sigma, self.clip) / share * context.gaussian(purpose, clipped)
 
-    def acts_at(self, hook: str) -> bool:
-        places = {"client": ("client_message",), "receive": ("server_receive",)}
-        return hook in places.get(self.noise_at, ("server_receive", "aggregate"))
+    def acts_at(self, hook: Hook) -> bool:
+        places = {"client": (Hook.CLIENT_MESSAGE,), "receive": (Hook.SERVER_RECEIVE,)}
+        return hook in places.get(self.noise_at, (Hook.SERVER_RECEIVE, Hook.AGGREGATE))
 
-    def clipping_at(self, tap: str, learning_rate: float, server: State | None = None) -> Clipping | None:
-        clipped_from = ("T1.out", "T0.in", "T0.post") if self.noise_at == "client" else ("T0.post",)
+    def clipping_at(self, tap: Tap, learning_rate: float, server: State | None = None) -> Clipping | None:
+        clipped_from = TAPS_AFTER_SENDING if self.noise_at == "client" else (Tap.RECEIVED,)
         return Clipping(self.clip / learning_rate, self.clipping, "update") if tap in clipped_from else None
 
     def units(self) -> str:
@@ -88,7 +89,7 @@ class FedSDP(Defense):
     def fixed_noise(self, facts: PrivacyFacts) -> FixedNoise | None:
         if self.sigma == 0 or self.noise_at == "receive":
             return None
-        bound, deviation = whole_bound(self.clip, self.clipping, facts), noise_deviation(self.sigma, self.clip)
+        bound, deviation = facts.whole_bound(self.clip, self.clipping), noise_deviation(self.sigma, self.clip)
         if self.noise_at == "aggregate":
             return FixedNoise("server", deviation, bound)
         share = math.sqrt(facts.cohort.clients_per_round) if self.noise_split == "share" else 1.0

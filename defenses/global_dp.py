@@ -1,25 +1,28 @@
 """Global DP: the server clips whole updates, adds noise to their sum, and stops when the privacy budget is spent.
 
 Source: Geyer, Klein, Nabi 2017, "Differentially Private Federated Learning: A Client Level Perspective".
-Spec: defenses, section 11; accounting, section 14.
+See docs/defenses.md and docs/accounting.md.
 """
 
 import math
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 from torch import Tensor
 
-from harness.clipping import clip, noise_deviation
-from harness.defenses.context import RoundContext, State
-from harness.defenses.fixed_noise import FixedNoise
-from harness.defenses.hooks import Defense
 from harness.defenses.median_norm import median_norm, norm_counts
-from harness.defenses.privacy_facts import PrivacyFacts
 from harness.defenses.registry import DEFENSES, validated_defense
 from harness.defenses.stating import central_statements
+from harness.federation.context import RoundContext, State
+from harness.federation.defense import Defense, FixedNoise
+from harness.federation.privacy_facts import PrivacyFacts
+from harness.federation.remembered import Remembered
+from harness.federation.taps import Hook, Tap
+from harness.observation import Clipping
 from harness.privacy import Statement, client_views, make_statement, valid_epsilon
-from harness.surfaces import Clipping
+from harness.settings.ranges import LEAST_CLIP, MOST, Clip, Delta, Positive, Sigma
+from harness.vectors.clipping import clip, noise_deviation
 
 
 @DEFENSES.register("global_dp", "geyer")
@@ -29,15 +32,16 @@ class GlobalDP(Defense):
 
     ``bound``: S is ``clip`` in all rounds (``fixed``) or the ``median`` norm of the updates of the round before,
     starting at ``clip`` (Geyer takes the same round's, which needs all of a round's updates at once).
-    ``epsilon``: training stops before the round that would exceed it at the run's delta. With ``max_delta``, epsilon
-    is held fixed and training stops before its delta would exceed ``max_delta``, as Geyer does.
+    ``epsilon``: training stops before the round that would exceed it at the run's delta, towards a third party or
+    another client. With ``max_delta``, epsilon is held fixed and training stops before its delta would exceed
+    ``max_delta``, as Geyer does.
     """
 
-    clip: Annotated[float, Field(gt=0)] = 4.0
-    sigma: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 6.0
+    clip: Clip = 4.0
+    sigma: Sigma = 6.0
     bound: Literal["fixed", "median"] = "fixed"
-    epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    max_delta: Annotated[float, Field(gt=0, lt=1)] | None = None
+    epsilon: Positive | None = None
+    max_delta: Delta | None = None
 
     @model_validator(mode="after")
     def _fits_together(self) -> "GlobalDP":
@@ -60,19 +64,22 @@ class GlobalDP(Defense):
         deviation = noise_deviation(self.sigma, self._bound(context.server))
         if "norms" in context.sent:
             context.server["bound"] = median_norm(context.sent["norms"])
+        elif self.adapts():
+            # Nobody took part.
+            context.server.setdefault("bound", total.new_tensor(self.clip))
         return (total + deviation * context.server_gaussian("aggregate", total)) / context.cohort.clients_per_round
 
     def _bound(self, server: State | None) -> float:
         return float((server or {}).get("bound", self.clip))
 
-    def adapts(self) -> bool:
-        return self.bound == "median"
+    def server_remembers(self) -> Mapping[str, Remembered]:
+        return {"bound": Remembered(least=LEAST_CLIP, most=MOST)} if self.bound == "median" else {}
 
-    def acts_at(self, hook: str) -> bool:
-        return hook in ("server_receive", "aggregate") or (hook == "client_message" and self.bound == "median")
+    def acts_at(self, hook: Hook) -> bool:
+        return hook in (Hook.SERVER_RECEIVE, Hook.AGGREGATE) or (hook == Hook.CLIENT_MESSAGE and self.bound == "median")
 
-    def clipping_at(self, tap: str, learning_rate: float, server: State | None = None) -> Clipping | None:
-        return Clipping(self._bound(server) / learning_rate, "whole", "update") if tap == "T0.post" else None
+    def clipping_at(self, tap: Tap, learning_rate: float, server: State | None = None) -> Clipping | None:
+        return Clipping(self._bound(server) / learning_rate, "whole", "update") if tap == Tap.RECEIVED else None
 
     def units(self) -> str:
         size = f"S={self.clip:g}" if self.bound == "fixed" else f"S=median norm of the last round, first {self.clip:g}"
@@ -102,12 +109,12 @@ class GlobalDP(Defense):
         if self.epsilon is None:
             return None
         delta = facts.delta if self.max_delta is None else self.max_delta
-        event = client_views(facts.clients(self.sigma, "whole"))[0].event
+        views = [view for view in client_views(facts.clients(self.sigma, "whole")) if view.name != "server"]
         # delta(epsilon) > max_delta exactly when epsilon(max_delta) > epsilon: one search serves both rules.
-        spent = valid_epsilon(event, delta)[0]
-        if spent is not None and spent <= self.epsilon:
+        spent = [valid_epsilon(view.event, delta)[0] for view in views]
+        rounds, known = facts.cohort.rounds, max(math.inf if value is None else value for value in spent)
+        if known <= self.epsilon:
             return None
-        rounds, known = facts.cohort.rounds, math.inf if spent is None else spent
         if self.max_delta is None:
             return f"round {rounds} would spend epsilon {known:.4g} at delta {delta:g}, above {self.epsilon:g}"
         return f"round {rounds} would need a delta above {delta:g} for epsilon {self.epsilon:g}"

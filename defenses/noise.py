@@ -1,21 +1,22 @@
 """Additive random noise without clipping, on local gradients or on updates.
 
-Source: Zhu et al. 2019, "Deep Leakage from Gradients", section 5.1. Spec: defenses, sections 8 and 16a.
+Source: Zhu et al. 2019, "Deep Leakage from Gradients", section 5.1. See docs/defenses.md.
 """
 
 import math
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field
 from torch import Tensor
 
-from harness.defenses.context import RoundContext
 from harness.defenses.example_noise import noised_sum, places
-from harness.defenses.hooks import Defense, LocalStep
-from harness.defenses.per_example import ExampleGradients
-from harness.defenses.privacy_facts import PrivacyFacts
 from harness.defenses.registry import DEFENSES, validated_defense
+from harness.federation.context import RoundContext
+from harness.federation.defense import Defense, LocalStep
+from harness.federation.examples import ExampleGradients
+from harness.federation.privacy_facts import PrivacyFacts
+from harness.federation.taps import Hook
 from harness.privacy import Statement, make_statement
+from harness.settings.ranges import NonNegative
 
 _PLACES = {
     "example": "each per-example gradient",
@@ -34,7 +35,7 @@ class Noise(Defense):
     ``applies_to``: each ``example``'s gradient, the batch ``gradient`` of a local step, or the ``update``.
     """
 
-    amount: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
+    amount: NonNegative = 0.01
     param: Literal["std", "var", "scale"] = "std"
     distribution: Literal["gaussian", "laplace"] = "gaussian"
     applies_to: Literal["example", "gradient", "update"] = "update"
@@ -70,8 +71,8 @@ class Noise(Defense):
             return self.deviation / math.sqrt(2) * context.laplace(purpose, like)
         return self.deviation * context.gaussian(purpose, like)
 
-    def acts_at(self, hook: str) -> bool:
-        return hook == ("client_message" if self.applies_to == "update" else "client_step")
+    def acts_at(self, hook: Hook) -> bool:
+        return hook == (Hook.CLIENT_MESSAGE if self.applies_to == "update" else Hook.CLIENT_STEP)
 
     def units(self) -> str:
         return (

@@ -1,7 +1,7 @@
 """No defense: plain FedAvg."""
 
-from harness.defenses.hooks import Defense
 from harness.defenses.registry import DEFENSES, validated_defense
+from harness.federation.defense import Defense
 
 
 @DEFENSES.register("none", "non-private")

@@ -1,19 +1,22 @@
 """Gradient pruning: each client's update loses its smallest coordinates, optionally sent later (error feedback).
 
 Sources: Zhu et al. 2019, "Deep Leakage from Gradients", section 5.2; the residual is that of Lin et al. 2018, "Deep
-Gradient Compression". Spec: defenses, section 6.
+Gradient Compression". See docs/defenses.md.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from harness.defenses.context import RoundContext
-from harness.defenses.hooks import Defense
-from harness.defenses.privacy_facts import PrivacyFacts
 from harness.defenses.registry import DEFENSES, validated_defense
+from harness.federation.context import RoundContext
+from harness.federation.defense import Defense
+from harness.federation.privacy_facts import PrivacyFacts
+from harness.federation.remembered import Remembered
+from harness.federation.taps import TAPS_AFTER_SENDING, Tap
 from harness.privacy import Statement, make_statement
 
 
@@ -39,8 +42,11 @@ class Pruning(Defense):
             context.client["residual"] = update - sent
         return sent
 
-    def sparse_at(self, tap: str) -> bool:
-        return self.threshold > 0 and tap in ("T1.out", "T0.in", "T0.post")
+    def clients_remember(self) -> Mapping[str, Remembered]:
+        return {"residual": Remembered((None,))} if self.error_feedback else {}
+
+    def sparse_at(self, tap: Tap) -> bool:
+        return self.threshold > 0 and tap in TAPS_AFTER_SENDING
 
     def units(self) -> str:
         of = "the whole vector" if self.mode == "global" else "each parameter tensor"

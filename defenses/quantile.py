@@ -1,27 +1,30 @@
 """Quantile clipping: the bound follows a quantile of the norms, found from privately counted bits.
 
 Sources: Andrew, Thakkar, McMahan, Ramaswamy 2021, "Differentially Private Learning with Adaptive Clipping"
-(clients); Wei et al., "Securing Distributed SGD against Gradient Leakage Threats" (examples). Spec: defenses,
-section 9.
+(clients); Wei et al., "Securing Distributed SGD against Gradient Leakage Threats" (examples). See docs/defenses.md.
 """
 
 import math
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from harness.clipping import clip, noise_deviation
-from harness.defenses.context import Cohort, RoundContext, State
 from harness.defenses.example_noise import sanitise
-from harness.defenses.hooks import Defense, LocalStep
-from harness.defenses.per_example import ExampleGradients
-from harness.defenses.privacy_facts import PrivacyFacts
 from harness.defenses.registry import DEFENSES, validated_defense
 from harness.defenses.stating import adaptive_step_statements, central_statements
+from harness.federation.context import Cohort, RoundContext, State
+from harness.federation.defense import Defense, LocalStep
+from harness.federation.examples import ExampleGradients
+from harness.federation.privacy_facts import PrivacyFacts
+from harness.federation.remembered import Remembered
+from harness.federation.taps import TAPS_AFTER_SENDING, TAPS_AFTER_STEP, Hook, Tap
+from harness.observation import Clipping
 from harness.privacy import Statement
-from harness.surfaces import TAPS_AFTER_STEP, Clipping
+from harness.settings.ranges import LEAST_CLIP, MOST, WITHIN, Clip, NonNegative, Sigma
+from harness.vectors.clipping import clip, noise_deviation
 
 
 @DEFENSES.register("quantile")
@@ -36,11 +39,11 @@ class Quantile(Defense):
     """
 
     unit: Literal["client", "example"] = "client"
-    clip: Annotated[float, Field(gt=0)] = 4.0
-    sigma: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 6.0
+    clip: Clip = 4.0
+    sigma: Sigma = 6.0
     quantile: Annotated[float, Field(ge=0, le=1)] = 0.5
-    rate: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.2
-    sigma_b: Annotated[float, Field(ge=0)] | None = None
+    rate: NonNegative = 0.2
+    sigma_b: Annotated[float, Field(ge=0), WITHIN] | None = None
 
     @model_validator(mode="after")
     def _fits_together(self) -> "Quantile":
@@ -64,8 +67,7 @@ class Quantile(Defense):
         bound = context.local.get("bound", torch.full_like(whole[:, 0], self.clip))
         factors = (bound[:, None] / whole.clamp_min(1e-30)).clamp(max=1.0).expand_as(norms)
         multiplier, sigma_b = self.multipliers(context.cohort)
-        # An example that was not sampled has a zero gradient and no bit.
-        bits = ((whole <= bound[:, None]).to(whole) - 0.5) * (whole > 0)
+        bits = ((whole <= bound[:, None]).to(whole) - 0.5) * per_example.present[..., None]
         if self.rate:
             noisy = bits.sum(1) + sigma_b * context.gaussian("bits", bound)
             context.local["bound"] = self._moved(bound, noisy, context.cohort.batch_size)
@@ -100,22 +102,22 @@ class Quantile(Defense):
         return (self.sigma**-2 - (2 * sigma_b) ** -2) ** -0.5, sigma_b
 
     def _moved(self, bound: Tensor, bits: Tensor, units: int) -> Tensor:
-        """The next C, from the noisy sum of bits."""
-        return bound * torch.exp(-self.rate * (bits / units + 0.5 - self.quantile))
+        """The next C, from the noisy sum of bits; held where it can be computed with, whatever the data are."""
+        return (bound * torch.exp(-self.rate * (bits / units + 0.5 - self.quantile))).clamp(LEAST_CLIP, MOST)
 
-    def acts_at(self, hook: str) -> bool:
-        return hook in (("client_message", "aggregate") if self.unit == "client" else ("client_step",))
+    def acts_at(self, hook: Hook) -> bool:
+        return hook in ((Hook.CLIENT_MESSAGE, Hook.AGGREGATE) if self.unit == "client" else (Hook.CLIENT_STEP,))
 
     def _bound(self, server: State | None) -> float:
         return float((server or {}).get("bound", self.clip))
 
-    def adapts(self) -> bool:
-        return self.unit == "client" and self.rate > 0
+    def server_remembers(self) -> Mapping[str, Remembered]:
+        return {"bound": Remembered(least=LEAST_CLIP, most=MOST)} if self.unit == "client" and self.rate > 0 else {}
 
-    def clipping_at(self, tap: str, learning_rate: float, server: State | None = None) -> Clipping | None:
+    def clipping_at(self, tap: Tap, learning_rate: float, server: State | None = None) -> Clipping | None:
         if self.unit == "example":
             return Clipping(self.clip, "whole", "example") if tap in TAPS_AFTER_STEP else None
-        clipped = tap in ("T1.out", "T0.in", "T0.post")
+        clipped = tap in TAPS_AFTER_SENDING
         return Clipping(self._bound(server) / learning_rate, "whole", "update") if clipped else None
 
     def units(self) -> str:

@@ -1,12 +1,20 @@
 """The registry of defenses, and how a defense is declared."""
 
+from typing import TypeVar, cast, dataclass_transform
+
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass as validated
 
-from harness.defenses.hooks import Defense
 from harness.defenses.stack import Stack
-from harness.registry import Registry
+from harness.extensions.registry import Registry
+from harness.federation.defense import Defense
+
+T = TypeVar("T")
 
 DEFENSES: Registry[type[Defense]] = Registry("defense", "harness.defenses", combine=Stack.of)
 
-validated_defense = validated(frozen=True, config=ConfigDict(extra="forbid"))
+
+@dataclass_transform(frozen_default=True)
+def validated_defense(kind: type[T]) -> type[T]:
+    """The class as a frozen record whose settings are validated."""
+    return cast(type[T], validated(frozen=True, config=ConfigDict(extra="forbid"))(kind))

@@ -1,4 +1,4 @@
-"""Decay policies of the noise multiplier, Fed-αCDP[σ] (spec: defenses, section 5).
+"""Decay policies of the noise multiplier, Fed-αCDP[σ] (docs/defenses.md).
 
 Two readings exist. ``eps``: the per-step epsilon follows the policy and sigma = sqrt(2 ln(1.25/delta)) / epsilon with
 delta = 1e-5, which reproduces the rounds of the paper's Table VIII; it fixes sigma altogether. ``sigma``: the printed

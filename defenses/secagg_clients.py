@@ -6,21 +6,22 @@ Source: S000, appendix A.3, as accounted for in :mod:`harness.privacy.systems.di
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator
 from torch import Tensor
 
-from harness.defenses.context import Cohort, RoundContext
-from harness.defenses.privacy_facts import PrivacyFacts
 from harness.errors import UsageError
+from harness.federation.context import Cohort, RoundContext
+from harness.federation.privacy_facts import PrivacyFacts
 from harness.privacy.systems import Party
+from harness.settings.ranges import Count, Positive
 
 
 def _listed(value: Any) -> Any:
     return value.split(",") if isinstance(value, str) else value
 
 
-Factors = Annotated[tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...], BeforeValidator(_listed)]
-Counts = Annotated[tuple[Annotated[int, Field(ge=1)], ...], BeforeValidator(_listed)]
+Factors = Annotated[tuple[Positive, ...], BeforeValidator(_listed)]
+Counts = Annotated[tuple[Count, ...], BeforeValidator(_listed)]
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,8 @@ class Differences:
 
     def rows(self, context: RoundContext, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Factors (N, 1) of the clip, the noise and the length of a step of the context's clients in its local step."""
-        own = [self.of(client, context.cohort) for client in context.clients]
+        clients = context.clients if self else range(len(like))
+        own = [self.of(client, context.cohort) for client in clients]
         moving = [rate * (context.local_step < steps) for _, _, rate, steps in own]
         clips, noises, lengths = (
             like.new_tensor(values)[:, None]

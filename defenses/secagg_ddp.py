@@ -14,27 +14,26 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from harness.clipping import example_factors
-from harness.defenses.context import Cohort, RoundContext, State
-from harness.defenses.hooks import Defense, LocalStep
-from harness.defenses.per_example import ExampleGradients
-from harness.defenses.privacy_facts import PrivacyFacts
 from harness.defenses.registry import DEFENSES, validated_defense
 from harness.defenses.secagg_clients import Counts, Differences, Factors
 from harness.defenses.secagg_statements import noise_statements, toss_statements
 from harness.errors import UsageError
-from harness.mechanisms import numbers, padded
+from harness.federation.context import Cohort, RoundContext, State
+from harness.federation.defense import Defense, LocalStep
+from harness.federation.examples import ExampleGradients
+from harness.federation.privacy_facts import PrivacyFacts
+from harness.federation.secure_sum import Key, Mechanism, SumSettings, build_mechanism, sum_integers, sum_reals
+from harness.federation.taps import TAPS_AFTER_STEP, Tap
+from harness.mechanisms import PoissonBinomial, numbers, padded
+from harness.observation import Clipping
 from harness.privacy import Statement, without_guarantee
-from harness.secure_sum import Key, Mechanism, SumSettings, build_mechanism, sum_integers, sum_reals
-from harness.surfaces import TAPS_AFTER_STEP, Clipping
+from harness.settings.ranges import Clip, Count, CountOrNone, Positive, Sigma
+from harness.vectors.clipping import example_factors
 
 _INTEGERS = "integers"
 _ROUNDING = 1e-3  # of 32-bit floats over many steps, at most
 _UNKNOWN_PARAMETERS = 10**7  # more coordinates cost more
 _SILENT = 1e-3  # below, noise is as good as off and coin tosses would be too many to draw
-
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=0)]
 
 
 @DEFENSES.register("secagg_ddp")
@@ -52,21 +51,21 @@ class SecAggDDP(Defense):
     (how many of a round's each takes) make clients differ, where all take part and noise is Gaussian.
     """
 
-    clip: Annotated[float, Field(gt=0)] = 4.0
-    sigma: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.4
+    clip: Clip = 4.0
+    sigma: Sigma = 1.4
     mechanism: Literal["skellam", "gaussian", "poisson_binomial"] = "skellam"
     mode: Literal["strict_grid", "paper"] = "strict_grid"
     bits: Annotated[int, Field(ge=2, le=62)] = 32
-    colluders: Count = 0
-    dropouts: Count = 0
+    colluders: CountOrNone = 0
+    dropouts: CountOrNone = 0
     degree: Annotated[int, Field(ge=2)] | None = None
     threshold: Annotated[int, Field(ge=2)] | None = None
     rotation: bool = True
     deviations: Positive = 7.0
     largest: Positive | None = None
-    trials: Annotated[int, Field(ge=1)] = 64
+    trials: Count = 64
     theta: Annotated[float, Field(gt=0, le=0.25)] = 0.25
-    protocol: Literal["real", "sum"] = "real"
+    protocol: Literal["semi_honest", "real", "sum"] = "real"
     clips: Factors = ()
     noises: Factors = ()
     learning_rates: Factors = ()
@@ -88,7 +87,8 @@ class SecAggDDP(Defense):
         factors, batch = example_factors(per_example.norms(), self.clip, "whole"), context.cohort.batch_size
         mechanism = self._mechanism(context, context.keys[0])
         gradients = per_example.materialise()
-        sums = np.stack([self._noisy(rows, key, context) for rows, key in zip(gradients, context.keys, strict=True)])
+        clients = zip(gradients, per_example.present, context.keys, strict=True)
+        sums = np.stack([self._noisy(rows[present], key, context) for rows, present, key in clients])
         integers = torch.from_numpy(sums).to(gradients.device)
         context.local[_INTEGERS] = context.local.get(_INTEGERS, torch.zeros_like(integers)) + integers
         step = torch.from_numpy(self._decoded(sums, context) / batch).to(gradients)
@@ -117,7 +117,7 @@ class SecAggDDP(Defense):
         total, _ = sum_integers(integers, settings, key)
         return torch.from_numpy(applied * mechanism.decode(total)).to(messages)
 
-    def clipping_at(self, tap: str, learning_rate: float, server: State | None = None) -> Clipping | None:
+    def clipping_at(self, tap: Tap, learning_rate: float, server: State | None = None) -> Clipping | None:
         if tap not in TAPS_AFTER_STEP:
             return None
         return Clipping(None if self._differences else self.clip, "whole", "example")
@@ -130,7 +130,7 @@ class SecAggDDP(Defense):
         )
         tosses = f"{self.trials} coin tosses per coordinate and example (Poisson-binomial, theta={self.theta:g})"
         how = "integers" if self.mode == "strict_grid" else "updates in fixed point"
-        real = "masked vectors and their sum" if self.protocol == "real" else "the sum (added without the protocol)"
+        real = "masked vectors and their sum" if self.protocol != "sum" else "the sum (added without the protocol)"
         return (
             f"applies to per-example gradients: clipped per whole to C={self.clip:g}; in every local step "
             f"{tosses if self.mechanism == 'poisson_binomial' else noise}; the server gets {real}, of {how} modulo "
@@ -146,7 +146,7 @@ class SecAggDDP(Defense):
             facts.cohort.steps_per_round,
         )  # fmt: skip
         away = self.colluders + self.dropouts
-        if self.mechanism == "poisson_binomial":
+        if isinstance(mechanism, PoissonBinomial):
             made = toss_statements(mechanism, facts, away, self.mode)
         else:
             made = noise_statements(mechanism, facts, away, self.mode, self._differences)
@@ -180,10 +180,9 @@ class SecAggDDP(Defense):
         return _shared(self._settings(context.noise_scale), cohort, context.layout.total, (key[0], context.round))
 
     def _noisy(self, rows: Tensor, key: Key, context: RoundContext) -> np.ndarray:
-        """One client's noisy integers (d,) from its examples' gradients (B, P); an absent example is zero."""
-        values = rows.double().cpu().numpy()
+        """One client's noisy integers (d,) from its examples' gradients (b, P)."""
         stream = numbers("noise", *key, context.round, context.local_step, f"{context.scope}client_step")
-        return self._mechanism(context, key).encode(values[values.any(axis=1)], stream)
+        return self._mechanism(context, key).encode(rows.double().cpu().numpy(), stream)
 
     def _decoded(self, sums: np.ndarray, context: RoundContext) -> np.ndarray:
         return np.stack(

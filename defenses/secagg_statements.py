@@ -6,8 +6,8 @@ paper's figure is stated as claimed; beside it stands what is proven for what ra
 
 from dataclasses import dataclass
 
-from harness.defenses.privacy_facts import PrivacyFacts
 from harness.defenses.secagg_clients import Differences
+from harness.federation.privacy_facts import PrivacyFacts
 from harness.mechanisms import Gaussian, PoissonBinomial, SkellamGrid
 from harness.privacy import (
     Composition,

@@ -6,15 +6,16 @@ from typing import Any
 
 from torch import Tensor
 
-from harness.defenses.context import RoundContext, State
-from harness.defenses.hooks import Defense, LocalStep
-from harness.defenses.per_example import ExampleGradients
-from harness.defenses.privacy_facts import PrivacyFacts
-from harness.defenses.scoped_state import ScopedState
 from harness.defenses.stack_statements import combined_statements
 from harness.errors import UsageError
+from harness.federation.context import RoundContext, ScopedState, State
+from harness.federation.defense import Defense, LocalStep
+from harness.federation.examples import ExampleGradients
+from harness.federation.privacy_facts import PrivacyFacts
+from harness.federation.remembered import Remembered
+from harness.federation.taps import Hook, Tap
+from harness.observation import Clipping
 from harness.privacy import Statement
-from harness.surfaces import Clipping
 
 
 @dataclass(frozen=True)
@@ -33,10 +34,10 @@ class Stack(Defense):
         return cls(tuple(parts.items()))
 
     def __post_init__(self) -> None:
-        steps = [name for name, part in self.parts if part.acts_at("client_step")]
+        steps = [name for name, part in self.parts if part.acts_at(Hook.CLIENT_STEP)]
         if len(steps) > 1:
             raise UsageError(f"{' and '.join(steps)} would both change the local step; stack only one of them")
-        secure = next((name for name, part in self.parts if part.acts_at("sum_securely")), None)
+        secure = next((name for name, part in self.parts if part.sums_securely), None)
         if secure and len(self.parts) > 1:
             raise UsageError(
                 f"{secure} sums what its own clients encoded, which no other defense may change; use it alone"
@@ -44,7 +45,7 @@ class Stack(Defense):
 
     def client_step(self, per_example: ExampleGradients, context: RoundContext) -> LocalStep:
         for name, part in self.parts:
-            if part.acts_at("client_step"):
+            if part.acts_at(Hook.CLIENT_STEP):
                 return part.client_step(per_example, context.part(name))
         return super().client_step(per_example, context)
 
@@ -61,22 +62,22 @@ class Stack(Defense):
     def aggregate(self, total: Tensor, context: RoundContext) -> Tensor:
         count = context.cohort.clients_per_round
         for name, part in self.parts:
-            if part.acts_at("aggregate"):
+            if part.acts_at(Hook.AGGREGATE):
                 # Each part gives a mean; the next one expects the sum behind it.
                 total = part.aggregate(total, context.part(name)) * count
         return total / count
 
-    def clipping_at(self, tap: str, learning_rate: float, server: State | None = None) -> Clipping | None:
+    def clipping_at(self, tap: Tap, learning_rate: float, server: State | None = None) -> Clipping | None:
         """That of the part with the finest groups: an adversary must allow for the scales of all of them."""
         shared = {} if server is None else server
         found = [part.clipping_at(tap, learning_rate, ScopedState(shared, f"{name}.")) for name, part in self.parts]
         known = [clipping for clipping in found if clipping is not None]
         return max(known, key=lambda clipping: clipping.grouping == "layer", default=None)
 
-    def sparse_at(self, tap: str) -> bool:
+    def sparse_at(self, tap: Tap) -> bool:
         return any(part.sparse_at(tap) for _, part in self.parts)
 
-    def acts_at(self, hook: str) -> bool:
+    def acts_at(self, hook: Hook) -> bool:
         return any(part.acts_at(hook) for _, part in self.parts)
 
     def units(self) -> str:
@@ -85,8 +86,11 @@ class Stack(Defense):
     def statements(self, facts: PrivacyFacts) -> list[Statement]:
         return combined_statements(self.parts, facts)
 
-    def adapts(self) -> bool:
-        return any(part.adapts() for _, part in self.parts)
+    def server_remembers(self) -> Mapping[str, Remembered]:
+        return {f"{name}.{key}": one for name, part in self.parts for key, one in part.server_remembers().items()}
+
+    def clients_remember(self) -> Mapping[str, Remembered]:
+        return {f"{name}.{key}": one for name, part in self.parts for key, one in part.clients_remember().items()}
 
     def needs_planned_rounds(self) -> str | None:
         reasons = ((name, part.needs_planned_rounds()) for name, part in self.parts)

@@ -1,7 +1,8 @@
 """What a stack of defenses may claim, from what each of its parts may.
 
 A part's guarantee survives what comes before it, which is part of its input, and what comes after it, which is
-post-processing. It does not survive a part that acts between its clipping and its noise, nor one that acts on both
+post-processing; where what comes before it keeps something from earlier rounds, it is stated for clients with a state
+of their own. It does not survive a part that acts between its clipping and its noise, nor one that acts on both
 sides of it, such as quantile clipping, whose bits travel beside the message. Where it rests on noise that adds up over
 clients, it survives in the sum only if nothing changes a client's message on the way there.
 """
@@ -9,19 +10,20 @@ clients, it survives in the sum only if nothing changes a client's message on th
 from collections.abc import Sequence
 from dataclasses import replace
 
-from harness.defenses.hooks import Defense
-from harness.defenses.privacy_facts import PrivacyFacts
+from harness.federation.defense import Defense
+from harness.federation.privacy_facts import PrivacyFacts
+from harness.federation.taps import Hook
 from harness.privacy import Statement
 
-_FLOW = ("client_step", "client_message", "server_receive", "aggregate")
+_FLOW = (Hook.CLIENT_STEP, Hook.CLIENT_MESSAGE, Hook.SERVER_RECEIVE, Hook.AGGREGATE)
 
 Parts = Sequence[tuple[str, Defense]]
-Place = tuple[int, int]  # position of the hook in a round, position of the part in the stack
+Position = tuple[int, int]  # position of the hook in a round, position of the part in the stack
 
 
 def combined_statements(parts: Parts, facts: PrivacyFacts) -> list[Statement]:
     """The statements of the parts that guarantee something, or one that says why none does."""
-    stated = [part.statements(facts) for _, part in parts]
+    stated = [part.statements(_facts_of(parts, position, facts)) for position, (_, part) in enumerate(parts)]
     combined = [
         _within_stack(parts, position, own, statement)
         for position, own in enumerate(stated)
@@ -29,6 +31,17 @@ def combined_statements(parts: Parts, facts: PrivacyFacts) -> list[Statement]:
         for statement in own
     ]
     return combined or [_nothing_holds(parts, stated)]
+
+
+def _facts_of(parts: Parts, position: int, facts: PrivacyFacts) -> PrivacyFacts:
+    """The run as one part meets it: clients have a state of their own where a part before it keeps something."""
+    acts = _places(parts, position)
+    kept = any(
+        part.clients_remember() and acts and min(_places(parts, other)) < acts[-1]
+        for other, (_, part) in enumerate(parts)
+        if other != position
+    )
+    return replace(facts, own_state=facts.own_state or kept)
 
 
 def _nothing_holds(parts: Parts, stated: Sequence[list[Statement]]) -> Statement:
@@ -54,7 +67,7 @@ def _within_stack(parts: Parts, position: int, own: Sequence[Statement], stateme
         return _void(statement, f"{_and(between)} may act between the clipping and the noise of {name}")
     if around := [other for other in before if other in after]:
         return _void(statement, f"{_and(around)} may carry what it saw before {name} past it")
-    aggregate = _FLOW.index("aggregate")
+    aggregate = _FLOW.index(Hook.AGGREGATE)
     on_the_way = [other for other, acts in others.items() if any(last < place < (aggregate, 0) for place in acts)]
     if on_the_way and last[0] < aggregate and statement.view != "server":
         statement = _as_the_server(
@@ -66,7 +79,7 @@ def _within_stack(parts: Parts, position: int, own: Sequence[Statement], stateme
     return replace(statement, notes="; ".join(notes))
 
 
-def _places(parts: Parts, position: int) -> list[Place]:
+def _places(parts: Parts, position: int) -> list[Position]:
     """Where a part acts, in the order of a round."""
     return [(hook, position) for hook, name in enumerate(_FLOW) if parts[position][1].acts_at(name)]
 

@@ -1,6 +1,6 @@
 """Statements that several defenses share: noise on a sum of clipped updates, and noise inside every local step."""
 
-from harness.defenses.privacy_facts import PrivacyFacts
+from harness.federation.privacy_facts import PrivacyFacts
 from harness.privacy import Statement, client_views, example_views, make_statement
 
 
@@ -31,18 +31,18 @@ def central_statements(facts: PrivacyFacts, sigma: float, why: str) -> list[Stat
 
 
 def adaptive_step_statements(facts: PrivacyFacts, sigma: float, why: str) -> list[Statement]:
-    """Example-level statements for local steps whose bound adapts: every view gets what holds for the server.
+    """Example-level statements for local steps whose bound adapts: in every view a client's own noise alone counts.
 
     The sum over clients hides more only where all add the same noise; here each client's follows its own bound.
     """
     if sigma == 0:
         return [make_statement("server", "none", "clipping without noise gives no epsilon", unit="example")]
-    local = next(view for view in example_views(facts.examples(sigma, "whole")) if view.name == "server")
-    tags = {"third party": "sample-DP", "server": "sample-DP local view", "client": "sample-DP"}
+    claimed = facts.claimed_for_examples([sigma])
     return [
         make_statement(
-            view, tag, f"{why}; {local.note}; clients as units are not covered", actual=local.event,
-            claimed=facts.claimed_for_examples([sigma]), delta=facts.delta, unit="example", schedule=f"sigma={sigma:g}",
+            view.name, "sample-DP local view" if view.name == "server" else "sample-DP",
+            f"{why}; {view.note}; clients as units are not covered", actual=view.event, claimed=claimed,
+            delta=facts.delta, unit="example", schedule=f"sigma={sigma:g}",
         )
-        for view, tag in tags.items()
+        for view in example_views(facts.examples(sigma, "whole"), uneven="with a bound of each client's own")
     ]  # fmt: skip

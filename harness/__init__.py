@@ -1,8 +1,24 @@
 """harness: does a federated-learning defense really stop gradient leakage?"""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from harness.tuning import tune
+from harness.version import SCHEMA_VERSION, __version__
+
+if TYPE_CHECKING:
+    from harness.accounting import account
+    from harness.functions import evaluate, train
 
 tune()
 
-__version__ = "0.1.0"
-SCHEMA_VERSION = 1
+__all__ = ["SCHEMA_VERSION", "__version__", "account", "evaluate", "train"]
+
+_PLACES = {"account": "harness.accounting", "evaluate": "harness.functions", "train": "harness.functions"}
+
+
+def __getattr__(name: str) -> Any:
+    """The functions, whose import takes seconds, when they are asked for."""
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_PLACES[name]), name)

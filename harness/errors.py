@@ -12,6 +12,6 @@ class OutputError(UsageError):
     """The output folder cannot be written. It ends a run, where an impossible cell is only recorded."""
 
 
-def in_one_line(error: Exception) -> str:
+def in_one_line(error: BaseException) -> str:
     """What went wrong in somebody else's code, short enough to stand in a message."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")[:200]

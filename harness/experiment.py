@@ -1,19 +1,20 @@
 """The validated settings of a run, and of each of its cells."""
 
 import itertools
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from harness.attacks import ATTACKS, Attack
-from harness.building import build, one_line
 from harness.datasets import default_model
 from harness.defenses import DEFENSES, Cohort, Defense
 from harness.errors import UsageError
-from harness.surfaces import SURFACES, TAPS_OF_VARIATES, UpdateModel, check_tap, surface_of
+from harness.extensions.building import build, one_line
+from harness.federation.taps import SURFACES, TAPS_OF_VARIATES, Tap, check_tap
+from harness.observation import UpdateModel
+from harness.settings.limits import require_steps, require_time
+from harness.settings.ranges import Count, CountOrNone, NonNegative, Positive, Repeats, Share
 from harness.training.trained_run import TrainedRun
-
-Positive = Annotated[int, Field(ge=1)]
 
 
 class CellSettings(BaseModel):
@@ -33,26 +34,28 @@ class CellSettings(BaseModel):
     defense_args: dict[str, Any] = Field(default_factory=dict)
     attack: str = "cpl"
     attack_args: dict[str, Any] = Field(default_factory=dict)
-    tap: str = "T2.step"
-    victims: Positive = 64
-    batch_size: Positive = 1
-    distinct_labels: bool = False
+    tap: Tap = Tap.STEP
+    victims: Count = Field(64, description="Victims per seed")
+    batch_size: Count = Field(1, description="Examples per local step")
+    distinct_labels: bool = Field(False, strict=True, description="No label twice in a batch.")
     seeds: tuple[int, ...] = (0,)
-    clients: Positive = 100
-    clients_per_round: Positive = 10
-    rounds: Positive = 100
-    steps_per_round: Positive = 100
-    sampling_rate: Annotated[float, Field(gt=0, le=1)] | None = None
-    learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.05
-    local_steps: Positive = 1
-    update_model: UpdateModel = "first"
-    observations: Positive = 1
-    round: Annotated[int, Field(ge=0)] = 0
-    labels: Literal["inferred", "known"] = "inferred"
-    engine: Literal["batched", "reference"] = "batched"
-    dtype: Literal["float32", "float64"] = "float32"
+    clients: Count = Field(100, description="Clients in the federation")
+    clients_per_round: Count = Field(10, description="Clients sampled per round")
+    rounds: Count = Field(100, description="Rounds of training a noise schedule covers")
+    steps_per_round: Count = Field(100, description="Local steps of a round that epsilon counts")
+    sampling_rate: Share | None = Field(
+        None, description="Share of a client's examples in a local step (1/steps per round)"
+    )
+    learning_rate: Positive = Field(0.05, description="Of local SGD")
+    local_steps: Count = Field(1, description="Local steps before an update is sent")
+    update_model: UpdateModel = Field("first", description="first, avg or unroll")
+    observations: Repeats = Field(1, description="Times the same record is seen, with new noise each time")
+    round: CountOrNone = 0
+    labels: Literal["inferred", "known"] = Field("inferred", description="inferred or known")
+    engine: Literal["batched", "reference"] = Field("batched", description="batched or reference")
+    dtype: Literal["float32", "float64"] = Field("float32", description="float32 or float64")
     device: str = "cpu"
-    noise_scale: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
+    noise_scale: NonNegative = 1.0
     trained: TrainedRun | None = None
 
     @model_validator(mode="after")
@@ -67,7 +70,7 @@ class CellSettings(BaseModel):
             raise ValueError(
                 f"round {self.round} needs that round's model; name a run with --training, or a file with --weights"
             )
-        if self.local_steps > 1 and self.update_model == "first" and not self.tap.startswith("T2"):
+        if self.local_steps > 1 and self.update_model == "first" and self.tap.of_update:
             raise ValueError(
                 "update model 'first' looks at one local step only; use --update-model avg or unroll with --local-steps"
             )
@@ -93,19 +96,18 @@ class CellSettings(BaseModel):
     @property
     def surface(self) -> int | None:
         """The surface number of the tap, None for a tap between surfaces."""
-        return surface_of(self.tap)
+        return self.tap.surface
 
     @property
     def examples(self) -> int:
         """Images hidden behind one observation."""
-        own = self.batch_size if self.tap.startswith("T2") else self.batch_size * self.local_steps
+        own = self.batch_size * self.local_steps if self.tap.of_update else self.batch_size
         return own * self.together
 
     @property
     def together(self) -> int:
         """Clients behind one observation: a whole round's where the server gets nothing but their secure sum."""
-        at_server = self.tap.startswith("T0")
-        return self.clients_per_round if at_server and self.build_defense().acts_at("sum_securely") else 1
+        return self.clients_per_round if self.tap.at_server and self.build_defense().sums_securely else 1
 
     @property
     def rate(self) -> float:
@@ -142,6 +144,9 @@ def cell_settings(**values: Any) -> CellSettings:
         raise UsageError(one_line(error)) from error
     settings.build_defense()
     settings.build_attack()
+    require_steps(settings.rounds, settings.steps_per_round)
+    observed = settings.victims * len(settings.seeds) * settings.observations * settings.together
+    require_time(observed * settings.local_steps * settings.batch_size, "lower victims, observations or local_steps")
     return settings
 
 

@@ -3,45 +3,85 @@
 import hashlib
 import importlib
 import sys
+from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
-from harness.models import find_factory
+from harness.datasets import DATASETS
+from harness.extensions.registry import Registry
+from harness.models import MODELS, find_factory
+from harness.storage.files import Unreadable, sha256
 
 #: What the digests are of, in words.
-OWN_NAMES = {"model_source": "network", "dataset_file": "dataset"}
+OWN_NAMES = {
+    "model_source": "network's file", "dataset_file": "dataset's file", "dataset_source": "dataset's plugin",
+    "defense_source": "defense's plugin", "attack_source": "attack's plugin",
+}  # fmt: skip
 
 
-def own_sources(model: str, dataset: str) -> dict[str, str]:
-    """SHA-256 of the source of a user's own network (``module:factory``) and of an own .npz file; {} where neither is.
+def own_sources(model: str, dataset: str, *chosen: tuple[Registry[Any], str]) -> dict[str, str]:
+    """SHA-256 of what is not this project's: a user's own network (``module:factory``), .npz file and plugins.
 
-    The source is that of the module and of what it imports from its own folder; installed packages are not part of it.
-    A file that cannot be read is left out; whoever loads it says so.
+    ``model`` is empty for the dataset's default network; ``chosen`` names a defense or an attack of its registry.
+    The source is that of the module and of what it imports from its own folder or package; other installed packages
+    are not part of it. A file that cannot be read is left out; whoever loads it says so.
 
     Raises:
-        UsageError: the network cannot be imported.
+        UsageError: the network cannot be imported, or a name is unknown.
     """
     found = {}
     if ":" in model:
         find_factory(model)
-        digests = [_digest(file) for file in _imported_beside(model.partition(":")[0])]
-        found["model_source"] = hashlib.sha256("".join(filter(None, digests)).encode()).hexdigest()
-    if dataset.endswith(".npz") and (digest := _digest(Path(dataset).expanduser())):
+        found["model_source"] = _digest_of_all(importlib.import_module(model.partition(":")[0]))
+    elif model:
+        found |= plugin_source(MODELS, model)
+    if not dataset.endswith(".npz"):
+        found |= plugin_source(DATASETS, dataset)
+    elif digest := _digest(Path(dataset).expanduser()):
         found["dataset_file"] = digest
+    for registry, name in chosen:
+        found |= plugin_source(registry, name)
     return found
 
 
-def _imported_beside(name: str) -> list[Path]:
-    """The files of a module and of all imported ones in its folder and below, in order."""
-    file = getattr(importlib.import_module(name), "__file__", None)
+def plugin_source(registry: Registry[Any], name: str) -> dict[str, str]:
+    """The digest of the plugins behind a registered name, or a stack, as they were loaded; {} where there are none."""
+    digests = [_as_loaded(sys.modules[module]) for module in registry.outside(name) if module in sys.modules]
+    return {f"{registry.kind}_source": _digest_of(digests)} if digests else {}
+
+
+@cache
+def _as_loaded(module: ModuleType) -> str:
+    """What a module is made from; edits after it was first asked for are not what this process runs."""
+    return _digest_of_all(module)
+
+
+def _digest_of_all(module: ModuleType) -> str:
+    return _digest_of(filter(None, map(_digest, _files(module))))
+
+
+def _digest_of(digests: Iterable[str]) -> str:
+    return hashlib.sha256("".join(digests).encode()).hexdigest()
+
+
+def _files(module: ModuleType) -> list[Path]:
+    """The files of a module and of all imported ones of its package, or in its folder and below, in order."""
+    file = getattr(module, "__file__", None)
     if file is None:
         return []
-    own = Path(file).resolve()
+    own, package = Path(file).resolve(), module.__name__.partition(".")[0]
     places = {
-        Path(path).resolve()
-        for key, module in list(sys.modules.items())
-        if key != "__main__" and (path := getattr(module, "__file__", None))
+        (key.partition(".")[0], Path(path).resolve())
+        for key, other in list(sys.modules.items())
+        if key != "__main__" and (path := getattr(other, "__file__", None))
     }
-    return sorted({own} | {path for path in places if path.is_relative_to(own.parent) and not _is_installed(path)})
+    beside = {
+        path for top, path in places
+        if top == package or (path.is_relative_to(own.parent) and not _is_installed(path))
+    }  # fmt: skip
+    return sorted({own} | beside)
 
 
 def _is_installed(path: Path) -> bool:
@@ -50,6 +90,6 @@ def _is_installed(path: Path) -> bool:
 
 def _digest(path: Path) -> str | None:
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError:
+        return sha256(path)
+    except Unreadable:
         return None

@@ -3,6 +3,7 @@
 A preset is a grid, every combination of its lists being a cell, or several grids.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from harness.attacks import ATTACKS
@@ -47,13 +48,15 @@ _CAPS = [
 
 
 def _nightly() -> list[Grid]:
-    """Every defense and attack that is registered, so that a new one joins by itself."""
-    every: Grid = {"defense": [name for name in DEFENSES if not _sums(name)], "victims": 32, "model": []}
+    """Every defense and attack that is registered and needs no settings, so that a new one joins by itself."""
+    ready = {name: DEFENSES[name]() for name in DEFENSES if _without_settings(DEFENSES[name])}
+    secure = [name for name, defense in ready.items() if defense.sums_securely]
+    every: Grid = {"defense": [name for name in ready if name not in secure], "victims": 32, "model": []}
     # Behind a secure sum a victim is a round of clients, all of whose images are attacked: fewer of both.
-    sums: Grid = {"defense": [name for name in DEFENSES if _sums(name)], "victims": 24, "clients_per_round": 4}
+    sums: Grid = {"defense": secure, "victims": 24, "clients_per_round": 4}
     # The closed form needs a fully connected first layer.
     closed_form = "analytic"
-    attacks = [name for name in ATTACKS if name != closed_form]
+    attacks = [name for name in ATTACKS if name != closed_form and _without_settings(ATTACKS[name])]
     cpl = {"attack": ["cpl"], "attack_arg": ["max_iterations=60"]}
     return [
         grid
@@ -67,12 +70,16 @@ def _nightly() -> list[Grid]:
     ]
 
 
-def _sums(defense: str) -> bool:
-    """Whether the server gets a secure sum."""
-    return DEFENSES[defense]().acts_at("sum_securely")
+def _without_settings(kind: Callable[[], object]) -> bool:
+    try:
+        kind()
+    except Exception:  # a plugin's, which may demand a setting
+        return False
+    return True
 
 
-PRESETS: dict[str, tuple[str, Grid | list[Grid]]] = {
+#: What each is for, and its grid or grids, or what makes them of all that is registered.
+PRESETS: dict[str, tuple[str, Grid | list[Grid] | Callable[[], list[Grid]]]] = {
     "tour": (
         "the three families of defenses against cpl at every surface, 64 victims",
         {"defense": ["none", "fed_sdp", "fed_cdp", "fed_acdp"], "attack": ["cpl"], "victims": 64},
@@ -96,6 +103,6 @@ PRESETS: dict[str, tuple[str, Grid | list[Grid]]] = {
     "gate": ("12 cells in which any fault of a defense or an attack shows, for harness check; two minutes", _GATE),
     "nightly": (
         "every defense x attack x surface on mnist-sample, cpl on cifar10-sample and cancer; below 45 minutes",
-        _nightly(),
+        _nightly,
     ),
 }

@@ -4,6 +4,7 @@ A value set from outside wins. None of them changes a result, except that strict
 """
 
 import ctypes
+import logging
 import os
 import sys
 
@@ -12,7 +13,13 @@ _KEPT_BYTES = 1 << 30
 
 
 def tune() -> None:
-    """Sets thread waiting, MKL reproducibility and memory reuse."""
+    """Sets thread waiting, MKL reproducibility and memory reuse; says so where that may come too late."""
+    if "torch" in sys.modules and "MKL_CBWR" not in os.environ:
+        # MKL reads its settings at its first product, which torch may have asked for by now.
+        logging.getLogger(__name__).warning(
+            "torch was imported before harness: if it has computed already, results repeat only closely, and threads "
+            "wait as they did; import harness first, or set MKL_CBWR=AUTO,STRICT and GOMP_SPINCOUNT=5000"
+        )
     # How long OpenMP threads spin before they sleep. The default (for ever, in effect) makes a machine that does
     # anything else up to a hundred times slower; not spinning at all halves the speed of an idle one.
     os.environ.setdefault("GOMP_SPINCOUNT", "5000")

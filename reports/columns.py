@@ -49,7 +49,7 @@ class Column:
 def defense(cell: Row) -> Text:
     """The defense and, dimmed below, its arguments."""
     entry = Text(text.safe(cell.defense, 40))
-    arguments = text.arguments(cell.defense_args)
+    arguments = text.arguments(cell.defense, cell.defense_args)
     if arguments:
         entry.append(f"\n{arguments}", style="dim")
     return entry
@@ -136,9 +136,12 @@ def lineup(cell: CellResult) -> str:
 
 
 def guarantees(cell: CellResult) -> str:
-    """The privacy statements, a line each; the view is named where there are several."""
-    named = len({statement.view for statement in cell.privacy}) > 1
-    return "\n".join(text.guarantee(statement, named) for statement in cell.privacy) or text.MISSING
+    """The privacy statements about what was read there, a line each; the view is named where there are several."""
+    about = [statement for statement in cell.privacy if statement.covers is not False]
+    named = len({statement.view for statement in about}) > 1
+    return "\n".join(text.guarantee(statement, named) for statement in about) or (
+        "none" if cell.privacy else text.MISSING
+    )
 
 
 def outcomes(cell: CellResult) -> str:
@@ -147,7 +150,7 @@ def outcomes(cell: CellResult) -> str:
     return ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items() if count)
 
 
-Layout = tuple[Column, ...]
+ColumnSet = tuple[Column, ...]
 
 DEFENSE = Column("defense", defense, wraps_at=18)
 ATTACK = Column("attack", lambda cell: text.safe(cell.attack, 24))

@@ -6,12 +6,12 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from harness.reports.columns import Column, Layout
+from harness.reports.columns import Column, ColumnSet
 
 _GAP = 2
 
 
-def columns_that_fit(rows: Sequence[Any], width: int, layouts: Sequence[Layout], style: str = "") -> Table | None:
+def columns_that_fit(rows: Sequence[Any], width: int, layouts: Sequence[ColumnSet], style: str = "") -> Table | None:
     """The first layout that shows the rows without cutting an entry, or None.
 
     Args:
@@ -26,7 +26,7 @@ def columns_that_fit(rows: Sequence[Any], width: int, layouts: Sequence[Layout],
     return None if shown is None else _table(rows, shown, style)
 
 
-def _needed(rows: Sequence[Any], shown: Layout) -> int:
+def _needed(rows: Sequence[Any], shown: ColumnSet) -> int:
     """The fewest characters in which no entry is cut."""
     widths = (
         column.wraps_at or max(len(column.title), *(column.render(row).cell_len for row in rows)) for column in shown

@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.console import Console
@@ -73,7 +74,8 @@ def _draw(panel: Axes, trend: Trend, names: Sequence[str]) -> None:
     asr = [math.nan if point.asr is None else point.asr for point in trend.points]
     rank = [math.nan if point.mean_rank is None else point.mean_rank for point in trend.points]
     bands = [point.ci95 or (math.nan, math.nan) for point in trend.points]
-    panel.fill_between(places, [low for low, _ in bands], [high for _, high in bands], color=_ASR, alpha=0.15)
+    low, high = (np.array([band[end] for band in bands], dtype=float) for end in (0, 1))
+    panel.fill_between(places, low, high, color=_ASR, alpha=0.15)
     panel.plot(places, asr, color=_ASR, marker="o", markersize=3)
     panel.plot(places, rank, color=_RANK, marker="s", markersize=3, linestyle="--")
     panel.set(xlim=(-0.3, len(names) - 0.7), ylim=(-0.03, 1.03))

@@ -4,6 +4,7 @@ import io
 from collections.abc import Sequence
 from pathlib import Path
 from textwrap import wrap
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -55,7 +56,7 @@ def save_grid(
         for row in range(rows):
             _draw(tiles[row][column], images[row])
     for row, caption in enumerate(captions[:rows]):
-        place = {"xytext": (7, 0), "textcoords": "offset points", "xycoords": "axes fraction"}
+        place: dict[str, Any] = {"xytext": (7, 0), "textcoords": "offset points", "xycoords": "axes fraction"}
         tiles[row][-1].annotate(drawable(caption), (1, 0.5), va="center", fontsize=8.5, **place, **plain_text())
     buffer = io.BytesIO()
     # Without the software's name equal inputs give equal bytes whatever matplotlib wrote them.
@@ -102,7 +103,10 @@ def _draw(tile: Axes, image: np.ndarray) -> None:
         edge.set(color=FRAME, linewidth=0.6)
 
 
-def plain_text() -> dict[str, object]:
+Box = tuple[int, int, int, int]
+
+
+def plain_text() -> dict[str, Any]:
     """Text as it is: a dollar sign in a name must not start a formula."""
     return {"parse_math": False, "usetex": False, "color": _INK, "fontfamily": _FONT}
 
@@ -123,18 +127,19 @@ def first_rows_box(width: int, height: int, rows: int) -> tuple[int, int, int, i
     return 0, min(upper, height - 1), width, max(min(round(lower), height), upper + 1)
 
 
-def last_row_boxes(width: int, height: int) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+def last_row_boxes(width: int, height: int) -> tuple[Box, Box] | None:
     """Where a grid of this size shows its last victim's truth and final reconstruction: (left, top, right, bottom).
 
     None where a picture is too small to be a grid.
     """
     lower, upper = (height - part * DOTS_PER_INCH for part in (_BOTTOM, _BOTTOM + _TILE))
     truth, final = _LEFT * DOTS_PER_INCH, width - (_RIGHT + _TILE) * DOTS_PER_INCH
-    # Without the frame around a tile.
-    edges = (2, 2, _TILE * DOTS_PER_INCH - 3, lower - upper - 3)
     if upper < 0 or final <= truth:
         return None
-    return tuple(
-        tuple(round(edge + shift) for edge, shift in zip(edges, (left, upper, left, upper), strict=True))
-        for left in (truth, final)
-    )
+
+    def tile(left: float) -> Box:
+        # Without the frame around it.
+        right, bottom = _TILE * DOTS_PER_INCH - 3 + left, lower - upper - 3 + upper
+        return round(2 + left), round(2 + upper), round(right), round(bottom)
+
+    return tile(truth), tile(final)

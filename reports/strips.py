@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from harness.columns import Columns
+from harness.datasets.columns import Columns
 from harness.reports.pictures import DOTS_PER_INCH, FRAME, MOST_ROWS, drawable, plain_text
 from harness.results import write_atomic
 

@@ -19,7 +19,7 @@ _WIDTH, _PANEL, _LEGEND = 9.5, 3.4, 3.9
 _COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#17becf", "#8c564b", "#e377c2")
 _MARKS, _DASHES = "osD^vPX*", ("-", "--", ":", "-.")
 
-Line = dict[int, CellResult]
+Curve = dict[int, CellResult]
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,12 @@ ROUNDS = Axis(
     "rounds of training before", lambda cell: cell.round,
     lambda cell: f" | seen {columns.looks(cell)}" if cell.observations > 1 else "",
 )  # fmt: skip
+
+
+def save_curves(folder: Path, cells: Sequence[CellResult]) -> None:
+    """Write ``observations.png`` and ``rounds.png``, those of them that cells lie along. Raises UsageError."""
+    for name, axis in (("observations", LOOKS), ("rounds", ROUNDS)):
+        save_success_curves(folder / f"{name}.png", cells, axis)
 
 
 def save_success_curves(path: Path, cells: Sequence[CellResult], axis: Axis) -> bool:
@@ -73,9 +79,9 @@ def save_success_curves(path: Path, cells: Sequence[CellResult], axis: Axis) -> 
     return True
 
 
-def _panels(cells: Sequence[CellResult], axis: Axis) -> dict[str, dict[tuple[str, str, str], Line]]:
+def _panels(cells: Sequence[CellResult], axis: Axis) -> dict[str, dict[tuple[str, str, str], Curve]]:
     """Lines by setting and by (defense, attack, place); places that show the same observations are one line."""
-    found: dict[str, dict[tuple[str, str, str], Line]] = defaultdict(lambda: defaultdict(dict))
+    found: dict[str, dict[tuple[str, str, str], Curve]] = defaultdict(lambda: defaultdict(dict))
     for cell in cells:
         if cell.role == "cell" and "strict" in cell.asr:
             place = cell.tap if cell.surface is None else f"surface {cell.surface}"
@@ -85,7 +91,7 @@ def _panels(cells: Sequence[CellResult], axis: Axis) -> dict[str, dict[tuple[str
     return {setting: lines for setting, lines in panels.items() if lines}
 
 
-def _merged(lines: dict[tuple[str, str, str], Line]) -> dict[tuple[str, str, str], Line]:
+def _merged(lines: dict[tuple[str, str, str], Curve]) -> dict[tuple[str, str, str], Curve]:
     alike: dict[tuple[object, ...], list[str]] = defaultdict(list)
     for (defense, attack, place), line in lines.items():
         if len(line) > 1:
@@ -96,7 +102,7 @@ def _merged(lines: dict[tuple[str, str, str], Line]) -> dict[tuple[str, str, str
     }
 
 
-def _draw(panel: Axes, setting: str, lines: dict[tuple[str, str, str], Line], axis: Axis) -> None:
+def _draw(panel: Axes, setting: str, lines: dict[tuple[str, str, str], Curve], axis: Axis) -> None:
     defenses, attacks, places = (list(dict.fromkeys(names[part] for names in lines)) for part in range(3))
     known = sorted({place for line in lines.values() for place in line})
     for number, ((defense, attack, place), line) in enumerate(lines.items()):

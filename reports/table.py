@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from harness.reports import columns, text
-from harness.reports.columns import CONTROLS, MEDIUM, WIDE, Layout
+from harness.reports.columns import CONTROLS, MEDIUM, WIDE, ColumnSet
 from harness.reports.fitting import columns_that_fit
 from harness.reports.strongest import strongest_block
 from harness.results import CellResult, ResultDocument
@@ -80,7 +80,7 @@ def _grouped(cells: Iterable[CellResult]) -> dict[str, list[CellResult]]:
     return groups
 
 
-def _cells(cells: Sequence[CellResult], width: int, layouts: Sequence[Layout], style: str = "") -> RenderableType:
+def _cells(cells: Sequence[CellResult], width: int, layouts: Sequence[ColumnSet], style: str = "") -> RenderableType:
     """The first layout that fits, else blocks."""
     return columns_that_fit(cells, width, layouts, style) or _blocks(cells, style)
 
@@ -112,7 +112,7 @@ def _details(cell: CellResult) -> list[str]:
         columns.outcomes(cell),
     )
     possible = cell.not_applicable_reason is None
-    lines = [text.arguments(cell.defense_args)]
+    lines = [text.arguments(cell.defense, cell.defense_args)]
     lines += ["; ".join(filter(None, measured)), "; ".join(filter(None, judged))] if possible else []
     lines += columns.guarantees(cell).splitlines() if cell.privacy and cell.role == "cell" else []
     return list(filter(None, lines))
@@ -138,7 +138,6 @@ def _footer(document: ResultDocument, folder: Path | None) -> Text:
         reason = text.safe(document.valid_reason or "a negative control failed", 300)
         footer.append(f"THE RUN IS INVALID, its verdicts must not be used: {reason}", style="not dim bold red")
     if folder is not None:
-        footer.append(
-            f"\nFiles: {text.safe(str(folder), 500)} (results.json, victims.jsonl, pictures)", style="not dim"
-        )
+        there = [name for name in ("results.json", "victims.jsonl", "pictures") if (folder / name).exists()]
+        footer.append(f"\nFiles: {text.safe(str(folder), 500)} ({', '.join(there)})", style="not dim")
     return footer

@@ -1,15 +1,18 @@
 """Values of a result document as short, plain words. What a document holds is data, never markup or control codes."""
 
 import math
+from collections.abc import Mapping
+from functools import lru_cache
 
-from harness.results import MetricSummary, PrivacyStatement, RateSummary
+from harness.defenses import DEFENSES
+from harness.errors import UsageError
+from harness.extensions.building import build
+from harness.results import Rate, Statement, Summary
+from harness.results.record import without_non_finite
 
 MISSING = "n/a"
-_CHIEF_ARGUMENTS = (
-    "sigma", "clip", "convention", "noise_at", "noise_split", "s_mode", "policy", "unit", "threshold", "share",
-    "epsilon", "amount", "param", "distribution", "applies_to",
-)  # fmt: skip
-_STAND_ALONE = ("convention", "s_mode", "policy", "unit", "param", "distribution", "applies_to")
+_UNKNOWN = object()
+_LONGEST_ARGUMENTS = 240
 
 
 def safe(text: str, longest: int = 120) -> str:
@@ -30,7 +33,7 @@ def percent(value: float | None) -> str:
     return MISSING if value is None else f"{100 * value:.1f}".removesuffix(".0") + "%"
 
 
-def rate(summary: RateSummary | None) -> str:
+def rate(summary: Rate | None) -> str:
     """A rate with its 95% interval, such as ``12.5% [5.6-23.2]``."""
     if summary is None or summary.rate is None:
         return MISSING
@@ -40,7 +43,7 @@ def rate(summary: RateSummary | None) -> str:
     return f"{percent(summary.rate)} [{low}-{high}]"
 
 
-def mean(summary: MetricSummary | None, digits: int = 3) -> str:
+def mean(summary: Summary | None, digits: int = 3) -> str:
     """The mean of a metric."""
     return MISSING if summary is None else number(summary.mean, digits)
 
@@ -52,24 +55,36 @@ def p_value(value: float | None) -> str:
     return "<0.001" if value < 0.001 else f"{value:.3f}"
 
 
-def arguments(values: dict[str, object]) -> str:
-    """The arguments that matter most, as ``sigma=6 clip=4 sum``; the result document has all of them."""
-    # In a stack, settings are called part.setting.
-    given = [(key.rpartition(".")[2], value) for key, value in values.items() if value is not None]
-    chief = [entry for entry in given if entry[0] in _CHIEF_ARGUMENTS]
-    shown = [_argument(*entry) for entry in sorted(chief, key=lambda entry: _CHIEF_ARGUMENTS.index(entry[0]))]
+def arguments(defense: str, values: Mapping[str, object]) -> str:
+    """What differs from the defense's defaults, as ``sigma=3 convention=mean``, in stacks with its part's name.
+
+    The result document has all of them. Of a defense that is not known here every argument is shown.
+    """
+    usual = _usual(defense)
+    own = (name for name, value in values.items() if name != "noise_scale" and usual.get(name, _UNKNOWN) != value)
     scale = values.get("noise_scale", 1)
-    return " ".join(shown + ([] if scale == 1 else [_argument("noise", scale)]))
+    shown = [_argument(name, values[name]) for name in own] + ([] if scale == 1 else [f"noise x{_plain(scale)}"])
+    return safe(" ".join(shown), _LONGEST_ARGUMENTS)
+
+
+@lru_cache(maxsize=256)
+def _usual(defense: str) -> dict[str, object]:
+    """The defaults of a defense as a document has them; none where it is not known."""
+    try:
+        return without_non_finite(build(DEFENSES, defense, {}).parameters())
+    except UsageError:
+        return {}
 
 
 def _argument(name: str, value: object) -> str:
-    if name in _STAND_ALONE and isinstance(value, str):
-        return safe(value, 24)
-    shown = f"{value:g}" if isinstance(value, float) else str(value)
-    return safe(f"{name} x{shown}" if name == "noise" else f"{name}={shown}", 40)
+    return safe(f"{name}={_plain(value)}", 60)
 
 
-def guarantee(statement: PrivacyStatement, name_view: bool = False) -> str:
+def _plain(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def guarantee(statement: Statement, name_view: bool = False) -> str:
     """The guarantee tag and its epsilon, with the claimed one beside it where the two differ by more than 1%."""
     text = safe(statement.guarantee, 40)
     if statement.epsilon is not None:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from harness.reports.bayesian import print_bayesian
-from harness.results.atomic import write_atomic
+from harness.storage.atomic import write_atomic
 from harness.training.records import RoundRecord, TrainDocument
 
 _MOST_ROWS = 25

@@ -1,6 +1,6 @@
 """The empirical audit: how large epsilon must at least be, found by looking for canaries in what one run released.
 
-Source: Steinke, Nasr, Jagielski, "Privacy Auditing with One (1) Training Run", 2023. Spec: accounting, section 15.
+Source: Steinke, Nasr, Jagielski, "Privacy Auditing with One (1) Training Run", 2023. See docs/accounting.md.
 """
 
 from harness.audit.result import AuditResult

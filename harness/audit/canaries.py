@@ -3,14 +3,14 @@
 Source: Dirac canaries, Nasr et al., "Tight Auditing of Differentially Private Machine Learning", 2023.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from harness.errors import UsageError
-from harness.layout import Layout, group_sums, spread
-from harness.randomness import generator
+from harness.vectors.layout import Layout, group_sums, spread
+from harness.vectors.randomness import generator
 
 LARGE = 1000.0
 """A canary's value at each of its coordinates: far beyond any clip, so that clipping leaves it as large as allowed."""
@@ -79,39 +79,50 @@ class ExamplesAndCanaries:
     """Per-example gradients of N clients: R real examples each, then canaries that are never written out in full.
 
     Attributes:
-        real: (N, R, P).
+        real: (N, R, P), zero for those that are not in this step's batch.
+        chosen: (N, R), which of them are.
         positions: (N, C, S), coordinates of each client's canaries.
-        present: (N, C), 1 for a canary that is in this step's batch, else 0.
+        there: (N, C), which canaries are in this step's batch.
         tensors: (S,), which parameter tensor each coordinate lies in.
         sizes: of the M parameter tensors.
     """
 
     real: Tensor
+    chosen: Tensor
     positions: Tensor
-    present: Tensor
+    there: Tensor
     tensors: Tensor
     sizes: tuple[int, ...]
 
+    @property
+    def present(self) -> Tensor:
+        """Which places (N, R + C) of the batch hold an example or a canary."""
+        return torch.cat([self.chosen, self.there], 1)
+
+    def without_canaries(self) -> "ExamplesAndCanaries":
+        """The same with every canary out."""
+        return replace(self, there=torch.zeros_like(self.there))
+
     def norms(self) -> Tensor:
         """L2 norms (N, R + C, M) per parameter tensor."""
-        crafted = torch.zeros(*self.present.shape, len(self.sizes))
-        crafted[..., self.tensors] = LARGE * self.present[..., None]
+        crafted = torch.zeros(*self.there.shape, len(self.sizes))
+        crafted[..., self.tensors] = LARGE * self.there[..., None].float()
         return torch.cat([group_sums(self.real.square(), self.sizes).sqrt(), crafted], 1)
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
         """Sum over the batch of gradients scaled by ``factors`` (N, R + C, M): (N, P)."""
         examples = self.real.shape[1]
         total = (self.real * spread(factors[:, :examples], self.sizes)).sum(1)
-        crafted = factors[:, examples:, self.tensors] * LARGE * self.present[..., None]
+        crafted = factors[:, examples:, self.tensors] * LARGE * self.there[..., None]
         return total.scatter_add(1, self.positions.flatten(1), crafted.flatten(1))
 
     def mean(self) -> Tensor:
         """The plain batch gradient (N, P)."""
-        rows = self.real.shape[1] + self.present.shape[1]
+        rows = self.real.shape[1] + self.there.shape[1]
         return self.weighted_sum(torch.ones(len(self.real), rows, len(self.sizes))) / rows
 
     def materialise(self) -> Tensor:
         """The gradients (N, R + C, P)."""
-        crafted = self.real.new_zeros(*self.present.shape, self.real.shape[-1])
-        crafted.scatter_(2, self.positions, LARGE * self.present[..., None].expand(self.positions.shape))
+        crafted = self.real.new_zeros(*self.there.shape, self.real.shape[-1])
+        crafted.scatter_(2, self.positions, LARGE * self.there[..., None].float().expand(self.positions.shape))
         return torch.cat([self.real, crafted], 1)

@@ -4,6 +4,7 @@ from dataclasses import dataclass, fields, replace
 
 from harness.audit.settings import AuditSettings, Unit
 from harness.defenses import Defense, PrivacyFacts
+from harness.errors import UsageError
 from harness.privacy import Statement
 
 
@@ -33,22 +34,33 @@ class Claim:
 
 
 def unit_of(defense: Defense, settings: AuditSettings) -> Unit:
-    """What the defense says it protects; examples where it says nothing."""
+    """What the defense says it protects; examples where it says nothing.
+
+    Raises:
+        UsageError: clients, whose number a setting for examples names too.
+    """
     stated = [statement.unit for statement in defense.statements(settings.facts("example", 1))]
-    return "client" if "client" in stated else "example"
+    if "client" not in stated:
+        return "example"
+    if settings.clients_per_round > 1:
+        raise UsageError(
+            f"{settings.defense} protects clients, of which every canary is one; drop --clients-per-round and set "
+            "--canaries, --others and --sampling-rate"
+        )
+    return "client"
 
 
 def claim_of(defense: Defense, settings: AuditSettings, unit: Unit, facts: PrivacyFacts) -> Claim:
     """The statement for the asked view, else for the strongest view that the statements are about.
 
-    Example-level statements of other views follow from the server's, which sees every local step, or from those for a
-    client's message where the server sees a sum only. What is claimed for clients without a guarantee is claimed of the
-    published model.
+    Example-level statements of other views follow from the server's, which sees every local step, or the sum of several
+    clients where no more reaches it; without a secure sum it is third parties who see no more. What is claimed for
+    clients without a guarantee is claimed of the published model.
     """
     stated = defense.statements(facts)
     statements = {statement.view: statement for statement in stated if statement.unit in (unit, None)}
     covers_server = "server" in statements and statements["server"].guarantee != "none"
-    closest = "message" if "message" in statements else "server"
+    closest = "third party" if settings.sums and not defense.sums_securely else "server"
     view = settings.view or (closest if unit == "example" or covers_server else "third party")
     # A defense without any guarantee says so once, for all views.
     statement = statements.get(view) or replace(next(iter(statements.values())), view=view)

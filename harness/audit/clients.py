@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from harness.audit.canaries import Canaries, sampled
-from harness.audit.memory import Memory, ServerRound, chunks
+from harness.audit.federation import AuditedFederation, chunks
 from harness.audit.settings import AuditSettings
-from harness.randomness import generator
+from harness.federation.server_round import ServerRound
+from harness.vectors.randomness import generator
 
 
 @dataclass
@@ -22,7 +23,7 @@ class ClientAudit:
         view: ``server`` sees every message (tap T1.out), any other the aggregate (tap T0.agg).
     """
 
-    memory: Memory
+    federation: AuditedFederation
     settings: AuditSettings
     canaries: Canaries
     included: Tensor
@@ -36,41 +37,43 @@ class ClientAudit:
         # A server that sees every message sees canaries apart even when they come together.
         if self.settings.design == "together" or self.view == "server":
             for now in range(self.settings.rounds):
-                scores += self._round(self.memory, now, everyone)
+                scores += self._round(self.federation, now, everyone)
             return scores
         for canary in range(self.settings.canaries):
             # Each has a federation of its own.
-            memory = replace(self.memory, stream=f"{self.memory.stream} {canary}", server={}, clients={})
+            federation = replace(self.federation, stream=f"{self.federation.stream} {canary}", server={}, clients={})
             for now in range(self.settings.rounds):
-                scores[canary] += self._round(memory, now, slice(canary, canary + 1))[0]
+                scores[canary] += self._round(federation, now, slice(canary, canary + 1))[0]
         return scores
 
-    def _round(self, memory: Memory, now: int, part: slice) -> Tensor:
+    def _round(self, federation: AuditedFederation, now: int, part: slice) -> Tensor:
         """One round of some canaries and the real clients; the scores of these canaries."""
-        random = generator(memory.stream, "sample", now)
+        random = generator(federation.stream, "sample", now)
         taken = sampled(self.settings.canaries, self.rate, random)
-        server, scores = ServerRound(memory, now), torch.zeros(part.stop - part.start)
-        expected = self._receive_others(memory, server, now, random) if len(self.others) else 0.0
+        server, scores = federation.begin(), torch.zeros(part.stop - part.start)
+        expected = self._receive_others(federation, server, now, random) if len(self.others) else 0.0
         for chunk in chunks(part.stop - part.start):
             rows = slice(part.start + chunk.start, part.start + chunk.stop)
             update = self.canaries.dense(rows, self.included[rows])
-            context = memory.context(now, rows.start, len(update))
-            message = server.receive(update, context, taken[rows], self.included[rows])
+            context = federation.context(now, rows.start, len(update))
+            message = federation.deliver(server, update, context, taken[rows], self.included[rows])
             if self.view == "server":
                 scores[chunk] = self._read(message, rows) * taken[rows]
-        aggregate = server.finish()
+        aggregate = federation.finish(server, now)
         return scores if self.view == "server" else self._read((aggregate - expected)[None], part)
 
-    def _receive_others(self, memory: Memory, server: ServerRound, now: int, random: torch.Generator) -> Tensor:
+    def _receive_others(
+        self, federation: AuditedFederation, server: ServerRound, now: int, random: torch.Generator
+    ) -> Tensor:
         """Real clients take part; returns the aggregate (P,) they alone would give without noise."""
-        known = replace(memory, noise_scale=0.0, server=dict(memory.server), clients={})
-        undisturbed = ServerRound(known, now)
+        known = replace(federation, noise_scale=0.0, server=dict(federation.server), clients={})
+        undisturbed = known.begin()
         taken = sampled(len(self.others), self.rate, random)
         for rows in chunks(len(self.others)):
             first, count, update = self.settings.canaries + rows.start, rows.stop - rows.start, self.others[rows]
-            undisturbed.receive(update, known.context(now, first, count), taken[rows], taken[rows])
-            server.receive(update, memory.context(now, first, count), taken[rows], taken[rows])
-        return undisturbed.finish()
+            known.deliver(undisturbed, update, known.context(now, first, count), taken[rows], taken[rows])
+            federation.deliver(server, update, federation.context(now, first, count), taken[rows], taken[rows])
+        return known.finish(undisturbed, now)
 
     def _read(self, released: Tensor, rows: slice) -> Tensor:
         """Scores (n,) of canaries from one vector (1, P) for all of them or one for each (n, P)."""

@@ -1,83 +1,93 @@
 """Canaries among examples: one client's local steps, or many clients with one canary each, as the server sees them."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from harness.audit.canaries import Canaries, ExamplesAndCanaries, sampled
-from harness.audit.memory import Memory, ServerRound, chunks, quiet
-from harness.audit.settings import AuditSettings
-from harness.defenses import RoundContext
-from harness.randomness import generator
-
-RealGradients = Callable[[Tensor], Tensor]
-"""Per-example gradients (R, P) of the real examples at weights (P,)."""
+from harness.audit.batches import Dealt, PlayedExamples, deal
+from harness.audit.canaries import ExamplesAndCanaries
+from harness.audit.federation import AuditedFederation, chunks
+from harness.federation.client_round import train_locally
+from harness.federation.context import RoundContext
+from harness.federation.defense import LocalStep
+from harness.federation.examples import ExampleGradients
+from harness.federation.recorders import Recorder
+from harness.federation.server_round import ServerRound
 
 
 @dataclass
 class ExampleAudit:
-    """Plays the rounds and scores each canary by every released step (tap T2.step).
+    """Plays the rounds and scores each canary by every released step (tap T2.step) of the client that has it.
 
     Attributes:
-        included: (m,), the coins.
-        real: gradients of the real examples, which the auditor knows and takes away; None without.
         weights: (P,), where training starts.
     """
 
-    memory: Memory
-    settings: AuditSettings
-    canaries: Canaries
-    included: Tensor
-    real: RealGradients | None
+    federation: AuditedFederation
+    examples: PlayedExamples
     weights: Tensor
 
     def scores(self) -> Tensor:
         """The higher, the likelier a canary is in: (m,)."""
-        scores = torch.zeros(self.settings.canaries)
-        for now in range(self.settings.rounds):
-            server = ServerRound(self.memory, now)
-            if self.settings.design == "together":
-                scores += self._local_steps(server, now, slice(None), self.memory.context(now, 0, 1))
+        settings, federation = self.examples.settings, self.federation
+        everything, scores = torch.arange(settings.canaries), torch.zeros(settings.canaries)
+        for now in range(settings.rounds):
+            server = federation.begin()
+            if settings.design == "together":
+                clients = federation.cohort.clients_per_round
+                dealt = deal(everything, clients, clients)
+                scores += self._local_steps(server, dealt, federation.context(now, 0, clients))
             else:
-                for rows in chunks(self.settings.canaries):
-                    context = self.memory.context(now, rows.start, rows.stop - rows.start)
-                    scores[rows] += self._local_steps(server, now, rows, context)
-            self.weights = self.weights + server.finish().to(self.weights.dtype)
+                for rows in chunks(settings.canaries):
+                    context = federation.context(now, rows.start, rows.stop - rows.start)
+                    one_each = everything[rows, None]
+                    scores += self._local_steps(server, Dealt(one_each, torch.ones_like(one_each).bool()), context)
+            self.weights = self.weights + federation.finish(server, now).to(self.weights.dtype)
         return scores
 
-    def _local_steps(self, server: ServerRound, now: int, rows: slice, context: RoundContext) -> Tensor:
-        """One round of one client with all canaries, or of clients with one canary each."""
-        clients = len(context.keys)
-        scores = torch.zeros(clients, len(self.canaries.positions[rows]) // clients)
-        update = torch.zeros(clients, self.memory.layout.total, dtype=torch.float64)
-        for step in range(self.settings.steps):
-            context = replace(context, local_step=step)
-            seen = self._batch(now, step, rows, clients, self.weights + update[0].to(self.weights.dtype))
-            known = replace(seen, present=torch.zeros_like(seen.present))
-            expected = self.memory.defense.client_step(known, quiet(context)).step if self.real else 0.0
-            released = self.memory.defense.client_step(seen, context).step
-            scores += self._read(released - expected, seen.positions)
-            update = update - self.settings.learning_rate * released
-        all_clients = torch.ones(clients, dtype=torch.bool)
-        server.receive(update, context, all_clients, all_clients)
-        return scores.flatten()
+    def _local_steps(self, server: ServerRound, canaries: Dealt, context: RoundContext) -> Tensor:
+        """One round of clients with their canaries: the scores (m,) of these, zero for all others."""
+        clients, settings = len(context.keys), self.examples.settings
+        reader = _StepReader(self, canaries, self.examples.deal_real(clients, clients), context)
+        weights = self.weights.expand(clients, -1)
+        trained = train_locally(
+            reader.batch, weights, self.federation.defense, context, settings.steps, recorders=[reader]
+        )
+        everybody = torch.ones(clients, dtype=torch.bool)
+        self.federation.deliver(server, trained.update, context, everybody, everybody)
+        scores = torch.zeros(settings.canaries)
+        scores[canaries.places[canaries.held]] = torch.stack(reader.scores).sum(0)[canaries.held]
+        return scores
 
-    def _batch(self, now: int, step: int, rows: slice, clients: int, weights: Tensor) -> ExamplesAndCanaries:
-        """What Poisson sampling takes into a step; what is out or not sampled counts as zero."""
-        settings, random = self.settings, generator(self.settings.seed, "audit sample", now, step)
-        taken = sampled(settings.canaries, settings.sampling_rate, random)
-        present = (taken & self.included)[rows].reshape(clients, -1).float()
-        positions = self.canaries.positions[rows].reshape(*present.shape, -1)
-        real = torch.zeros(clients, 0, weights.shape[0])
-        if self.real is not None:
-            real = self.real(weights)
-            real = real[None] * sampled(len(real), settings.sampling_rate, random)[None, :, None]
-        return ExamplesAndCanaries(real, positions, present, self.canaries.tensors, self.memory.layout.sizes)
 
-    def _read(self, released: Tensor, positions: Tensor) -> Tensor:
-        """Scores (N, C) from what N clients released (N, P)."""
-        if self.settings.design == "norm":
-            return released.norm(dim=1, keepdim=True)
-        return released.gather(1, positions.flatten(1)).reshape(positions.shape).sum(-1)
+@dataclass
+class _StepReader(Recorder):
+    """Makes the batches of one round's clients, and reads what every step releases of them."""
+
+    audit: ExampleAudit
+    canaries: Dealt
+    real: Dealt
+    context: RoundContext
+    scores: list[Tensor] = field(default_factory=list)
+    _expected: Tensor | float = 0.0
+
+    def batch(self, step: int, weights: Tensor) -> ExamplesAndCanaries:
+        """What is in a step's batches; what they release without canaries and noise is remembered."""
+        examples = self.audit.examples
+        seen = examples.batch(self.context.round, step, weights, self.canaries, self.real)
+        if examples.real is not None:
+            # Known to the auditor before the step, whose memory it must not touch.
+            quiet = replace(self.context, local_step=step).quiet()
+            self._expected = self.audit.federation.defense.client_step(seen.without_canaries(), quiet).step
+        return seen
+
+    def step(self, examples: ExampleGradients, made: LocalStep, context: RoundContext) -> None:
+        """Scores (N, C) of the canaries of N clients, from what these released."""
+        assert isinstance(examples, ExamplesAndCanaries)  # what `batch` made
+        released = made.step - self._expected
+        positions = examples.positions
+        if self.audit.examples.settings.design == "norm":
+            self.scores.append(released.norm(dim=1, keepdim=True))
+            return
+        self.scores.append(released.gather(1, positions.flatten(1)).reshape(positions.shape).sum(-1))

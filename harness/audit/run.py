@@ -1,22 +1,24 @@
 """One audit: a run with canaries under a defense, scored and judged."""
 
-from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from harness.audit.batches import PlayedExamples, RealGradients
 from harness.audit.canaries import coins, make_canaries
 from harness.audit.claims import claim_of, unit_of
 from harness.audit.clients import ClientAudit
 from harness.audit.examples import ExampleAudit
-from harness.audit.memory import Memory
+from harness.audit.federation import AuditedFederation
 from harness.audit.result import AuditResult, audit_result
 from harness.audit.settings import AuditSettings, Unit
+from harness.audit.sums import SumAudit
 from harness.datasets import Dataset, load_dataset, select_victims
 from harness.errors import UsageError
 from harness.models import RowModel
+from harness.settings.limits import require_memory
 
 
 def audit(settings: AuditSettings, data_root: Path) -> AuditResult:
@@ -31,39 +33,50 @@ def audit(settings: AuditSettings, data_root: Path) -> AuditResult:
     model = RowModel(settings.model, dataset.image_shape, dataset.num_classes)
     unit = unit_of(defense, settings)
     # Told first, since a mistake in the settings shows here before anything is played.
-    claim = claim_of(defense, settings, unit, settings.facts(unit, len(model.layout.sizes)))
+    facts = settings.facts(unit, len(model.layout.sizes), model.layout.total)
+    claim = claim_of(defense, settings, unit, facts)
+    if settings.sums:
+        _require_memory(settings, model.layout.total)
     view, together = claim.statement.view, settings.design == "together"
     canaries = make_canaries(model.layout, settings.canaries, settings.seed, together)
     included = coins(settings.seed, settings.canaries)
     weights = model.initial_weights([(settings.seed, "audit")])[0]
     real = _real_gradients(model, dataset, settings) if together and settings.others else None
-    memory = _memory(settings, unit, model)
+    federation = _federation(settings, unit, model)
     if unit == "example":
-        scores = ExampleAudit(memory, settings, canaries, included, real, weights).scores()
+        played = SumAudit if settings.sums else ExampleAudit
+        scores = played(federation, PlayedExamples(settings, canaries, included, real), weights).scores()
     else:
         others = torch.zeros(0, model.layout.total)
         if real is not None:
-            others = -settings.learning_rate * settings.steps * real(weights)
-        scores = ClientAudit(memory, settings, canaries, included, others, settings.rate(unit), view).scores()
+            gradients = real(weights[None], torch.arange(settings.others)[None])[0]
+            others = -settings.learning_rate * settings.steps * gradients
+        scores = ClientAudit(federation, settings, canaries, included, others, settings.rate(unit), view).scores()
     return audit_result(settings, claim, scores, included)
 
 
-def _memory(settings: AuditSettings, unit: Unit, model: RowModel) -> Memory:
-    return Memory(
+def _federation(settings: AuditSettings, unit: Unit, model: RowModel) -> AuditedFederation:
+    return AuditedFederation(
         settings.build_defense(), settings.learning_rate, settings.cohort(unit), model.layout,
         f"audit {settings.seed}", settings.noise_scale,
     )  # fmt: skip
 
 
-def _real_gradients(model: RowModel, dataset: Dataset, settings: AuditSettings) -> Callable[[Tensor], Tensor]:
-    """Per-example gradients (R, P), as a function of the weights (P,), of the real examples."""
+def _require_memory(settings: AuditSettings, parameters: int) -> None:
+    """Of every client its weights, update and message; of every example its gradient, in more than one form."""
+    vectors = 6 * settings.clients_per_round + 3 * (settings.canaries + settings.others)
+    mend = "lower --clients-per-round or --canaries, or take a smaller --model"
+    require_memory(8.0 * vectors * parameters, "a round of summed clients", mend)
+
+
+def _real_gradients(model: RowModel, dataset: Dataset, settings: AuditSettings) -> RealGradients:
     if settings.others > len(dataset.labels):
         raise UsageError(f"{settings.dataset} has only {len(dataset.labels)} examples; lower --others")
     chosen = select_victims(dataset, settings.others, 1, settings.seed, distinct_labels=False)
-    images, labels = chosen.images.transpose(0, 1), chosen.labels.T
+    images, labels = chosen.images[:, 0], chosen.labels[:, 0]
 
-    def gradients(weights: Tensor) -> Tensor:
-        return model.per_example_gradients(weights[None], images, labels)[0]
+    def gradients(weights: Tensor, places: Tensor) -> Tensor:
+        return model.per_example_gradients(weights, images[places], labels[places])
 
     return gradients
 

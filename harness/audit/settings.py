@@ -4,10 +4,13 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from harness.building import build
 from harness.datasets import default_model
 from harness.defenses import DEFENSES, Cohort, Defense, PrivacyFacts
 from harness.errors import UsageError
+from harness.extensions.building import build
+from harness.privacy.accountant import asked_delta
+from harness.settings.limits import require_steps, require_time
+from harness.settings.ranges import LEAST, LEAST_SHARE, MOST
 
 Design = Literal["together", "alone", "norm"]
 Unit = Literal["example", "client"]
@@ -19,6 +22,7 @@ DESIGNS: dict[str, str] = {
 }
 
 _MOST_GUESSES = 600
+_SUMMED, _MOST_CLIENTS = 10, 10_000
 
 
 @dataclass(frozen=True)
@@ -29,11 +33,17 @@ class AuditSettings:
         design: how canaries are placed and looked for, one of ``DESIGNS``.
         canaries: m; each is in with probability one half, or zero takes its place.
         others: real examples (real clients) beside the canaries, where they are together.
+        clients_per_round: K, who share the canaries among examples, 1 to 10,000. More than one are looked at by the
+            sum of their updates, except in the view ``message``.
+        colluders: clients of a summed round who tell the auditor what they send, 0 and more; by default as many as the
+            defense withstands, and more plant a flaw: their noise no longer counts.
+        dropouts: clients of a summed round who leave before they send anything: as many as the defense withstands.
         guesses: r, half of them that a canary is in, half that one is out; chosen before looking.
         rounds, steps: T rounds of L local steps.
         sampling_rate: share of the units in a step (example) or round (client), by Poisson sampling below 1.
         noise_scale: multiplies every noise draw; other than 1 it plants a flaw that the statements do not know of.
-        view: ``server`` or ``third party``; None for the strongest one that the defense's statements cover.
+        view: ``server``, ``third party`` or, of clients behind a secure sum, ``message``; None for the strongest one
+            that the defense's statements cover.
         claimed_epsilon: tested instead of the claim of the defense's statement.
     """
 
@@ -55,6 +65,9 @@ class AuditSettings:
     noise_scale: float = 1.0
     view: str | None = None
     claimed_epsilon: float | None = None
+    clients_per_round: int = 1
+    colluders: int = 0
+    dropouts: int = 0
 
     def build_defense(self) -> Defense:
         """The defense with its hyper-parameters."""
@@ -64,26 +77,41 @@ class AuditSettings:
         """The federation that is played, and that the epsilon is computed for."""
         units = 1 if self.design != "together" else self.canaries + self.others
         if unit == "example":
-            # Alone, every canary is the one example of a client, and all clients take part.
-            clients = 1 if self.design == "together" else self.canaries
-            return Cohort(clients, clients, self.rounds, self.steps, max(1, round(self.sampling_rate * units)))
+            # Looked for in its client's own steps, a canary alone is the one example of a client; all take part.
+            clients = self.canaries if self.design != "together" and not self.sums else self.clients_per_round
+            each = math.ceil(units / self.holders)
+            return Cohort(clients, clients, self.rounds, self.steps, max(1, round(self.sampling_rate * each)))
         if self.design != "together":
             return Cohort(round(1 / self.sampling_rate), 1, self.rounds, self.steps)
         return Cohort(units, max(1, round(self.sampling_rate * units)), self.rounds, self.steps)
+
+    @property
+    def sums(self) -> bool:
+        """Whether canaries among examples are looked for in the sum of a round's clients."""
+        return self.clients_per_round > 1 and self.view != "message"
+
+    @property
+    def holders(self) -> int:
+        """Clients of a round that have examples."""
+        return self.clients_per_round - self.colluders - self.dropouts
 
     def rate(self, unit: Unit) -> float:
         """The share of units in a step or round that is played: for clients, the nearest that whole numbers allow."""
         cohort = self.cohort(unit)
         return self.sampling_rate if unit == "example" else cohort.clients_per_round / cohort.clients
 
-    def facts(self, unit: Unit, tensors: int) -> PrivacyFacts:
-        """What the defense's statements depend on: the very sampler and steps that are played."""
+    def facts(self, unit: Unit, tensors: int, parameters: int | None = None) -> PrivacyFacts:
+        """What the defense's statements depend on: the very sampler, clients and steps that are played."""
         sampler = "none" if self.rate(unit) == 1 else "poisson"
-        return PrivacyFacts(self.cohort(unit), tensors, sampler, sampler, self.sampling_rate, self.delta)
+        # Whose examples are canaries takes part in every round.
+        clients = "none" if unit == "example" else sampler
+        return PrivacyFacts(self.cohort(unit), tensors, clients, sampler, self.sampling_rate, self.delta, parameters)
 
 
 def audit_settings(**values: Any) -> AuditSettings:
-    """Validated settings; names are resolved, ``model`` and ``guesses`` of None get their defaults.
+    """Validated settings; names are resolved, those of None get their defaults.
+
+    ``clients_per_round`` is 10 by default where the defense hides messages in a secure sum, else 1.
 
     Raises:
         UsageError: an unknown name, or a number out of its range; one line with the mend.
@@ -93,11 +121,49 @@ def audit_settings(**values: Any) -> AuditSettings:
         values["model"] = default_model(values.get("dataset", AuditSettings.dataset))
     if values.get("guesses") is None:
         values["guesses"] = 2 * min(values.get("canaries", AuditSettings.canaries) // 10, _MOST_GUESSES // 2)
-    settings = AuditSettings(**values)
+    defense = build(DEFENSES, values["defense"], values.get("defense_args", {}))
+    settings = AuditSettings(**{**values, **_clients_of_a_sum(defense, values)})
     _check_counts(settings)
     _check_shares(settings)
-    settings.build_defense()
+    _check_clients(settings, defense)
     return settings
+
+
+def _clients_of_a_sum(defense: Defense, values: dict[str, Any]) -> dict[str, int]:
+    """How many clients a round has, and how many of them collude or leave, where that is not named."""
+    clients, colluders = values.get("clients_per_round"), values.get("colluders")
+    clients = (_SUMMED if defense.sums_securely else 1) if clients is None else clients
+    summed = clients > 1 and values.get("view") != "message"
+    withstood = {name: getattr(defense, name, 0) if summed else 0 for name in ("colluders", "dropouts")}
+    return {
+        "clients_per_round": clients, "dropouts": withstood["dropouts"],
+        "colluders": withstood["colluders"] if colluders is None else colluders,
+    }  # fmt: skip
+
+
+def _check_clients(settings: AuditSettings, defense: Defense) -> None:
+    clients, name = settings.clients_per_round, settings.defense
+    if not 1 <= clients <= _MOST_CLIENTS:
+        raise UsageError(f"--clients-per-round must be 1 to {_MOST_CLIENTS}, got {clients}")
+    if defense.sums_securely and clients < 2:
+        raise UsageError(f"{name} sums what several clients send; take --clients-per-round 2 or more")
+    if not defense.sums_securely and clients > 1 and settings.view == "server":
+        raise UsageError(
+            f"the server sees the message of each client under {name}; drop --clients-per-round or add "
+            "--view 'third party'"
+        )
+    if settings.view == "message" and not defense.sums_securely:
+        raise UsageError(f"under {name} a message is what the server sees; choose --view server")
+    if settings.colluders < 0 or (settings.colluders and not settings.sums):
+        raise UsageError(
+            f"{settings.colluders} colluders: they are clients of a sum; choose 0 and more, or raise "
+            "--clients-per-round"
+        )
+    if settings.holders < 1:
+        raise UsageError(
+            f"{settings.colluders} colluders and {settings.dropouts} dropouts leave none of {clients} clients to have "
+            "canaries; raise --clients-per-round"
+        )
 
 
 def _check_counts(settings: AuditSettings) -> None:
@@ -112,20 +178,22 @@ def _check_counts(settings: AuditSettings) -> None:
     for name, least in (("others", 0), ("rounds", 1), ("steps", 1), ("seed", 0)):
         if getattr(settings, name) < least:
             raise UsageError(f"--{name} must be at least {least}, got {getattr(settings, name)}")
+    require_steps(settings.rounds, settings.steps)
+    taken = settings.rounds * settings.steps * (settings.canaries + settings.others)
+    require_time(taken, "lower --rounds, --steps, --canaries or --others")
 
 
 def _check_shares(settings: AuditSettings) -> None:
-    if not 0 < settings.sampling_rate <= 1:
+    if not LEAST_SHARE <= settings.sampling_rate <= 1:
         raise UsageError(f"--sampling-rate must lie in (0, 1], got {settings.sampling_rate:g}; 1 takes all every time")
-    if not 0 < settings.delta < 1:
-        raise UsageError(f"--delta must lie in (0, 1), got {settings.delta:g}; choose for example 1e-5")
+    asked_delta(settings.delta)
     if not 0 < settings.confidence < 1:
         raise UsageError(f"--confidence must lie in (0, 1), got {settings.confidence:g}; choose for example 0.95")
-    if settings.view not in (None, "server", "third party"):
-        raise UsageError(f"an audit has no view {settings.view!r}; choose server or 'third party'")
+    if settings.view not in (None, "server", "third party", "message"):
+        raise UsageError(f"an audit has no view {settings.view!r}; choose server or 'third party', or message")
     for name in ("noise_scale", "claimed_epsilon"):
         value = getattr(settings, name)
-        if value is not None and not (math.isfinite(value) and value >= 0):
-            raise UsageError(f"--{name.replace('_', '-')} must be a finite number of at least 0, got {value:g}")
-    if not (math.isfinite(settings.learning_rate) and settings.learning_rate > 0):
-        raise UsageError(f"--learning-rate must be above 0, got {settings.learning_rate:g}")
+        if value is not None and not (value == 0 or LEAST <= value <= MOST):
+            raise UsageError(f"--{name.replace('_', '-')} must be 0, or {LEAST:g} to {MOST:g}, got {value:g}")
+    if not LEAST <= settings.learning_rate <= MOST:
+        raise UsageError(f"--learning-rate must be above 0, from {LEAST:g} to {MOST:g}, got {settings.learning_rate:g}")

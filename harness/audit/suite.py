@@ -8,8 +8,12 @@ from harness.audit.settings import AuditSettings, audit_settings
 
 Expectation = Literal["holds", "violates its guarantee", "violates its claim"]
 
-ALLOWED_EXCESSES = 3
-"""Of 20 bounds at 95%: more would happen by chance in 2% of suites only, even if every bound were tight."""
+ALLOWED_EXCESSES = 4
+"""Of 27 bounds at 95%: more would happen by chance in 1% of suites only, even if every bound were tight."""
+
+_SUM = {"steps": 1, "clients_per_round": 4}
+_GAUSSIAN = {"mechanism": "gaussian", "mode": "paper"}
+_TOSSES = {"mechanism": "poisson_binomial", "trials": 1, "theta": 0.06}
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,7 @@ class Case:
 
 
 def suite_cases() -> list[Case]:
-    """20 audits of valid defenses, each with its own seed, and planted flaws of every kind with three seeds each."""
+    """27 audits of valid defenses, each with its own seed, and planted flaws of every kind with three seeds each."""
     valid = [_with_seed(case, seed) for seed, case in enumerate(_valid_cases())]
     return valid + [_with_seed(case, seed) for case in _planted_cases() for seed in range(3)]
 
@@ -64,7 +68,7 @@ def _valid_cases() -> list[Case]:
         return _case("holds", about, defense, settings, **arguments)
 
     whole, layer, alone = {"clipping": "whole"}, {"clipping": "layer"}, {"design": "alone"}
-    share = {"noise_at": "client", "noise_split": "share"}
+    share, away = {"noise_at": "client", "noise_split": "share"}, {"colluders": 1, "dropouts": 1}
     return [
         case("one step", "fed_cdp", {"steps": 1}, **whole, sigma=1),
         case("one step, small epsilon", "fed_cdp", {**alone, "steps": 1}, **whole, sigma=2),
@@ -86,6 +90,13 @@ def _valid_cases() -> list[Case]:
         case("adaptive scales", "adaclip", {"steps": 3}, sigma=1.5),
         case("adaptive scales", "adaclip", {**alone, "steps": 3}, sigma=1.5),
         case("fixed bound", "global_dp", {"rounds": 4}, sigma=2),
+        case("noise shared in a sum", "secagg_ddp", _SUM, sigma=1),
+        case("one colludes, one leaves", "secagg_ddp", {**_SUM, "clients_per_round": 6}, sigma=1, **away),
+        case("shared, Poisson-sampled steps", "secagg_ddp", {**_SUM, "sampling_rate": 0.5}, sigma=1),
+        case("shared in two rounds", "secagg_ddp", {**_SUM, "rounds": 2}, sigma=1.5),
+        case("Gaussian noise shared", "secagg_ddp", _SUM, **_GAUSSIAN, sigma=1),
+        case("coin tosses shared", "secagg_ddp", _SUM, **_TOSSES),
+        case("steps of several clients", "fed_cdp", {**_SUM, "view": "third party"}, **whole, sigma=0.5),
     ]
 
 
@@ -94,6 +105,9 @@ def _planted_cases() -> list[Case]:
     silent, alone = {"noise_scale": 0, "steps": 1}, {"design": "alone", "steps": 1}
     half = {**alone, "noise_scale": 0.5, "canaries": 20_000}
     norm = {"design": "norm", "steps": 1}
+    # One run's bound is several times below the epsilon of the same noise: flaws must leave a fraction of it.
+    many = {"steps": 1, "clients_per_round": 16, "delta": 1e-4}
+    added, few = {"sigma": 2, "protocol": "sum"}, {**_TOSSES, "theta": 0.03}
     return [
         _case(guarantee, "noise switched off", "fed_cdp", silent, clipping="whole", sigma=2),
         _case(guarantee, "noise switched off", "fed_sdp", silent, clipping="whole", sigma=2),
@@ -102,4 +116,8 @@ def _planted_cases() -> list[Case]:
         _case(claim, "sqrt(M) left out", "fed_cdp", {**alone, "canaries": 5000}, sigma=1.2),
         _case(claim, "noise follows the data (l2-max)", "fed_acdp", norm),
         _case(claim, "noise follows the data (median)", "global_dp", {**norm, "rounds": 2}, bound="median"),
+        _case(guarantee, "shares of 1/K, not 1/sqrt(K)", "secagg_ddp", {**many, "noise_scale": 1 / 4}, **added),
+        _case(guarantee, "colluders that nobody counts", "secagg_ddp", {**many, "colluders": 15}, **added),
+        _case(claim, "Gaussian shares of 1/K", "secagg_ddp", {**many, "noise_scale": 1 / 4}, **_GAUSSIAN, **added),
+        _case(guarantee, "100 times the coin tosses", "secagg_ddp", {**_SUM, "noise_scale": 0.1}, **few),
     ]

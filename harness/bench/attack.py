@@ -16,7 +16,8 @@ from harness.attacks import Reconstruction, run_attack, run_reference
 from harness.evaluation.measure import measure
 from harness.evaluation.observe import Scene, Stage
 from harness.experiment import CellSettings, cell_settings
-from harness.scoring import Rate
+from harness.results import Rate
+from harness.scoring import rate_of
 
 GROWTH = (1, 4, 16, 64, 256)
 MANY, MANY_ITERATIONS = 1000, 5
@@ -37,7 +38,7 @@ def bench_attack(
     stage = Stage(data_root, chunk)
     scene = stage.set(settings)
     threads = torch.get_num_threads()
-    _batched(scene, settings, 2, chunk)  # warm-up
+    _batched(scene, settings, min(2, victims), chunk)  # warm-up
     yield from {"dataset": dataset, "attack": attack, "device": _device_name(device), "threads": threads}.items()
     best = min(
         range(1, threads + 1), key=lambda count: _reference(scene, settings, range(min(_TRIED, victims)), count)[0]
@@ -118,7 +119,7 @@ def _strict(scene: Scene, images: Tensor) -> str:
 
 def _successes(scene: Scene, truth: Tensor, images: Tensor) -> Rate:
     measured = measure(scene.dataset, truth.flatten(0, 1), images.flatten(0, 1), "not asked for")
-    return Rate.of(measured.success["strict"])
+    return rate_of(measured.success["strict"])
 
 
 def _peak_memory(device: str) -> int:

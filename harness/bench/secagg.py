@@ -1,4 +1,4 @@
-"""What secure aggregation costs each client per round as the number of clients grows, by both graphs."""
+"""What secure aggregation costs each client per round as the number of clients grows, by graph and adversary."""
 
 import statistics
 from typing import Any
@@ -6,18 +6,27 @@ from typing import Any
 import numpy as np
 
 from harness.mechanisms import numbers
-from harness.secagg import Aborted, aggregate, failure_probability, open_session, recommended_degree
+from harness.secagg import (
+    Aborted,
+    Aggregation,
+    RoundCost,
+    aggregate,
+    failure_probability,
+    open_session,
+    recommended_degree,
+)
 
+_ROUNDS = ("keys", "shares", "receipts", "masked", "consent", "unmasking")
 COLUMNS = (
-    "clients", "graph", "neighbours", "dropped", "outcome", "keys ms", "shares ms", "masked ms", "unmasking ms",
-    "client ms", "keys kB", "shares kB", "masked kB", "unmasking kB", "client kB", "server s",
+    "clients", "graph", "neighbours", "dropped", "outcome", *(f"{name} ms" for name in _ROUNDS), "client ms",
+    "ms unchecked", *(f"{name} kB" for name in _ROUNDS), "client kB", "kB unchecked", "server s",
 )  # fmt: skip
 
 
 def bench_secagg(
     clients: list[int], length: int, bits: int, dropped: float, most_complete: int
 ) -> list[dict[str, Any]]:
-    """One aggregation per number of clients and graph, every party in this process on one core.
+    """Two aggregations per number of clients and graph, every party in this process on one core.
 
     Args:
         length: words per vector.
@@ -25,8 +34,9 @@ def bench_secagg(
         most_complete: the complete graph is measured up to that many clients; its cost grows with their square.
 
     Returns:
-        A row per aggregation: a client's milliseconds (median) and kilobytes (sent and received, mean) per round, the
-        server's seconds, and whether the sum was exact.
+        A row per number of clients and graph: a client's milliseconds (median) and kilobytes (sent and received, mean)
+        per round, beside their sums without the check that the server tells all clients the same (``unchecked``), the
+        server's seconds, and whether both sums were exact.
     """
     rows = []
     for count in clients:
@@ -40,28 +50,49 @@ def _row(clients: int, degree: int | None, length: int, bits: int, dropped: floa
     leaving = int(dropped * clients)
     # One half is enough for an honest server, and allows for most dropouts.
     threshold = max(2, (clients if degree is None else degree + 1) // 2 + 1)
-    parties = open_session(clients, length, bits, degree, threshold, max(2, clients - leaving))
     order = numbers("bench", clients).permutation(clients)[:leaving].tolist()
     leaves = {client: 2 + turn % 2 for turn, client in enumerate(order)}
-    vectors = numbers("vectors", clients).integers(0, 2**bits, (clients, length), parties.session.dtype)
+    vectors = numbers("vectors", clients).integers(
+        0, 2**bits, (clients, length), np.uint32 if bits <= 32 else np.uint64
+    )
     row: dict[str, Any] = {
         "clients": clients, "graph": "k-regular" if degree else "complete", "neighbours": degree or clients - 1,
         "threshold": threshold, "dropped": leaving,
-        "chance to abort": failure_probability(clients, parties.session.degree, threshold, leaving),
+        "chance to abort": failure_probability(clients, degree, threshold, leaving),
     }  # fmt: skip
-    try:
-        result = aggregate(parties, vectors, leaves)
-    except Aborted as abort:
-        return row | {"outcome": "aborted", "reason": str(abort)}
-    plain = vectors[list(result.survivors)].sum(axis=0, dtype=vectors.dtype) & parties.session.largest
-    row["outcome"] = "exact" if np.array_equal(result.total, plain) else "WRONG"
-    for cost in result.costs:
-        row[f"{cost.name} ms"] = round(1e3 * statistics.median(cost.client_seconds), 2)
-        row[f"{cost.name} kB"] = round((statistics.mean(cost.sent) + statistics.mean(cost.received)) / 1e3, 1)
-    row["client ms"] = round(sum(row[f"{cost.name} ms"] for cost in result.costs), 1)
-    row["client kB"] = round(sum(row[f"{cost.name} kB"] for cost in result.costs), 1)
-    row["server s"] = round(sum(cost.server_seconds for cost in result.costs), 2)
+    results = []
+    for consistency in (False, True):
+        parties = open_session(
+            clients, length, bits, degree, threshold, max(2, clients - leaving), consistency=consistency
+        )
+        try:
+            results.append(aggregate(parties, vectors, leaves))
+        except Aborted as abort:
+            return row | {"outcome": "aborted", "reason": str(abort)}
+    plain, checked = results
+    row["outcome"] = "exact" if all(_is_sum(result, vectors, bits) for result in results) else "WRONG"
+    for cost in checked.costs:
+        row[f"{cost.name} ms"] = round(_milliseconds(cost), 2)
+        row[f"{cost.name} kB"] = round(_kilobytes(cost), 1)
+    for column, one in (("client ms", checked), ("ms unchecked", plain)):
+        row[column] = round(sum(map(_milliseconds, one.costs)), 1)
+    for column, one in (("client kB", checked), ("kB unchecked", plain)):
+        row[column] = round(sum(map(_kilobytes, one.costs)), 1)
+    row["server s"] = round(sum(cost.server_seconds for cost in checked.costs), 2)
     return row
+
+
+def _is_sum(result: Aggregation, vectors: np.ndarray, bits: int) -> bool:
+    plain = vectors[list(result.survivors)].sum(axis=0, dtype=vectors.dtype) & vectors.dtype.type(2**bits - 1)
+    return np.array_equal(result.total, plain)
+
+
+def _milliseconds(cost: RoundCost) -> float:
+    return 1e3 * statistics.median(cost.client_seconds)
+
+
+def _kilobytes(cost: RoundCost) -> float:
+    return (statistics.mean(cost.sent) + statistics.mean(cost.received)) / 1e3
 
 
 def table(rows: list[dict[str, Any]]) -> str:

@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from harness.bench.train_baselines import example_gradient_loop, plain_loop
-from harness.building import build
 from harness.datasets import Dataset, load_dataset
-from harness.defenses import DEFENSES, Cohort, Defense, RoundContext
+from harness.defenses import DEFENSES, Cohort, Defense, ExampleGradients, RoundContext
+from harness.extensions.building import build
+from harness.federation.client_round import train_locally
 from harness.models import RowModel
 
 Methods = dict[str, tuple[str, dict[str, Any]]]
@@ -82,15 +83,18 @@ class IterationBench:
         return interleaved_medians(steps, repeats, self.device)
 
     def _iterate(self, defense: Defense, start: Tensor, images: Tensor, labels: Tensor) -> Tensor:
-        """A local iteration as the training does it (harness/training/local.py), noise included."""
+        """A local iteration as the training does it, noise included."""
         clients = len(images)
         context = RoundContext(
             0, 0, LEARNING_RATE, Cohort(clients, clients, 100, 100, self.batch_size), self.model.layout,
             tuple((0, client) for client in range(clients)),
         )  # fmt: skip
         weights = start.expand(clients, -1).contiguous()
-        per_example = self.model.example_gradients(weights, images, labels, None, self.batch_size)
-        return weights - LEARNING_RATE * defense.client_step(per_example, context).step
+
+        def gradients(step: int, now: Tensor) -> ExampleGradients:
+            return self.model.example_gradients(now, images, labels, None, self.batch_size)
+
+        return train_locally(gradients, weights, defense, context, 1, precision=weights.dtype).moved
 
 
 def interleaved_medians(steps: dict[str, Callable[[], object]], repeats: int, device: torch.device) -> dict[str, float]:

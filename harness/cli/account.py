@@ -1,7 +1,6 @@
 """``harness account``: what noise costs in privacy, by every accountant, each with its convention."""
 
 import json
-import math
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,24 +10,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from harness.cli.account_releases import Releases
-from harness.cli.account_schedule import schedule_rounds
+from harness.accounting import account
 from harness.cli.account_training import refuse_other_options, show_bayesian
 from harness.cli.app import DONE, app
 from harness.cli.options import split_lists
 from harness.errors import UsageError
-from harness.privacy import compose
-from harness.privacy.accountant import checked_delta, choice
-from harness.privacy.answers import (
-    Row,
-    chosen_accountants,
-    delta_at,
-    rounds_lasting,
-    sigma_needed,
-    spent,
-    steps_lasting,
-)
-from harness.privacy.budget import STOP_RULES
+from harness.privacy.answers import Row
+from harness.settings.limits import MOST_STEPS
+from harness.settings.ranges import MOST_COUNT
 
 _WIDTH = 140
 _COLUMNS = ("accountant", "conversion", "epsilon", "delta", "delta_total", "sampler", "adjacency", "notes")
@@ -39,7 +28,7 @@ def account_command(
     context: typer.Context,
     sigma: Annotated[float | None, typer.Option(help="Noise std over the clipping bound, on the sum.")] = None,
     sampling_rate: Annotated[float | None, typer.Option(help="Share of the units in a step, in (0, 1].")] = None,
-    steps: Annotated[int | None, typer.Option(help="Noisy releases in all.")] = None,
+    steps: Annotated[int | None, typer.Option(max=MOST_STEPS, help="Noisy releases in all.")] = None,
     delta: Annotated[
         float | None, typer.Option(help="In (0, 1); by default 1e-5, or that of the training run.")
     ] = None,
@@ -52,16 +41,20 @@ def account_command(
     e0: Annotated[str | None, typer.Option(help="Of base and advanced: exact, or rounded as printed.")] = None,
     sampler: Annotated[str | None, typer.Option(help="poisson, without-replacement or none.")] = None,
     adjacency: Annotated[str | None, typer.Option(help="add/remove, or replace (twice the sensitivity).")] = None,
-    layers: Annotated[int, typer.Option(help="Tensors clipped each to the bound: sigma / sqrt(layers).")] = 1,
-    clients: Annotated[int, typer.Option(help="Clients whose noisy sum alone is seen: sigma * sqrt(clients).")] = 1,
+    layers: Annotated[
+        int, typer.Option(max=MOST_COUNT, help="Tensors clipped each to the bound: sigma / sqrt(layers).")
+    ] = 1,
+    clients: Annotated[
+        int, typer.Option(max=MOST_COUNT, help="Clients whose noisy sum alone is seen: sigma * sqrt(clients).")
+    ] = 1,
     mechanism: Annotated[str, typer.Option(help="gaussian, or skellam: integers in a ring (rdp).")] = "gaussian",
     bits: Annotated[int, typer.Option(help="Of the ring of skellam.")] = 32,
-    dimensions: Annotated[int, typer.Option(help="Length of the vectors of skellam.")] = 10_000,
+    dimensions: Annotated[int, typer.Option(max=10**12, help="Length of the vectors of skellam.")] = 10_000,
     sigma_schedule: Annotated[
         str | None, typer.Option(help="linear, staircase, exponential, cyclic, linear:sigma ..., or a file of sigmas.")
     ] = None,
     sigma_end: Annotated[float | None, typer.Option(help="End of a schedule on sigma (4.85).")] = None,
-    rounds: Annotated[int | None, typer.Option(help="Rounds of the schedule (100).")] = None,
+    rounds: Annotated[int | None, typer.Option(max=MOST_STEPS, help="Rounds of the schedule (100).")] = None,
     target_epsilon: Annotated[
         float | None, typer.Option(help="How long it lasts; without --sigma, which sigma it takes.")
     ] = None,
@@ -83,67 +76,15 @@ def account_command(
         return DONE
     if direction is not None:
         raise UsageError("--direction belongs to Bayesian accounting; add --training FOLDER, or leave it out")
-    delta = checked_delta(1e-5 if delta is None else delta)
-    _check_numbers(sigma, target_epsilon, epsilon)
-    choice(stop, STOP_RULES, "stop rule")
-    releases = Releases(sampling_rate, sampler, adjacency, layers, clients, mechanism, bits, dimensions)
-    accountants = chosen_accountants(
-        split_lists(releases.accountants if accountant is None else accountant), conversion, orders, formula, e0, exact
-    )
-    if sigma_schedule is not None:
-        sigmas = schedule_rounds(sigma_schedule, sigma, sigma_end, rounds, steps)
-        events = [compose(releases.of(value, 1) for value in one) for one in sigmas]
-        if target_epsilon is not None:
-            rows = rounds_lasting(accountants, events, target_epsilon, delta, stop)
-        else:
-            rows = _cost(accountants, compose(events), delta, epsilon)
-        asked = f"schedule {sigma_schedule}: {len(sigmas)} rounds, {sum(map(len, sigmas))} steps"
-        asked += f", sigma {sigmas[0][0]:.4g} to {sigmas[-1][-1]:.4g}"
-    else:
-        _refuse_schedule_options(sigma_end, rounds)
-        asked = "" if sigma is None else f"sigma {sigma:g}"
-        asked += "" if steps is None else f"{', ' if asked else ''}{steps} steps"
-        rows = _constant(accountants, releases, sigma, steps, target_epsilon, epsilon, delta, stop)
-    settings = {"asked": asked, "target_epsilon": target_epsilon, **releases.settings()}
-    _show(settings, rows, as_json)
+    document = account(
+        sigma=sigma, sampling_rate=sampling_rate, steps=steps, delta=delta,
+        accountant=None if accountant is None else split_lists(accountant), conversion=conversion, orders=orders,
+        formula=formula, e0=e0, sampler=sampler, adjacency=adjacency, layers=layers, clients=clients,
+        mechanism=mechanism, bits=bits, dimensions=dimensions, sigma_schedule=sigma_schedule, sigma_end=sigma_end,
+        rounds=rounds, target_epsilon=target_epsilon, stop=stop, epsilon=epsilon, exact=exact,
+    )  # fmt: skip
+    _show(document["settings"], document["rows"], as_json)
     return DONE
-
-
-def _check_numbers(sigma: float | None, target: float | None, epsilon: float | None) -> None:
-    if sigma is not None and not (math.isfinite(sigma) and sigma > 0):
-        raise UsageError(f"--sigma must be above 0, got {sigma:g}; without noise no epsilon holds")
-    if target is not None and epsilon is not None:
-        raise UsageError("both --target-epsilon and --epsilon were given; choose one")
-    if epsilon is not None and not (math.isfinite(epsilon) and epsilon >= 0):
-        raise UsageError(f"--epsilon must be at least 0, got {epsilon:g}")
-
-
-def _refuse_schedule_options(sigma_end: float | None, rounds: int | None) -> None:
-    for name, value in (("--sigma-end", sigma_end), ("--rounds", rounds)):
-        if value is not None:
-            raise UsageError(f"{name} belongs to a schedule; add --sigma-schedule linear, or use --steps")
-
-
-def _cost(accountants: list, event: Any, delta: float, epsilon: float | None) -> list[Row]:
-    return spent(accountants, event, delta) if epsilon is None else delta_at(accountants, event, epsilon)
-
-
-def _constant(
-    accountants: list, releases: Releases, sigma: float | None, steps: int | None, target: float | None,
-    epsilon: float | None, delta: float, stop: str,
-) -> list[Row]:  # fmt: skip
-    """The answers for equal steps."""
-    if sigma is None and target is None:
-        raise UsageError("no noise named; add --sigma 6, --sigma-schedule linear, or --target-epsilon 1 to find it")
-    if sigma is not None and target is not None:
-        if steps is not None:
-            raise UsageError("--sigma, --steps and --target-epsilon were all given; leave one out to be told it")
-        return steps_lasting(accountants, lambda count: releases.of(sigma, count), target, delta, stop)
-    if steps is None:
-        raise UsageError("no number of steps; add --steps 10000")
-    if target is not None:
-        return sigma_needed(accountants, lambda value: releases.of(value, steps), target, delta)
-    return _cost(accountants, releases.of(sigma, steps), delta, epsilon)
 
 
 def _show(settings: dict[str, Any], rows: list[Row], as_json: bool) -> None:

@@ -7,13 +7,13 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
+from harness.bayesian.accounting import DIRECTIONS
+from harness.bayesian.norms_files import NormsFolder
+from harness.bayesian.of_run import bayesian_of_run
 from harness.errors import UsageError
-from harness.privacy.accountant import checked_delta, choice
-from harness.privacy.systems.bayesian import DIRECTIONS
+from harness.privacy.accountant import asked_delta, choice
 from harness.reports.bayesian import print_bayesian
-from harness.training import TrainSettings, read_training
-from harness.training.bayesian import bayesian_of_run
-from harness.training.norms_files import NormsFolder
+from harness.training import read_training, train_settings
 
 _ITS_OWN = ("training", "direction", "delta", "as_json")
 _WIDTH = 120
@@ -39,9 +39,9 @@ def show_bayesian(folder: Path, delta: float | None, direction: str | None, as_j
         UsageError: no run in the folder, one that took no notes, or a value out of range.
     """
     document = read_training(folder)
-    settings = TrainSettings(**document.settings)
+    settings = train_settings(**document.settings)
     norms, noise = NormsFolder(folder, settings).read(len(document.rounds))
-    delta = settings.delta if delta is None else checked_delta(delta)
+    delta = settings.delta if delta is None else asked_delta(delta)
     directions = DIRECTIONS if direction is None else (choice(direction, DIRECTIONS, "direction"),)
     rows = [one.row() for one in bayesian_of_run(settings, noise, norms, document.overlap, delta, directions)]
     if as_json:

@@ -1,45 +1,119 @@
-"""The command line: one file per command, user mistakes as one line and exit code 2."""
+"""The command line: one file per command, imported when it is called; mistakes as one line and an exit code."""
 
 import logging
+import os
 import sys
+import traceback
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
 
 import typer
 
-from harness.errors import UsageError
+from harness.cli import STOPPED, Unwritable
+from harness.cli.lazy_group import lazy_group
+from harness.errors import UsageError, in_one_line
+from harness.version import __version__
+
+DONE, REGRESSION, MISTAKE, INVALID = 0, 1, 2, 3
+#: A fault that is nobody's mistake, as sysexits.h numbers it.
+FAULT = 70
+
+#: What `harness list` prints of our own names, beside this file.
+CATALOGUE = "catalogue.json"
+
+#: The commands, each with the first line of its help.
+COMMANDS = {
+    "account": "Say what noise costs in privacy: epsilon, delta, how long a budget lasts or how much noise it takes.",
+    "audit": "Find out how large epsilon must at least be, by guessing which canaries were in one run's training.",
+    "bench": "Measure speed and memory.",
+    "check": "Fail (exit code 1) where a defense got less resilient or an attack broke since the baseline.",
+    "compare": "Show paired differences, B minus A, of success rate, lineup rank and log RMSE with 95% intervals.",
+    "data": "Show and fetch datasets.",
+    "evaluate": "Attack clients that train under a defense, at every surface, and judge what leaks.",
+    "history": "Show how success rates and lineup ranks moved from run to run, the cells that moved most first.",
+    "list": "List attacks, defenses, datasets, models, surfaces and presets, with their settings.",
+    "new": "Write a package to start an attack or a defense of your own from: its file, its test, its entry point.",
+    "report": "Make a report of runs: what leaks where, pictures, figures, privacy statements, how to make it again.",
+    "reproduce": "Run a table of the papers and print ours beside theirs, with a verdict per cell.",
+    "train": "Train a federation under a defense: accuracy, epsilon, noise and gradient norm per round.",
+}
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None,
+    context_settings={"help_option_names": ["--help", "-h"]},
     help="Does a federated-learning defense really stop gradient leakage?",
 )  # fmt: skip
 
-DONE, REGRESSION, MISTAKE, INVALID, STOPPED = 0, 1, 2, 3, 130
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"harness {__version__}")
+        raise typer.Exit
 
 
-def main() -> None:
-    """Entry point of the ``harness`` script."""
-    sys.exit(run(sys.argv[1:]))
+@app.callback(cls=lazy_group(app, COMMANDS))
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
 
 
 def run(arguments: list[str]) -> int:
     """Runs a command and returns its exit code.
 
-    0 done, 1 regression, 2 a mistake to mend, 3 an invalid run, 130 stopped by hand.
+    0 done, 1 regression, 2 a mistake to mend, 3 an invalid run, 70 a fault of this program or of what it was given to
+    import, 130 stopped by hand. Never a traceback, unless ``HARNESS_TRACEBACK`` is set.
+
+    Raises:
+        BrokenPipeError: nobody reads the output any more.
+        Unwritable: standard output takes no more.
     """
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     # A machine without a usable GPU driver is a normal machine, not something to warn its user about.
     warnings.filterwarnings("ignore", message="CUDA initialization")
     try:
-        code = app(args=arguments or ["--help"], prog_name="harness", standalone_mode=False)
+        command = typer.main.get_command(app)
+        with command.make_context("harness", arguments or ["--help"]) as context:
+            code = command.invoke(context)
+        return code if isinstance(code, int) else DONE
+    except typer.Exit as end:
+        return end.exit_code
     except UsageError as error:
         return _say(str(error))
     except typer.TyperException as error:
         return _say(f"{error.format_message().splitlines()[0]} (see harness --help)")
-    except (typer.Abort, KeyboardInterrupt):
-        code = STOPPED
-    if code == STOPPED:  # typer turns the interrupt into the shell's code for it and says nothing
-        return _say("stopped; add --resume to the same command to go on", STOPPED)
-    return code if isinstance(code, int) else DONE
+    except KeyboardInterrupt:
+        return STOPPED
+    except (BrokenPipeError, Unwritable):
+        raise
+    except (Exception, SystemExit) as error:
+        return _fault(error)
+
+
+@contextmanager
+def resumable() -> Iterator[None]:
+    """Around what --resume goes on with; stopped by hand in there, a command says so."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        raise typer.Exit(_say("stopped; add --resume to the same command to go on", STOPPED)) from stop
+
+
+def _fault(error: BaseException) -> int:
+    if _lacks_memory(error):
+        return _say(f"there is not enough memory: take fewer of what was asked for ({in_one_line(error)})")
+    if os.environ.get("HARNESS_TRACEBACK"):
+        traceback.print_exception(error)
+    return _say(f"a fault, not a mistake of yours: {in_one_line(error)}; HARNESS_TRACEBACK=1 shows where", FAULT)
+
+
+def _lacks_memory(error: BaseException) -> bool:
+    words = ("allocate memory", "out of memory", "Unable to allocate")
+    return isinstance(error, MemoryError) or any(word in str(error) for word in words)
 
 
 def _say(message: str, code: int = MISTAKE) -> int:

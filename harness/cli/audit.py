@@ -11,16 +11,16 @@ from rich.console import Console
 
 from harness.audit import DESIGNS, Case, audit, audit_settings, suite_cases, suite_summary
 from harness.audit.settings import AuditSettings
-from harness.building import parse_assignments
 from harness.cli.app import DONE, INVALID, app
 from harness.cli.audit_table import print_audits, print_suite
 from harness.cli.options import numbers, split_lists
 from harness.datasets import data_root as find_data_root
 from harness.defenses import DEFENSES
 from harness.errors import UsageError
-from harness.reports.progress import progress
-from harness.results.atomic import write_atomic
+from harness.extensions.building import parse_assignments
+from harness.progress import progress
 from harness.results.environment import environment
+from harness.storage.atomic import require_writable, write_atomic
 
 _WIDTH = 160
 
@@ -29,7 +29,9 @@ _WIDTH = 160
 def audit_command(
     defense: Annotated[list[str] | None, typer.Option(help="Comma-separated or repeated.")] = None,
     defense_arg: Annotated[list[str] | None, typer.Option(help="[NAME.]key=value, repeated.")] = None,
-    canary: Annotated[list[str] | None, typer.Option(help="together, alone, norm; all by default.")] = None,
+    canary: Annotated[
+        list[str] | None, typer.Option(help="together, alone, norm; all by default, of sums the first.")
+    ] = None,
     canaries: Annotated[int, typer.Option(help="How many; each is in with probability one half.")] = 1000,
     others: Annotated[int, typer.Option(help="Real examples (clients) beside the canaries together.")] = 32,
     guesses: Annotated[
@@ -38,16 +40,24 @@ def audit_command(
     rounds: Annotated[int, typer.Option(help="Rounds of the audited run.")] = 1,
     steps: Annotated[int, typer.Option(help="Local steps of a round.")] = 10,
     sampling_rate: Annotated[float, typer.Option(help="Share of the units in a step or round; Poisson below 1.")] = 1.0,
+    clients_per_round: Annotated[
+        int | None, typer.Option(help="Who share canary examples and are seen in sum (10 in a secure sum, else 1).")
+    ] = None,
+    colluders: Annotated[
+        int | None, typer.Option(help="Of them tell what they send (as many as withstood); more plant a flaw.")
+    ] = None,
     learning_rate: Annotated[float, typer.Option(help="Of local SGD.")] = 0.05,
     delta: Annotated[float, typer.Option(help="In (0, 1).")] = 1e-5,
     confidence: Annotated[float, typer.Option(help="Of every bound on its own.")] = 0.95,
     seed: Annotated[list[str] | None, typer.Option(help="Comma-separated; one bound for each (0).")] = None,
     dataset: Annotated[str, typer.Option(help="Of the real examples.")] = "mnist-sample",
     model: Annotated[str | None, typer.Option(help="Whose gradients are audited.")] = None,
-    view: Annotated[str | None, typer.Option(help="server or 'third party', instead of the strongest covered.")] = None,
+    view: Annotated[
+        str | None, typer.Option(help="server, 'third party' or message, instead of the strongest.")
+    ] = None,
     noise_scale: Annotated[float, typer.Option(help="Plants a flaw: multiplies all noise unsaid.")] = 1.0,
     claimed_epsilon: Annotated[float | None, typer.Option(help="Test this claim instead of the stated one.")] = None,
-    suite: Annotated[bool, typer.Option("--suite", help="20 valid runs and planted flaws: audits the audit.")] = False,
+    suite: Annotated[bool, typer.Option("--suite", help="27 valid runs and planted flaws: audits the audit.")] = False,
     out: Annotated[Path | None, typer.Option(help="Write the JSON document to this file too.")] = None,
     data_root: Annotated[Path | None, typer.Option(help="Folder of datasets.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
@@ -57,15 +67,20 @@ def audit_command(
     if suite:
         if defense:
             raise UsageError("--suite brings its own defenses; drop --defense or --suite")
+        _require_writable(out)
         return _suite(root, out, as_json)
     common = {
         "canaries": canaries, "others": others, "guesses": guesses, "rounds": rounds, "steps": steps,
         "sampling_rate": sampling_rate, "learning_rate": learning_rate, "delta": delta, "confidence": confidence,
         "dataset": dataset, "model": model, "view": view, "noise_scale": noise_scale,
-        "claimed_epsilon": claimed_epsilon,
+        "claimed_epsilon": claimed_epsilon, "clients_per_round": clients_per_round, "colluders": colluders,
     }  # fmt: skip
     seeds = numbers(seed or ["0"], "seed")
     chosen = _combinations(defense or [], defense_arg or [], split_lists(canary or DESIGNS), seeds, common)
+    if not canary:
+        # In a sum, every canary alone costs a federation of its own.
+        chosen = [one for one in chosen if one.design == "together" or not one.sums]
+    _require_writable(out)
     results = _audit_all(chosen, root)
     document = {"environment": environment("cpu"), "audits": [result.row() for result in results]}
     _deliver(document, out, as_json)
@@ -113,6 +128,12 @@ def _suite(root: Path, out: Path | None, as_json: bool) -> int:
 
 def _console() -> Console:
     return Console(width=max(Console().width, _WIDTH))
+
+
+def _require_writable(out: Path | None) -> None:
+    """Before anything is computed that would be lost."""
+    if out is not None:
+        require_writable(out)
 
 
 def _deliver(document: dict[str, Any], out: Path | None, as_json: bool) -> None:

@@ -26,6 +26,8 @@ def print_audits(results: list[AuditResult], console: Console) -> None:
         settings = ", ".join(f"{key}={value}" for key, value in result.defense_args.items())
         if result.noise_scale != 1:
             settings += f"{', ' if settings else ''}noise x{result.noise_scale:g}"
+        if result.colluders:
+            settings += f"{', ' if settings else ''}{result.colluders} collude"
         table.add_row(*map(Text, (
             result.defense, settings, f"{result.canaries} {result.design}", result.unit, result.view, str(result.seed),
             f"{result.correct}/{result.guesses}", *_numbers(result), result.verdict,
@@ -69,8 +71,8 @@ def print_suite(cases: list[Case], results: list[AuditResult], summary: dict[str
 def _caption(result: AuditResult) -> str:
     sampling = "none" if result.sampler == "none" else f"{result.sampler} at rate {result.sampling_rate:.4g}"
     return (
-        f"rounds {result.rounds}, local steps {result.steps}, sampling {sampling}, delta {result.delta:g}, confidence "
-        f"{result.confidence:.0%}; adjacency {result.adjacency}"
+        f"rounds {result.rounds}, clients per round {result.clients_per_round}, local steps {result.steps}, sampling "
+        f"{sampling}, delta {result.delta:g}, confidence {result.confidence:.0%}; adjacency {result.adjacency}"
     )
 
 

@@ -11,10 +11,12 @@ from harness.bench.attack import bench_attack
 from harness.bench.secagg import bench_secagg, table
 from harness.bench.train import bench_train
 from harness.cli.app import DONE, app
-from harness.cli.options import choose_device, numbers, split_lists
+from harness.cli.options import numbers, split_lists
 from harness.datasets import DATASETS
 from harness.datasets import data_root as find_data_root
 from harness.errors import UsageError
+from harness.settings.devices import choose_device
+from harness.settings.limits import require_memory
 
 bench_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Measure speed and memory.")
 app.add_typer(bench_app, name="bench")
@@ -52,8 +54,10 @@ def train_command(
     dataset: Annotated[str, typer.Option(help="Whose train part the batches are taken from.")] = "mnist-sample",
     model: Annotated[str | None, typer.Option(help="cnn for images, mlp2 for tables by default.")] = None,
     clients: Annotated[list[str] | None, typer.Option(help="Comma-separated (1,10,100).")] = None,
-    batch_size: Annotated[int, typer.Option(help="B, examples per local step.")] = 5,
-    repeats: Annotated[int, typer.Option(help="Timed iterations at one client; fewer for more clients.")] = 300,
+    batch_size: Annotated[int, typer.Option(max=1_000_000, help="B, examples per local step.")] = 5,
+    repeats: Annotated[
+        int, typer.Option(max=1_000_000, help="Timed iterations at one client; fewer for more clients.")
+    ] = 300,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     data_root: Annotated[Path | None, typer.Option(help="Folder of datasets.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
@@ -62,6 +66,7 @@ def train_command(
     counts = numbers(clients or ["1,10,100"], "clients")
     if min(*counts, batch_size, repeats, 1) < 1:
         raise UsageError("--clients, --batch-size and --repeats must be at least 1")
+    require_memory(4 * 784 * max(counts) * (batch_size + 50), "so many clients", "lower --clients or --batch-size")
     name = DATASETS.resolve(dataset)
     report = bench_train(name, model, counts, batch_size, repeats, choose_device(device), find_data_root(data_root))
     if as_json:
@@ -82,15 +87,17 @@ def train_command(
 @bench_app.command("secagg")
 def secagg_command(
     clients: Annotated[list[str] | None, typer.Option(help="Comma-separated (10,20,50,100,200).")] = None,
-    length: Annotated[int, typer.Option(help="Elements per vector.")] = 10_000,
+    length: Annotated[int, typer.Option(min=1, max=10**9, help="Elements per vector.")] = 10_000,
     bits: Annotated[int, typer.Option(help="Of the ring, 1 to 64.")] = 32,
     dropped: Annotated[float, typer.Option(help="Share of clients that leave, half of them after masking.")] = 0.1,
-    most_complete: Annotated[int, typer.Option(help="Largest number of clients for the complete graph.")] = 200,
+    most_complete: Annotated[int, typer.Option(help="Largest number of clients for the complete graph.")] = 100,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> int:
-    """What secure aggregation costs each client per round, by the complete and the k-regular graph."""
+    """What secure aggregation costs each client per round, by both graphs, beside its cost for a trusted server."""
     if not 0 <= dropped < 0.5:
         raise UsageError("--dropped must be at least 0 and below 0.5")
-    rows = bench_secagg(numbers(clients or ["10,20,50,100,200"], "clients"), length, bits, dropped, most_complete)
+    counts = numbers(clients or ["10,20,50,100,200"], "clients")
+    require_memory(3 * 8 * length * max(counts, default=0), "so many vectors", "lower --clients or --length")
+    rows = bench_secagg(counts, length, bits, dropped, most_complete)
     sys.stdout.write((json.dumps(rows, indent=1) if as_json else table(rows)) + "\n")
     return DONE

@@ -15,7 +15,7 @@ from harness.gate.movement import VICTIMS_NEEDED
 from harness.reports.gate_junit import gate_junit
 from harness.reports.gate_markdown import gate_markdown
 from harness.reports.gate_table import print_gate
-from harness.results import write_atomic
+from harness.results import require_writable, write_atomic
 
 _WIDTH = 130
 
@@ -30,6 +30,9 @@ def check_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> int:
     """Fail (exit code 1) where a defense got less resilient or an attack broke since the baseline."""
+    for place, option in ((junit, "--junit"), (summary, "--summary"), (baseline if update else None, "--baseline")):
+        if place is not None:
+            require_writable(place, option)
     if update:
         return _update(baseline, *read_runs(runs), as_json)
     try:
@@ -49,9 +52,9 @@ def check_command(
 
 def _write(report: Report, junit: Path | None, summary: Path | None) -> None:
     if junit:
-        write_atomic(junit, gate_junit(report))
+        write_atomic(junit, gate_junit(report), "--junit")
     if summary:
-        write_atomic(summary, gate_markdown(report).encode())
+        write_atomic(summary, gate_markdown(report).encode(), "--summary")
 
 
 def _update(path: Path, cells: list, versions: dict, problems: list[str], as_json: bool) -> int:

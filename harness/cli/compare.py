@@ -32,6 +32,9 @@ def compare_command(
         raise UsageError("one run has nothing to be compared with; name another run, or --defense X,Y")
     first, _, problems = read_runs([a])
     second, _, more = read_runs([b]) if b else (first, None, [])
+    problems = list(dict.fromkeys([*problems, *more]))
+    if problems and not (first and (second or b is None)):
+        raise UsageError(f"nothing can be compared: {problems[0]}; run harness evaluate again")
     if defense:
         names = [DEFENSES.resolve(name) for name in split_lists(defense)]
         if len(names) != 2:
@@ -39,7 +42,6 @@ def compare_command(
         contrasts, alone = contrast_defenses(first, second, (names[0], names[1]))
     else:
         contrasts, alone = contrast_runs(first, second)
-    problems = list(dict.fromkeys([*problems, *more]))
     if as_json:
         document = {"contrasts": [asdict(one) for one in contrasts], "only_in_one": alone, "problems": problems}
         sys.stdout.write(json.dumps(document, indent=1) + "\n")

@@ -15,6 +15,7 @@ from harness.errors import UsageError
 from harness.gate.trend import trends
 from harness.reports.history import print_history, save_history
 from harness.reports.text import safe
+from harness.results import require_writable
 
 _WIDTH = 140
 
@@ -26,6 +27,8 @@ def history_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> int:
     """Show how success rates and lineup ranks moved from run to run, the cells that moved most first."""
+    if out:
+        require_writable(out)
     names, found, left_out = trends(runs)
     if not found:
         raise UsageError("the runs hold no cell that could be evaluated; run harness evaluate again")

@@ -1,21 +1,20 @@
 """Turns command-line options, presets and configuration files into cells."""
 
 import difflib
-import hashlib
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from harness.attacks import ATTACKS
-from harness.building import parse_assignments
 from harness.datasets import DATASETS
 from harness.defenses import DEFENSES
-from harness.errors import UsageError
+from harness.errors import UsageError, in_one_line
 from harness.experiment import CellSettings, expand, taps_of
+from harness.extensions.building import parse_assignments
+from harness.federation.state_files import read_state
 from harness.presets import PRESETS
+from harness.storage.files import MOST_OF_A_DOCUMENT, Unreadable, read_bytes, sha256
 from harness.training import kept_model, kept_server_state, kept_variates, trained_run, training_options
 
 DEFAULTS: dict[str, Any] = {
@@ -24,10 +23,13 @@ DEFAULTS: dict[str, Any] = {
     "defense_arg": [], "attack_arg": [],
 }  # fmt: skip
 
+# Options that name a file or a folder.
+_PATHS = ("training", "weights", "server_state", "variates")
+
 # Options that are settings of a cell under the same name.
-_PASSED_ON = (
+PASSED_ON = (
     "victims", "distinct_labels", "clients", "clients_per_round", "rounds", "learning_rate", "local_steps",
-    "update_model", "labels", "engine", "dtype", "steps_per_round", "sampling_rate",
+    "steps_per_round", "sampling_rate", "update_model", "labels", "engine", "dtype",
 )  # fmt: skip
 
 
@@ -58,6 +60,7 @@ def _grids(preset: str) -> list[dict[str, Any]]:
         hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(PRESETS)}"
         raise UsageError(f"unknown preset {preset!r}; {hint}")
     chosen = PRESETS[preset][1]
+    chosen = chosen() if callable(chosen) else chosen
     return chosen if isinstance(chosen, list) else [chosen]
 
 
@@ -73,17 +76,23 @@ def _over_defaults(given: dict[str, Any], chosen: dict[str, Any]) -> dict[str, A
 
 def _read_config(path: Path, known: set[str]) -> dict[str, Any]:
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"cannot read {str(path)!r} ({error.strerror}); check --config") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f'{str(path)!r} is not TOML ({error}); write for example attack = ["cpl"]') from error
+        content = tomllib.loads(read_bytes(path, MOST_OF_A_DOCUMENT).decode())
+    except Unreadable as problem:
+        raise UsageError(f"{str(path)!r} {problem.reason}; check --config") from problem
+    except (ValueError, RecursionError) as error:  # no TOML, no text, a number of too many digits, or nested too deeply
+        raise UsageError(
+            f'{str(path)!r} is not TOML ({in_one_line(error)}); write for example attack = ["cpl"]'
+        ) from error
     options = {name.replace("-", "_"): value for name, value in content.items()}
     unknown = sorted(set(options) - known)
     if unknown:
         raise UsageError(
             f"{str(path)!r} has an unknown option {unknown[0]!r}; use the names of harness evaluate --help"
         )
+    for name in _PATHS:
+        if not isinstance(options.get(name, ""), str):
+            option = name.replace("_", "-")
+            raise UsageError(f"{str(path)!r}: {option} is no path in quotes; write it as one, and check --{option}")
     lists = [name for name, value in DEFAULTS.items() if isinstance(value, list)]
     for name in lists:
         if name in options:
@@ -108,7 +117,7 @@ def cells_from(options: dict[str, Any], device: str) -> list[CellSettings]:
     attacks = [ATTACKS.resolve(name) for name in split_lists(options["attack"])]
     defense_args = parse_assignments(list(options["defense_arg"]), defenses, DEFENSES)
     attack_args = parse_assignments(list(options["attack_arg"]), attacks, ATTACKS)
-    common = {name: options[name] for name in _PASSED_ON if options.get(name) is not None}
+    common = {name: options[name] for name in PASSED_ON if options.get(name) is not None}
     if options.get("training"):
         common["trained"] = trained_run(Path(options["training"]))
     common |= {"device": device, "seeds": tuple(numbers(options["seed"], "seed"))}
@@ -122,7 +131,13 @@ def cells_from(options: dict[str, Any], device: str) -> list[CellSettings]:
         "observations": numbers(options["observations"], "observations"),
         "model_at": [_model_at(options, round_index) for round_index in numbers(options["round"], "round")],
     }
-    return [_with_server_state(cell, options) for cell in expand(grid, **common)]
+    cells = [_with_server_state(cell, options) for cell in expand(grid, **common)]
+    if options.get("server_state") and not any(cell.server_state for cell in cells):
+        raise UsageError(
+            "no cell goes by --server-state: that needs a --round above 0 and a defense whose bound adapts, such as "
+            "quantile; add them, or leave it out"
+        )
+    return cells
 
 
 def _known_dataset(name: str) -> str:
@@ -145,7 +160,7 @@ def numbers(values: Iterable[Any], option: str) -> list[int]:
 
 def _model_at(options: dict[str, Any], round_index: int) -> dict[str, Any]:
     """The settings that name the model of a training round."""
-    for other in ("weights", "server_state", "variates"):
+    for other in _PATHS[1:]:
         if options.get("training") and options.get(other):
             raise UsageError(f"both --training and --{other.replace('_', '-')} were given; choose one")
     if not options.get("training"):
@@ -164,6 +179,9 @@ def _with_server_state(cell: CellSettings, options: dict[str, Any]) -> CellSetti
         path = kept_server_state(Path(options["training"]), cell.round, cell.defense, cell.defense_args)
     else:
         path = options.get("server_state") if cell.round and cell.build_defense().adapts() else None
+    if path is not None:
+        # Looked at now: a state of anything else would clip, and answer, for another defense.
+        read_state(Path(path), cell.build_defense().server_remembers())
     return cell.model_copy(update=_file("server_state", path))
 
 
@@ -171,23 +189,7 @@ def _file(name: str, path: str | Path | None) -> dict[str, str]:
     if path is None:
         return {}
     try:
-        digest = hashlib.sha256(Path(str(path)).read_bytes()).hexdigest()
-    except OSError as error:
-        raise UsageError(
-            f"cannot read {name.replace('_', ' ')} {str(path)!r} ({error.strerror}); check --{name.replace('_', '-')}"
-        ) from error
-    return {name: str(path), f"{name}_hash": digest}
-
-
-def choose_device(name: str) -> str:
-    """``cpu`` or ``cuda`` for ``auto``, ``cpu`` or ``cuda``.
-
-    Raises:
-        UsageError: a GPU is asked for where there is none.
-    """
-    if name not in ("auto", "cpu", "cuda"):
-        raise UsageError(f"unknown device {name!r}; choose auto, cpu or cuda")
-    available = torch.cuda.is_available()
-    if name == "cuda" and not available:
-        raise UsageError("no CUDA device is available here; use --device cpu")
-    return "cuda" if available and name != "cpu" else "cpu"
+        return {name: str(path), f"{name}_hash": sha256(Path(path))}
+    except Unreadable as problem:
+        option = name.replace("_", "-")
+        raise UsageError(f"{option} {str(path)!r} {problem.reason}; check --{option}") from problem

@@ -1,5 +1,6 @@
 """``harness report``: one page from the folders of runs, or its tables as files for papers and spreadsheets."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -8,7 +9,7 @@ import typer
 from harness.cli.app import DONE, app
 from harness.errors import UsageError
 from harness.reports.html import all_tables, formats, make_page, read_runs, unread
-from harness.results import write_atomic
+from harness.results import require_writable, write_atomic
 
 _ENDINGS = {"html": "html", "md": "md", "csv": "csv", "latex": "tex", "json": "json"}
 
@@ -22,12 +23,13 @@ def report_command(
     ] = None,
     form: Annotated[str, typer.Option("--format", help="html, or every table as md, csv, latex or json.")] = "html",
 ) -> int:
-    """Make a report of runs: what leaks where, pictures, figures, privacy statements, and how to make it again."""
+    """Make a report of runs: what leaks where, pictures, figures, privacy statements, how to make it again."""
     if form not in _ENDINGS:
         raise UsageError(f"unknown format {form!r}; choose {', '.join(_ENDINGS)}")
     place = out or Path("report" if form == "csv" else f"report.{_ENDINGS[form]}")
-    if form != "csv" and place.is_dir():
+    if form != "csv" and os.path.isdir(place):
         raise UsageError(f"{str(place)!r} is a folder; name a file with --out, such as {str(place / 'report.html')!r}")
+    require_writable(place / "cells.csv" if form == "csv" else place)
     found, before = read_runs(runs), read_runs(earlier) if earlier else []
     if form == "csv":
         for table in all_tables(found, before):

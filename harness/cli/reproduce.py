@@ -2,19 +2,22 @@
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from harness.cli.app import DONE, INVALID, app
-from harness.cli.options import choose_device, numbers
+from harness.cli.app import DONE, INVALID, app, resumable
+from harness.cli.options import numbers
 from harness.datasets import data_root as find_data_root
 from harness.errors import UsageError
 from harness.evaluation import Run, document_of
+from harness.reports.cell_picture import save_cell_picture
 from harness.reproduction import TABLES, Request
-from harness.results import RunFolder
+from harness.results import RunFolder, claimed
+from harness.settings.devices import choose_device
 
 _WIDTH = 170
 
@@ -35,15 +38,18 @@ def reproduce_command(
     """Run a table of the papers and print ours beside theirs, with a verdict per cell."""
     if table not in TABLES:
         raise UsageError(f"unknown table {table!r}; choose {', '.join(TABLES)}")
+    if chunk < 1:
+        raise UsageError("--chunk must be at least 1")
     if victims is not None and victims < 1:
         raise UsageError("--victims must be at least 1")
     where, root, folder = choose_device(device), find_data_root(data_root), RunFolder(out)
-    folder.prepare()
-    run = Run(root, folder, chunk, resume)
-    comparison = TABLES[table](Request(run, root, where, quick, victims, tuple(numbers(seed or ["0"], "seed"))))
-    made = list(run.done.values())
-    document = document_of([stored.cell for stored in made], where)
-    folder.write_results(document, [record for stored in made for record in stored.victims])
+    seeds = tuple(numbers(seed or ["0"], "seed"))
+    with resumable(), claimed(out):
+        run = Run(root, folder, chunk, resume, partial(save_cell_picture, folder))
+        comparison = TABLES[table](Request(run, root, where, quick, victims, seeds))
+        made = list(run.done.values())
+        document = document_of([stored.cell for stored in made], where)
+        folder.write_results(document, [record for stored in made for record in stored.victims])
     if as_json:
         sys.stdout.write(json.dumps(comparison.document(), indent=1) + "\n")
     else:

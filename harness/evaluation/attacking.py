@@ -13,16 +13,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness import SCHEMA_VERSION
-from harness.attacks import Reconstruction, run_attack, run_reference
+from harness.attacks import ATTACKS, Reconstruction, run_attack, run_reference
+from harness.attacks.stopping import REASONS
 from harness.evaluation.controls import smaller
 from harness.evaluation.measure import strict_rule
 from harness.evaluation.observe import Scene
-from harness.evaluation.recorder import Recorder
+from harness.evaluation.recorder import AttackRecorder
 from harness.experiment import CellSettings
-from harness.reports.progress import progress
+from harness.observation import Observation
+from harness.own_sources import plugin_source
+from harness.progress import progress
 from harness.results import RunFolder
-from harness.surfaces import Observation
+from harness.version import SCHEMA_VERSION, __version__
 
 log = logging.getLogger(__name__)
 
@@ -54,15 +56,17 @@ def attack_scene(
         seen: keys already attacked in this run; updated.
     """
     attack = settings.build_attack()
-    key = _attack_key(settings, scene.observation)
-    if reuse or key in seen:
-        stored = folder.read_arrays(key)
-        if stored is not None:
-            seen.add(key)
-            return _unpack(key, stored)
     rows = scene.observation.rows
     truth = scene.truth.images.reshape(rows, -1, *scene.dataset.image_shape)
-    recorder = Recorder(truth, attack.restarts, strict_rule(scene.dataset))
+    key = _attack_key(settings, scene.observation, truth)
+    if reuse or key in seen:
+        stored = folder.read_arrays(key)
+        if stored is not None and _is_of(stored, truth, scene.dataset.num_classes):
+            seen.add(key)
+            return _unpack(key, stored)
+        if stored is not None:
+            log.warning("the reconstruction %s is computed again: its arrays are not those of this attack", key)
+    recorder = AttackRecorder(truth, attack.restarts, strict_rule(scene.dataset))
     title = f"{settings.attack} vs {settings.defense} at {settings.tap} on {settings.dataset}"
     if settings.noise_scale != 1:
         title += f", noise x{settings.noise_scale:g}"
@@ -79,29 +83,34 @@ def attack_scene(
     )
     folder.write_arrays(key, _pack(record))
     seen.add(key)
-    _keep_first(record, settings, scene, folder, seen)
+    own = smaller(settings).victims * (rows // len(scene.truth.labels))
+    if own < rows:  # what a control of this cell would attack, as the result of attacking it alone
+        _keep_first(own, record, settings, scene.observation, truth, folder, seen)
     return record
 
 
-def _keep_first(record: AttackRecord, settings: CellSettings, scene: Scene, folder: RunFolder, seen: set[str]) -> None:
-    """Stores the rows that a control of this cell would attack as the result of attacking them alone."""
-    rows = smaller(settings).victims * (scene.observation.rows // len(scene.truth.labels))
-    if rows == scene.observation.rows:
-        return
-    key = _attack_key(settings, scene.observation.take(torch.arange(rows)))
+def _keep_first(
+    rows: int, record: AttackRecord, settings: CellSettings, observation: Observation, truth: Tensor,
+    folder: RunFolder, seen: set[str],
+) -> None:  # fmt: skip
+    key = _attack_key(settings, observation.take(torch.arange(rows)), truth[:rows])
     folder.write_arrays(key, {name: array[:rows] for name, array in _pack(record).items()})
     seen.add(key)
 
 
-def _attack_key(settings: CellSettings, observation: Observation) -> str:
+def _attack_key(settings: CellSettings, observation: Observation, truth: Tensor) -> str:
+    """Names the result of an attack, which has ``tau``: when it met this truth (R, n, C, H, W)."""
     facts = {
         "observation": observation.fingerprint(),
+        "truth": hashlib.sha256(truth.cpu().numpy().tobytes()).hexdigest(),
         "attack": settings.attack,
         "parameters": settings.build_attack().parameters(),
         "engine": settings.engine,
         "dtype": settings.dtype,
         "device": settings.device,
         "schema": SCHEMA_VERSION,
+        "harness": __version__,
+        **plugin_source(ATTACKS, settings.attack),
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:20]
 
@@ -110,6 +119,27 @@ def _pack(record: AttackRecord) -> dict[str, np.ndarray]:
     arrays = {name: getattr(record.reconstruction, name).numpy() for name in Reconstruction.__dataclass_fields__}
     snapshots = {f"snapshot_{iteration}": images.numpy() for iteration, images in record.snapshots.items()}
     return arrays | snapshots | {"tau": record.tau.numpy()}
+
+
+def _is_of(arrays: dict[str, np.ndarray], truth: Tensor, classes: int) -> bool:
+    """Whether arrays from a file are a reconstruction of as many images (R, n, C, H, W), with labels below ``classes``.
+
+    Their numbers are believed, as those of a finished cell are.
+    """
+    known = {*Reconstruction.__dataclass_fields__, "tau"}
+    shapes = {name: truth.shape[:1] for name in known} | {"images": truth.shape}
+    shapes |= {"labels": truth.shape[:2], "tau": truth.shape[:2]}
+    for name, array in arrays.items():
+        iteration = name.removeprefix("snapshot_")
+        snapshot = name != iteration and iteration.isdecimal()
+        plain = array.dtype.kind in "fiu" and (snapshot or array.shape == shapes.get(name))
+        if not plain or (snapshot and array.shape[1:] != truth.shape[1:]):
+            return False
+    if not known <= arrays.keys() or not np.isfinite(arrays["images"]).all():
+        return False
+    limits = {"labels": classes, "stop_reason": len(REASONS)}
+    whole = all(arrays[name].dtype.kind in "iu" for name in limits)
+    return whole and all(((arrays[name] >= 0) & (arrays[name] < most)).all() for name, most in limits.items())
 
 
 def _unpack(key: str, arrays: dict[str, np.ndarray]) -> AttackRecord:

@@ -1,6 +1,6 @@
 """What an adversary makes of the same record seen several times: the average, in which independent noise cancels.
 
-Spec: attacks, section 13 (pitfall 9). R looks at noise of variance v leave v / R.
+See docs/attacks.md. R looks at noise of variance v leave v / R.
 """
 
 from collections.abc import Iterable

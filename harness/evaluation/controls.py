@@ -1,13 +1,16 @@
-"""The controls a verdict depends on (spec: attacks, section 9.3): what must leak, and what must not."""
+"""The controls a verdict depends on (docs/verdicts.md): what must leak, and what must not."""
 
 import math
 
 from harness.experiment import CellSettings
-from harness.results import CellResult
-from harness.scoring import Control, negative_control_failed
+from harness.federation.taps import Tap
+from harness.results import CellResult, Control
+from harness.scoring import negative_control_failed
+from harness.scoring.validity import took_steps
 
 CONTROL_VICTIMS = 24
 NEGATIVE = ("swap", "noise_x100")
+_STILL = "no optimizer step was taken"
 
 
 def smaller(settings: CellSettings, **changes: object) -> CellSettings:
@@ -19,7 +22,7 @@ def smaller(settings: CellSettings, **changes: object) -> CellSettings:
 def positive_control(settings: CellSettings) -> CellSettings:
     """The attack without any defense: it must leak, or its failure elsewhere means nothing."""
     # Without a defense nothing is clipped: what it would clip is the raw per-example gradient.
-    tap = "T2.raw" if settings.tap in ("T2.clip", "T2.examples") else settings.tap
+    tap = Tap.RAW if settings.tap in (Tap.CLIP, Tap.EXAMPLES) else settings.tap
     # Nor is anything random: one look shows what many do.
     return smaller(
         settings, defense="none", defense_args={}, server_state=None, server_state_hash=None, tap=tap, noise_scale=1.0,
@@ -37,7 +40,7 @@ def noiseless_control(settings: CellSettings) -> CellSettings:
 
     Behind a secure sum it is one client's message, since hiding among the others is what the defense is for.
     """
-    return smaller(settings, noise_scale=0.0, **({"tap": "T1.out"} if settings.together > 1 else {}))
+    return smaller(settings, noise_scale=0.0, **({"tap": Tap.SENT} if settings.together > 1 else {}))
 
 
 def drowned_control(settings: CellSettings) -> CellSettings:
@@ -50,23 +53,25 @@ def with_other_key(settings: CellSettings) -> CellSettings:
     return settings.model_copy(update={"seeds": tuple(seed + 1_000_003 for seed in settings.seeds)})
 
 
-def took_steps(cell: CellResult) -> bool:
-    """Whether any optimizer moved: the first gradient evaluation only looks."""
-    evaluations = cell.metrics.get("gradient_evaluations")
-    return evaluations is not None and evaluations.mean is not None and evaluations.mean > 1
-
-
 def judge_positive(name: str, cell: CellResult) -> Control:
     """A positive control holds when it leaks."""
     who = "undefended" if name == "positive" else "without noise"
     held = cell.verdict == "leaks"
+    detail = f"the attack leaks {who}" if held else f"the attack does not leak even {who}"
     if not held and not took_steps(cell):
-        return Control(name, False, "no optimizer step was taken")
-    return Control(name, held, f"the attack leaks {who}" if held else f"the attack does not leak even {who}")
+        detail = _STILL
+    return checked(name, held, detail, cell)
 
 
-def judge_negative(name: str, p_values: list[float | None]) -> Control:
-    """A negative control fails when every run of it, each with another key, shows a leak."""
+def judge_negative(name: str, p_values: list[float | None], *cells: CellResult) -> Control:
+    """A negative control fails when every run of it, each with another key, shows a leak, or where none could."""
+    if cells and not took_steps(cells[0]):
+        return checked(name, False, _STILL, *cells)
     failed = bool(p_values) and all(negative_control_failed(p) for p in p_values)
     shown = ", ".join("none" if p is None else f"{p:.2g}" for p in p_values)
-    return Control(name, not failed, f"lineup p = {shown}")
+    return checked(name, not failed, f"lineup p = {shown}", *cells)
+
+
+def checked(name: str, held: bool, detail: str, *cells: CellResult) -> Control:
+    """A control with the cells that were run for it."""
+    return Control(name=name, held=held, detail=detail, cells=[cell.key for cell in cells if cell.key])

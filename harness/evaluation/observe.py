@@ -6,18 +6,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from harness.control_variates import RoundVariates, read_variates
 from harness.datasets import Dataset, Victims, load_dataset, select_victims
-from harness.defenses import RoundContext
 from harness.errors import UsageError
 from harness.evaluation.averaging import average
+from harness.evaluation.played_round import Key, PlayedRound, known_correction, server_state
 from harness.experiment import CellSettings
-from harness.federated import read_tap, run_client_round
 from harness.models import RowModel
-from harness.server_state import read_state
-from harness.surfaces import TAPS_OF_VARIATES, Observation
-
-Key = tuple[int | str, ...]
+from harness.observation import Observation
 
 # A cell, its control's size and its noise-free one; other attacks on them come soon after.
 _SCENES = 3
@@ -82,6 +77,7 @@ class Stage:
     def _read(
         self, model: RowModel, weights: Tensor, truth: Victims, part: slice, keys: list[Key], settings: CellSettings
     ) -> Tensor:
+        """What the adversary makes of some victims' round: gradients (V, P), or (V, n, P) of every example."""
         images, labels = truth.images[part].to(weights), truth.labels[part].to(weights.device)
         together = settings.together
         if together > 1:
@@ -93,35 +89,16 @@ class Stage:
             keys = [(*key, "client", client) for key in keys for client in range(together)]
         if len(keys) == 1:
             # One row alone takes other CPU kernels than the same row among many.
-            images, labels, weights, keys = (
-                images.repeat(2, *[1] * 4),
-                labels.repeat(2, 1),
-                weights.repeat(2, 1),
-                keys * 2,
-            )
-        defense, update = settings.build_defense(), not settings.tap.startswith("T2")
-        steps = settings.local_steps if update else 1
-        server, variates = _server_state(settings), _variates(settings, model, keys, weights)
-
-        def look(repetition: int) -> Tensor:
-            """The gradient read from the same round with other noise; the first look is that of a single one."""
-            own = tuple((*key, "look", repetition) if repetition else key for key in keys)
-            context = RoundContext(
-                settings.round, 0, settings.learning_rate, settings.cohort(), model.layout, own, settings.noise_scale,
-                server=dict(server),
-            )  # fmt: skip
-            client_round = run_client_round(model, weights, images, labels, defense, context, steps, together, variates)
-            read = read_tap(client_round, settings.tap, settings.defense)[: part.stop - part.start]
-            # Adding zero makes negative zeros positive, so that observations that are equal are equal to the bit.
-            moved = update and settings.tap != "T1.delta_c"  # a variate is a mean of gradients already
-            return (read / (-settings.learning_rate * steps) if moved else read).to(weights.dtype) + 0.0
-
-        return average(map(look, range(settings.observations)), defense.sparse_at(settings.tap))
+            images, labels = images.repeat(2, *[1] * 4), labels.repeat(2, 1)
+            weights, keys = weights.repeat(2, 1), keys * 2
+        played = PlayedRound(model, weights, images, labels, tuple(keys), settings)
+        looks = (played.look(repetition)[: part.stop - part.start] for repetition in range(settings.observations))
+        return average(looks, settings.build_defense().sparse_at(settings.tap))
 
     def _observation(
         self, model: RowModel, weights: Tensor, read: Tensor, truth: Victims, keys: list[Key], settings: CellSettings
     ) -> Observation:
-        update = not settings.tap.startswith("T2")
+        update, defense = settings.tap.of_update, settings.build_defense()
         known = truth.labels if settings.labels == "known" else None
         examples = settings.examples
         if read.dim() == 3:
@@ -134,9 +111,9 @@ class Stage:
         return Observation(
             model, weights, read, examples, tuple(keys), settings.learning_rate,
             settings.local_steps if update else 1, settings.update_model if update else "first",
-            settings.build_defense().clipping_at(settings.tap, settings.learning_rate, _server_state(settings)),
-            None if known is None else known.to(weights.device), settings.build_defense().sparse_at(settings.tap),
-            _known_correction(settings, model, keys, weights),
+            defense.clipping_at(settings.tap, settings.learning_rate, server_state(settings)),
+            None if known is None else known.to(weights.device), defense.sparse_at(settings.tap),
+            known_correction(settings, model, [int(key[1]) for key in keys], weights),
         )  # fmt: skip
 
 
@@ -157,33 +134,6 @@ def _weights(model: RowModel, settings: CellSettings, keys: list[Key]) -> Tensor
     if not loaded.isfinite().all():
         raise UsageError(f"weights {settings.weights!r} hold NaN or infinity; train them again")
     return loaded.expand(len(keys), -1).clone()
-
-
-def _server_state(settings: CellSettings) -> dict[str, Tensor]:
-    if settings.server_state is None:
-        return {}
-    state = read_state(Path(settings.server_state))
-    return {name: value.to(settings.device) for name, value in state.items()}
-
-
-def _variates(settings: CellSettings, model: RowModel, keys: list[Key], like: Tensor) -> RoundVariates | None:
-    """The variates that the victims, each as one of the run's clients, begin the round with."""
-    if settings.variates is None or settings.tap.startswith("T2"):
-        return None
-    found = read_variates(Path(settings.variates), model.name, model.layout.total)
-    if not found.moving and settings.tap == "T1.delta_y":
-        raise UsageError(f"round {settings.round} warms up: no model moves, T1.delta_y is zero; read T1.delta_c")
-    if not found.moving and settings.update_model == "unroll":
-        raise UsageError(f"round {settings.round} warms up: no model moves; use --update-model avg")
-    return found.of([int(victim) for _, victim, *_ in keys]).to(like)
-
-
-def _known_correction(settings: CellSettings, model: RowModel, keys: list[Key], like: Tensor) -> Tensor | None:
-    """What an attacker who simulates the local steps has to add to each, where it knows the client's variate."""
-    if settings.update_model != "unroll" or settings.tap in TAPS_OF_VARIATES:
-        return None
-    found = _variates(settings, model, keys, like)
-    return None if found is None else found.correction
 
 
 def _slices(rows: int, chunk: int) -> list[slice]:

@@ -6,14 +6,13 @@ The recorder holds the truth; the attack only calls it and gets nothing back.
 import torch
 from torch import Tensor
 
-from harness.evaluation.measure import Strict
-from harness.scoring import image_strict, match
+from harness.scoring import Strict, image_strict, match
 
 SNAPSHOT_ITERATIONS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000)
 SNAPSHOT_IMAGES = 8
 
 
-class Recorder:
+class AttackRecorder:
     """An observer for :func:`harness.attacks.run_attack`.
 
     Args:

@@ -1,5 +1,6 @@
 """Compares a cell's reconstructions with the truth and judges it. Every victim is counted."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,15 +10,33 @@ from torch import Tensor
 
 from harness.attacks.stopping import REASONS
 from harness.evaluation.attacking import AttackRecord
-from harness.evaluation.measure import measure
+from harness.evaluation.measure import measure, strict_rule
 from harness.evaluation.observe import Scene
 from harness.experiment import CellSettings
-from harness.scoring import LineupResult, LpipsScorer, Rate, label_summary, lineup_test, match, swap_control
+from harness.results import Control, LabelInference, Rate
+from harness.results.schema import SuccessRule
+from harness.results.victim import Outcome
+from harness.scoring import (
+    LpipsScorer,
+    Ranking,
+    Verdict,
+    judge,
+    label_summary,
+    lineup_test,
+    match,
+    rate_of,
+    swap_control,
+)
 
 LPIPS_UNASKED = "not computed for controls"
 
 # The usual 9,999 permutations cannot give a p-value below 1e-4, which is what fails a negative control.
 _SUSPICIOUS, _MANY_PERMUTATIONS = 0.01, 99_999
+
+
+_FAILED: dict[str, Outcome] = {
+    "cap": "failure", "converged": "failure", "diverged": "diverged", "hopeless": "hopeless",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -26,10 +45,10 @@ class Scores:
 
     metrics: dict[str, np.ndarray]
     missing: dict[str, str]
-    success: dict[str, np.ndarray]
-    lineup: LineupResult
-    swap: LineupResult | None
-    label: dict[str, float]
+    success: Mapping[SuccessRule, np.ndarray]
+    ranking: Ranking
+    swap_p: float | None
+    label: LabelInference
     labels_inferred: np.ndarray
     stop_reason: list[str]
     steps: np.ndarray
@@ -42,19 +61,22 @@ class Scores:
     @property
     def strict_victims(self) -> Rate:
         """Victims with any strictly reconstructed image."""
-        return Rate.of(self.success["strict"].reshape(self.victims, -1).any(1))
+        return rate_of(self.success["strict"].reshape(self.victims, -1).any(1))
 
     @property
     def confirmed(self) -> int:
         """Images that are strict successes and rank first in their lineup."""
-        return int((self.success["strict"] & self.lineup.first.reshape(-1)).sum())
+        return int((self.success["strict"] & self.ranking.first.reshape(-1)).sum())
 
-    def outcomes(self) -> list[str]:
+    def verdict(self, controls: Iterable[Control]) -> Verdict:
+        """The cell's verdict under these controls."""
+        return judge(self.confirmed, self.strict_victims, self.ranking.lineup, controls)
+
+    def outcomes(self) -> list[Outcome]:
         """One outcome per victim: success by the strict rule, else why the attack ended."""
-        any_strict = self.success["strict"].reshape(self.victims, -1).any(1)
-        named = {"cap": "failure", "converged": "failure"}
+        any_strict = np.any(self.success["strict"].reshape(self.victims, -1), axis=1)
         return [
-            "success" if strict else named.get(reason, reason)
+            "success" if strict else _FAILED[reason]
             for strict, reason in zip(any_strict, self.stop_reason, strict=True)
         ]
 
@@ -81,19 +103,19 @@ def score(
     measured = measure(scene.dataset, true_flat, made_flat, lpips)
     seed = settings.seeds[0]
     truth_of = (truth.indices, scene.dataset.images, scene.dataset.labels, seed)
-    lineup = lineup_test(images, *truth_of)
-    if must_not_leak and lineup.p_value is not None and lineup.p_value <= _SUSPICIOUS:
-        lineup = lineup_test(images, *truth_of, permutations=_MANY_PERMUTATIONS)
+    rule = strict_rule(scene.dataset)
+    ranking, swapped = lineup_test(images, *truth_of, strict=rule), swap_control(images, *truth_of)
+    if must_not_leak and ranking.lineup.p_value is not None and ranking.lineup.p_value <= _SUSPICIOUS:
+        ranking = lineup_test(images, *truth_of, permutations=_MANY_PERMUTATIONS, strict=rule)
     per_victim = _per_victim(record, victims)
     metrics = measured.metrics | {
         "tau": record.tau.reshape(-1).double().numpy(),
         "gradient_evaluations": per_victim["evaluations"],
         "steps_taken": per_victim["steps"],
     }
-    summary = label_summary(labels, truth.labels, scene.dataset.labels, seed)
     return Scores(
-        metrics, measured.missing, measured.success, lineup, swap_control(images, *truth_of),
-        {"accuracy": summary.accuracy, "chance": summary.chance, "p_value": summary.p_value},
+        metrics, measured.missing, measured.success, ranking, swapped and swapped.lineup.p_value,
+        label_summary(labels, truth.labels, scene.dataset.labels, seed),
         labels[rows, order].flatten().numpy(), per_victim["reasons"], per_victim["steps"], per_victim["evaluations"],
         per_victim["losses"], per_victim["first_losses"], order, victims,
     )  # fmt: skip

@@ -1,24 +1,36 @@
 """The committed baseline: compact JSON, one line per cell, so that a diff of it shows which cells moved."""
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-from pydantic_core import from_json
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from harness import SCHEMA_VERSION
 from harness.errors import UsageError
 from harness.gate.cells import GateCell, Victim
 from harness.gate.settings import Settings
 from harness.results import write_atomic
+from harness.storage.files import MOST_OF_A_DOCUMENT, Absent, Unreadable, read_bytes
+from harness.storage.stored import Damaged, checked, parse_json
+from harness.version import SCHEMA_VERSION
 
 _FORMAT = 1
 _Share = Annotated[float, Field(ge=0, le=1)]
 _Distance = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _Setting = str | int | float | bool | None
+
+
+def _scaled(settings: dict[str, _Setting]) -> dict[str, _Setting]:
+    scale = settings.get("noise_scale", 1.0)
+    if not isinstance(scale, int | float) or not 0 <= scale < math.inf:
+        raise ValueError("noise_scale is no number of at least 0")
+    return settings
+
+
+_Settings = Annotated[dict[str, _Setting], AfterValidator(_scaled)]
 
 
 @dataclass(frozen=True)
@@ -36,7 +48,7 @@ class _Strict(BaseModel):
 class _StoredCell(_Strict):
     """One line: settings that not all cells share, and the victims' numbers side by side."""
 
-    settings: dict[str, _Setting]
+    settings: _Settings
     victims: list[str]
     ranks: list[_Share | None]
     rmses: list[_Distance]
@@ -55,7 +67,7 @@ class _Document(_Strict):
     format: Literal[1]
     schema_version: int
     versions: dict[str, str | None]
-    common: dict[str, _Setting]
+    common: _Settings
     cells: list[_StoredCell]
 
 
@@ -79,7 +91,7 @@ def write_baseline(path: Path, baseline: Baseline) -> None:
     whole = (
         json.dumps(head, separators=(",", ":"), allow_nan=False)[:-1] + ',"cells":[\n' + ",\n".join(lines) + "\n]}\n"
     )
-    write_atomic(path, whole.encode())
+    write_atomic(path, whole.encode(), "--baseline")
 
 
 def _common(settings: Sequence[Settings]) -> Settings:
@@ -104,34 +116,33 @@ def read_baseline(path: Path) -> Baseline:
         UsageError: there is none, or it is half-written, of another format or schema, or not a baseline.
     """
     try:
-        document = from_json(path.read_bytes())
-    except FileNotFoundError as error:
+        content = read_bytes(path, MOST_OF_A_DOCUMENT)
+    except Absent as error:
         raise UsageError(f"there is no baseline {str(path)!r}; add --update to make it from these runs") from error
-    except OSError as error:
-        raise UsageError(f"cannot read the baseline {str(path)!r} ({error.strerror}); check --baseline") from error
-    except ValueError as error:
-        raise UsageError(f"the baseline {str(path)!r} is not complete JSON; {_MEND}") from error
+    except Unreadable as problem:
+        raise UsageError(f"the baseline {str(path)!r} {problem.reason}; check --baseline") from problem
+    try:
+        return _parse(path, parse_json(content))
+    except Damaged as problem:
+        raise UsageError(f"the baseline {str(path)!r} {problem}; {_MEND}") from problem
+
+
+def _parse(path: Path, document: Any) -> Baseline:
     if not isinstance(document, dict) or document.get("kind") != "harness gate baseline":
         raise UsageError(f"{str(path)!r} is not a baseline of harness check; {_MEND}")
     for name, ours in (("format", _FORMAT), ("schema_version", SCHEMA_VERSION)):
         if document.get(name) != ours:
             raise UsageError(f"the baseline {str(path)!r} has another {name} than this harness ({ours}); {_MEND}")
-    try:
-        stored = _Document.model_validate(document)
-    except ValidationError as error:
-        raise UsageError(f"the baseline {str(path)!r} is damaged: {_first(error)}; {_MEND}") from error
+    stored = checked(_Document, document)
     return Baseline(stored.versions, [_cell(line, stored.common) for line in stored.cells])
 
 
 _MEND = "restore it, or make it again with --update"
 
 
-def _first(error: ValidationError) -> str:
-    problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    place = ".".join(str(part) for part in problem["loc"])
-    return f"{place[:60]!r}: {problem['msg']}"
-
-
 def _cell(line: _StoredCell, common: dict[str, _Setting]) -> GateCell:
     numbers = zip(line.victims, line.ranks, line.rmses, line.successes, strict=True)
-    return GateCell(common | line.settings, {name: Victim(*rest) for name, *rest in numbers})
+    return GateCell(
+        common | line.settings,
+        {name: Victim(rank=rank, rmse=rmse, success=success) for name, rank, rmse, success in numbers},
+    )

@@ -5,6 +5,7 @@ once, with another network and other noise each time: their numbers are averaged
 """
 
 import math
+import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -62,7 +63,9 @@ class GateCell:
     @property
     def noise_scale(self) -> float:
         """What the defense's noise is multiplied with."""
-        return float(self.settings.get("noise_scale", 1.0))
+        scale = self.settings.get("noise_scale", 1.0)
+        assert isinstance(scale, int | float)  # of a run and of a baseline alike
+        return float(scale)
 
     @property
     def tests_the_attack(self) -> bool:
@@ -116,7 +119,7 @@ def _versions(document: ResultDocument) -> dict[str, Any]:
 
 
 def _cells_of(path: Path, document: ResultDocument, problems: list[str]) -> list[StoredCell]:
-    folder = RunFolder(path if path.is_dir() else path.parent)
+    folder = RunFolder(path if os.path.isdir(path) else path.parent)
     found = []
     for cell in document.cells:
         if cell.not_applicable_reason or not (cell.role == "cell" or cell.control in _ATTACK_CONTROLS):
@@ -153,9 +156,10 @@ def _victims(cells: Iterable[StoredCell]) -> dict[str, Victim]:
 
 def _identity(seed: int, victim: int, records: Iterable[VictimRecord]) -> str:
     places = [record.dataset_index for record in records]
-    if any(place is None for place in places):
+    known = [place for place in places if place is not None]
+    if len(known) < len(places):
         return f"seed {seed} victim {victim}"
-    return "+".join(str(place) for place in sorted(places))
+    return "+".join(str(place) for place in sorted(known))
 
 
 def _one(records: list[VictimRecord]) -> Victim:

@@ -58,11 +58,13 @@ def contrast_defenses(
     Raises:
         UsageError: no two cells differ in the defense only.
     """
-    chosen = [
+    first, second = (
         [cell for cell in cells if cell.settings.get("defense") == name and cell.noise_scale == 1]
         for cells, name in zip((a, b), names, strict=True)
-    ]
-    return _contrast(*chosen, lambda one, other: _without_defense(one.settings) == _without_defense(other.settings))
+    )
+    return _contrast(
+        first, second, lambda one, other: _without_defense(one.settings) == _without_defense(other.settings)
+    )
 
 
 def _without_defense(settings: Settings) -> Settings:

@@ -97,6 +97,8 @@ def check(
         return Report([*faults, Finding("incomparable", "every cell", "", f"{why}add --update")])
     matching = match_cells(baseline.cells, cells)
     if not matching.same and not matching.other_settings:
+        if problems:
+            raise UsageError(f"nothing can be compared: {problems[0]}; run harness evaluate again")
         raise UsageError("no cell of the baseline is in the runs; check the preset, or add --update for a new baseline")
     findings = faults + [_finding("missing", cell, "in the baseline but not in the runs") for cell in matching.missing]
     findings += [_finding("extra", cell, "not in the baseline; add --update to guard it") for cell in matching.extra]

@@ -1,33 +1,25 @@
 """The settings that decide whether two cells may be compared: everything but which and how many victims, and where."""
 
+from collections.abc import Mapping
 from typing import Any
 
+from pydantic import JsonValue
+
 from harness.attacks import ATTACKS
-from harness.building import build
 from harness.defenses import DEFENSES
 from harness.errors import UsageError
 from harness.experiment import CellSettings
+from harness.extensions.building import build
 from harness.results import StoredCell
+from harness.results.place import WHOM
 
 Settings = dict[str, str | int | float | bool | None]
 
-# Seeds and victims choose whom to attack, the device where to compute; files are known by their hashes, not their
-# places; which control a cell was run for changes none of its numbers. What an edit of the user's own network or data
-# did to the numbers is what a comparison is for.
-_LEFT_OUT = (
-    "seeds",
-    "victims",
-    "device",
-    "weights",
-    "server_state",
-    "variates",
-    "control",
-    "trained",
-    "model_source",
-    "dataset_file",
-    "defense_args",
-    "attack_args",
-)
+# Whom to attack, where to compute, and files, which are known by their hashes and not by their places. What a cell's
+# identity has beside its settings (which control it is, the versions and digests of what it was made with) is none
+# either: what an edit of the user's own network or data did to the numbers is what a comparison is for.
+_LEFT_OUT = {*WHOM, "device", "weights", "server_state", "variates", "trained", "defense_args", "attack_args"}
+_COMPARED = set(CellSettings.model_fields) - _LEFT_OUT
 _NOT_THERE = object()
 
 
@@ -39,7 +31,7 @@ def effective(stored: StoredCell) -> Settings:
 
 
 def _flat(settings: dict[str, Any], defense_args: dict[str, Any], attack_args: dict[str, Any]) -> Settings:
-    flat = {name: value for name, value in settings.items() if name not in _LEFT_OUT}
+    flat = {name: value for name, value in settings.items() if name in _COMPARED}
     flat |= {f"defense.{name}": value for name, value in defense_args.items()}
     flat |= {f"attack.{name}": value for name, value in attack_args.items()}
     return {name: value if isinstance(value, Plain) else repr(value) for name, value in flat.items()}
@@ -48,7 +40,7 @@ def _flat(settings: dict[str, Any], defense_args: dict[str, Any], attack_args: d
 Plain = str | int | float | bool | None
 
 
-def named(settings: Settings) -> str:
+def named(settings: Mapping[str, JsonValue]) -> str:
     """The defense with the arguments that are not its defaults, and the batch where it is more than one example."""
     defaults = _defaults(settings)
     own = [
@@ -56,7 +48,8 @@ def named(settings: Settings) -> str:
         for name, value in settings.items()
         if name.startswith("defense.") and value != defaults.get(name, _NOT_THERE)
     ]
-    noise = {0: ["without noise"], 1: []}.get(settings.get("noise_scale", 1), [f"noise x{settings.get('noise_scale')}"])
+    scale = settings.get("noise_scale", 1)
+    noise = [] if scale == 1 else ["without noise" if scale == 0 else f"noise x{scale}"]
     batch = [] if settings.get("batch_size", 1) == 1 else [f"batch {settings['batch_size']}"]
     return " ".join([str(settings.get("defense")), *own, *noise, *batch])
 
@@ -82,11 +75,12 @@ def _word(value: object) -> str:
     return "absent" if value is _NOT_THERE else str(value)
 
 
-def _defaults(settings: Settings) -> Settings:
+def _defaults(settings: Mapping[str, JsonValue]) -> Settings:
     """Today's defaults of a cell with this defense and attack."""
     try:
         defense = build(DEFENSES, str(settings.get("defense")), {}).parameters()
         attack = build(ATTACKS, str(settings.get("attack")), {}).parameters()
     except UsageError:
         return {}
-    return _flat(CellSettings().model_dump(mode="json"), defense, attack)
+    cell = CellSettings()  # pyright: ignore[reportCallIssue]  # the fields' defaults come from functions
+    return _flat(cell.model_dump(mode="json"), defense, attack)

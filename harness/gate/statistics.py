@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import hypergeom
 
-from harness.randomness import derive_seed
+from harness.vectors.randomness import derive_seed
 
 # The first permutations clear most cells; the many resolve p-values that survive a correction over hundreds of cells.
 _FEW, _MANY = 9_999, 199_999

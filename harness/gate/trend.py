@@ -7,13 +7,11 @@ from pathlib import Path
 
 from harness.errors import UsageError
 from harness.gate.settings import named
-from harness.results import CellResult, read_results
+from harness.results import CellResult, Place, read_results
+from harness.results.place import WHOM
 
-# What identifies a cell from night to night; seeds and the number of victims may change.
-_IDENTITY = (
-    "dataset", "model", "defense", "defense_args", "attack", "attack_args", "tap", "batch_size", "local_steps",
-    "update_model", "round", "observations", "cohort",
-)  # fmt: skip
+# What identifies a cell from night to night; whom it attacks may change.
+_IDENTITY = {*Place.model_fields, "attack", "attack_args"}.difference(WHOM)
 
 
 @dataclass(frozen=True)
@@ -80,7 +78,7 @@ def _counts(cell: CellResult) -> bool:
 
 
 def _identity(cell: CellResult) -> str:
-    return json.dumps(cell.model_dump(mode="json", include=set(_IDENTITY)), sort_keys=True)
+    return json.dumps(cell.model_dump(mode="json", include=_IDENTITY), sort_keys=True)
 
 
 def _title(cell: CellResult) -> str:

@@ -9,7 +9,7 @@ def local_noise(total: float, clients: int, colluders: int = 0, dropouts: int = 
     """The noise multiplier of each client: total / sqrt(N - colluders - dropouts).
 
     Colluders can subtract their own noise from the sum, and who drops out never adds any; the noise of the others
-    alone must reach the total (spec: defenses, section 14). The more survive, the more noise there is.
+    alone must reach the total (docs/defenses.md). The more survive, the more noise there is.
 
     Args:
         total: noise multiplier of the sum: its standard deviation in units of the clipping bound.

@@ -17,7 +17,7 @@ _MOST_ATTEMPTS = 1000
 def clip_rows(rows: np.ndarray, clip: float) -> np.ndarray:
     """Rows (R, p) with norms of at most ``clip``; shorter rows stay as they are."""
     norms = np.linalg.norm(rows, axis=-1, keepdims=True)
-    return rows * np.minimum(1.0, clip / np.maximum(norms, np.finfo(np.float64).tiny))
+    return rows * (clip / np.maximum(norms, clip))
 
 
 def inflated_norm(norm: float, dimension: int, beta: float = BETA) -> float:

@@ -1,4 +1,4 @@
-"""A client's clipped vectors as noisy integers: rotate, scale, round, add Skellam noise (spec: defenses, section 14.2).
+"""A client's clipped vectors as noisy integers: rotate, scale, round, add Skellam noise (docs/defenses.md).
 
 Agarwal, Kairouz, Liu: The Skellam Mechanism for Differentially Private Federated Learning, NeurIPS 2021.
 """

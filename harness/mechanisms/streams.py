@@ -5,7 +5,7 @@ They simulate a client's noise. A deployment that needs the theorem draws them f
 
 import numpy as np
 
-from harness.randomness import derive_seed
+from harness.vectors.randomness import derive_seed
 
 
 def numbers(*key: int | str) -> np.random.Generator:

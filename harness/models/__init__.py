@@ -1,6 +1,6 @@
 """Networks, and their evaluation for many rows at once."""
 
-from harness.models import front_networks  # noqa: F401  (imported so that they register)
+from harness.models import extractor_networks  # noqa: F401  (imported so that they register)
 from harness.models.frozen import Frozen
 from harness.models.networks import MODELS, build_module, find_factory
 from harness.models.row_model import RowModel, cross_entropy

@@ -6,18 +6,31 @@ is tried is the network itself at weights moved away from its first ones, where 
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from harness.errors import UsageError, in_one_line
-
-if TYPE_CHECKING:
-    from harness.models.row_model import RowModel
+from harness.vectors.layout import Layout
 
 _TOLERANCE = 1e-3
+
+
+class RowNetwork(Protocol):
+    """What evaluates a network for several rows at once; see :class:`harness.models.RowModel`."""
+
+    layout: Layout
+    plain_module: nn.Module
+
+    def gradient(self, weights: Tensor, images: Tensor, targets: Tensor, create_graph: bool = False) -> Tensor:
+        """Gradients (R, P) of the rows' losses."""
+        ...
+
+    def plain(self, weights: Tensor) -> nn.Module:
+        """The module itself, holding weights (P,)."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -82,7 +95,7 @@ def _logits(name: str, module: nn.Module, images: Tensor, classes: int) -> Tenso
     return logits
 
 
-def agrees(model: "RowModel", trial: Trial) -> bool:
+def agrees(model: RowNetwork, trial: Trial) -> bool:
     """Whether rows evaluated together have the gradients of the module itself, which keeps its own weights."""
     made = model.gradient(trial.weights, trial.images, trial.labels)
     own = model.layout.flatten(dict(model.plain_module.named_parameters())).detach().clone()
@@ -96,7 +109,7 @@ def agrees(model: "RowModel", trial: Trial) -> bool:
     return all(alike)
 
 
-def fails_twice(model: "RowModel", trial: Trial) -> str | None:
+def fails_twice(model: RowNetwork, trial: Trial) -> str | None:
     """Why the gradients can't be differentiated by the images; None where they can."""
     try:
         images = trial.images.clone().requires_grad_()

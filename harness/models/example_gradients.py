@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from harness.layout import Layout, spread
 from harness.models.row_losses import example_losses
 from harness.models.row_sequence import Product, Recorded, RowSequence
+from harness.vectors.layout import Layout, group_sums, spread
 
 
 @dataclass
@@ -95,6 +95,7 @@ class FactoredGradients:
         expected: float,
     ) -> None:
         self.layout, self.expected, self._sequence = layout, expected, sequence
+        self.present = _present(present, labels)
         with torch.enable_grad():
             losses = (
                 self._alone(weights, images, labels) if len(weights) == 1 else self._together(weights, images, labels)
@@ -173,21 +174,25 @@ class FactoredGradients:
 
 
 class MaterialisedGradients:
-    """The same for any other network: all per-example gradients (N, B, P) at once."""
+    """The same for any other network, or where all are needed: all per-example gradients at once.
 
-    def __init__(self, gradients: Tensor, layout: Layout, present: Tensor | None, expected: float) -> None:
-        self.layout, self.expected = layout, expected
+    Args:
+        gradients: (N, B, P).
+        sizes: number of coordinates of each parameter tensor.
+        present: (N, B) in {0, 1}, see :class:`FactoredGradients`.
+        expected: the batch size that :meth:`mean` divides by; None for B.
+    """
+
+    def __init__(
+        self, gradients: Tensor, sizes: tuple[int, ...], present: Tensor | None = None, expected: float | None = None
+    ) -> None:
+        self.sizes, self._expected = sizes, gradients.shape[1] if expected is None else expected
         self._gradients = gradients if present is None else gradients * present[..., None]
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """Number of coordinates of each parameter tensor."""
-        return self.layout.sizes
+        self.present = _present(present, gradients)
 
     def norms(self) -> Tensor:
         """L2 norms (N, B, M) of each example's gradient per parameter tensor."""
-        pieces = self._gradients.split(self.sizes, dim=-1)
-        return torch.stack([torch.linalg.vector_norm(piece, dim=-1) for piece in pieces], dim=-1)
+        return group_sums(self._gradients.square(), self.sizes).sqrt()
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
         """Sum over the batch of gradients scaled by ``factors`` (N, B, M): (N, P)."""
@@ -195,8 +200,13 @@ class MaterialisedGradients:
 
     def mean(self) -> Tensor:
         """The plain batch gradient (N, P)."""
-        return self._gradients.sum(1) / self.expected
+        return self._gradients.sum(1) / self._expected
 
     def materialise(self) -> Tensor:
         """The gradients (N, B, P)."""
         return self._gradients
+
+
+def _present(given: Tensor | None, like: Tensor) -> Tensor:
+    """Which places (N, B) hold an example; all of them where nothing is given."""
+    return like.new_ones(like.shape[:2], dtype=torch.bool) if given is None else given.bool()

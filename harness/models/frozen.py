@@ -9,14 +9,14 @@ are those of random filters (Saxe et al., ICML 2011).
 import torch
 from torch import Tensor, nn
 
-from harness.models.front import Front
+from harness.models.feature_extractor import FeatureExtractor
 from harness.models.row_sequence import row_sequence
-from harness.randomness import generator
+from harness.vectors.randomness import generator
 
 _FILTERS, _PLACES = 64, 4
 
 
-class Frozen(Front):
+class Frozen(FeatureExtractor):
     """A network (B, C, H, W) -> (B, F) in evaluation mode, its weights and all turned into buffers.
 
     Every result depends on its own example alone if the network's does. In rows, a plain chain of layers known to the

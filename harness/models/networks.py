@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 from harness.errors import UsageError, in_one_line
-from harness.registry import Registry
+from harness.extensions.own_code import own_code
+from harness.extensions.registry import Registry
 
 ImageShape = tuple[int, ...]
 Factory = Callable[[ImageShape, int], nn.Module]
@@ -116,6 +117,11 @@ def refuse_table_rows(name: str, image_shape: ImageShape) -> None:
         )
 
 
+def is_own(name: str) -> bool:
+    """Whether a network is not one of this project's: a user's ``module:factory``, or another package's."""
+    return ":" in name or bool(MODELS.outside(name))
+
+
 def find_factory(name: str) -> Factory:
     """A registered factory, or the user's own given as ``module:factory``.
 
@@ -126,12 +132,13 @@ def find_factory(name: str) -> Factory:
         return MODELS[name]
     module_name, _, attribute = name.partition(":")
     try:
-        module = importlib.import_module(module_name)
+        with own_code():
+            module = importlib.import_module(module_name)
     except Exception as error:  # the user's own code may raise anything
         raise UsageError(
             f"cannot import model {name!r} ({in_one_line(error)}); check the module name and PYTHONPATH"
         ) from error
-    factory = getattr(module, attribute, None)
+    factory: Factory | None = getattr(module, attribute, None)
     if factory is None:
         raise UsageError(f"module {module_name!r} has no factory {attribute!r}; check its name")
     if not callable(factory):
@@ -150,7 +157,8 @@ def build_module(name: str, image_shape: ImageShape, classes: int, seed: int) ->
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
-            module = factory(image_shape, classes)
+            with own_code():
+                module = factory(image_shape, classes)
         except UsageError:
             raise
         except Exception as error:  # the user's own code may raise anything
@@ -168,7 +176,7 @@ def _keep_what_layers_get(module: nn.Module) -> None:
     """Layers that overwrite their input compute the same in new memory; gradients by that input then stay available."""
     for layer in module.modules():
         if getattr(layer, "inplace", False):
-            layer.inplace = False
+            layer.inplace = False  # pyright: ignore[reportArgumentType]  # Module declares parameters and layers only
 
 
 def _refuse_untrained_parameters(name: str, module: nn.Module) -> None:

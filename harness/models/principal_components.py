@@ -7,17 +7,19 @@ preprocessing to all the samples without differential privacy". No epsilon of th
 import torch
 from torch import Tensor, nn
 
-from harness.models.front import Front
+from harness.models.feature_extractor import FeatureExtractor
 
 _CHUNK = 4096
 
 
-class PrincipalComponents(Front):
+class PrincipalComponents(FeatureExtractor):
     """The first K principal components of images with F pixels: (B, C, H, W) to (B, K), K at most F.
 
     Until it is fitted, or loaded with a state dictionary, every result is NaN.
     """
 
+    mean: Tensor
+    directions: Tensor
     fitted_to = "principal components of the private training data, computed without noise"
 
     def __init__(self, features: int, components: int) -> None:

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from harness.models.row_operators import images_of
-
-Context = torch.autograd.function.FunctionCtx
+from harness.models.row_operators import images_of, zero_padding
+from harness.models.row_sigmoid import Context
 
 _BACKWARD = torch.ops.aten.convolution_backward
 
@@ -28,7 +27,7 @@ def convolve_rows(images: Tensor, kernels: Tensor, layer: nn.Conv2d, kernels_onc
     ``kernels_once``: see :class:`~harness.models.row_operators.MatrixProduct`. ``first``: with it, in the pass that
     creates a graph, the derivative by the images is not needed, as nothing lies before them.
     """
-    return _Convolution.apply(images, kernels, _Geometry(layer.stride, layer.padding, kernels_once, first))
+    return _Convolution.apply(images, kernels, _Geometry(layer.stride, zero_padding(layer), kernels_once, first))
 
 
 @dataclass(frozen=True)

@@ -9,19 +9,22 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from harness.errors import UsageError, in_one_line
-from harness.layout import Layout
 from harness.models.checking import Trial, agrees, fails_twice, refuse_other_functions
 from harness.models.example_gradients import FactoredGradients, MaterialisedGradients
-from harness.models.front import Front
+from harness.models.feature_extractor import FeatureExtractor
 from harness.models.layers import called_layers
-from harness.models.networks import ImageShape, build_module
+from harness.models.networks import ImageShape, build_module, is_own
 from harness.models.row_operators import with_row_operators
 from harness.models.row_sequence import RowSequence, row_sequence
 from harness.models.weights_files import load_state
-from harness.randomness import derive_seed
+from harness.vectors.layout import Layout
+from harness.vectors.randomness import derive_seed
 
 # Its attention without gradients has no derivative at all, not even under a transformation of functions.
 torch.backends.mha.set_fastpath_enabled(False)
+
+
+BatchNorm = nn.modules.batchnorm._BatchNorm
 
 
 class RowModel:
@@ -44,7 +47,7 @@ class RowModel:
             raise UsageError(f"model {name!r} shares parameters between layers; give every layer its own")
         self._second_derivative: str | None = None
         chain = row_sequence(self.plain_module)
-        if ":" in name:
+        if is_own(name):
             self._check(chain)
         else:
             self._evaluate_by(chain, row_operators=True)
@@ -79,18 +82,21 @@ class RowModel:
 
     def _fit(self, images: Tensor | None) -> None:
         """Fits what stands before the trained layers to the training images (N, C, H, W), where it is to be fitted."""
-        fronts = [layer for layer in self.plain_module.modules() if isinstance(layer, Front) and layer.fitted_to]
-        if fronts and images is None:
-            raise UsageError(f"model {self.name!r} is fitted to training data, which is not done here; use another one")
-        for front in fronts:
-            front.fit(images)
-        self.uncovered = f"model {self.name} has {fronts[0].fitted_to}; no epsilon covers it" if fronts else None
+        found = [layer for layer in self.plain_module.modules() if isinstance(layer, FeatureExtractor)]
+        fitted = [layer for layer in found if layer.fitted_to]
+        for extractor in fitted:
+            if images is None:
+                raise UsageError(
+                    f"model {self.name!r} is fitted to training data, which is not done here; use another one"
+                )
+            extractor.fit(images)
+        self.uncovered = f"model {self.name} has {fitted[0].fitted_to}; no epsilon covers it" if fitted else None
 
     def to(self, device: torch.device, dtype: torch.dtype) -> "RowModel":
         """Moves the network's buffers; weights are handed in and keep their own device."""
         self.plain_module.to(device, dtype)
         self._rowwise.to(device, dtype)
-        if ":" in self.name:
+        if is_own(self.name):
             self._check_there(device, dtype)
         return self
 
@@ -179,19 +185,18 @@ class RowModel:
         """Per-example gradients for training; see :class:`FactoredGradients` for the arguments."""
         if self._sequence is not None:
             return FactoredGradients(self._sequence, self.layout, weights, images, labels, present, expected)
-        return MaterialisedGradients(
-            self.per_example_gradients(weights, images, labels), self.layout, present, expected
-        )
+        gradients = self.per_example_gradients(weights, images, labels)
+        return MaterialisedGradients(gradients, self.layout.sizes, present, expected)
 
-    def batch_norm_statistics(self, weights: Tensor, images: Tensor) -> list[tuple[Tensor, Tensor, nn.Module]]:
+    def batch_norm_statistics(self, weights: Tensor, images: Tensor) -> list[tuple[Tensor, Tensor, BatchNorm]]:
         """Per BatchNorm layer: mean and variance (R, channels) of its input over each row's batch, and the layer."""
-        layers = [layer for layer in self._rowwise.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
-        called: list[nn.Module] = []  # in the order of the forward pass, which need not be that of modules()
+        layers = [layer for layer in self._rowwise.modules() if isinstance(layer, BatchNorm)]
+        called: list[BatchNorm] = []  # in the order of the forward pass, which need not be that of modules()
 
         def one_row(flat: Tensor, batch: Tensor) -> list[tuple[Tensor, Tensor]]:
             seen: list[tuple[Tensor, Tensor]] = []
 
-            def record(layer: nn.Module, inputs: tuple[Tensor]) -> None:
+            def record(layer: BatchNorm, inputs: tuple[Tensor]) -> None:
                 called.append(layer)
                 axes = [axis for axis in range(inputs[0].dim()) if axis != 1]
                 seen.append((inputs[0].mean(axes), inputs[0].var(axes, unbiased=False)))

@@ -12,11 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from harness.models.front import Front
-from harness.models.row_sigmoid import RowSigmoid
+from harness.models.feature_extractor import FeatureExtractor
+from harness.models.row_sigmoid import Context, RowSigmoid
 
 Size = tuple[int, ...]
-Context = torch.autograd.function.FunctionCtx
 
 
 _WORTH_A_THREAD = 2**18
@@ -98,7 +97,7 @@ class _Images(torch.autograd.Function):
 
 def patches_of(images: Tensor, convolution: nn.Conv2d) -> Tensor:
     """Patches (..., C*k*k, L) that a convolution sees of images (..., C, H, W)."""
-    return _Patches.apply(images, convolution.kernel_size, convolution.padding, convolution.stride)
+    return _Patches.apply(images, convolution.kernel_size, zero_padding(convolution), convolution.stride)
 
 
 def images_of(patches: Tensor, size: Size, kernel: Size, padding: Size, stride: Size) -> Tensor:
@@ -157,7 +156,7 @@ class PatchConv2d(nn.Module):
     def __init__(self, convolution: nn.Conv2d) -> None:
         super().__init__()
         self.weight, self.bias = convolution.weight, convolution.bias
-        self.stride, self.padding, self.kernel = convolution.stride, convolution.padding, convolution.kernel_size
+        self.stride, self.padding, self.kernel = convolution.stride, zero_padding(convolution), convolution.kernel_size
 
     def forward(self, images: Tensor) -> Tensor:
         batch, _, height, width = images.shape
@@ -182,10 +181,16 @@ def is_plain_convolution(layer: nn.Conv2d) -> bool:
     )
 
 
+def zero_padding(layer: nn.Conv2d) -> Size:
+    """The padding of a plain convolution, in numbers."""
+    assert not isinstance(layer.padding, str)
+    return layer.padding
+
+
 def with_row_operators(module: nn.Module) -> nn.Module:
     """A copy of ``module`` with its plain convolutions and sigmoids replaced by the row-wise layers.
 
-    A front's layers have the same weights in every row and stay as they are.
+    A feature extractor's layers have the same weights in every row and stay as they are.
     """
     clone = copy.deepcopy(module)
     _replace_layers(clone)
@@ -198,5 +203,5 @@ def _replace_layers(parent: nn.Module) -> None:
             setattr(parent, name, PatchConv2d(layer))
         elif type(layer) is nn.Sigmoid:
             setattr(parent, name, RowSigmoid())
-        elif not isinstance(layer, Front):
+        elif layer is not None and not isinstance(layer, FeatureExtractor):
             _replace_layers(layer)

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from harness.models.front import Front
+from harness.models.feature_extractor import FeatureExtractor
 from harness.models.row_convolution import are_fast_grouped, convolve_rows
-from harness.models.row_operators import MatrixProduct, is_plain_convolution, patches_of
+from harness.models.row_operators import MatrixProduct, is_plain_convolution, patches_of, zero_padding
 from harness.models.row_sigmoid import RowSigmoid
 
 Named = Mapping[str, Tensor]
@@ -91,7 +91,7 @@ def _convolution(name: str, layer: nn.Conv2d) -> Product:
         rows, places = (
             (size + 2 * pad - kernel) // stride + 1
             for size, pad, kernel, stride in zip(
-                values.shape[-2:], layer.padding, layer.kernel_size, layer.stride, strict=True
+                values.shape[-2:], zero_padding(layer), layer.kernel_size, layer.stride, strict=True
             )
         )
         return product.unflatten(-1, (rows, places))
@@ -163,14 +163,14 @@ class RowSequence:
 
 def _without_weights(stage: nn.Module, values: Tensor) -> Tensor:
     """A stage's output (R, B, ...) of values (R, B, ...)."""
-    if isinstance(stage, Front):
+    if isinstance(stage, FeatureExtractor):
         return stage.rows(values)
     return stage(values.flatten(0, 1)).unflatten(0, values.shape[:2])
 
 
 def _alone(stage: nn.Module, values: Tensor) -> Tensor:
     """A stage's output (B, ...) of values (B, ...)."""
-    return stage.rows(values[None])[0] if isinstance(stage, Front) else stage(values)
+    return stage.rows(values[None])[0] if isinstance(stage, FeatureExtractor) else stage(values)
 
 
 def row_sequence(module: nn.Module) -> RowSequence | None:
@@ -188,7 +188,7 @@ def _collect(module: nn.Module, prefix: str, stages: list[Product | nn.Module]) 
         stages.append(_convolution(prefix, module))
     elif type(module) is nn.Sigmoid:
         stages.append(RowSigmoid())
-    elif type(module) in _WEIGHTLESS or isinstance(module, Front):
+    elif type(module) in _WEIGHTLESS or isinstance(module, FeatureExtractor):
         stages.append(module)
     else:
         return False

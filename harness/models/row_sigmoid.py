@@ -1,9 +1,12 @@
 """The logistic function whose result for a row never depends on the other rows of the batch."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
-Context = torch.autograd.function.FunctionCtx
+#: What autograd hands its functions; PyTorch's declared type lacks what they save and keep on it.
+Context = Any
 
 
 class _Sigmoid(torch.autograd.Function):

@@ -13,7 +13,7 @@ from harness.privacy.events import (
     NonPrivate,
     compose,
 )
-from harness.privacy.mechanism import Gaussian, Mechanism, Repeated, Sampled, TakingPart
+from harness.privacy.mechanism import GaussianNoise, Mechanism, Repeated, Sampled, TakingPart
 from harness.privacy.poisson_binomial import PoissonBinomialSum
 from harness.privacy.skellam import SkellamSum, skellam_sum
 from harness.privacy.statement import (
@@ -26,7 +26,7 @@ from harness.privacy.statement import (
     without_guarantee,
 )
 from harness.privacy.views import (
-    Federation,
+    FederationFacts,
     View,
     client_views,
     effective_sigma,
@@ -43,8 +43,8 @@ __all__ = [
     "Composition",
     "Epsilon",
     "Event",
-    "Federation",
-    "Gaussian",
+    "FederationFacts",
+    "GaussianNoise",
     "GaussianRelease",
     "Mechanism",
     "MechanismRelease",

@@ -4,17 +4,20 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
 from harness.errors import UsageError
-from harness.privacy.events import Event, GaussianRelease, Ledger, compose, ledger
-from harness.registry import Registry
+from harness.extensions.registry import Registry
+from harness.privacy.events import Event, GaussianRelease, Ledger, MechanismRelease, compose, ledger
+from harness.settings.ranges import LEAST_DELTA
 
 Array = np.ndarray
 
 NOMINAL = "nominal"
+
+Word = TypeVar("Word", bound=str)
 
 
 @dataclass(frozen=True)
@@ -23,7 +26,7 @@ class Epsilon:
 
     Attributes:
         accountant: registered name.
-        epsilon: the value (infinite where nothing holds), or None with a ``reason``.
+        epsilon: the value; infinite where nothing holds.
         delta: the delta asked for.
         delta_total: the delta that really holds; larger than ``delta`` where an accountant does not add deltas up.
         conversion: how the accountant's own currency became (epsilon, delta).
@@ -33,14 +36,13 @@ class Epsilon:
     """
 
     accountant: str
-    epsilon: float | None
+    epsilon: float
     delta: float
-    delta_total: float | None
+    delta_total: float
     conversion: str
     sampler: str
     adjacency: str
     notes: tuple[str, ...] = ()
-    reason: str | None = None
 
     @property
     def nominal(self) -> bool:
@@ -59,17 +61,34 @@ def checked_delta(delta: float) -> float:
     return delta
 
 
+def asked_delta(delta: float) -> float:
+    """The same delta, if it is one that may be asked for: at least 1e-30, and below 1.
+
+    Raises:
+        UsageError: it is not.
+    """
+    if not LEAST_DELTA <= delta < 1:
+        raise UsageError(
+            f"delta must lie in (0, 1), at least {LEAST_DELTA:g}, got {delta:g}; "
+            "take less than one over the number of units, for example 1e-5"
+        )
+    return delta
+
+
 @dataclass(frozen=True)
 class Accountant(ABC):
     """Base of every accountant: a frozen record of its conventions."""
 
     name: ClassVar[str] = "abstract"
-    any_mechanism: ClassVar[bool] = False
 
     @property
     @abstractmethod
     def conversion(self) -> str:
         """The convention behind the number, in a word or two."""
+
+    def covers(self, release: MechanismRelease) -> bool:
+        """Whether it has a bound for a release by another mechanism than plain Gaussian noise."""
+        return False
 
     @abstractmethod
     def epsilon_of(self, spent: Ledger, delta: float) -> float:
@@ -90,9 +109,8 @@ class Accountant(ABC):
             UsageError: an unknown event, or one this accountant has no bound for.
         """
         spent = ledger(event)
-        if spent.mechanisms and not self.any_mechanism:
-            title = spent.mechanisms[0].mechanism.title
-            raise UsageError(f"{self.name} has no bound for {title}; choose --accountant rdp")
+        if unknown := next((release for release in spent.mechanisms if not self.covers(release)), None):
+            raise UsageError(f"{self.name} has no bound for {unknown.mechanism.title}; choose --accountant rdp")
         return spent
 
     def epsilon(self, event: Event, delta: float) -> Epsilon:
@@ -110,12 +128,12 @@ class Accountant(ABC):
         else:
             value, notes = 0.0, ()
         return Epsilon(
-            self.name, value, delta, self.delta_total(spent, delta), self.conversion, spent.sampler, spent.adjacency,
-            notes,
+            accountant=self.name, epsilon=value, delta=delta, delta_total=self.delta_total(spent, delta),
+            conversion=self.conversion, sampler=spent.sampler, adjacency=spent.adjacency, notes=notes,
         )  # fmt: skip
 
     def delta(self, event: Event, epsilon: float) -> float:
-        """The smallest delta at a fixed ``epsilon`` >= 0 (spec: accounting, section 14); 1 where none holds."""
+        """The smallest delta at a fixed ``epsilon`` >= 0 (docs/accounting.md); 1 where none holds."""
         lowest, highest = 1e-300, 1 - 1e-15
         if self.epsilon(event, highest).epsilon > epsilon:
             return 1.0
@@ -137,7 +155,7 @@ class AdditiveAccountant(Accountant):
     """An accountant whose currency adds up over releases: each costs a vector, and the sum is converted once."""
 
     @abstractmethod
-    def costs(self, releases: Sequence[GaussianRelease], delta: float) -> Array:
+    def costs(self, releases: Sequence[GaussianRelease | MechanismRelease], delta: float) -> Array:
         """What a single release of each kind costs: (number of releases, currency)."""
 
     @abstractmethod
@@ -154,7 +172,7 @@ class AdditiveAccountant(Accountant):
         ledgers = ledgers[:exposed]
         releases = [release for one in ledgers for release in one.releases]
         counts = np.array([[release.count] for release in releases], dtype=float).reshape(-1, 1)
-        costs = np.cumsum(counts * self.costs(releases, checked_delta(delta)), axis=0) if releases else None
+        costs = np.cumsum(counts * self.costs(releases, checked_delta(delta)), axis=0) if releases else counts
         ends = np.cumsum([len(one.releases) for one in ledgers])
 
         def epsilon_after(count: int) -> float:
@@ -179,12 +197,13 @@ def make_accountant(name: str, **options: Any) -> Accountant:
     return kind(**{key: value for key, value in options.items() if key in known and value is not None})
 
 
-def choice(value: str, allowed: Sequence[str], what: str) -> str:
+def choice(value: str, allowed: Sequence[Word], what: str) -> Word:
     """The same value, if it is allowed.
 
     Raises:
         UsageError: it is not.
     """
-    if value not in allowed:
-        raise UsageError(f"unknown {what} {value!r}; choose {', '.join(allowed)}")
-    return value
+    for word in allowed:
+        if word == value:
+            return word
+    raise UsageError(f"unknown {what} {value!r}; choose {', '.join(allowed)}")

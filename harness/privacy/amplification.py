@@ -3,17 +3,15 @@
 Poisson sampling: ``steinke`` (Steinke, "Composition of Differential Privacy and Privacy Amplification by Subsampling",
 2022; neighbours: a unit or a null in its place, in both directions) and ``zhu-wang`` (Zhu and Wang 2019, Theorem 5,
 three times as much per term). Without replacement: Wang, Balle, Kasiviswanathan 2019, Theorem 9 (``renyi_curves``).
-Spec: accounting, section 7.
+See docs/accounting.md.
 """
 
 import math
-from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
-from scipy.special import logsumexp
 
-from harness.privacy.renyi_curves import amplify_without_replacement, log_binomial
+from harness.privacy.renyi_curves import Orders, amplify_without_replacement, log_binomial, log_sums
 
 Array = np.ndarray
 Amplification = Literal["steinke", "zhu-wang"]
@@ -58,10 +56,10 @@ def _poisson_moments(curve: Array, q: float, orders: Array, factor: float) -> Ar
     logs = log_binomial(np.maximum(orders[:, None], j), j) + rest * math.log1p(-q) + terms
     logs = np.where(orders[:, None] >= j, logs, -np.inf)
     first = (orders - 1) * math.log1p(-q) + np.log1p((orders - 1) * q)
-    return np.logaddexp(first, logsumexp(logs, axis=1))
+    return np.logaddexp(first, log_sums(logs))
 
 
-def between_integers(curve: Array, orders: Sequence[float]) -> Array:
+def between_integers(curve: Array, orders: Orders) -> Array:
     """Divergences at any ``orders`` in (1, J] from those at 1, 2, ..., J: (A,).
 
     (alpha - 1) times the divergence is convex and 0 at order 1, so that a straight line between integers lies above.

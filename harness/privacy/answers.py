@@ -2,15 +2,19 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from harness.errors import UsageError
 from harness.privacy.accountant import ACCOUNTANTS, Accountant, choice, make_accountant
 from harness.privacy.budget import StopRule, rounds_within, sigma_for, steps_within
 from harness.privacy.events import Event, compose
-from harness.privacy.rdp import CONVERSIONS
+from harness.privacy.rdp import CONVERSIONS, Renyi
 
 Row = dict[str, Any]
+
+# Times the tighter bound from which a looser one is called so.
+_LOOSE = 2.0
 
 # From the largest epsilon to the smallest, as a table is read.
 ORDER = ("base", "advanced", "zcdp", "rdp", "pld")
@@ -33,8 +37,7 @@ def chosen_accountants(
     """
     if not names:
         raise UsageError(f"no accountant named; choose {', '.join(ORDER)}, or all")
-    if conversion:
-        choice(conversion, CONVERSIONS, "conversion")
+    rules = (choice(conversion, CONVERSIONS, "conversion"),) if conversion else CONVERSIONS
     known = [*ORDER, *(name for name in ACCOUNTANTS if name not in ORDER)]
     wanted = known if "all" in names else [ACCOUNTANTS.resolve(name) for name in names]
     made: list[Accountant] = []
@@ -42,16 +45,21 @@ def chosen_accountants(
         if name != "rdp":
             made.append(make_accountant(name, formula=formula, e0=e0))
             continue
-        for rule in (conversion,) if conversion else CONVERSIONS:
+        for rule in rules:
             own = orders or ("paper" if rule == "mironov" else "dense")
-            rounding = {"grid": None} if exact or own == "paper" else {}
-            made.append(ACCOUNTANTS["rdp"](conversion_rule=rule, orders=own, **rounding))
+            renyi = Renyi(conversion_rule=rule, orders=own)
+            made.append(replace(renyi, grid=None) if exact or own == "paper" else renyi)
     return made
 
 
 def spent(accountants: Iterable[Accountant], event: Event, delta: float) -> list[Row]:
-    """Epsilon of an event."""
-    return _rows(accountants, lambda accountant: _row(accountant, event, delta))
+    """Epsilon of an event; a Renyi bound far above the loss distribution's is marked."""
+    rows = _rows(accountants, lambda accountant: _row(accountant, event, delta))
+    tight = next((row["epsilon"] for row in rows if row["accountant"] == "pld"), None)
+    for row in rows:
+        if row["accountant"] == "rdp" and tight is not None and (row["epsilon"] or 0) > _LOOSE * tight:
+            row["notes"].append("loose here: the pld row is a tighter bound of the same")
+    return rows
 
 
 def delta_at(accountants: Iterable[Accountant], event: Event, epsilon: float) -> list[Row]:

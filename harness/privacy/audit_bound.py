@@ -1,6 +1,6 @@
 """The one-run audit: how large epsilon must at least be, given how well guesses about canaries came out.
 
-Source: Steinke, Nasr, Jagielski, "Privacy Auditing with One (1) Training Run", 2023. Spec: accounting, section 15.
+Source: Steinke, Nasr, Jagielski, "Privacy Auditing with One (1) Training Run", 2023. See docs/accounting.md.
 Each of m canaries is included with probability one half, independently; the auditor guesses the k_plus likeliest to be
 in and the k_minus likeliest to be out, numbers chosen before looking, and abstains on the rest.
 """

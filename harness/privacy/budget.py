@@ -1,4 +1,4 @@
-"""How long a privacy budget lasts, and how much noise it takes. Spec: accounting, sections 8 and 14."""
+"""How long a privacy budget lasts, and how much noise it takes."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from harness.privacy.events import Event
 StopRule = Literal["paper", "filter"]
 STOP_RULES: tuple[StopRule, ...] = get_args(StopRule)
 
-_MOST_STEPS = 10**9
+_MOST_STEPS = 10**7
 _LARGEST_SIGMA = 1e6
 
 

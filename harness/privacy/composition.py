@@ -1,7 +1,7 @@
 """Base and advanced composition of (epsilon, delta) releases, as the papers compute them.
 
 Sources: Wei et al., "Securing Distributed SGD against Gradient Leakage Threats", section 7.7; Dwork, Rothblum, Vadhan
-2010 (``drv``); Kairouz, Oh, Viswanath 2015, Theorem 3.5 (``kov``, ``optimal``). Spec: accounting, section 3.
+2010 (``drv``); Kairouz, Oh, Viswanath 2015, Theorem 3.5 (``kov``, ``optimal``). See docs/accounting.md.
 
 Both charge each step with the classical Gaussian bound, e0 = sqrt(2 ln(1.25/delta)) / sigma, amplified by sampling.
 The papers do not add the steps' deltas up; ``delta_total`` does.
@@ -15,19 +15,22 @@ from typing import Literal
 import numpy as np
 
 from harness.privacy.accountant import ACCOUNTANTS, AdditiveAccountant, Array, choice
-from harness.privacy.events import GaussianRelease, Ledger
+from harness.privacy.events import GaussianRelease, Ledger, MechanismRelease, plain_gaussian
 
 StepEpsilon = Literal["rounded", "exact"]
 Formula = Literal["drv", "kov", "optimal"]
 
 
-def step_epsilons(releases: Sequence[GaussianRelease], delta: float, e0: StepEpsilon = "exact") -> Array:
+def step_epsilons(
+    releases: Sequence[GaussianRelease | MechanismRelease], delta: float, e0: StepEpsilon = "exact"
+) -> Array:
     """Epsilon of one step of each release, after amplification: (number of releases,).
 
     ``rounded`` rounds the step's epsilon to three decimals, as the paper does (0.807 for sigma 6, delta 1e-5).
     """
-    sigmas = np.array([release.sigma for release in releases])
-    rates = np.array([release.q for release in releases])
+    gaussian = plain_gaussian(releases)
+    sigmas = np.array([release.sigma for release in gaussian])
+    rates = np.array([release.q for release in gaussian])
     plain = math.sqrt(2 * math.log(1.25 / delta)) / sigmas
     if e0 == "rounded":
         plain = np.round(plain, 3)
@@ -45,7 +48,7 @@ class _StepByStep(AdditiveAccountant):
         choice(self.e0, ("rounded", "exact"), "step epsilon (e0)")
 
     def notes(self, spent: Ledger, delta: float) -> tuple[str, ...]:
-        smallest = min(release.sigma for release in spent.releases)
+        smallest = min(release.sigma for release in plain_gaussian(spent.releases))
         step = math.sqrt(2 * math.log(1.25 / delta)) / smallest
         unproven = (f"nominal: the classical Gaussian bound needs a step epsilon below 1, here {step:.3g}",)
         rounded = ("nominal: step epsilons rounded to three decimals, as printed",) if self.e0 == "rounded" else ()
@@ -63,7 +66,7 @@ class BaseComposition(_StepByStep):
     def conversion(self) -> str:
         return "sum" if self.e0 == "exact" else "sum, e0 as printed"
 
-    def costs(self, releases: Sequence[GaussianRelease], delta: float) -> Array:
+    def costs(self, releases: Sequence[GaussianRelease | MechanismRelease], delta: float) -> Array:
         return step_epsilons(releases, delta, self.e0)[:, None]
 
     def converted(self, total: Array, delta: float) -> float:
@@ -89,7 +92,7 @@ class AdvancedComposition(_StepByStep):
     def conversion(self) -> str:
         return self.formula if self.e0 == "exact" else f"{self.formula}, e0 as printed"
 
-    def costs(self, releases: Sequence[GaussianRelease], delta: float) -> Array:
+    def costs(self, releases: Sequence[GaussianRelease | MechanismRelease], delta: float) -> Array:
         """Columns: the squared epsilon, and the drift (the expected loss, or its bound)."""
         steps = step_epsilons(releases, delta, self.e0)
         with np.errstate(over="ignore"):

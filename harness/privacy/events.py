@@ -1,7 +1,7 @@
 """What happened to the data, as far as privacy is concerned: the events that accountants turn into epsilons.
 
 ``sigma`` is always the *effective* multiplier: the noise's standard deviation over the L2 sensitivity of the released
-sum under the event's own adjacency (spec: accounting, section 1). What is not Gaussian is a ``MechanismRelease``.
+sum under the event's own adjacency (docs/accounting.md). What is not Gaussian is a ``MechanismRelease``.
 """
 
 import math
@@ -12,6 +12,7 @@ from typing import Literal
 
 from harness.errors import UsageError
 from harness.privacy.mechanism import Mechanism
+from harness.settings.ranges import LEAST_SHARE
 
 Sampler = Literal["poisson", "without-replacement", "none"]
 Adjacency = Literal["add/remove", "replace"]
@@ -45,8 +46,11 @@ class Release:
     count: int
 
     def __post_init__(self) -> None:
-        if not 0 < self.q <= 1:
-            raise UsageError(f"the sampling rate must lie in (0, 1], got {self.q:g}; give batch size / data size")
+        if not LEAST_SHARE <= self.q <= 1:
+            raise UsageError(
+                f"the sampling rate must lie in (0, 1], at least {LEAST_SHARE:g}, got {self.q:g}; "
+                "give batch size / data size"
+            )
         if self.sampler not in SAMPLERS:
             raise UsageError(f"unknown sampler {self.sampler!r}; choose {', '.join(SAMPLERS)}")
         if self.adjacency not in ADJACENCIES:
@@ -64,6 +68,11 @@ class Release:
     def sampled(self) -> bool:
         """Whether sampling hides who took part; a rate of 1 hides nobody."""
         return self.sampler != "none" and self.q < 1
+
+    @property
+    def drawn(self) -> Sampler:
+        """The sampler, of the units or, where those are not sampled, of steps inside."""
+        return self.sampler
 
 
 @dataclass(frozen=True)
@@ -92,8 +101,8 @@ class GaussianRelease(Release):
             raise UsageError(f"sigma must be a finite number of at least 0, got {self.sigma:g}; lower or raise it")
         if self.sigma and not _LEAST_SIGMA <= self.sigma <= 1 / _LEAST_SIGMA:
             raise UsageError(
-                f"sigma {self.sigma:g} is beyond what can be computed with; take 0, or {_LEAST_SIGMA:g} to "
-                f"{1 / _LEAST_SIGMA:g}"
+                f"sigma {self.sigma:g} (after scaling by the convention, if any) is beyond what can be computed with; "
+                f"take 0, or one that makes it {_LEAST_SIGMA:g} to {1 / _LEAST_SIGMA:g}"
             )
         super().__post_init__()
 
@@ -123,6 +132,10 @@ class MechanismRelease(Release):
             raise UsageError(
                 f"{self.mechanism.title} is analysed under {self.mechanism.neighbours} adjacency; choose it"
             )
+
+    @property
+    def drawn(self) -> Sampler:
+        return self.mechanism.inner_sampler if self.sampler == "none" else self.sampler
 
     @property
     def noiseless(self) -> bool:
@@ -160,12 +173,17 @@ class Ledger:
     @property
     def sampler(self) -> str:
         """The samplers' common name, ``mixed``, or ``none`` without releases."""
-        return _common((release.sampler for release in self.releases), "none")
+        return _common((release.drawn for release in self.releases), "none")
 
     @property
     def adjacency(self) -> str:
         """The adjacency of all releases."""
         return _common((release.adjacency for release in self.releases), "add/remove")
+
+
+def plain_gaussian(releases: Iterable[GaussianRelease | MechanismRelease]) -> tuple[GaussianRelease, ...]:
+    """The releases of plain Gaussian noise: all of them, where an accountant covers nothing else."""
+    return tuple(release for release in releases if isinstance(release, GaussianRelease))
 
 
 def ledger(event: Event) -> Ledger:

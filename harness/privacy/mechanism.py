@@ -33,6 +33,11 @@ class Mechanism(ABC):
         """What limits the curve; ``nominal: ...`` where no theorem covers it."""
         return ()
 
+    @property
+    def inner_sampler(self) -> Literal["poisson", "without-replacement", "none"]:
+        """How the units of a step inside it are drawn; ``none`` where it has no such steps."""
+        return "none"
+
     @abstractmethod
     def divergences(self, highest: int) -> Array:
         """Upper bounds of the Renyi divergences between neighbours at the orders 1, 2, ..., ``highest``: (highest,).
@@ -50,7 +55,7 @@ def curve_of(mechanism: Mechanism, highest: int) -> Array:
 
 
 @dataclass(frozen=True)
-class Gaussian(Mechanism):
+class GaussianNoise(Mechanism):
     """Gaussian noise of ``sigma`` >= 0 times the L2 sensitivity, as a part of other mechanisms (Mironov 2017)."""
 
     sigma: float
@@ -82,6 +87,10 @@ class Wrapped(Mechanism):
     def notes(self) -> tuple[str, ...]:
         return self.inner.notes
 
+    @property
+    def inner_sampler(self) -> Literal["poisson", "without-replacement", "none"]:
+        return self.inner.inner_sampler
+
 
 @dataclass(frozen=True)
 class Sampled(Wrapped):
@@ -104,9 +113,18 @@ class Sampled(Wrapped):
     def neighbours(self) -> Literal["add/remove", "replace"]:
         return "add/remove" if self.sampler == "poisson" else "replace"
 
+    @property
+    def inner_sampler(self) -> Literal["poisson", "without-replacement"]:
+        return self.sampler
+
     def divergences(self, highest: int) -> Array:
         curve = curve_of(self.inner, highest)
         return curve.copy() if self.q == 1 else amplified(curve, self.q, self.sampler, self.rule, self.capped)
+
+
+def gaussian_step(sigma: float, q: float, sampler: Literal["poisson", "without-replacement", "none"]) -> Mechanism:
+    """Gaussian noise on a sample of the units, or on all of them where ``q`` is 1."""
+    return GaussianNoise(sigma) if sampler == "none" or q == 1 else Sampled(GaussianNoise(sigma), q, sampler)
 
 
 @dataclass(frozen=True)

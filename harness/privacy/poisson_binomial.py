@@ -1,7 +1,7 @@
 """What the Poisson-binomial mechanism costs: units send coins whose bias is their value, the coins' sum is released.
 
 Source: Chen, Özgür, Kairouz, "The Poisson Binomial Mechanism for Unbiased Federated Learning with Secure Aggregation",
-2022. Spec: accounting, section 11. A coordinate x in [-c, c] is sent as Binomial(m, 1/2 + theta x / c).
+2022. See docs/accounting.md. A coordinate x in [-c, c] is sent as Binomial(m, 1/2 + theta x / c).
 
 The divergences are computed, not bounded in closed form: all distributions between two extremes are mixtures of them,
 and Renyi divergences are jointly quasi-convex, so that the worst neighbours are extreme. Of the others' coins K are
@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from scipy.special import logsumexp
 
 from harness.errors import UsageError
 from harness.privacy.mechanism import Array, Mechanism
-from harness.privacy.renyi_curves import log_binomial
+from harness.privacy.renyi_curves import log_binomial, log_sums
 
 _ORDERS_AT_ONCE = 64
 
@@ -89,5 +88,5 @@ def _convolved(few: Array, many: Array) -> Array:
 def _divergences(one: Array, two: Array, orders: Array) -> Array:
     """Renyi divergences of two log distributions (Z,) at ``orders`` (A,): (A,)."""
     blocks = np.array_split(orders, max(1, len(orders) // _ORDERS_AT_ONCE))
-    moments = [logsumexp(np.multiply.outer(block, one - two) + two, axis=1) for block in blocks]
+    moments = [log_sums(np.multiply.outer(block, one - two) + two) for block in blocks]
     return np.maximum(np.concatenate(moments) / (orders - 1), 0.0)

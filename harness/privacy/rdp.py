@@ -1,4 +1,4 @@
-"""Renyi differential privacy, also known as the moments accountant. Spec: accounting, sections 5, 7 and 15a.
+"""Renyi differential privacy, also known as the moments accountant. See docs/accounting.md.
 
 Conversions: ``mironov`` (Mironov 2017, what the papers print) and ``improved`` (Balle et al. 2020, Canonne et al.
 2020, what today's libraries print; about a fifth smaller). Never compare one with the other.
@@ -8,7 +8,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from harness.privacy.accountant import ACCOUNTANTS, NOMINAL, AdditiveAccountant,
 from harness.privacy.amplification import AMPLIFICATIONS, Amplification, amplified, between_integers
 from harness.privacy.events import Event, GaussianRelease, Ledger, MechanismRelease
 from harness.privacy.mechanism import curve_of
+from harness.privacy.renyi_curves import Orders
 from harness.privacy.rounding import rounded_down
 
 Conversion = Literal["mironov", "improved"]
@@ -51,8 +52,6 @@ class Renyi(AdditiveAccountant):
     grid: int | None = 256
     amplification: Amplification = "steinke"
 
-    any_mechanism: ClassVar[bool] = True
-
     def __post_init__(self) -> None:
         choice(self.conversion_rule, CONVERSIONS, "conversion")
         choice(self.amplification, AMPLIFICATIONS, "amplification")
@@ -68,6 +67,9 @@ class Renyi(AdditiveAccountant):
     @property
     def _orders(self) -> Array:
         return np.asarray(ORDERS[self.orders] if isinstance(self.orders, str) else self.orders, dtype=float)
+
+    def covers(self, release: MechanismRelease) -> bool:
+        return True
 
     def notes(self, spent: Ledger, delta: float) -> tuple[str, ...]:
         own = self.orders if isinstance(self.orders, str) else "own"
@@ -97,7 +99,7 @@ class Renyi(AdditiveAccountant):
     def _curve(self, release: MechanismRelease) -> Array:
         """What one release by any mechanism costs: (A,)."""
         curve = curve_of(release.mechanism, math.ceil(max(self._orders)))
-        if release.sampled:
+        if release.sampler != "none" and release.sampled:
             curve = amplified(curve, release.q, release.sampler, self.amplification)
         return between_integers(curve, self._orders)
 
@@ -122,7 +124,7 @@ class Renyi(AdditiveAccountant):
         )  # what a release costs does not depend on delta
 
 
-def epsilon_of_curve(curve: Array, orders: Sequence[float], delta: float, rule: Conversion = "improved") -> float:
+def epsilon_of_curve(curve: Array, orders: Orders, delta: float, rule: Conversion = "improved") -> float:
     """The epsilon, at least 0, of divergences (A,) at ``orders`` (A,)."""
     orders = np.asarray(orders, dtype=float)
     epsilons = curve - math.log(delta) / (orders - 1)
@@ -131,7 +133,7 @@ def epsilon_of_curve(curve: Array, orders: Sequence[float], delta: float, rule: 
     return max(0.0, float(np.min(np.where(np.isnan(epsilons), np.inf, epsilons))))
 
 
-def delta_of_curve(curve: Array, orders: Sequence[float], epsilon: float, rule: Conversion = "improved") -> float:
+def delta_of_curve(curve: Array, orders: Orders, epsilon: float, rule: Conversion = "improved") -> float:
     """The delta, at most 1, of divergences (A,) at ``orders`` (A,) at a fixed ``epsilon``."""
     orders = np.asarray(orders, dtype=float)
     logs = (orders - 1) * (curve - epsilon)

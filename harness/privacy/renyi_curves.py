@@ -5,7 +5,7 @@ thousands of sigmas and the minimum with the unsampled curve need the curve. The
 at fractional ones dp-accounting 0.6 adds an alternating series without its signs, up to half too much).
 
 Sources: Mironov, Talwar, Zhang 2019 (Poisson sampling); Wang, Balle, Kasiviswanathan 2019, Theorem 9 (sampling
-without replacement). Spec: accounting, sections 5 and 7.
+without replacement). See docs/accounting.md.
 """
 
 import math
@@ -15,18 +15,19 @@ import numpy as np
 from scipy.special import gammaln, logsumexp
 
 Array = np.ndarray
+Orders = Sequence[float] | Array
 
 # Below this sigma a step costs hundreds; the integral is then replaced by the (larger) curve without sampling.
 _SMALLEST_SIGMA = 0.05
 _ROWS = 1024
 
 
-def gaussian(sigmas: Array, orders: Sequence[float]) -> Array:
+def gaussian(sigmas: Array, orders: Orders) -> Array:
     """Without sampling, alpha / (2 sigma^2): (S,) multipliers to (S, A) divergences."""
     return np.asarray(orders, dtype=float) / (2 * np.asarray(sigmas, dtype=float)[:, None] ** 2)
 
 
-def poisson(sigmas: Array, q: float, orders: Sequence[float]) -> Array:
+def poisson(sigmas: Array, q: float, orders: Orders) -> Array:
     """Poisson sampling at rate ``q`` in (0, 1), add/remove: (S,) multipliers to (S, A) divergences."""
     curves = gaussian(sigmas, orders)
     for first in range(0, len(sigmas), _ROWS):
@@ -43,7 +44,7 @@ def _binomial_moment(sigmas: Array, q: float, order: float) -> Array:
     """Log of the order's moment, an integer of 2 or more, as a binomial sum: (S,)."""
     k = np.arange(int(order) + 1)
     weights = log_binomial(int(order), k) + k * math.log(q) + (order - k) * math.log1p(-q)
-    return logsumexp(weights + (k * k - k) / (2 * sigmas[:, None] ** 2), axis=1)
+    return log_sums(weights + (k * k - k) / (2 * sigmas[:, None] ** 2))
 
 
 def _integrated_moment(sigmas: Array, q: float, order: float) -> Array:
@@ -59,11 +60,11 @@ def _integrated_moment(sigmas: Array, q: float, order: float) -> Array:
     log_ratio = nodes / wide - 1 / (2 * wide**2)
     log_mixture = np.logaddexp(math.log1p(-q), math.log(q) + log_ratio)
     density = -(nodes**2) / 2 - 0.5 * math.log(2 * math.pi) + math.log(spacing)
-    moments = logsumexp(order * log_mixture + density, axis=1)
+    moments = log_sums(order * log_mixture + density)
     return np.where(sigmas < _SMALLEST_SIGMA, np.inf, moments)
 
 
-def without_replacement(sigmas: Array, q: float, orders: Sequence[float]) -> Array:
+def without_replacement(sigmas: Array, q: float, orders: Orders) -> Array:
     """Sampling without replacement at rate ``q`` in (0, 1), replace-one: (S,) multipliers to (S, A) divergences.
 
     ``sigmas`` are over the sensitivity to replacing one unit. Never more than without sampling.
@@ -74,7 +75,7 @@ def without_replacement(sigmas: Array, q: float, orders: Sequence[float]) -> Arr
     return np.minimum(amplified, gaussian(sigmas, orders))
 
 
-def amplify_without_replacement(curve: Array, q: float, orders: Sequence[float]) -> Array:
+def amplify_without_replacement(curve: Array, q: float, orders: Orders) -> Array:
     """The bound for any mechanism run on a sample drawn without replacement at rate ``q``, for unbounded losses.
 
     Args:
@@ -104,7 +105,12 @@ def _wang_moments(curve: Array, q: float, orders: Array) -> Array:
     terms[0] = min(math.log(4) + second + math.log(-math.expm1(-second)), math.log(2) + second) + 2 * math.log(q)
     allowed = orders[:, None] >= j
     logs = np.where(allowed, log_binomial(np.maximum(orders[:, None], j), j) + terms, -np.inf)
-    return np.logaddexp(0.0, logsumexp(logs, axis=1))
+    return np.logaddexp(0.0, log_sums(logs))
+
+
+def log_sums(logs: Array) -> Array:
+    """Log of the sum of exponentials of each row: (R, K) to (R,)."""
+    return np.asarray(logsumexp(logs, axis=1))
 
 
 def log_binomial(n: Array | int, k: Array) -> Array:

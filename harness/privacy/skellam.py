@@ -1,7 +1,7 @@
 """What Skellam noise on an integer grid costs.
 
-Source: Agarwal, Kairouz, Liu, "The Skellam Mechanism for Differentially Private Federated Learning", 2021. Spec:
-accounting, section 9. The grid itself, its scale and its noise are in ``harness.mechanisms``.
+Source: Agarwal, Kairouz, Liu, "The Skellam Mechanism for Differentially Private Federated Learning", 2021. See
+docs/accounting.md. The grid itself, its scale and its noise are in ``harness.mechanisms``.
 """
 
 from dataclasses import dataclass

@@ -1,18 +1,18 @@
 """What privacy a run may claim: the paper's epsilon beside the one that holds for what ran, or none.
 
-Spec: defenses, section 17; accounting, sections 2 and 8. A statement is a view's row in the result document.
+See docs/defenses.md and docs/accounting.md. A statement is a view's row in the result document.
 """
 
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
-from typing import Any
+from dataclasses import replace
+from functools import lru_cache, partial
 
 from harness.errors import UsageError
 from harness.privacy.accountant import choice, make_accountant
 from harness.privacy.events import Event, ledger
 from harness.privacy.rdp import Renyi
+from harness.results.statement import Statement
 
 GUARANTEES = (
     "none", "client-DP central", "client-LDP", "sample-DP local view", "sample-DP", "sample-DDP", "BDP",
@@ -20,35 +20,6 @@ GUARANTEES = (
 
 # Composing thousands of distinct loss distributions takes seconds, adding Renyi curves does not.
 _MOST_DISTRIBUTIONS = 64
-
-
-@dataclass(frozen=True)
-class Statement:
-    """A privacy statement for one view; the fields are those of the result document's ``privacy`` rows.
-
-    Attributes:
-        claimed_epsilon: by the paper's convention (moments accountant, Mironov conversion, the paper's orders, sigma
-            as printed), whether or not it holds; None where no paper claims one.
-        epsilon: what holds for what ran; None where nothing does.
-        conversion: the convention behind ``epsilon``.
-        notes: one plain sentence why.
-    """
-
-    view: str
-    claimed_epsilon: float | None
-    epsilon: float | None
-    delta: float | None
-    unit: str | None
-    adjacency: str | None
-    sampler: str | None
-    conversion: str | None
-    schedule: str | None
-    guarantee: str
-    notes: str
-
-    def row(self) -> dict[str, Any]:
-        """The statement as plain values."""
-        return asdict(self)
 
 
 def make_statement(
@@ -67,7 +38,7 @@ def make_statement(
     Args:
         view: ``third party``, ``server`` or ``client``.
         guarantee: the tag a theorem covers for what ran; ``none`` where none does.
-        why: one plain sentence for the tag.
+        why: one plain sentence for the tag; what limits the mechanisms of ``actual`` is added to it.
         actual: what this view sees, with effective sigmas and the sampler that ran; None without a guarantee.
         claimed: what the paper accounts for, with sigma as printed.
         delta: in (0, 1).
@@ -79,17 +50,20 @@ def make_statement(
     """
     choice(guarantee, GUARANTEES, "guarantee")
     claim = None if claimed is None else claimed_epsilon(claimed, delta)
+    stated = partial(Statement, view=view, claimed_epsilon=claim, unit=unit, schedule=schedule)
     if guarantee == "none" or actual is None:
-        return Statement(view, claim, None, None, unit, None, None, None, schedule, "none", why)
+        return stated(guarantee="none", notes=why)
     spent = ledger(actual)
+    why = "; ".join([why, *dict.fromkeys(note for one in spent.mechanisms for note in one.mechanism.notes)])
     if spent.unprotected:
         raise UsageError(f"a guarantee {guarantee!r} cannot cover what is {spent.unprotected}; state none")
     value, conversion = valid_epsilon(actual, delta)
     if value is None:
-        return Statement(view, claim, None, None, unit, None, None, None, schedule, "none", f"{why}; no finite epsilon")
-    return Statement(
-        view, claim, value, delta, unit, spent.adjacency, spent.sampler, conversion, schedule, guarantee, why
-    )
+        return stated(guarantee="none", notes=f"{why}; no finite epsilon")
+    return stated(
+        epsilon=value, delta=delta, adjacency=spent.adjacency, sampler=spent.sampler, conversion=conversion,
+        guarantee=guarantee, notes=why,
+    )  # fmt: skip
 
 
 def without_guarantee(statement: Statement, why: str) -> Statement:
@@ -134,12 +108,10 @@ def valid_epsilon(event: Event, delta: float = 1e-5) -> tuple[float | None, str]
     Loss distributions where they apply (Gaussian noise), else Renyi curves with the improved conversion. Poisson
     sampling under replace-one has a proof only by loss distributions.
     """
-    spent = ledger(event)
-    kinds = {(release.sampler, release.adjacency) for release in spent.releases if release.sampled}
-    without_replacement = any(sampler == "without-replacement" for sampler, _ in kinds)
-    few = len(spent.releases) <= _MOST_DISTRIBUTIONS
-    gaussian = not spent.mechanisms
-    distribution = gaussian and not without_replacement and (few or ("poisson", "replace") in kinds)
-    found = make_accountant("pld" if distribution else "rdp").epsilon(event, delta)
+    spent, pld = ledger(event), make_accountant("pld")
+    only = any(release.sampled and release.drawn == "poisson" for release in spent.releases)
+    few = len(spent.releases) <= _MOST_DISTRIBUTIONS or (only and spent.adjacency == "replace")
+    distribution = few and all(pld.covers(release) for release in spent.mechanisms)
+    found = (pld if distribution else make_accountant("rdp")).epsilon(event, delta)
     name = "PLD" if distribution else f"RDP, {found.conversion}"
     return (found.epsilon if math.isfinite(found.epsilon) else None), name

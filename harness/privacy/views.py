@@ -1,6 +1,6 @@
 """Who sees which releases: from the plain numbers of a federation to one event per view.
 
-Spec: accounting, sections 1, 8 and 10; defenses, sections 0 and 3. Views: ``third party`` sees the published models
+See docs/accounting.md. Views: ``third party`` sees the published models
 only, ``server`` every client's message and who takes part, ``client`` is another participant, who sees the models and
 can subtract the noise it added itself. Where a secure sum hides messages from the server, whoever still reads one sees
 the view ``message``.
@@ -14,7 +14,16 @@ from typing import Literal
 
 from harness.errors import UsageError
 from harness.privacy.accountant import choice
-from harness.privacy.events import Adjacency, Event, GaussianRelease, NonPrivate, Sampler, compose
+from harness.privacy.events import (
+    Adjacency,
+    Event,
+    GaussianRelease,
+    MechanismRelease,
+    NonPrivate,
+    Sampler,
+    compose,
+)
+from harness.privacy.mechanism import Repeated, TakingPart, gaussian_step
 
 Unit = Literal["client", "example"]
 NoiseAt = Literal["aggregate", "receive", "client"]
@@ -22,6 +31,7 @@ NoiseAt = Literal["aggregate", "receive", "client"]
 VIEWS = ("third party", "server", "client", "message")
 
 _RAW = "the server receives raw updates"
+_REPLACED = "for replacing a client, since one that is absent takes its noise with it"
 
 
 @dataclass(frozen=True)
@@ -34,7 +44,7 @@ class View:
 
 
 @dataclass(frozen=True)
-class Federation:
+class FederationFacts:
     """The plain numbers of a run.
 
     Attributes:
@@ -44,13 +54,13 @@ class Federation:
         clients, clients_per_round: N and K.
         rounds, steps: T rounds of L local steps.
         rate: share of a client's examples in a local batch, B/n_i; examples only.
-        sampler: how clients (or a batch's examples) are drawn; ``none`` for a fixed partition or full participation.
+        client_sampler: how a round's clients are drawn; ``none`` where all of them take part. Noise that clients add
+            themselves hides a client only as far as it is sure to be there: with Poisson sampling no other client's is.
+        example_sampler: how a local batch's examples are drawn; ``none`` for a fixed partition.
         adjacency: ``replace`` doubles the sensitivity of a sum.
-        steady: whether every round has exactly K clients. Noise that clients add themselves hides a client only as far
-            as it is sure to be there: with a random number of them, no other client's is.
-        own_state: whether clients carry something that only their own noise hides from one round to the next, as
-            SCAFFOLD's control variates; their gradients depend on it, which no other client's noise hides.
-        holders: the most clients of a round that hold one example; each releases steps of its own on it.
+        own_state: whether clients carry something of their own from one round to the next, as SCAFFOLD's control
+            variates or what pruning left out; what they send depends on it, which no other client's noise hides.
+        holders: the most clients that hold one example; each that takes part releases steps of its own on it.
     """
 
     sigma: float | Sequence[float]
@@ -60,9 +70,9 @@ class Federation:
     clients_per_round: int = 1
     steps: int = 1
     rate: float = 1.0
-    sampler: Sampler = "poisson"
+    client_sampler: Sampler = "poisson"
+    example_sampler: Sampler = "poisson"
     adjacency: Adjacency = "add/remove"
-    steady: bool = True
     own_state: bool = False
     holders: int = 1
 
@@ -71,6 +81,16 @@ class Federation:
             raise UsageError(
                 f"{self.clients_per_round} per round of {self.clients}; lower clients_per_round or raise clients"
             )
+
+    @property
+    def steady(self) -> bool:
+        """Whether every round has exactly K clients."""
+        return self.client_sampler != "poisson"
+
+    @property
+    def together(self) -> int:
+        """The most clients of a round that hold one example."""
+        return min(self.holders, self.clients_per_round if self.steady else self.clients)
 
     def sigmas(self, unit: Unit) -> list[float]:
         """Effective multipliers, one per round (client) or per local step (example)."""
@@ -97,67 +117,80 @@ def sum_multiplier(sigma: float, convention: Literal["sum", "per_example", "mean
 
 
 def client_views(
-    federation: Federation, noise_at: NoiseAt = "aggregate", noise_split: Literal["full", "share"] = "full"
+    federation: FederationFacts, noise_at: NoiseAt = "aggregate", noise_split: Literal["full", "share"] = "full"
 ) -> list[View]:
     """The views on client-level protection of updates (Fed-SDP, Geyer, DP-FedAvg).
 
     ``noise_at``: ``aggregate`` (the server noises the sum), ``receive`` (the server noises every update) or
     ``client`` (before sending); ``noise_split``: the last two add the ``full`` noise each, or a ``share``, 1/sqrt(K).
+
+    Noise that comes with each message is not there where the message is not, and sums with more or with less noise
+    are told apart with certainty as their coordinates grow in number. So it is stated for replacing a client.
     """
     choice(noise_at, ("aggregate", "receive", "client"), "place of the noise")
     choice(noise_split, ("full", "share"), "noise split")
-    count = federation.clients_per_round
-    each = 1.0 if noise_split == "full" else 1 / math.sqrt(count)
-    total = 1.0 if noise_at == "aggregate" else each * math.sqrt(count)
-    others = each * math.sqrt(max(count - 1, 1)) if noise_at == "client" else total
-    published = f"{federation.sampler} sampling of clients, secret from this view"
-    alone = _releases([each * sigma for sigma in federation.sigmas("client")], federation, 1.0)
-    if noise_at == "client":
-        local = replace(federation, adjacency="replace")
-        server: Event = _releases([each * sigma for sigma in local.sigmas("client")], local, 1.0)
-        seen = "any two updates of a client that takes part in every round, which the server knows: no amplification"
-    else:
-        server, seen = NonPrivate(_RAW), _RAW
-    if noise_at != "aggregate" and not federation.steady:
-        own = (
-            "a client that takes part in every round, one that is removed sending its noise alone; how many others "
-            "add noise is random, so only its own counts"
+    if noise_at == "aggregate":
+        server = View("server", NonPrivate(_RAW), _RAW)
+        third_party, client = (
+            View(name, *_sampled_clients(federation, 1.0, name == "client")) for name in ("third party", "client")
         )
-        return [View("third party", alone, own), View("server", server, seen), View("client", alone, own)]
+        return [third_party, server, client]
+    federation, count = replace(federation, adjacency="replace"), federation.clients_per_round
+    each = 1.0 if noise_split == "full" else 1 / math.sqrt(count)
+    alone = _releases([each * sigma for sigma in federation.sigmas("client")], federation, 1.0, "none")
+    if noise_at == "client":
+        seen = "any two updates of a client that takes part in every round, which the server knows: no amplification"
+        server = View("server", alone, seen)
+    else:
+        server = View("server", NonPrivate(_RAW), _RAW)
+    if not federation.steady:
+        own = (
+            f"a client that takes part in every round; how many others add noise is random, so only its own counts; "
+            f"{_REPLACED}"
+        )
+        return [View("third party", alone, own), server, View("client", alone, own)]
+    others = count if noise_at == "receive" else max(count - 1, 1)
+    third_event, published = _sampled_clients(federation, each * math.sqrt(count))
+    client_event, known = _sampled_clients(federation, each * math.sqrt(others), inside=True)
+    own = "; its own noise does not count" if noise_at == "client" else ""
     return [
-        View("third party", _sampled_clients(federation, total), published),
-        View("server", server, seen),
-        View("client", _sampled_clients(federation, others), f"{published}; its own noise does not count"),
-    ]
+        View("third party", third_event, f"{published}; {_REPLACED}"), server,
+        View("client", client_event, f"{known}{own}; {_REPLACED}"),
+    ]  # fmt: skip
 
 
-def example_views(federation: Federation) -> list[View]:
+def example_views(federation: FederationFacts, uneven: str | None = None) -> list[View]:
     """The views on example-level protection inside local steps (Fed-CDP with a fixed bound).
 
-    With one local step the noise of all clients adds up in the published sum (sum-dominating mechanisms, spec section
-    10). From the second step on a client's gradients depend on its own earlier noise, which no other client's noise
-    hides, and so they do where it keeps a state of its own: then everybody's view is a function of the server's, and
-    costs what that one costs. The sampling of clients is not counted, since a client's steps of one round are drawn
-    together.
+    With one local step the noise of all clients adds up in the published sum (S000, Theorem 4.7).
+    From the second step on a client's gradients depend on its own earlier noise, which no other client's noise
+    hides, and so they do where it keeps a state of its own: then everybody sees the noise of one client. ``uneven``
+    says why clients' noise does not add up to a known one, where it does not.
+
+    Who is not told which clients take part sees a client's steps of a round with probability K/N, all of them or none
+    (``TakingPart``); the server is told.
     """
     count = federation.clients_per_round
     held = (
         "an example of a client that takes part"
-        if federation.holders == 1
-        else (f"an example that {federation.holders} clients hold, all taking part")
+        if federation.together == 1
+        else (f"an example that {federation.together} clients hold, all taking part")
     )
-    worst = f"{held} in every round{kept_place(federation.sampler)}"
-    if reason := _why_own_noise_alone(federation):
-        local = _local_steps(federation, 1.0)
-        own = f"{worst}; {reason} only the client's own noise counts"
-        return [View("third party", local, own), View("server", local, worst), View("client", local, own)]
-    disjoint = f"{worst}; clients share learning rate and rate, and no example"
-    others = math.sqrt(max(count - 1, 1))
-    return [
-        View("third party", _local_steps(federation, math.sqrt(count)), disjoint),
-        View("server", _local_steps(federation, 1.0), worst),
-        View("client", _local_steps(federation, others), f"{disjoint}; the viewer's own noise not counted"),
-    ]
+    place = kept_place(federation.example_sampler)
+    server = View("server", _local_steps(federation, 1.0), f"{held} in every round{place}")
+    reason = _why_own_noise_alone(federation, uneven)
+
+    def outside(name: str, noisy: int) -> View:
+        share = _share_seen(federation, inside=name == "client")
+        worst = f"{held} in {'every round' if share == 1 else f'a round with probability {share:.4g}'}{place}"
+        if reason:
+            note = f"{worst}; {reason} only the client's own noise counts"
+            return View(name, _local_steps(federation, 1.0, share), note)
+        kept = "; the viewer's own noise not counted" if name == "client" else ""
+        note = f"{worst}; clients share learning rate and rate, and no example{kept}"
+        return View(name, _local_steps(federation, math.sqrt(max(noisy, 1)), share), note)
+
+    return [outside("third party", count), server, outside("client", count - 1)]
 
 
 def kept_place(sampler: Sampler) -> str:
@@ -165,7 +198,7 @@ def kept_place(sampler: Sampler) -> str:
     return "; one that is removed leaves its place in its batch empty" if sampler == "none" else ""
 
 
-def _why_own_noise_alone(federation: Federation) -> str | None:
+def _why_own_noise_alone(federation: FederationFacts, uneven: str | None) -> str | None:
     """Why no other client's noise hides an example; None where it does."""
     if federation.holders > 1:
         return "with examples that several clients hold"
@@ -173,29 +206,63 @@ def _why_own_noise_alone(federation: Federation) -> str | None:
         return "with several local steps"
     if federation.own_state:
         return "with control variates"
-    return None if federation.steady else "with a random number of clients"
+    return uneven if federation.steady else "with a random number of clients"
 
 
-def _sampled_clients(federation: Federation, gain: float) -> Event:
-    rate = federation.clients_per_round / federation.clients
-    sigmas = [gain * sigma for sigma in federation.sigmas("client")]
-    return _releases(sigmas, federation, 1.0 if federation.sampler == "none" else rate)
+def _client_rate(federation: FederationFacts, inside: bool) -> float:
+    """The largest probability that a given client takes part in a round, for who is not told.
+
+    A client (``inside``) that a sample of fixed size left out knows that it is of the N - 1 others.
+    """
+    if federation.client_sampler == "none":
+        return 1.0
+    others = federation.clients - (inside and federation.client_sampler == "without-replacement")
+    return min(1.0, federation.clients_per_round / max(others, 1))
 
 
-def _local_steps(federation: Federation, gain: float) -> Event:
-    sigmas = [gain * sigma for sigma in federation.sigmas("example") for _ in range(federation.holders)]
-    if federation.sampler != "none":
-        return _releases(sigmas, federation, federation.rate)
-    # A fixed partition meets each example in a known share of the steps: the least noisy ones, at worst.
-    met = max(1, math.ceil(federation.steps * federation.rate - 1e-9)) * federation.holders
-    steps = federation.steps * federation.holders
+def _share_seen(federation: FederationFacts, inside: bool) -> float:
+    """The largest probability that a client that holds a given example takes part in a round, for who is not told."""
+    if federation.together > 1:
+        return 1.0  # how many of them do is random too
+    return min(1.0, federation.holders * _client_rate(federation, inside))
+
+
+def _sampled_clients(federation: FederationFacts, gain: float, inside: bool = False) -> tuple[Event, str]:
+    """What a view that is not told who takes part sees of the sums, and on what condition."""
+    sampler, rate = federation.client_sampler, _client_rate(federation, inside)
+    if federation.own_state and sampler == "without-replacement":
+        # Messages then depend on earlier samples, which a sample of fixed size ties to the client in question.
+        rate, note = 1.0, "a client that takes part in every round: with what clients keep, no theorem covers sampling"
+    elif rate == 1:
+        note = "a client that takes part in every round"
+    else:
+        note = f"{sampler} sampling of clients, secret from this view"
+        if inside and sampler == "without-replacement":
+            note += f", of {federation.clients - 1} where it sat out itself"
+    return _releases([gain * sigma for sigma in federation.sigmas("client")], federation, rate, sampler), note
+
+
+def _local_steps(federation: FederationFacts, gain: float, share: float = 1.0) -> Event:
+    """The local steps of a client that takes part in a round with probability ``share``."""
+    sigmas = [gain * sigma for sigma in federation.sigmas("example") for _ in range(federation.together)]
+    steps = met = federation.steps * federation.together
+    rate, sampler = federation.rate, federation.example_sampler
+    if sampler == "none":
+        # A fixed partition meets each example in a known share of the steps: the least noisy ones, at worst.
+        met, rate = max(1, math.ceil(federation.steps * rate - 1e-9)) * federation.together, 1.0
     rounds = [sorted(sigmas[first : first + steps])[:met] for first in range(0, len(sigmas), steps)]
-    return _releases([sigma for one in rounds for sigma in one], federation, 1.0)
-
-
-def _releases(sigmas: Sequence[float], federation: Federation, rate: float) -> Event:
-    sampler: Sampler = federation.sampler if rate < 1 else "none"
-    counts = Counter(sigmas)
+    if share == 1 or any(len(set(one)) > 1 for one in rounds):
+        return _releases([sigma for one in rounds for sigma in one], federation, rate, sampler)
     return compose(
-        GaussianRelease(sigma, rate, sampler, federation.adjacency, count) for sigma, count in counts.items()
-    )
+        MechanismRelease(
+            TakingPart(Repeated(gaussian_step(sigma, rate, sampler), met), share), adjacency=federation.adjacency,
+            count=count,
+        )
+        for sigma, count in Counter(one[0] for one in rounds).items()
+    )  # fmt: skip
+
+
+def _releases(sigmas: Sequence[float], federation: FederationFacts, rate: float, sampler: Sampler) -> Event:
+    counts = Counter(sigmas)
+    drawn: Sampler = sampler if rate < 1 else "none"
+    return compose(GaussianRelease(sigma, rate, drawn, federation.adjacency, count) for sigma, count in counts.items())

@@ -1,4 +1,4 @@
-"""Zero-concentrated differential privacy (Bun and Steinke 2016; sampled: Yu et al. 2019). Spec: accounting, section 4.
+"""Zero-concentrated differential privacy (Bun and Steinke 2016; sampled: Yu et al. 2019). See docs/accounting.md.
 
 Without sampling rho = 1/(2 sigma^2) is exact. With sampling the papers use q^2/sigma^2, which holds only for truncated
 orders; it is tagged nominal here, and never exceeds the value without sampling.
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.privacy.accountant import ACCOUNTANTS, AdditiveAccountant, Array
-from harness.privacy.events import GaussianRelease, Ledger
+from harness.privacy.events import GaussianRelease, Ledger, MechanismRelease, plain_gaussian
 
 
 @ACCOUNTANTS.register("zcdp")
@@ -30,9 +30,10 @@ class ZeroConcentrated(AdditiveAccountant):
             return ()
         return ("nominal: rho = q^2/sigma^2 under sampling is an approximation for bounded orders",)
 
-    def costs(self, releases: Sequence[GaussianRelease], delta: float) -> Array:
-        sigmas = np.array([release.sigma for release in releases])
-        squared_rates = np.array([release.q**2 if release.sampled else 0.5 for release in releases])
+    def costs(self, releases: Sequence[GaussianRelease | MechanismRelease], delta: float) -> Array:
+        gaussian = plain_gaussian(releases)
+        sigmas = np.array([release.sigma for release in gaussian])
+        squared_rates = np.array([release.q**2 if release.sampled else 0.5 for release in gaussian])
         return (np.minimum(squared_rates, 0.5) / sigmas**2)[:, None]
 
     def converted(self, total: Array, delta: float) -> float:

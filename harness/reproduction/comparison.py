@@ -75,7 +75,8 @@ class Comparison:
 
 def tau_of_successes(stored: StoredCell) -> float | None:
     """Mean first strict iteration over the images that were reconstructed; None without any."""
-    reached = [victim.tau for victim in stored.victims if victim.rmse is not None and victim.rmse <= 0.1]
+    found = [victim.tau for victim in stored.victims if victim.rmse is not None and victim.rmse <= 0.1]
+    reached = [tau for tau in found if tau is not None]
     return sum(reached) / len(reached) if reached else None
 
 

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from harness.reports.progress import progress
+from harness.bayesian.notes import Notes
+from harness.progress import progress
 from harness.reproduction.comparison import Request
 from harness.results import cell_key
 from harness.training import (
@@ -46,7 +47,7 @@ class TrainedRuns:
             return read_training(folder.path)
         with progress(f"training {title}", settings.rounds) as bar:
             options = TrainOptions(
-                self.chunk, every, resume=resume, bayesian=bayesian, on_round=lambda _: bar.advance(1)
+                self.chunk, every, resume=resume, notes=Notes if bayesian else None, on_round=lambda _: bar.advance(1)
             )
             try:
                 return train(settings, self.request.data_root, folder, options)

@@ -1,39 +1,35 @@
 """What a run leaves behind: the schema of its results, the folder that holds them, and how they are read back."""
 
-from harness.results.atomic import write_atomic
+from harness.results.place import Place
 from harness.results.read import read_results
-from harness.results.schema import (
-    CellResult,
-    ControlCheck,
-    LabelInference,
-    Lineup,
-    MetricSummary,
-    Outcomes,
-    PrivacyStatement,
-    RateSummary,
-    ResultDocument,
-)
+from harness.results.schema import CellResult, Outcomes, ResultDocument
+from harness.results.scores import Control, LabelInference, Lineup, Rate, Summary
+from harness.results.statement import Statement
 from harness.results.store import RunFolder, cell_key
-from harness.results.summary import AttackStanding, Place, SummaryRow
+from harness.results.summary import AttackStanding, SummaryRow
 from harness.results.victim import StoredCell, VictimRecord
+from harness.storage.atomic import require_writable, write_atomic
+from harness.storage.claim import claimed
 
 __all__ = [
     "AttackStanding",
     "CellResult",
-    "ControlCheck",
+    "Control",
     "LabelInference",
     "Lineup",
-    "MetricSummary",
     "Outcomes",
     "Place",
-    "PrivacyStatement",
-    "RateSummary",
+    "Rate",
     "ResultDocument",
     "RunFolder",
+    "Statement",
     "StoredCell",
+    "Summary",
     "SummaryRow",
     "VictimRecord",
     "cell_key",
+    "claimed",
     "read_results",
+    "require_writable",
     "write_atomic",
 ]

@@ -10,7 +10,7 @@ from pydantic import JsonValue
 
 import harness
 
-_LIBRARIES = ("torch", "torchvision", "numpy", "scipy", "scikit-image", "lpips")
+_LIBRARIES = ("torch", "torchvision", "numpy", "scipy", "scikit-image", "scikit-learn", "dp-accounting", "lpips")
 
 
 def environment(device: str) -> dict[str, JsonValue]:

@@ -9,28 +9,22 @@ import json
 import logging
 import math
 import re
-import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
-from pydantic import ValidationError
-from pydantic_core import from_json
 
-from harness import SCHEMA_VERSION
-from harness.results.atomic import write_atomic
 from harness.results.schema import CellResult, ResultDocument
 from harness.results.victim import StoredCell, VictimRecord
+from harness.storage.atomic import write_atomic
+from harness.storage.files import MOST_OF_A_DOCUMENT, Absent, Unreadable, read_bytes
+from harness.storage.stored import Damaged, checked, parse_arrays, parse_json
+from harness.version import SCHEMA_VERSION
 
 log = logging.getLogger(__name__)
 
 _KEY = re.compile(r"[0-9a-f]{8,64}")
-# What numpy and zipfile raise on damaged archives; MemoryError, OverflowError and TypeError come from a damaged
-# header that claims an absurd shape or type, RuntimeError from an encrypted member.
-_DAMAGE = (OSError, ValueError, EOFError, BadZipFile, zlib.error)
-_ABSURD = (RuntimeError, MemoryError, OverflowError, TypeError)
 
 
 def cell_key(settings: Mapping[str, Any]) -> str:
@@ -62,16 +56,6 @@ class RunFolder:
         """The folder of pictures, one per cell."""
         return self.path / "pictures"
 
-    def prepare(self) -> None:
-        """Create the folder and try to write in it, so that a run fails before its work and not after.
-
-        Raises:
-            UsageError: the folder cannot be created or written.
-        """
-        probe = self.path / ".writable"
-        write_atomic(probe, b"")
-        probe.unlink(missing_ok=True)
-
     def picture(self, key: str) -> Path:
         """Where the picture of a cell belongs."""
         return self.pictures / f"{_checked(key)}.png"
@@ -91,22 +75,23 @@ class RunFolder:
         """
         path = self._cell_file(key)
         try:
-            stored = _parse_cell(path.read_bytes())
-        except FileNotFoundError:
+            stored = _parse_cell(read_bytes(path, MOST_OF_A_DOCUMENT))
+        except Absent:
             return None
-        except OSError as error:
-            return _ignore(path, f"it cannot be read ({error.strerror})")
-        except ValueError as error:
-            return _ignore(path, str(error))
+        except Unreadable as problem:
+            return _ignore(path, problem.reason)
+        except Damaged as problem:
+            return _ignore(path, str(problem))
         if _canonical(stored.settings) != _canonical(settings):
-            return _ignore(path, "it was made with other settings")
+            return _ignore(path, "was made with other settings")
         return stored
 
     def find_cell(self, key: str) -> StoredCell | None:
         """The finished cell of this key, whatever its settings; None where there is none that can be trusted."""
         try:
-            settings = _parse_cell(self._cell_file(key).read_bytes()).settings
-        except (OSError, ValueError):
+            path = self._cell_file(key)
+            settings = _parse_cell(read_bytes(path, MOST_OF_A_DOCUMENT)).settings
+        except (Unreadable, Damaged, ValueError):
             return None
         return self.read_cell(key, settings) if cell_key(settings) == key else None
 
@@ -127,12 +112,13 @@ class RunFolder:
         """The arrays stored under a key; None where there are none or the file is damaged. Nothing is unpickled."""
         path = self._arrays_file(name)
         try:
-            with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as archive:
-                return {entry: archive[entry] for entry in archive.files}
-        except FileNotFoundError:
+            return parse_arrays(read_bytes(path))
+        except Absent:
             return None
-        except (*_DAMAGE, *_ABSURD):
-            return _ignore(path, "it is damaged")
+        except Unreadable as problem:
+            return _ignore(path, problem.reason)
+        except Damaged as problem:
+            return _ignore(path, str(problem))
 
     def _cell_file(self, key: str) -> Path:
         return self.path / "cells" / f"{_checked(key)}.json"
@@ -148,19 +134,13 @@ def _checked(key: str) -> str:
 
 
 def _parse_cell(content: bytes) -> StoredCell:
-    """Raises ValueError with a half-sentence saying why the content is not a cell of this schema."""
-    try:
-        document = from_json(content)
-    except ValueError as error:
-        raise ValueError("it is not complete JSON") from error
+    """Raises Damaged: the content is not a cell of this schema."""
+    document = parse_json(content)
     version = document.get("schema_version") if isinstance(document, dict) else None
     if version != SCHEMA_VERSION:
-        raise ValueError("it is of another result schema")
-    try:
-        return StoredCell.model_validate(document)
-    except ValidationError as error:
-        raise ValueError("it does not hold a whole cell") from error
+        raise Damaged("is of another result schema")
+    return checked(StoredCell, document)
 
 
 def _ignore(path: Path, problem: str) -> None:
-    log.warning("%r is computed again: %s", str(path), problem)
+    log.warning("%r is computed again: it %s", str(path), problem)

@@ -2,8 +2,12 @@
 
 from typing import Literal
 
+from pydantic import ConfigDict, Field
+
 from harness.results.record import Count, Facts, Number, Record
 from harness.results.schema import CellResult
+
+Outcome = Literal["success", "failure", "diverged", "hopeless", "not_applicable"]
 
 
 class VictimRecord(Record):
@@ -12,8 +16,12 @@ class VictimRecord(Record):
     ``cell`` is the cell's key. ``victim`` numbers the attacked clients of a seed and ``image`` the images of a
     client's batch; ``dataset_index`` is the image's place in the split. ``tau`` is the first outer iteration that
     meets the strict rule, or the cap; ``lineup_rank`` counts from 1 and may lie between ranks where distances tie.
-    Table rows have ``continuous_rmse`` (in standard deviations of the columns) and ``categorical_accuracy``.
+    Table rows have ``continuous_rmse`` (in standard deviations of the columns) and ``categorical_accuracy``; a metric
+    that is registered in :mod:`harness.scoring.metric` and not named here comes last.
     """
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, Number] = Field(init=False)
 
     cell: str
     role: Literal["cell", "control"] = "cell"
@@ -27,7 +35,7 @@ class VictimRecord(Record):
     dataset_index: int | None = None
     label: int | None = None
     inferred_label: int | None = None
-    outcome: Literal["success", "failure", "diverged", "hopeless", "not_applicable"]
+    outcome: Outcome
     rmse: Number = None
     rmse_raw: Number = None
     psnr: Number = None

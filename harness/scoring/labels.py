@@ -1,6 +1,4 @@
-"""How much of the labels an attack recovered, and how much of that is luck (spec/attacks.md section 6)."""
-
-from dataclasses import dataclass
+"""How much of the labels an attack recovered, and how much of that is luck (docs/verdicts.md)."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,21 +6,8 @@ from scipy import stats
 from scipy.spatial.distance import cdist
 from torch import Tensor
 
-from harness.randomness import derive_seed
-
-
-@dataclass(frozen=True)
-class LabelResult:
-    """Label accuracy of all victims.
-
-    ``accuracy``: mean over victims, in [0, 1];
-    ``chance``: what guessing every label at random from the class frequencies would reach on average;
-    ``p_value``: chance of an accuracy this high if inferred labels had nothing to do with the victim.
-    """
-
-    accuracy: float
-    chance: float
-    p_value: float
+from harness.results import LabelInference
+from harness.vectors.randomness import derive_seed
 
 
 def label_accuracy(inferred: Tensor, truth: Tensor) -> NDArray[np.float64]:
@@ -38,7 +23,7 @@ def label_accuracy(inferred: Tensor, truth: Tensor) -> NDArray[np.float64]:
 
 def label_summary(
     inferred: Tensor, truth: Tensor, split_labels: Tensor, seed: int, permutations: int = 9_999
-) -> LabelResult:
+) -> LabelInference:
     """Label accuracy beside chance.
 
     ``p_value`` is one-sided, by permuting the inferred label sets between victims. Unlike a binomial test against
@@ -59,7 +44,7 @@ def label_summary(
     random = np.random.default_rng(derive_seed("label permutations", seed))
     rows = np.arange(victims)
     reached = sum(agreement[rows, random.permutation(victims)].sum() >= observed - 1e-9 for _ in range(permutations))
-    return LabelResult(
+    return LabelInference(
         accuracy=float(observed / victims),
         chance=_chance(truth, split_labels),
         p_value=float((1 + reached) / (1 + permutations)),

@@ -1,4 +1,4 @@
-"""The lineup test: is a reconstruction closer to its own truth than to look-alikes? (spec/attacks.md 9.3)
+"""The lineup test: is a reconstruction closer to its own truth than to look-alikes? (docs/verdicts.md)
 
 Every true image stands in a lineup with images of its own class that no victim used. A defense that gives away no
 more than the label makes all of them equally likely to be near, so the test asks whether the truth stands out.
@@ -10,35 +10,32 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from harness.randomness import derive_seed
+from harness.results import Lineup
 from harness.scoring.lineup_pool import ClassPool, class_pools
 from harness.scoring.pixels import clamped_pixels
+from harness.scoring.success import Strict, image_strict
+from harness.vectors.randomness import derive_seed
 
 _BLOCK = 1_000
 _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
-class LineupResult:
+class Ranking:
     """Places of the true images in their lineups; V victims with B images each.
 
-    A slot without decoys is uninformative: size 1, rank 1, ``first`` False, left out of all statistics, which are
-    None when no slot is informative.
+    A slot without decoys is uninformative: size 1, rank 1, ``first`` False, left out of all statistics.
 
     ``ranks``: (V, B) mid-rank by distance, 1 is nearest;
     ``sizes``: (V, B) images in the lineup, the truth included;
     ``first``: (V, B) whether the truth is strictly nearest (a tie is not a hit);
-    ``rate``: share of informative slots with ``first``;
-    ``mean_rank``: mean of (rank - 1) / (size - 1): 0 when the truth is always nearest, 0.5 by chance;
-    ``p_value``: one-sided towards leaking, min(1, 2 * min(p of mean_rank, p of hits)), in (0, 1].
+    ``lineup``: the test of all of them.
     """
 
     ranks: NDArray[np.float64]
     sizes: NDArray[np.int64]
     first: NDArray[np.bool_]
-    rate: float | None
-    mean_rank: float | None
-    p_value: float | None
+    lineup: Lineup
 
 
 def lineup_test(
@@ -49,13 +46,16 @@ def lineup_test(
     seed: int,
     permutations: int = 9_999,
     max_decoys: int = 200,
-) -> LineupResult:
+    strict: Strict = image_strict,
+) -> Ranking:
     """Rank every true image among unused images of its class by clamped RMSE to the victim's reconstructions.
 
     A candidate's distance is that to the nearest of the victim's K reconstructions, so nothing has to be matched and
     batches are tested like single images. Null hypothesis: within a class, truths and decoys are exchangeable given
     the reconstructions. It is simulated by re-drawing, for all slots of a class jointly, which items are truths.
     This needs victims drawn at random within their classes. An image used twice is one item and moves as one.
+    The same re-drawing tests how many images are first *and* accurate: a guess that is accurate for many images of a
+    class, and nearer to some than to any decoy, is so whichever of them are the truths.
 
     Args:
         reconstruction: (V, K, C, H, W), finite.
@@ -65,11 +65,12 @@ def lineup_test(
         seed: key of the decoys and re-assignments.
         permutations: number of re-assignments; the smallest possible p-value is 2 / (permutations + 1).
         max_decoys: most decoys per class.
+        strict: the success rule, on truths and reconstructions (..., C, H, W): booleans (...).
 
     Raises:
         ValueError: a reconstruction is not finite.
     """
-    pools = _pools(reconstruction, truth_indices, images, labels, seed, max_decoys)
+    pools = _pools(reconstruction, truth_indices, images, labels, seed, max_decoys, strict)
     return _test(pools, tuple(truth_indices.shape), seed, permutations)
 
 
@@ -81,7 +82,7 @@ def swap_control(
     seed: int,
     permutations: int = 99_999,
     max_decoys: int = 200,
-) -> LineupResult | None:
+) -> Ranking | None:
     """The lineup test with every truth replaced by another victim's of the same class: it must not leak.
 
     Slots whose class no other victim has are left out (as uninformative); None when none remain. The many
@@ -93,14 +94,21 @@ def swap_control(
         return None
     shape = tuple(truth_indices.shape)
     quick = _test(swapped, shape, seed, min(permutations, 9_999))
-    return quick if quick.p_value > 0.01 else _test(swapped, shape, seed, permutations)
+    chance = quick.lineup.p_value
+    return quick if chance is None or chance > 0.01 else _test(swapped, shape, seed, permutations)
 
 
 def _pools(
-    reconstruction: Tensor, truth_indices: Tensor, images: Tensor, labels: Tensor, seed: int, max_decoys: int
+    reconstruction: Tensor,
+    truth_indices: Tensor,
+    images: Tensor,
+    labels: Tensor,
+    seed: int,
+    max_decoys: int,
+    strict: Strict | None = None,
 ) -> list[ClassPool]:
-    guesses = clamped_pixels(reconstruction).flatten(2)
-    return class_pools(guesses, truth_indices.cpu().numpy(), images, labels.cpu().numpy(), seed, max_decoys)
+    guesses, indices = clamped_pixels(reconstruction), truth_indices.cpu().numpy()
+    return class_pools(guesses, indices, images, labels.cpu().numpy(), seed, max_decoys, strict)
 
 
 def _swap(pool: ClassPool, truth_indices: NDArray[np.int64], seed: int) -> ClassPool:
@@ -114,40 +122,51 @@ def _swap(pool: ClassPool, truth_indices: NDArray[np.int64], seed: int) -> Class
         if len(foreign):
             kept.append(row)
             items.append(foreign[0])
-    return replace(pool, slots=pool.slots[kept], items=np.array(items, dtype=np.int64), ranks=pool.ranks[kept])
+    return replace(
+        pool, slots=pool.slots[kept], items=np.array(items, dtype=np.int64), ranks=pool.ranks[kept],
+        strict=pool.strict[kept],
+    )  # fmt: skip
 
 
-def _test(pools: list[ClassPool], shape: tuple[int, int], seed: int, permutations: int) -> LineupResult:
+def _test(pools: list[ClassPool], shape: tuple[int, ...], seed: int, permutations: int) -> Ranking:
     ranks, sizes = np.ones(shape), np.ones(shape, dtype=np.int64)
-    rank_sum, hits = 0.0, 0
-    null_rank_sums, null_hits = np.zeros(permutations), np.zeros(permutations, dtype=np.int64)
+    # Sums of relative ranks, of firsts, and of accurate firsts: as observed, and under each re-assignment.
+    observed, null = np.zeros((1, 3)), np.zeros((permutations, 3))
     for pool in pools:
-        actual = lineup_ranks(pool, np.arange(pool.truths)[None])
-        ranks[tuple(pool.slots.T)], sizes[tuple(pool.slots.T)] = actual[0], pool.lineup_size
-        rank_sum += float(_relative(actual, pool).sum())
-        hits += int((actual == 1.0).sum())
-        _add_null(pool, seed, null_rank_sums, null_hits)
+        actual = np.arange(pool.truths)[None]
+        ranks[tuple(pool.slots.T)], sizes[tuple(pool.slots.T)] = lineup_ranks(pool, actual)[0], pool.lineup_size
+        observed += _statistics(pool, actual)
+        _add_null(pool, seed, null)
     informative = sizes > 1
-    first = informative & (ranks == 1.0)
-    count = int(informative.sum())
+    first, count = informative & (ranks == 1.0), int(informative.sum())
     if count == 0:
-        return LineupResult(ranks, sizes, first, None, None, None)
+        return Ranking(ranks, sizes, first, Lineup(reason="no victim has unused images of its class as decoys"))
     # Sums of the same ranks in another order may differ by rounding: count those as ties.
-    p_rank = (1 + (null_rank_sums <= rank_sum + _ROUNDING).sum()) / (1 + permutations)
-    p_hits = (1 + (null_hits >= hits).sum()) / (1 + permutations)
-    p_value = float(min(1.0, 2.0 * min(p_rank, p_hits)))
-    return LineupResult(ranks, sizes, first, hits / count, rank_sum / count, p_value)
+    ((rank_sum, hits, _),) = observed
+    p_rank = (1 + (null[:, 0] <= rank_sum + _ROUNDING).sum()) / (1 + permutations)
+    p_hits, p_confirmed = (1 + (null[:, 1:] >= observed[:, 1:]).sum(0)) / (1 + permutations)
+    lineup = Lineup(
+        rate=hits / count, mean_rank=rank_sum / count, p_value=min(1.0, 2.0 * min(p_rank, p_hits)),
+        confirmed_p_value=p_confirmed,
+    )  # fmt: skip
+    return Ranking(ranks, sizes, first, lineup)
 
 
-def _add_null(pool: ClassPool, seed: int, rank_sums: NDArray[np.float64], hits: NDArray[np.int64]) -> None:
-    """Add the class's share of both statistics under random re-assignments, one per element, in place."""
+def _add_null(pool: ClassPool, seed: int, null: NDArray[np.float64]) -> None:
+    """Add the class's share of the statistics under random re-assignments, one per row, in place."""
     random = np.random.default_rng(derive_seed("lineup null", seed, pool.label))
-    for start in range(0, len(hits), _BLOCK):
-        block = slice(start, min(start + _BLOCK, len(hits)))
-        everyone = np.tile(np.arange(len(pool.images)), (block.stop - start, 1))
-        ranks = lineup_ranks(pool, random.permuted(everyone, axis=1)[:, : pool.truths])
-        rank_sums[block] += _relative(ranks, pool).sum(axis=1)
-        hits[block] += (ranks == 1.0).sum(axis=1)
+    for start in range(0, len(null), _BLOCK):
+        block = null[start : start + _BLOCK]
+        everyone = np.tile(np.arange(len(pool.images)), (len(block), 1))
+        block += _statistics(pool, random.permuted(everyone, axis=1)[:, : pool.truths])
+
+
+def _statistics(pool: ClassPool, chosen: NDArray[np.int64]) -> NDArray[np.float64]:
+    """(M, 3): sums over the slots of relative ranks, of firsts, and of accurate firsts, if ``chosen`` were truths."""
+    ranks = lineup_ranks(pool, chosen)
+    first = ranks == 1.0
+    accurate = pool.strict[np.arange(len(pool.slots)), chosen[:, pool.items]]
+    return np.stack([_relative(ranks, pool).sum(1), first.sum(1), (first & accurate).sum(1)], axis=1)
 
 
 def lineup_ranks(pool: ClassPool, chosen: NDArray[np.int64]) -> NDArray[np.float64]:

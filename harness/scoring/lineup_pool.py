@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 from torch import Tensor
 
-from harness.randomness import derive_seed
+from harness.scoring.success import Strict
+from harness.vectors.randomness import derive_seed
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,8 @@ class ClassPool:
     ``truths``: T;
     ``slots``: (S, 2) victim and batch position of every true image of the class;
     ``items``: (S,) the item that is scored as each slot's truth;
-    ``ranks``: (S, P) int32, twice the mid-rank of each item by distance from the slot's reconstructions (1 = nearest).
+    ``ranks``: (S, P) int32, twice the mid-rank of each item by distance from the slot's reconstructions (1 = nearest);
+    ``strict``: (S, P) whether one of the slot's reconstructions is accurate for an item.
     """
 
     label: int
@@ -29,6 +31,7 @@ class ClassPool:
     slots: NDArray[np.int64]
     items: NDArray[np.int64]
     ranks: NDArray[np.int32]
+    strict: NDArray[np.bool_]
 
     @property
     def lineup_size(self) -> int:
@@ -42,16 +45,18 @@ def class_pools(
     labels: NDArray[np.int64],
     seed: int,
     max_decoys: int,
+    strict: Strict | None,
 ) -> list[ClassPool]:
     """The pools of all classes that have decoys; classes used up by the victims have none and are left out.
 
     Args:
-        reconstruction: (V, K, U) float64 in [0, 1].
+        reconstruction: (V, K, C, H, W) float64 in [0, 1].
         truth_indices: (V, B) into the dataset.
         images: (N, C, H, W) dataset.
         labels: (N,).
         seed: key of the choice of decoys, with the class.
         max_decoys: most decoys per class.
+        strict: the success rule; None where nobody asks what is accurate.
     """
     unused = np.ones(len(labels), dtype=bool)
     unused[truth_indices] = False
@@ -66,20 +71,28 @@ def class_pools(
         slots = np.argwhere(true_labels == label)
         truths, items = np.unique(truth_indices[tuple(slots.T)], return_inverse=True)
         pool_images = np.concatenate([truths, decoys])
-        ranks = _doubled_ranks(reconstruction, slots[:, 0], images[torch.from_numpy(pool_images)])
-        pools.append(ClassPool(label, pool_images, len(truths), slots, items, ranks))
+        candidates = images[torch.from_numpy(pool_images)].detach().to(device="cpu", dtype=torch.float64)
+        victims, slot_rows = np.unique(slots[:, 0], return_inverse=True)
+        guesses = reconstruction[torch.from_numpy(victims)]
+        ranks, accurate = _doubled_ranks(guesses, candidates), _accurate(guesses, candidates, strict)
+        pools.append(ClassPool(label, pool_images, len(truths), slots, items, ranks[slot_rows], accurate[slot_rows]))
     return pools
 
 
-def _doubled_ranks(reconstruction: Tensor, victims: NDArray[np.int64], candidates: Tensor) -> NDArray[np.int32]:
-    """(S, P): twice the mid-rank of each candidate among all, by RMSE to the nearest of the victim's reconstructions.
+def _doubled_ranks(guesses: Tensor, candidates: Tensor) -> NDArray[np.int32]:
+    """(V, P): twice the mid-rank of each candidate among all, by RMSE to the nearest of a victim's reconstructions.
 
     The rank by RMSE is the rank by Euclidean distance. Distances are taken from plain differences, so that copies of
     an image tie exactly; ranks are doubled because mid-ranks of ties are halves and integers compare fastest.
     """
-    pixels = candidates.detach().to(device="cpu", dtype=torch.float64).flatten(1)
-    distinct, slot_rows = np.unique(victims, return_inverse=True)
-    guesses = reconstruction[torch.from_numpy(distinct)]
-    distances = torch.cdist(guesses.flatten(0, 1), pixels, compute_mode="donot_use_mm_for_euclid_dist")
-    nearest = distances.view(len(distinct), guesses.shape[1], len(pixels)).amin(dim=1).numpy()
-    return (2.0 * rankdata(nearest, method="average", axis=1)).astype(np.int32)[slot_rows]
+    rows, pixels = guesses.flatten(2), candidates.flatten(1)
+    distances = torch.cdist(rows.flatten(0, 1), pixels, compute_mode="donot_use_mm_for_euclid_dist")
+    nearest = distances.view(*rows.shape[:2], len(pixels)).amin(dim=1).numpy()
+    return (2.0 * rankdata(nearest, method="average", axis=1)).astype(np.int32)
+
+
+def _accurate(guesses: Tensor, candidates: Tensor, strict: Strict | None) -> NDArray[np.bool_]:
+    """(V, P): whether any of a victim's reconstructions is accurate for a candidate."""
+    if strict is None:
+        return np.zeros((len(guesses), len(candidates)), dtype=bool)
+    return np.stack([torch.stack([strict(candidates, guess) for guess in own]).any(0).numpy() for own in guesses])

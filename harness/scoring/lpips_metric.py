@@ -1,6 +1,5 @@
 """Perceptual distance LPIPS (Zhang et al. 2018) on AlexNet features, from weights already on this machine."""
 
-import pickle  # only for the name of the error that a refused file raises
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +11,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from harness.scoring.pixels import clamped_pixels
+from harness.storage.files import Unreadable, read_bytes
+from harness.storage.stored import Damaged, PlainTensor, checked, parse_tensors
 
 if TYPE_CHECKING:
     import lpips
@@ -40,8 +41,8 @@ class LpipsScorer:
         if weights_file is None:
             return "no AlexNet weights in torchvision's cache nor in the data root's folder lpips_alexnet"
         try:
-            weights = torch.load(weights_file, map_location="cpu", weights_only=True)
-        except (RuntimeError, EOFError, pickle.UnpicklingError):
+            weights = checked(dict[str, PlainTensor], parse_tensors(read_bytes(weights_file)))
+        except (Unreadable, Damaged):
             return f"{weights_file.name} cannot be read as a file of weights"
         network = _untrained_network()
         # lpips names its layers slice1.0, slice2.3, ...: the last part is torchvision's layer number.
@@ -49,7 +50,10 @@ class LpipsScorer:
         missing = sorted(source for source in sources.values() if source not in weights)
         if missing:
             return f"{weights_file.name} lacks {missing[0]}: it does not hold AlexNet's features"
-        network.net.load_state_dict({name: weights[source] for name, source in sources.items()})
+        try:
+            network.net.load_state_dict({name: weights[source] for name, source in sources.items()})
+        except RuntimeError:
+            return f"{weights_file.name} does not hold AlexNet's features: their shapes differ"
         return cls(network)
 
     @torch.no_grad()

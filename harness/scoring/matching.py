@@ -1,4 +1,4 @@
-"""Which reconstruction belongs to which true image of a batch (spec/attacks.md 9.1)."""
+"""Which reconstruction belongs to which true image of a batch (docs/verdicts.md)."""
 
 import torch
 from scipy.optimize import linear_sum_assignment

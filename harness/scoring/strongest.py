@@ -1,13 +1,13 @@
-"""The verdict on a defense at one place, from every attack that was tried there (spec/attacks.md 9.3, last rule).
+"""The verdict on a defense at one place, from every attack that was tried there (docs/verdicts.md).
 
 What a row of cells that differ only in the attack may claim:
 
 * **leaks**, if an attack leaks. A leak is evidence in itself: it counts even where the attack's positive control
-  failed, because controls guard the claim that nothing leaks and no other. Accurate reconstructions (two or more,
-  each nearest to its own truth) stand however many attacks were tried. A leak that rests on the lineup test alone is
-  one of k tests: each is made at 0.001, so the chance of any false one is at most k/1000 (Bonferroni), and with more
-  than ten attacks p must be below 0.01/k, so that a row never wrongly says ``leaks`` with more than 1%.
-* **resilient**, if no attack leaks (not even by a lineup that the above discounts), at least one attack that works is
+  failed, because controls guard the claim that nothing leaks and no other. It is one of k attacks, each of which is
+  tested at 0.001 twice (accurate images that are nearest to their own truth, two or more, and the lineup), so the
+  chance of any false leak is at most k/500 (Bonferroni); with more than ten attacks p must be below 0.01/k, so that
+  a row never wrongly says ``leaks`` with more than 2%.
+* **resilient**, if no attack leaks (not even by a test that the above discounts), at least one attack that works is
   itself resilient, and no attack, working or not, has reconstructed so much that its success rate may exceed 5%.
   That every attack has to pass needs no correction: whichever attack truly exceeds 5% passes with a chance of at most
   5% (an intersection-union test, Berger 1982).
@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from harness.results import Lineup
 from harness.scoring.success import upper_bound
 from harness.scoring.verdict import CONFIRMED_SUCCESSES, LEAK_P, RESILIENT_RATE, VICTIMS_NEEDED
 
@@ -35,7 +36,7 @@ class Attempt:
     """One attack's cell.
 
     ``obstacle``: why the attack is uninformative there, None where it works; ``confirmed``: images that are accurate
-    and first in their lineup; ``successes`` of ``victims`` with an accurate image; ``lineup_p``: None without decoys.
+    and first in their lineup; ``successes`` of ``victims`` with an accurate image; ``lineup``: the cell's test.
     """
 
     attack: str
@@ -44,7 +45,7 @@ class Attempt:
     confirmed: int
     successes: int
     victims: int
-    lineup_p: float | None
+    lineup: Lineup
 
     @property
     def bound(self) -> float:
@@ -79,8 +80,11 @@ def strongest(attempts: Sequence[Attempt]) -> Decision:
 
 def _stands(leak: Attempt, tried: int) -> bool:
     """Whether a leak remains one among so many attacks."""
-    by_lineup = leak.lineup_p is not None and leak.lineup_p < min(LEAK_P, FAMILY_P / tried)
-    return leak.confirmed >= CONFIRMED_SUCCESSES or by_lineup
+    level = min(LEAK_P, FAMILY_P / tried)
+    # A document from before accurate images were tested has no p-value of theirs: it stands by what it says.
+    confirmed = 0.0 if leak.lineup.confirmed_p_value is None else leak.lineup.confirmed_p_value
+    accurate = leak.confirmed >= CONFIRMED_SUCCESSES and confirmed < level
+    return accurate or (leak.lineup.p_value is not None and leak.lineup.p_value < level)
 
 
 def _obstacle(attempts: Sequence[Attempt], leaking: Sequence[Attempt], working: Sequence[Attempt]) -> str | None:
@@ -88,7 +92,7 @@ def _obstacle(attempts: Sequence[Attempt], leaking: Sequence[Attempt], working: 
     if not attempts:
         return "no attack is possible there"
     if leaking:
-        return f"the lineup of {_names(leaking)} is no longer significant among {len(attempts)} attacks"
+        return f"what {_names(leaking)} found is no longer significant among {len(attempts)} attacks"
     if not working:
         return "no attack is known to work there"
     if not any(attempt.verdict == "resilient" for attempt in working):
@@ -104,7 +108,7 @@ def _obstacle(attempts: Sequence[Attempt], leaking: Sequence[Attempt], working: 
 
 
 def _strength(attempt: Attempt) -> tuple[float, float]:
-    return attempt.successes, -(math.inf if attempt.lineup_p is None else attempt.lineup_p)
+    return attempt.successes, -(math.inf if attempt.lineup.p_value is None else attempt.lineup.p_value)
 
 
 def _names(attempts: Sequence[Attempt]) -> str:

@@ -1,26 +1,33 @@
-"""Success rules, and rates and means with their uncertainty (spec/attacks.md 9.2)."""
+"""Success rules, and rates and means with their uncertainty (docs/verdicts.md)."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 from torch import Tensor
 
+from harness.results import Rate, Summary
+from harness.results.schema import SuccessRule
+
 STRICT_RMSE = 0.1
 SSIM_FLOOR = 0.9
 TABLE3_DISTANCE = 0.6
 
 
-def success_table(metrics: Mapping[str, NDArray[np.float64]]) -> dict[str, NDArray[np.bool_]]:
-    """Success of every pair by each rule, from the arrays of ``image_metrics``.
+Strict = Callable[[Tensor, Tensor], Tensor]
+
+
+def success_table(metrics: Mapping[str, NDArray[np.float64]]) -> dict[SuccessRule, NDArray[np.bool_]]:
+    """Success of every pair by each rule, from the metrics of images.
 
     ``strict``: clamped RMSE <= 0.1; ``ssim``: SSIM >= 0.9; ``table3``: un-clamped RMSE < 0.6, the cut that fits
     the paper's Table III. The rule ``ssim`` is left out when SSIM cannot be had: no success must not read as failure.
     """
-    table = {"strict": metrics["rmse"] <= STRICT_RMSE, "table3": metrics["rmse_raw"] < TABLE3_DISTANCE}
-    if not np.isnan(metrics["ssim"]).any():
+    table: dict[SuccessRule, NDArray[np.bool_]] = {
+        "strict": metrics["rmse"] <= STRICT_RMSE, "table3": metrics["rmse_raw"] < TABLE3_DISTANCE,
+    }  # fmt: skip
+    if "ssim" in metrics:
         table["ssim"] = metrics["ssim"] >= SSIM_FLOOR
     return table
 
@@ -65,45 +72,25 @@ def upper_bound(successes: int, n: int, confidence: float = 0.95) -> float:
     return clopper_pearson(successes, n, 2.0 * confidence - 1.0)[1]
 
 
-@dataclass(frozen=True)
-class Rate:
-    """A share of ``n`` trials with its two-sided 95% interval; ``rate`` is None when n is 0."""
-
-    rate: float | None
-    successes: int
-    n: int
-    ci95: tuple[float, float]
-
-    @classmethod
-    def of(cls, outcomes: ArrayLike) -> "Rate":
-        """From booleans, one per trial (V,), or one per image of each victim (V, b)."""
-        flags = np.asarray(outcomes, dtype=bool)
-        successes, n = int(flags.sum()), int(flags.size)
-        clustered = flags.ndim == 2 and flags.shape[1] > 1 and n
-        ci95 = clustered_interval(flags) if clustered else clopper_pearson(successes, n)
-        return cls(successes / n if n else None, successes, n, ci95)
+def rate_of(outcomes: ArrayLike) -> Rate:
+    """The share of booleans that are true, one per trial (V,), or one per image of each victim (V, b)."""
+    flags = np.asarray(outcomes, dtype=bool)
+    successes, n = int(flags.sum()), int(flags.size)
+    clustered = flags.ndim == 2 and flags.shape[1] > 1 and n
+    ci95 = clustered_interval(flags) if clustered else clopper_pearson(successes, n)
+    return Rate(rate=successes / n if n else None, successes=successes, n=n, ci95=ci95)
 
 
-@dataclass(frozen=True)
-class Summary:
-    """Mean, sample standard deviation and Student-t 95% interval of the mean; None where one cannot be had."""
+def summary_of(values: ArrayLike) -> Summary:
+    """Mean, median and Student-t 95% interval of the mean of values per victim (V,), or per image of each (V, b).
 
-    mean: float | None
-    std: float | None
-    ci95: tuple[float, float] | None
-
-    @classmethod
-    def of(cls, values: ArrayLike) -> "Summary":
-        """From one value per victim (V,), or one per image of each victim (V, b), whose interval is over victims.
-
-        All None when there are no values or any is NaN: averages never drop a victim.
-        """
-        sample = np.asarray(values, dtype=np.float64)
-        if sample.size == 0 or np.isnan(sample).any():
-            return cls(None, None, None)
-        mean, std = float(sample.mean()), float(sample.std(ddof=1)) if sample.size > 1 else None
-        own = sample.reshape(len(sample), -1).mean(1)
-        if len(own) == 1:
-            return cls(mean, std, None)
-        margin = float(stats.t.ppf(0.975, len(own) - 1)) * float(own.std(ddof=1)) / np.sqrt(len(own))
-        return cls(mean, std, (float(mean - margin), float(mean + margin)))
+    The interval is over victims. All None when there are no values or any is NaN: averages never drop a victim.
+    """
+    sample = np.asarray(values, dtype=np.float64)
+    if sample.size == 0 or np.isnan(sample).any():
+        return Summary()
+    mean, std = float(sample.mean()), float(sample.std(ddof=1)) if sample.size > 1 else None
+    own = sample.reshape(len(sample), -1).mean(1)
+    margin = stats.t.ppf(0.975, len(own) - 1) * own.std(ddof=1) / np.sqrt(len(own)) if len(own) > 1 else None
+    ci95 = None if margin is None else (float(mean - margin), float(mean + margin))
+    return Summary(mean=mean, std=std, median=float(np.median(sample)), ci95=ci95)

@@ -1,93 +1,47 @@
-"""Metrics and the success rule for rows of a table (spec/attacks.md section 8)."""
+"""Metrics for rows of a table."""
 
-from dataclasses import dataclass
-
-import numpy as np
-import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from harness.columns import Columns
-from harness.scoring.pixels import clamped_pixels, exact_pixels
+from harness.scoring.metric import Metric, Pairs, register
 from harness.scoring.success import STRICT_RMSE
+from harness.scoring.table_scale import root_mean_square
 
 
-@dataclass(frozen=True)
-class TableScale:
-    """What an error on a table is measured by.
-
-    A tenth of a column's range is a close guess for a column that uses its range and a poor one for a column that
-    does not (a class mean is within a tenth of the range of most of ``cancer``), so continuous errors count in
-    standard deviations of their column.
-
-    ``columns``: the schema; ``deviations``: (C,) float64, standard deviation of each continuous column over the table,
-    1 where a column is constant.
-    """
-
-    columns: Columns
-    deviations: Tensor
-
-    @classmethod
-    def of(cls, columns: Columns, features: Tensor) -> "TableScale":
-        """From all rows (N, 1, 1, F) of the table."""
-        values = exact_pixels(features).flatten(1)[:, : len(columns.continuous)]
-        deviations = (values - values.mean(0)).square().mean(0).sqrt()
-        return cls(columns, torch.where(deviations > 0, deviations, 1.0))
-
-    def errors(self, truth: Tensor, reconstruction: Tensor) -> Tensor:
-        """Absolute errors (..., C) of the continuous columns in standard deviations, after clamping to [0, 1].
-
-        Rows are (..., 1, 1, F); the reconstruction is finite.
-        """
-        difference = clamped_pixels(truth) - clamped_pixels(reconstruction)
-        return difference.flatten(-3)[..., : len(self.columns.continuous)].abs() / self.deviations
-
-    def categories_right(self, truth: Tensor, reconstruction: Tensor) -> Tensor:
-        """Whether each categorical column's nearest category (..., G) is the true one; rows are (..., 1, 1, F)."""
-        true_category = self.columns.categories(exact_pixels(truth).flatten(-3))
-        return self.columns.categories(exact_pixels(reconstruction).flatten(-3)) == true_category
-
-    def strict(self, truth: Tensor, reconstruction: Tensor) -> Tensor:
-        """Whether rows (..., 1, 1, F) are reconstructed (...): every category right, and continuous columns within a
-        root mean square of 0.1 standard deviations."""
-        categories = self.categories_right(truth, reconstruction).all(-1)
-        if not self.columns.continuous:
-            return categories
-        return categories & (_root_mean_square(self.errors(truth, reconstruction)) <= STRICT_RMSE)
+def _errors(pairs: Pairs) -> Tensor:
+    return pairs.table.errors(pairs.truth, pairs.made)
 
 
-def table_metrics(scale: TableScale, truth: Tensor, reconstruction: Tensor) -> dict[str, NDArray[np.float64]]:
-    """Metrics of I matched pairs of rows (I, 1, 1, F) by column type; a table without columns of a type has none.
-
-    Returns:
-        Arrays (I,):
-        ``continuous_rmse`` root mean squared error of the continuous columns in standard deviations;
-        ``continuous_within`` share of them within a tenth of a standard deviation;
-        ``categorical_accuracy`` share of categorical columns whose nearest category is right;
-        ``categories_all_right`` 1 where all are.
-    """
-    metrics = {}
-    if scale.columns.continuous:
-        errors = scale.errors(truth, reconstruction)
-        metrics["continuous_rmse"] = _root_mean_square(errors)
-        metrics["continuous_within"] = (errors <= STRICT_RMSE).double().mean(-1)
-    if scale.columns.groups:
-        right = scale.categories_right(truth, reconstruction).double()
-        metrics["categorical_accuracy"] = right.mean(-1)
-        metrics["categories_all_right"] = right.amin(-1)
-    return {name: values.numpy() for name, values in metrics.items()}
+def _right(pairs: Pairs) -> Tensor:
+    return pairs.table.categories_right(pairs.truth, pairs.made).double()
 
 
-def table_unavailable(columns: Columns) -> dict[str, str]:
-    """The metrics that cannot be had for a table, each with its reason."""
-    reasons = dict.fromkeys(("psnr", "ssim", "lpips"), "it compares images, and a table row is none")
-    if not columns.continuous:
-        reasons |= dict.fromkeys(("continuous_rmse", "continuous_within"), "the table has no continuous columns")
-    if not columns.groups:
-        absent = "the table has no categorical columns"
-        reasons |= dict.fromkeys(("categorical_accuracy", "categories_all_right"), absent)
-    return reasons
+def _no_continuous(pairs: Pairs) -> str | None:
+    return None if pairs.table.columns.continuous else "the table has no continuous columns"
 
 
-def _root_mean_square(errors: Tensor) -> Tensor:
-    return errors.square().mean(-1).sqrt()
+def _no_categorical(pairs: Pairs) -> str | None:
+    return None if pairs.table.columns.groups else "the table has no categorical columns"
+
+
+register(
+    # Root mean squared error of the continuous columns in standard deviations.
+    Metric(
+        name="continuous_rmse", measure=lambda pairs: root_mean_square(_errors(pairs)).numpy(), of="tables",
+        missing=_no_continuous, title="RMSE/std", shown="median", limits=(0.0, 5.0), in_victims=True,
+    ),
+    # Share of them within a tenth of a standard deviation.
+    Metric(
+        name="continuous_within", measure=lambda pairs: (_errors(pairs) <= STRICT_RMSE).double().mean(-1).numpy(),
+        of="tables", missing=_no_continuous, low_leaks=False,
+    ),
+    # Share of categorical columns whose nearest category is right.
+    Metric(
+        name="categorical_accuracy", measure=lambda pairs: _right(pairs).mean(-1).numpy(), of="tables",
+        missing=_no_categorical, title="categories", digits=None, low_leaks=False, in_victims=True,
+    ),
+    # 1 where all are.
+    Metric(
+        name="categories_all_right", measure=lambda pairs: _right(pairs).amin(-1).numpy(), of="tables",
+        missing=_no_categorical, low_leaks=False,
+    ),
+)  # fmt: skip

@@ -1,11 +1,12 @@
-"""What a cell may claim: leaks, resilient or inconclusive (spec/attacks.md 9.3)."""
+"""What a cell may claim: leaks, resilient or inconclusive (docs/verdicts.md)."""
 
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.scoring.success import Rate, upper_bound
+from harness.results import Control, Lineup, Rate
+from harness.scoring.success import upper_bound
 
 CONFIRMED_SUCCESSES = 2
 LEAK_P = 0.001
@@ -13,24 +14,6 @@ NEGATIVE_CONTROL_P = 1e-4
 RESILIENT_RATE = 0.05
 # Without any success the upper bound is the rate r with (1 - r)^victims = 5%.
 VICTIMS_NEEDED = math.ceil(math.log(0.05) / math.log(1.0 - RESILIENT_RATE))
-
-
-@dataclass(frozen=True)
-class Control:
-    """One control and whether it behaved as it must.
-
-    Positive controls must leak: no defense (``positive``) and a clipping defense without noise (``positive_sigma0``).
-    Negative controls must not: another victim's truth (``swap``) and a hundredfold noise (``noise_x100``).
-    ``detail`` is a half-sentence for people, such as "the attack does not leak even undefended".
-    """
-
-    name: Literal["positive", "positive_sigma0", "swap", "noise_x100"]
-    held: bool
-    detail: str = ""
-
-    @property
-    def kind(self) -> Literal["positive", "negative"]:
-        return "positive" if self.name.startswith("positive") else "negative"
 
 
 @dataclass(frozen=True)
@@ -46,9 +29,7 @@ def negative_control_failed(p_value: float | None) -> bool:
     return p_value is not None and p_value < NEGATIVE_CONTROL_P
 
 
-def judge(
-    confirmed_successes: int, strict_victims: Rate, lineup_p: float | None, controls: Iterable[Control]
-) -> Verdict:
+def judge(confirmed: int, strict_victims: Rate, lineup: Lineup, controls: Iterable[Control]) -> Verdict:
     """The verdict of one cell, from that cell alone.
 
     A leak found is a leak whatever the positive controls say; they guard only the claim of resilience, which without
@@ -56,24 +37,28 @@ def judge(
     included, is for the run to say.
 
     Args:
-        confirmed_successes: images reconstructed by the strict rule *and* ranked first in their lineup.
+        confirmed: images reconstructed by the strict rule *and* ranked first in their lineup.
         strict_victims: victims with any strict success among all victims.
-        lineup_p: p-value of the lineup test, one-sided towards leaking; None when no slot had decoys.
+        lineup: the lineup test.
         controls: the controls of this attack, objective, model, surface and batch size.
     """
-    if confirmed_successes >= CONFIRMED_SUCCESSES:
-        return Verdict("leaks", f"{confirmed_successes} reconstructions are accurate and nearest to their own truth")
-    if lineup_p is not None and lineup_p < LEAK_P:
-        return Verdict(
-            "leaks", f"reconstructions are nearer to their own truth than to look-alikes (p = {lineup_p:.2g})"
-        )
-    obstacle = _control_obstacle(list(controls)) or _evidence_obstacle(strict_victims, lineup_p)
+    if confirmed >= CONFIRMED_SUCCESSES and _below(lineup.confirmed_p_value):
+        words = f"{confirmed} reconstructions are accurate and nearest to their own truth"
+        return Verdict("leaks", f"{words} (p = {lineup.confirmed_p_value:.2g})")
+    if _below(lineup.p_value):
+        words = "reconstructions are nearer to their own truth than to look-alikes"
+        return Verdict("leaks", f"{words} (p = {lineup.p_value:.2g})")
+    obstacle = _control_obstacle(list(controls)) or _evidence_obstacle(strict_victims, lineup.p_value)
     if obstacle is not None:
         return Verdict("inconclusive", obstacle)
     bound = upper_bound(strict_victims.successes, strict_victims.n)
     return Verdict(
         "resilient", f"no leak was found; at most {bound:.1%} of victims can be reconstructed (95% confidence)"
     )
+
+
+def _below(p_value: float | None) -> bool:
+    return p_value is not None and p_value < LEAK_P
 
 
 def _control_obstacle(controls: list[Control]) -> str | None:

@@ -1,7 +1,8 @@
 """A client of secure aggregation (Bonawitz et al., CCS 2017, figure 4; neighbours as in Bell et al., CCS 2020).
 
-Four calls in this order, each the answer to the server's message: ``announce``, ``share``, ``mask``, ``unmask``.
-A call that raises leaves the client as it was. Each happens once: a replayed message is of the wrong round.
+Calls in this order, each the answer to the server's message: ``announce``, ``share``, ``acknowledge``, ``mask``,
+``consent`` (with consistency) and ``unmask``. Why they reveal no vector: :mod:`harness.secagg.consistency`. A call that
+raises leaves the client as it was. Each happens once: a replayed message is of the wrong round.
 """
 
 import numpy as np
@@ -9,25 +10,16 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from harness.secagg import ring, shamir
+from harness.secagg.client_sets import to_bits
+from harness.secagg.consistency import members_statement, require_certificate, survivors_statement
 from harness.secagg.entropy import SYSTEM, Entropy
 from harness.secagg.errors import Aborted, Refused
 from harness.secagg.graph import connected
 from harness.secagg.pair_masks import sealing_context, signed_mask
-from harness.secagg.primitives import KEY_BYTES, agree, commitment, derive, expand, public_bytes, seal, unseal
+from harness.secagg.primitives import KEY_BYTES, agree, commitment, derive, expand, public_bytes, seal
+from harness.secagg.received import open_shares, read_members, read_roster, read_survivors
 from harness.secagg.session import Session
-from harness.secagg.shamir import SHARE_BYTES
-from harness.secagg.wire import (
-    KEYS_ENTRY,
-    ROSTER_ENTRY,
-    SEALED_ENTRY,
-    SERVER,
-    SHARE_ENTRY,
-    Kind,
-    pack,
-    read,
-    unpack,
-    write,
-)
+from harness.secagg.wire import KEYS_ENTRY, SEALED_ENTRY, SERVER, SHARE_ENTRY, Kind, pack, read, write
 
 
 class Client:
@@ -43,6 +35,9 @@ class Client:
         self._sealing: dict[int, bytes] = {}  # by neighbour: the secret by which shares are sealed
         self._masking: dict[int, bytes] = {}  # by neighbour: its public masking key
         self._held: dict[int, tuple[bytes, bytes]] = {}  # shares by owner: of the masking key, of the self mask's seed
+        self._members: frozenset[int] = frozenset()  # for whom the vector was masked
+        self._alive: frozenset[int] = frozenset()  # to whose sum this client consented
+        self._statement = b""  # what it signed then
 
     def announce(self) -> bytes:
         """Round 0: this client's public keys."""
@@ -61,7 +56,8 @@ class Client:
             Refused: the message is not the roster of this session, or not signed by the clients it names.
             Aborted: too few neighbours take part.
         """
-        keys = self._read_roster(self._read(Kind.ROSTER, roster))
+        keys = read_roster(self.session, self.index, self._read(Kind.ROSTER, roster))
+        assert self._sealing_key and self._masking_key  # drawn in round 0
         self._require_holders(len(keys) + 1)
         points = [other + 1 for other in (*keys, self.index)]
         threshold = self.session.threshold
@@ -79,75 +75,85 @@ class Client:
         self._expected = Kind.DELIVERY
         return self._write(Kind.SHARES, payload)
 
-    def mask(self, delivery: bytes, vector: np.ndarray) -> bytes:
-        """Round 2: the vector under the self mask and one mask per neighbour that shared its secrets.
+    def acknowledge(self, delivery: bytes) -> bytes:
+        """Round 2: whose shares arrived and open. A neighbour that sealed garbage harms itself alone.
+
+        Raises:
+            Refused: the message is not the delivery of this session.
+        """
+        self._held |= open_shares(self.session, self.index, self._sealing, self._read(Kind.DELIVERY, delivery))
+        self._expected = Kind.MEMBERS
+        return self._write(Kind.RECEIPTS, to_bits(self.session, self._held))
+
+    def mask(self, members: bytes, vector: np.ndarray) -> bytes:
+        """Round 3: the vector under the self mask and one mask per neighbour among the members.
 
         Args:
             vector: (length,) of the session's word, elements below 2^b.
 
         Raises:
-            Refused: the message is not the delivery of this session, or the vector does not fit it.
+            Refused: the message is not the list of members, or the vector does not fit the session.
             Aborted: too few neighbours are left.
         """
-        received = self._open_shares(self._read(Kind.DELIVERY, delivery))
-        self._require_holders(len(received) + 1)
+        listed = read_members(self.session, self.index, self._masking.keys(), self._read(Kind.MEMBERS, members))
+        assert self._masking_key  # drawn in round 0
+        partners = listed & self.session.graph[self.index]
+        self._require_holders(len(partners) + 1)
         masked = ring.checked(self.session, vector) + expand(self._seed, self.session.length, self.session.dtype)
-        for other in received:
+        for other in partners:
             masked += signed_mask(self.session, self.index, self._masking_key, other, self._masking[other])
-        self._held |= received
+        self._members = listed
         self._expected = Kind.SURVIVORS
         words = ring.reduced(self.session, masked).astype(self.session.dtype.newbyteorder("<"), copy=False)
-        return self._write(Kind.MASKED, words.tobytes())
+        vouched = self._identity.sign(members_statement(self.session, listed)) if self.session.consistency else b""
+        return self._write(Kind.MASKED, vouched + words.tobytes())
 
-    def unmask(self, survivors: bytes) -> bytes:
-        """Round 3: for each neighbour one share, of the seed if its vector arrived, else of its masking key.
+    def consent(self, survivors: bytes) -> bytes:
+        """Round 4, with consistency: the signature of the members and survivors that this client was told.
+
+        Raises:
+            Refused: the message is not the list of survivors, this client is not on it, or a neighbour on it has not
+                signed the same members.
+            Aborted: the sum would be of too few clients, or fall apart into sums that the server learns separately.
+        """
+        if not self.session.consistency:
+            raise Refused("this session has no consistency check; its clients unmask at once")
+        self._alive = self._agreed(survivors)
+        self._statement = survivors_statement(self.session, self._members, self._alive)
+        self._expected = Kind.CERTIFICATE
+        return self._write(Kind.CONSENT, self._identity.sign(self._statement))
+
+    def unmask(self, message: bytes) -> bytes:
+        """The last round: for each neighbour one share, of the seed if its vector is summed, else of its masking key.
 
         Never both, and only once: afterwards this client has forgotten all its secrets.
 
+        Args:
+            message: with consistency the certificate that enough clients consented, else the list of survivors.
+
         Raises:
-            Refused: the message is not the list of survivors, or this client is not on it.
-            Aborted: the sum would be of too few clients, or fall apart into sums that the server learns separately.
+            Refused: it is not that message, or what ``consent`` refuses.
+            Aborted: as ``consent``.
         """
-        alive = self._read_survivors(self._read(Kind.SURVIVORS, survivors))
+        if self.session.consistency:
+            require_certificate(self.session, self._statement, self._read(Kind.CERTIFICATE, message))
+        else:
+            self._alive = self._agreed(message)
+        rows = [
+            (owner, owner in self._alive, pair[owner in self._alive])
+            for owner, pair in self._held.items()
+            if owner in self._members
+        ]
+        self._forget()
+        return self._write(Kind.UNMASKING, pack(SHARE_ENTRY, rows))
+
+    def _agreed(self, survivors: bytes) -> frozenset[int]:
+        alive = read_survivors(self.session, self.index, self._members, self._read(Kind.SURVIVORS, survivors))
         if len(alive) < self.session.minimum_clients:
             self._abort(f"a sum of {len(alive)} clients; this session promises at least {self.session.minimum_clients}")
         if not connected(self.session.graph, alive):
             self._abort("the clients left do not hang together, so the server would learn the sums of parts")
-        self._require_holders(len(alive & self._held.keys()))
-        rows = [(owner, owner in alive, pair[owner in alive]) for owner, pair in self._held.items()]
-        self._forget()
-        return self._write(Kind.UNMASKING, pack(SHARE_ENTRY, rows))
-
-    def _read_roster(self, payload: bytes) -> dict[int, tuple[bytes, bytes]]:
-        keys: dict[int, tuple[bytes, bytes]] = {}
-        for (message,) in unpack(ROSTER_ENTRY, payload):
-            # The neighbour's own signature: the server cannot put its keys in place of the neighbour's.
-            other, announced = read(self.session, Kind.KEYS, SERVER, message)
-            if other not in self.session.graph[self.index] or other in keys:
-                raise Refused(f"the roster names client {other}, no neighbour of client {self.index} or twice")
-            keys[other] = KEYS_ENTRY.unpack(announced)
-        return keys
-
-    def _open_shares(self, payload: bytes) -> dict[int, tuple[bytes, bytes]]:
-        held: dict[int, tuple[bytes, bytes]] = {}
-        for other, sealed in unpack(SEALED_ENTRY, payload):
-            if other not in self._sealing or other in held:
-                raise Refused(f"shares of client {other} were delivered, who is not on the roster or came twice")
-            context = sealing_context(self.session, other, self.index)
-            pair = unseal(derive(self._sealing[other], context), sealed, context)
-            held[other] = (pair[:SHARE_BYTES], pair[SHARE_BYTES:])
-        return held
-
-    def _read_survivors(self, payload: bytes) -> set[int]:
-        bits = np.unpackbits(np.frombuffer(payload, dtype=np.uint8), bitorder="little")
-        alive = set(np.flatnonzero(bits).tolist())
-        if len(payload) != (self.session.clients + 7) // 8 or max(alive, default=0) >= self.session.clients:
-            raise Refused("the list of survivors does not have one bit per client")
-        if self.index not in alive:
-            raise Refused(f"client {self.index} is not among the survivors, so it has no part in this sum")
-        strangers = (alive & self.session.graph[self.index]) - self._held.keys()
-        if strangers:
-            raise Refused(f"client {min(strangers)} is among the survivors, but its shares were never delivered")
+        self._require_holders(len(alive & self.session.holders(self.index)))
         return alive
 
     def _read(self, kind: Kind, message: bytes) -> bytes:
@@ -180,3 +186,5 @@ class Client:
         self._expected = None
         self._sealing_key = self._masking_key = None
         self._seed, self._sealing, self._masking, self._held = b"", {}, {}, {}
+        self._members = self._alive = frozenset()
+        self._statement = b""

@@ -34,6 +34,15 @@ def agree(private: X25519PrivateKey, public: bytes) -> bytes:
         raise Refused("a public key of the roster gives no secret; it was not made by X25519") from error
 
 
+def gives_secrets(public: bytes) -> bool:
+    """Whether a public key gives a secret to anybody; one of low order gives it to nobody."""
+    try:
+        agree(X25519PrivateKey.generate(), public)
+    except Refused:
+        return False
+    return True
+
+
 def derive(secret: bytes, context: bytes) -> bytes:
     """A 32-byte key from a shared secret, bound to ``context`` (purpose, session, who)."""
     return hmac.digest(secret, context, "sha256")

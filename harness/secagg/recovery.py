@@ -16,7 +16,7 @@ from harness.secagg.session import Session
 def recover_total(
     session: Session,
     masked: Mapping[int, np.ndarray],
-    sharers: Set[int],
+    members: Set[int],
     shares: Mapping[int, Mapping[int, bytes]],
     masking_keys: Mapping[int, bytes],
     commitments: Mapping[int, bytes],
@@ -25,7 +25,7 @@ def recover_total(
 
     Args:
         masked: the survivors' masked vectors.
-        sharers: all who shared their secrets, and so are part of others' masks.
+        members: all with whom masks were shared.
         shares: owner -> holder -> share; of the seed for survivors, of the masking key for the others.
 
     Raises:
@@ -36,7 +36,7 @@ def recover_total(
         right = partial(_is_committed, commitments[client], session.digest + client.to_bytes(4, "little"))
         seed = _secret(session, client, shares[client], right)
         total -= expand(seed, session.length, session.dtype)
-    for dropped in sorted(sharers - masked.keys()):
+    for dropped in sorted(members - masked.keys()):
         survivors = session.graph[dropped] & masked.keys()
         if not survivors:
             continue

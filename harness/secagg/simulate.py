@@ -8,10 +8,14 @@ import numpy as np
 
 from harness.secagg.client import Client
 from harness.secagg.entropy import SYSTEM, Entropy, seeded_entropy
-from harness.secagg.server import ROUNDS, Server
+from harness.secagg.server import Server
 from harness.secagg.session import Parties
+from harness.secagg.wire import Kind, rounds
 
-ROUND_NAMES = ("keys", "shares", "masked", "unmasking")
+# When a client may leave: before its keys, its shares, its masked vector, or after that.
+STAGES = {
+    Kind.KEYS: 0, Kind.SHARES: 1, Kind.RECEIPTS: 1, Kind.MASKED: 2, Kind.CONSENT: 3, Kind.UNMASKING: 3,
+}  # fmt: skip
 
 
 @dataclass
@@ -57,7 +61,8 @@ def aggregate(
 
     Args:
         vectors: (N, length) ring elements.
-        leaves: client -> the round (0 to 3) from which on it is silent; 2 is before masking, 3 after.
+        leaves: client -> the stage (0 to 3) from which on it is silent: 0 announces keys, 1 shares secrets, 2 masks the
+            vector, 3 consents and unmasks.
         seed: makes all secrets a function of it; None takes them from the operating system.
 
     Raises:
@@ -73,12 +78,12 @@ def aggregate(
     server = Server(session, parties.server_identity)
     costs: list[RoundCost] = []
     inbox = dict.fromkeys(range(session.clients), b"")
-    for step, name in enumerate(ROUND_NAMES):
-        cost = RoundCost(name)
+    for kind in rounds(session):
+        cost = RoundCost(kind.name.lower())
         outbox = [
-            _answer(clients[index], step, message, vectors[index], cost)
+            _answer(clients[index], kind, message, vectors[index], cost)
             for index, message in inbox.items()
-            if leaves.get(index, len(ROUNDS)) > step
+            if leaves.get(index, len(STAGES)) > STAGES[kind]
         ]
         start = time.perf_counter()
         for message in outbox:
@@ -86,17 +91,20 @@ def aggregate(
         inbox = server.end_round()
         cost.server_seconds = time.perf_counter() - start
         costs.append(cost)
+    assert server.total is not None  # every round is over
     return Aggregation(server.total, server.survivors, server.masked, costs)
 
 
-def _answer(client: Client, step: int, message: bytes, vector: np.ndarray, cost: RoundCost) -> bytes:
+def _answer(client: Client, kind: Kind, message: bytes, vector: np.ndarray, cost: RoundCost) -> bytes:
     start = time.perf_counter()
-    answer = (
-        client.announce,
-        lambda: client.share(message),
-        lambda: client.mask(message, vector),
-        lambda: client.unmask(message),
-    )[step]()
+    answer = {
+        Kind.KEYS: client.announce,
+        Kind.SHARES: lambda: client.share(message),
+        Kind.RECEIPTS: lambda: client.acknowledge(message),
+        Kind.MASKED: lambda: client.mask(message, vector),
+        Kind.CONSENT: lambda: client.consent(message),
+        Kind.UNMASKING: lambda: client.unmask(message),
+    }[kind]()
     cost.client_seconds.append(time.perf_counter() - start)
     cost.sent.append(len(answer))
     cost.received.append(len(message))

@@ -20,9 +20,9 @@ from harness.secagg.session import Session
 from harness.secagg.shamir import SHARE_BYTES
 
 SERVER = 0xFFFFFFFF
-_MAGIC = b"SAG1"
+_MAGIC = b"SAG2"
 _HEADER = struct.Struct("<4sB16sIII")
-_SIGNATURE_BYTES = 64
+SIGNATURE_BYTES = 64
 
 
 class Kind(IntEnum):
@@ -32,16 +32,30 @@ class Kind(IntEnum):
     ROSTER = 2
     SHARES = 3
     DELIVERY = 4
-    MASKED = 5
-    SURVIVORS = 6
-    UNMASKING = 7
+    RECEIPTS = 5
+    MEMBERS = 6
+    MASKED = 7
+    SURVIVORS = 8
+    CONSENT = 9
+    CERTIFICATE = 10
+    UNMASKING = 11
 
 
-# Entries of the payloads. KEYS is one entry; MASKED is plain words, SURVIVORS one bit per client.
+def rounds(session: Session) -> tuple[Kind, ...]:
+    """The clients' messages of a session in their order; the server answers each but the last by the next kind."""
+    consent = (Kind.CONSENT,) if session.consistency else ()
+    return (Kind.KEYS, Kind.SHARES, Kind.RECEIPTS, Kind.MASKED, *consent, Kind.UNMASKING)
+
+
+# Entries of the payloads. KEYS is one entry, CONSENT one signature, RECEIPTS and MEMBERS one bit per client. With
+# consistency, MASKED begins with the signature of the members, before plain words, and SURVIVORS is one bit per client
+# and the signatures of the members by the receiver's neighbours among the survivors.
 KEYS_ENTRY = struct.Struct(f"<{KEY_BYTES}s{KEY_BYTES}s")  # public keys: for sealing shares, for masks
-ROSTER_ENTRY = struct.Struct(f"<{_HEADER.size + KEYS_ENTRY.size + _SIGNATURE_BYTES}s")  # a client's whole KEYS message
+ROSTER_ENTRY = struct.Struct(f"<{_HEADER.size + KEYS_ENTRY.size + SIGNATURE_BYTES}s")  # a client's whole KEYS message
 SEALED_ENTRY = struct.Struct(f"<I{2 * SHARE_BYTES + SEAL_BYTES}s")  # the other client, the sealed pair of shares
 SHARE_ENTRY = struct.Struct(f"<IB{SHARE_BYTES}s")  # whose secret, 1 if it is the self mask's seed, the share
+SIGNATURE_ENTRY = struct.Struct(f"{SIGNATURE_BYTES}s")  # of SURVIVORS: by one neighbour, in increasing order
+CONSENT_ENTRY = struct.Struct(f"<I{SIGNATURE_BYTES}s")  # of a CERTIFICATE: a client, its signature
 COMMITMENT_BYTES = 32  # SHARES begins with the commitment to the self mask's seed
 
 
@@ -73,11 +87,13 @@ def read(session: Session, kind: Kind, receiver: int, message: bytes) -> tuple[i
     """Sender and payload of a message that is what it should be.
 
     Raises:
-        Refused: damaged, forged, of another session or round, or meant for somebody else.
+        Refused: no bytes, damaged, forged, of another session or round, or meant for somebody else.
     """
-    if len(message) < _HEADER.size + _SIGNATURE_BYTES:
+    if not isinstance(message, bytes):
+        raise Refused(f"a message is bytes, not {type(message).__name__}")
+    if len(message) < _HEADER.size + SIGNATURE_BYTES:
         raise Refused(f"a message of {len(message)} bytes is too short")
-    signed, signature = message[:-_SIGNATURE_BYTES], message[-_SIGNATURE_BYTES:]
+    signed, signature = message[:-SIGNATURE_BYTES], message[-SIGNATURE_BYTES:]
     magic, found, identifier, sender, addressee, length = _HEADER.unpack_from(signed)
     if magic != _MAGIC or length != len(signed) - _HEADER.size:
         raise Refused("a message is damaged or of another protocol version")

@@ -7,17 +7,42 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
-from harness.control_variates import RoundVariates, variates_file, write_variates
 from harness.errors import UsageError
+from harness.federation.state_files import state_file, write_state
+from harness.federation.variates_files import RoundVariates, variates_file, write_variates
 from harness.own_sources import OWN_NAMES
-from harness.results.atomic import write_atomic
-from harness.server_state import state_file, write_state
+from harness.storage.atomic import remove_plain, write_atomic
+from harness.storage.files import MOST_OF_A_DOCUMENT, Absent, read_bytes
+from harness.storage.stored import Damaged, FiniteTensor, Stored, checked, parse_json, parse_tensors, read_stored
 from harness.training.records import RoundRecord, TrainDocument
 from harness.training.settings import TrainSettings
 
 DOCUMENT = "training.json"
+_CHECKPOINT = "checkpoint.pt"
+_MEND = "train again"
+
+
+class _Memory(Stored):
+    server: dict[str, FiniteTensor]
+    clients: dict[str, FiniteTensor]
+
+
+class _State(Stored):
+    defense: _Memory
+    algorithm: _Memory
+    velocity: FiniteTensor
+
+
+class _Checkpoint(Stored):
+    settings: str
+    weights: FiniteTensor
+    memory: _State
+    rounds: str
+    kept: list[int] | None = None
+    sources: dict[str, str] = Field(default_factory=dict)
 
 
 class TrainFolder:
@@ -39,7 +64,7 @@ class TrainFolder:
             "rounds": json.dumps([record.model_dump() for record in done]), "kept": kept,
             "sources": sources,
         }  # fmt: skip
-        write_atomic(self.path / "checkpoint.pt", _bytes(content))
+        write_atomic(self.path / _CHECKPOINT, _bytes(content))
 
     def load(
         self, settings: TrainSettings, sources: dict[str, str]
@@ -51,29 +76,35 @@ class TrainFolder:
         Raises:
             UsageError: the checkpoint is damaged, or of other settings.
         """
-        path = self.path / "checkpoint.pt"
+        path = self.path / _CHECKPOINT
         try:
-            saved = torch.load(path, map_location="cpu", weights_only=True)
-            made_with, weights, memory = saved["settings"], saved["weights"], saved["memory"]
-            rounds = [RoundRecord(**record) for record in json.loads(saved["rounds"])]
-            kept = [int(number) for number in saved.get("kept", range(len(rounds) + 1))]
-            made_from = saved.get("sources", {})
-        except FileNotFoundError:
+            content = read_bytes(path)
+        except Absent:
             return None
-        except Exception as error:  # torch.load raises a dozen types for a damaged file
-            raise UsageError(f"checkpoint {str(path)!r} is damaged; delete it, or choose another --out") from error
-        if differences := _differences(made_with, settings, len(rounds)):
+        try:
+            saved = checked(_Checkpoint, parse_tensors(content))
+            rounds = checked(list[RoundRecord], parse_json(saved.rounds.encode()))
+            kept = _kept(saved, rounds)
+            differences = _differences(parse_json(saved.settings.encode()), settings, len(rounds))
+        except Damaged as problem:
+            raise self.damaged(problem) from problem
+        if differences:
             raise UsageError(
                 f"checkpoint {str(path)!r} is of other settings ({', '.join(differences[:3])}); "
                 "choose another --out, or leave out --resume"
             )
         for name, digest in sources.items():
-            if made_from.get(name, digest) != digest:
+            if saved.sources.get(name, digest) != digest:
+                other = f"content of the {OWN_NAMES[name]}" if name in OWN_NAMES else f"version of the {name}"
                 raise UsageError(
-                    f"checkpoint {str(path)!r} was made with another content of the {OWN_NAMES[name]}'s file; "
+                    f"checkpoint {str(path)!r} was made with another {other}; "
                     "choose another --out, or leave out --resume"
                 )
-        return weights, memory, rounds, kept
+        return saved.weights, saved.memory.model_dump(), rounds, kept
+
+    def damaged(self, problem: Damaged) -> UsageError:
+        """The one line for a checkpoint that nothing can go on from."""
+        return UsageError(f"checkpoint {str(self.path / _CHECKPOINT)!r} {problem}; delete it, or choose another --out")
 
     def keep(self, round_index: int, named: dict[str, Tensor], server: Mapping[str, Tensor]) -> None:
         """Writes the model after ``round_index`` rounds as a state dictionary, and what the server remembers."""
@@ -81,7 +112,7 @@ class TrainFolder:
         if server:
             write_state(self.path / state_file(round_index), server)
         else:
-            (self.path / state_file(round_index)).unlink(missing_ok=True)
+            remove_plain(self.path / state_file(round_index))
         write_atomic(self.path / model_file(round_index), content)
 
     def keep_variates(self, round_index: int, variates: RoundVariates, model: str) -> None:
@@ -110,15 +141,20 @@ def read_training(folder: Path) -> TrainDocument:
     """The document of a finished or stopped run.
 
     Raises:
-        UsageError: the folder has none, or it is damaged.
+        UsageError: the folder has none, it cannot be read, or something in it is not what a run writes.
     """
     path = folder / DOCUMENT
     try:
-        return TrainDocument.model_validate_json(path.read_bytes())
-    except FileNotFoundError as error:
+        document = read_stored(path, TrainDocument, parse_json, _MEND, MOST_OF_A_DOCUMENT)
+    except Absent as error:
         raise UsageError(f"no training run in {str(folder)!r}; make one with: harness train --out {folder}") from error
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{str(path)!r} is not a training run of this version; train again") from error
+    try:
+        settings = checked(TrainSettings, document.settings)
+        settings.build_defense()
+    except (Damaged, UsageError) as problem:
+        words = str(problem).removeprefix("is damaged: ")
+        raise UsageError(f"{str(path)!r} has settings of no run ({words}); {_MEND}") from problem
+    return document.model_copy(update={"settings": settings.model_dump(mode="json")})
 
 
 def _bytes(content: dict[str, Any]) -> bytes:
@@ -127,9 +163,21 @@ def _bytes(content: dict[str, Any]) -> bytes:
     return buffer.getvalue()
 
 
-def _differences(made_with: str, settings: TrainSettings, done: int) -> list[str]:
+def _kept(saved: _Checkpoint, rounds: list[RoundRecord]) -> list[int]:
+    """Numbers of the rounds whose model was kept; older versions did not note them. Raises Damaged."""
+    if not rounds or [record.round for record in rounds] != list(range(1, len(rounds) + 1)):
+        raise Damaged("is damaged: 'rounds' are not the first ones, one after another")
+    kept = list(range(len(rounds) + 1)) if saved.kept is None else saved.kept
+    if any(not 0 <= number <= len(rounds) for number in kept):
+        raise Damaged("is damaged: 'kept' names rounds that were not played")
+    return kept
+
+
+def _differences(before: Any, settings: TrainSettings, done: int) -> list[str]:
     """What forbids to go on after ``done`` rounds, in words; another device does not, nor another end that may be."""
-    before, now = json.loads(made_with), json.loads(settings.model_dump_json())
+    if not isinstance(before, dict):
+        raise Damaged("is damaged: 'settings' are none")
+    now = json.loads(settings.model_dump_json())
     names = [name for name in now if before.get(name) != now[name] and name not in ("device", "rounds")]
     found = [f"{name} {before.get(name)} there, {now[name]} here" for name in names]
     if before.get("rounds") != now["rounds"] and (why := _end_is_fixed(settings, done)):

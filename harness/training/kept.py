@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from harness.building import build
-from harness.control_variates import variates_file
 from harness.defenses import DEFENSES, Defense
 from harness.errors import UsageError
+from harness.extensions.building import build
+from harness.federation.variates_files import variates_file
 from harness.own_sources import OWN_NAMES, own_sources
 from harness.training.checkpoint import read_training
 from harness.training.records import TrainDocument
@@ -102,11 +102,12 @@ def kept_variates(folder: Path, round_index: int) -> Path | None:
 
 
 def _refuse_changed(document: TrainDocument, folder: Path) -> None:
-    now = own_sources(document.settings["model"] or "", document.settings["dataset"])
+    settings = document.settings
+    now = own_sources(settings["model"] or "", settings["dataset"], (DEFENSES, settings["defense"]))
     for name, digest in now.items():
         if document.sources.get(name) != digest:
             raise UsageError(
-                f"the {OWN_NAMES[name]}'s file has changed since the run in {str(folder)!r} was trained; "
+                f"the {OWN_NAMES[name]} has changed since the run in {str(folder)!r} was trained; "
                 "train it again, or put the file back"
             )
 

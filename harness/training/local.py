@@ -1,91 +1,66 @@
-"""The local training of some clients of a round, all at once."""
-
-from dataclasses import dataclass, replace
+"""What clients of a training run compute their steps from, and what is measured of them on the way."""
 
 import torch
 from torch import Tensor
 
 from harness.datasets import Dataset
-from harness.defenses import Defense, RoundContext
+from harness.federation.context import RoundContext
+from harness.federation.defense import LocalStep
+from harness.federation.examples import Batches, ExampleGradients
+from harness.federation.recorders import Recorder
+from harness.federation.taps import Tap
 from harness.models import RowModel
-from harness.training.sampling import Batches
 
 
-@dataclass(frozen=True)
-class LocalRound:
-    """What N clients made of a round.
-
-    Attributes:
-        message: (N, P) float64, as it arrived at the server and passed its per-client transform.
-        gradient_norm: (N,), mean L2 norm of the first step's per-example gradients, before the defense.
-        update_norm: (N,), L2 norm of the raw update.
-        noise: (N,), largest standard deviation of the noise on a step over the round; zero without.
-        mean_step: (N, P), mean of the local steps' directions, as the defense made them.
-    """
-
-    message: Tensor
-    gradient_norm: Tensor
-    update_norm: Tensor
-    noise: Tensor
-    mean_step: Tensor
-
-
-def train_locally(
-    model: RowModel,
-    weights: Tensor,
-    dataset: Dataset,
-    data: Tensor,
-    batches: Batches,
-    defense: Defense,
-    context: RoundContext,
-    correction: Tensor | None = None,
-    moving: bool = True,
-    momentum: float = 0.0,
-) -> LocalRound:
-    """Trains N clients by SGD from the same weights and sends their updates.
+def batch_gradients(
+    model: RowModel, dataset: Dataset, data: Tensor, batches: Batches, expected: int, step: int, weights: Tensor
+) -> ExampleGradients:
+    """Example gradients of N clients in a local step, at weights (N, P).
 
     Args:
         model: the network.
-        weights: (P,), the global model.
         dataset: the training data.
         data: (N, n), positions of each client's examples.
         batches: (N, L, B) places in ``data``.
-        defense: whose hooks are called.
-        context: of the round, with these clients' keys and state; what clients remember and send is left in it.
-        correction: (N, P), what a federated algorithm adds to every step; None for nothing.
-        moving: whether steps are taken at all; else every gradient is that of the global model.
-        momentum: of local SGD, from zero in every round; not together with a correction.
+        expected: the batch size that a mean divides by.
+        step: the local step, from 0.
+        weights: (N, P).
     """
-    rows, steps, _ = batches.places.shape
-    start = weights.expand(rows, -1).contiguous()
-    total = velocity = moved = update = torch.zeros_like(start)  # none is changed in place
-    gradient_norm = noise = weights.new_zeros(rows)
-    for step in range(steps):
-        now = replace(context, local_step=step)
-        chosen = data.gather(1, batches.places[:, step].to(data.device))
-        images, labels = _examples(dataset.images, chosen).to(weights), _examples(dataset.labels, chosen)
-        present = None if batches.present is None else batches.present[:, step].to(weights)
-        per_example = model.example_gradients(start + update, images, labels, present, context.cohort.batch_size)
-        if step == 0:
-            norms = per_example.norms().square().sum(-1).sqrt()
-            gradient_norm = norms.mean(1) if present is None else (norms * present).sum(1) / present.sum(1).clamp(min=1)
-        result = defense.client_step(per_example, now)
-        total = total + result.step
-        if momentum:
-            velocity = momentum * velocity + result.step
-            moved = moved + velocity
-        if moving:
-            taken = moved if momentum else total
-            taken = taken if correction is None else taken + (step + 1) * correction
-            update = -now.learning_rate * taken
-        if result.noise is not None:
-            noise = torch.maximum(noise, torch.as_tensor(result.noise).to(weights).expand(rows))
-    raw = update.double()
-    message = defense.server_receive(defense.client_message(raw, context), context)
-    return LocalRound(message, gradient_norm, raw.norm(dim=1), noise, total / steps)
+    chosen = data.gather(1, batches.places[:, step].to(data.device))
+    images, labels = _examples(dataset.images, chosen).to(weights), _examples(dataset.labels, chosen)
+    present = None if batches.present is None else batches.present[:, step].to(weights)
+    return model.example_gradients(weights, images, labels, present, expected)
 
 
 def _examples(values: Tensor, places: Tensor) -> Tensor:
     """Entries of ``values`` (D, ...) at places (N, B): (N, B, ...)."""
     # The same as values[places], several times faster.
     return values.index_select(0, places.flatten()).unflatten(0, places.shape)
+
+
+class RoundMeans(Recorder):
+    """Means over a round's clients, and the largest noise.
+
+    ``gradient_norm``: mean L2 norm of the first step's per-example gradients, before the defense; ``update_norm``: of
+    raw updates; ``noise``: largest standard deviation of the noise on a step, zero without.
+    """
+
+    def __init__(self) -> None:
+        self._measured: dict[str, list[Tensor]] = {"gradient_norm": [], "update_norm": [], "noise": []}
+
+    def step(self, examples: ExampleGradients, made: LocalStep, context: RoundContext) -> None:
+        if context.local_step == 0:
+            norms = examples.norms().square().sum(-1).sqrt()
+            present = examples.present
+            self._measured["gradient_norm"].append((norms * present).sum(1) / present.sum(1).clamp(min=1))
+        noise = torch.as_tensor(0.0 if made.noise is None else made.noise).to(made.step)
+        self._measured["noise"].append(noise.expand(len(made.step)))
+
+    def read(self, tap: Tap, values: Tensor) -> None:
+        if tap is Tap.UPDATE:
+            self._measured["update_norm"].append(values.norm(dim=1))
+
+    def take(self) -> dict[str, float]:
+        """The figures by name; none of a round without clients."""
+        known = {name: torch.cat(entries) for name, entries in self._measured.items() if entries}
+        return {name: float(values.max() if name == "noise" else values.mean()) for name, values in known.items()}

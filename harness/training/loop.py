@@ -1,21 +1,43 @@
 """Federated training under a defense: rounds of sampled clients, all at once, streamed in chunks."""
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from harness.errors import UsageError
-from harness.results import PrivacyStatement
 from harness.results.environment import environment
+from harness.settings.limits import forecast, require_memory
+from harness.storage.claim import claimed
+from harness.storage.stored import Damaged
 from harness.training.accuracy import accuracy_of
 from harness.training.checkpoint import TrainFolder
-from harness.training.notes import Notes
 from harness.training.records import RoundRecord, TrainDocument
 from harness.training.rounds import Training
 from harness.training.settings import TrainSettings
 from harness.training.spending import affordable_rounds, claimed_after, statements_after
+
+
+class RunNotes(Protocol):
+    """What is written down of a run beside its results."""
+
+    def write(self, number: int) -> None:
+        """Writes what was measured in a round, counted from 1."""
+        ...
+
+    def statements(self, rounds: int) -> list[dict[str, Any]]:
+        """What follows from the notes of so many rounds, as rows of the run's document."""
+        ...
+
+
+TakesNotes = Callable[[Training, Path, int], RunNotes]
+"""Begins to take notes of a run in a folder, where so many rounds are done already."""
+
+
+# As measured of the papers' networks on two cores.
+_SECONDS_PER_STEP, _SECONDS_PER_GRADIENT = 1e-3, 2e-5
 
 
 class DivergedError(UsageError):
@@ -29,14 +51,14 @@ class TrainOptions:
     Attributes:
         chunk: clients trained together; bounds memory. evaluate_every: rounds between two measurements.
         keep: rounds whose model is kept for attacks; the initial model is round 0.
-        bayesian: whether the norms of every round are kept, for Bayesian accounting.
+        notes: takes notes of every round, for Bayesian accounting; see :class:`harness.bayesian.Notes`.
     """
 
     chunk: int = 25
     evaluate_every: int = 1
     keep: tuple[int, ...] = ()
     resume: bool = False
-    bayesian: bool = False
+    notes: TakesNotes | None = None
     on_round: Callable[[RoundRecord], None] = field(default=lambda record: None)
 
 
@@ -47,11 +69,19 @@ def train(settings: TrainSettings, data_root: Path, folder: TrainFolder, options
         UsageError: impossible settings or data, a budget already exceeded, a checkpoint of other settings.
     """
     began = time.perf_counter()
+    _require_memory(settings, options.chunk)
     run = Training(settings, data_root)
+    with claimed(folder.path):
+        forecast(_seconds(settings, options.chunk), f"{settings.rounds} rounds of {settings.local_steps} local steps")
+        return _train(run, folder, options, began)
+
+
+def _train(run: Training, folder: TrainFolder, options: TrainOptions, began: float) -> TrainDocument:
+    settings = run.settings
     last = affordable_rounds(settings, run.defense, run.model.layout, run.holdings)
     stopped = None if last == settings.rounds else f"round {last + 1} would exceed epsilon {settings.target_epsilon:g}"
     records, kept = _resumed(run, folder) if options.resume else ([], [])
-    notes = Notes(run, folder.path, len(records)) if options.bayesian else None
+    notes = options.notes(run, folder.path, len(records)) if options.notes else None
     if not records:
         kept = _keep(run, folder, options, 0)
     for round_index in range(len(records), last):
@@ -74,6 +104,21 @@ def train(settings: TrainSettings, data_root: Path, folder: TrainFolder, options
     return document
 
 
+def _require_memory(settings: TrainSettings, chunk: int) -> None:
+    """For which examples every client holds, and which of them each local step of the clients of a chunk takes."""
+    places = settings.client_examples if settings.batch_sampling == "poisson" else settings.batch_size
+    together = min(chunk, settings.clients_per_round) * settings.local_steps * places
+    numbers = settings.clients * settings.client_examples + together
+    require_memory(8 * numbers, "such a federation", "lower clients, examples, local_steps, batch_size or --chunk")
+
+
+def _seconds(settings: TrainSettings, chunk: int) -> float:
+    """What the local steps of a small network take at least; those of a chunk's clients are taken together."""
+    chunks = math.ceil(settings.clients_per_round / chunk)
+    gradients = settings.clients_per_round * settings.batch_size
+    return settings.rounds * settings.local_steps * (chunks * _SECONDS_PER_STEP + gradients * _SECONDS_PER_GRADIENT)
+
+
 def _one_round(run: Training, round_index: int, options: TrainOptions, last: int) -> RoundRecord:
     began = time.perf_counter()
     means, participants = run.play_round(round_index, options.chunk)
@@ -94,7 +139,10 @@ def _resumed(run: Training, folder: TrainFolder) -> tuple[list[RoundRecord], lis
     if saved is None:
         return [], []
     weights, memory, records, kept = saved
-    run.restore(weights, memory)
+    try:
+        run.restore(weights, memory)
+    except Damaged as problem:
+        raise folder.damaged(problem) from problem
     return records, kept
 
 
@@ -122,6 +170,6 @@ def _document(
         sources=run.sources, holders=run.holdings.holders,
         copies=run.holdings.copies, rounds=records, stopped=stopped,
         accuracy=measured[-1] if measured else None,
-        privacy=[PrivacyStatement(**statement.row()) for statement in statements],
+        privacy=statements,
         weights=kept[0], server_state=kept[1], bayesian=bayesian, seconds=seconds,
     )  # fmt: skip

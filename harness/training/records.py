@@ -1,12 +1,17 @@
 """What a training run reports: one record per round, and the document around them."""
 
-from typing import Any, Literal
+import re
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from harness.results import PrivacyStatement
+from harness.results import Statement
 
 Number = float | None
+Share = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[int, Field(ge=0)]
+AtLeastOne = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(ge=0)]
 
 
 class RoundRecord(BaseModel):
@@ -23,15 +28,15 @@ class RoundRecord(BaseModel):
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=True)
 
-    round: int
-    accuracy: Number = None
+    round: AtLeastOne
+    accuracy: Share | None = None
     loss: Number = None
     claimed_epsilon: Number = None
     noise: Number = None
     gradient_norm: Number = None
     update_norm: Number = None
-    participants: int
-    seconds: float
+    participants: Count
+    seconds: Seconds
 
 
 class TrainDocument(BaseModel):
@@ -42,7 +47,7 @@ class TrainDocument(BaseModel):
 
     ``weights`` maps rounds to the files of the models that were kept, relative to the folder; ``server_state`` those to
     what the server remembered by then, where it remembered anything (null in runs of versions that did not keep it).
-    ``bayesian``: rows of :class:`harness.training.bayesian.Bayesian`, if the run took notes for it; they are not DP.
+    ``bayesian``: rows of :class:`harness.bayesian.of_run.Bayesian`, if the run took notes for it; they are not DP.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -52,18 +57,28 @@ class TrainDocument(BaseModel):
     environment: dict[str, Any]
     settings: dict[str, Any]
     units: str
-    parameters: int
-    train_examples: int
-    test_examples: int
-    overlap: float
+    parameters: Count
+    train_examples: Count
+    test_examples: Count
+    overlap: Annotated[float, Field(ge=1, allow_inf_nan=False)]
     sources: dict[str, str] = Field(default_factory=dict)
-    holders: int | None = None
-    copies: int | None = None
+    holders: AtLeastOne | None = None
+    copies: AtLeastOne | None = None
     rounds: list[RoundRecord]
     stopped: str | None = None
-    accuracy: Number = None
-    privacy: list[PrivacyStatement]
+    accuracy: Share | None = None
+    privacy: list[Statement]
     weights: dict[int, str]
     server_state: dict[int, str] | None = None
     bayesian: list[dict[str, Any]] = Field(default_factory=list)
-    seconds: float
+    seconds: Seconds
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if [record.round for record in self.rounds] != list(range(1, len(self.rounds) + 1)):
+            raise ValueError("'rounds' are not the first ones, one after another")
+        for name, files in (("weights", self.weights), ("server_state", self.server_state or {})):
+            for number, file in files.items():
+                if not re.fullmatch(rf"models/round_{number:05d}\.[a-z.]+", file):
+                    raise ValueError(f"{name!r} names {file[:80]!r}, which is no file of round {number}")
+        return self

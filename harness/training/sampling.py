@@ -1,12 +1,11 @@
 """Who takes part in a round, and which examples each local step uses; keyed, so that a resumed run draws the same."""
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
-from harness.randomness import generator
+from harness.federation.examples import Batches
 from harness.training.settings import TrainSettings
+from harness.vectors.randomness import generator
 
 
 def sample_clients(settings: TrainSettings, round_index: int) -> list[int]:
@@ -20,29 +19,27 @@ def sample_clients(settings: TrainSettings, round_index: int) -> list[int]:
     return sorted(torch.randperm(total, generator=random)[: settings.clients_per_round].tolist())
 
 
-@dataclass(frozen=True)
-class Batches:
-    """Local batches of K clients: places (K, L, B) in each client's data, and which of them count (K, L, B)."""
-
-    places: Tensor
-    present: Tensor | None
-
-
 def sample_batches(settings: TrainSettings, round_index: int, clients: list[int]) -> Batches:
-    """The batches of every local step of some clients in a round.
+    """The batches of every local step of all the clients of a round.
 
     ``shuffle`` passes over the client's data in a new order every round, ``partition`` in the same order every round;
     ``without-replacement`` and ``poisson`` draw every step anew. A Poisson batch has as many places as the largest one
-    of this client's steps needs; the empty places are not present.
+    of the round needs, so that no number depends on which clients are trained together; those that are left over are
+    not present.
     """
     rows = [_places(settings, round_index, client) for client in clients]
+    if not rows:
+        return Batches(torch.zeros(0, settings.local_steps, 0, dtype=torch.long), None)
     if settings.batch_sampling != "poisson":
         return Batches(torch.stack(rows), None)
-    drawn = torch.stack(rows)
-    counts = drawn.sum(-1)
-    width = max(int(counts.max()), 1) if drawn.numel() else 1
-    order = drawn.to(torch.int8).argsort(dim=-1, descending=True, stable=True)[..., :width]
-    return Batches(order, torch.arange(width) < counts[..., None])
+    counts = torch.stack([drawn.sum(-1) for drawn in rows])
+    width = max(int(counts.max()), 1)
+    return Batches(torch.stack([_first(drawn, width) for drawn in rows]), torch.arange(width) < counts[..., None])
+
+
+def _first(drawn: Tensor, width: int) -> Tensor:
+    """Places (L, width) of a client's data, those that were drawn (L, n) first."""
+    return drawn.to(torch.int8).argsort(dim=-1, descending=True, stable=True)[..., :width].clone()
 
 
 def _places(settings: TrainSettings, round_index: int, client: int) -> Tensor:

@@ -4,15 +4,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from harness.building import build, one_line
 from harness.datasets.partition import NATURAL, SPLITS
 from harness.defenses import DEFENSES, Cohort, Defense, PrivacyFacts
 from harness.errors import UsageError
-from harness.layout import Layout
+from harness.extensions.building import build, one_line
 from harness.privacy.events import Sampler
+from harness.settings.limits import require_steps, require_time
+from harness.settings.ranges import Count, Delta, NonNegative, Positive
+from harness.vectors.layout import Layout
 
-Positive = Annotated[int, Field(ge=1)]
-Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Momentum = Annotated[float, Field(ge=0, lt=1)]
 ClientSampling = Literal["fixed", "poisson", "all"]
 BatchSampling = Literal["shuffle", "partition", "poisson", "without-replacement"]
@@ -35,29 +35,33 @@ class TrainSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    dataset: str = "mnist-sample"
-    model: str | None = None
-    defense: str = "none"
+    dataset: str = Field("mnist-sample", description="Trains on its train part, measures on its test part.")
+    model: str | None = Field(None, description="cnn for images, mlp2 for tables by default.")
+    defense: str = Field("none", description="See harness list defenses.")
     defense_args: dict[str, Any] = Field(default_factory=dict)
-    clients: Positive = 100
-    clients_per_round: Positive = 10
-    rounds: Positive = 20
-    local_steps: Positive = 100
-    batch_size: Positive = 5
-    examples: Positive | None = None
-    algorithm: Literal["fedavg", "fedsgd", "scaffold", "scaffold-warm"] = "fedavg"
-    split: str = "shards"
-    level: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.5
-    client_sampling: ClientSampling = "fixed"
-    batch_sampling: BatchSampling = "shuffle"
-    learning_rate: Rate = 0.05
-    server_learning_rate: Rate = 1.0
-    local_momentum: Momentum = 0.0
-    server_momentum: Momentum = 0.0
-    target_epsilon: Rate | None = None
-    budget: Literal["claimed", "valid"] = "valid"
-    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
-    seed: Annotated[int, Field(ge=0)] = 0
+    clients: Count = Field(100, description="N.")
+    clients_per_round: Count = Field(10, description="K.")
+    rounds: Count = Field(20, description="T.")
+    local_steps: Count = Field(100, description="L, local steps per round.")
+    batch_size: Count = Field(5, description="B, examples per local step.")
+    examples: Count | None = Field(None, description="Per client; by default one local pass, L times B.")
+    algorithm: Literal["fedavg", "fedsgd", "scaffold", "scaffold-warm"] = Field(
+        "fedavg", description="fedavg, fedsgd, scaffold or scaffold-warm."
+    )
+    split: str = Field("shards", description="shards, iid, dirichlet, similarity, sorted or natural.")
+    level: NonNegative = Field(0.5, description="Dirichlet concentration, or share of uniform labels.")
+    client_sampling: ClientSampling = Field("fixed", description="fixed (K of N), poisson (rate K/N) or all.")
+    batch_sampling: BatchSampling = Field("shuffle", description="shuffle, partition, poisson or without-replacement.")
+    learning_rate: Positive = Field(0.05, description="Of local SGD.")
+    server_learning_rate: Positive = Field(1.0, description="Of the server's step.")
+    local_momentum: Momentum = Field(0.0, description="Of local SGD, from zero every round.")
+    server_momentum: Momentum = Field(0.0, description="Of the server's step.")
+    target_epsilon: Positive | None = Field(None, description="Stop before the round that would exceed it.")
+    budget: Literal["claimed", "valid"] = Field(
+        "valid", description="Whether the target counts the valid or the claimed epsilon."
+    )
+    delta: Delta = Field(1e-5, description="Of every epsilon.")
+    seed: Annotated[int, Field(ge=0)] = Field(0, description="Of splits, sampling, weights and noise.")
     device: str = "cpu"
 
     @model_validator(mode="after")
@@ -70,12 +74,12 @@ class TrainSettings(BaseModel):
             raise ValueError("client_sampling all needs clients_per_round equal to clients")
         if self.algorithm == "fedsgd" and self.local_steps != 1:
             raise ValueError("fedsgd takes one local step per round; set local_steps to 1")
-        if self.algorithm.startswith("scaffold") and self.build_defense().changes_messages():
+        if self.has_variates and self.build_defense().changes_messages():
             raise ValueError(
                 f"{self.algorithm} sends control variates beside the update, which {self.defense} would not protect; "
                 "use a defense of the local step, or --algorithm fedavg"
             )
-        if self.algorithm.startswith("scaffold") and self.local_momentum:
+        if self.has_variates and self.local_momentum:
             raise ValueError(
                 f"{self.algorithm} takes plain local steps; drop local_momentum, or use --algorithm fedavg"
             )
@@ -88,6 +92,11 @@ class TrainSettings(BaseModel):
         ):
             raise ValueError(f"level {self.level:g} does not fit --split {self.split}; give more than 0, or 0 to 1")
         return self
+
+    @property
+    def has_variates(self) -> bool:
+        """Whether clients keep control variates (SCAFFOLD)."""
+        return self.algorithm.startswith("scaffold")
 
     @property
     def warm_up_rounds(self) -> int:
@@ -117,7 +126,7 @@ class TrainSettings(BaseModel):
             rate = 1 / (self.client_examples // self.batch_size)
         return PrivacyFacts(
             self.cohort(rounds), len(layout.sizes), client_sampler, _BATCH_SAMPLERS[self.batch_sampling], rate,
-            self.delta, layout.total, self.algorithm.startswith("scaffold"), self.rounds, holders,
+            self.delta, layout.total, self.has_variates, self.rounds, holders,
         )  # fmt: skip
 
     def build_defense(self) -> Defense:
@@ -136,4 +145,7 @@ def train_settings(**values: Any) -> TrainSettings:
     except ValidationError as error:
         raise UsageError(one_line(error)) from error
     settings.build_defense()
+    require_steps(settings.rounds, settings.local_steps)
+    taken = settings.rounds * settings.clients_per_round * settings.local_steps * settings.batch_size
+    require_time(taken, "lower rounds, clients_per_round, local_steps or batch_size")
     return settings

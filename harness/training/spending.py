@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from harness.defenses import Defense
 from harness.errors import UsageError
-from harness.layout import Layout
 from harness.privacy import Statement, what_holds
 from harness.training.settings import TrainSettings
+from harness.vectors.layout import Layout
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class Holdings:
     Attributes:
         holders: the most clients that hold one example; it enters as many of a round's messages.
         copies: how often at most one client holds one example.
-        uncovered: what of the model was computed from the private data without noise, in words.
+        uncovered: what of the model, or of the data it sees, was computed from private data without noise, in words.
     """
 
     holders: int = 1

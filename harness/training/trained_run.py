@@ -5,8 +5,8 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from harness.defenses import PrivacyFacts
-from harness.layout import Layout
 from harness.training.settings import TrainSettings
+from harness.vectors.layout import Layout
 
 Count = Annotated[int, Field(ge=1)]
 

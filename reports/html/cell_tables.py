@@ -6,12 +6,16 @@ from harness.reports import columns, text
 from harness.reports.html import wording
 from harness.reports.html.places import Decided, Shown
 from harness.reports.html.runs import RunData
-from harness.reports.html.table import Column, Table, Value, figure, make, words
+from harness.reports.html.table import Head, Table, Value, figure, make, words
 from harness.results import CellResult
+from harness.results.schema import SuccessRule
+from harness.scoring import METRICS, Metric
+
+_SHOWN = [metric for metric in METRICS.values() if metric.title]
 
 _PLACE = (
-    Column("setting", choice=True), Column("defense", choice=True), Column("arguments"),
-    Column("surface", choice=True), Column("verdict", choice=True),
+    Head("setting", choice=True), Head("defense", choice=True), Head("arguments"),
+    Head("surface", choice=True), Head("verdict", choice=True),
 )  # fmt: skip
 
 
@@ -20,17 +24,14 @@ def verdict_value(kind: str) -> Value:
     return Value(f"{wording.SYMBOLS[kind]} {wording.WORDS[kind]}", kind, kind)
 
 
-def _rate(cell: CellResult | None, rule: str = "strict") -> Value:
+def _rate(cell: CellResult | None, rule: SuccessRule = "strict") -> Value:
     summary = cell.asr.get(rule) if cell is not None else None
     return Value(text.rate(summary), summary.rate if summary is not None else None)
 
 
-def _mean(cell: CellResult, name: str, digits: int) -> Value:
-    return figure(getattr(cell.metrics.get(name), "mean", None), digits)
-
-
-def _median(cell: CellResult, name: str) -> Value:
-    return figure(getattr(cell.metrics.get(name), "median", None))
+def _measured(cell: CellResult, metric: Metric) -> Value:
+    value = getattr(cell.metrics.get(metric.name), metric.shown, None)
+    return Value(text.percent(value), value) if metric.digits is None else figure(value, metric.digits)
 
 
 def _place(item: Decided | Shown, at: wording.Placed) -> tuple[Value, ...]:
@@ -51,8 +52,8 @@ def resilience_table(places: Sequence[Decided]) -> Table:
         for place in places
     ]  # fmt: skip
     titles = (
-        *_PLACE, Column("strongest attack", choice=True), Column("success [95%]", number=True),
-        Column("why", wide=True), Column("attacks tried"),
+        *_PLACE, Head("strongest attack", choice=True), Head("success [95%]", number=True),
+        Head("why", wide=True), Head("attacks tried"),
     )  # fmt: skip
     return make(
         "resilience", "What leaks where: the strongest attack decides", titles, rows,
@@ -64,11 +65,11 @@ def resilience_table(places: Sequence[Decided]) -> Table:
 def cell_table(cells: Sequence[Shown]) -> Table:
     """Every cell with all its numbers."""
     titles = (
-        *_PLACE, Column("attack", choice=True), Column("success [95%]", number=True),
-        Column("success by SSIM", number=True), Column("success as in Table III", number=True),
-        *(Column(title, number=True) for title in ("RMSE", "PSNR", "SSIM", "LPIPS", "RMSE/std", "categories")),
-        Column("tau", number=True), Column("labels", number=True), Column("lineup p", number=True),
-        Column("outcomes"), Column("seconds", number=True), Column("why", wide=True),
+        *_PLACE, Head("attack", choice=True), Head("success [95%]", number=True),
+        Head("success by SSIM", number=True), Head("success as in Table III", number=True),
+        *(Head(metric.title, number=True) for metric in _SHOWN),
+        Head("tau", number=True), Head("labels", number=True), Head("lineup p", number=True),
+        Head("outcomes"), Head("seconds", number=True), Head("why", wide=True),
     )  # fmt: skip
     return make(
         "cells", "Every attack at every place", titles, [_cell(item) for item in cells],
@@ -80,12 +81,10 @@ def cell_table(cells: Sequence[Shown]) -> Table:
 def _cell(item: Shown) -> tuple[Value, ...]:
     cell = item.cell
     impossible = cell.not_applicable_reason is not None
-    right = getattr(cell.metrics.get("categorical_accuracy"), "mean", None)
     return (
         *_place(item, cell), verdict_value("impossible" if impossible else cell.verdict), words(cell.attack),
-        _rate(cell), _rate(cell, "ssim"), _rate(cell, "table3"), _median(cell, "rmse"), _mean(cell, "psnr", 1),
-        _mean(cell, "ssim", 3), _mean(cell, "lpips", 3), _median(cell, "continuous_rmse"),
-        Value(text.percent(right), right), _mean(cell, "tau", 0),
+        _rate(cell), _rate(cell, "ssim"), _rate(cell, "table3"), *(_measured(cell, metric) for metric in _SHOWN),
+        figure(getattr(cell.metrics.get("tau"), "mean", None), 0),
         Value(text.percent(cell.label.accuracy), cell.label.accuracy),
         Value(text.p_value(cell.lineup.p_value), cell.lineup.p_value), words(columns.outcomes(cell)),
         figure(cell.seconds, 1), words(cell.not_applicable_reason or cell.verdict_reason),
@@ -121,9 +120,9 @@ def control_table(runs: Sequence[RunData]) -> Table:
         for run, dataset, defense, attack, name, detail in [key]
     ]  # fmt: skip
     titles = (
-        Column("run"), Column("control", choice=True), Column("what it is"), Column("held", choice=True),
-        Column("dataset", choice=True), Column("defense", choice=True), Column("attack", choice=True),
-        Column("read at"), Column("seen", wide=True),
+        Head("run"), Head("control", choice=True), Head("what it is"), Head("held", choice=True),
+        Head("dataset", choice=True), Head("defense", choice=True), Head("attack", choice=True),
+        Head("read at"), Head("seen", wide=True),
     )  # fmt: skip
     return make(
         "controls", "Controls", titles, rows,

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from markupsafe import Markup
 from matplotlib.axes import Axes
@@ -114,7 +115,7 @@ def name_rows(panel: Axes, names: Sequence[str]) -> None:
     panel.set_ylim(len(names) - 0.4, -0.6)
 
 
-def legend(panel: Axes, **place: object) -> None:
+def legend(panel: Axes, **place: Any) -> None:
     """A legend in which nothing is a formula."""
     made = panel.legend(frameon=False, fontsize=SIZE, labelcolor=INK, handlelength=2.2, **place)
     for entry in made.get_texts():

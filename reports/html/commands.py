@@ -4,17 +4,20 @@ import shlex
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from harness.experiment import CellSettings
 from harness.reports import text
 from harness.reports.html.places import Shown
 from harness.reports.html.runs import RunData
+from harness.results import Place
 
 _MOST = 6
+# Settings that are named otherwise, or by no option at all.
+_ELSEWHERE = {
+    *Place.model_fields, "attack", "attack_args", "seeds", "distinct_labels", "device", "noise_scale", "trained",
+    "weights_hash", "server_state_hash", "variates_hash",
+} - {"batch_size", "local_steps", "update_model", "round", "observations"}  # fmt: skip
 # Options by setting; those at their default are left to it.
-_EVALUATE = {
-    "batch_size": 1, "clients": 100, "clients_per_round": 10, "rounds": 100, "learning_rate": 0.05, "local_steps": 1,
-    "update_model": "first", "round": 0, "weights": None, "server_state": None, "variates": None, "observations": 1,
-    "labels": "inferred", "engine": "batched", "dtype": "float32", "steps_per_round": 100, "sampling_rate": None,
-}  # fmt: skip
+_EVALUATE = {name: field.default for name, field in CellSettings.model_fields.items() if name not in _ELSEWHERE}
 # What a named run brings along.
 _OF_A_RUN = ("weights", "server_state", "variates", "rounds")
 _TRAIN = (

@@ -8,17 +8,15 @@ from harness.reports import text
 from harness.reports.html import chart
 from harness.reports.html.chart import Chart, Line
 from harness.reports.html.svg import INK, inline
+from harness.scoring import METRICS
 
 NOTE = (
     "Each row is a hill of the victims of one defense: the higher, the more of them; the tick is the median. "
     "A low RMSE and LPIPS and a high PSNR and SSIM mean that images came back."
 )
-# Metric, its title, and the range that can occur.
-_METRICS = (
-    ("rmse", "RMSE", (0.0, 1.0)), ("psnr", "PSNR", (0.0, 60.0)), ("ssim", "SSIM", (-0.25, 1.0)),
-    ("lpips", "LPIPS", (0.0, 1.2)), ("continuous_rmse", "RMSE/std", (0.0, 5.0)),
-    ("categorical_accuracy", "categories right", (0.0, 1.0)),
-)  # fmt: skip
+_METRICS = [
+    (name, metric.title, metric.limits) for name, metric in METRICS.items() if metric.title and metric.in_victims
+]
 _BINS = 20
 
 
@@ -52,7 +50,7 @@ def distribution_chart(name: str, title: str, rows: Sequence[Line], commands: Se
 
 def _values(row: Line, metric: str) -> np.ndarray:
     records = row.shown.run.victims.get(row.shown.cell.key or "", [])
-    return np.array([value for one in records if (value := getattr(one, metric)) is not None], dtype=float)
+    return np.array([value for one in records if (value := getattr(one, metric, None)) is not None], dtype=float)
 
 
 def _median(values: np.ndarray) -> float | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from harness.reports import columns, text
 from harness.reports.html import pixels, wording
 from harness.reports.html.places import Decided, Shown
-from harness.reports.html.reading import Unreadable
+from harness.reports.html.reading import UnreadableRun
 from harness.results import CellResult
 
 _MOST_BYTES, _MOST_PICTURES = 2_200_000, 72
@@ -47,7 +47,7 @@ def gallery(decided: Sequence[Decided], shown: Sequence[Shown]) -> Gallery:
         first = members[0]
         try:
             picture = pixels.open_picture(first.run.folder, first.cell.key or "")
-        except Unreadable as problem:
+        except UnreadableRun as problem:
             unread += 1
             if not problem.absent:
                 made.left_out.append(f"picture {text.safe(first.cell.key or '?', 64)} of {first.run.name} {problem}")

@@ -22,7 +22,7 @@ from harness.reports.html.tables import all_tables, unread
 from harness.reports.html.taus import tau_chart
 from harness.reports.html.trend import TrendSection, trend_section
 from harness.reports.html.utility import utility_chart
-from harness.reports.html.verdict import Verdict, verdict
+from harness.reports.html.verdict import Overview, verdict
 
 _MOST_DRAWN = 2_500_000
 
@@ -39,7 +39,7 @@ class Figures:
 class Page:
     """All that the template shows, in its order."""
 
-    verdict: Verdict
+    verdict: Overview
     matrices: list[Matrix]
     by_attack: list[Matrix]
     gallery: Gallery

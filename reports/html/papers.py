@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from harness.reports import text
 from harness.reports.html import wording
 from harness.reports.html.places import Shown, grouped
-from harness.reports.html.table import Column, Table, Value, make
+from harness.reports.html.table import Head, Table, Value, make
 from harness.results import CellResult
 
 _LETTERS = {"leaks": "N", "resilient": "Y", "inconclusive": "?"}
@@ -29,7 +29,7 @@ def _table(number: int, setting: str, attack: str, members: Sequence[Shown]) -> 
         for _, first in taps
         for title, show in _MEASURES
     ]
-    titles = [Column("surface"), Column("measure"), *(Column(" ".join(filter(None, name))) for name in names)]
+    titles = [Head("surface"), Head("measure"), *(Head(" ".join(filter(None, name))) for name in names)]
     return make(
         f"paper-{number}", f"{text.safe(attack, 40)}: {setting}", titles, rows,
         "Y resilient, N leaks, ? undecided: the verdict with its controls, not a pixel threshold. ASR: attack success "

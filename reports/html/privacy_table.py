@@ -6,15 +6,15 @@ from pathlib import Path
 from harness.reports.html import wording
 from harness.reports.html.places import Shown
 from harness.reports.html.runs import RunData
-from harness.reports.html.table import Column, Table, Value, figure, make, words
-from harness.results import PrivacyStatement
+from harness.reports.html.table import Head, Table, Value, figure, make, words
+from harness.results import Statement
 
 _COLUMNS = (
-    Column("defense", choice=True), Column("arguments"), Column("against", choice=True),
-    Column("claimed epsilon", number=True), Column("recomputed epsilon", number=True),
-    Column("guarantee", choice=True), Column("in plain words", wide=True), Column("delta", number=True),
-    Column("of", wide=True), Column("unit"), Column("adjacency"), Column("sampler"), Column("conversion"),
-    Column("schedule"), Column("why", wide=True),
+    Head("defense", choice=True), Head("arguments"), Head("against", choice=True),
+    Head("claimed epsilon", number=True), Head("recomputed epsilon", number=True),
+    Head("guarantee", choice=True), Head("in plain words", wide=True), Head("delta", number=True),
+    Head("of", wide=True), Head("unit"), Head("adjacency"), Head("sampler"), Head("conversion"),
+    Head("schedule"), Head("why", wide=True),
 )  # fmt: skip
 
 
@@ -55,7 +55,7 @@ def _arguments(settings: dict[str, object]) -> dict[str, object]:
     return given if isinstance(given, dict) else {}
 
 
-def _row(defense: str, arguments: str, of: Value, statement: PrivacyStatement) -> tuple[Value, ...]:
+def _row(defense: str, arguments: str, of: Value, statement: Statement) -> tuple[Value, ...]:
     kind = "nothing" if statement.guarantee == "none" else "promise"
     nothing = Value("none", None, "nothing")
     delta = statement.delta

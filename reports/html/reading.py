@@ -1,4 +1,4 @@
-"""Files of a run folder, read with care: regular files inside the folder, of a bounded size, never unpickled."""
+"""Files of a run folder, read with care: inside the folder, of a bounded size, never unpickled."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,13 +6,14 @@ from typing import Any
 
 from pydantic_core import from_json
 
-_MOST_BYTES = 256 * 2**20
+from harness.storage import files
+
 _LONGEST_LINE = 2**20
 # Beyond it a whole number is no longer exact as a JSON number, and no count of ours.
 _LARGEST = 2**53
 
 
-class Unreadable(Exception):
+class UnreadableRun(Exception):
     """Why a file cannot be used, as a half-sentence; ``absent`` where it is simply not there."""
 
     def __init__(self, reason: str, absent: bool = False) -> None:
@@ -21,56 +22,54 @@ class Unreadable(Exception):
 
 
 def inside(folder: Path, *parts: str) -> Path:
-    """The regular file of these parts below ``folder``.
+    """The file of these parts below ``folder``.
 
     Raises:
-        Unreadable: it is absent, no regular file, too large, or a link that leaves the folder.
+        UnreadableRun: it is absent, or a link that leaves the folder.
     """
     file = folder.joinpath(*parts)
     try:
         if not file.exists():
-            raise Unreadable("is not there", absent=True)
+            raise UnreadableRun("is not there", absent=True)
         if not file.resolve().is_relative_to(folder.resolve()):
-            raise Unreadable("is a link that leaves the folder")
-        if not file.is_file():
-            raise Unreadable("is not a file")
-        if file.stat().st_size > _MOST_BYTES:
-            raise Unreadable(f"is larger than {_MOST_BYTES // 2**20} MiB")
+            raise UnreadableRun("is a link that leaves the folder")
     except (OSError, ValueError, RuntimeError) as error:
-        raise Unreadable(f"cannot be opened ({_problem(error)})") from error
+        raise UnreadableRun(f"cannot be opened ({_problem(error)})") from error
     return file
 
 
 def read_bytes(folder: Path, *parts: str) -> bytes:
-    """The content of a file below ``folder``. Raises Unreadable."""
+    """The content of a file below ``folder``. Raises UnreadableRun."""
     try:
-        return inside(folder, *parts).read_bytes()
-    except OSError as error:
-        raise Unreadable(f"cannot be read ({_problem(error)})") from error
+        return files.read_bytes(inside(folder, *parts), files.MOST_OF_A_DOCUMENT)
+    except files.Unreadable as problem:
+        raise UnreadableRun(problem.reason) from problem
 
 
 def read_json(folder: Path, *parts: str) -> dict[str, Any]:
-    """The JSON object of a file below ``folder``. Raises Unreadable."""
+    """The JSON object of a file below ``folder``. Raises UnreadableRun."""
     content = read_bytes(folder, *parts)
     if not content.strip():
-        raise Unreadable("is empty")
+        raise UnreadableRun("is empty")
     try:
         parsed = tame(from_json(content))
     except ValueError as error:
-        raise Unreadable("is not complete JSON") from error
+        raise UnreadableRun("is not complete JSON") from error
     if not isinstance(parsed, dict):
-        raise Unreadable("is JSON of another kind")
+        raise UnreadableRun("is JSON of another kind")
     return parsed
 
 
 def read_lines(folder: Path, *parts: str) -> Iterator[bytes]:
-    """The lines of a file below ``folder``; one that is absurdly long comes cut, hence broken. Raises Unreadable."""
+    """The lines of a file below ``folder``; one that is absurdly long comes cut. Raises UnreadableRun."""
     try:
-        with inside(folder, *parts).open("rb") as stream:
+        with files.open_file(inside(folder, *parts), files.MOST_OF_A_DOCUMENT) as stream:
             while line := stream.readline(_LONGEST_LINE):
                 yield line
+    except files.Unreadable as problem:
+        raise UnreadableRun(problem.reason) from problem
     except OSError as error:
-        raise Unreadable(f"cannot be read ({_problem(error)})") from error
+        raise UnreadableRun(f"cannot be read ({_problem(error)})") from error
 
 
 def tame(value: Any) -> Any:

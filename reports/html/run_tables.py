@@ -7,7 +7,7 @@ from typing import Any
 from harness.reports.html import wording
 from harness.reports.html.places import Shown
 from harness.reports.html.runs import RunData
-from harness.reports.html.table import Column, Table, Value, make, words
+from harness.reports.html.table import Head, Table, Value, make, words
 
 
 def environment_table(runs: Sequence[RunData]) -> Table:
@@ -15,7 +15,7 @@ def environment_table(runs: Sequence[RunData]) -> Table:
     facts = {run.name: dict(_flat(_environment(run))) for run in runs}
     names = list(dict.fromkeys(name for own in facts.values() for name in own))
     rows = [(words(name, 60), *(words(own.get(name), 120) for own in facts.values())) for name in names[:60]]
-    titles = [Column("what"), *(Column(name) for name in facts)]
+    titles = [Head("what"), *(Head(name) for name in facts)]
     return make("environment", "Environment", titles, rows)
 
 
@@ -34,7 +34,9 @@ def _flat(facts: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 def settings_table(runs: Sequence[RunData], cells: Iterable[Shown]) -> Table:
     """Everything that determines the numbers: of each cell as it was asked for, and as it was built."""
     rows = [_cell(item) for item in cells]
-    for run in (run for run in runs if run.training is not None):
+    for run in runs:
+        if run.training is None:
+            continue
         defense = str(run.training.settings.get("defense", "?"))
         empty = words(None)
         rows.append(
@@ -44,9 +46,9 @@ def settings_table(runs: Sequence[RunData], cells: Iterable[Shown]) -> Table:
             )
         )  # fmt: skip
     titles = (
-        Column("run"), Column("cell"), Column("defense", choice=True), Column("attack", choice=True),
-        Column("surface", choice=True), Column("defense arguments", wide=True), Column("attack arguments", wide=True),
-        Column("cohort", wide=True), Column("as asked for", wide=True),
+        Head("run"), Head("cell"), Head("defense", choice=True), Head("attack", choice=True),
+        Head("surface", choice=True), Head("defense arguments", wide=True), Head("attack arguments", wide=True),
+        Head("cohort", wide=True), Head("as asked for", wide=True),
     )  # fmt: skip
     return make("settings", "Exact settings", titles, rows)
 
@@ -67,4 +69,4 @@ def _json(value: Any) -> str | None:
 def left_out_table(runs: Sequence[RunData]) -> Table:
     """What could not be used."""
     rows = [(words(run.name), words(reason, 300)) for run in runs for reason in run.left_out]
-    return make("left-out", "What was left out", (Column("run"), Column("what and why", wide=True)), rows)
+    return make("left-out", "What was left out", (Head("run"), Head("what and why", wide=True)), rows)

@@ -1,5 +1,6 @@
 """Runs as the report needs them. What is readable is used; what is not is named, with the reason."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -7,13 +8,15 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from harness import SCHEMA_VERSION
 from harness.errors import UsageError
-from harness.evaluation.summarise import summarise
 from harness.reports import text
-from harness.reports.html.reading import Unreadable, read_json, read_lines
+from harness.reports.html.reading import UnreadableRun, read_json, read_lines
 from harness.results import CellResult, StoredCell, SummaryRow, VictimRecord
+from harness.scoring.summarise import summarise
+from harness.scoring.validity import fault_of
+from harness.storage.stored import Damaged, checked
 from harness.training.records import TrainDocument
+from harness.version import SCHEMA_VERSION
 
 MOST_CELLS, MOST_VICTIMS = 2_000, 300_000
 
@@ -55,7 +58,7 @@ def read_runs(paths: Sequence[Path]) -> list[RunData]:
     Raises:
         UsageError: nothing is readable in any of them.
     """
-    found = [(path, path if path.is_dir() else path.parent) for path in paths if _is_run(path)]
+    found = [(path, path if os.path.isdir(path) else path.parent) for path in paths if _is_run(path)]
     folders = list({folder.resolve(): folder for _, folder in found}.values())
     runs = [_read(folder, _name(folder, folders)) for folder in folders]
     missing = [path for path in paths if not _is_run(path)]
@@ -72,7 +75,7 @@ def read_runs(paths: Sequence[Path]) -> list[RunData]:
 
 
 def _is_run(path: Path) -> bool:
-    return path.is_dir() or path.name in ("results.json", "training.json")
+    return os.path.isdir(path) or path.name in ("results.json", "training.json")
 
 
 def _name(folder: Path, folders: Sequence[Path]) -> str:
@@ -98,10 +101,10 @@ def _read_results(run: RunData) -> bool:
         document = read_json(run.folder, "results.json")
         cells = document.get("cells")
         if not isinstance(cells, list):
-            raise Unreadable("is not a result of harness evaluate")
+            raise UnreadableRun("is not a result of harness evaluate")
         if document.get("schema_version") != SCHEMA_VERSION:
-            raise Unreadable(f"has another result schema than {SCHEMA_VERSION}; run harness evaluate again")
-    except Unreadable as problem:
+            raise UnreadableRun(f"has another result schema than {SCHEMA_VERSION}; run harness evaluate again")
+    except UnreadableRun as problem:
         if not problem.absent:
             run.skip(f"results.json {problem}")
         return _rescue(run)
@@ -146,26 +149,26 @@ def _rescue(run: RunData) -> bool:
     for file in sorted((run.folder / "cells").glob("*.json"))[:MOST_CELLS]:
         try:
             stored = StoredCell.model_validate(read_json(run.folder, "cells", file.name))
-        except (Unreadable, ValidationError):
+        except (UnreadableRun, ValidationError):
             run.skip(f"cells/{file.name} does not hold a whole cell")
             continue
         run.cells.append(stored.cell)
     if run.cells:
         run.skip(f"results.json; {len(run.cells)} finished cells were read from the folder cells instead")
-        # Nobody has judged the negative controls of these cells together.
-        run.valid = all(check.held for cell in run.cells for check in cell.controls if "positive" not in check.name)
+        run.valid_reason = fault_of(run.cells)
+        run.valid = run.valid_reason is None
         run.summary = summarise(run.cells)
     return bool(run.cells)
 
 
 def _read_training(run: RunData) -> bool:
     try:
-        run.training = TrainDocument.model_validate(read_json(run.folder, "training.json"))
-    except Unreadable as problem:
+        run.training = checked(TrainDocument, read_json(run.folder, "training.json"))
+    except UnreadableRun as problem:
         if not problem.absent:
             run.skip(f"training.json {problem}")
-    except ValidationError:
-        run.skip("training.json is not a training run of this schema")
+    except Damaged as problem:
+        run.skip(f"training.json {problem}")
     return run.training is not None
 
 
@@ -182,7 +185,7 @@ def _read_victims(run: RunData) -> None:
             if record.cell in keys and taken < MOST_VICTIMS:
                 run.victims.setdefault(record.cell, []).append(record)
                 taken += 1
-    except Unreadable as problem:
+    except UnreadableRun as problem:
         run.skip(f"victims.jsonl {problem}; there are no distributions")
     if broken:
         run.skip(f"{broken} lines of victims.jsonl that are no victims of this schema")
@@ -192,7 +195,7 @@ def _read_settings(run: RunData) -> None:
     for key in {cell.key for cell in run.cells if cell.key and cell.key.isalnum()}:
         try:
             settings = read_json(run.folder, "cells", f"{key}.json").get("settings")
-        except Unreadable:
+        except UnreadableRun:
             continue
         if isinstance(settings, dict):
             run.settings[key] = settings

@@ -19,7 +19,7 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Column:
+class Head:
     """A column's title; ``choice``: few different words, worth a filter of their own; ``wide``: long sentences."""
 
     title: str
@@ -34,7 +34,7 @@ class Table:
 
     name: str
     title: str
-    columns: tuple[Column, ...]
+    columns: tuple[Head, ...]
     rows: tuple[tuple[Value, ...], ...]
     note: str = ""
 
@@ -49,7 +49,7 @@ def figure(value: float | None, digits: int = 3) -> Value:
     return Value(text.number(value, digits), value)
 
 
-def make(name: str, title: str, columns: Sequence[Column], rows: Sequence[Sequence[Value]], note: str = "") -> Table:
+def make(name: str, title: str, columns: Sequence[Head], rows: Sequence[Sequence[Value]], note: str = "") -> Table:
     """A table of the columns that say anything: one where every entry is missing is left out."""
     kept = [place for place in range(len(columns)) if any(row[place].shown != text.MISSING for row in rows)]
     entries = tuple(tuple(row[place] for place in kept) for row in rows)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from harness.reports import text
 from harness.reports.html import wording
 from harness.reports.html.runs import RunData
-from harness.reports.html.table import Column, Table, Value, figure, make, words
+from harness.reports.html.table import Head, Table, Value, figure, make, words
 from harness.training.records import TrainDocument
 
 _MOST_ROUNDS = 40
@@ -29,10 +29,10 @@ def best_epsilon(document: TrainDocument) -> tuple[float | None, float | None]:
 def training_table(runs: Sequence[RunData]) -> Table:
     """A row per training run."""
     titles = (
-        Column("run"), Column("dataset", choice=True), Column("model"), Column("defense", choice=True),
-        Column("arguments"), Column("clients"), Column("rounds", number=True), Column("accuracy", number=True),
-        Column("claimed epsilon", number=True), Column("recomputed epsilon", number=True), Column("stopped", wide=True),
-        Column("seconds", number=True),
+        Head("run"), Head("dataset", choice=True), Head("model"), Head("defense", choice=True),
+        Head("arguments"), Head("clients"), Head("rounds", number=True), Head("accuracy", number=True),
+        Head("claimed epsilon", number=True), Head("recomputed epsilon", number=True), Head("stopped", wide=True),
+        Head("seconds", number=True),
     )  # fmt: skip
     rows = [_training(run, run.training) for run in runs if run.training is not None]
     return make("training", "Accuracy and epsilon of training runs", titles, rows)
@@ -54,9 +54,9 @@ def _training(run: RunData, document: TrainDocument) -> tuple[Value, ...]:
 def round_table(runs: Sequence[RunData]) -> Table:
     """A row per round, evenly spaced where a run is long."""
     titles = (
-        Column("run", choice=True), Column("defense", choice=True),
+        Head("run", choice=True), Head("defense", choice=True),
         *(
-            Column(title, number=True)
+            Head(title, number=True)
             for title in (
                 "round", "accuracy", "loss", "claimed epsilon", "noise", "gradient norm", "update norm", "seconds",
             )

@@ -13,7 +13,7 @@ from harness.reports import text
 from harness.reports.html import chart, wording
 from harness.reports.html.runs import RunData
 from harness.reports.html.svg import inline
-from harness.reports.html.table import Column, Table, Value, figure, make, words
+from harness.reports.html.table import Head, Table, Value, figure, make, words
 from harness.results import CellResult
 
 MOST_PANELS, MOST_RUNS = 12, 12
@@ -65,8 +65,8 @@ def trend_table(runs: Sequence[RunData]) -> Table:
     first = max(0, len(names) - MOST_RUNS)
     rows = [row for one in found for row in _rows(one, first)]
     titles = (
-        Column("cell"), Column("number", choice=True), *(Column(name) for name in names[first:]),
-        Column("moved", number=True),
+        Head("cell"), Head("number", choice=True), *(Head(name) for name in names[first:]),
+        Head("moved", number=True),
     )  # fmt: skip
     note = (
         "Runs in the order given, cells that moved most first. Success: share of images that came back. Mean rank of "

@@ -1,6 +1,7 @@
 """Figure: what a defense costs in accuracy, what it promises, and whether it leaked, in one plane."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 
@@ -11,6 +12,7 @@ from harness.reports.html.places import Decided
 from harness.reports.html.runs import RunData
 from harness.reports.html.svg import INK, inline
 from harness.reports.html.training_tables import best_epsilon, trained
+from harness.training.records import TrainDocument
 
 NOTE = (
     "Each training run is a point: its accuracy against its epsilon. Filled: recomputed for what ran; hollow: as the "
@@ -20,21 +22,36 @@ NOTE = (
 _FALLBACK = "#7a828c"
 
 
+@dataclass(frozen=True)
+class _Measured:
+    """A training run whose accuracy is known."""
+
+    run: RunData
+    training: TrainDocument
+    accuracy: float
+
+    @property
+    def percent(self) -> float:
+        """The accuracy within 0 to 100."""
+        return 100 * min(1.0, max(0.0, self.accuracy))
+
+
 def utility_chart(runs: Sequence[RunData], places: Sequence[Decided]) -> Chart | None:
     """Accuracy over epsilon; None without a training run that was measured."""
-    measured = [run for run in runs if run.training is not None and run.training.accuracy is not None]
+    trainings = [(run, run.training) for run in runs if run.training is not None]
+    measured = [_Measured(run, made, made.accuracy) for run, made in trainings if made.accuracy is not None]
     if not measured:
         return None
-    epsilons = [epsilon for run in measured for epsilon in map(_drawn, best_epsilon(run.training)) if epsilon]
+    epsilons = [epsilon for one in measured for epsilon in map(_drawn, best_epsilon(one.training)) if epsilon]
     low, high = (min(epsilons) / 2, max(epsilons) * 2) if epsilons else (0.1, 10.0)
     nowhere = high * (high / low) ** 0.12
     figure, [panel] = chart.panels(0, 1, least=4.0)
     panel.set_position((0.08, 0.14, 0.9, 0.82))
     spoken, height = [], -100.0
-    for run in sorted(measured, key=lambda run: run.training.accuracy):
+    for one in sorted(measured, key=lambda one: one.accuracy):
         # Names one above the other where points lie close together.
-        height = max(height + 6, 100 * min(1.0, max(0.0, run.training.accuracy)))
-        spoken.append(_point(panel, run, places, nowhere, height))
+        height = max(height + 6, one.percent)
+        spoken.append(_point(panel, one, places, nowhere, height))
     panel.set_xscale("log")
     panel.set_xlim(low, nowhere * (high / low) ** 0.1)
     panel.set_ylim(-3, 103)
@@ -46,7 +63,7 @@ def utility_chart(runs: Sequence[RunData], places: Sequence[Decided]) -> Chart |
     panel.minorticks_off()
     chart.say(panel, xlabel="epsilon (smaller promises more)", ylabel="test accuracy")
     title = "Accuracy, epsilon and leakage"
-    made = tuple(commands.train_command(run) for run in measured[:12])
+    made = tuple(commands.train_command(one.run) for one in measured[:12])
     return Chart(title, inline(figure, "utility", title, f"{'; '.join(spoken[:20])}."), NOTE, made)
 
 
@@ -55,18 +72,17 @@ def _drawn(epsilon: float | None) -> float | None:
     return None if epsilon is None or epsilon <= 0 else min(max(epsilon, 1e-3), 1e8)
 
 
-def _point(panel: Axes, run: RunData, places: Sequence[Decided], nowhere: float, height: float) -> str:
+def _point(panel: Axes, one: _Measured, places: Sequence[Decided], nowhere: float, height: float) -> str:
     """Draws a run and says it in words."""
-    claimed, proven = best_epsilon(run.training)
-    accuracy = 100 * min(1.0, max(0.0, run.training.accuracy))
-    kind = leakage(run, places)
+    claimed, proven = best_epsilon(one.training)
+    accuracy, kind = one.percent, leakage(one.run, places)
     colour = chart.VERDICT_COLOURS.get(kind, _FALLBACK)
     place = _drawn(proven) or nowhere
     if other := _drawn(claimed):
         panel.plot([other, place], [accuracy, accuracy], color=colour, linewidth=0.9, alpha=0.6)
         panel.plot([other], [accuracy], marker="o", markersize=8, markerfacecolor="none", color=colour)
     panel.plot([place], [accuracy], marker="o", markersize=8, color=colour, linestyle="none")
-    name = trained(run)[0]
+    name = trained(one.run)[0]
     sign = f"{wording.SYMBOLS[kind]} {wording.WORDS[kind]}" if kind else "not attacked"
     right = place == nowhere
     panel.annotate(
@@ -76,7 +92,7 @@ def _point(panel: Axes, run: RunData, places: Sequence[Decided], nowhere: float,
     if height > accuracy:
         panel.plot([place, place], [accuracy, height], color=colour, linewidth=0.9)
     epsilons = f"claimed epsilon {text.number(claimed, 2)}, recomputed {text.number(proven, 2)}"
-    return f"{name}: accuracy {text.percent(run.training.accuracy)}, {epsilons}, {sign}"
+    return f"{name}: accuracy {text.percent(one.accuracy)}, {epsilons}, {sign}"
 
 
 def leakage(run: RunData, places: Sequence[Decided]) -> str:

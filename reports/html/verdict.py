@@ -23,7 +23,7 @@ class Spot:
 
 
 @dataclass(frozen=True)
-class Line:
+class DefenseLine:
     """One defense: its worst verdict anywhere, and a spot per place."""
 
     defense: str
@@ -32,18 +32,18 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Overview:
     """``headline`` in one line; ``lines`` of the overview, a column for each of ``places``; ``notes`` below it;
     ``warnings`` that stand above all of it."""
 
     headline: str
     places: tuple[str, ...]
-    lines: tuple[Line, ...]
+    lines: tuple[DefenseLine, ...]
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
 
 
-def verdict(runs: Sequence[RunData], places: Sequence[Decided]) -> Verdict:
+def verdict(runs: Sequence[RunData], places: Sequence[Decided]) -> Overview:
     """The verdict over all runs."""
     warnings = [
         f"Run {run.name} is invalid and its verdicts must not be used: "
@@ -65,10 +65,10 @@ def verdict(runs: Sequence[RunData], places: Sequence[Decided]) -> Verdict:
             f"Nothing can be resilient here: {victims} victims are too few to show resilience ({VICTIMS_NEEDED} are "
             "needed). Undecided then says that no leak was found, and no more."
         )
-    return Verdict(_headline(lines), names, tuple(sorted(lines, key=_gravest)), tuple(notes), tuple(warnings))
+    return Overview(_headline(lines), names, tuple(sorted(lines, key=_gravest)), tuple(notes), tuple(warnings))
 
 
-def _headline(lines: Sequence[Line]) -> str:
+def _headline(lines: Sequence[DefenseLine]) -> str:
     if not lines:
         return "No attack was evaluated in these runs, so nothing can be said about leakage."
     leaking = [line.defense for line in lines if line.kind == "leaks" and line.defense != _UNDEFENDED]
@@ -86,11 +86,11 @@ def _headline(lines: Sequence[Line]) -> str:
     return f"{first} somewhere; {second}."
 
 
-def _line(defense: str, verdicts: Sequence[Sequence[str]]) -> Line:
+def _line(defense: str, verdicts: Sequence[Sequence[str]]) -> DefenseLine:
     """One defense from its verdicts by place; a place where it was not tried has none."""
     spots = tuple(_spot(found) if found else Spot("untried") for found in verdicts)
     tried = [spot.kind for spot in spots if spot.kind in _GRAVITY]
-    return Line(defense, min(tried, key=_GRAVITY.__getitem__), spots)
+    return DefenseLine(defense, min(tried, key=_GRAVITY.__getitem__), spots)
 
 
 def _spot(verdicts: Sequence[str]) -> Spot:
@@ -99,7 +99,7 @@ def _spot(verdicts: Sequence[str]) -> Spot:
     return Spot(worst, "" if same == len(verdicts) else f"{same} of {len(verdicts)}")
 
 
-def _gravest(line: Line) -> tuple[bool, int, int]:
+def _gravest(line: DefenseLine) -> tuple[bool, int, int]:
     """No defense at all first, then by how many places leak."""
     kinds = [spot.kind for spot in line.spots]
     return line.defense != _UNDEFENDED, -kinds.count("leaks"), -kinds.count("inconclusive")

@@ -70,5 +70,5 @@ def join(parts: Sequence[str]) -> str:
 
 
 def label(defense: str, arguments: dict[str, Any]) -> tuple[str, str]:
-    """A defense's name, and its chief arguments."""
-    return text.safe(defense, 60), text.arguments(arguments)
+    """A defense's name, and those of its arguments that are not the defaults."""
+    return text.safe(defense, 60), text.arguments(defense, arguments)

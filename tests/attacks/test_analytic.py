@@ -13,7 +13,7 @@ from harness.attacks import run_attack
 from harness.attacks.analytic import Analytic, closed_form
 from harness.datasets import load_dataset
 from harness.errors import UsageError
-from harness.surfaces import Clipping, Observation
+from harness.observation import Clipping, Observation
 
 Observe = Callable[..., Observation]
 

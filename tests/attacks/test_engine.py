@@ -1,51 +1,28 @@
 """The batched engine: a row's result is its own, restarts are chosen by loss, and every stop has its reason."""
 
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from harness.attacks import ATTACKS, Attack, Reconstruction, run_attack, validated_attack
+from harness.attacks import Attack, Reconstruction, run_attack, validated_attack
 from harness.attacks.cpl import CPL
 from harness.attacks.engine import choose_restarts
 from harness.attacks.idlg import IDLG
 from harness.attacks.stopping import CAP, CONVERGED, DIVERGED, HOPELESS
-from harness.building import build
-from harness.surfaces import Clipping, Observation
+from harness.observation import Clipping, Observation
+from harness.testing.attacks import assert_frozen, assert_same_bits
 
 Victims = Callable[..., Observation]
 
-SHORT: list[tuple[str, dict[str, Any]]] = [
-    ("cpl", {"max_iterations": 1, "restarts": 2}),
-    ("dlg", {"max_iterations": 1}),
-    ("inverting_gradients", {"max_iterations": 5}),
-    ("gradinversion", {"max_iterations": 5, "warm_up": 2}),
-]
-NAMES = [name for name, _ in SHORT]
 
-
-def rows_of(result: Reconstruction, rows: list[int]) -> dict[str, Tensor]:
-    return {field.name: getattr(result, field.name)[rows] for field in fields(Reconstruction)}
-
-
-def assert_same_bits(result: Reconstruction, rows: list[int], other: Reconstruction, other_rows: list[int]) -> None:
-    left, right = rows_of(result, rows), rows_of(other, other_rows)
-    assert [name for name in left if not torch.equal(left[name], right[name])] == []
-
-
-@pytest.mark.parametrize(("name", "settings"), SHORT, ids=NAMES)
-def test_chunks_change_nothing(name: str, settings: dict[str, Any], victims: Victims) -> None:
-    attack, observation = build(ATTACKS, name, settings), victims(4)
+def test_progress_counts_every_victim_once_as_chunks_are_done(victims: Victims) -> None:
     done: list[int] = []
-    whole = run_attack(attack, observation, chunk=64, progress=done.append)
-    for chunk in (1, 3):
-        assert_same_bits(
-            run_attack(attack, observation, chunk, progress=done.append), list(range(4)), whole, list(range(4))
-        )
-    assert sum(done) == 3 * 4 and len(done) > 3
+    run_attack(CPL(max_iterations=1, restarts=2), victims(4), chunk=3, progress=done.append)
+    assert done == [1, 1, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -115,24 +92,11 @@ def test_restarts_are_independent_starts_chosen_by_loss(victims: Victims) -> Non
         assert torch.equal(together.images[row], singles[kept].images[row])
 
 
-@pytest.mark.parametrize(
-    ("name", "settings", "examples", "spoil"),
-    [
-        *((*line, 1, torch.nan) for line in SHORT),
-        ("cpl", {"max_iterations": 2}, 2, torch.nan),
-        ("cpl", {"max_iterations": 2}, 1, torch.inf),
-    ],
-)
+@pytest.mark.parametrize(("examples", "spoil"), [(2, torch.nan), (1, torch.inf)])
 def test_an_observation_that_is_not_a_number_is_counted_as_diverged(
-    name: str, settings: dict[str, Any], examples: int, spoil: float, victims: Victims
+    examples: int, spoil: float, victims: Victims
 ) -> None:
-    attack, observation = build(ATTACKS, name, settings), victims(4, examples, model="mlp")
-    target = observation.target.clone()
-    target[1] = spoil
-    clean, dirty = run_attack(attack, observation), run_attack(attack, replace(observation, target=target))
-    assert dirty.stop_reason[1] == DIVERGED and dirty.iterations[1] == 1
-    assert dirty.images.isfinite().all() and dirty.images.shape == clean.images.shape
-    assert_same_bits(dirty, [0, 2, 3], clean, [0, 2, 3])
+    assert_frozen(CPL(max_iterations=2), victims(4, examples, model="mlp"), spoil)
 
 
 def test_a_huge_loss_is_no_divergence_but_a_thousandfold_one_is(victims: Victims) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 from harness.attacks.labels import infer_labels
 from harness.errors import UsageError
 from harness.models import RowModel
-from harness.surfaces import Observation
+from harness.observation import Observation
 
 Observe = Callable[..., Observation]
 

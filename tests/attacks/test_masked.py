@@ -11,7 +11,7 @@ from harness.attacks import run_attack
 from harness.attacks.attack import Attack
 from harness.attacks.cpl import CPL
 from harness.attacks.idlg import IDLG
-from harness.surfaces import Clipping, Observation
+from harness.observation import Clipping, Observation
 
 Victims = Callable[..., Observation]
 VICTIMS = 6

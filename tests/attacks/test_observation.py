@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from harness.models import RowModel
-from harness.surfaces import Clipping, Observation
+from harness.observation import Clipping, Observation
 
 Victims = Callable[..., Observation]
 Change = Callable[[Observation], Observation]

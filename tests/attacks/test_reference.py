@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from harness.attacks import ATTACKS, Reconstruction, run_attack, run_reference
-from harness.building import build
 from harness.errors import UsageError
-from harness.surfaces import Clipping, Observation
+from harness.extensions.building import build
+from harness.observation import Clipping, Observation
 
 Victims = Callable[..., Observation]
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from harness.attacks import Attack, run_attack, run_reference
 from harness.attacks.cpl import CPL
-from harness.surfaces import Observation
+from harness.observation import Observation
 
 Victims = Callable[..., Observation]
 

@@ -5,8 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from harness.audit import AuditResult, audit, audit_settings
+from harness.audit.result import guess
+from harness.vectors.randomness import generator
 
 _NETWORK = """
 from torch import nn
@@ -35,3 +38,20 @@ def audited(tiny: str, tmp_path: Path) -> Callable[..., AuditResult]:
         return audit(chosen, tmp_path / "no data")
 
     return run
+
+
+@pytest.fixture
+def expected_correct() -> Callable[..., float]:
+    """Right guesses, on average, about canaries whose scores are known Gaussians."""
+
+    def mean(gap: float, rate: float = 1.0, canaries: int = 1000, guesses: int = 200, runs: int = 100) -> float:
+        """Of so many guesses about canaries, sampled at ``rate``, of scores ``gap`` standard deviations apart."""
+        total = 0
+        for run in range(runs):
+            random = generator("theory", run)
+            included = torch.rand(canaries, generator=random) < 0.5
+            taken = torch.rand(canaries, generator=random) < rate
+            total += guess(gap * (included & taken) + torch.randn(canaries, generator=random), included, guesses)
+        return total / runs
+
+    return mean

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from harness.audit.canaries import LARGE, ExamplesAndCanaries, coins, make_canaries, sampled
-from harness.defenses import PerExample
+from harness.defenses import MaterialisedGradients
 from harness.errors import UsageError
-from harness.layout import Layout
-from harness.randomness import generator
+from harness.vectors.layout import Layout
+from harness.vectors.randomness import generator
 
 LAYOUT = Layout(("a", "b", "c"), ((6,), (2,), (5,)))
 
@@ -37,10 +37,13 @@ def test_too_many_for_the_model() -> None:
 def test_they_equal_gradients_written_out(examples: int, orthogonal: bool) -> None:
     canaries = make_canaries(LAYOUT, 4, seed=1, orthogonal=orthogonal)
     real = torch.randn(2, examples, LAYOUT.total, generator=generator("real"))
-    present = torch.tensor([[1.0, 0.0], [1.0, 1.0]])
-    batch = ExamplesAndCanaries(real, canaries.positions.reshape(2, 2, -1), present, canaries.tensors, LAYOUT.sizes)
-    written = torch.cat([real, canaries.dense(slice(0, 4), present.flatten()).reshape(2, 2, -1)], 1)
-    reference = PerExample(lambda: written, LAYOUT.sizes)
+    there, chosen = torch.tensor([[True, False], [True, True]]), torch.ones(2, examples, dtype=torch.bool)
+    batch = ExamplesAndCanaries(
+        real, chosen, canaries.positions.reshape(2, 2, -1), there, canaries.tensors, LAYOUT.sizes
+    )
+    written = torch.cat([real, canaries.dense(slice(0, 4), there.flatten()).reshape(2, 2, -1)], 1)
+    reference = MaterialisedGradients(written, LAYOUT.sizes, torch.cat([chosen, there], 1))
+    assert torch.equal(batch.present, reference.present)
     factors = torch.rand(2, examples + 2, 3, generator=generator("factors"))
     torch.testing.assert_close(batch.materialise(), written)
     torch.testing.assert_close(batch.norms(), reference.norms())

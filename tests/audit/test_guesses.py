@@ -10,11 +10,11 @@ from harness.audit.claims import Claim
 from harness.audit.result import audit_result, guess
 from harness.errors import UsageError
 from harness.privacy import GaussianRelease, Statement, valid_epsilon
-from harness.randomness import generator
+from harness.vectors.randomness import generator
 
 
 def statement(epsilon: float | None) -> Statement:
-    return Statement("server", None, epsilon, 1e-5, "example", None, None, None, None, "none", "as tested")
+    return Statement(view="server", epsilon=epsilon, delta=1e-5, unit="example", guarantee="none", notes="as tested")
 
 
 def bound(scores: torch.Tensor, included: torch.Tensor, claim: Claim, **settings: object) -> tuple[float, str]:

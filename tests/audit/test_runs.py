@@ -4,26 +4,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import torch
 
-from harness.audit import memory
-from harness.audit.result import guess
-from harness.randomness import generator
+from harness.audit import federation
 
 WHOLE = {"clipping": "whole"}
 ALONE = {"design": "alone"}
 SHARE = {"noise_at": "client", "noise_split": "share"}
-
-
-def expected_correct(gap: float, rate: float = 1.0, runs: int = 100) -> float:
-    """Right guesses of 200 about 1,000 canaries, sampled at ``rate``, of scores ``gap`` standard deviations apart."""
-    total = 0
-    for run in range(runs):
-        random = generator("theory", run)
-        included = torch.rand(1000, generator=random) < 0.5
-        taken = torch.rand(1000, generator=random) < rate
-        total += guess(gap * (included & taken) + torch.randn(1000, generator=random), included, 200)
-    return total / runs
 
 
 @pytest.mark.parametrize(
@@ -39,7 +25,12 @@ def expected_correct(gap: float, rate: float = 1.0, runs: int = 100) -> float:
     ],
 )
 def test_the_audit_sees_all_there_is(
-    audited: Callable, defense: str, arguments: dict[str, Any], settings: dict[str, Any], gap: float
+    audited: Callable,
+    expected_correct: Callable[..., float],
+    defense: str,
+    arguments: dict[str, Any],
+    settings: dict[str, Any],
+    gap: float,
 ) -> None:
     """Neither more nor less than the known gap allows; a fifth less noise would be noticed."""
     right = [audited(defense, arguments, seed=seed, **settings).correct for seed in range(6)]
@@ -49,7 +40,9 @@ def test_the_audit_sees_all_there_is(
 
 
 @pytest.mark.parametrize(("defense", "settings"), [("fed_cdp", {"steps": 1}), ("fed_sdp", {"steps": 3})])
-def test_sampling_hides_canaries(audited: Callable, defense: str, settings: dict[str, Any]) -> None:
+def test_sampling_hides_canaries(
+    audited: Callable, expected_correct: Callable[..., float], defense: str, settings: dict[str, Any]
+) -> None:
     arguments, count = {**WHOLE, "sigma": 0.5}, 6
     right = [audited(defense, arguments, seed=seed, sampling_rate=0.5, **settings).correct for seed in range(count)]
     assert sum(right) / count == pytest.approx(expected_correct(2.0, 0.5), abs=3 * 5 / count**0.5)
@@ -118,7 +111,7 @@ def test_a_claim_that_ignores_the_tensors_is_found(audited: Callable) -> None:
 
 
 def test_the_crafted_case_is_all_right_or_nothing(audited: Callable) -> None:
-    """100 of 100 right prove 3.49 (spec: accounting, section 15a); a fixed bound hides the same canaries."""
+    """100 of 100 right prove 3.49 (docs/accounting.md); a fixed bound hides the same canaries."""
     crafted = {"design": "norm", "steps": 1, "canaries": 200, "guesses": 100, "delta": 1e-12}
     found = audited("fed_acdp", {}, **crafted)
     assert found.correct == 100
@@ -132,6 +125,6 @@ def test_a_function_of_the_seed(audited: Callable, monkeypatch: pytest.MonkeyPat
         for design in ("together", "alone"):
             first = audited(defense, arguments, design=design, **settings)
             with monkeypatch.context() as patch:
-                patch.setattr(memory, "_CHUNK", 61)
+                patch.setattr(federation, "_CHUNK", 61)
                 assert audited(defense, arguments, design=design, **settings) == first
             assert audited(defense, arguments, design=design, seed=1, **settings).correct != first.correct

@@ -83,10 +83,15 @@ def test_delta_at_a_fixed_epsilon(harness: Callable) -> None:
 
 
 def test_an_accountant_without_a_bound_says_so(harness: Callable) -> None:
-    found = rows(harness(*FIXED, "--sampler", "without-replacement", "--accountant", "rdp,pld", "--json"))
+    found = rows(harness(*FIXED, "--mechanism", "skellam", "--accountant", "rdp,pld", "--json"))
     assert [row.get("reason") is None for row in found] == [True, True, False]
-    assert found[0]["adjacency"] == "replace"
     assert found[2]["epsilon"] is None and "rdp" in found[2]["reason"]
+
+
+def test_samples_without_replacement_are_for_replacing_one(harness: Callable) -> None:
+    found = rows(harness(*FIXED, "--sampler", "without-replacement", "--accountant", "rdp,pld", "--json"))
+    assert {row["adjacency"] for row in found} == {"replace"}
+    assert found[2]["epsilon"] < 0.5 * min(row["epsilon"] for row in found[:2])
 
 
 MISTAKES = {

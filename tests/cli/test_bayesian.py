@@ -8,9 +8,9 @@ import pytest
 
 Harness = Callable[..., Any]
 TRAIN = (
-    "train", "--dataset", "cancer", "--clients", "10", "--clients-per-round", "4", "--local-steps", "1",
-    "--batch-size", "10", "--examples", "20", "--split", "iid", "--rounds", "2", "--batch-sampling", "poisson",
-    "--defense", "fed_cdp", "--defense-arg", "sigma=2",
+    "train", "--dataset", "digits", "--model", "logistic", "--clients", "10", "--clients-per-round", "4",
+    "--local-steps", "1", "--batch-size", "10", "--examples", "20", "--split", "iid",
+    "--rounds", "2", "--batch-sampling", "poisson", "--defense", "fed_cdp", "--defense-arg", "sigma=2",
 )  # fmt: skip
 
 

@@ -74,16 +74,18 @@ def test_a_kept_model_is_attacked_as_it_was_trained(harness: Harness) -> None:
     made = ("--rounds", "2", "--keep-rounds", "0,2", "--defense", "fed_cdp", "--defense-arg", "sigma=0.25")
     # Not what evaluate takes by default: the statement is about the run, whatever round of it is attacked.
     made += ("--delta", "0.001", "--batch-sampling", "shuffle", "--examples", "8")
-    privacy = json.loads(harness(*TINY, *made, "--json").out)["privacy"]
+    digits = ["digits" if word == "cancer" else word for word in TINY]
+    privacy = json.loads(harness(*digits, "--model", "mlp2", *made, "--json").out)["privacy"]
     attack = ("evaluate", "--training", "training", "--attack", "idlg", "--victims", "2", "--surface", "2", "--json")
     finished = harness(*attack, "--round", "0,2", "--attack-arg", "max_iterations=3")
     cells = [cell for cell in json.loads(finished.out)["cells"] if cell["role"] == "cell"]
     assert [cell["round"] for cell in cells] == [0, 2]
     assert len({cell["observation_id"] for cell in cells}) == 2
     for cell in cells:
-        assert (cell["dataset"], cell["model"], cell["defense"]) == ("cancer", "mlp2", "fed_cdp")
+        assert (cell["dataset"], cell["model"], cell["defense"]) == ("digits", "mlp2", "fed_cdp")
         assert cell["defense_args"]["sigma"] == 0.25 and cell["cohort"]["clients"] == 10
-        assert cell["privacy"] == privacy and privacy[0]["epsilon"] > 1
+        stated = [one | {"covers": None} for one in cell["privacy"]]  # only a row has a place that is read
+        assert stated == privacy and privacy[0]["epsilon"] > 1
     other = harness(*attack, "--defense", "fed_sdp", "--round", "2", "--attack-arg", "max_iterations=3")
     (cell,) = [cell for cell in json.loads(other.out)["cells"] if cell["role"] == "cell"]
     assert cell["defense"] == "fed_sdp"

@@ -13,6 +13,7 @@ import torchvision
 
 import harness.datasets
 from harness.datasets import DATASETS, cifar10, data_root, dataset_status, fetch_dataset, load_dataset, mnist
+from harness.datasets.fetch import _move_files
 from harness.datasets.make_samples import SAMPLES, make_samples
 from harness.datasets.samples import BUNDLED
 from harness.errors import UsageError
@@ -93,7 +94,7 @@ def test_data_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HARNESS_DATA", "")
     assert data_root(None) == Path.home() / ".cache" / "harness"
     (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match="is not a folder; name one with --data-root"):
+    with pytest.raises(UsageError, match="is not a folder; name a folder with --data-root"):
         data_root(tmp_path / "file")
 
 
@@ -110,6 +111,16 @@ def test_fetch_unknown(tmp_path: Path) -> None:
 
 def fail(*arguments: object, **options: object) -> None:
     raise OSError("no route\nto host")
+
+
+def test_what_is_fetched_replaces_no_link(tmp_path: Path) -> None:
+    for folder in ("made", "root"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "made" / "data.bin").write_bytes(b"new")
+    (tmp_path / "root" / "data.bin").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UsageError, match=r"\(it is a link\); choose another place with --data-root"):
+        _move_files(tmp_path / "made", tmp_path / "root")
+    assert (tmp_path / "root" / "data.bin").is_symlink()
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,10 @@ def cut(root: Path) -> None:
         (write("healthy/notes.txt", b"no image"), "notes.txt is not a readable image; replace it"),
         (write("healthy/empty.png", b""), "empty.png is not a readable image"),
         (cut, "c.png is not a readable image"),
-        (lambda root: (folders(root), (root / "retina" / "severe" / "more").mkdir()), "more is not a readable image"),
+        (
+            lambda root: (folders(root), (root / "retina" / "severe" / "more").mkdir()),
+            "more cannot be read .it is a folder.; replace it",
+        ),
     ],
 )
 def test_bad_folders(tmp_path: Path, damage: Callable[[Path], object], message: str) -> None:

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.building import build
-from harness.defenses import DEFENSES, Cohort, PerExample, PrivacyFacts, RoundContext
-from harness.layout import Layout
+from harness.defenses import DEFENSES, Cohort, MaterialisedGradients, PrivacyFacts, RoundContext
+from harness.extensions.building import build
+from harness.vectors.layout import Layout
 
 LAYOUT = Layout(("a", "b"), ((3000,), (1000,)))
 
@@ -14,7 +14,9 @@ LAYOUT = Layout(("a", "b"), ((3000,), (1000,)))
 def step(gradients: Tensor, settings: dict[str, object]) -> Tensor:
     cohort = Cohort(batch_size=gradients.shape[1])
     context = RoundContext(0, 0, 0.05, cohort, LAYOUT, tuple((0, row) for row in range(len(gradients))))
-    return build(DEFENSES, "dp_local", settings).client_step(PerExample(lambda: gradients, LAYOUT.sizes), context).step
+    return (
+        build(DEFENSES, "dp_local", settings).client_step(MaterialisedGradients(gradients, LAYOUT.sizes), context).step
+    )
 
 
 def test_the_noise_is_twice_sigma_times_the_bound() -> None:

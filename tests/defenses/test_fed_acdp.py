@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.building import build
-from harness.defenses import DEFENSES, Cohort, PerExample, PrivacyFacts, RoundContext
+from harness.defenses import DEFENSES, Cohort, MaterialisedGradients, PrivacyFacts, RoundContext
 from harness.defenses.schedules import NoiseSchedule
-from harness.layout import Layout
+from harness.extensions.building import build
+from harness.vectors.layout import Layout
 
 LAYOUT = Layout(("a", "b"), ((2,), (1,)))
 # Two examples; norms per tensor are (5, 0.5) and (1, 2).
@@ -21,7 +21,7 @@ def step(gradients: Tensor, settings: dict[str, Any], noise_scale: float = 1.0, 
     cohort = Cohort(batch_size=gradients.shape[1])
     context = RoundContext(round_index, 0, 0.05, cohort, LAYOUT, ((0, 0),), noise_scale)
     defense = build(DEFENSES, "fed_acdp", settings)
-    return defense.client_step(PerExample(lambda: gradients, LAYOUT.sizes), context).step
+    return defense.client_step(MaterialisedGradients(gradients, LAYOUT.sizes), context).step
 
 
 def sensitivity(gradients: Tensor, settings: dict[str, Any]) -> float:

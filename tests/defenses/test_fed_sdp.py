@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.building import build
 from harness.defenses import DEFENSES, Cohort, RoundContext
-from harness.federated import run_client_round
+from harness.extensions.building import build
 from harness.models import RowModel
+from harness.testing import play_taps
 
 PLACEMENTS = [("aggregate", set()), ("receive", {"T0.post"}), ("client", {"T1.out", "T0.in", "T0.post"})]
 CLIPPED = {"aggregate": {"T0.post"}, "receive": {"T0.post"}, "client": {"T1.out", "T0.in", "T0.post"}}
@@ -27,7 +27,7 @@ def play(model: RowModel, settings: dict[str, Any], noise_scale: float = 1.0) ->
     cohort = Cohort(clients_per_round=2, batch_size=2)
     context = RoundContext(0, 0, 0.05, cohort, model.layout, tuple(keys), noise_scale)
     defense = build(DEFENSES, "fed_sdp", {"clip": 0.001, **settings})
-    taps = run_client_round(model, model.initial_weights(keys), images, labels, defense, context, 1).taps
+    taps = play_taps(model, model.initial_weights(keys), images, labels, defense, context, 1)
     return taps | {"T0.agg": defense.aggregate(taps["T0.post"].sum(0), context)}
 
 

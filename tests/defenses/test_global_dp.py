@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.building import build
 from harness.defenses import DEFENSES, Cohort, Defense, PrivacyFacts, RoundContext, State
 from harness.defenses.median_norm import median_norm, norm_counts
-from harness.layout import Layout
+from harness.extensions.building import build
+from harness.vectors.layout import Layout
 
 K, P = 8, 50
 LAYOUT = Layout(("a", "b"), ((40,), (10,)))
@@ -90,6 +90,16 @@ def test_it_stops_before_the_epsilon_is_exceeded() -> None:
         for rounds in (first_left_out - 1, first_left_out)
     ]
     assert spent[0] <= 3 < spent[1]
+
+
+def test_it_stops_for_the_view_that_costs_most() -> None:
+    """A client that sat out knows a higher rate than a third party does."""
+    facts = replace(FACTS, client_sampler="without-replacement", cohort=Cohort(6, 3, 4))
+    third_party, _, client = (one.epsilon for one in defense_of({"sigma": 1.5}).statements(facts))
+    between = (third_party + client) / 2
+    assert third_party < between < client
+    assert defense_of({"sigma": 1.5, "epsilon": between}).finished(facts)
+    assert not defense_of({"sigma": 1.5, "epsilon": client * 1.01}).finished(facts)
 
 
 def test_it_stops_before_the_delta_is_exceeded() -> None:

@@ -7,11 +7,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.building import build
 from harness.defenses import DEFENSES, Cohort, RoundContext
-from harness.federated import run_client_round
-from harness.layout import group_sums
+from harness.errors import UsageError
+from harness.extensions.building import build
 from harness.models import RowModel
+from harness.testing import play_taps
+from harness.vectors.layout import group_sums
 
 N, ETA = 3, 0.1
 WITHOUT = {"sigma": 0.0, "clip": math.inf}
@@ -47,7 +48,7 @@ def play(model: RowModel, name: str, settings: dict[str, Any], batch: int, steps
     context = RoundContext(0, 0, ETA, cohort, model.layout, tuple(keys))
     defense = build(DEFENSES, name, settings)
     weights = model.initial_weights(keys).double()
-    taps = run_client_round(model, weights, images, labels, defense, context, steps).taps
+    taps = play_taps(model, weights, images, labels, defense, context, steps)
     return taps | {"T0.agg": defense.aggregate(taps["T0.post"].sum(0), context)}
 
 
@@ -98,3 +99,10 @@ def check_norms(model: RowModel, clipped: Tensor, grouping: str, bound: float) -
     assert layers.max() <= limit
     assert layers.max() == pytest.approx(bound, rel=1e-12)
     assert bound < whole.max() <= limit * math.sqrt(len(model.layout.sizes))
+
+
+@pytest.mark.parametrize("name", ["fed_sdp", "fed_cdp", "quantile", "global_dp"])
+def test_a_clip_that_leaves_nothing_but_rounding_is_refused(name: str) -> None:
+    """An attack on a message of such a size fails, and its failure would be called resilience."""
+    with pytest.raises(UsageError, match="lost to rounding; take 1e-10 or more"):
+        build(DEFENSES, name, {"clip": 1e-12})

@@ -8,9 +8,9 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from harness.building import build
-from harness.defenses import DEFENSES, Cohort, PerExample, RoundContext
-from harness.layout import Layout
+from harness.defenses import DEFENSES, Cohort, MaterialisedGradients, RoundContext
+from harness.extensions.building import build
+from harness.vectors.layout import Layout
 
 P, ETA, SIGMA, C = 20_000, 0.05, 6.0, 4.0
 LAYOUT = Layout(("a", "b"), ((P - 100,), (100,)))
@@ -21,7 +21,7 @@ def zero_step(name: str, settings: dict[str, Any], context: RoundContext = CONTE
     """The step (N, P) of a batch of ``rows`` examples without any gradient."""
     zeros = torch.zeros(len(context.keys), rows, P)
     context = replace(context, local={})  # a round begins
-    return build(DEFENSES, name, settings).client_step(PerExample(lambda: zeros, LAYOUT.sizes), context).step
+    return build(DEFENSES, name, settings).client_step(MaterialisedGradients(zeros, LAYOUT.sizes), context).step
 
 
 def accepts(noise: Tensor, deviation: float, alpha: float = 1e-3, laplace: bool = False) -> bool:

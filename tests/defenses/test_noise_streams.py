@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.building import build
-from harness.defenses import DEFENSES, Cohort, PerExample, RoundContext
-from harness.layout import Layout
+from harness.defenses import DEFENSES, Cohort, MaterialisedGradients, RoundContext
+from harness.extensions.building import build
+from harness.vectors.layout import Layout
 
 P = 20_000
 LAYOUT = Layout(("a", "b"), ((P - 100,), (100,)))
@@ -27,7 +27,7 @@ def noise_of(name: str, context: RoundContext) -> Tensor:
     if defense.acts_at("client_message"):
         return defense.client_message(torch.zeros(len(context.keys), P), context)
     zeros = torch.zeros(len(context.keys), 5, P)
-    return defense.client_step(PerExample(lambda: zeros, LAYOUT.sizes), replace(context, local={})).step
+    return defense.client_step(MaterialisedGradients(zeros, LAYOUT.sizes), replace(context, local={})).step
 
 
 NOISY = ["fed_cdp", "fed_acdp", "fed_sdp", "noise", "adaclip"]

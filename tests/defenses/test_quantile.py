@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.building import build
-from harness.defenses import DEFENSES, Cohort, PerExample, PrivacyFacts, RoundContext, State
+from harness.defenses import DEFENSES, Cohort, MaterialisedGradients, PrivacyFacts, RoundContext, State
 from harness.defenses.quantile import Quantile
-from harness.layout import Layout
+from harness.extensions.building import build
 from harness.privacy import GaussianRelease, compose, make_accountant
+from harness.vectors.layout import Layout
 
 K, P = 101, 2
 LAYOUT = Layout(("a", "b"), ((1,), (1,)))
@@ -49,7 +49,7 @@ def test_the_bound_of_examples_converges_to_the_quantile(quantile: float) -> Non
     for step in range(600):
         context = RoundContext(0, step, 0.05, COHORT, LAYOUT, ((0, 0), (0, 1)), 0.0, local=local)
         gradients = torch.stack([VECTORS, 10 * VECTORS])
-        defense.client_step(PerExample(lambda g=gradients: g, LAYOUT.sizes), context)
+        defense.client_step(MaterialisedGradients(gradients, LAYOUT.sizes), context)
     # Each client has its own.
     bounds = local["bound"][:, 0] / torch.tensor([1.0, 10.0])
     assert bounds.tolist() == pytest.approx([quantile * K, quantile * K], abs=1)
@@ -81,17 +81,6 @@ def test_without_adapting_it_is_global_dp() -> None:
         torch.testing.assert_close(noisy[now], expected)
 
 
-def test_an_example_that_was_not_sampled_has_no_bit() -> None:
-    defense = build(DEFENSES, "quantile", {"unit": "example", "clip": 20})
-    bounds = []
-    for padding in (0, 7):
-        gradients = torch.cat([VECTORS, torch.zeros(padding, P).double()])[None]
-        context = RoundContext(0, 0, 0.05, COHORT, LAYOUT, ((0, 0),))
-        step = defense.client_step(PerExample(lambda g=gradients: g, LAYOUT.sizes), context).step
-        bounds.append((step, context.local["bound"]))
-    torch.testing.assert_close(bounds[0], bounds[1])
-
-
 def test_the_noise_on_bits() -> None:
     """The logarithm of the bound after one round is Gaussian with standard deviation rate * sigma_b / n."""
     defense = build(DEFENSES, "quantile", {"sigma": 6, "sigma_b": 12, "rate": 0.5})
@@ -104,7 +93,7 @@ def test_the_noise_on_bits() -> None:
     # The same for examples, without any to count.
     defense = build(DEFENSES, "quantile", {"unit": "example", "sigma": 6, "sigma_b": 12, "rate": 0.5})
     context = RoundContext(0, 0, 0.05, COHORT, LAYOUT, tuple((seed, 0) for seed in range(2000)))
-    defense.client_step(PerExample(lambda: torch.zeros(2000, 1, P), LAYOUT.sizes), context)
+    defense.client_step(MaterialisedGradients(torch.zeros(2000, 1, P), LAYOUT.sizes), context)
     check_moves((context.local["bound"] / 4).log(), 0.5 * 12 / K)
 
 
@@ -123,7 +112,7 @@ def test_a_round_without_clients_does_not_give_itself_away() -> None:
 @pytest.mark.parametrize(
     ("settings", "units", "expected"),
     [
-        ({"sigma_b": 5}, 100, (7.5, 5)),  # the spec's example: n = 100, n/20 = 5
+        ({"sigma_b": 5}, 100, (7.5, 5)),  # the example of docs/defenses.md: n = 100, n/20 = 5
         ({}, 100, (6 / math.sqrt(0.75), 6)),
         ({}, 1000, ((1 / 36 - 1 / 10_000) ** -0.5, 50)),
         ({"sigma": 0}, 100, (0, 0)),
@@ -154,7 +143,8 @@ def test_the_statement_names_both_noises_and_the_local_view_for_examples() -> No
     clients = build(DEFENSES, "quantile", {}).statements(facts)
     assert "z_D=6.928" in clients[0].notes and "sigma_b=6" in clients[0].notes
     examples = build(DEFENSES, "quantile", {"unit": "example"}).statements(facts)
-    assert len({one.epsilon for one in examples}) == 1
+    third_party, server, client = (one.epsilon for one in examples)
+    assert third_party == client < server  # neither is told who takes part
 
 
 @pytest.mark.parametrize(("unit", "clipped"), [("client", {"T1.out", "T0.in", "T0.post"}), ("example", {"T2.step"})])
@@ -176,3 +166,11 @@ def test_an_adversary_knows_the_bound_of_the_round() -> None:
     assert stack.clipping_at("T1.out", 0.05, {"quantile.bound": known["bound"]}).bound == 0.5 / 0.05
     median = build(DEFENSES, "global_dp", {"bound": "median", "clip": 2.0})
     assert median.clipping_at("T0.post", 0.05, known).bound == 0.5 / 0.05
+
+
+@pytest.mark.parametrize("quantile", [0.1, 0.9])
+def test_the_bound_stays_where_it_can_be_computed_with(quantile: float) -> None:
+    server: State = {}
+    play({"clip": 20, "rate": 3000, "quantile": quantile}, 3, server)
+    assert float(server["bound"]) in (pytest.approx(1e-10), pytest.approx(1e30))
+    assert build(DEFENSES, "quantile", {}).server_remembers()["bound"].problem(server["bound"].float()) is None

@@ -1,4 +1,4 @@
-"""Decay policies of the noise multiplier against the values of spec/defenses.md, section 5."""
+"""Decay policies of the noise multiplier against the values of docs/defenses.md."""
 
 import itertools
 import math

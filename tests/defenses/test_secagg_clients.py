@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.building import build
-from harness.defenses import DEFENSES, Cohort, Defense, PerExample, PrivacyFacts, RoundContext
+from harness.defenses import DEFENSES, Cohort, Defense, MaterialisedGradients, PrivacyFacts, RoundContext
 from harness.errors import UsageError
-from harness.layout import Layout
+from harness.extensions.building import build
 from harness.privacy.systems import sum_sigma
+from harness.vectors.layout import Layout
 
 CLIENTS, BATCH, ETA, STEPS = 6, 3, 0.05, 4
 LAYOUT = Layout(("a", "b"), ((3000,), (1000,)))
@@ -27,8 +27,8 @@ def updates(defense: Defense, values: Tensor, scale: float = 1.0, steps: int = S
     keys = tuple((0, client) for client in range(len(values)))
     made = torch.zeros(len(values), LAYOUT.total, dtype=torch.float64)
     for step in range(steps):
-        now = RoundContext(3, step, ETA, cohort, LAYOUT, keys, noise_scale=scale)
-        made -= ETA * defense.client_step(PerExample(lambda: values, LAYOUT.sizes), now).step.double()
+        now = RoundContext(3, step, ETA, cohort, LAYOUT, keys, noise_scale=scale, clients=tuple(range(len(values))))
+        made -= ETA * defense.client_step(MaterialisedGradients(values, LAYOUT.sizes), now).step.double()
     return made, now
 
 
@@ -71,13 +71,6 @@ def test_the_sum_is_that_of_the_clients_updates() -> None:
     defense = secure(clips="1,4", noises="1,2", learning_rates="3,1", local_steps="4,2")
     made, now = updates(defense, torch.randn(CLIENTS, BATCH, LAYOUT.total))
     torch.testing.assert_close(defense.sum_securely(made, now), made.sum(0), rtol=1e-5, atol=1e-5)
-
-
-def test_a_victim_of_a_round_of_clients_stands_for_the_right_one() -> None:
-    """Keys of evaluated rounds name victim and client; of victims on their own, the victim is the client."""
-    cohort = Cohort(CLIENTS, CLIENTS, 5, STEPS, BATCH)
-    keys = ((0, 7, "client", 2), (0, 7, "client", 3, "look", 1), (0, 4), (0, 5, "look", 2))
-    assert RoundContext(0, 0, ETA, cohort, LAYOUT, keys).clients == [2, 3, 4, 5]
 
 
 @pytest.mark.parametrize(("settings", "bound"), [({}, 2.0), ({"clips": "1,2"}, None), ({"local_steps": "1,2"}, None)])

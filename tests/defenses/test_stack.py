@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.building import build, parse_assignments
-from harness.defenses import DEFENSES, Cohort, Defense, PerExample, PrivacyFacts, RoundContext
+from harness.defenses import DEFENSES, Cohort, Defense, MaterialisedGradients, PrivacyFacts, RoundContext
 from harness.errors import UsageError
-from harness.layout import Layout
+from harness.extensions.building import build, parse_assignments
+from harness.vectors.layout import Layout
 
 K, P = 4, 200
 LAYOUT = Layout(("a", "b"), ((150,), (50,)))
@@ -29,7 +29,7 @@ def defense_of(name: str, settings: dict[str, Any] | None = None) -> Defense:
 
 def round_of(defense: Defense, context: RoundContext) -> tuple[Tensor, Tensor, Tensor]:
     """Step, message as received, and aggregate of a round in which gradients are the updates."""
-    gradients = PerExample(lambda: UPDATES[:, None].expand(-1, 2, -1), LAYOUT.sizes)
+    gradients = MaterialisedGradients(UPDATES[:, None].expand(-1, 2, -1), LAYOUT.sizes)
     step = defense.client_step(gradients, context).step
     received = defense.server_receive(defense.client_message(step, context), context)
     sums = {name: values.sum(0) for name, values in context.sent.items()}

@@ -1,11 +1,12 @@
 """What stacks may claim: guarantees survive only where a theorem carries them, and the reason is told."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from harness.building import build
 from harness.defenses import DEFENSES, Cohort, PrivacyFacts
+from harness.extensions.building import build
 from harness.privacy import Statement
 
 FACTS = PrivacyFacts(Cohort(clients_per_round=4, batch_size=2, rounds=3, steps_per_round=10), tensors=2, rate=0.1)
@@ -66,3 +67,19 @@ def test_a_claim_that_does_not_hold_stays_visible() -> None:
     (statement,) = statements_of("pruning+fed_acdp")
     alone = statements_of("fed_acdp")[0]
     assert (statement.guarantee, statement.claimed_epsilon) == ("none", alone.claimed_epsilon)
+
+
+@pytest.mark.parametrize("last", ["global_dp", "fed_sdp", "quantile"])
+def test_what_pruning_keeps_leaves_samples_of_fixed_size_without_a_theorem(last: str) -> None:
+    """A residual depends on who took part earlier; in a sample of fixed size that depends on everybody else."""
+
+    def third_party(feedback: bool, sampler: str) -> Statement:
+        facts = replace(FACTS, client_sampler=sampler, cohort=replace(FACTS.cohort, clients=12))
+        made = build(DEFENSES, f"pruning+{last}", {"pruning.error_feedback": feedback}).statements(facts)
+        return made[0]
+
+    forgets, keeps = (third_party(feedback, "without-replacement") for feedback in (False, True))
+    assert (forgets.sampler, keeps.sampler) == ("without-replacement", "none")
+    assert forgets.epsilon < 0.7 * keeps.epsilon and "no theorem covers sampling" in keeps.notes
+    # Samples by Poisson tie nobody's presence to another's.
+    assert third_party(True, "poisson").epsilon == third_party(False, "poisson").epsilon

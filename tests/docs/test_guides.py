@@ -1,7 +1,9 @@
-"""The guides' attack and defense, exactly as printed, work as a file of one's own and as an outside package."""
+"""The guides' attack, defense and dataset, exactly as printed, work as an outside package; and so do their tests."""
 
 import importlib
+import os
 import re
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -14,12 +16,14 @@ import torch
 
 from harness.attacks import ATTACKS
 from harness.cli import run
+from harness.datasets import DATASETS
 from harness.defenses import DEFENSES, Cohort, RoundContext
-from harness.layout import Layout
-from harness.registry import Registry
+from harness.extensions.registry import Registry
 from harness.results import CellResult, read_results
+from harness.vectors.layout import Layout
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,13 @@ class Guide:
         (block,) = re.findall(rf"^```{language}\n(.*?)^```$", (DOCS / self.file).read_text(), re.DOTALL | re.MULTILINE)
         return block
 
+    @property
+    def module(self) -> str:
+        """What its entry point names, the only one."""
+        ((group, points),) = tomllib.loads(self.block("toml"))["project"]["entry-points"].items()
+        assert group == self.registry.group and list(points) == [self.name]
+        return points[self.name]
+
 
 ATTACK = Guide(
     "adding-an-attack.md", ATTACKS, "smooth_matching",
@@ -45,32 +56,33 @@ DEFENSE = Guide(
     "adding-a-defense.md", DEFENSES, "top_share",
     ("--defense", "top_share", "--attack", "cpl", "--defense-arg", "keep=0.5", "--attack-arg", "max_iterations=10"),
 )  # fmt: skip
-GUIDES = pytest.mark.parametrize("guide", [ATTACK, DEFENSE], ids=lambda guide: guide.name)
+DATASET = Guide(
+    "adding-a-dataset.md", DATASETS, "stripes",
+    ("--dataset", "stripes", "--defense", "none", "--attack", "cpl", "--attack-arg", "max_iterations=15"),
+)  # fmt: skip
+TESTED = pytest.mark.parametrize("guide", [ATTACK, DEFENSE], ids=lambda guide: guide.name)
+GUIDES = pytest.mark.parametrize("guide", [ATTACK, DEFENSE, DATASET], ids=lambda guide: guide.name)
 
 
 @pytest.fixture
-def installed(guide: Guide, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The guide's code as an installed outside package, found by the entry point the guide prints."""
-    groups = tomllib.loads(guide.block("toml"))["project"]["entry-points"]
-    (group,) = groups
-    assert group == guide.registry.group
-    ((name, module),) = groups[group].items()
-    package, _, stem = module.partition(".")
-    (tmp_path / package).mkdir()
-    (tmp_path / package / "__init__.py").touch()
-    (tmp_path / package / f"{stem}.py").write_text(guide.block("python"))
-    metadata = tmp_path / f"{package}-1.0.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text(f"[{group}]\n{name} = {module}\n")
-    monkeypatch.syspath_prepend(tmp_path)
+def installed(guide: Guide, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of the guide's package, on the path with the entry points that its printed pyproject.toml makes."""
+    package, _, stem = guide.module.partition(".")
+    project = tmp_path / "project"
+    (project / package).mkdir(parents=True)
+    (project / package / "__init__.py").touch()
+    (project / package / f"{stem}.py").write_text(guide.block("python"))
+    (project / "pyproject.toml").write_text(guide.block("toml"))
+    build = "from setuptools.build_meta import prepare_metadata_for_build_wheel as build; build('.')"
+    subprocess.run([sys.executable, "-c", build], cwd=project, check=True, capture_output=True)
+    monkeypatch.syspath_prepend(project)
     monkeypatch.setattr(guide.registry, "_entries", dict(guide.registry._entries))
     monkeypatch.setattr(guide.registry, "_aliases", dict(guide.registry._aliases))
     monkeypatch.setattr(guide.registry, "_plugins_loaded", False)
     monkeypatch.setenv("HARNESS_DATA", str(tmp_path / "no-data"))
     importlib.invalidate_caches()
-    yield
-    for loaded in (module, package):
+    yield project
+    for loaded in (guide.module, package):
         sys.modules.pop(loaded, None)
 
 
@@ -84,8 +96,9 @@ def test_it_is_found_by_name_and_listed(guide: Guide, capsys: pytest.CaptureFixt
 @GUIDES
 @pytest.mark.usefixtures("installed")
 def test_it_runs_from_the_command_line(guide: Guide, tmp_path: Path) -> None:
-    tiny = ("--dataset", "digits", "--victims", "3", "--surface", "1", "--no-pictures", "--out", str(tmp_path / "runs"))
-    assert run(["evaluate", *guide.options, *tiny]) == 0
+    tiny = ["--victims", "3", "--surface", "1", "--no-pictures", "--out", str(tmp_path / "runs")]
+    dataset = [] if guide is DATASET else ["--dataset", "digits"]
+    assert run(["evaluate", *guide.options, *dataset, *tiny]) == 0
     (cell,) = [cell for cell in read_results(tmp_path / "runs").cells if cell.role == "cell"]
     assert getattr(cell, guide.registry.kind) == guide.name
     # Undefended, and half of an update, every image comes back.
@@ -111,10 +124,33 @@ def test_the_defense_sends_the_largest_share(guide: Guide, noise: float, scale: 
     assert abs((sent - update)[kept].std().item() - spread) <= 0.1 * spread
 
 
+@TESTED
+def test_its_test_lines_pass(guide: Guide, installed: Path) -> None:
+    """The one for a package of one's own, and the one for this repository's table."""
+    kind = f"{guide.registry.kind}s"
+    (installed / "test_own.py").write_text(guide.block("py"))
+    table = {"attacks": "test_attacks.py", "defenses": "test_contract.py"}[kind]
+    assert f"tests/{kind}/{table}" in (DOCS / guide.file).read_text()
+    for file in {table, "conftest.py"} & {path.name for path in (ROOT / "tests" / kind).iterdir()}:
+        (installed / file).write_text((ROOT / "tests" / kind / file).read_text())
+    text, changed = re.subn(r"^TABLE.*= [\[{]$", rf"\g<0>\n    {guide.block('text')}", (installed / table).read_text(),
+                            flags=re.MULTILINE)  # fmt: skip
+    assert changed == 1
+    (installed / table).write_text(text)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", "--strict-markers", ".",
+         "-k", f"test_own or {guide.name} or every"],
+        cwd=installed, capture_output=True, text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(installed)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert int(re.search(r"(\d+) passed", done.stdout)[1]) >= 5
+
+
 @GUIDES
 def test_the_code_is_short_and_the_guide_names_real_files(guide: Guide) -> None:
     assert len(guide.block("python").splitlines()) < 60
     text = (DOCS / guide.file).read_text()
-    named = set(re.findall(r"`((?:attacks|defenses|tests)/[\w/.]*)`", text)) - {f"attacks/{ATTACK.name}.py"}
-    named -= {f"defenses/{DEFENSE.name}.py"}
-    assert named and all((DOCS.parent / path).exists() for path in named), named
+    named = set(re.findall(r"`((?:attacks|defenses|datasets|harness|tests)/[\w/.]*)`", text))
+    named -= {f"{guide.registry.kind}s/{guide.name}.py"}
+    assert named and all((ROOT / path).exists() for path in named), named

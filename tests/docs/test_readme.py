@@ -16,10 +16,10 @@ from harness.cli import run
 from harness.cli.app import app
 from harness.datasets import DATASETS
 from harness.defenses import DEFENSES
+from harness.federation.taps import Tap
 from harness.models import MODELS
 from harness.presets import PRESETS
 from harness.results import ResultDocument
-from harness.surfaces import TAPS
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -107,7 +107,7 @@ def test_every_evaluation_is_possible(line: str, tmp_path: Path, monkeypatch: py
     assert asked
 
 
-NAMES = [*ATTACKS, *DEFENSES, *DATASETS, *MODELS, *PRESETS, *TAPS]
+NAMES = [*ATTACKS, *DEFENSES, *DATASETS, *MODELS, *PRESETS, *Tap]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -11,8 +11,8 @@ from harness.attacks import Reconstruction
 from harness.attacks.engine import run_attack
 from harness.evaluation import Run, attacking, evaluate
 from harness.experiment import CellSettings, cell_settings
+from harness.observation import Observation
 from harness.results import CellResult, ResultDocument, RunFolder, StoredCell
-from harness.surfaces import Observation
 
 NO_DATA = Path("no data root")
 CAP = 2
@@ -30,13 +30,13 @@ def play(
     chunk: int = 64,
     on_cell: Callable[[CellResult], None] | None = None,
 ) -> ResultDocument:
-    run = Run(NO_DATA, RunFolder(folder), chunk=chunk, resume=resume, pictures=False, on_cell=on_cell)
+    run = Run(NO_DATA, RunFolder(folder), chunk=chunk, resume=resume, on_cell=on_cell)
     return evaluate(cells, run)
 
 
 def alone(settings: CellSettings, folder: Path, chunk: int = 64) -> StoredCell:
     """One cell without controls of its own, as a control is."""
-    return Run(NO_DATA, RunFolder(folder), chunk=chunk, pictures=False).cell(settings, "positive")
+    return Run(NO_DATA, RunFolder(folder), chunk=chunk).cell(settings, "positive")
 
 
 def numbers(document: ResultDocument) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import pytest
 
 from harness.errors import UsageError
 from harness.experiment import CellSettings, cell_settings, expand, taps_of
-from harness.surfaces import SURFACES, TAPS
+from harness.federation.taps import SURFACES, Tap
 
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"defense": "fed_cpd"}, "did you mean 'fed_cdp'?"),
@@ -106,7 +106,7 @@ def test_taps_of_refuses(surfaces: list[int], taps: list[str], words: str) -> No
 
 
 def test_every_surface_is_a_tap() -> None:
-    assert set(SURFACES.values()) <= set(TAPS)
+    assert set(SURFACES.values()) <= set(Tap)
 
 
 def test_expand_makes_every_combination_in_order() -> None:

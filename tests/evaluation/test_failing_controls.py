@@ -15,19 +15,19 @@ from harness.attacks import Reconstruction
 from harness.attacks.stopping import CONVERGED
 from harness.datasets import load_dataset, select_victims
 from harness.evaluation import attacking, scores
-from harness.results import read_results
-from harness.scoring import LineupResult
-from harness.surfaces import Observation
+from harness.observation import Observation
+from harness.results import Lineup, read_results
+from harness.scoring import Ranking
 
 
-def failing_swap(failing: set[int]) -> Callable[..., LineupResult]:
+def failing_swap(failing: set[int]) -> Callable[..., Ranking]:
     """A swap control that shows a leak at some of its calls, counted from 1."""
     calls = itertools.count(1)
 
-    def swap(made: Tensor, indices: Tensor, *rest: Any) -> LineupResult:
+    def swap(made: Tensor, indices: Tensor, *rest: Any) -> Ranking:
         ones = np.ones(indices.shape)
         p_value = 1e-5 if next(calls) in failing else 0.5
-        return LineupResult(ones, ones.astype(np.int64), ones.astype(bool), 1.0, 0.0, p_value)
+        return Ranking(ones, ones.astype(np.int64), ones.astype(bool), Lineup(p_value=p_value))
 
     return swap
 

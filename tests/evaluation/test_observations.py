@@ -8,12 +8,11 @@ import torch
 from scipy.stats import chi2
 from torch import Tensor
 
-from harness.evaluation import Run, evaluate
 from harness.evaluation.averaging import average
 from harness.evaluation.observe import Stage
 from harness.experiment import cell_settings
-from harness.results import RunFolder
-from harness.surfaces import Observation
+from harness.observation import Observation
+from harness.reports.success_curves import save_curves
 
 LEVEL = 1e-6
 
@@ -120,5 +119,5 @@ def test_a_document_says_how_often_and_what_that_costs(small: Any, tmp_path: Pat
 @pytest.mark.parametrize(("looks", "drawn"), [((1,), False), ((1, 4), True)])
 def test_a_picture_shows_several_numbers_of_looks(small: Any, tmp_path: Path, looks: tuple[int], drawn: bool) -> None:
     cells = [small.cell(observations=count, victims=2) for count in looks]
-    evaluate(cells, Run(Path("no data root"), RunFolder(tmp_path)))
-    assert (tmp_path / "pictures" / "observations.png").exists() == drawn
+    save_curves(tmp_path, small.play(cells, tmp_path).cells)
+    assert (tmp_path / "observations.png").exists() == drawn

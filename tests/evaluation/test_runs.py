@@ -1,5 +1,6 @@
 """Whole small runs: what the document says, what is attacked, and what changes no number."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,8 @@ def test_an_impossible_cell_is_recorded_among_others(small: Any, tmp_path: Path)
 def test_only_impossible_cells_are_a_mistake(small: Any, tmp_path: Path, values: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         small.play([small.cell(**values)], tmp_path)
+    written = read_results(tmp_path)
+    assert not written.valid and written.valid_reason is not None and re.search(words, written.valid_reason)
 
 
 def test_examples_seen_one_by_one_are_folded_back_to_victims(small: Any, tmp_path: Path, attacks: list[str]) -> None:
@@ -172,3 +175,12 @@ def test_several_local_steps(small: Any, tmp_path: Path, update_model: str) -> N
     assert (made.local_steps, made.update_model, made.surface) == (2, update_model, 0)
     assert made.asr["strict"].n == len(stored.victims) == 6
     assert sum(made.outcomes.model_dump().values()) == 3
+
+
+def test_a_run_sums_up(uninterrupted: tuple[ResultDocument, Path]) -> None:
+    document, _ = uninterrupted
+    assert [(row.defense, row.verdict, row.strongest) for row in document.summary] == [
+        ("none", "leaks", "cpl"),
+        ("fed_sdp", "inconclusive", "cpl"),
+    ]
+    assert [made.confirmed for made in document.cells[:2]] == [5, 0]

@@ -7,8 +7,10 @@ import pytest
 import torch
 
 from harness.errors import UsageError
+from harness.evaluation import played_round
 from harness.evaluation.controls import noiseless_control, without_noise
 from harness.evaluation.observe import Scene, Stage
+from harness.federation.taps import Tap
 
 CLIENTS = 4
 SECURE: dict[str, Any] = {
@@ -61,7 +63,7 @@ def test_labels_are_distinct_within_each_client(scene: Any) -> None:
 def test_the_control_without_noise_reads_one_message(small: Any) -> None:
     settings = small.cell(**SECURE)
     assert (noiseless_control(settings).tap, without_noise(settings).tap) == ("T1.out", "T0.in")
-    assert noiseless_control(settings.model_copy(update={"tap": "T2.step"})).tap == "T2.step"
+    assert noiseless_control(settings.model_copy(update={"tap": Tap.STEP})).tap == "T2.step"
     assert noiseless_control(small.cell(defense="fed_sdp", tap="T0.in")).tap == "T0.in"
 
 
@@ -89,3 +91,20 @@ def test_a_scene_is_set_once_for_all_attacks(small: Any) -> None:
     scene = stage.set(first)
     assert stage.set(first.model_copy(update={"attack": "dlg"})) is scene
     assert stage.set(first.model_copy(update={"victims": 2})) is not scene
+
+
+@pytest.mark.parametrize(("tap", "clients"), [("T0.in", [0, 1, 2, 3] * 3), ("T1.out", [0, 1, 2])])
+def test_a_victim_stands_for_the_right_client(
+    scene: Any, monkeypatch: pytest.MonkeyPatch, tap: str, clients: list[int]
+) -> None:
+    """Of a whole round each client is itself; a victim on its own is the client of its number."""
+    seen: list[int] = []
+    whole = played_round.play_round
+
+    def watched(*given: Any, **named: Any) -> None:
+        seen.extend(given[3].clients)
+        whole(*given, **named)
+
+    monkeypatch.setattr(played_round, "play_round", watched)
+    scene(tap=tap, observations=2)
+    assert seen == clients * 2

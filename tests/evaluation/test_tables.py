@@ -1,5 +1,6 @@
 """Whole small runs on the table cancer: the same path as images, with errors and pictures of their own."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ from harness.attacks import ATTACKS
 from harness.errors import UsageError
 from harness.evaluation import Run, evaluate
 from harness.experiment import CellSettings, cell_settings
+from harness.federation.taps import SURFACES
+from harness.reports.cell_picture import save_cell_picture
 from harness.results import ResultDocument, RunFolder
-from harness.surfaces import SURFACES
 
 QUICK = {"analytic": {}, "inverting_gradients": {"max_iterations": 400}, "gradinversion": {"max_iterations": 3}}
 
@@ -20,8 +22,10 @@ def cell(**values: Any) -> CellSettings:
     return cell_settings(**{"dataset": "cancer", "victims": 8, "attack_args": {"max_iterations": 4}, **values})
 
 
-def play(cells: list[CellSettings], folder: Path, chunk: int = 64, pictures: bool = False) -> ResultDocument:
-    return evaluate(cells, Run(Path("no data root"), RunFolder(folder), chunk=chunk, pictures=pictures))
+def play(cells: list[CellSettings], folder: Path, chunk: int = 64, draw: bool = False) -> ResultDocument:
+    kept = RunFolder(folder)
+    drawing = partial(save_cell_picture, kept) if draw else None
+    return evaluate(cells, Run(Path("no data root"), kept, chunk=chunk, draw=drawing))
 
 
 def numbers(document: ResultDocument) -> list[dict[str, Any]]:
@@ -40,7 +44,7 @@ def test_every_attack_reads_every_surface(attack: str, tmp_path: Path) -> None:
 
 
 def test_what_a_table_cell_reports(tmp_path: Path) -> None:
-    (made,) = play([cell(attack="analytic", attack_args={})], tmp_path, pictures=True).cells
+    (made,) = play([cell(attack="analytic", attack_args={})], tmp_path, draw=True).cells
     assert made.metrics["continuous_rmse"].mean == pytest.approx(0, abs=1e-4)
     assert made.metrics["continuous_within"].mean == 1
     for name, reason in (("ssim", "a table row is none"), ("lpips", "a table row is none"), ("psnr", "none"),
@@ -81,7 +85,7 @@ def test_the_networks_of_each_dataset() -> None:
 
 
 def test_the_oracle_agrees_with_the_iterative_attack(tmp_path: Path) -> None:
-    run = Run(Path("no data root"), RunFolder(tmp_path), pictures=False)
+    run = Run(Path("no data root"), RunFolder(tmp_path))
     exact, matched = (
         torch.from_numpy(run.folder.read_arrays(_made(run, cell(attack=name, attack_args=arguments)))["images"])
         for name, arguments in (("analytic", {}), ("cpl", {"max_iterations": 40, "loss_stop": 1e-12}))

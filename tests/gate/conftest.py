@@ -15,7 +15,7 @@ from harness.evaluation import Run, evaluate
 from harness.experiment import CellSettings, cell_settings
 from harness.gate import GateCell, Victim
 from harness.gate.cells import merged
-from harness.results import ControlCheck, RunFolder
+from harness.results import Control, RunFolder
 
 SETTINGS = {
     "dataset": "digits", "model": "mlp", "defense": "fed_cdp", "attack": "cpl", "tap": "T2.step", "batch_size": 1,
@@ -77,15 +77,15 @@ def small_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
         for defense, arguments in (("none", {}), ("noise", {"amount": 0.02, "applies_to": "gradient"}))
     ]  # fmt: skip
-    evaluate(cells, Run(Path("no data root"), RunFolder(folder), pictures=False))
+    evaluate(cells, Run(Path("no data root"), RunFolder(folder)))
     return folder
 
 
 class GateRun(Run):
     """A run without the hundredfold noise: the gate does not read that control, and it costs the most."""
 
-    def _drowned(self, settings: CellSettings) -> ControlCheck:
-        return ControlCheck(name="noise_x100", held=True, detail="left out")
+    def _drowned(self, settings: CellSettings) -> Control:
+        return Control(name="noise_x100", held=True, detail="left out")
 
 
 def gate_settings() -> list[CellSettings]:
@@ -97,7 +97,7 @@ def play(settings: Iterable[CellSettings], folder: Path, known: Path | None = No
     """Run cells with the controls that the gate reads; ``known`` holds attacks on observations that did not change."""
     if known is not None:
         shutil.copytree(known / "reconstructions", folder / "reconstructions")
-    run = GateRun(Path("no data root"), RunFolder(folder), resume=known is not None, pictures=False)
+    run = GateRun(Path("no data root"), RunFolder(folder), resume=known is not None)
     for one in settings:
         run.cell(one)
     return merged(run.done.values())

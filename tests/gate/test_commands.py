@@ -65,6 +65,15 @@ def test_a_damaged_cell_file_fails_and_is_named(harness: Command, run: Path) -> 
     assert code == 2 and "faulty run" in err
 
 
+@pytest.mark.parametrize("command", ["check run --baseline b.json", "compare run run"])
+def test_where_nothing_is_left_to_compare_the_damage_is_told(harness: Command, run: Path, command: str) -> None:
+    harness("check", "run", "--baseline", "b.json", "--update")
+    for file in (run / "cells").iterdir():
+        file.write_bytes(file.read_bytes()[:100])
+    code, _, err = harness(*command.split())
+    assert code == 2 and "missing or damaged; run harness evaluate again" in err and "--update" not in err
+
+
 def test_an_invalid_run_fails_and_makes_no_baseline(harness: Command, run: Path) -> None:
     harness("check", "run", "--baseline", "b.json", "--update")
     results = json.loads((run / "results.json").read_text())

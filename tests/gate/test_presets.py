@@ -9,8 +9,8 @@ from harness.cli.options import cells_from, merge
 from harness.defenses import DEFENSES
 from harness.errors import UsageError
 from harness.experiment import CellSettings
+from harness.federation.taps import SURFACES
 from harness.gate.movement import VICTIMS_NEEDED
-from harness.surfaces import SURFACES
 
 
 def cells(preset: str, **given: object) -> list[CellSettings]:

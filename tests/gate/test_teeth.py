@@ -15,9 +15,11 @@ import torch
 
 from harness.attacks import adam, attack, labels
 from harness.defenses import dssgd, fed_cdp
-from harness.defenses.context import RoundContext
-from harness.evaluation import observe, run
+from harness.evaluation import observe, played_round, run
 from harness.experiment import CellSettings
+from harness.federation.context import RoundContext
+from harness.federation.recorders import KeepTap
+from harness.federation.taps import Tap
 from harness.gate import GateCell, Report, as_baseline, check
 
 pytestmark = pytest.mark.slow
@@ -56,21 +58,25 @@ def everything_sent(patch: pytest.MonkeyPatch) -> None:
 
 
 def read_instead(taps: dict[str, str]) -> Plant:
-    def read(client_round: Any, tap: str, name: str) -> torch.Tensor:
-        found = client_round.taps[taps.get(tap, tap)]
-        return found.mean(1) if found.dim() == 3 else found
+    class ReadInstead(KeepTap):
+        def __init__(self, tap: Tap) -> None:
+            super().__init__(Tap(taps.get(tap, tap)))
 
-    return lambda patch: patch.setattr(observe, "read_tap", read)
+        def seen(self, defense_name: str) -> torch.Tensor:
+            found = super().seen(defense_name)
+            return found.mean(1) if found.dim() == 3 else found
+
+    return lambda patch: patch.setattr(played_round, "KeepTap", ReadInstead)
 
 
 def client_learns_faster(patch: pytest.MonkeyPatch) -> None:
-    whole = observe.run_client_round
+    whole = played_round.play_round
 
-    def hurried(*given: Any) -> Any:
-        context = replace(given[5], learning_rate=100 * given[5].learning_rate)
-        return whole(*given[:5], context, *given[6:])
+    def hurried(*given: Any, **named: Any) -> Any:
+        context = replace(given[3], learning_rate=100 * given[3].learning_rate)
+        return whole(*given[:3], context, *given[4:], **named)
 
-    patch.setattr(observe, "run_client_round", hurried)
+    patch.setattr(played_round, "play_round", hurried)
 
 
 def attack_learns_faster(patch: pytest.MonkeyPatch) -> None:

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from harness.errors import UsageError
+from harness.federation.secure_sum import SumSettings, build_mechanism, secure_sum, sum_integers
 from harness.mechanisms import numbers
 from harness.secagg import Aborted
-from harness.secure_sum import SumSettings, build_mechanism, secure_sum, sum_integers
 
 CLIENTS, DIMENSION = 10, 2000
 WAYS = [
@@ -75,6 +75,10 @@ def test_more_dropouts_than_the_noise_is_calibrated_for_abort() -> None:
         ({"noise": -1.0}, "noise zero or more"),
         ({"colluders": 6, "dropouts": 4}, "nobody's noise is left"),
         ({"colluders": 5, "dropouts": 4, "threshold": 4}, "colluders hold enough shares"),
+        ({"dropouts": 5}, "6 of 10 clients must stay to bind a server .* protocol=semi_honest"),
+        ({"colluders": 2, "dropouts": 4}, "7 of 10 clients must stay"),
+        ({"colluders": 3, "dropouts": 2, "degree": 4}, "may cut a graph of 4 neighbours"),
+        ({"protocol": "none"}, "choose the protocol"),
         ({"mechanism": "poisson_binomial", "bits": 8}, "raise bits"),
         ({"bits": 3, "noise": 3.0}, "raise bits"),
         ({"mode": "paper", "largest": 0.01}, "beyond its bound"),
@@ -83,6 +87,12 @@ def test_more_dropouts_than_the_noise_is_calibrated_for_abort() -> None:
 def test_impossible_sums_are_refused(settings: dict[str, object], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         secure_sum(vectors(), SumSettings(**settings), (5,))
+
+
+def test_who_trusts_the_server_may_lose_half_of_the_clients() -> None:
+    leaves = dict.fromkeys(range(5), 2)
+    result = secure_sum(vectors(), SumSettings(noise=0.0, dropouts=5, protocol="semi_honest"), (9,), leaves)
+    assert np.abs(result.total - vectors()[5:].sum(axis=0)).max() < CLIENTS / 2**20
 
 
 @pytest.mark.parametrize("bad", [np.ones(5), np.array([[1.0, np.nan], [0.0, 1.0]])])

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from harness.attacks import ATTACKS, Dummy, run_attack, run_reference
-from harness.building import build
+from harness.extensions.building import build
 from harness.models import RowModel
-from harness.surfaces import Observation
+from harness.observation import Observation
 
 OWN = '''
 """Two BatchNorm layers of different statistics, registered in the opposite of the order they are called in."""

@@ -74,3 +74,9 @@ def test_only_plain_layers_are_replaced(layer: nn.Module, replacement: type[nn.M
     assert module[0][0] is layer  # the original is left alone
     values = random_images(2).float()
     assert torch.allclose(copy(values), module(values), atol=1e-6)
+
+
+def test_a_layer_taken_away() -> None:
+    network = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Sigmoid())
+    network.register_module("2", None)
+    assert [type(layer) for layer in with_row_operators(network).children()] == [PatchConv2d, RowSigmoid]

@@ -50,11 +50,14 @@ def test_round_trip(tmp_path: Path) -> None:
     ("write", "message"),
     [
         pytest.param(lambda path: None, "no weights file .*check --weights", id="missing"),
-        pytest.param(Path.mkdir, "cannot load weights", id="a-folder"),
+        pytest.param(Path.mkdir, "it is a folder.; name a plain file", id="a-folder"),
         pytest.param(lambda path: path.write_bytes(b""), "cut off; save a state_dict", id="empty"),
         pytest.param(lambda path: path.write_bytes(b"no weights" * 50), "save a state_dict", id="text"),
         pytest.param(cut_off, "save a state_dict", id="cut-off"),
-        pytest.param(saved([1, 2]), "dict-like.*save a state_dict", id="a-list"),
+        pytest.param(saved([1, 2]), "holds list.*save a state_dict", id="a-list"),
+        pytest.param(saved({"state_dict": {}}), "its 'state_dict' is one.*save a state_dict", id="a-checkpoint"),
+        pytest.param(saved({"0.weight": torch.full((2,), torch.nan)}), "'0.weight': holds NaN", id="not-a-number"),
+        pytest.param(saved({"0.weight": torch.zeros(2) * 1j}), "no.* plain tensor of real numbers", id="complex"),
         pytest.param(saved({}), "Missing key.*0.weight.*save a state_dict", id="no-entries"),
         pytest.param(
             saved(network(5).plain_module.state_dict()), "size mismatch.*save a state_dict", id="other-network"

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import comb
 
-from harness.privacy import Gaussian, Repeated, Sampled, TakingPart
+from harness.privacy import GaussianNoise, Repeated, Sampled, TakingPart
 from harness.privacy.amplification import amplified, between_integers
 from harness.privacy.mechanism import curve_of
 from harness.privacy.renyi_curves import poisson
@@ -26,7 +26,7 @@ def by_hand(curve: np.ndarray, q: float, order: int, factor: float) -> float:
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(sigma=st.floats(0.7, 10), q=st.floats(0.001, 0.9))
 def test_steinke_is_exact_for_gaussian_noise(sigma: float, q: float) -> None:
-    ours = amplified(curve_of(Gaussian(sigma), 40), q, "poisson")
+    ours = amplified(curve_of(GaussianNoise(sigma), 40), q, "poisson")
     exact = poisson(np.array([sigma]), q, range(2, 41))[0]
     assert ours[1:] == pytest.approx(exact, rel=1e-7, abs=1e-12)
 
@@ -40,21 +40,21 @@ def test_the_bounds_term_by_term(rule: str, factor: float) -> None:
 
 
 def test_zhu_wang_costs_more() -> None:
-    curve = curve_of(Gaussian(2.0), 30)
+    curve = curve_of(GaussianNoise(2.0), 30)
     steinke, general = (amplified(curve, 0.1, "poisson", rule) for rule in ("steinke", "zhu-wang"))
     assert np.all(general[2:] > steinke[2:])
     assert general[1] == pytest.approx(steinke[1])
 
 
 def test_sampling_costs_never_more_than_none() -> None:
-    curve = curve_of(Gaussian(50.0), 60)
+    curve = curve_of(GaussianNoise(50.0), 60)
     loose = amplified(curve, 0.5, "without-replacement", capped=False)
     assert np.any(loose > curve)
     assert np.all(amplified(curve, 0.5, "without-replacement")[1:] <= curve[1:])
 
 
 def test_between_integers_lies_above_the_truth_and_meets_it() -> None:
-    curve = curve_of(Gaussian(1.0), 12)
+    curve = curve_of(GaussianNoise(1.0), 12)
     orders = np.linspace(1.1, 11.9, 50)
     assert np.all(between_integers(curve, orders) >= orders / 2 - 1e-12)
     assert between_integers(curve, [2, 7]) == pytest.approx([1.0, 3.5])
@@ -62,9 +62,9 @@ def test_between_integers_lies_above_the_truth_and_meets_it() -> None:
 
 
 def test_steps_add_up_and_noise_is_inherited() -> None:
-    step = Sampled(Gaussian(3.0), 0.1, "poisson")
+    step = Sampled(GaussianNoise(3.0), 0.1, "poisson")
     assert curve_of(Repeated(step, 7), 20) == pytest.approx(7 * curve_of(step, 20))
-    assert Repeated(Sampled(Gaussian(0.0), 0.5, "poisson"), 3).noiseless
+    assert Repeated(Sampled(GaussianNoise(0.0), 0.5, "poisson"), 3).noiseless
     assert Repeated(step, 2).neighbours == "add/remove"
 
 
@@ -72,7 +72,7 @@ def test_steps_add_up_and_noise_is_inherited() -> None:
 def test_taking_part_is_exact_where_it_is_seen(rate: float) -> None:
     """Who takes part is released beside randomised response; the divergence of the pair by direct summation."""
 
-    class Response(Gaussian):
+    class Response(GaussianNoise):
         def divergences(self, highest: int) -> np.ndarray:
             orders = np.arange(2, highest + 1)
             right = np.array([[0.8], [0.2]])
@@ -96,4 +96,4 @@ def test_samples_of_units_are_no_samples_of_owners() -> None:
 
 
 def test_large_divergences_do_not_overflow() -> None:
-    assert np.all(np.isfinite(curve_of(TakingPart(Gaussian(0.01), 0.5), 50)))
+    assert np.all(np.isfinite(curve_of(TakingPart(GaussianNoise(0.01), 0.5), 50)))

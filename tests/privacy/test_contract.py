@@ -13,7 +13,7 @@ from harness.privacy import (
     ACCOUNTANTS,
     Accountant,
     Event,
-    Gaussian,
+    GaussianNoise,
     GaussianRelease,
     MechanismRelease,
     NoEvent,
@@ -50,7 +50,7 @@ def skellam(sigma: float = 4.0, q: float = 0.02, count: int = 100) -> Event:
 
 def nested(sigma: float = 4.0, q: float = 0.02, count: int = 100) -> Event:
     """Two steps on samples of a half, by clients of whom a half take part."""
-    steps = Repeated(Sampled(Gaussian(2 * sigma), 0.5, "poisson"), 2)
+    steps = Repeated(Sampled(GaussianNoise(2 * sigma), 0.5, "poisson"), 2)
     return MechanismRelease(TakingPart(steps, 0.5), q, "poisson", count=count)
 
 

@@ -8,14 +8,14 @@ import pytest
 from PIL import Image
 
 from harness.reports.success_curves import LOOKS, ROUNDS, Axis, _apart, _panels, save_success_curves
-from harness.results import CellResult, RateSummary
+from harness.results import CellResult, Rate
 
 
 def a_cell(looks: int, **changes: Any) -> CellResult:
     facts: dict[str, Any] = {
-        "dataset": "digits", "model": "mlp", "defense": "fed_cdp", "defense_args": {"sigma": 6.0}, "attack": "cpl",
+        "dataset": "digits", "model": "mlp", "defense": "fed_cdp", "defense_args": {"sigma": 5.0}, "attack": "cpl",
         "surface": 2, "tap": "T2.step", "seeds": [0], "victims": 64, "observations": looks, "verdict": "leaks",
-        "asr": {"strict": RateSummary(rate=0.5, successes=32, n=64, ci95=(0.37, 0.63))}, "observation_id": f"id{looks}",
+        "asr": {"strict": Rate(rate=0.5, successes=32, n=64, ci95=(0.37, 0.63))}, "observation_id": f"id{looks}",
     }  # fmt: skip
     return CellResult(**(facts | changes))
 
@@ -31,7 +31,7 @@ def course(**changes: Any) -> list[CellResult]:
 @pytest.mark.parametrize(("axis", "cells"), [(LOOKS, curve), (ROUNDS, course)])
 def test_a_picture_is_drawn(tmp_path: Path, axis: Axis, cells: Callable[..., list[CellResult]]) -> None:
     hostile = cells(defense="$\\frac{", attack="\x1b[2J", surface=None, tap="T0.post")
-    none = cells(defense="none", asr={"strict": RateSummary(reason="no victims")}, verdict="resilient")
+    none = cells(defense="none", asr={"strict": Rate(reason="no victims")}, verdict="resilient")
     assert save_success_curves(tmp_path / "deep" / "curves.png", [*cells(), *hostile, *none], axis)
     with Image.open(tmp_path / "deep" / "curves.png") as picture:
         assert picture.size == (1425, 510)
@@ -53,9 +53,9 @@ def test_a_line_for_each_attack_and_one_for_places_that_show_the_same() -> None:
     other = curve(surface=1, tap="T1.out", observation_id="other")
     (lines,) = _panels([*curve(), *same, *other, *curve(attack="dlg")], LOOKS).values()
     assert list(lines) == [
-        ("fed_cdp sigma=6", "cpl", "surface 0 and surface 2"),
-        ("fed_cdp sigma=6", "cpl", "surface 1"),
-        ("fed_cdp sigma=6", "dlg", "surface 2"),
+        ("fed_cdp sigma=5", "cpl", "surface 0 and surface 2"),
+        ("fed_cdp sigma=5", "cpl", "surface 1"),
+        ("fed_cdp sigma=5", "dlg", "surface 2"),
     ]
     assert len(_panels([*curve(), *curve(batch_size=2)], LOOKS)) == 2
 

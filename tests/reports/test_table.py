@@ -1,6 +1,7 @@
 """The terminal's table: readable at every width, and deaf to whatever the document's names try to say."""
 
 import io
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -11,11 +12,11 @@ from harness.results import (
     CellResult,
     LabelInference,
     Lineup,
-    MetricSummary,
     Outcomes,
-    PrivacyStatement,
-    RateSummary,
+    Rate,
     ResultDocument,
+    Statement,
+    Summary,
     SummaryRow,
 )
 
@@ -27,20 +28,20 @@ def a_cell(**changes: object) -> CellResult:
         "dataset": "mnist-sample",
         "model": "lenet",
         "defense": "fed_cdp",
-        "defense_args": {"clipping": "layer", "clip": 4.0, "sigma": 6.0, "convention": "per_example"},
+        "defense_args": {"clipping": "layer", "clip": 3.0, "sigma": 6.0, "convention": "per_example"},
         "attack": "inverting_gradients",
         "surface": 2,
         "tap": "T2.step",
         "seeds": [0],
         "victims": 64,
-        "metrics": {"rmse": MetricSummary(mean=0.4321, median=0.25), "tau": MetricSummary(mean=217.0)},
-        "asr": {"strict": RateSummary(rate=0.125, successes=8, n=64, ci95=(0.0556, 0.2315))},
+        "metrics": {"rmse": Summary(mean=0.4321, median=0.25), "tau": Summary(mean=217.0)},
+        "asr": {"strict": Rate(rate=0.125, successes=8, n=64, ci95=(0.0556, 0.2315))},
         "lineup": Lineup(rate=0.2, mean_rank=4.0, p_value=0.0001),
         "label": LabelInference(accuracy=0.75, chance=0.1),
         "verdict": "leaks",
         "outcomes": Outcomes(success=8, failure=50, hopeless=6),
         "privacy": [
-            PrivacyStatement(view="server", epsilon=9.8, claimed_epsilon=0.82, guarantee="none", notes=""),
+            Statement(view="server", epsilon=9.8, claimed_epsilon=0.82, guarantee="none", notes=""),
         ],
     }
     return CellResult(**(facts | changes))
@@ -62,7 +63,7 @@ def test_no_line_is_too_long_and_the_chief_facts_are_whole(width: int) -> None:
     assert max(map(len, text.splitlines())) <= width
     for fact in ("fed_cdp", "inverting_gradients", "leaks", "12.5% [5.6-23.2]", "0.250", "<0.001", "positive_sigma0"):
         assert fact in text
-    assert {"sigma=6", "clip=4", "per_example", "9.8", "(claimed", "0.82)"} <= set(text.split())
+    assert {"clip=3", "convention=per_example", "9.8", "(claimed", "0.82)"} <= set(text.split())
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -124,9 +125,9 @@ def test_an_invalid_run_says_so_and_a_valid_one_too() -> None:
 
 
 def test_a_claim_that_agrees_with_the_recomputed_epsilon_is_not_repeated() -> None:
-    agreed = PrivacyStatement(view="server", epsilon=0.823, claimed_epsilon=0.82, guarantee="sample-DP", notes="")
+    agreed = Statement(view="server", epsilon=0.823, claimed_epsilon=0.82, guarantee="sample-DP", notes="")
     assert "(claimed" not in printed(a_cell(privacy=[agreed]))
-    unknown = PrivacyStatement(view="server", epsilon=None, claimed_epsilon=0.82, guarantee="none", notes="")
+    unknown = Statement(view="server", epsilon=None, claimed_epsilon=0.82, guarantee="none", notes="")
     assert "none (claimed 0.82)" in words(printed(a_cell(privacy=[unknown]), width=80))
 
 
@@ -142,10 +143,10 @@ def test_repeated_looks_are_told_and_single_ones_are_not(width: int) -> None:
 
 
 TABLE_ROWS = {
-    "rmse": MetricSummary(mean=0.4321, median=0.25),
-    "psnr": MetricSummary(reason="a table row is none"),
-    "continuous_rmse": MetricSummary(mean=0.7, median=0.612),
-    "categorical_accuracy": MetricSummary(mean=0.875),
+    "rmse": Summary(mean=0.4321, median=0.25),
+    "psnr": Summary(reason="a table row is none"),
+    "continuous_rmse": Summary(mean=0.7, median=0.612),
+    "categorical_accuracy": Summary(mean=0.875),
 }
 
 
@@ -155,7 +156,7 @@ def test_a_table_is_judged_by_its_columns(width: int) -> None:
     assert "RMSE/std" in text and "0.612" in text and "categories" in text and "87.5%" in text
     assert "PSNR" not in text and "RMSE/std" not in printed(a_cell(), width=width)
     assert max(map(len, text.splitlines())) <= width
-    lacking = MetricSummary(reason="the table has no categorical columns")
+    lacking = Summary(reason="the table has no categorical columns")
     assert "categories" not in printed(a_cell(metrics=TABLE_ROWS | {"categorical_accuracy": lacking}), width=width)
 
 
@@ -185,3 +186,13 @@ def test_rounds_of_training_are_rows_of_one_table(width: int) -> None:
     assert text.count("mnist-sample | lenet") == 1
     assert ("round" in text) and ("/ round 20" in text) == (width == 60)
     assert "round" not in words(printed(a_cell(), width=width))
+
+
+def test_the_footer_names_the_files_that_are_there(tmp_path: Path) -> None:
+    (tmp_path / "results.json").touch()
+    console = Console(file=io.StringIO(), width=240, color_system=None)
+    print_results(ResultDocument(environment={}, valid=True, cells=[a_cell()]), console, tmp_path)
+    assert "(results.json)" in console.file.getvalue()
+    (tmp_path / "pictures").mkdir()
+    print_results(ResultDocument(environment={}, valid=True, cells=[a_cell()]), console, tmp_path)
+    assert "(results.json, pictures)" in console.file.getvalue()

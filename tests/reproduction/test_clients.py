@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from harness.bayesian.levels import moments_accountant
 from harness.evaluation import Run
 from harness.privacy import GaussianRelease
-from harness.privacy.systems import moments_accountant
 from harness.reproduction import TABLES, Request
 from harness.reproduction.client_level import clients as s003
 from harness.reproduction.client_level import joint as s003_joint

@@ -21,7 +21,7 @@ def request_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Request:
     monkeypatch.setattr(module, "TABLE_2", small)
     for table in ("table9", "table10"):
         monkeypatch.setattr(sys.modules[TABLES[table].__module__], "QUICK_REPEATS", 1)
-    return Request(Run(tmp_path, RunFolder(tmp_path), pictures=False), tmp_path, quick=True, victims=2)
+    return Request(Run(tmp_path, RunFolder(tmp_path)), tmp_path, quick=True, victims=2)
 
 
 def test_times(request_here: Request) -> None:

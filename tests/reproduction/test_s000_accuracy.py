@@ -14,7 +14,7 @@ from harness.evaluation import Run
 from harness.reproduction import TABLES, Request
 from harness.reproduction.secagg import runs as s000_runs
 from harness.reproduction.secagg.paper import S000, S000_TRAINING
-from harness.reproduction.secagg.runs import Federation, Repeats, S000Runs, find_federation
+from harness.reproduction.secagg.runs import S000Runs, SecureFederation, SeededRuns, find_federation
 from harness.results import RunFolder
 
 TABLE = sys.modules[TABLES["s000-images"].func.__module__]
@@ -27,13 +27,13 @@ def request_for(folder: Path, quick: bool = True, seeds: tuple[int, ...] = (0,))
 
 
 def runs_for(folder: Path, key: str, clients: int, examples: int, quick: bool = True) -> S000Runs:
-    federation = Federation("mnist-sample", clients, examples, "iid", "somewhere", 200)
+    federation = SecureFederation("mnist-sample", clients, examples, "iid", "somewhere", 200)
     return S000Runs(request_for(folder, quick), EXPERIMENTS[key], federation)
 
 
-def repeats(*accuracies: float | None, tested: int = 10_000) -> Repeats:
+def repeats(*accuracies: float | None, tested: int = 10_000) -> SeededRuns:
     made: Any = [None if value is None else SimpleNamespace(accuracy=value, rounds=[]) for value in accuracies]
-    return Repeats(tuple(made), tested, 0.2)
+    return SeededRuns(tuple(made), tested, 0.2)
 
 
 def test_every_released_configuration_is_in_a_table() -> None:
@@ -83,7 +83,7 @@ def test_natural_clients_are_as_large_as_the_smallest(tmp_path: Path, monkeypatc
     monkeypatch.setattr(s000_runs, "load_dataset", lambda *_: parts)
     monkeypatch.setattr(s000_runs, "at_hand", lambda name, root: (name, ""))
     made = find_federation(EXPERIMENTS["income"], tmp_path)
-    assert made == Federation("acs-income", 3, 3, "natural", "states", 15)
+    assert made == SecureFederation("acs-income", 3, 3, "natural", "states", 15)
 
 
 def test_a_table_without_its_data(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_a_table_without_its_data(tmp_path: Path) -> None:
         (repeats(None), repeats(0.6), "agrees"),
     ],
 )
-def test_a_margin_must_be_clear(step: Repeats, epoch: Repeats, expected: str) -> None:
+def test_a_margin_must_be_clear(step: SeededRuns, epoch: SeededRuns, expected: str) -> None:
     assert TABLE._verdict(step, epoch) == expected
 
 

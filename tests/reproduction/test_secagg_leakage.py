@@ -21,7 +21,7 @@ def test_both_guarantees_stand_beside_what_leaks(tmp_path: Path) -> None:
             asked.append(settings)
             return super().cell(settings.model_copy(update={"attack_args": {"max_iterations": 1}}), "positive")
 
-    run = Watched(tmp_path, RunFolder(tmp_path / "run"), pictures=False)
+    run = Watched(tmp_path, RunFolder(tmp_path / "run"))
     table = TABLES["secagg-leakage"](Request(run, tmp_path, quick=True, victims=2))
     assert len(table.rows) == 3 and len(asked) == 9
     assert [settings.together for settings in asked] == [1, 1, 10] * 3

@@ -24,7 +24,16 @@ def test_versions_device_and_threads_are_named() -> None:
     assert facts["versions"]["harness"] == harness.__version__
     assert facts["versions"]["torch"].split("+")[0] == torch.__version__.split("+")[0]
     assert (facts["device"], facts["threads"]) == ("cpu", torch.get_num_threads())
-    assert {"python", "torchvision", "numpy", "scipy", "scikit-image", "lpips"} <= facts["versions"].keys()
+    assert {
+        "python",
+        "torchvision",
+        "numpy",
+        "scipy",
+        "scikit-image",
+        "scikit-learn",
+        "dp-accounting",
+        "lpips",
+    } <= facts["versions"].keys()
 
 
 def test_neither_host_nor_person_nor_place_is_named() -> None:

@@ -12,11 +12,11 @@ from pydantic import ValidationError
 from harness.results import (
     CellResult,
     Lineup,
-    MetricSummary,
     Outcomes,
-    PrivacyStatement,
-    RateSummary,
+    Rate,
     ResultDocument,
+    Statement,
+    Summary,
     VictimRecord,
 )
 
@@ -45,12 +45,12 @@ def test_a_full_document_survives_the_round_trip() -> None:
     cell = CellResult(
         **CELL,
         defense_args={"sigma": 6.0, "schedule": [1.0, 2.0]},
-        metrics={"rmse": MetricSummary(mean=0.4, std=0.1, median=0.39, ci95=(0.38, 0.42))},
-        asr={"strict": RateSummary(rate=0.5, successes=32, n=64, ci95=(0.37, 0.63))},
+        metrics={"rmse": Summary(mean=0.4, std=0.1, median=0.39, ci95=(0.38, 0.42))},
+        asr={"strict": Rate(rate=0.5, successes=32, n=64, ci95=(0.37, 0.63))},
         lineup=Lineup(rate=0.5, mean_rank=3.0, p_value=0.0001),
         verdict="leaks",
         outcomes=Outcomes(success=32, failure=32),
-        privacy=[PrivacyStatement(view="server", epsilon=0.8, guarantee="sample-DP local view", notes="")],
+        privacy=[Statement(view="server", epsilon=0.8, guarantee="sample-DP local view", notes="")],
         seconds=1.5,
     )
     document = ResultDocument(environment={"threads": 2}, cells=[cell])
@@ -59,7 +59,7 @@ def test_a_full_document_survives_the_round_trip() -> None:
 
 @given(st.floats())
 def test_only_finite_numbers_are_written(value: float) -> None:
-    summary = MetricSummary(mean=value, ci95=(0.0, value))
+    summary = Summary(mean=value, ci95=(0.0, value))
     written = strict_json(summary.model_dump_json())
     assert written["mean"] == (value if math.isfinite(value) else None)
     assert (written["reason"] is None) == math.isfinite(value)
@@ -78,7 +78,7 @@ def test_infinity_inside_arguments_becomes_null() -> None:
 
 
 def test_a_given_reason_for_an_absent_metric_is_kept() -> None:
-    assert MetricSummary(reason="LPIPS has no weights here").reason == "LPIPS has no weights here"
+    assert Summary(reason="LPIPS has no weights here").reason == "LPIPS has no weights here"
 
 
 @pytest.mark.parametrize(

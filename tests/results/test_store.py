@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from harness.errors import UsageError
-from harness.results import CellResult, ResultDocument, RunFolder, VictimRecord, cell_key, read_results
+from harness.results import CellResult, ResultDocument, RunFolder, VictimRecord, cell_key, claimed, read_results
 
 SETTINGS = {"defense": "fed_cdp", "sigma": 6.0, "seeds": (0, 1), "clip": math.inf}
 KEY = cell_key(SETTINGS)
@@ -168,14 +168,9 @@ def test_a_folder_that_cannot_be_written_names_the_mend(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     folder = RunFolder(tmp_path / "file" / "runs")
     with pytest.raises(UsageError, match="--out"):
-        folder.prepare()
+        claimed(folder.path).__enter__()
     with pytest.raises(UsageError, match="--out"):
         folder.write_cell(KEY, SETTINGS, a_cell(), [])
-
-
-def test_preparing_leaves_an_empty_folder(folder: RunFolder) -> None:
-    folder.prepare()
-    assert list(folder.path.iterdir()) == []
 
 
 def test_a_cell_is_found_by_its_key_alone_only_where_the_key_is_that_of_its_settings(folder: RunFolder) -> None:

@@ -5,7 +5,11 @@ import pytest
 import torch
 from scipy.ndimage import correlate
 
-from harness.scoring import image_metrics, ssim_unavailable
+from harness.scoring import Pairs, measured
+
+
+def image_metrics(truth: torch.Tensor, made: torch.Tensor) -> dict[str, np.ndarray]:
+    return measured(Pairs(truth, made))[0]
 
 
 @pytest.fixture
@@ -73,10 +77,10 @@ def test_an_unmoved_uniform_start_and_a_diverged_one() -> None:
 
 def test_ssim_of_images_smaller_than_its_window_is_missing_with_a_reason() -> None:
     digits = torch.rand(3, 1, 8, 8)
-    metrics = image_metrics(digits, digits)
-    assert np.isnan(metrics["ssim"]).all() and metrics["rmse"].tolist() == [0, 0, 0]
-    assert "8x8" in ssim_unavailable(8, 8)
-    assert ssim_unavailable(11, 28) is None
+    metrics, missing = measured(Pairs(digits, digits, lpips="no weights"))
+    assert "ssim" not in metrics and metrics["rmse"].tolist() == [0, 0, 0]
+    assert "8x8" in missing["ssim"] and missing["lpips"] == "no weights"
+    assert "ssim" in image_metrics(torch.rand(1, 1, 11, 28), torch.rand(1, 1, 11, 28))
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])

@@ -25,7 +25,7 @@ def test_the_swap_control_holds_for_perfect_reconstructions(victims: int, batch:
         indices = draw_victims(torch.Generator().manual_seed(seed), victims, batch)
         result = swap_control(IMAGES[indices], indices, IMAGES, LABELS, seed, permutations=499)
         assert not result.first[result.sizes == 1].any()
-        p_values.append(result.p_value)
+        p_values.append(result.lineup.p_value)
     assert (np.array(p_values) <= LEVEL).sum() <= int(binom.ppf(0.999, 40, LEVEL))
 
 
@@ -34,7 +34,7 @@ def test_the_swap_control_catches_reconstructions_that_belong_to_other_victims()
     indices = torch.stack([torch.as_tensor(np.flatnonzero(label == LABELS)[:2]) for label in range(10)])
     crossed = indices.flip(1).reshape(-1, 1)
     result = swap_control(IMAGES[crossed], indices.reshape(-1, 1), IMAGES, LABELS, seed=0, permutations=29_999)
-    assert result.rate == 1.0 and negative_control_failed(result.p_value)
+    assert result.lineup.rate == 1.0 and negative_control_failed(result.lineup.p_value)
 
 
 def test_the_swap_control_never_uses_an_image_of_the_victim_itself() -> None:

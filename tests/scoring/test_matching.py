@@ -3,13 +3,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.scoring import image_metrics, match, pairwise_mse
+from harness.scoring import Pairs, match, measured, pairwise_mse
 
 
 def matched_metrics(truth: torch.Tensor, reconstruction: torch.Tensor) -> dict[str, list[float]]:
     assignment = match(truth, reconstruction)
     guesses = torch.stack([row[chosen] for row, chosen in zip(reconstruction, assignment, strict=True)])
-    return {name: values.tolist() for name, values in image_metrics(truth.flatten(0, 1), guesses.flatten(0, 1)).items()}
+    return {
+        name: values.tolist() for name, values in measured(Pairs(truth.flatten(0, 1), guesses.flatten(0, 1)))[0].items()
+    }
 
 
 @settings(max_examples=15, deadline=None)

@@ -1,29 +1,39 @@
 """The strongest attack decides: every branch of the rule, attack by attack."""
 
+from dataclasses import replace
+
 import pytest
 
+from harness.results import Lineup
 from harness.scoring import Attempt, strongest
 
 
 def leaks(name: str = "a", successes: int = 64, confirmed: int = 60, p: float | None = 2e-4) -> Attempt:
-    return Attempt(name, "leaks", None, confirmed, successes, 64, p)
+    """Accurate images that are significant in themselves, and a lineup."""
+    return Attempt(name, "leaks", None, confirmed, successes, 64, Lineup(p_value=p, confirmed_p_value=1e-4))
 
 
-def by_lineup(name: str = "a", p: float = 5e-4) -> Attempt:
-    return leaks(name, successes=0, confirmed=0, p=p)
+def by_lineup(name: str = "a", p: float = 5e-4, confirmed: int = 0) -> Attempt:
+    lineup = Lineup(p_value=p, confirmed_p_value=0.02)
+    return Attempt(name, "leaks", None, confirmed, confirmed, 64, lineup)
 
 
 def resists(name: str = "b", successes: int = 0, victims: int = 64, p: float = 0.5) -> Attempt:
-    return Attempt(name, "resilient", None, 0, successes, victims, p)
+    return Attempt(name, "resilient", None, 0, successes, victims, Lineup(p_value=p, confirmed_p_value=1))
 
 
 def unsure(name: str = "c", successes: int = 0, victims: int = 64) -> Attempt:
-    return Attempt(name, "inconclusive", None, 0, successes, victims, 0.3)
+    return Attempt(name, "inconclusive", None, 0, successes, victims, Lineup(p_value=0.3, confirmed_p_value=1))
 
 
 def idle(attempt: Attempt) -> Attempt:
     """The same cell of an attack that does not leak undefended."""
-    return Attempt(**{**attempt.__dict__, "obstacle": "the attack does not leak even undefended"})
+    return replace(attempt, obstacle="the attack does not leak even undefended")
+
+
+def untested(attempt: Attempt) -> Attempt:
+    """The same cell in a document from before accurate images were tested."""
+    return replace(attempt, lineup=Lineup(p_value=attempt.lineup.p_value))
 
 
 NINE = [resists(f"r{number}") for number in range(9)]
@@ -39,8 +49,10 @@ DECISIONS = {
     "ten attacks, each tested at 0.001": ([by_lineup(p=9.9e-4), *NINE], "leaks", "a"),
     "among more a lineup must be sharper": ([by_lineup(p=9.9e-4), *NINE, resists()], "inconclusive", "a"),
     "and one that is counts": ([by_lineup(p=2e-4), *NINE, resists()], "leaks", "a"),
-    "accurate images need no correction": ([leaks(confirmed=2, p=0.2), *NINE, resists()], "leaks", "a"),
+    "accurate images are tested among as many": ([leaks(confirmed=2, p=0.2), *NINE, resists()], "leaks", "a"),
+    "and stand by p-values of their own": ([by_lineup(p=9.9e-4, confirmed=2), *NINE, resists()], "inconclusive", "a"),
     "one accurate image is a lineup's leak": ([leaks(confirmed=1, p=9.9e-4), *NINE, resists()], "inconclusive", "a"),
+    "a document without that p-value stands": ([untested(leaks(confirmed=2, p=0.2)), *NINE, resists()], "leaks", "a"),
     "resilient": ([resists()], "resilient", "b"),
     "resilient beside one that cannot tell": ([unsure(), resists()], "resilient", "b"),
     "resilient beside one that does not work": ([idle(unsure()), resists()], "resilient", "b"),

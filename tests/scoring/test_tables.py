@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from harness.columns import Columns, Group
 from harness.datasets import load_dataset
-from harness.scoring import TableScale, table_metrics, table_unavailable
+from harness.datasets.columns import Columns, Group
+from harness.scoring import Pairs, TableScale, measured
 
 COLUMNS = Columns(("a", "b", "c"), (Group("g", ("x", "y")), Group("h", ("x", "y", "z"), optional=True)))
 # Column c is constant.
@@ -35,7 +35,7 @@ def by_hand(truth: list[float], guess: list[float]) -> tuple[float, float]:
 @given(st.lists(st.floats(-1, 2, width=32), min_size=24, max_size=24))
 def test_continuous_columns(values: list[float]) -> None:
     made = torch.tensor(values, dtype=torch.float64).reshape(3, 1, 1, 8)
-    metrics = table_metrics(SCALE, TABLE, made)
+    metrics = measured(Pairs(TABLE, made, SCALE))[0]
     expected = [by_hand(t, g) for t, g in zip(TABLE.flatten(1).tolist(), made.flatten(1).tolist(), strict=True)]
     assert metrics["continuous_rmse"] == pytest.approx([error for error, _ in expected], abs=1e-5)
     strict = SCALE.strict(TABLE, made).tolist()
@@ -51,9 +51,10 @@ def changed(row: int, **features: float) -> Tensor:
 
 
 def test_the_truth_itself_is_perfect() -> None:
-    metrics = table_metrics(SCALE, TABLE, TABLE)
+    metrics = measured(Pairs(TABLE, TABLE, SCALE))[0]
     assert metrics["continuous_rmse"].tolist() == [0, 0, 0]
-    assert all(metrics[name].tolist() == [1, 1, 1] for name in metrics if name != "continuous_rmse")
+    shares = "continuous_within", "categorical_accuracy", "categories_all_right"
+    assert all(metrics[name].tolist() == [1, 1, 1] for name in shares)
     assert SCALE.strict(TABLE, TABLE).all()
 
 
@@ -70,7 +71,7 @@ def test_the_truth_itself_is_perfect() -> None:
 )
 def test_categories(row: int, features: dict[str, float], accuracy: float) -> None:
     made = changed(row, **features)
-    metrics = table_metrics(SCALE, TABLE, made)
+    metrics = measured(Pairs(TABLE, made, SCALE))[0]
     assert metrics["categorical_accuracy"][row] == accuracy
     assert metrics["categories_all_right"][row] == float(accuracy == 1)
     assert SCALE.strict(TABLE, made)[row] == (accuracy == 1)
@@ -95,8 +96,7 @@ def test_tables_of_one_kind_of_column() -> None:
     ):
         scale = TableScale.of(columns, table)
         assert scale.strict(table, table).all() and not scale.strict(table, table.flip(0) + 0.3).all()
-        made = table_metrics(scale, table, table)
-        reasons = table_unavailable(columns)
+        made, reasons = measured(Pairs(table, table, scale))
         assert set(reasons) == {"psnr", "ssim", "lpips"} | absent and not set(made) & set(reasons)
         assert all(np.isfinite(values).all() for values in made.values())
 

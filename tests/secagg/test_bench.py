@@ -9,6 +9,7 @@ def test_a_row_per_number_of_clients_and_graph() -> None:
         (4, "complete"), (34, "complete"), (34, "k-regular"), (36, "k-regular"),
     ]  # fmt: skip
     assert all(row["outcome"] == "exact" for row in rows)
+    assert all(row["client kB"] > row["kB unchecked"] and row["consent ms"] > 0 for row in rows)
     assert rows[1]["client kB"] > rows[2]["client kB"] > 4.0
     assert len(table(rows).splitlines()) == 5 and len({len(line) for line in table(rows).splitlines()}) == 1
 

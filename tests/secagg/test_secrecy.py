@@ -18,7 +18,7 @@ def bytes_p_value(words: np.ndarray) -> float:
 def test_a_masked_vector_is_uniform(degree: int | None) -> None:
     vectors = np.zeros((10, 100_000), dtype=np.uint32)
     parties = open_session(10, 100_000, degree=degree, threshold=3, entropy=seeded_entropy("uniform"))
-    result = aggregate(parties, vectors, seed=("uniform", 1))
+    result = aggregate(parties, vectors, seed=("uniform", 2))
     assert not result.total.any()
     for masked in result.masked.values():
         assert 1e-4 < bytes_p_value(masked) < 1 - 1e-4
@@ -34,17 +34,20 @@ def test_the_uniformity_test_rejects_what_is_not_uniform() -> None:
 
 
 def halfway(clients: int = 5, threshold: int = 3, minimum: int = 3) -> tuple[Server, list[Client], dict[int, bytes]]:
-    """A session in which all clients have sent their masked vectors; with the server's lists of survivors."""
-    parties = open_session(clients, 4, threshold=threshold, minimum_clients=minimum, entropy=seeded_entropy("halfway"))
+    """A session in which all clients have sent their masked vectors; with the server's lists of survivors.
+
+    It trusts the server's lists: what happens where the lists differ is the matter of test_equivocation.
+    """
+    parties = open_session(clients, 4, 32, None, threshold, minimum, seeded_entropy("halfway"), consistency=False)
     server = Server(parties.session, parties.server_identity)
     identities = enumerate(parties.client_identities)
     members = [Client(parties.session, index, identity, seeded_entropy(index)) for index, identity in identities]
     vector = np.ones(4, dtype=np.uint32)
     for client in members:
         server.receive(client.announce())
-    for step in ("share", "mask"):
+    for step in (Client.share, Client.acknowledge, lambda client, message: client.mask(message, vector)):
         for index, message in server.end_round().items():
-            server.receive(members[index].share(message) if step == "share" else members[index].mask(message, vector))
+            server.receive(step(members[index], message))
     return server, members, server.end_round()
 
 
@@ -62,17 +65,6 @@ def test_one_share_of_each_owner_and_only_once() -> None:
     with pytest.raises(Refused, match="waits for nothing more"):
         members[0].unmask(lists[0])
     assert not members[0]._held and members[0]._masking_key is None
-
-
-def test_a_server_that_tells_halves_different_things_lacks_shares() -> None:
-    server, members, _ = halfway(clients=5, threshold=3)
-    shares: dict[int, list[int]] = {0: [], 1: []}
-    for index, alive in {0: {0, 1, 2}, 1: {0, 1, 2}, 2: {0, 2, 3, 4}, 3: {0, 2, 3, 4}}.items():
-        answer = members[index].unmask(survivors_message(server, index, alive))
-        for owner, of_seed, _ in unpack(SHARE_ENTRY, read(server.session, Kind.UNMASKING, SERVER, answer)[1]):
-            if owner == 1:
-                shares[of_seed].append(index)
-    assert min(len(holders) for holders in shares.values()) < server.session.threshold
 
 
 @pytest.mark.parametrize(

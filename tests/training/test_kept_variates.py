@@ -9,11 +9,11 @@ import torch
 from harness.attacks.candidates import dummy_gradient
 from harness.cli import run as run_command
 from harness.cli.options import cells_from, merge
-from harness.control_variates import RoundVariates, read_variates, write_variates
 from harness.defenses import PrivacyFacts
 from harness.errors import UsageError
 from harness.evaluation.observe import Scene, Stage
 from harness.experiment import CellSettings
+from harness.federation.variates_files import RoundVariates, read_variates, write_variates
 from harness.privacy import example_views
 from harness.training import TrainFolder, TrainOptions, read_training, train, train_settings
 
@@ -152,7 +152,7 @@ def _cut_off(path: Path) -> None:
     ("prepare", "mend"),
     [
         (_other_model, "of model 'mlp' with 5 parameters, not of 'logistic' with 650"),
-        (_not_numbers, "hold NaN"),
+        (_not_numbers, "holds NaN"),
         (_cut_off, "cut off"),
     ],
 )

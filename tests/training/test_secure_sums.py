@@ -111,7 +111,7 @@ def test_local_momentum_is_that_of_plain_sgd(tmp_path: Path) -> None:
 
 
 def test_the_document_states_the_claim_and_what_holds(tmp_path: Path) -> None:
-    document = train(settings(), tmp_path, TrainFolder(tmp_path / "run"), TrainOptions())
+    document = train(settings(dataset="digits"), tmp_path, TrainFolder(tmp_path / "run"), TrainOptions())
     stated = {one.view: one for one in document.privacy}
     assert set(stated) == {"third party", "server", "client", "message"}
     assert stated["server"].claimed_epsilon < stated["server"].epsilon == stated["message"].epsilon

@@ -1,6 +1,7 @@
 """An adaptive bound is kept beside the model, and attacks on that model meet and know it."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,13 @@ import torch
 
 from harness.cli import run as run_command
 from harness.cli.options import cells_from, merge
+from harness.defenses import DEFENSES, Remembered
 from harness.errors import UsageError
-from harness.evaluation.controls import positive_control
+from harness.evaluation.controls import drowned_control, noiseless_control, positive_control
 from harness.evaluation.observe import Stage
 from harness.experiment import CellSettings
-from harness.server_state import read_state, write_state
+from harness.extensions.building import build
+from harness.federation.state_files import read_state, write_state
 from harness.training import TrainFolder, Training, TrainOptions, train, train_settings
 
 RATE = 0.05
@@ -62,7 +65,7 @@ def test_the_state_of_every_kept_round_is_kept(trained: Path) -> None:
     assert document["server_state"] == {str(one): f"models/round_0000{one}.state.json" for one in (2, 3)}
     expected = bounds(trained)
     for number in (2, 3):
-        assert float(read_state(trained / document["server_state"][str(number)])["bound"]) == expected[number]
+        assert float(read_state(trained / document["server_state"][str(number)], KNOWN)["bound"]) == expected[number]
 
 
 def test_an_attack_meets_and_knows_the_bound_of_the_round(trained: Path) -> None:
@@ -81,6 +84,26 @@ def test_a_state_is_part_of_what_names_a_cell_but_not_of_its_undefended_control(
     assert two.server_state_hash != three.server_state_hash
     control = positive_control(two)
     assert (control.server_state, control.server_state_hash) == (None, None) and control.weights == two.weights
+    assert {one.server_state_hash for one in (noiseless_control(two), drowned_control(two))} == {two.server_state_hash}
+
+
+@pytest.mark.parametrize("bound", [0.0, -1.0])
+def test_a_state_no_run_leaves_ends_the_command_instead_of_hiding_every_leak(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], bound: float
+) -> None:
+    shutil.copytree(trained, tmp_path / "run")
+    write_state(tmp_path / "run" / "models" / "round_00002.state.json", {"bound": torch.tensor(bound)})
+    options = ["--training", str(tmp_path / "run"), "--round", "2", "--surface", "1", "--out", str(tmp_path / "runs")]
+    assert run_command(["evaluate", *options]) == 2
+    shown = capsys.readouterr().err
+    assert "'bound' must lie between" in shown and shown.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_stack_remembers_what_its_parts_do_under_their_names() -> None:
+    stack = build(DEFENSES, "pruning+quantile", {"pruning.error_feedback": "yes"})
+    assert stack.adapts() and list(stack.server_remembers()) == ["quantile.bound"]
+    assert list(stack.clients_remember()) == ["pruning.residual"]
 
 
 @pytest.mark.parametrize(
@@ -113,14 +136,34 @@ def test_a_state_by_hand(trained: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "choose one" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("number", "defense"), [("0", "quantile"), ("2", "fed_sdp")])
+def test_a_state_that_no_cell_goes_by_is_refused(trained: Path, number: str, defense: str) -> None:
+    files = [str(trained / "models" / f"round_00002{ending}") for ending in (".pt", ".state.json")]
+    named = {"training": None, "weights": files[0], "server_state": files[1], "dataset": ["cancer"], "model": ["mlp2"]}
+    with pytest.raises(UsageError, match="no cell goes by --server-state"):
+        cells(trained, number, defense=[defense], **named)
+
+
 BROKEN = {
     "missing": (None, "cannot read"),
-    "empty": ("", "is no state"),
-    "another document": ("[1]", "is no state"),
-    "another type": ('{"bound": {"type": "object", "values": 1}}', "is no state"),
-    "ragged": ('{"bound": {"type": "float32", "values": [[1], [1, 2]]}}', "is no state"),
-    "infinite": ('{"bound": {"type": "float32", "values": Infinity}}', "NaN or infinity"),
+    "empty": ("", "is not complete JSON"),
+    "another document": ("[1]", "valid dictionary"),
+    "another type": ('{"bound": {"type": "object", "values": 1}}', "'bound.type'"),
+    "ragged": ('{"bound": {"type": "float32", "values": [[1], [1, 2]]}}', "other things than numbers"),
+    "words": ('{"bound": {"type": "float32", "values": ["1"]}}', "other things than numbers"),
+    "no number": ('{"bound": {"type": "int64", "values": 1e300}}', "other things than numbers"),
+    "infinite": ('{"bound": {"type": "float32", "values": Infinity}}', "'bound' holds other things than finite"),
+    "whole": ('{"bound": {"type": "int64", "values": 1}}', "'bound' holds other things than finite floating"),
+    "zero": ('{"bound": {"type": "float32", "values": 0.0}}', "'bound' must lie between"),
+    "negative": ('{"bound": {"type": "float32", "values": -1}}', "'bound' must lie between"),
+    "too small to be told from nothing": ('{"bound": {"type": "float64", "values": 1e-30}}', "must lie between 1e-10"),
+    "true": ('{"bound": {"type": "float32", "values": true}}', "other things than numbers"),
+    "shape": ('{"bound": {"type": "float32", "values": [1.0]}}', r"'bound' has shape \(1,\) instead of \(\)"),
+    "nothing": ("{}", "lacks 'bound'"),
+    "more": ('{"bound": {"type": "float32", "values": 1}, "b": {"type": "float32", "values": 1}}', "holds 'b'"),
+    "of a stack": ('{"quantile.bound": {"type": "float32", "values": 1}}', "holds 'quantile.bound'"),
 }
+KNOWN = build(DEFENSES, "quantile", {}).server_remembers()
 
 
 @pytest.mark.parametrize(("content", "words"), BROKEN.values(), ids=BROKEN)
@@ -129,7 +172,7 @@ def test_damaged_states_are_refused_in_one_line(tmp_path: Path, content: str | N
     if content is not None:
         path.write_text(content)
     with pytest.raises(UsageError, match=words) as caught:
-        read_state(path)
+        read_state(path, KNOWN)
     assert "\n" not in str(caught.value)
 
 
@@ -137,9 +180,10 @@ def test_numbers_come_back_to_the_bit(tmp_path: Path) -> None:
     random = torch.Generator().manual_seed(0)
     state = {
         "a.bound": torch.rand((), generator=random), "b": torch.rand(2, 3, generator=random, dtype=torch.float64),
-        "count": torch.tensor([3, 4]),
+        "c.residual": torch.rand(2, generator=random),
     }  # fmt: skip
     write_state(tmp_path / "s.json", state)
-    found = read_state(tmp_path / "s.json")
+    known = {"a.bound": Remembered(), "b": Remembered((2, 3)), "c.residual": Remembered((None,))}
+    found = read_state(tmp_path / "s.json", known)
     assert list(found) == list(state)
     assert all(torch.equal(found[name], state[name]) and found[name].dtype == state[name].dtype for name in state)

@@ -13,7 +13,7 @@ from torch.nn import functional
 from harness.errors import UsageError
 from harness.models import RowModel, build_module
 from harness.privacy import GaussianRelease, claimed_epsilon, compose, valid_epsilon
-from harness.training import TrainDocument, TrainFolder, Training, TrainOptions, train, train_settings
+from harness.training import TrainDocument, TrainFolder, Training, TrainOptions, rounds, train, train_settings
 from harness.training.sampling import sample_batches, sample_clients
 
 TINY: dict[str, Any] = {
@@ -91,6 +91,20 @@ def test_chunks_change_nothing(tmp_path: Path, defense: str, arguments: dict[str
     assert torch.equal(final_weights(tmp_path / "whole"), final_weights(tmp_path / "parts"))
 
 
+def test_poisson_batches_of_a_round_are_of_one_width(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another width rounds differently, and would tell which clients were trained together."""
+    training, widths = Training(train_settings(**TINY | {"batch_sampling": "poisson"}), tmp_path), []
+    whole = rounds.batch_gradients
+
+    def watched(model: Any, dataset: Any, data: Any, batches: Any, *rest: Any) -> Any:
+        widths.append(batches.places.shape[-1])
+        return whole(model, dataset, data, batches, *rest)
+
+    monkeypatch.setattr(rounds, "batch_gradients", watched)
+    training.play_round(0, 2)
+    assert len(widths) > 2 and len(set(widths)) == 1
+
+
 def test_a_killed_run_resumes_to_the_same_numbers(tmp_path: Path, killed_after: Callable) -> None:
     whole = run(tmp_path / "whole", defense="fed_cdp", rounds=4)
 
@@ -134,20 +148,20 @@ def test_a_defense_whose_budget_one_round_exceeds_is_refused(tmp_path: Path, bud
 def test_statements_know_the_sampler_that_ran(tmp_path: Path) -> None:
     by_view = {}
     for sampling in ("poisson", "shuffle"):
-        document = run(tmp_path / sampling, defense="fed_cdp", batch_sampling=sampling, clients=30)
+        document = run(tmp_path / sampling, dataset="digits", defense="fed_cdp", batch_sampling=sampling, clients=30)
         by_view[sampling] = {one.view: one for one in document.privacy}
     assert by_view["poisson"]["server"].epsilon < by_view["shuffle"]["server"].epsilon
     assert by_view["poisson"]["server"].claimed_epsilon == by_view["shuffle"]["server"].claimed_epsilon
-    disjoint = {one.view: one for one in run(tmp_path / "few", defense="fed_cdp", clients=12).privacy}
+    disjoint = {one.view: one for one in run(tmp_path / "few", dataset="digits", defense="fed_cdp").privacy}
     assert disjoint["third party"].guarantee == "sample-DP" and disjoint["third party"].notes.count("hold") == 0
 
 
 def test_an_example_that_several_clients_hold_is_counted_for_each(tmp_path: Path) -> None:
-    # 60 clients of 12 examples out of 426: some are held twice, none more than twice.
-    document = run(tmp_path, defense="fed_cdp", clients=60)
+    # 150 clients of 12 examples out of 1,347: some are held twice, none more than twice.
+    document = run(tmp_path, dataset="digits", defense="fed_cdp", clients=150)
     assert document.holders == 2 and document.copies == 1
-    layout = RowModel("mlp2", (1, 1, 30), 2).layout
-    settings = train_settings(**(TINY | {"defense": "fed_cdp", "clients": 60}))
+    layout = RowModel("mlp2", (1, 8, 8), 10).layout
+    settings = train_settings(**(TINY | {"dataset": "digits", "defense": "fed_cdp", "clients": 150}))
     facts = settings.facts(layout, len(document.rounds))
     steps = 2 * len(document.rounds) * facts.steps_of_a_record(settings.local_steps)
     twice = GaussianRelease(6 / len(layout.sizes) ** 0.5, 1.0, "none", count=steps)
@@ -158,10 +172,9 @@ def test_an_example_that_several_clients_hold_is_counted_for_each(tmp_path: Path
 
 def test_more_clients_than_usual_may_hold_an_example(tmp_path: Path) -> None:
     """A round of sampled clients has no largest number."""
-    few = run(tmp_path / "fixed", defense="fed_cdp", clients=60, clients_per_round=1)
-    any_number = run(
-        tmp_path / "poisson", defense="fed_cdp", clients=60, clients_per_round=1, client_sampling="poisson"
-    )
+    made = {"dataset": "digits", "defense": "fed_cdp", "clients": 150, "clients_per_round": 1}
+    few = run(tmp_path / "fixed", **made)
+    any_number = run(tmp_path / "poisson", **made, client_sampling="poisson")
     assert few.privacy[1].view == "server" and few.privacy[1].epsilon < 0.9 * any_number.privacy[1].epsilon
 
 
@@ -198,7 +211,7 @@ def _damage(folder: Path) -> None:
     ("prepare", "changes", "mend"),
     [
         (lambda folder: None, {"learning_rate": 0.1}, "learning_rate 0.05 there, 0.1 here"),
-        (_damage, {}, "damaged; delete it"),
+        (_damage, {}, "cut off; delete it"),
     ],
 )
 def test_checkpoints_that_do_not_fit(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from harness.cli import run
+from harness.datasets import load_dataset
 
 SMALL = [
     "--dataset", "digits", "--defense", "fed_cdp", "--clients", "4", "--clients-per-round", "4", "--split", "iid",
@@ -91,3 +92,33 @@ def test_what_would_need_one_is_refused(
     error = capfd.readouterr().err
     assert len([text for text in error.splitlines() if text.startswith("harness:")]) == 1
     assert re.search(message, error)
+
+
+def test_scales_of_private_data_are_not_covered_by_bayesian_epsilons(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = "--clients 4 --clients-per-round 4 --local-steps 1 --batch-size 2 --rounds 1 --split iid"
+    assert run(f"train --dataset cancer --defense global_dp --bayesian {small} --out {tmp_path}".split()) == 2
+    assert "scaled by the smallest and largest values" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("dataset", "model"), [("cancer", "mlp2"), ("logistic-0-0", "logistic"), ("digits", "mlp2")])
+def test_nor_is_one_valid_where_the_data_were_scaled_by_what_they_hold(
+    document: Command, dataset: str, model: str
+) -> None:
+    line = [*SMALL[2:], "--dataset", dataset, "--model", model, "--rounds", "1"]
+    trained = document("train", *line, "--keep-rounds", "0")
+    attacked = document(
+        "evaluate", "--dataset", dataset, "--model", model, "--defense", "fed_cdp", "--victims", "2", "--surface", "2",
+        "--no-pictures", "--attack", "cpl", "--attack-arg", "max_iterations=2", "--out", "attacked",
+    )  # fmt: skip
+    rows = [*trained["privacy"], *attacked["cells"][0]["privacy"]]
+    scaled = ["is scaled by" in row["notes"] and "computed without noise" in row["notes"] for row in rows]
+    assert scaled == [dataset != "digits"] * len(rows)
+    assert [row["epsilon"] is None for row in rows] == scaled
+    assert all(row["claimed_epsilon"] is not None for row in rows)
+
+
+def test_which_data_are_scaled_by_what_they_hold(tmp_path: Path) -> None:
+    bundled = ["cifar10-sample", "digits", "mnist-sample", "cancer", "logistic-1-1"]
+    assert [name for name in bundled if load_dataset(name, tmp_path).uncovered] == ["cancer", "logistic-1-1"]

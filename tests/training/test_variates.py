@@ -1,4 +1,4 @@
-"""SCAFFOLD's identities (spec: defenses, section 18), and the heterogeneous data it is for."""
+"""SCAFFOLD's identities (docs/defenses.md), and the heterogeneous data it is for."""
 
 from pathlib import Path
 from typing import Any

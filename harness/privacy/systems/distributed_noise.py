@@ -1,7 +1,7 @@
 """Distributed noise behind secure aggregation: what the sum of the clients' updates costs a record.
 
 Source: Heikkilä et al., "On Using Secure Aggregation in Differentially Private Federated Learning with Multiple
-Local Steps" (S000), Theorems 4.6 and 4.7 and appendix A.3. Spec: accounting, section 10; defenses, section 14.
+Local Steps" (S000), Theorems 4.6 and 4.7 and appendix A.3. See docs/accounting.md and docs/defenses.md.
 
 Theorem 4.6: if only the sum of all clients' updates is seen, L local steps of T rounds are charged as L*T releases of
 the sum of all clients' noisy steps. Theorem 4.7: noise whose sum is of the same kind needs only 1/sqrt(N) per client
@@ -123,8 +123,7 @@ class DistributedNoise:
     def fallback_event(self) -> Event:
         """What one client's own messages cost its records: the largest cost of any of them, as an upper bound."""
         sigma = min(party.noise / party.clip for party in self.parties)
-        plain = self.grid is None
-        release = GaussianRelease(sigma) if plain else MechanismRelease(skellam_sum(self.grid, 1))
+        release = GaussianRelease(sigma) if self.grid is None else MechanismRelease(skellam_sum(self.grid, 1))
         steps = max(party.steps for party in self.parties)
         return _sampled(release, max(party.rate for party in self.parties), self.rounds * steps)
 

@@ -1,8 +1,8 @@
 """What DP-SCAFFOLD and DP-FedAvg cost a record, towards a third party and towards the server.
 
 Source: Noble, Bellet, Dieuleveut, "Differentially Private Federated Learning on Heterogeneous Data" (S002), Claim 4.1,
-Theorem 4.1 and appendix B.4; control variates are post-processing, so both algorithms cost the same. Spec:
-accounting, section 12.
+Theorem 4.1 and appendix B.4; control variates are post-processing, so both algorithms cost the same. See
+docs/accounting.md.
 
 Modes:
 
@@ -25,7 +25,7 @@ from typing import Literal
 from harness.errors import UsageError
 from harness.privacy.accountant import choice
 from harness.privacy.events import Event, GaussianRelease, MechanismRelease
-from harness.privacy.mechanism import Claimed, Gaussian, Mechanism, Repeated, Sampled, TakingPart
+from harness.privacy.mechanism import Claimed, GaussianNoise, Mechanism, Repeated, Sampled, TakingPart
 from harness.privacy.rdp import Renyi
 
 Viewer = Literal["third party", "server"]
@@ -100,14 +100,14 @@ def scaffold_event(run: Scaffold, viewer: Viewer = "third party", mode: Mode = "
     if viewer == "server":
         rate = run.data_rate
         return GaussianRelease(2 * sigma, rate, "poisson" if rate < 1 else "none", count=rounds * run.steps)
-    steps: Mechanism = Repeated(Sampled(Gaussian(2 * sigma), run.data_rate, "poisson"), run.steps)
+    steps: Mechanism = Repeated(Sampled(GaussianNoise(2 * sigma), run.data_rate, "poisson"), run.steps)
     if together and own:
         steps = Claimed(steps, "users' models and control variates are hidden by their own noise alone")
     return MechanismRelease(TakingPart(steps, run.user_rate), count=rounds)
 
 
 def _paper(run: Scaffold, sigma: float, rounds: int, viewer: Viewer) -> Event:
-    steps = Repeated(Sampled(Gaussian(sigma), run.data_rate, "without-replacement", capped=False), run.steps)
+    steps = Repeated(Sampled(GaussianNoise(sigma), run.data_rate, "without-replacement", capped=False), run.steps)
     if viewer == "server":
         return MechanismRelease(steps, adjacency="replace", count=rounds)
     claimed = Claimed(steps, "samples of users are charged like samples of records")

@@ -3,9 +3,9 @@
 from functools import partial
 from typing import Any
 
+from harness.bayesian.levels import moments_accountant
 from harness.privacy import GaussianRelease
 from harness.privacy.budget import sigma_for
-from harness.privacy.systems import moments_accountant
 from harness.reproduction.chance import CHANCE_NOTE
 from harness.reproduction.client_level.paper import CLIENT_TABLES, ClientLevel
 from harness.reproduction.client_level.runs import LEARNING_RATE, ClientRuns, clipping_bound

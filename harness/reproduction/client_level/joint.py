@@ -3,10 +3,13 @@
 from pathlib import Path
 from typing import Any
 
-from harness.defenses.fixed_noise import FixedNoise
+from harness.bayesian.levels import Level, moments_accountant
+from harness.bayesian.norms_files import NormsFolder
+from harness.bayesian.of_run import bayesian_of_run
+from harness.bayesian.watch import RoundNorms
+from harness.federation.defense import FixedNoise
 from harness.privacy import GaussianRelease
 from harness.privacy.budget import sigma_for
-from harness.privacy.systems import moments_accountant
 from harness.reproduction.chance import CHANCE_NOTE
 from harness.reproduction.client_level.clients import BAYESIAN_NOTES, QUICK_ROUNDS, ROUNDS, federation, header
 from harness.reproduction.client_level.paper import (
@@ -22,13 +25,10 @@ from harness.reproduction.comparison import Comparison, Request, number
 from harness.reproduction.measured import Measured
 from harness.reproduction.ordering import AGREES, CHANCE, DIFFERS, NOT_AT_HAND
 from harness.training import TrainDocument, TrainSettings
-from harness.training.bayesian import bayesian_of_run
-from harness.training.norms_files import NormsFolder
-from harness.training.watch import RoundNorms
 
 # Noise that changes no update, so that the pilot can take notes.
 _NEXT_TO_NOTHING = 1e-6
-_SEQUENTIAL = "instance sequential"
+_SEQUENTIAL: Level = "instance sequential"
 
 
 def s003_table4(request: Request) -> Comparison:
@@ -142,9 +142,10 @@ def _budget(
     if document is None:
         return 0, {}
     norms, noise = NormsFolder(folder, settings).read(len(document.rounds))
+    budgets: dict[Level, float] = {_SEQUENTIAL: INSTANCE_DELTA, "joint": CLIENT_DELTA}
     by_round = {
         level: bayesian_of_run(settings, noise, norms, document.overlap, delta, ("max",), (level,))[0].found.by_round
-        for level, delta in ((_SEQUENTIAL, INSTANCE_DELTA), ("joint", CLIENT_DELTA))
+        for level, delta in budgets.items()
     }
     within = [one <= INSTANCE_EPSILON and two <= client for one, two in zip(*by_round.values(), strict=True)]
     kept = sum(within)  # epsilon never falls

@@ -9,7 +9,7 @@ DATA = ("mnist", "cifar10", "lfw", "adult", "cancer")
 
 
 @dataclass(frozen=True)
-class Federation:
+class PaperFederation:
     """One column of Table II: n examples per client, batch size B, rounds T; L = n / B local steps per round."""
 
     examples: int
@@ -23,8 +23,8 @@ class Federation:
 
 
 TABLE_2 = {
-    "mnist": Federation(500, 5, 100), "cifar10": Federation(400, 4, 100), "lfw": Federation(300, 3, 60),
-    "adult": Federation(300, 3, 10), "cancer": Federation(400, 4, 3),
+    "mnist": PaperFederation(500, 5, 100), "cifar10": PaperFederation(400, 4, 100), "lfw": PaperFederation(300, 3, 60),
+    "adult": PaperFederation(300, 3, 10), "cancer": PaperFederation(400, 4, 3),
 }  # fmt: skip
 
 # Table IV: MNIST; number of clients N, then accuracy at 5, 10, 20 and 50% of them per round.
@@ -46,7 +46,7 @@ TABLE_4: dict[tuple[str, int], tuple[float, ...]] = {
 
 # Table V: accuracy by clipping bound C.
 BOUNDS_5 = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
-NON_PRIVATE = dict(zip(DATA, (0.980, 0.674, 0.695, 0.843, 0.993), strict=True))
+NON_PRIVATE: dict[str, float] = dict(zip(DATA, (0.980, 0.674, 0.695, 0.843, 0.993), strict=True))
 TABLE_5: dict[tuple[str, str], tuple[float, ...]] = {
     ("Fed-SDP", "mnist"): (0.883, 0.909, 0.944, 0.940, 0.928, 0.911, 0.656, 0.214),
     ("Fed-CDP", "mnist"): (0.885, 0.914, 0.934, 0.943, 0.956, 0.923, 0.695, 0.248),

@@ -19,7 +19,7 @@ from harness.results import CellResult
 VICTIMS, QUICK_VICTIMS = 100, 60
 VARIANCES = (0.0, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.99)
-DATASETS = ("mnist", "cifar10", "lfw")
+DATASETS: tuple[str, ...] = ("mnist", "cifar10", "lfw")
 QUICK_NOISE = {"mnist": (0.0, 1e-4, 1e-3, 1e-2, 1e-1), "lfw": (1e-2,)}
 QUICK_PRUNING = {"mnist": (0.0, 0.4, 0.6, 0.8, 0.9, 0.99)}
 PROTECTS_FROM = {"mnist": 0.4, "cifar10": 0.5, "lfw": 0.8}

@@ -59,6 +59,7 @@ def _row(attack: str, name: str, printed: tuple[float, float, float], stored: St
     cell = stored.cell
     ours = cell.asr["strict"]
     low, high = ours.ci95 or (0.0, 1.0)
+    assert low is not None and high is not None  # half an interval is stored as none
     agrees = abs((ours.rate or 0.0) - asr) <= ASR_TOLERANCE or low <= asr <= high
     return row | {
         "ASR": number(ours.rate), "paper ASR": asr, "95% interval": f"{low:.3f}-{high:.3f}",

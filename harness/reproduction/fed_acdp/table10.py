@@ -34,7 +34,7 @@ def table10(request: Request) -> Comparison:
         rows,
         [
             "Quantile and AdaClip act on per-example gradients and begin anew every round; at B=5 the quantile's bits "
-            "need sigma_b = max(n/20, sigma): with the usual n/20 no noise makes up for them (spec: defenses, 9)",
+            "need sigma_b = max(n/20, sigma): with the usual n/20 no noise makes up for them (docs/defenses.md)",
             "ms: per local iteration and client, ten clients at once; compare with the same table's non-private only",
             *NOTES,
         ],

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from harness.defenses.schedules import Policy
 from harness.privacy import Accountant, compose, make_accountant, rounds_within
 from harness.reproduction.comparison import Comparison, Request, number
 from harness.reproduction.fed_acdp.accounting import (
@@ -77,7 +78,7 @@ def _target(name: str, paper: float, tight: float) -> dict[str, Any]:
     )  # fmt: skip
 
 
-def _rounds(name: str, policy: str, paper: int) -> dict[str, Any]:
+def _rounds(name: str, policy: Policy, paper: int) -> dict[str, Any]:
     rounds, target, accountant = decaying_rounds(policy, "mnist"), TARGET_11[name], _decaying(name)
     stop = rounds_within(accountant, rounds, target, DELTA)
     tight = epsilon_of(make_accountant("pld"), compose(rounds[: stop.rounds]))

@@ -3,11 +3,11 @@
 from typing import Any
 
 from harness.experiment import CellSettings, cell_settings
+from harness.federation.taps import SURFACES, Tap
 from harness.reproduction.comparison import Comparison, Request, number
 from harness.reproduction.data import at_hand
 from harness.reproduction.fed_acdp.paper_attacks import TABLE_3
 from harness.results import CellResult
-from harness.surfaces import SURFACES
 
 VICTIMS, QUICK_VICTIMS = 100, 60
 LFW_BATCH = 3
@@ -35,7 +35,7 @@ def table3(request: Request) -> Comparison:
             continue
         batch = LFW_BATCH if name == "lfw" and surface != 2 and not request.quick else 1
         server = surface == 0 and defense == "Fed-SDP"
-        tap = "T0.post" if server else SURFACES[surface]
+        tap = Tap.RECEIVED if server else SURFACES[surface]
         cell = run.cell(_settings(defense, dataset, tap, batch, **common)).cell
         rows.append(_row(surface, defense, name, tap, printed, cell))
         if server:

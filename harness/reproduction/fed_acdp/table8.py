@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from harness.defenses.schedules import Policy
 from harness.privacy import compose, make_accountant, rounds_within
 from harness.reproduction.comparison import Comparison, Request, number
 from harness.reproduction.fed_acdp.accounting import (
@@ -59,7 +60,7 @@ def table8_accounting() -> list[dict[str, Any]]:
     return [_row(policy, data, paper) for (policy, data), paper in TABLE_8.items()]
 
 
-def _row(policy: str, data: str, paper: int) -> dict[str, Any]:
+def _row(policy: Policy, data: str, paper: int) -> dict[str, Any]:
     rounds, target = decaying_rounds(policy, data), TARGET_8[data]
     stop = rounds_within(moments_accountant(), rounds, target, DELTA)
     spent = compose(rounds[: stop.rounds])

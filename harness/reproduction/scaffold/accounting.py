@@ -21,6 +21,7 @@ _CONVENTION = (
     "paper mode: sampling without replacement of records and of users, replace-one, orders 2 to 128, Mironov "
     "conversion, delta = 1/(users * records)"
 )
+_COLUMNS: tuple[tuple[Viewer, int], ...] = (("third party", 100), ("third party", 400), ("server", 400))
 _WHAT_HOLDS = (
     "tight: Poisson sampling of records, add/remove, users' sampling by joint convexity, improved conversion",
     "proven: tight, but only a user's own noise counts, since its steps depend on its own model and control variate, "
@@ -32,12 +33,10 @@ _WHAT_HOLDS = (
 
 def s002_accounting(request: Request) -> Comparison:
     """Epsilon towards a third party (T = 100, 400) and towards the server (T = 400)."""
-    cells = [
+    cells: list[tuple[str, Viewer, int, int, float]] = [
         (data, viewer, steps, rounds, value)
         for (data, steps), values in S002_CELLS.items()
-        for (viewer, rounds), value in zip(
-            (("third party", 100), ("third party", 400), ("server", 400)), values, strict=True
-        )
+        for (viewer, rounds), value in zip(_COLUMNS, values, strict=True)
     ]
     return Comparison(
         "S002: epsilon of DP-SCAFFOLD and DP-FedAvg (ours beside the reference)",

@@ -9,7 +9,7 @@ from harness.reproduction.comparison import Comparison, Request, number
 from harness.reproduction.data import at_hand
 from harness.reproduction.ordering import NOT_AT_HAND, orders
 from harness.reproduction.scaffold.methods import FAMILIES, METHODS, SIMILARITIES, SYNTHETIC, Federated, synthetic
-from harness.reproduction.scaffold.runs import Repeats, S002Runs, accounted
+from harness.reproduction.scaffold.runs import S002Runs, SeededRuns, accounted
 
 QUICK_DATA = (SYNTHETIC[0], SYNTHETIC[-1])
 # The other families' data.
@@ -81,7 +81,7 @@ def _missing(request: Request) -> list[dict[str, Any]]:
     ]
 
 
-def method_rows(federated: Federated, made: dict[str, Repeats]) -> list[dict[str, Any]]:
+def method_rows(federated: Federated, made: dict[str, SeededRuns]) -> list[dict[str, Any]]:
     """A row for each method of a federation, with what it costs and its place in the order."""
     verdicts: dict[str, str] = {}
     for private in (False, True):
@@ -109,7 +109,7 @@ def _epsilons(method: str, federated: Federated) -> dict[str, str]:
     }
 
 
-def gap(federated: Federated, made: dict[str, Repeats], prefixes: tuple[str, ...] = ("", "DP-")) -> str:
+def gap(federated: Federated, made: dict[str, SeededRuns], prefixes: tuple[str, ...] = ("", "DP-")) -> str:
     """By how many points SCAFFOLD stands from FedAvg, without and with privacy, as one line."""
 
     def points(prefix: str) -> str:

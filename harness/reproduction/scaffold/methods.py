@@ -1,4 +1,4 @@
-"""S002's algorithms and federations as training settings (spec: experiments, section 6; defenses, sections 12 and 13).
+"""S002's algorithms and federations as training settings (docs/defenses.md).
 
 A local step's length is eta0 / max(1, K s): K local steps on a share s of a user's records are K s passes over them.
 """

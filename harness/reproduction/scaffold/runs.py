@@ -4,6 +4,7 @@ import statistics
 from dataclasses import dataclass
 
 from harness.privacy import steps_within
+from harness.privacy.events import Event
 from harness.privacy.systems import Scaffold, scaffold_accountant, scaffold_event
 from harness.privacy.systems.scaffold import Mode
 from harness.reproduction.chance import chance_level
@@ -19,7 +20,7 @@ _MEASUREMENTS = 100
 
 
 @dataclass(frozen=True)
-class Repeats:
+class SeededRuns:
     """Accuracies of runs that differ in their seed only; None for one that diverged."""
 
     values: tuple[float | None, ...]
@@ -50,11 +51,11 @@ class S002Runs:
         several = tuple(range(first, first + RUNS)) if len(request.seeds) == 1 and not request.quick else request.seeds
         self.seeds = several
 
-    def of(self, method: str, federated: Federated) -> Repeats:
+    def of(self, method: str, federated: Federated) -> SeededRuns:
         """A method's accuracies in a federation."""
         first = self.sizes.of(method, federated).first
         values = tuple(self._value(method, federated, first, seed) for seed in self.seeds)
-        return Repeats(values, chance_level(federated.dataset, federated.model, self.request.data_root))
+        return SeededRuns(values, chance_level(federated.dataset, federated.model, self.request.data_root))
 
     def _value(self, method: str, federated: Federated, first: float, seed: int) -> float | None:
         settings = federated.settings(method, first, seed, self.request.device)
@@ -94,7 +95,7 @@ def accounted(method: str, federated: Federated) -> Scaffold | None:
 def affordable(federated: Federated, target: float, mode: Mode = "paper") -> int:
     """T, the most rounds at which a third party's epsilon stays within a target."""
 
-    def event(rounds: int) -> object:
+    def event(rounds: int) -> Event:
         return scaffold_event(
             Scaffold(
                 federated.sigma, federated.users, federated.records, federated.steps, rounds, federated.user_rate,

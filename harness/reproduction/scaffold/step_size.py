@@ -2,21 +2,24 @@
 
 Source: S002, appendix D.1: a grid of ten values, for each algorithm with and without privacy, on the data with the
 lowest heterogeneity and training records only; kept for all other heterogeneity. The grid's values are not printed;
-ours goes from 0.001 to 10, as the spec recommends. Where the paper cross-validates over five folds, one fold is used.
+ours goes from 0.001 to 10. Where the paper cross-validates over five folds, one fold is used.
 """
 
 import json
 import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
 import torch
+from pydantic import BaseModel, Field
 
-from harness.reports.progress import progress
+from harness.progress import progress
 from harness.reproduction.comparison import Request
 from harness.reproduction.scaffold.methods import Federated
 from harness.results import cell_key
-from harness.results.atomic import write_atomic
+from harness.storage.atomic import write_atomic
+from harness.storage.stored import parse_json, read_stored
 from harness.training import Training, TrainSettings
 from harness.training.accuracy import accuracy_of
 
@@ -30,6 +33,12 @@ FOLDS = 5
 SEED = 1_000_003
 _LAST = 0.1
 _CHUNK = 25
+
+
+class _Measured(BaseModel):
+    """What a file holds; its settings are those that name it."""
+
+    accuracy: Annotated[float, Field(ge=0, le=1)]
 
 
 @dataclass(frozen=True)
@@ -81,7 +90,7 @@ class StepSizes:
     def _accuracy(self, settings: TrainSettings) -> float:
         path = self._file(settings)
         if self.request.run.resume and path.exists():
-            return float(json.loads(path.read_text())["accuracy"])
+            return read_stored(path, _Measured, parse_json, "delete it").accuracy
         accuracy = held_out_accuracy(settings, self.request.data_root)
         document = {"settings": settings.model_dump(mode="json"), "accuracy": accuracy}
         write_atomic(path, json.dumps(document, indent=1).encode())

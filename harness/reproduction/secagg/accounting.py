@@ -84,7 +84,7 @@ def s000_averaging(request: Request) -> Comparison:
     )
 
 
-def _averaged(target: float, steps: int) -> dict[str, Any]:
+def _averaged(target: int, steps: int) -> dict[str, Any]:
     accountant = s000_accountant()
 
     def event(sigma: float, parties: int = 1) -> MechanismRelease:

@@ -12,7 +12,7 @@ from harness.reproduction.data import at_hand
 from harness.reproduction.ordering import AGREES, CHANCE, DIFFERS, NOT_AT_HAND
 from harness.reproduction.secagg.accounting import s000_accountant
 from harness.reproduction.secagg.paper import S000, S000_DELTA
-from harness.reproduction.secagg.runs import RUNS, Experiment, Repeats, S000Runs, find_federation
+from harness.reproduction.secagg.runs import RUNS, Experiment, S000Runs, SeededRuns, find_federation
 from harness.training import TrainSettings
 
 # Standard errors of the difference that an epoch must stand above a step.
@@ -60,7 +60,7 @@ def s000_accuracy(figure: str, request: Request) -> Comparison:
     )
 
 
-def _row(runs: S000Runs, name: str, made: Repeats, silent: Repeats, verdict: str) -> dict[str, Any]:
+def _row(runs: S000Runs, name: str, made: SeededRuns, silent: SeededRuns, verdict: str) -> dict[str, Any]:
     settings, several = runs.settings(name, runs.seeds[0]), "†" if S000[name][3] > 1 else ""
     return {
         "run": name, "N": settings.clients, "B": settings.batch_size, "L": settings.local_steps,
@@ -87,22 +87,22 @@ def _claimed(name: str, settings: TrainSettings) -> float:
     return s000_accountant().epsilon(event, S000_DELTA).epsilon
 
 
-def _verdict(step: Repeats, epoch: Repeats) -> str:
+def _verdict(step: SeededRuns, epoch: SeededRuns) -> str:
     if not epoch.learned:
         return CHANCE
     return AGREES if epoch.mean - step.mean >= CLEAR * _error(step, epoch) else DIFFERS
 
 
-def _error(step: Repeats, epoch: Repeats) -> float:
+def _error(step: SeededRuns, epoch: SeededRuns) -> float:
     return math.hypot(step.error, epoch.error)
 
 
-def _gap(name: str, step: Repeats, epoch: Repeats) -> str:
+def _gap(name: str, step: SeededRuns, epoch: SeededRuns) -> str:
     experiment, points, error = name.replace(", 1 step", ""), _points(step, epoch), 100 * _error(step, epoch)
     return f"{experiment}: one epoch stands {points:+.1f} ± {error:.1f} accuracy points from one step"
 
 
-def _points(step: Repeats, epoch: Repeats) -> float:
+def _points(step: SeededRuns, epoch: SeededRuns) -> float:
     return 100 * (epoch.mean - step.mean)
 
 

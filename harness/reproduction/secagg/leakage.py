@@ -8,11 +8,11 @@ import math
 from typing import Any
 
 from harness.experiment import CellSettings, cell_settings
+from harness.federation.taps import SURFACES
 from harness.reproduction.comparison import Comparison, Request, number
 from harness.reproduction.data import at_hand
 from harness.reproduction.secagg.paper import S000
 from harness.results import CellResult
-from harness.surfaces import SURFACES
 
 CLIENTS = 10
 VICTIMS, QUICK_VICTIMS = 60, 24  # fewer than 59 cannot show resilience, though they show leaks

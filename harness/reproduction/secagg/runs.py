@@ -50,7 +50,7 @@ class Experiment:
 
 
 @dataclass(frozen=True)
-class Federation:
+class SecureFederation:
     """What there is to train on: clients with as many ``examples`` each, and how many examples are ``tested`` on."""
 
     dataset: str
@@ -62,7 +62,7 @@ class Federation:
 
 
 @dataclass(frozen=True)
-class Repeats:
+class SeededRuns:
     """Runs that differ in their seed only; None for one that diverged."""
 
     documents: tuple[TrainDocument | None, ...]
@@ -123,30 +123,31 @@ def _shown(values: Sequence[float]) -> str:
     return f"{statistics.fmean(values):.3f}" + (f" ± {_standard_error(values):.3f}" if len(values) > 1 else "")
 
 
-def find_federation(experiment: Experiment, root: Path) -> Federation | None:
+def find_federation(experiment: Experiment, root: Path) -> SecureFederation | None:
     """What the data at hand allow; None where there are none."""
     name = at_hand(experiment.data, root)[0]
     if name is None:
         return None
     train, test = (load_dataset(name, root, part) for part in ("train", "test"))
     if experiment.examples is None:
+        assert train.clients is not None  # such experiments take the data's own split
         counts = train.clients.bincount()
-        return Federation(name, len(counts), int(counts.min()), NATURAL, train.origin, len(test.labels))
+        return SecureFederation(name, len(counts), int(counts.min()), NATURAL, train.origin, len(test.labels))
     clients = S000[experiment.pairs(quick=True)[0][0]][0]
     examples = min(experiment.examples, len(train.labels) // clients)
-    return Federation(name, clients, examples, "iid", train.origin, len(test.labels))
+    return SecureFederation(name, clients, examples, "iid", train.origin, len(test.labels))
 
 
 class S000Runs:
     """Trains what a table asks for, each run once."""
 
-    def __init__(self, request: Request, experiment: Experiment, federation: Federation) -> None:
+    def __init__(self, request: Request, experiment: Experiment, federation: SecureFederation) -> None:
         self.request, self.experiment, self.federation = request, experiment, federation
         self._trained = TrainedRuns(request, _CHUNK)
         first, asked = request.seeds[0], request.seeds
         self.seeds = tuple(range(first, first + RUNS)) if len(asked) == 1 and not request.quick else asked
 
-    def of(self, name: str, noise: bool = True) -> Repeats:
+    def of(self, name: str, noise: bool = True) -> SeededRuns:
         """A configuration's runs; without noise only the first seed's, as a control."""
         documents = []
         for seed in self.seeds if noise else self.seeds[:1]:
@@ -154,7 +155,7 @@ class S000Runs:
             title = f"{name}{'' if noise else ' without noise'}, seed {seed}"
             documents.append(self._trained.document(title, settings, max(settings.rounds // _MEASUREMENTS, 1)))
         level = chance_level(settings.dataset, settings.model, self.request.data_root)
-        return Repeats(tuple(documents), self.federation.tested, level)
+        return SeededRuns(tuple(documents), self.federation.tested, level)
 
     def settings(self, name: str, seed: int, noise: bool = True) -> TrainSettings:
         """Training settings of a configuration on the data at hand; all clients' noise together is the paper's."""

@@ -4,6 +4,7 @@ import hashlib
 import json
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -11,21 +12,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.evaluation.summarise import summarise
 from harness.reports.pictures import save_grid
 from harness.results import (
     CellResult,
-    ControlCheck,
+    Control,
     Lineup,
-    MetricSummary,
     Outcomes,
-    PrivacyStatement,
-    RateSummary,
+    Rate,
     ResultDocument,
     RunFolder,
+    Statement,
+    Summary,
     VictimRecord,
     write_atomic,
 )
+from harness.scoring.summarise import summarise
 
 TAPS = {2: "T2.step", 1: "T1.out", 0: "T0.in"}
 MakeCell = Callable[..., CellResult]
@@ -36,21 +37,21 @@ def make_cell(defense: str = "none", surface: int = 2, **changes: Any) -> CellRe
     """A cell of 60 victims that leaks, or with ``verdict`` something else."""
     leaks = changes.get("verdict", "leaks") == "leaks"
     came_back = 57 if leaks else 0
-    rate = RateSummary(rate=came_back / 60, successes=came_back, n=60, ci95=(0.861, 0.99) if leaks else (0.0, 0.06))
+    rate = Rate(rate=came_back / 60, successes=came_back, n=60, ci95=(0.861, 0.99) if leaks else (0.0, 0.06))
     error = 0.01 if leaks else 0.69
     facts = {
         "dataset": "mnist-sample", "model": "lenet", "defense": defense, "defense_args": {"sigma": 6.0},
         "attack": "cpl", "attack_args": {"max_iterations": 300}, "surface": surface, "tap": TAPS[surface],
         "seeds": [0], "victims": 60, "cohort": {"clients": 100, "rounds": 100}, "metrics": {
-            "rmse": MetricSummary(mean=error, median=error), "psnr": MetricSummary(mean=20.0),
-            "tau": MetricSummary(mean=19.0 if leaks else 300.0),
+            "rmse": Summary(mean=error, median=error), "psnr": Summary(mean=20.0),
+            "tau": Summary(mean=19.0 if leaks else 300.0),
         },
         "asr": {"strict": rate}, "confirmed": came_back, "lineup": Lineup(rate=0.9, p_value=0.0001 if leaks else 0.9),
         "verdict": "leaks", "verdict_reason": "images come back" if leaks else "no leak was found",
-        "controls": [ControlCheck(name="positive", held=True, detail="the attack leaks undefended")],
+        "controls": [Control(name="positive", held=True, detail="the attack leaks undefended")],
         "outcomes": Outcomes(success=came_back, failure=60 - came_back),
         "privacy": [
-            PrivacyStatement(view="server", claimed_epsilon=0.82, epsilon=2.31, guarantee="client-LDP", notes="why"),
+            Statement(view="server", claimed_epsilon=0.82, epsilon=2.31, guarantee="client-LDP", notes="why"),
         ],
     }  # fmt: skip
     facts |= changes
@@ -91,12 +92,12 @@ def a_picture() -> bytes:
 
 def make_training(folder: Path, defense: str = "fed_cdp", **settings: Any) -> Path:
     """A training folder of three rounds."""
-    statement = PrivacyStatement(view="third party", claimed_epsilon=0.8, epsilon=2.5, guarantee="sample-DP", notes="n")
+    statement = Statement(view="third party", claimed_epsilon=0.8, epsilon=2.5, guarantee="sample-DP", notes="n")
     given = {"dataset": "mnist-sample", "defense": defense, "defense_args": {"sigma": "6"}, "rounds": 3}
     document = {
         "schema_version": 1, "kind": "training", "environment": {}, "units": "", "parameters": 10, "train_examples": 10,
         "settings": given | settings,
-        "test_examples": 10, "overlap": 1.0, "accuracy": 0.81, "privacy": [statement.model_dump()], "weights": {},
+        "test_examples": 10, "overlap": 1.0, "accuracy": 0.81, "privacy": [asdict(statement)], "weights": {},
         "rounds": [{"round": one, "accuracy": 0.2 * one, "participants": 5, "seconds": 1.0} for one in (1, 2, 3)],
         "seconds": 3.0,
     }  # fmt: skip

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.reports.html import all_tables, formats, read_runs
-from harness.reports.html.table import Column, Table, Value
+from harness.reports.html.table import Head, Table, Value
 
 
 def table_of(*entries: str) -> Table:
-    columns = tuple(Column(f"c{number}") for number in range(len(entries)))
+    columns = tuple(Head(f"c{number}") for number in range(len(entries)))
     return Table("name", "A title", columns, (tuple(map(Value, entries)),))
 
 
@@ -39,7 +39,7 @@ def test_there_are_tables_of_everything(tables: list[Table]) -> None:
 def test_the_papers_layout_has_defenses_side_by_side(tables: list[Table]) -> None:
     paper = tables[1]
     assert [column.title for column in paper.columns] == [
-        "surface", "measure", "none sigma=6", "fed_sdp sigma=6", "fed_cdp sigma=6",
+        "surface", "measure", "none sigma=6", "fed_sdp", "fed_cdp",
     ]  # fmt: skip
     first = [[value.shown for value in row] for row in paper.rows[:3]]
     assert first[0] == ["2 inside the client", "resilient", "N", "N", "Y"]

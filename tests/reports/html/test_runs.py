@@ -5,11 +5,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from harness.errors import UsageError
-from harness.evaluation.summarise import summarise
 from harness.reports.html import make_page, read_runs
 from harness.results import RunFolder, cell_key
+from harness.scoring.summarise import summarise
 
 
 def results(folder: Path) -> dict:
@@ -138,6 +139,14 @@ def test_a_picture_too_large_to_decode_is_refused(run: Path) -> None:
     (run / "pictures").mkdir()
     (run / "pictures" / f"{results(run)['cells'][0]['key']}.png").write_bytes(header)
     assert "data:image/webp" not in make_page(read_runs([run]))
+
+
+@pytest.mark.parametrize("size", [(30_000_000, 1), (1, 30_000_000)])
+def test_a_picture_too_long_to_show_is_refused(run: Path, size: tuple[int, int]) -> None:
+    (run / "pictures").mkdir()
+    Image.new("1", size).save(run / "pictures" / f"{results(run)['cells'][0]['key']}.png")
+    page = make_page(read_runs([run]))
+    assert "data:image/webp" not in page and "has too many pixels" in page
 
 
 def test_runs_of_one_name_are_told_apart_and_a_folder_given_twice_counts_once(

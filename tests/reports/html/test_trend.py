@@ -12,7 +12,7 @@ from markupsafe import escape
 
 from harness.reports.html import all_tables, formats, make_page, read_runs
 from harness.reports.html.trend import MOST_PANELS, MOST_RUNS, trend_section, trend_table
-from harness.results import Lineup, MetricSummary, RateSummary
+from harness.results import Lineup, Rate, Summary
 
 SUCCESSES = (0, 6, 30)
 
@@ -21,9 +21,9 @@ def night(a_cell: Callable, successes: int, **changes: Any) -> Any:
     """A cell of 60 victims of whom so many came back."""
     share = successes / 60
     return a_cell(
-        "fed_cdp", verdict="leaks" if share > 0.3 else "resilient", asr={"strict": RateSummary(
+        "fed_cdp", verdict="leaks" if share > 0.3 else "resilient", asr={"strict": Rate(
             rate=share, successes=successes, n=60, ci95=(max(0, share - 0.1), min(1, share + 0.1)))},
-        lineup=Lineup(mean_rank=0.5 * (1 - share), p_value=0.5), metrics={"rmse": MetricSummary(mean=1, median=share)},
+        lineup=Lineup(mean_rank=0.5 * (1 - share), p_value=0.5), metrics={"rmse": Summary(mean=1, median=share)},
         **changes,
     )  # fmt: skip
 

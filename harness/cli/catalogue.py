@@ -1,0 +1,89 @@
+"""What can be chosen, made from the registries, whose import takes seconds; ``harness list`` reads the file made of it.
+
+After a name or a setting changed, ``python -m harness.cli.catalogue`` writes that file again.
+"""
+
+import dataclasses
+import json
+import sys
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from pydantic_core import PydanticUndefined
+
+from harness.attacks import ATTACKS
+from harness.cli.app import CATALOGUE
+from harness.datasets import DATASETS
+from harness.defenses import DEFENSES
+from harness.extensions.registry import Registry
+from harness.federation.taps import Tap
+from harness.models import MODELS
+from harness.presets import PRESETS
+
+Row = dict[str, Any]
+
+
+def rows_of(section: str) -> list[Row]:
+    """The rows of a section of ``harness list``, those of other packages among them."""
+    return _SECTIONS[section]()
+
+
+def _classes(registry: Registry[type]) -> list[Row]:
+    rows = []
+    for name in registry:
+        kind = registry[name]
+        settings = {field.name: _default(field) for field in dataclasses.fields(kind)}
+        about = sys.modules[kind.__module__].__doc__ or kind.__doc__ or ""
+        rows.append(
+            {"name": name, "aliases": registry.aliases(name), "about": _first_line(about), "settings": settings}
+        )
+    return rows
+
+
+def _default(field: dataclasses.Field) -> Any:
+    default = getattr(field.default, "default", field.default)
+    if default is dataclasses.MISSING or default is PydanticUndefined:
+        return "required"
+    return default if default is None or isinstance(default, str | int | float) else str(default)
+
+
+def _functions(registry: Registry[Any]) -> list[Row]:
+    return [
+        {"name": name, "aliases": registry.aliases(name), "about": _first_line(registry[name].__doc__ or "")}
+        for name in registry
+    ]
+
+
+def _first_line(text: str) -> str:
+    return text.strip().splitlines()[0] if text.strip() else ""
+
+
+def _surfaces() -> list[Row]:
+    return [
+        {"name": str(tap), "about": tap.description + ("" if tap.surface is None else f" = surface {tap.surface}")}
+        for tap in Tap
+    ]
+
+
+_SECTIONS: dict[str, Any] = {
+    "attacks": lambda: _classes(ATTACKS),
+    "defenses": lambda: _classes(DEFENSES),
+    "datasets": lambda: _functions(DATASETS),
+    "models": lambda: [*_functions(MODELS), {"name": "module:factory", "about": "a network of your own"}],
+    "surfaces": _surfaces,
+    "presets": lambda: [{"name": name, "about": about} for name, (about, _) in PRESETS.items()],
+}
+
+
+def text() -> str:
+    """The content of the file: JSON, a row on a line."""
+    sections = []
+    for section in _SECTIONS:
+        rows = ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows_of(section))
+        sections.append(f"{json.dumps(section)}: [\n{rows}\n]")
+    return "{" + ",\n".join(sections) + "}\n"
+
+
+if __name__ == "__main__":
+    Path(str(files("harness.cli") / CATALOGUE)).write_text(text(), encoding="utf-8")

@@ -1,0 +1,125 @@
+"""The round that victims play, and what a tap shows of it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from torch import Tensor
+
+from harness.errors import UsageError
+from harness.experiment import CellSettings
+from harness.federation.context import RoundContext
+from harness.federation.examples import ExampleGradients
+from harness.federation.recorders import KeepTap
+from harness.federation.state_files import read_state
+from harness.federation.taps import TAPS_OF_VARIATES, Tap
+from harness.federation.variates import RoundVariates
+from harness.federation.variates_files import read_variates
+from harness.federation.whole_round import play_round
+from harness.models import RowModel
+from harness.models.example_gradients import MaterialisedGradients
+
+Key = tuple[int | str, ...]
+
+
+@dataclass(frozen=True)
+class PlayedRound:
+    """One round of N clients under a cell's settings.
+
+    Attributes:
+        model: the network.
+        weights: (N, P), what each client starts from.
+        images: (N, L*B, C, H, W); local step l uses examples l*B to (l+1)*B. labels: (N, L*B).
+        keys: one per client.
+    """
+
+    model: RowModel
+    weights: Tensor
+    images: Tensor
+    labels: Tensor
+    keys: tuple[Key, ...]
+    settings: CellSettings
+
+    def look(self, repetition: int) -> Tensor:
+        """The gradient read from the round, with noise of its own for each repetition.
+
+        An update is divided by minus the learning rate and the steps; a secure sum has a row for each round of clients.
+        """
+        settings = self.settings
+        seen = self._read(self._context(repetition))
+        # A control variate is a mean of gradients already.
+        moved = settings.tap.of_update and settings.tap is not Tap.DELTA_C
+        # Adding zero makes negative zeros positive, so that observations that are equal are equal to the bit.
+        return (seen / (-settings.learning_rate * self._steps) if moved else seen).to(self.weights.dtype) + 0.0
+
+    @property
+    def _steps(self) -> int:
+        return self.settings.local_steps if self.settings.tap.of_update else 1
+
+    def _context(self, repetition: int) -> RoundContext:
+        settings = self.settings
+        keys = tuple((*key, "look", repetition) if repetition else key for key in self.keys)
+        return RoundContext(
+            settings.round, 0, settings.learning_rate, settings.cohort(), self.model.layout, keys,
+            settings.noise_scale, server=dict(self._server), clients=self._clients,
+        )  # fmt: skip
+
+    @property
+    def _clients(self) -> tuple[int, ...]:
+        """A victim on its own stands for the client of its number."""
+        return tuple(int(key[-1]) for key in self.keys)
+
+    @cached_property
+    def _server(self) -> dict[str, Tensor]:
+        return server_state(self.settings)
+
+    @cached_property
+    def _variates(self) -> RoundVariates | None:
+        return variates_of(self.settings, self.model, self._clients, self.weights)
+
+    def _read(self, context: RoundContext) -> Tensor:
+        settings, keep = self.settings, KeepTap(self.settings.tap)
+        play_round(
+            self._gradients, self.weights, settings.build_defense(), context, self._steps, [keep],
+            together=settings.together if settings.tap.at_server else None, variates=self._variates,
+        )  # fmt: skip
+        return keep.seen(settings.defense)
+
+    def _gradients(self, step: int, weights: Tensor) -> ExampleGradients:
+        batch = self.images.shape[1] // self._steps
+        part = slice(step * batch, (step + 1) * batch)
+        made = self.model.per_example_gradients(weights, self.images[:, part], self.labels[:, part])
+        return MaterialisedGradients(made, self.model.layout.sizes)
+
+
+def server_state(settings: CellSettings) -> dict[str, Tensor]:
+    """What the server remembers when the round begins; empty in a first round."""
+    if settings.server_state is None:
+        return {}
+    state = read_state(Path(settings.server_state), settings.build_defense().server_remembers())
+    return {name: value.to(settings.device) for name, value in state.items()}
+
+
+def variates_of(settings: CellSettings, model: RowModel, clients: Sequence[int], like: Tensor) -> RoundVariates | None:
+    """The variates that the victims, each as one of the run's ``clients``, begin the round with; None without SCAFFOLD.
+
+    Raises:
+        UsageError: the file is of another run, or the round shows nothing there.
+    """
+    if settings.variates is None or not settings.tap.of_update:
+        return None
+    found = read_variates(Path(settings.variates), model.name, model.layout.total)
+    if not found.moving and settings.tap is Tap.DELTA_Y:
+        raise UsageError(f"round {settings.round} warms up: no model moves, T1.delta_y is zero; read T1.delta_c")
+    if not found.moving and settings.update_model == "unroll":
+        raise UsageError(f"round {settings.round} warms up: no model moves; use --update-model avg")
+    return found.of(clients).to(like)
+
+
+def known_correction(settings: CellSettings, model: RowModel, clients: Sequence[int], like: Tensor) -> Tensor | None:
+    """What an attacker who simulates the local steps has to add to each, where it knows the client's variate."""
+    if settings.update_model != "unroll" or settings.tap in TAPS_OF_VARIATES:
+        return None
+    found = variates_of(settings, model, clients, like)
+    return None if found is None else found.correction

@@ -1,0 +1,40 @@
+"""Running what users bring along, own networks and plugins, without letting it disturb the run."""
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def own_code() -> Iterator[None]:
+    """Around an import or a call of somebody's own code, which sees the current folder's modules.
+
+    What it prints goes to standard error, where a document on standard output stays whole; torch's default precision
+    and device are put back.
+
+    Raises:
+        RuntimeError: it ended the program, which would have looked like success.
+    """
+    if (here := os.getcwd()) not in sys.path:
+        sys.path.append(here)  # last: no file of theirs hides an installed module
+    try:
+        with contextlib.redirect_stdout(sys.stderr), _torchs_defaults():
+            yield
+    except SystemExit as end:
+        raise RuntimeError(f"it calls sys.exit({end.code!r})") from end
+
+
+@contextlib.contextmanager
+def _torchs_defaults() -> Iterator[None]:
+    import torch  # here, since a registry is no reason to load it
+
+    precision, device, gradients = torch.get_default_dtype(), torch.get_default_device(), torch.is_grad_enabled()
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(precision)
+        if torch.get_default_device() != device:
+            # None, as it was, and not the CPU by name, which would go through every call.
+            torch.set_default_device(None if device.type == "cpu" else device)
+        torch.set_grad_enabled(gradients)

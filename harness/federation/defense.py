@@ -1,0 +1,144 @@
+"""The points of a client's round at which a defense can act.
+
+Every hook is the identity (or the plain mean) by default; a defense overrides only the points it changes. All hooks
+are batched over the client axis N: messages are (N, P), per-example gradients (N, B, P).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Literal
+
+from pydantic import ConfigDict
+from pydantic.dataclasses import dataclass as validated
+from torch import Tensor
+
+from harness.federation.context import RoundContext, State
+from harness.federation.examples import ExampleGradients
+from harness.federation.privacy_facts import PrivacyFacts
+from harness.federation.remembered import Remembered
+from harness.federation.taps import Hook, Tap
+from harness.observation import Clipping
+from harness.privacy import Statement, make_statement
+
+NoisePlace = Literal["server", "message", "step"]
+
+
+@dataclass(frozen=True)
+class LocalStep:
+    """Result of a local step: what SGD consumes, and what else exists in the client's memory.
+
+    Attributes:
+        step: (N, P), what SGD consumes.
+        clip_factors: (N, B, M), the factor applied to each example's gradient per tensor; None without clipping.
+        examples: (N, B, P), sanitised per-example gradients where noise is added per example, else None.
+        noise: standard deviation of the noise on a coordinate of ``step``, one number or (N,); None without.
+    """
+
+    step: Tensor
+    clip_factors: Tensor | None = None
+    examples: Tensor | None = None
+    noise: Tensor | float | None = None
+
+
+@dataclass(frozen=True)
+class FixedNoise:
+    """Gaussian noise that a defense adds to clipped vectors, of the same scale and bound in every round of a run.
+
+    Attributes:
+        place: where it is added: by the ``server`` to the sum of the clients' clipped messages, by each client to its
+            own clipped ``message``, or by each client in a local ``step`` to the sum of its clipped example gradients.
+        deviation: its standard deviation on a coordinate.
+        bound: largest L2 norm of one clipped vector as a whole: of a message, or of an example's gradient.
+    """
+
+    place: NoisePlace
+    deviation: float
+    bound: float
+
+
+@validated(frozen=True, config=ConfigDict(extra="forbid", allow_inf_nan=False))
+class Defense:
+    """Base of every defense: a frozen record of hyper-parameters with hooks at fixed points."""
+
+    name: ClassVar[str] = "abstract"
+
+    def client_step(self, per_example: ExampleGradients, context: RoundContext) -> LocalStep:
+        """Turns per-example gradients into what local SGD consumes (taps T2.clip, T2.examples, T2.step)."""
+        return LocalStep(per_example.mean())
+
+    def client_message(self, update: Tensor, context: RoundContext) -> Tensor:
+        """Transforms the client's update (N, P) before it leaves the client (tap T1.out)."""
+        return update
+
+    def sum_securely(self, messages: Tensor, context: RoundContext) -> Tensor:
+        """The sum (P,) of one round's messages (N, P); where overridden, it is all that the server gets of them."""
+        return messages.sum(0)
+
+    def server_receive(self, message: Tensor, context: RoundContext) -> Tensor:
+        """Transforms each client's message (N, P) at the server (tap T0.post)."""
+        return message
+
+    def aggregate(self, total: Tensor, context: RoundContext) -> Tensor:
+        """What the server applies (P,), from the sum (P,) of one round's messages (tap T0.agg)."""
+        return total / context.cohort.clients_per_round
+
+    def clipping_at(self, tap: Tap, learning_rate: float, server: State | None = None) -> Clipping | None:
+        """The clipping an adversary at ``tap`` knows to have been applied, in gradient units; None without.
+
+        ``server`` is what the server remembers, known to all clients (None, or empty, in round 0).
+        """
+        return None
+
+    def sparse_at(self, tap: Tap) -> bool:
+        """Whether an adversary at ``tap`` knows that coordinates were left out, with zeros in their place."""
+        return False
+
+    def units(self) -> str:
+        """One sentence naming what clipping and noise apply to, in which units and by which convention."""
+        return "no clipping, no noise"
+
+    def statements(self, facts: PrivacyFacts) -> list[Statement]:
+        """One privacy statement per view (docs/defenses.md)."""
+        nothing = "nothing is clipped and no calibrated noise is added, so no epsilon exists"
+        return [make_statement("server", "none", nothing)]
+
+    def server_remembers(self) -> Mapping[str, Remembered]:
+        """All that the server remembers after any round (``context.server``) and goes by in later ones, by name."""
+        return {}
+
+    def clients_remember(self) -> Mapping[str, Remembered]:
+        """What each client may remember of its rounds (``context.client``), by name."""
+        return {}
+
+    def adapts(self) -> bool:
+        """Whether what the server remembers from earlier rounds changes later ones."""
+        return bool(self.server_remembers())
+
+    def needs_planned_rounds(self) -> str | None:
+        """What in a round depends on how many rounds are planned, such as a decaying sigma; None for nothing."""
+        return None
+
+    def finished(self, facts: PrivacyFacts) -> str | None:
+        """Why training must stop before the round that ``facts.cohort.rounds`` would include; None to go on."""
+        return None
+
+    def fixed_noise(self, facts: PrivacyFacts) -> FixedNoise | None:
+        """The noise on clipped vectors; None where there is none, or where it follows the data or the round."""
+        return None
+
+    def acts_at(self, hook: Hook) -> bool:
+        """Whether that hook may change anything under these settings; stacks rely on it."""
+        return getattr(type(self), hook) is not getattr(Defense, hook)
+
+    def changes_messages(self) -> bool:
+        """Whether updates are changed after the local steps; what goes beside an update would then pass it by."""
+        return any(self.acts_at(hook) for hook in Hook if hook is not Hook.CLIENT_STEP)
+
+    @property
+    def sums_securely(self) -> bool:
+        """Whether the server gets nothing but the sum of a round's messages."""
+        return self.acts_at(Hook.SUM_SECURELY)
+
+    def parameters(self) -> dict[str, Any]:
+        """Every hyper-parameter by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}

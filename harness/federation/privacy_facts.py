@@ -1,0 +1,87 @@
+"""What a privacy statement depends on beside the defense's own settings."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from harness.federation.context import Cohort
+from harness.privacy import FederationFacts, GaussianRelease, compose
+from harness.privacy.events import Composition, Sampler
+from harness.vectors.layout import Grouping
+
+
+@dataclass(frozen=True)
+class PrivacyFacts:
+    """The run that a statement is about.
+
+    Attributes:
+        cohort: clients, rounds and steps to account for.
+        tensors: M, parameter tensors of the model.
+        client_sampler: how a round's clients are drawn; ``none`` where it is known or fixed who takes part.
+        example_sampler: how a local step's examples are drawn; ``none`` for a fixed partition into batches.
+        rate: share of a client's examples in a local step, B/n_i.
+        delta: of every statement.
+        parameters: P of the model; None where it does not matter.
+        own_state: whether clients keep something of their own between rounds: control variates (SCAFFOLD), or what
+            an earlier defense of a stack left out.
+        planned_rounds: T that noise schedules run over; None where it is the number of rounds accounted for.
+        holders: the most clients that hold one example.
+    """
+
+    cohort: Cohort
+    tensors: int
+    client_sampler: Sampler = "poisson"
+    example_sampler: Sampler = "poisson"
+    rate: float = 0.01
+    delta: float = 1e-5
+    parameters: int | None = None
+    own_state: bool = False
+    planned_rounds: int | None = None
+    holders: int = 1
+
+    @property
+    def planned(self) -> Cohort:
+        """The cohort over the rounds that were planned, which noise schedules run over."""
+        return replace(self.cohort, rounds=self.planned_rounds or self.cohort.rounds)
+
+    @property
+    def client_rate(self) -> float:
+        """K/N, the share of clients in a round."""
+        return self.cohort.clients_per_round / self.cohort.clients
+
+    def whole_bound(self, clip: float, clipping: Grouping) -> float:
+        """Largest norm of a whole vector clipped to ``clip`` as a whole, or tensor by tensor."""
+        return clip * (math.sqrt(self.tensors) if clipping == "layer" else 1.0)
+
+    def steps_of_a_record(self, steps: int) -> int:
+        """Of so many local steps of a round, those that a record may be in: a share, where batches are fixed."""
+        return max(1, math.ceil(steps * self.rate - 1e-9)) if self.example_sampler == "none" else steps
+
+    def clients(self, sigma: float | Sequence[float], clipping: Grouping) -> FederationFacts:
+        """The federation for client-level protection of updates."""
+        return self._federation(sigma, clipping, self.client_sampler)
+
+    def examples(self, sigma: float | Sequence[float], clipping: Grouping) -> FederationFacts:
+        """The federation for example-level protection of local steps."""
+        return self._federation(sigma, clipping, self.example_sampler)
+
+    def _federation(self, sigma: float | Sequence[float], clipping: Grouping, sampler: Sampler) -> FederationFacts:
+        cohort = self.cohort
+        return FederationFacts(
+            sigma, cohort.rounds, self.tensors if clipping == "layer" else 1, cohort.clients, cohort.clients_per_round,
+            cohort.steps_per_round, self.rate, self.client_sampler, self.example_sampler,
+            "replace" if sampler == "without-replacement" else "add/remove", own_state=self.own_state,
+            holders=self.holders,
+        )  # fmt: skip
+
+    def claimed_for_clients(self, sigma: float) -> Composition:
+        """What the papers account for at client level: sigma as printed, one Poisson-sampled release per round."""
+        return compose([GaussianRelease(sigma, self.client_rate, "poisson", count=self.cohort.rounds)])
+
+    def claimed_for_examples(self, sigmas: Sequence[float]) -> Composition:
+        """What the papers account for at example level: one Poisson-sampled release per local step, sigma as printed.
+
+        ``sigmas`` has one entry for all steps, or one per local step of all rounds.
+        """
+        count = self.cohort.rounds * self.cohort.steps_per_round if len(sigmas) == 1 else 1
+        return compose([GaussianRelease(sigma, self.rate, "poisson", count=count) for sigma in sigmas])

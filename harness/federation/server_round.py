@@ -1,0 +1,81 @@
+"""A round at the server: messages are transformed one by one, added up, or summed securely, and applied."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from harness.federation.context import RoundContext, State
+from harness.federation.defense import Defense
+from harness.federation.recorders import Recorder
+from harness.federation.taps import Tap
+
+
+def receive(message: Tensor, defense: Defense, context: RoundContext, recorders: Sequence[Recorder] = ()) -> Tensor:
+    """What the server makes of each of N messages (N, P) that arrive, before they are added up."""
+    received = defense.server_receive(message, context)
+    for recorder in recorders:
+        recorder.read(Tap.ARRIVED, message)
+        recorder.read(Tap.RECEIVED, received)
+    return received
+
+
+def means_of_sums(messages: Tensor, defense: Defense, context: RoundContext, together: int) -> Tensor:
+    """What a server that gets secure sums has of several rounds' messages (R * K, P): their means (R, P).
+
+    ``together`` is K: so many consecutive rows are one round's clients.
+    """
+    rounds = [slice(first, first + together) for first in range(0, len(messages), together)]
+    return torch.stack([defense.sum_securely(messages[rows], context.rows(rows)) / together for rows in rounds])
+
+
+class ServerRound:
+    """One round's messages, which come in chunks of clients: added as they come, or kept for a secure sum of all."""
+
+    def __init__(self, defense: Defense, parameters: int, device: torch.device | None = None) -> None:
+        self._defense = defense
+        self._total = torch.zeros(parameters, dtype=torch.float64, device=device)
+        self._messages: list[Tensor] = [self._total.new_zeros(0, parameters)]
+        self._keys: list[tuple[int | str, ...]] = []
+        self._local: dict[str, list[Tensor]] = defaultdict(list)
+        self._sent: State = {}
+
+    def add(
+        self, received: Tensor, context: RoundContext, present: Tensor | None = None, reporting: Tensor | None = None
+    ) -> None:
+        """Takes in what the server has of N clients (N, P), and what they sent beside it.
+
+        Args:
+            received: (N, P).
+            context: of these clients, with what they remember of the round and sent.
+            present: (N,), who takes part; None for everybody.
+            reporting: (N,), who of them also sends what goes beside the message; None for everybody.
+        """
+        taking = list(range(len(received))) if present is None else present.nonzero()[:, 0].tolist()
+        if self._defense.sums_securely:
+            self._messages.append(received[taking])
+            self._keys += [context.keys[row] for row in taking]
+            for name, values in context.local.items():
+                self._local[name].append(values[taking])
+        # One client after the other, so that no sum depends on the chunks.
+        for row in taking:
+            if not self._defense.sums_securely:
+                self._total += received[row]
+            counts = 1 if reporting is None or reporting[row] else 0
+            for name, values in context.sent.items():
+                self._sent[name] = self._sent.get(name, 0) + values[row] * counts
+
+    def aggregate(self, context: RoundContext) -> Tensor:
+        """What the server applies (P,); ``context`` is that of the round, whoever took part.
+
+        Raises:
+            UsageError: a secure sum of these messages is impossible.
+        """
+        total = self._total
+        if self._defense.sums_securely:
+            local = {name: torch.cat(parts) for name, parts in self._local.items()}
+            everybody = replace(context, keys=tuple(self._keys) or context.keys, local=local)
+            total = self._defense.sum_securely(torch.cat(self._messages), everybody)
+        return self._defense.aggregate(total, replace(context, sent=self._sent))

@@ -1,0 +1,119 @@
+"""The taps of a client's round: what an adversary can read, and where.
+
+Surfaces follow Fed-αCDP section 3.1 (type-0 server, type-1 client update, type-2 local step). A surface is a tap
+between two hooks of a client's round; nothing here depends on which defense is running.
+"""
+
+from enum import StrEnum
+from typing import Literal, Self
+
+from harness.errors import UsageError
+
+Unit = Literal["example", "step", "update"]
+
+
+class Hook(StrEnum):
+    """The points of a round at which a defense can act, in the order they come."""
+
+    CLIENT_STEP = "client_step"
+    CLIENT_MESSAGE = "client_message"
+    SUM_SECURELY = "sum_securely"
+    SERVER_RECEIVE = "server_receive"
+    AGGREGATE = "aggregate"
+
+
+_STEP, _SENT = (Hook.CLIENT_STEP,), (Hook.CLIENT_STEP, Hook.CLIENT_MESSAGE)
+
+
+class Tap(StrEnum):
+    """A place where the round can be read; equal to its name.
+
+    Attributes:
+        description: in half a sentence.
+        unit: what is read there: per-example gradients, the gradient of a local ``step``, or an ``update``.
+        clipped_by: the hooks whose clipping what is read has passed.
+        noised_by: the hooks whose noise it has passed too.
+    """
+
+    description: str
+    unit: Unit
+    clipped_by: tuple[Hook, ...]
+    noised_by: tuple[Hook, ...]
+
+    def __new__(
+        cls, name: str, description: str, unit: Unit, clipped_by: tuple[Hook, ...], noised_by: tuple[Hook, ...]
+    ) -> Self:
+        """The tap of a name, with its facts."""
+        tap = str.__new__(cls, name)
+        tap._value_ = name
+        tap.description, tap.unit, tap.clipped_by, tap.noised_by = description, unit, clipped_by, noised_by
+        return tap
+
+    RAW = "T2.raw", "per-example gradients straight from the loss, before the defense", "example", (), ()
+    CLIP = "T2.clip", "per-example gradients after clipping, before noise", "example", _STEP, ()
+    EXAMPLES = (
+        "T2.examples", "sanitised per-example gradients, where the defense adds noise per example", "example", _STEP,
+        _STEP,
+    )  # fmt: skip
+    STEP = "T2.step", "what local SGD consumes (surface 2)", "step", _STEP, _STEP
+    UPDATE = "T1.raw", "the client's update before its outgoing transform", "update", _STEP, _STEP
+    SENT = "T1.out", "what leaves the client (surface 1)", "update", _SENT, _SENT
+    ARRIVED = (
+        "T0.in",
+        "what arrives at the server from this client, or of a secure sum: the mean of its clients (surface 0)",
+        "update", (*_SENT, Hook.SUM_SECURELY), (*_SENT, Hook.SUM_SECURELY),
+    )  # fmt: skip
+    RECEIVED = (
+        "T0.post", "this client's update after the server's per-client transform", "update",
+        (*_SENT, Hook.SUM_SECURELY, Hook.SERVER_RECEIVE), (*_SENT, Hook.SUM_SECURELY, Hook.SERVER_RECEIVE),
+    )  # fmt: skip
+    DELTA_Y = (
+        "T1.delta_y",
+        "SCAFFOLD: how far the model moved, to one who knows no variates (T1.out: to one who does)",
+        "update", _STEP, _STEP,
+    )  # fmt: skip
+    DELTA_C = (
+        "T1.delta_c",
+        "SCAFFOLD: how the client's variate changed, to one who does not know it",
+        "update",
+        _STEP,
+        _STEP,
+    )
+
+    @property
+    def surface(self) -> int | None:
+        """The surface number the tap stands for, or None for a tap between surfaces."""
+        return next((surface for surface, tap in SURFACES.items() if tap is self), None)
+
+    @property
+    def at_server(self) -> bool:
+        """Whether it lies behind what the server makes of several clients' messages."""
+        return Hook.SUM_SECURELY in self.clipped_by
+
+    @property
+    def of_update(self) -> bool:
+        """Whether whole updates are read there; else gradients of the first local step."""
+        return self.unit == "update"
+
+
+SURFACES: dict[int, Tap] = {0: Tap.ARRIVED, 1: Tap.SENT, 2: Tap.STEP}
+
+TAPS_OF_VARIATES = (Tap.DELTA_Y, Tap.DELTA_C)
+"""Halves of a SCAFFOLD client's message. Who followed the client from the start knows its variate, and sees T1.out."""
+
+TAPS_AFTER_STEP = tuple(tap for tap in Tap if Hook.CLIENT_STEP in tap.clipped_by)
+"""Everything that has passed the clipping of the defense's local step."""
+
+TAPS_AFTER_SENDING = (Tap.SENT, Tap.ARRIVED, Tap.RECEIVED)
+"""What was sent, and what becomes of it at the server."""
+
+
+def check_tap(tap: str) -> Tap:
+    """The tap of a name.
+
+    Raises:
+        UsageError: there is no such tap.
+    """
+    if tap not in set(Tap):
+        raise UsageError(f"unknown tap {tap!r}; known taps: {', '.join(Tap)}")
+    return Tap(tap)

@@ -1,0 +1,74 @@
+"""``evaluate`` and ``train`` as functions of keyword arguments: the settings of a run, validated as the commands do."""
+
+from pathlib import Path
+from typing import Any
+
+from harness.datasets import data_root as find_data_root
+from harness.errors import UsageError
+from harness.evaluation import Run
+from harness.evaluation import evaluate as evaluate_cells
+from harness.experiment import expand
+from harness.results import ResultDocument, RunFolder
+from harness.settings.devices import choose_device
+from harness.storage.claim import claimed
+from harness.training import TrainDocument, TrainFolder, TrainOptions, fitted, train_settings
+from harness.training import train as train_run
+
+
+def evaluate(
+    *, defense: str | list[str], attack: str | list[str] = "cpl", tap: str | list[str] = "T2.step",
+    defense_args: dict[str, Any] | None = None, attack_args: dict[str, Any] | None = None, device: str = "auto",
+    chunk: int = 128, out: Path | str = "runs", data_root: Path | None = None, resume: bool = False, **settings: Any,
+) -> ResultDocument:  # fmt: skip
+    """Attacks clients that train under every one of the defenses, by every attack at every tap, and judges what leaks.
+
+    Args:
+        defense_args, attack_args: settings of every one of them; call it once for each that has settings of its own.
+        settings: the fields of :class:`harness.experiment.CellSettings`: ``dataset``, ``model``, ``victims``, ...
+
+    Returns:
+        The document that ``harness evaluate --json`` prints, written to ``out`` too; without pictures.
+
+    Raises:
+        UsageError: unknown names or settings, values out of range, impossible combinations.
+    """
+    _refuse_chunk(chunk, 1)
+    grid = {
+        "defense": [(name, defense_args or {}) for name in _listed(defense)],
+        "attack": [(name, attack_args or {}) for name in _listed(attack)],
+        "tap": _listed(tap),
+    }
+    cells = expand(grid, device=choose_device(device), **settings)
+    with claimed(Path(out)):
+        return evaluate_cells(cells, Run(find_data_root(data_root), RunFolder(out), chunk, resume))
+
+
+def train(
+    *, device: str = "auto", chunk: int = 25, keep: tuple[int, ...] = (), out: Path | str = "training",
+    data_root: Path | None = None, resume: bool = False, **settings: Any,
+) -> TrainDocument:  # fmt: skip
+    """Trains a federation under a defense.
+
+    Args:
+        keep: rounds whose model is kept for attacks.
+        settings: the fields of :class:`harness.training.TrainSettings`: ``defense``, ``dataset``, ``rounds``, ...
+
+    Returns:
+        The document that ``harness train --json`` prints, written to ``out`` too.
+
+    Raises:
+        UsageError: unknown names or settings, values out of range, impossible combinations.
+    """
+    _refuse_chunk(chunk, 2)
+    root = find_data_root(data_root)
+    chosen = fitted(train_settings(device=choose_device(device), **settings), root)
+    return train_run(chosen, root, TrainFolder(Path(out)), TrainOptions(chunk, keep=keep, resume=resume))
+
+
+def _listed(names: str | list[str]) -> list[str]:
+    return [names] if isinstance(names, str) else names
+
+
+def _refuse_chunk(chunk: int, least: int) -> None:
+    if chunk < least:
+        raise UsageError(f"chunk must be at least {least}, got {chunk}")

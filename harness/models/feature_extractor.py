@@ -1,0 +1,28 @@
+"""What stands before the trained layers of a network: a fixed map with nothing to train."""
+
+from torch import Tensor, nn
+
+
+class FeatureExtractor(nn.Module):
+    """A fixed map of each example on its own. What it is made of are buffers; it has no parameters.
+
+    Attributes:
+        fitted_to: what the map was computed from, in words, where that is private data and no noise hides it; None
+            where it depends on no data.
+    """
+
+    fitted_to: str | None = None
+
+    def fit(self, images: Tensor) -> None:
+        """Computes the map from images (N, C, H, W); does nothing where it depends on no data."""
+
+    def rows(self, values: Tensor) -> Tensor:
+        """The map of values (R, B, ...), such that no row's result depends on the other rows."""
+        return self(values.flatten(0, 1)).unflatten(0, values.shape[:2])
+
+
+class UnitLength(FeatureExtractor):
+    """Values (B, F) scaled to unit L2 norm; zeros stay zeros."""
+
+    def forward(self, values: Tensor) -> Tensor:
+        return values * values.square().sum(-1, keepdim=True).add(1e-12).rsqrt()

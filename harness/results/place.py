@@ -1,0 +1,29 @@
+"""What was evaluated where: the settings that a cell has in common with those that differ only in the attack."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from harness.results.record import Count, Facts, Record
+
+#: Which and how many victims were drawn; they may change between runs that are compared.
+WHOM = ("seeds", "victims")
+
+
+class Place(Record):
+    """``surface`` is None where only a tap is named; ``observations``: how often the adversary saw the same record."""
+
+    dataset: str
+    model: str
+    defense: str
+    defense_args: Facts = Field(default_factory=dict)
+    surface: Literal[0, 1, 2] | None = None
+    tap: str
+    seeds: list[int]
+    victims: Count
+    batch_size: Annotated[int, Field(ge=1)] = 1
+    local_steps: Annotated[int, Field(ge=1)] = 1
+    update_model: Literal["first", "avg", "unroll"] = "first"
+    round: Count = 0
+    observations: Annotated[int, Field(ge=1)] = 1
+    cohort: Facts = Field(default_factory=dict)

@@ -1,0 +1,52 @@
+"""The strongest attack decides: one row for all cells that differ only in the attack."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from harness.results import AttackStanding, CellResult, Place, SummaryRow
+from harness.scoring.strongest import Attempt, strongest
+
+_PLACE = set(Place.model_fields)
+
+
+def summarise(cells: Iterable[CellResult]) -> list[SummaryRow]:
+    """Summary rows of the cells that were asked for, in their order; controls are left out."""
+    places: dict[str, list[CellResult]] = defaultdict(list)
+    for cell in cells:
+        if cell.role == "cell":
+            places[cell.model_dump_json(include=_PLACE)].append(cell)
+    return [_row(members) for members in places.values()]
+
+
+def _row(cells: list[CellResult]) -> SummaryRow:
+    decision = strongest([_attempt(cell) for cell in cells if cell.not_applicable_reason is None])
+    return SummaryRow(
+        **cells[0].model_dump(include=_PLACE),
+        verdict=decision.verdict,
+        verdict_reason=decision.reason,
+        strongest=decision.attack,
+        attacks=[_standing(cell) for cell in cells],
+    )
+
+
+def _attempt(cell: CellResult) -> Attempt:
+    return Attempt(
+        cell.attack, cell.verdict, _obstacle(cell), cell.confirmed, cell.outcomes.success, cell.victims, cell.lineup
+    )
+
+
+def _standing(cell: CellResult) -> AttackStanding:
+    obstacle = _obstacle(cell)
+    return AttackStanding(
+        attack=cell.attack, cell=cell.key, verdict=cell.verdict, informative=obstacle is None, reason=obstacle
+    )
+
+
+def _obstacle(cell: CellResult) -> str | None:
+    """Why the cell's attack is not known to work there, None where it is."""
+    if cell.not_applicable_reason is not None:
+        return cell.not_applicable_reason
+    positive = [check for check in cell.controls if check.kind == "positive"]
+    if not positive:
+        return "no positive control was run"
+    return next((check.detail or f"{check.name} failed" for check in positive if not check.held), None)

@@ -1,0 +1,93 @@
+"""Files appear whole or not at all, and only where nothing stands or a plain file does."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from harness.errors import OutputError
+from harness.storage.files import kind_of
+
+
+def write_atomic(path: Path, content: bytes, option: str = "--out") -> None:
+    """Write ``content`` to ``path``, creating its folder; a crash leaves the old file or none, never half of one.
+
+    ``option`` is the one that names the place.
+
+    Raises:
+        OutputError: the folder cannot be created or written, or a link, device, pipe or folder stands there.
+    """
+    with _told_in_one_line(path, option):
+        _refuse_special(path, option)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _write_then_rename(path, content)
+
+
+def require_writable(path: Path, option: str = "--out") -> None:
+    """Try whether ``path`` can be written, so that a command fails before its work and not after.
+
+    Raises:
+        OutputError: it cannot.
+    """
+    with _told_in_one_line(path, option):
+        _refuse_special(path, option)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=path.parent, prefix=".", suffix=".partial").close()
+
+
+def remove_plain(path: Path, option: str = "--out") -> None:
+    """Takes a plain file away, if one stands there.
+
+    Raises:
+        OutputError: it cannot be taken away, or a link, device, pipe or folder stands there.
+    """
+    with _told_in_one_line(path, option):
+        _refuse_special(path, option)
+        path.unlink(missing_ok=True)
+
+
+def move_plain(source: Path, path: Path, option: str = "--out") -> None:
+    """Puts a finished file of the same file system at ``path``, creating its folder.
+
+    Raises:
+        OutputError: the folder cannot be written, or a link, device, pipe or folder stands there.
+    """
+    with _told_in_one_line(path, option):
+        _refuse_special(path, option)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(source, path)
+
+
+@contextmanager
+def _told_in_one_line(path: Path, option: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        problem = getattr(error, "strerror", None) or str(error)
+        raise OutputError(f"cannot write {str(path)!r} ({problem}); choose another place with {option}") from error
+
+
+def _refuse_special(path: Path, option: str) -> None:
+    """What is written replaces what stands there, which must not be a device, a pipe or somebody's link."""
+    try:
+        kind = kind_of(path.lstat().st_mode)
+    except FileNotFoundError:
+        return
+    if kind:
+        raise OutputError(f"cannot write {str(path)!r} (it is {kind}); choose another place with {option}")
+
+
+def _write_then_rename(path: Path, content: bytes) -> None:
+    # Renaming is atomic only inside one file system, hence the temporary name in the same folder.
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", suffix=".partial", delete=False) as stream:
+        temporary = Path(stream.name)
+        try:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+            # A temporary file is private to its owner; results are meant to be shared.
+            temporary.chmod(0o644)
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)

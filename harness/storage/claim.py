@@ -1,0 +1,43 @@
+"""One run at a time writes into a folder."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from harness.errors import OutputError
+from harness.storage.atomic import require_writable
+from harness.storage.files import kind_of
+
+
+@contextmanager
+def claimed(folder: Path) -> Iterator[None]:
+    """The folder is created, can be written, and is this process's alone until the end of the block.
+
+    The system lets go of the lock of a process that died, however it did.
+
+    Raises:
+        OutputError: the folder cannot be written, or another run writes into it.
+    """
+    if os.path.lexists(folder) and not os.path.isdir(folder):
+        kind = kind_of(folder.lstat().st_mode) or "a file"
+        raise OutputError(f"cannot write {str(folder)!r} (it is {kind}); choose another place with --out")
+    require_writable(folder / _LOCK)
+    lock = FileLock(folder / _LOCK)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout as error:
+        raise OutputError(
+            f"another run is writing into {str(folder)!r}; wait until it has ended, or choose another folder with --out"
+        ) from error
+    except (OSError, NotImplementedError) as error:
+        raise OutputError(f"cannot lock {str(folder)!r} ({error}); choose another folder with --out") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+_LOCK = ".lock"

@@ -1,0 +1,8 @@
+"""What tests of attacks and defenses share, here and in packages that add their own."""
+
+from harness.testing.attacks import assert_attack_contract
+from harness.testing.defenses import assert_defense_contract
+from harness.testing.observations import digits, undefended
+from harness.testing.rounds import play_taps
+
+__all__ = ["assert_attack_contract", "assert_defense_contract", "digits", "play_taps", "undefended"]

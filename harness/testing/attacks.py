@@ -1,0 +1,76 @@
+"""What every attack must keep. Each check runs a built attack and raises AssertionError where it is broken.
+
+The victims are the caller's; by default four digits, undefended, on a small network. No check needs an attack to
+succeed, so few iterations do. No label or image is ever handed over, so an attack that needs the truth cannot run.
+"""
+
+from dataclasses import fields, replace
+
+import torch
+from torch import Tensor
+
+from harness.attacks import Attack, Reconstruction, run_attack
+from harness.attacks.stopping import CAP, CONVERGED, DIVERGED, HOPELESS
+from harness.observation import Observation
+from harness.testing.observations import digits, undefended
+
+
+def assert_attack_contract(attack: Attack, observation: Observation | None = None) -> None:
+    """All checks of this module; ``observation`` has four rows or more."""
+    observation = observation or undefended(*digits(4), model="mlp")
+    assert_result(attack, observation)
+    assert_rows_apart(attack, observation)
+    assert_frozen(attack, observation)
+
+
+def assert_result(attack: Attack, observation: Observation) -> Reconstruction:
+    """Every row has a result: of the right shape, finite, the best iterate by matching loss, with why it stopped."""
+    assert observation.labels is None, "check an attack on victims whose labels it is not told"
+    result, rows = run_attack(attack, observation), observation.rows
+    shape = (rows, observation.examples, *observation.model.image_shape)
+    assert tuple(result.images.shape) == shape, f"images have shape {tuple(result.images.shape)} instead of {shape}"
+    assert result.images.isfinite().all(), "images have values that are not finite"
+    assert tuple(result.labels.shape) == shape[:2], f"labels have shape {tuple(result.labels.shape)}"
+    assert result.labels.min() >= 0 and result.labels.max() < observation.model.classes, "there is no such label"
+    for field in fields(Reconstruction):
+        assert len(getattr(result, field.name)) == rows, f"{field.name} has not one entry per victim"
+    solved_at_once = result.initial_loss <= attack.stop_below(observation)
+    assert ((result.loss <= result.initial_loss) | solved_at_once).all(), "a result is worse than its start"
+    assert ((result.iterations >= 1) & (result.iterations <= attack.max_iterations)).all(), "too many iterations"
+    assert set(result.stop_reason.tolist()) <= {CAP, CONVERGED, DIVERGED, HOPELESS}, "it stopped for no known reason"
+    assert (result.iterations[result.stop_reason == CAP] == attack.max_iterations).all(), "stopped before the cap"
+    assert ((result.restart >= 0) & (result.restart < attack.restarts)).all(), "there is no such restart"
+    if attack.box:
+        assert result.images.min() >= 0 and result.images.max() <= 1, "images leave the box"
+    return result
+
+
+def assert_rows_apart(attack: Attack, observation: Observation) -> None:
+    """A victim's result is the same to the bit however victims are grouped, and when the attack is run again."""
+    everyone, whole = list(range(observation.rows)), run_attack(attack, observation)
+    in_pairs = run_attack(attack, observation, chunk=2 * attack.restarts)
+    assert_same_bits(in_pairs, everyone, whole, everyone)
+    last = everyone[-1]
+    assert_same_bits(run_attack(attack, observation.take(torch.tensor([last]))), [0], whole, [last])
+
+
+def assert_frozen(attack: Attack, observation: Observation, spoil: float = torch.nan) -> None:
+    """What is read of the second victim holds ``spoil``: it counts as diverged at once, and no other row notices."""
+    target = observation.target.clone()
+    target[1] = spoil
+    clean, dirty = run_attack(attack, observation), run_attack(attack, replace(observation, target=target))
+    assert dirty.stop_reason[1] == DIVERGED and dirty.iterations[1] == 1, "went on with what is no number"
+    assert dirty.images.isfinite().all() and dirty.images.shape == clean.images.shape, "has no image to show for it"
+    others = [row for row in range(observation.rows) if row != 1]
+    assert_same_bits(dirty, others, clean, others)
+
+
+def assert_same_bits(one: Reconstruction, rows: list[int], other: Reconstruction, other_rows: list[int]) -> None:
+    """Some rows of two results are equal in everything."""
+    left, right = _rows_of(one, rows), _rows_of(other, other_rows)
+    differing = [name for name in left if not torch.equal(left[name], right[name])]
+    assert not differing, f"{differing} depend on the other victims, or on more than the key"
+
+
+def _rows_of(result: Reconstruction, rows: list[int]) -> dict[str, Tensor]:
+    return {field.name: getattr(result, field.name)[rows] for field in fields(Reconstruction)}

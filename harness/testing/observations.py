@@ -1,0 +1,51 @@
+"""Victims without a defense, and what an adversary reads of them."""
+
+from functools import cache
+from typing import Any
+
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor
+
+from harness.models import RowModel
+from harness.observation import Observation
+
+CLASSES = 10
+
+
+@cache
+def _digits() -> tuple[Tensor, Tensor]:
+    pixels, labels = load_digits(return_X_y=True)
+    return torch.tensor(pixels / 16.0, dtype=torch.float32).reshape(-1, 1, 8, 8), torch.tensor(labels)
+
+
+def digits(rows: int, examples: int = 1) -> tuple[Tensor, Tensor]:
+    """Images (R, n, 1, 8, 8) in [0, 1] and labels (R, n) of R victims with n of scikit-learn's digits each."""
+    images, labels = (part[: rows * examples].clone() for part in _digits())
+    return images.unflatten(0, (rows, examples)), labels.unflatten(0, (rows, examples))
+
+
+def undefended(
+    images: Tensor,
+    labels: Tensor,
+    classes: int = CLASSES,
+    model: str = "lenet",
+    weights: Tensor | None = None,
+    **facts: Any,
+) -> Observation:
+    """The raw batch gradients of images (R, n, C, H, W) with labels (R, n), each row under a network of its own.
+
+    Args:
+        images: pixels in [0, 1]; their precision is that of the whole observation.
+        labels: in 0 .. classes - 1.
+        classes: K.
+        model: a registered network.
+        weights: (R, P); fresh ones by default.
+        facts: what else an :class:`Observation` may hold.
+    """
+    rows, examples = labels.shape
+    network = RowModel(model, tuple(images.shape[2:]), classes).to(torch.device("cpu"), images.dtype)
+    keys = tuple((0, victim) for victim in range(rows))
+    weights = network.initial_weights(list(keys)) if weights is None else weights
+    weights = weights.to(images.dtype)
+    return Observation(network, weights, network.gradient(weights, images, labels), examples, keys, **facts)

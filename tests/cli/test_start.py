@@ -1,0 +1,127 @@
+"""What a command imports before it has something to do, what can be listed, and how every command ends."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from harness.cli.app import COMMANDS, app
+from harness.cli.catalogue import text
+
+Harness = Callable[..., Any]
+
+SLOW = {"torch", "numpy", "scipy", "matplotlib"}
+PROGRAM = shutil.which("harness", path=Path(sys.executable).parent) or ""
+
+
+def process(*arguments: str, **settings: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, check=False, **settings)
+
+
+@pytest.mark.parametrize("line", ["--help", "--version", "list", "list attacks --json"])
+def test_a_command_that_only_says_something_imports_nothing_slow(line: str) -> None:
+    code = f"import sys; from harness.cli import run; run({line.split()}); print(set(sys.modules) & {SLOW})"
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert printed.splitlines()[-1] == "set()"
+
+
+def test_the_list_is_that_of_the_registries() -> None:
+    written = (files("harness.cli") / "catalogue.json").read_text(encoding="utf-8")
+    assert written == text(), "write it again: python -m harness.cli.catalogue"
+    assert json.loads(written)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_says_of_a_command_what_the_command_says_itself(name: str) -> None:
+    group: Any = typer.main.get_command(app)
+    said = group.get_command(None, name).help
+    assert " ".join(said.split("\n\n")[0].split()) == COMMANDS[name]
+
+
+def test_help_shows_every_command(harness: Harness) -> None:
+    finished = harness("--help")
+    assert finished.code == 0 and all(f"\n  {name} " in finished.out for name in COMMANDS)
+
+
+FAULTS = {
+    "fault": (ValueError("two\nlines"), 70, "ValueError: two lines"),
+    "memory": (MemoryError(), 2, "take fewer"),
+    "memory of torch": (RuntimeError("DefaultCPUAllocator: can't allocate memory: 9 bytes"), 2, "take fewer"),
+    "somebody's exit": (SystemExit(0), 70, "SystemExit: 0"),
+}
+
+
+@pytest.mark.parametrize(("raised", "code", "said"), FAULTS.values(), ids=FAULTS)
+def test_a_fault_has_a_code_of_its_own_and_one_line(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, raised: BaseException, code: int, said: str
+) -> None:
+    def fail(root: Path) -> None:
+        raise raised
+
+    monkeypatch.setattr("harness.cli.data.dataset_status", fail)
+    finished = harness("data", "status")
+    assert (finished.code, finished.out, finished.err.count("\n")) == (code, "", 1)
+    assert said in finished.err
+    monkeypatch.setenv("HARNESS_TRACEBACK", "1")
+    assert ("Traceback" in harness("data", "status").err) == (code == 70)
+
+
+def test_an_output_that_nobody_reads_ends_it_in_silence() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    finished = subprocess.run([PROGRAM, "list"], stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writing)
+    assert (finished.returncode, finished.stderr) == (141, "")
+
+
+@pytest.mark.parametrize("line", ["list", "list --json", "--version", "--help", "account --sigma 6 --steps 9 --json"])
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_an_output_that_cannot_be_written_is_told_in_one_line(line: str, unbuffered: str) -> None:
+    environment = os.environ | {"PYTHONUNBUFFERED": unbuffered}
+    with open("/dev/full", "w") as full:
+        finished = subprocess.run(
+            [PROGRAM, *line.split()], stdout=full, stderr=subprocess.PIPE, text=True, check=False, env=environment
+        )
+    said = "harness: cannot write standard output (No space left on device)\n"
+    assert (finished.returncode, finished.stderr) == (2, said)
+
+
+def test_a_notebooks_setting_of_matplotlib_does_not_matter(tmp_path: Path) -> None:
+    environment = os.environ | {"MPLBACKEND": "module://of_a_notebook", "HARNESS_DATA": str(tmp_path)}
+    assert process("history", "absent", env=environment).returncode == 2
+
+
+@pytest.mark.parametrize("place", ["harness.cli.app", "typer", "torch"])
+def test_stopped_by_hand_while_it_imports_it_is_silent(place: str, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(INTERRUPTED.format(place=place))
+    finished = process("data", "status", env=os.environ | {"PYTHONPATH": str(tmp_path)})
+    assert (finished.returncode, finished.stdout, finished.stderr) == (130, "", "")
+
+
+# As a signal would be while that module is imported.
+INTERRUPTED = """
+import sys
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "{place}":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Finder())
+"""
+
+
+@pytest.mark.parametrize(("first", "told"), [("torch", True), ("harness", False)])
+def test_settings_that_come_too_late_are_told(first: str, told: bool) -> None:
+    environment = {name: value for name, value in os.environ.items() if name not in ("MKL_CBWR", "GOMP_SPINCOUNT")}
+    code = f"import {first}; import harness, torch"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    assert ("torch was imported before harness" in said.stderr) == told

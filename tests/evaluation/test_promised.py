@@ -1,0 +1,57 @@
+"""Which statements are about what is read at a tap."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.evaluation.promised import covers
+from harness.federation.taps import Tap
+from harness.privacy import GUARANTEES
+from harness.reports.columns import guarantees
+from harness.results import Statement
+
+AFTER_STEP = {Tap.STEP, Tap.UPDATE, Tap.SENT, Tap.DELTA_Y, Tap.DELTA_C, Tap.ARRIVED, Tap.RECEIVED}
+COVERED: dict[str, set[Tap]] = {
+    "sample-DP local view": AFTER_STEP,
+    "client-LDP": {Tap.SENT, Tap.ARRIVED, Tap.RECEIVED},
+    "sample-DDP": {Tap.ARRIVED, Tap.RECEIVED},
+    # Of the published model, which no tap shows.
+    "client-DP central": set(), "sample-DP": set(), "BDP": set(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("guarantee", COVERED)
+@pytest.mark.parametrize("tap", Tap)
+def test_a_guarantee_covers_what_has_passed_its_noise(guarantee: str, tap: Tap) -> None:
+    assert covers(Statement(view="server", guarantee=guarantee, notes=""), tap) == (tap in COVERED[guarantee])
+
+
+@pytest.mark.parametrize("tap", Tap)
+def test_one_message_of_a_secure_sum_is_not_the_sum(tap: Tap) -> None:
+    """Nor has a SCAFFOLD client's message passed what is done to updates that leave."""
+    message = Statement(view="message", guarantee="sample-DP local view", notes="")
+    assert covers(message, tap) == (tap in AFTER_STEP - {Tap.ARRIVED, Tap.RECEIVED})
+
+
+def test_every_guarantee_is_in_the_table_and_none_covers_nothing() -> None:
+    assert set(GUARANTEES) == {*COVERED, "none"}
+    assert {covers(Statement(view="server", guarantee="none", notes=""), tap) for tap in Tap} == {None}
+
+
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [
+        ({"defense": "fed_cdp", "tap": "T2.raw"}, "none"),
+        ({"defense": "fed_cdp", "tap": "T2.step"}, "sample-DP local view, epsilon"),
+        ({"defense": "fed_sdp", "tap": "T0.post"}, "none"),
+        ({"defense": "fed_sdp", "defense_args": {"noise_at": "client"}, "tap": "T1.raw"}, "none"),
+        ({"defense": "fed_sdp", "defense_args": {"noise_at": "client"}, "tap": "T1.out"}, "client-LDP, epsilon"),
+    ],
+)
+def test_a_row_shows_no_epsilon_of_what_was_not_read(
+    small: Any, tmp_path: Path, values: dict[str, Any], shown: str
+) -> None:
+    (cell,) = [one for one in small.play([small.cell(**values)], tmp_path).cells if one.role == "cell"]
+    assert guarantees(cell).startswith(shown)
+    assert any(statement.epsilon is not None for statement in cell.privacy)

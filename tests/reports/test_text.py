@@ -1,0 +1,39 @@
+"""What a document says, in short plain words."""
+
+import pytest
+
+from harness.defenses import DEFENSES
+from harness.extensions.building import build
+from harness.reports.text import arguments
+from harness.results.record import without_non_finite
+
+
+def defaults(defense: str) -> dict[str, object]:
+    """The settings of a defense as a document has them."""
+    return without_non_finite(build(DEFENSES, defense, {}).parameters())
+
+
+@pytest.mark.parametrize(
+    ("defense", "given", "shown"),
+    [
+        ("fed_cdp", {}, ""),
+        ("fed_cdp", {"sigma": 3.0, "convention": "mean"}, "sigma=3 convention=mean"),
+        ("pruning", {"mode": "layer"}, "mode=layer"),
+        ("dp_local", {"clipping": "layer", "noise_scale": 100.0}, "clipping=layer noise x100"),
+        ("secagg_ddp", {"mechanism": "gaussian", "clips": [1.0, 2.0]}, "mechanism=gaussian clips=[1.0, 2.0]"),
+        ("fed_sdp+noise", {"fed_sdp.sigma": 5.0, "noise.amount": 1.0}, "fed_sdp.sigma=5 noise.amount=1"),
+        ("somebody's", {"sigma": 6.0, "depth": None}, "sigma=6 depth=None"),
+        ("somebody's", {"\x1b[1m" + "x" * 500: 1}, "?[1m" + "x" * 53 + "..."),
+    ],
+)
+def test_arguments_are_those_that_differ_from_the_defaults(defense: str, given: dict[str, object], shown: str) -> None:
+    usual = {} if defense == "somebody's" else defaults(defense)
+    assert arguments(defense, {"noise_scale": 1.0} | usual | given) == shown
+
+
+def test_every_setting_of_every_defense_is_shown_once_it_is_not_the_default() -> None:
+    for name in DEFENSES:
+        usual = defaults(name)
+        assert arguments(name, usual) == ""
+        for setting in usual:
+            assert arguments(name, usual | {setting: "other"}) == f"{setting}=other"

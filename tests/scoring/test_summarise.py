@@ -1,0 +1,76 @@
+"""Cells become summary rows: what belongs together, and what a cell says about its attack."""
+
+from typing import Any
+
+import pytest
+
+from harness.results import CellResult, Control, Lineup, Outcomes
+from harness.scoring.summarise import summarise
+
+HELD = (Control(name="positive", held=True), Control(name="swap", held=True))
+
+
+def made(attack: str, verdict: str = "resilient", **changes: Any) -> CellResult:
+    facts: dict[str, Any] = {
+        "dataset": "digits", "model": "mlp", "defense": "fed_cdp", "defense_args": {"sigma": 6.0}, "attack": attack,
+        "surface": 2, "tap": "T2.step", "seeds": [0], "victims": 64, "verdict": verdict, "controls": list(HELD),
+        "outcomes": Outcomes(failure=64), "lineup": Lineup(rate=0.0, mean_rank=0.5, p_value=1.0), "key": attack,
+    }  # fmt: skip
+    return CellResult(**(facts | changes))
+
+
+def test_attacks_on_one_place_are_one_row() -> None:
+    (row,) = summarise([made("dlg"), made("cpl")])
+    assert (row.verdict, row.strongest, row.dataset, row.tap, row.observations) == (
+        "resilient", "dlg", "digits", "T2.step", 1,
+    )  # fmt: skip
+    assert [(one.attack, one.cell, one.informative, one.reason) for one in row.attacks] == [
+        ("dlg", "dlg", True, None),
+        ("cpl", "cpl", True, None),
+    ]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"dataset": "cancer"}, {"model": "lenet"}, {"defense": "none"}, {"defense_args": {"sigma": 1.0}},
+        {"tap": "T1.out", "surface": 1}, {"tap": "T0.post", "surface": None}, {"seeds": [1]}, {"batch_size": 2},
+        {"local_steps": 2}, {"update_model": "avg"}, {"round": 3}, {"observations": 4}, {"cohort": {"clients": 9}},
+    ],
+    ids=lambda change: next(iter(change)),
+)  # fmt: skip
+def test_what_is_not_the_attack_parts_rows(change: dict[str, Any]) -> None:
+    rows = summarise([made("cpl"), made("dlg", "inconclusive", **change)])
+    assert [(row.verdict, row.strongest) for row in rows] == [("resilient", "cpl"), ("inconclusive", "dlg")]
+
+
+@pytest.mark.parametrize("name", ["positive", "positive_sigma0"])
+def test_an_attack_that_cannot_leak_is_uninformative(name: str) -> None:
+    failed = Control(name=name, held=False, detail="the attack does not leak even undefended")
+    (row,) = summarise([made("dlg", "inconclusive", controls=[failed])])
+    assert (row.verdict, row.strongest, row.attacks[0].informative) == ("inconclusive", None, False)
+    assert row.attacks[0].reason == "the attack does not leak even undefended"
+
+
+def test_without_a_positive_control_nothing_is_known_to_work() -> None:
+    (row,) = summarise([made("dlg", "inconclusive", controls=[HELD[1]])])
+    assert row.attacks[0].reason == "no positive control was run"
+
+
+def test_a_failed_negative_control_does_not_make_an_attack_weak() -> None:
+    stalled = Control(name="noise_x100", held=False, detail="no optimizer step was taken")
+    (row,) = summarise([made("dlg", "inconclusive", controls=[*HELD, stalled]), made("cpl")])
+    assert (row.verdict, row.strongest, row.attacks[0].informative) == ("resilient", "cpl", True)
+
+
+def test_an_impossible_attack_is_listed_and_was_not_tried() -> None:
+    none = {"not_applicable_reason": "no clip there", "controls": [], "outcomes": Outcomes(not_applicable=64)}
+    (row,) = summarise([made("dlg", "inconclusive", **none), made("cpl")])
+    assert row.verdict == "resilient"
+    assert (row.attacks[0].informative, row.attacks[0].reason) == (False, "no clip there")
+    (row,) = summarise([made("dlg", "inconclusive", **none)])
+    assert (row.verdict, row.verdict_reason) == ("inconclusive", "no attack is possible there")
+
+
+def test_controls_are_no_attacks_on_the_defense() -> None:
+    assert summarise([made("cpl", "leaks", role="control", control="positive")]) == []

@@ -1,0 +1,62 @@
+"""Work of minutes is told of in one line before it starts; other work begins in silence."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from harness.accounting import account
+from harness.settings.limits import forecast
+from harness.training import TrainFolder, Training, TrainOptions, train, train_settings
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"), [(100, ""), (180, "about 3 minutes"), (20_000, "about 6 hours"), (10**6, "about 12 days")]
+)
+def test_a_line(seconds: float, told: str, caplog: pytest.LogCaptureFixture) -> None:
+    forecast(seconds, "this")
+    assert told in caplog.text and len(caplog.records) == bool(told)
+
+
+class Begun(Exception):
+    """What was forecast begins."""
+
+
+def begin(*_: object, **__: object) -> None:
+    raise Begun
+
+
+def trained(folder: Path, local_steps: int) -> None:
+    small = {"dataset": "digits", "model": "logistic", "clients": 2, "clients_per_round": 2, "batch_size": 2}
+    settings = train_settings(**small, examples=10, rounds=20, local_steps=local_steps, split="iid")
+    train(settings, folder, TrainFolder(folder), TrainOptions())
+
+
+LONG: dict[str, tuple[Callable[[Path], object], str]] = {
+    "training": (lambda folder: trained(folder, 500_000), "20 rounds of 500000 local steps takes about 3 hours"),
+    "loss distribution": (
+        lambda _: account(sigma=6, sampling_rate=0.01, steps=10_000_000), "accounting for 10000000 steps",
+    ),
+    "schedule": (lambda _: account(sigma_schedule="linear", rounds=100_000), "accounting for 100000 sigmas"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "told"), LONG.values(), ids=LONG)
+def test_long_work(
+    call: Callable[[Path], object], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(Training, "play_round", begin)
+    monkeypatch.setattr("harness.training.loop._train", begin)
+    for name in ("_constant", "_cost"):
+        monkeypatch.setattr(sys.modules["harness.accounting.account"], name, begin)
+    with pytest.raises(Begun):
+        call(tmp_path)
+    assert told in caplog.text and len(caplog.records) == 1
+
+
+def test_short_work_is_silent(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    trained(tmp_path, 1)
+    account(sigma=6, sampling_rate=0.01, steps=100)
+    assert not caplog.records

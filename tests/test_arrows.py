@@ -1,0 +1,61 @@
+"""Arrows between rooms go one way: who computes knows nothing of who draws and who commands."""
+
+import ast
+import subprocess
+import sys
+from graphlib import TopologicalSorter
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+ABOVE = ("harness.reports", "harness.cli", "harness.reproduction", "matplotlib", "rich")
+
+
+@pytest.mark.parametrize("room", ["harness.evaluation", "harness.scoring.summarise", "harness.results", "harness.gate"])
+def test_a_room_imports_nothing_above_it(room: str) -> None:
+    said = f"import {room}, sys; print(*(name for name in {ABOVE} if name in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+def modules() -> dict[str, Path]:
+    """Every module of the package by its full name, wherever its folder is mapped from."""
+    found = {}
+    for room in ("harness", *(f"harness.{name}" for name in ("attacks", "datasets", "defenses", "reports"))):
+        (folder,) = find_spec(room).submodule_search_locations
+        for path in Path(folder).rglob("*.py"):
+            parts = path.relative_to(folder).with_suffix("").parts
+            found[".".join([room, *(part for part in parts if part != "__init__")])] = path
+    return found
+
+
+def imports(path: Path, known: dict[str, Path]) -> set[str]:
+    """What a module takes from the package when it is imported, or in a function."""
+    taken = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("harness"):
+            within = {f"{node.module}.{alias.name}" for alias in node.names}
+            taken |= (within & known.keys()) or {node.module}
+    return taken
+
+
+def room_of(module: str) -> str:
+    """The folder that a module lies in; a loose file of the top folder is a room of its own."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else "harness"
+
+
+def test_neither_files_nor_rooms_run_in_circles() -> None:
+    known = modules()
+    assert len(known) > 250
+    files = {name: imports(path, known) - {name} for name, path in known.items()}
+    # A package's own file only gathers what the others define.
+    gathers = {name for name, path in known.items() if path.name == "__init__.py"}
+    between = {name: {one for one in taken if one not in gathers} for name, taken in files.items()}
+    list(TopologicalSorter({name: taken for name, taken in between.items() if name not in gathers}).static_order())
+    rooms: dict[str, set[str]] = {}
+    for name, taken in files.items():
+        own = room_of(name)
+        rooms.setdefault(own, set()).update({room_of(one) for one in taken} - {own, "harness"})
+    list(TopologicalSorter(rooms).static_order())
