@@ -158,8 +158,8 @@ NOTES: dict[str, tuple[str, Any]] = {
 
 @pytest.mark.parametrize(("name", "values"), NOTES.values(), ids=NOTES)
 def test_notes(tmp_path: Path, name: str, values: Any) -> None:
-    fixed = SETTINGS | {"defense": "global_dp", "defense_args": {}}
-    settings = train_settings(**fixed, rounds=1)
+    covered = {"dataset": "digits", "model": "mlp2", "defense": "global_dp", "defense_args": {}}
+    settings = train_settings(**SETTINGS | covered, rounds=1)
     train(settings, tmp_path, TrainFolder(tmp_path), TrainOptions(notes=Notes))
     path = tmp_path / "norms" / "round_00001.npz"
     with np.load(path) as saved:
