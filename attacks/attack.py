@@ -16,7 +16,7 @@ from harness.attacks.labels import infer_labels
 from harness.attacks.lbfgs import LBFGS
 from harness.attacks.objectives import RAW, SCALE_FREE, observed_only, total_variation
 from harness.extensions.registry import Registry
-from harness.observation import Observation
+from harness.observation import Observation, Tier
 from harness.settings.ranges import Count, CountOrNone, NonNegative, Repeats
 
 T = TypeVar("T")
@@ -74,6 +74,7 @@ class Attack:
     patience_floor: NonNegative = 1e-5
 
     name: ClassVar[str] = "abstract"
+    tier: ClassVar[Tier] = "plain"
 
     def optimizer(self) -> LBFGS | Adam:
         """The batched optimizer and its settings."""

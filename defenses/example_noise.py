@@ -18,6 +18,7 @@ from torch import Tensor
 from harness.federation.context import RoundContext
 from harness.federation.defense import LocalStep
 from harness.federation.examples import ExampleGradients
+from harness.observation import Noise
 from harness.vectors.layout import spread
 
 Convention = Literal["sum", "per_example", "mean"]
@@ -75,3 +76,9 @@ def noised_sum(values: Tensor, noise: Tensor) -> tuple[Tensor, Tensor | None]:
 
 def _per_client(deviation: Tensor | float) -> Tensor | float:
     return deviation[:, 0] if isinstance(deviation, Tensor) else deviation
+
+
+def known_noise(deviation: float, convention: Convention, batch: int) -> Noise | None:
+    """The noise that :func:`sanitise` is known to leave on a local step, where its deviation is known; None without."""
+    shares = {"sum": batch, "per_example": math.sqrt(batch), "mean": 1}
+    return Noise("gaussian", deviation / shares[convention]) if deviation else None

@@ -5,14 +5,14 @@ Source: Wei et al., "Securing Distributed SGD against Gradient Leakage Threats",
 
 from pydantic import model_validator
 
-from harness.defenses.example_noise import CONVENTION_TEXT, Convention, sanitise
+from harness.defenses.example_noise import CONVENTION_TEXT, Convention, known_noise, sanitise
 from harness.defenses.registry import DEFENSES, validated_defense
 from harness.federation.context import RoundContext, State
 from harness.federation.defense import Defense, FixedNoise, LocalStep
 from harness.federation.examples import ExampleGradients
 from harness.federation.privacy_facts import PrivacyFacts
-from harness.federation.taps import TAPS_AFTER_STEP, Tap
-from harness.observation import Clipping
+from harness.federation.taps import TAPS_AFTER_STEP, Hook, Tap
+from harness.observation import Clipping, Noise
 from harness.privacy import Statement, example_views, make_statement, sum_multiplier
 from harness.settings.ranges import Clip, Sigma
 from harness.vectors.clipping import example_factors, noise_deviation
@@ -40,6 +40,15 @@ class FedCDP(Defense):
 
     def clipping_at(self, tap: Tap, learning_rate: float, server: State | None = None) -> Clipping | None:
         return Clipping(self.clip, self.clipping, "example") if tap in TAPS_AFTER_STEP else None
+
+    def noise_of(self, hook: Hook, context: RoundContext) -> Noise | None:
+        if hook is not Hook.CLIENT_STEP:
+            return None
+        return known_noise(noise_deviation(self.sigma, self.clip), self.convention, context.cohort.batch_size)
+
+    def noise_of_examples(self, context: RoundContext) -> Noise | None:
+        deviation = noise_deviation(self.sigma, self.clip)
+        return Noise("gaussian", deviation) if deviation and self.convention == "per_example" else None
 
     def units(self) -> str:
         return (

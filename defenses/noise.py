@@ -15,6 +15,7 @@ from harness.federation.defense import Defense, LocalStep
 from harness.federation.examples import ExampleGradients
 from harness.federation.privacy_facts import PrivacyFacts
 from harness.federation.taps import Hook
+from harness.observation import Noise as KnownNoise
 from harness.privacy import Statement, make_statement
 from harness.settings.ranges import NonNegative
 
@@ -70,6 +71,22 @@ class Noise(Defense):
         if self._laplace:
             return self.deviation / math.sqrt(2) * context.laplace(purpose, like)
         return self.deviation * context.gaussian(purpose, like)
+
+    def noise_of(self, hook: Hook, context: RoundContext) -> KnownNoise | None:
+        if not self.acts_at(hook) or not self.deviation:
+            return None
+        if self.applies_to != "example":
+            return KnownNoise(self.distribution, self.deviation)
+        batch = context.cohort.batch_size
+        return KnownNoise(self.distribution if batch == 1 else "unknown", self.deviation / math.sqrt(batch))
+
+    def noise_of_examples(self, context: RoundContext) -> KnownNoise | None:
+        return (
+            KnownNoise(self.distribution, self.deviation) if self.applies_to == "example" and self.deviation else None
+        )
+
+    def only_adds(self, hook: Hook) -> bool:
+        return True
 
     def acts_at(self, hook: Hook) -> bool:
         return hook == (Hook.CLIENT_MESSAGE if self.applies_to == "update" else Hook.CLIENT_STEP)

@@ -74,6 +74,9 @@ class Stack(Defense):
         known = [clipping for clipping in found if clipping is not None]
         return max(known, key=lambda clipping: clipping.grouping == "layer", default=None)
 
+    def chain(self) -> tuple[tuple[str, Defense], ...]:
+        return self.parts
+
     def sparse_at(self, tap: Tap) -> bool:
         return any(part.sparse_at(tap) for _, part in self.parts)
 

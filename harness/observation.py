@@ -8,9 +8,14 @@ import torch
 from torch import Tensor
 
 from harness.models import RowModel
+from harness.priors import Prior
 from harness.vectors.layout import Grouping
 
 UpdateModel = Literal["first", "avg", "unroll"]
+Tier = Literal["plain", "informed"]
+"""What an attacker knows beyond the network, its weights, the learning rate and the batch size: ``plain``, whether it
+is clipped and that coordinates are left out; ``informed``, the defense with all its settings, and public data."""
+Law = Literal["gaussian", "laplace", "skellam", "poisson_binomial", "unknown"]
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,45 @@ class Clipping:
 
 
 @dataclass(frozen=True)
+class Noise:
+    """The noise that what is read at a tap is known to carry, to who knows the defense and its settings.
+
+    Attributes:
+        law: of the noise on a coordinate; ``unknown`` where noises of different laws add up, or where something that
+            is not linear came after it.
+        deviation: its standard deviation in units of the gradient that the attacker matches: one number, or (P,) one
+            per coordinate. None where nobody publishes it (it follows the private data), or what came after the noise
+            is not linear.
+    """
+
+    law: Law
+    deviation: float | Tensor | None
+
+    @property
+    def estimated(self) -> bool:
+        """Whether the law is known but its level has to be read off what was observed."""
+        return self.deviation is None and self.law != "unknown"
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> "Noise":
+        """The same beside tensors of another device and floating-point precision."""
+        level = self.deviation
+        return Noise(self.law, level.to(device, dtype)) if isinstance(level, Tensor) else self
+
+    def times(self, factor: float) -> "Noise":
+        """The noise on values multiplied by a number."""
+        return self if self.deviation is None else Noise(self.law, self.deviation * factor)
+
+    def plus(self, other: "Noise | None") -> "Noise":
+        """The noise of a sum with another, independent one."""
+        if other is None:
+            return self
+        law: Law = "gaussian" if self.law == other.law == "gaussian" else "unknown"
+        if self.deviation is None or other.deviation is None:
+            return Noise(law, None)
+        return Noise(law, (self.deviation**2 + other.deviation**2) ** 0.5)
+
+
+@dataclass(frozen=True)
 class Observation:
     """All that an attack is handed: what was read from R independent clients, and declared public knowledge.
 
@@ -35,7 +79,9 @@ class Observation:
     steps. Ground truth is never part of it; ``labels`` (R, n) is filled only when the adversary is declared to know
     the labels (``--labels known``). ``sparse`` says that the defense is known to leave coordinates out of what was
     read, with zeros in their place. ``correction`` (R, P) is what every local step is known to add to the gradient
-    (SCAFFOLD), where it is known; ``target`` is without it.
+    (SCAFFOLD), where it is known; ``target`` is without it. ``noise`` and ``prior`` are for attackers of the tier
+    ``informed`` alone: the noise that ``target`` is known to carry (None where it is known to carry none), and what
+    public data of the same kind say of the examples.
     """
 
     model: RowModel
@@ -50,6 +96,8 @@ class Observation:
     labels: Tensor | None = None
     sparse: bool = False
     correction: Tensor | None = None
+    noise: Noise | None = None
+    prior: Prior | None = None
 
     @property
     def rows(self) -> int:
@@ -67,6 +115,10 @@ class Observation:
             correction=None if self.correction is None else self.correction[index],
         )
 
+    def known_to(self, tier: Tier) -> "Observation":
+        """The same with only what an attacker of that tier knows."""
+        return replace(self, noise=None, prior=None) if tier == "plain" else self
+
     @property
     def clipping_groups(self) -> tuple[int, ...]:
         """Sizes of the groups of coordinates that share one unknown scale."""
@@ -82,6 +134,8 @@ class Observation:
             self.model.name, self.model.image_shape, self.model.classes, self.examples, self.keys,
             self.learning_rate, self.local_steps, self.update_model, self.clipping, self.labels is None, self.sparse,
             *(() if self.correction is None else ("corrected",)),
+            *(() if self.noise is None else ("noise", self.noise.law, _digits(self.noise.deviation))),
+            *(() if self.prior is None else ("prior", self.prior.fingerprint())),
         )  # fmt: skip
         digest.update(repr(facts).encode())
         return digest.hexdigest()[:20]
@@ -95,4 +149,12 @@ class Observation:
             target=self.target.to(device, dtype),
             labels=None if self.labels is None else self.labels.to(device),
             correction=None if self.correction is None else self.correction.to(device, dtype),
+            noise=None if self.noise is None else self.noise.to(device, dtype),
+            prior=None if self.prior is None else self.prior.to(device, dtype),
         )
+
+
+def _digits(deviation: float | Tensor | None) -> str:
+    if isinstance(deviation, Tensor):
+        return hashlib.sha256(deviation.detach().cpu().contiguous().numpy().tobytes()).hexdigest()
+    return repr(deviation)

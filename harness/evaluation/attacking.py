@@ -56,9 +56,10 @@ def attack_scene(
         seen: keys already attacked in this run; updated.
     """
     attack = settings.build_attack()
-    rows = scene.observation.rows
+    observation = scene.observation.known_to(attack.tier)
+    rows = observation.rows
     truth = scene.truth.images.reshape(rows, -1, *scene.dataset.image_shape)
-    key = _attack_key(settings, scene.observation, truth)
+    key = _attack_key(settings, observation, truth)
     if reuse or key in seen:
         stored = folder.read_arrays(key)
         if stored is not None and _is_of(stored, truth, scene.dataset.num_classes):
@@ -72,9 +73,9 @@ def attack_scene(
         title += f", noise x{settings.noise_scale:g}"
     with progress(title, rows) as bar:
         if settings.engine == "reference":
-            reconstruction = run_reference(attack, scene.observation, recorder, bar.advance)
+            reconstruction = run_reference(attack, observation, recorder, bar.advance)
         else:
-            reconstruction = run_attack(attack, scene.observation, chunk, recorder, bar.advance)
+            reconstruction = run_attack(attack, observation, chunk, recorder, bar.advance)
     record = AttackRecord(
         key,
         reconstruction,
@@ -85,7 +86,7 @@ def attack_scene(
     seen.add(key)
     own = smaller(settings).victims * (rows // len(scene.truth.labels))
     if own < rows:  # what a control of this cell would attack, as the result of attacking it alone
-        _keep_first(own, record, settings, scene.observation, truth, folder, seen)
+        _keep_first(own, record, settings, observation, truth, folder, seen)
     return record
 
 

@@ -9,10 +9,12 @@ from torch import Tensor
 from harness.datasets import Dataset, Victims, load_dataset, select_victims
 from harness.errors import UsageError
 from harness.evaluation.averaging import average
-from harness.evaluation.played_round import Key, PlayedRound, known_correction, server_state
+from harness.evaluation.played_round import Key, PlayedRound, known_correction, round_context, server_state
 from harness.experiment import CellSettings
+from harness.federation.context import State
+from harness.federation.known_noise import noise_at
 from harness.models import RowModel
-from harness.observation import Observation
+from harness.observation import Noise, Observation
 
 # A cell, its control's size and its noise-free one; other attacks on them come soon after.
 _SCENES = 3
@@ -108,13 +110,21 @@ class Stage:
             keys = [(*key, example) for key in keys for example in range(per_victim)]
             read, examples = read.flatten(0, 1), 1
             known = None if known is None else known.reshape(-1, 1)
+        steps, server = settings.local_steps if update else 1, server_state(settings)
         return Observation(
-            model, weights, read, examples, tuple(keys), settings.learning_rate,
-            settings.local_steps if update else 1, settings.update_model if update else "first",
-            defense.clipping_at(settings.tap, settings.learning_rate, server_state(settings)),
+            model, weights, read, examples, tuple(keys), settings.learning_rate, steps,
+            settings.update_model if update else "first",
+            defense.clipping_at(settings.tap, settings.learning_rate, server),
             None if known is None else known.to(weights.device), defense.sparse_at(settings.tap),
             known_correction(settings, model, [int(key[1]) for key in keys], weights),
+            _known_noise(settings, model, steps, server),
         )  # fmt: skip
+
+
+def _known_noise(settings: CellSettings, model: RowModel, steps: int, server: State) -> Noise | None:
+    """The noise on what the attacker matches, to one who knows the defense and its settings."""
+    context = round_context(settings, model, ((settings.seeds[0], 0),), server)
+    return noise_at(settings.build_defense(), settings.tap, context, steps, settings.observations)
 
 
 def _select(dataset: Dataset, rows: int, settings: CellSettings) -> Victims:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from harness.errors import UsageError
 from harness.experiment import CellSettings
-from harness.federation.context import RoundContext
+from harness.federation.context import RoundContext, State
 from harness.federation.examples import ExampleGradients
 from harness.federation.recorders import KeepTap
 from harness.federation.state_files import read_state
@@ -58,12 +58,8 @@ class PlayedRound:
         return self.settings.local_steps if self.settings.tap.of_update else 1
 
     def _context(self, repetition: int) -> RoundContext:
-        settings = self.settings
         keys = tuple((*key, "look", repetition) if repetition else key for key in self.keys)
-        return RoundContext(
-            settings.round, 0, settings.learning_rate, settings.cohort(), self.model.layout, keys,
-            settings.noise_scale, server=dict(self._server), clients=self._clients,
-        )  # fmt: skip
+        return round_context(self.settings, self.model, keys, dict(self._server), self._clients)
 
     @property
     def _clients(self) -> tuple[int, ...]:
@@ -91,6 +87,16 @@ class PlayedRound:
         part = slice(step * batch, (step + 1) * batch)
         made = self.model.per_example_gradients(weights, self.images[:, part], self.labels[:, part])
         return MaterialisedGradients(made, self.model.layout.sizes)
+
+
+def round_context(
+    settings: CellSettings, model: RowModel, keys: tuple[Key, ...], server: State, clients: tuple[int, ...] = ()
+) -> RoundContext:
+    """Where in training the round of a cell is played, by clients of these keys."""
+    return RoundContext(
+        settings.round, 0, settings.learning_rate, settings.cohort(), model.layout, keys, settings.noise_scale,
+        server=server, clients=clients,
+    )  # fmt: skip
 
 
 def server_state(settings: CellSettings) -> dict[str, Tensor]:

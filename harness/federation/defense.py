@@ -17,7 +17,7 @@ from harness.federation.examples import ExampleGradients
 from harness.federation.privacy_facts import PrivacyFacts
 from harness.federation.remembered import Remembered
 from harness.federation.taps import Hook, Tap
-from harness.observation import Clipping
+from harness.observation import Clipping, Noise
 from harness.privacy import Statement, make_statement
 
 NoisePlace = Literal["server", "message", "step"]
@@ -88,6 +88,26 @@ class Defense:
         ``server`` is what the server remembers, known to all clients (None, or empty, in round 0).
         """
         return None
+
+    def noise_of(self, hook: Hook, context: RoundContext) -> Noise | None:
+        """The noise that who knows these settings knows a hook to add; None without.
+
+        Its deviation is that on a coordinate of what the hook gives out, ``context.noise_scale`` left aside: of a
+        local step's direction for ``client_step``, else of one client's update, at whichever hook it is added.
+        """
+        return None
+
+    def noise_of_examples(self, context: RoundContext) -> Noise | None:
+        """The same for a sanitised per-example gradient (tap T2.examples); None where there is none."""
+        return None
+
+    def only_adds(self, hook: Hook) -> bool:
+        """Whether what it does at that hook keeps the noise of those before it as it was."""
+        return not self.acts_at(hook)
+
+    def chain(self) -> tuple[tuple[str, "Defense"], ...]:
+        """The defenses that act one after the other at every hook, by name; a defense alone has no name."""
+        return (("", self),)
 
     def sparse_at(self, tap: Tap) -> bool:
         """Whether an adversary at ``tap`` knows that coordinates were left out, with zeros in their place."""
