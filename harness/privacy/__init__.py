@@ -15,6 +15,7 @@ from harness.privacy.events import (
 )
 from harness.privacy.mechanism import GaussianNoise, Mechanism, Repeated, Sampled, TakingPart
 from harness.privacy.poisson_binomial import PoissonBinomialSum
+from harness.privacy.reconstruction import GaussianLimit, Limit, NoLimit, PureLimit, RenyiLimit, RunLimit
 from harness.privacy.skellam import SkellamSum, skellam_sum
 from harness.privacy.statement import (
     GUARANTEES,
@@ -44,14 +45,20 @@ __all__ = [
     "Epsilon",
     "Event",
     "FederationFacts",
+    "GaussianLimit",
     "GaussianNoise",
     "GaussianRelease",
+    "Limit",
     "Mechanism",
     "MechanismRelease",
     "NoEvent",
+    "NoLimit",
     "NonPrivate",
     "PoissonBinomialSum",
+    "PureLimit",
+    "RenyiLimit",
     "Repeated",
+    "RunLimit",
     "Sampled",
     "SkellamSum",
     "Statement",

@@ -64,9 +64,7 @@ class PrivacyLoss(Accountant):
         return tuple(notes)
 
     def _too_large(self, spent: Ledger, delta: float) -> bool:
-        # The Renyi bound for samples without replacement is far too large; losses are about those of Poisson sampling.
-        rough = replace(spent, releases=tuple(map(_as_poisson, _with_everybody(spent))))
-        return self._bound.epsilon_of(rough, delta) > _LARGEST_EPSILON
+        return _rough_epsilon(self._bound, spent, delta) > _LARGEST_EPSILON
 
     def epsilon_of(self, spent: Ledger, delta: float) -> float:
         if self._too_large(spent, delta):
@@ -86,6 +84,12 @@ class PrivacyLoss(Accountant):
             bounds = [self._bound.delta(compose(one), epsilon) for one in (spent.releases, everybody)]
             return min(*bounds, gaussian_delta(_multiplier(everybody), epsilon))
         return float(_distribution(spent, self.grid, self.interval).get_delta_for_epsilon(epsilon))
+
+
+@lru_cache(maxsize=32)
+def _rough_epsilon(bound: Renyi, spent: Ledger, delta: float) -> float:
+    # The Renyi bound for samples without replacement is far too large; losses are about those of Poisson sampling.
+    return bound.epsilon_of(replace(spent, releases=tuple(map(_as_poisson, _with_everybody(spent)))), delta)
 
 
 @lru_cache(maxsize=32)
