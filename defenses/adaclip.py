@@ -15,8 +15,8 @@ from harness.federation.context import RoundContext, State
 from harness.federation.defense import Defense, LocalStep
 from harness.federation.examples import ExampleGradients
 from harness.federation.privacy_facts import PrivacyFacts
-from harness.federation.taps import TAPS_AFTER_STEP, Tap
-from harness.observation import Clipping
+from harness.federation.taps import TAPS_AFTER_STEP, Hook, Tap
+from harness.observation import Clipping, Noise
 from harness.privacy import Statement
 from harness.settings.ranges import Clip, Sigma
 from harness.vectors.clipping import clip
@@ -80,6 +80,15 @@ class AdaClip(Defense):
 
     def clipping_at(self, tap: Tap, learning_rate: float, server: State | None = None) -> Clipping | None:
         return Clipping(self.clip, "whole", "example") if tap in TAPS_AFTER_STEP else None
+
+    def noise_of(self, hook: Hook, context: RoundContext) -> Noise | None:
+        if hook != Hook.CLIENT_STEP or not self.sigma:
+            return None
+        # Later steps are clipped around a centre that is noisy itself, by a scale that is the client's own.
+        stays = context.local_step == 0 or (self.mean_decay == 1 and self.variance_decay == 1)
+        return (
+            Noise("gaussian", self.sigma * self.clip / context.cohort.batch_size) if stays else Noise("unknown", None)
+        )
 
     def units(self) -> str:
         return (

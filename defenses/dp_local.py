@@ -10,14 +10,14 @@ from typing import Literal
 import torch
 from pydantic import model_validator
 
-from harness.defenses.example_noise import sanitise
+from harness.defenses.example_noise import known_noise, sanitise
 from harness.defenses.registry import DEFENSES, validated_defense
 from harness.federation.context import RoundContext, State
 from harness.federation.defense import Defense, FixedNoise, LocalStep
 from harness.federation.examples import ExampleGradients
 from harness.federation.privacy_facts import PrivacyFacts
-from harness.federation.taps import TAPS_AFTER_STEP, Tap
-from harness.observation import Clipping
+from harness.federation.taps import TAPS_AFTER_STEP, Hook, Tap
+from harness.observation import Clipping, Noise
 from harness.privacy import Statement, example_views, make_statement
 from harness.settings.ranges import Clip, Sigma
 from harness.vectors.clipping import example_factors, noise_deviation
@@ -63,6 +63,13 @@ class DPLocal(Defense):
         if self.clipping != "whole" or tap not in TAPS_AFTER_STEP:
             return None
         return Clipping(self.clip, "whole", "example")
+
+    def noise_of(self, hook: Hook, context: RoundContext) -> Noise | None:
+        if hook != Hook.CLIENT_STEP or not self.sigma:
+            return None
+        # Every client's median norms are its own.
+        deviation = 2 * noise_deviation(self.sigma, self.clip) if self.clipping == "whole" else None
+        return known_noise(deviation, "sum", context.cohort.batch_size)
 
     def units(self) -> str:
         bound = f"whole to C={self.clip:g}" if self.clipping == "whole" else "layer to the batch's median norm C"

@@ -17,7 +17,8 @@ from harness.defenses.registry import DEFENSES, validated_defense
 from harness.federation.context import RoundContext
 from harness.federation.defense import Defense
 from harness.federation.privacy_facts import PrivacyFacts
-from harness.federation.taps import TAPS_AFTER_SENDING, Tap
+from harness.federation.taps import TAPS_AFTER_SENDING, Hook, Tap
+from harness.observation import Noise
 from harness.privacy import Statement, make_statement
 from harness.settings.ranges import Clip, Finite, Positive
 
@@ -87,6 +88,14 @@ class DSSGD(Defense):
 
     def sparse_at(self, tap: Tap) -> bool:
         return tap in TAPS_AFTER_SENDING and (self.share < 1 or self.threshold >= 0)
+
+    def noise_of(self, hook: Hook, context: RoundContext) -> Noise | None:
+        # Values are clamped after their noise, and noise chooses which of them are sent.
+        return Noise("unknown", None) if self.epsilon is not None and hook == Hook.CLIENT_MESSAGE else None
+
+    def only_adds(self, hook: Hook) -> bool:
+        chooses = self.selection == "random" and self.threshold >= 0
+        return not self.acts_at(hook) or (self.share == 1 and math.isinf(self.bound) and not chooses)
 
     def units(self) -> str:
         chosen = "the largest" if self.selection == "largest" else f"random ones above {self.threshold:g}"

@@ -78,7 +78,12 @@ def _per_client(deviation: Tensor | float) -> Tensor | float:
     return deviation[:, 0] if isinstance(deviation, Tensor) else deviation
 
 
-def known_noise(deviation: float, convention: Convention, batch: int) -> Noise | None:
-    """The noise that :func:`sanitise` is known to leave on a local step, where its deviation is known; None without."""
+def known_noise(deviation: float | None, convention: Convention, batch: int) -> Noise | None:
+    """The noise that :func:`sanitise` is known to leave on a local step; None without.
+
+    ``deviation`` is its argument of that name, None where it follows the private data.
+    """
+    if deviation is None:
+        return Noise("gaussian", None)
     shares = {"sum": batch, "per_example": math.sqrt(batch), "mean": 1}
     return Noise("gaussian", deviation / shares[convention]) if deviation else None

@@ -9,15 +9,15 @@ import torch
 from pydantic import model_validator
 from torch import Tensor
 
-from harness.defenses.example_noise import CONVENTION_TEXT, Convention, sanitise
+from harness.defenses.example_noise import CONVENTION_TEXT, Convention, known_noise, sanitise
 from harness.defenses.registry import DEFENSES, validated_defense
 from harness.defenses.schedules import NoiseSchedule, Policy, Space
 from harness.federation.context import Cohort, RoundContext, State
 from harness.federation.defense import Defense, LocalStep
 from harness.federation.examples import ExampleGradients
 from harness.federation.privacy_facts import PrivacyFacts
-from harness.federation.taps import TAPS_AFTER_STEP, Tap
-from harness.observation import Clipping
+from harness.federation.taps import TAPS_AFTER_STEP, Hook, Tap
+from harness.observation import Clipping, Noise
 from harness.privacy import Statement, make_statement
 from harness.settings.ranges import Clip, Count, NonNegative, Positive, Sigma
 from harness.vectors.clipping import example_factors
@@ -106,6 +106,21 @@ class FedAlphaCDP(Defense):
         if self.s_mode == "example_mean" or tap not in TAPS_AFTER_STEP:
             return None
         return Clipping(self.clip, self.clipping, "example")
+
+    def noise_of(self, hook: Hook, context: RoundContext) -> Noise | None:
+        if hook != Hook.CLIENT_STEP or not self._sigma_start:
+            return None
+        return known_noise(self._known_deviation(context), self.convention, context.cohort.batch_size)
+
+    def noise_of_examples(self, context: RoundContext) -> Noise | None:
+        noisy = self._sigma_start and self.convention == "per_example"
+        return Noise("gaussian", self._known_deviation(context)) if noisy else None
+
+    def _known_deviation(self, context: RoundContext) -> float | None:
+        """sigma * S where the settings leave S no choice; S is never published."""
+        if self.s_mode == "example_mean" or self.floor < self.clip:
+            return None
+        return self._schedule(context.cohort).sigma(context.round, context.local_step) * self.clip
 
     def units(self) -> str:
         clipped = "not clipped (released code)"

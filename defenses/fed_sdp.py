@@ -11,11 +11,11 @@ from pydantic import model_validator
 from torch import Tensor
 
 from harness.defenses.registry import DEFENSES, validated_defense
-from harness.federation.context import RoundContext, State
+from harness.federation.context import Cohort, RoundContext, State
 from harness.federation.defense import Defense, FixedNoise
 from harness.federation.privacy_facts import PrivacyFacts
 from harness.federation.taps import TAPS_AFTER_SENDING, Hook, Tap
-from harness.observation import Clipping
+from harness.observation import Clipping, Noise
 from harness.privacy import Statement, client_views, make_statement
 from harness.settings.ranges import Clip, Sigma
 from harness.vectors.clipping import clip, noise_deviation
@@ -63,8 +63,12 @@ class FedSDP(Defense):
         return clip(update, self.clip, context.layout.groups(self.clipping))
 
     def _noised(self, clipped: Tensor, purpose: str, context: RoundContext) -> Tensor:
-        share = math.sqrt(context.cohort.clients_per_round) if self.noise_split == "share" else 1.0
-        return clipped + noise_deviation(self.sigma, self.clip) / share * context.gaussian(purpose, clipped)
+        return clipped + self._deviation(context.cohort) * context.gaussian(purpose, clipped)
+
+    def _deviation(self, cohort: Cohort) -> float:
+        """Standard deviation of the noise on one client's update."""
+        share = math.sqrt(cohort.clients_per_round) if self.noise_split == "share" else 1.0
+        return noise_deviation(self.sigma, self.clip) / share
 
     def acts_at(self, hook: Hook) -> bool:
         places = {"client": (Hook.CLIENT_MESSAGE,), "receive": (Hook.SERVER_RECEIVE,)}
@@ -73,6 +77,14 @@ class FedSDP(Defense):
     def clipping_at(self, tap: Tap, learning_rate: float, server: State | None = None) -> Clipping | None:
         clipped_from = TAPS_AFTER_SENDING if self.noise_at == "client" else (Tap.RECEIVED,)
         return Clipping(self.clip / learning_rate, self.clipping, "update") if tap in clipped_from else None
+
+    def noise_of(self, hook: Hook, context: RoundContext) -> Noise | None:
+        places = {"client": Hook.CLIENT_MESSAGE, "receive": Hook.SERVER_RECEIVE}
+        deviation = self._deviation(context.cohort)
+        return Noise("gaussian", deviation) if deviation and hook == places.get(self.noise_at) else None
+
+    def only_adds(self, hook: Hook) -> bool:
+        return not self.acts_at(hook) or hook == Hook.AGGREGATE or math.isinf(self.clip)
 
     def units(self) -> str:
         amount = "sigma*C" if self.noise_split == "full" or self.noise_at == "aggregate" else "sigma*C/sqrt(K)"
@@ -89,11 +101,10 @@ class FedSDP(Defense):
     def fixed_noise(self, facts: PrivacyFacts) -> FixedNoise | None:
         if self.sigma == 0 or self.noise_at == "receive":
             return None
-        bound, deviation = facts.whole_bound(self.clip, self.clipping), noise_deviation(self.sigma, self.clip)
+        bound = facts.whole_bound(self.clip, self.clipping)
         if self.noise_at == "aggregate":
-            return FixedNoise("server", deviation, bound)
-        share = math.sqrt(facts.cohort.clients_per_round) if self.noise_split == "share" else 1.0
-        return FixedNoise("message", deviation / share, bound)
+            return FixedNoise("server", noise_deviation(self.sigma, self.clip), bound)
+        return FixedNoise("message", self._deviation(facts.cohort), bound)
 
     def statements(self, facts: PrivacyFacts) -> list[Statement]:
         if self.sigma == 0:

@@ -81,6 +81,9 @@ class GlobalDP(Defense):
     def clipping_at(self, tap: Tap, learning_rate: float, server: State | None = None) -> Clipping | None:
         return Clipping(self._bound(server) / learning_rate, "whole", "update") if tap == Tap.RECEIVED else None
 
+    def only_adds(self, hook: Hook) -> bool:
+        return hook != Hook.SERVER_RECEIVE or (self.bound == "fixed" and math.isinf(self.clip))
+
     def units(self) -> str:
         size = f"S={self.clip:g}" if self.bound == "fixed" else f"S=median norm of the last round, first {self.clip:g}"
         return (

@@ -16,7 +16,7 @@ from harness.federation.context import RoundContext
 from harness.federation.defense import Defense
 from harness.federation.privacy_facts import PrivacyFacts
 from harness.federation.remembered import Remembered
-from harness.federation.taps import TAPS_AFTER_SENDING, Tap
+from harness.federation.taps import TAPS_AFTER_SENDING, Hook, Tap
 from harness.privacy import Statement, make_statement
 
 
@@ -47,6 +47,9 @@ class Pruning(Defense):
 
     def sparse_at(self, tap: Tap) -> bool:
         return self.threshold > 0 and tap in TAPS_AFTER_SENDING
+
+    def only_adds(self, hook: Hook) -> bool:
+        return not self.acts_at(hook) or self.threshold == 0
 
     def units(self) -> str:
         of = "the whole vector" if self.mode == "global" else "each parameter tensor"

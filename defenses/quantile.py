@@ -12,7 +12,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from harness.defenses.example_noise import sanitise
+from harness.defenses.example_noise import known_noise, sanitise
 from harness.defenses.registry import DEFENSES, validated_defense
 from harness.defenses.stating import adaptive_step_statements, central_statements
 from harness.federation.context import Cohort, RoundContext, State
@@ -21,7 +21,7 @@ from harness.federation.examples import ExampleGradients
 from harness.federation.privacy_facts import PrivacyFacts
 from harness.federation.remembered import Remembered
 from harness.federation.taps import TAPS_AFTER_SENDING, TAPS_AFTER_STEP, Hook, Tap
-from harness.observation import Clipping
+from harness.observation import Clipping, Noise
 from harness.privacy import Statement
 from harness.settings.ranges import LEAST_CLIP, MOST, WITHIN, Clip, NonNegative, Sigma
 from harness.vectors.clipping import clip, noise_deviation
@@ -119,6 +119,15 @@ class Quantile(Defense):
             return Clipping(self.clip, "whole", "example") if tap in TAPS_AFTER_STEP else None
         clipped = tap in TAPS_AFTER_SENDING
         return Clipping(self._bound(server) / learning_rate, "whole", "update") if clipped else None
+
+    def noise_of(self, hook: Hook, context: RoundContext) -> Noise | None:
+        multiplier, _ = self.multipliers(context.cohort)
+        if self.unit == "client" or hook != Hook.CLIENT_STEP or not multiplier:
+            return None
+        # C is the client's own, and moves by the bits of its examples.
+        bound = self.clip if context.local_step == 0 or not self.rate else None
+        deviation = None if bound is None else noise_deviation(multiplier, bound)
+        return known_noise(deviation, "sum", context.cohort.batch_size)
 
     def units(self) -> str:
         what, where = "per-example gradients", "sum of the batch in every local step"

@@ -3,6 +3,7 @@
 Source: S000, appendix A.3, as accounted for in :mod:`harness.privacy.systems.distributed_noise`.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -66,6 +67,23 @@ class Differences:
             for values in ([clip for clip, *_ in own], [noise for _, noise, *_ in own], moving)
         )
         return clips, noises, lengths
+
+    def noise_share(self, context: RoundContext) -> float | None:
+        """Times which the common one the noise of a client's local step is, at its length of a step.
+
+        Of the context's clients together it is the root mean square; None where nobody says which client it is and it
+        matters.
+        """
+        cohort = context.cohort
+        own = [
+            noise * length * (context.local_step < steps)
+            for _, noise, length, steps in (
+                self.of(client, cohort) for client in context.clients or range(cohort.clients)
+            )
+        ]
+        if not context.clients and len(set(own)) > 1:
+            return None
+        return math.sqrt(sum(share**2 for share in own) / len(own))
 
     def largest(self) -> float:
         """The largest product of factors by which a client's update can exceed a common one."""

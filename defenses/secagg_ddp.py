@@ -23,9 +23,9 @@ from harness.federation.defense import Defense, LocalStep
 from harness.federation.examples import ExampleGradients
 from harness.federation.privacy_facts import PrivacyFacts
 from harness.federation.secure_sum import Key, Mechanism, SumSettings, build_mechanism, sum_integers, sum_reals
-from harness.federation.taps import TAPS_AFTER_STEP, Tap
-from harness.mechanisms import PoissonBinomial, numbers, padded
-from harness.observation import Clipping
+from harness.federation.taps import TAPS_AFTER_STEP, Hook, Tap
+from harness.mechanisms import FixedPoint, PoissonBinomial, numbers, padded
+from harness.observation import Clipping, Noise
 from harness.privacy import Statement, without_guarantee
 from harness.settings.ranges import Clip, Count, CountOrNone, Positive, Sigma
 from harness.vectors.clipping import example_factors
@@ -33,6 +33,7 @@ from harness.vectors.clipping import example_factors
 _INTEGERS = "integers"
 _ROUNDING = 1e-3  # of 32-bit floats over many steps, at most
 _UNKNOWN_PARAMETERS = 10**7  # more coordinates cost more
+_CERTAIN = 0.01  # of a standard deviation, which may follow the data so far and still be called known
 _SILENT = 1e-3  # below, noise is as good as off and coin tosses would be too many to draw
 
 
@@ -121,6 +122,31 @@ class SecAggDDP(Defense):
         if tap not in TAPS_AFTER_STEP:
             return None
         return Clipping(None if self._differences else self.clip, "whole", "example")
+
+    def noise_of(self, hook: Hook, context: RoundContext) -> Noise | None:
+        least, most = (level / context.noise_scale for level in self._mechanism(context, context.keys[0]).levels)
+        share = self._differences.noise_share(context) if self._differences else 1.0
+        if not least or share == 0:
+            return None
+        if hook == Hook.SUM_SECURELY:
+            return self._rounded(least, context)
+        if hook != Hook.CLIENT_STEP:
+            return None
+        known = share is not None and most <= least * (1 + _CERTAIN)
+        return Noise(self.mechanism, share * (least + most) / 2 / context.cohort.batch_size if known else None)
+
+    def _rounded(self, deviation: float, context: RoundContext) -> Noise | None:
+        """What is known of a rounding to fixed point after noise of that deviation; None where it is nothing to it."""
+        if self.mode == "strict_grid":
+            return None
+        cohort = context.cohort
+        encoding = FixedPoint.fitting(self.bits, self._largest(context), cohort.clients_per_round)
+        on_update = context.learning_rate * deviation * context.noise_scale / cohort.batch_size
+        together = math.hypot(on_update, 1 / (encoding.scale * math.sqrt(12)))
+        return Noise("unknown", None) if together > on_update * (1 + _CERTAIN) else None
+
+    def only_adds(self, hook: Hook) -> bool:
+        return hook == Hook.SUM_SECURELY or not self.acts_at(hook)
 
     def units(self) -> str:
         missing = self.colluders + self.dropouts

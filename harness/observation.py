@@ -17,6 +17,8 @@ Tier = Literal["plain", "informed"]
 is clipped and that coordinates are left out; ``informed``, the defense with all its settings, and public data."""
 Law = Literal["gaussian", "laplace", "skellam", "poisson_binomial", "unknown"]
 
+_CLOSED_UNDER_SUMS = ("gaussian", "skellam", "poisson_binomial")
+
 
 @dataclass(frozen=True)
 class Clipping:
@@ -61,13 +63,18 @@ class Noise:
         return self if self.deviation is None else Noise(self.law, self.deviation * factor)
 
     def plus(self, other: "Noise | None") -> "Noise":
-        """The noise of a sum with another, independent one."""
+        """The noise of a sum with another, independent one; of two on a grid, it is the same grid."""
         if other is None:
             return self
-        law: Law = "gaussian" if self.law == other.law == "gaussian" else "unknown"
+        law: Law = self.law if self.law == other.law and self.law in _CLOSED_UNDER_SUMS else "unknown"
         if self.deviation is None or other.deviation is None:
             return Noise(law, None)
         return Noise(law, (self.deviation**2 + other.deviation**2) ** 0.5)
+
+    def averaged(self, count: int) -> "Noise":
+        """The noise of a mean of so many values, each with noise like this of its own."""
+        law: Law = self.law if count == 1 or self.law in _CLOSED_UNDER_SUMS else "unknown"
+        return Noise(law, self.deviation).times(count**-0.5)
 
 
 @dataclass(frozen=True)

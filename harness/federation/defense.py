@@ -92,8 +92,10 @@ class Defense:
     def noise_of(self, hook: Hook, context: RoundContext) -> Noise | None:
         """The noise that who knows these settings knows a hook to add; None without.
 
-        Its deviation is that on a coordinate of what the hook gives out, ``context.noise_scale`` left aside: of a
-        local step's direction for ``client_step``, else of one client's update, at whichever hook it is added.
+        Its deviation is that on a coordinate of what the hook gives out, ``context.noise_scale`` left aside: of the
+        direction of ``context.local_step`` for ``client_step``, else of one client's update. Where clients' deviations
+        differ it is None, or of ``context.clients``, if given, the root mean square. No tap shows what ``aggregate``
+        gives out, so nobody asks for its noise.
         """
         return None
 

@@ -4,7 +4,7 @@ Stages that follow each other add variances as long as the later ones only add t
 pruning what carries noise makes its law unknown.
 """
 
-import math
+from dataclasses import replace
 
 from harness.federation.context import RoundContext
 from harness.federation.defense import Defense
@@ -25,9 +25,7 @@ def noise_at(defense: Defense, tap: Tap, context: RoundContext, steps: int = 1, 
     if context.noise_scale == 0:
         return None
     found = _of_examples(defense, context) if tap is Tap.EXAMPLES else _along(defense, tap, context, steps)
-    if found is not None and found.law != "gaussian" and looks > 1:
-        found = Noise("unknown", found.deviation)
-    return None if found is None else found.times(context.noise_scale / math.sqrt(looks))
+    return None if found is None else found.averaged(looks).times(context.noise_scale)
 
 
 def _of_examples(defense: Defense, context: RoundContext) -> Noise | None:
@@ -36,29 +34,30 @@ def _of_examples(defense: Defense, context: RoundContext) -> Noise | None:
 
 
 def _along(defense: Defense, tap: Tap, context: RoundContext, steps: int) -> Noise | None:
+    together = context.cohort.clients_per_round if tap.at_server and defense.sums_securely else 1
+    if together > 1:
+        context = replace(context, clients=tuple(range(together)))
     total: Noise | None = None
     for hook in tap.noised_by:
         for name, part in defense.chain():
             if total is not None and not part.only_adds(hook):
                 total = Noise("unknown", None)
-            own = part.noise_of(hook, _scoped(context, name))
-            if own is not None:
-                total = _in_gradient_units(own, hook, tap, context, steps).plus(total)
-        if hook is Hook.SUM_SECURELY and total is not None and defense.sums_securely:
-            # The mean of the messages of a round's clients, each with noise of its own.
-            count = context.cohort.clients_per_round
-            law = total.law if total.law == "gaussian" or count == 1 else "unknown"
-            total = Noise(law, total.deviation).times(1 / math.sqrt(count))
-    return total
+            own = _added(part, hook, tap, _scoped(context, name), steps)
+            total = total if own is None else own.plus(total)
+    # Of a secure sum the mean is read: that of messages which each have noise of their own.
+    return None if total is None else total.averaged(together)
 
 
-def _in_gradient_units(noise: Noise, hook: Hook, tap: Tap, context: RoundContext, steps: int) -> Noise:
-    if not tap.of_update:
-        return noise
+def _added(part: Defense, hook: Hook, tap: Tap, context: RoundContext, steps: int) -> Noise | None:
+    """The noise of one part at a hook, in units of the gradient that is matched at the tap."""
     if hook is not Hook.CLIENT_STEP:
-        return noise.times(1 / (context.learning_rate * steps))
-    law = noise.law if noise.law == "gaussian" or steps == 1 else "unknown"
-    return Noise(law, noise.deviation).times(1 / math.sqrt(steps))
+        own = part.noise_of(hook, context)
+        return None if own is None else own.times(1 / (context.learning_rate * steps))
+    count, total = steps if tap.of_update else 1, None
+    for step in range(count):
+        own = part.noise_of(hook, replace(context, local_step=step))
+        total = total if own is None else own.plus(total)
+    return None if total is None else total.times(1 / count)
 
 
 def _scoped(context: RoundContext, name: str) -> RoundContext:

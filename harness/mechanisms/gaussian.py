@@ -31,6 +31,11 @@ class Gaussian:
         """Standard deviation of the client's noise per coordinate."""
         return self.noise * self.clip
 
+    @property
+    def levels(self) -> tuple[float, float]:
+        """Least and largest standard deviation of a coordinate, whatever is encoded: the same."""
+        return self.deviation, self.deviation
+
     def encode(self, rows: np.ndarray, numbers: np.random.Generator) -> np.ndarray:
         """The noisy sum (p,) of rows (B, p), each clipped to C."""
         clipped = clip_rows(np.asarray(rows, dtype=np.float64), self.clip)

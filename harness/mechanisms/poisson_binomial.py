@@ -56,6 +56,15 @@ class PoissonBinomial:
         """Standard deviation, at most, of a client's decoded coordinate: c / (2 theta sqrt m) for each slot."""
         return self.bound * math.sqrt(self.slots) / (2 * self.theta * math.sqrt(self.trials))
 
+    @property
+    def levels(self) -> tuple[float, float]:
+        """Least and largest standard deviation of a decoded coordinate: tosses are surer the larger what they encode.
+
+        Rotation shares the vector's length among all coordinates; without it one may have all of it.
+        """
+        filled = 1.0 if self.signs is None else min(1.0, self.clip**2 / (self.length * self.bound**2))
+        return self.deviation * math.sqrt(1 - 4 * self.theta**2 * filled), self.deviation
+
     def require_ring(self, bits: int, clients: int) -> None:
         """Raises:
         UsageError: counts of that many clients would overflow the ring.

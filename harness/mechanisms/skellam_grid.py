@@ -78,6 +78,11 @@ class SkellamGrid:
         """Standard deviation of the client's noise per step and coordinate, in the units of the vectors."""
         return math.sqrt(self.variance) / self.scale
 
+    @property
+    def levels(self) -> tuple[float, float]:
+        """Least and largest standard deviation of a decoded coordinate: rounding adds up to 1/4 a vector to it."""
+        return self.deviation, math.sqrt(self.variance + self.rows / 4) / self.scale
+
     def encode(self, rows: np.ndarray, numbers: np.random.Generator) -> np.ndarray:
         """The noisy integer sum (length,) of rows (B, p), each clipped to C; noise is there for B = 0, too."""
         clipped = clip_rows(np.asarray(rows, dtype=np.float64), self.clip)
