@@ -17,7 +17,7 @@ from harness.federation.examples import ExampleGradients
 from harness.federation.privacy_facts import PrivacyFacts
 from harness.federation.taps import TAPS_AFTER_STEP, Hook, Tap
 from harness.observation import Clipping, Noise
-from harness.privacy import Statement
+from harness.privacy import GaussianLimit, Limit, NoLimit, Statement
 from harness.settings.ranges import Clip, Sigma
 from harness.vectors.clipping import clip
 
@@ -89,6 +89,12 @@ class AdaClip(Defense):
         return (
             Noise("gaussian", self.sigma * self.clip / context.cohort.batch_size) if stays else Noise("unknown", None)
         )
+
+    def reconstruction_limit(self, hook: Hook, context: RoundContext) -> Limit | NoLimit:
+        if hook != Hook.CLIENT_STEP or not self.sigma:
+            return super().reconstruction_limit(hook, context)
+        # (g - a) / b has norm 1 at most under noise of sigma, and a and b follow noisy outputs.
+        return GaussianLimit(1 / (self.sigma * context.noise_scale))
 
     def units(self) -> str:
         return (

@@ -19,7 +19,7 @@ from harness.federation.defense import Defense
 from harness.federation.privacy_facts import PrivacyFacts
 from harness.federation.taps import TAPS_AFTER_SENDING, Hook, Tap
 from harness.observation import Noise
-from harness.privacy import Statement, make_statement
+from harness.privacy import Limit, NoLimit, PureLimit, Statement, make_statement
 from harness.settings.ranges import Clip, Finite, Positive
 
 # Shares of epsilon: noise on the threshold, on the magnitudes compared with it, on the values sent.
@@ -96,6 +96,11 @@ class DSSGD(Defense):
     def only_adds(self, hook: Hook) -> bool:
         chooses = self.selection == "random" and self.threshold >= 0
         return not self.acts_at(hook) or (self.share == 1 and math.isinf(self.bound) and not chooses)
+
+    def reconstruction_limit(self, hook: Hook, context: RoundContext) -> Limit | NoLimit:
+        if self.epsilon is None or hook != Hook.CLIENT_MESSAGE:
+            return super().reconstruction_limit(hook, context)
+        return PureLimit(self.epsilon / context.noise_scale)
 
     def units(self) -> str:
         chosen = "the largest" if self.selection == "largest" else f"random ones above {self.threshold:g}"

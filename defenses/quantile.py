@@ -22,7 +22,7 @@ from harness.federation.privacy_facts import PrivacyFacts
 from harness.federation.remembered import Remembered
 from harness.federation.taps import TAPS_AFTER_SENDING, TAPS_AFTER_STEP, Hook, Tap
 from harness.observation import Clipping, Noise
-from harness.privacy import Statement
+from harness.privacy import GaussianLimit, Limit, NoLimit, Statement
 from harness.settings.ranges import LEAST_CLIP, MOST, WITHIN, Clip, NonNegative, Sigma
 from harness.vectors.clipping import clip, noise_deviation
 
@@ -128,6 +128,12 @@ class Quantile(Defense):
         bound = self.clip if context.local_step == 0 or not self.rate else None
         deviation = None if bound is None else noise_deviation(multiplier, bound)
         return known_noise(deviation, "sum", context.cohort.batch_size)
+
+    def reconstruction_limit(self, hook: Hook, context: RoundContext) -> Limit | NoLimit:
+        if self.unit == "client" or hook != Hook.CLIENT_STEP or not self.sigma:
+            return super().reconstruction_limit(hook, context)
+        # The noisy bits, which move later bounds, cost as much as the vector's noise is larger than sigma.
+        return GaussianLimit(1 / (self.sigma * context.noise_scale))
 
     def units(self) -> str:
         what, where = "per-example gradients", "sum of the batch in every local step"

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from harness.defenses.registry import DEFENSES, validated_defense
 from harness.defenses.secagg_clients import Counts, Differences, Factors
+from harness.defenses.secagg_limits import message_limit, sum_limit
 from harness.defenses.secagg_statements import noise_statements, toss_statements
 from harness.errors import UsageError
 from harness.federation.context import Cohort, RoundContext, State
@@ -26,7 +27,7 @@ from harness.federation.secure_sum import Key, Mechanism, SumSettings, build_mec
 from harness.federation.taps import TAPS_AFTER_STEP, Hook, Tap
 from harness.mechanisms import FixedPoint, PoissonBinomial, numbers, padded
 from harness.observation import Clipping, Noise
-from harness.privacy import Statement, without_guarantee
+from harness.privacy import Limit, NoLimit, Statement, without_guarantee
 from harness.settings.ranges import Clip, Count, CountOrNone, Positive, Sigma
 from harness.vectors.clipping import example_factors
 
@@ -144,6 +145,14 @@ class SecAggDDP(Defense):
         on_update = context.learning_rate * deviation * context.noise_scale / cohort.batch_size
         together = math.hypot(on_update, 1 / (encoding.scale * math.sqrt(12)))
         return Noise("unknown", None) if together > on_update * (1 + _CERTAIN) else None
+
+    def reconstruction_limit(self, hook: Hook, context: RoundContext) -> Limit | NoLimit:
+        mechanism = self._mechanism(context, context.keys[0])
+        if hook == Hook.CLIENT_STEP:
+            return message_limit(mechanism, self._differences, context.cohort)
+        if hook == Hook.SUM_SECURELY and self.mode == "strict_grid":
+            return sum_limit(mechanism, context.cohort.clients_per_round - self.colluders - self.dropouts)
+        return super().reconstruction_limit(hook, context)
 
     def only_adds(self, hook: Hook) -> bool:
         return hook == Hook.SUM_SECURELY or not self.acts_at(hook)

@@ -12,15 +12,22 @@ from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass as validated
 from torch import Tensor
 
+from harness.federation.clipped_noise import limit_of
 from harness.federation.context import RoundContext, State
 from harness.federation.examples import ExampleGradients
 from harness.federation.privacy_facts import PrivacyFacts
 from harness.federation.remembered import Remembered
 from harness.federation.taps import Hook, Tap
 from harness.observation import Clipping, Noise
-from harness.privacy import Statement, make_statement
+from harness.privacy import Limit, NoLimit, Statement, make_statement
 
 NoisePlace = Literal["server", "message", "step"]
+
+# Where what a hook gives out is read, and what it has to clip itself for its noise to limit anything.
+_CLIPPED_BY = {
+    Hook.CLIENT_STEP: (Tap.STEP, "example"), Hook.CLIENT_MESSAGE: (Tap.SENT, "update"),
+    Hook.SERVER_RECEIVE: (Tap.RECEIVED, "update"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -102,6 +109,25 @@ class Defense:
     def noise_of_examples(self, context: RoundContext) -> Noise | None:
         """The same for a sanitised per-example gradient (tap T2.examples); None where there is none."""
         return None
+
+    def reconstruction_limit(self, hook: Hook, context: RoundContext) -> Limit | NoLimit:
+        """How much anybody can reconstruct from what the hook gives out; ``context.noise_scale``, above 0, counts.
+
+        Of one example in one local step (``context.local_step``) where examples are clipped, of all that a client
+        holds where its update is; all else may be known. Here it follows from what the hook is declared to clip and
+        to add; to be overridden where that is not all there is to say.
+        """
+        tap, unit = _CLIPPED_BY.get(hook, (None, None))
+        clipping = None if tap is None else self.clipping_at(tap, context.learning_rate, context.server)
+        if clipping is not None and clipping.unit != unit:
+            clipping = None
+        moved = 1 / context.cohort.batch_size if unit == "example" else context.learning_rate
+        return limit_of(self.noise_of(hook, context), clipping, moved, context)
+
+    def reconstruction_limit_of_examples(self, context: RoundContext) -> Limit | NoLimit:
+        """The same for a sanitised per-example gradient (tap T2.examples)."""
+        clipping = self.clipping_at(Tap.EXAMPLES, context.learning_rate, context.server)
+        return limit_of(self.noise_of_examples(context), clipping, 1.0, context)
 
     def only_adds(self, hook: Hook) -> bool:
         """Whether what it does at that hook keeps the noise of those before it as it was."""
