@@ -19,6 +19,7 @@ from harness.datasets import (  # noqa: F401  (imported so that they register)
 from harness.datasets.catalogue import DATASETS, DatasetStatus, dataset_status, default_model
 from harness.datasets.fetch import fetch_dataset
 from harness.datasets.load import data_root, load_dataset
+from harness.datasets.public import choose_public, divide
 from harness.datasets.record import Dataset
 from harness.datasets.victims import Victims, select_victims
 
@@ -27,9 +28,11 @@ __all__ = [
     "Dataset",
     "DatasetStatus",
     "Victims",
+    "choose_public",
     "data_root",
     "dataset_status",
     "default_model",
+    "divide",
     "fetch_dataset",
     "load_dataset",
     "select_victims",

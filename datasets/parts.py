@@ -12,26 +12,27 @@ from harness.vectors.randomness import generator
 Part = Literal["train", "test"]
 
 
-def take_part(dataset: Dataset, part: Part, held_out: float) -> Dataset:
-    """The examples of one part, in the dataset's order; a pure function of the dataset and the share.
+def take_part(dataset: Dataset, part: Part, held_out: float, purpose: str = "held out") -> Dataset:
+    """The examples of one part, in the dataset's order; a pure function of the dataset, the share and the purpose.
 
     Args:
         dataset: the whole dataset of N examples.
         part: ``train`` or ``test``; together they are the whole, and they share nothing.
         held_out: share of the examples in the test part, in (0, 1); ceil(share * N) examples are held out.
+        purpose: what the division is for; divisions for other purposes are independent of it.
     """
     test = torch.zeros(len(dataset.labels), dtype=torch.bool)
-    test[_held_out(dataset, held_out)] = True
+    test[_held_out(dataset, held_out, purpose)] = True
     return dataset.take((test if part == "test" else ~test).nonzero()[:, 0])
 
 
-def _held_out(dataset: Dataset, share: float) -> Tensor:
+def _held_out(dataset: Dataset, share: float, purpose: str) -> Tensor:
     """Positions drawn at random, from every class of every natural client in proportion to its size.
 
     Each example stands at a random place of its class, scaled to [0, 1]; the first ones of all classes are held out.
     """
     strata = dataset.labels if dataset.clients is None else dataset.clients * dataset.num_classes + dataset.labels
-    order = torch.randperm(len(dataset.labels), generator=generator("held out", dataset.name))
+    order = torch.randperm(len(dataset.labels), generator=generator(purpose, dataset.name))
     places = torch.empty(len(order), dtype=torch.float64)
     for stratum in strata.unique().tolist():
         members = order[strata[order] == stratum]

@@ -6,7 +6,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from harness.attacks import ATTACKS, Attack
-from harness.datasets import default_model
+from harness.datasets import choose_public, default_model
+from harness.datasets.public import NONE
 from harness.defenses import DEFENSES, Cohort, Defense
 from harness.errors import UsageError
 from harness.extensions.building import build, one_line
@@ -51,6 +52,7 @@ class CellSettings(BaseModel):
     update_model: UpdateModel = Field("first", description="first, avg or unroll")
     observations: Repeats = Field(1, description="Times the same record is seen, with new noise each time")
     round: CountOrNone = 0
+    prior: str = Field("none", description="Public data that informed attacks know: auto, none, a dataset, FILE.npz")
     labels: Literal["inferred", "known"] = Field("inferred", description="inferred or known")
     engine: Literal["batched", "reference"] = Field("batched", description="batched or reference")
     dtype: Literal["float32", "float64"] = Field("float32", description="float32 or float64")
@@ -90,8 +92,9 @@ class CellSettings(BaseModel):
             )
 
     def identity(self) -> dict[str, Any]:
-        """What tells this cell from others; a run it does not attack is left out."""
-        return self.model_dump(mode="json", exclude=None if self.trained else {"trained"})
+        """What tells this cell from others; a run it does not attack, or a prior it has not, is left out."""
+        absent = {"trained": self.trained is None, "prior": self.prior == NONE}
+        return self.model_dump(mode="json", exclude={name for name, missing in absent.items() if missing})
 
     @property
     def surface(self) -> int | None:
@@ -135,6 +138,7 @@ def cell_settings(**values: Any) -> CellSettings:
     """
     values["defense"] = DEFENSES.resolve(values.get("defense", "none"))
     values["attack"] = ATTACKS.resolve(values.get("attack", "cpl"))
+    values["prior"] = choose_public(values.get("prior", NONE))
     if values.get("model") is None:
         values["model"] = default_model(values.get("dataset", CellSettings.model_fields["dataset"].default))
     check_tap(values.get("tap", "T2.step"))

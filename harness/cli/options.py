@@ -8,6 +8,7 @@ from typing import Any
 
 from harness.attacks import ATTACKS
 from harness.datasets import DATASETS
+from harness.datasets.public import AUTO, NONE
 from harness.defenses import DEFENSES
 from harness.errors import UsageError, in_one_line
 from harness.experiment import CellSettings, expand, taps_of
@@ -29,7 +30,7 @@ _PATHS = ("training", "weights", "server_state", "variates")
 # Options that are settings of a cell under the same name.
 PASSED_ON = (
     "victims", "distinct_labels", "clients", "clients_per_round", "rounds", "learning_rate", "local_steps",
-    "steps_per_round", "sampling_rate", "update_model", "labels", "engine", "dtype",
+    "steps_per_round", "sampling_rate", "update_model", "labels", "prior", "engine", "dtype",
 )  # fmt: skip
 
 
@@ -51,7 +52,7 @@ def merge(given: dict[str, Any], preset: str | None, config: Path | None) -> lis
     if preset and config:
         raise UsageError("both --preset and --config were given; choose one")
     grids = _grids(preset) if preset else [_read_config(config, set(given)) if config else {}]
-    return [_over_defaults(given, chosen) for chosen in grids]
+    return _with_prior([_over_defaults(given, chosen) for chosen in grids])
 
 
 def _grids(preset: str) -> list[dict[str, Any]]:
@@ -72,6 +73,13 @@ def _over_defaults(given: dict[str, Any], chosen: dict[str, Any]) -> dict[str, A
         # The settings of the defense it was trained under do not fit another one.
         trained.pop("defense_arg", None)
     return {**dict.fromkeys(given), **DEFAULTS, **trained, **chosen, **said}
+
+
+def _with_prior(grids: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Where any attack of a run knows public data, all are tried on the victims that these leave: none else is fair."""
+    attacks = (ATTACKS[ATTACKS.resolve(name)] for options in grids for name in split_lists(options["attack"]))
+    usual = AUTO if any(attack.tier == "informed" for attack in attacks) else NONE
+    return [{**options, "prior": options.get("prior") or usual} for options in grids]
 
 
 def _read_config(path: Path, known: set[str]) -> dict[str, Any]:

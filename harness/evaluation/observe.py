@@ -1,12 +1,13 @@
 """Victims train for a round under a defense; what a tap shows becomes an Observation, the truth stays apart."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from harness.datasets import Dataset, Victims, load_dataset, select_victims
+from harness.datasets import Dataset, Victims, divide, load_dataset, select_victims
+from harness.datasets.public import NONE
 from harness.errors import UsageError
 from harness.evaluation.averaging import average
 from harness.evaluation.played_round import Key, PlayedRound, known_correction, round_context, server_state
@@ -15,6 +16,7 @@ from harness.federation.context import State
 from harness.federation.known_noise import noise_at
 from harness.models import RowModel
 from harness.observation import Noise, Observation
+from harness.priors import Prior, fit_prior
 
 # A cell, its control's size and its noise-free one; other attacks on them come soon after.
 _SCENES = 3
@@ -25,7 +27,7 @@ class Scene:
     """One cell's observation for the attack, and the truth for the scorer.
 
     A tap that shows every example on its own gives one observation row per example; ``truth`` always has one row per
-    victim (V, n).
+    victim (V, n), drawn from ``dataset``.
     """
 
     observation: Observation
@@ -33,12 +35,21 @@ class Scene:
     dataset: Dataset
 
 
+@dataclass(frozen=True)
+class Room:
+    """What is private, and the prior that public data give; None where nothing is public."""
+
+    private: Dataset
+    prior: Prior | None
+
+
 class Stage:
-    """Loads datasets once and sets scenes."""
+    """Loads datasets and fits priors once, and sets scenes."""
 
     def __init__(self, data_root: Path, chunk: int) -> None:
         self.data_root, self.chunk = data_root, chunk
         self._datasets: dict[str, Dataset] = {}
+        self._rooms: dict[tuple[str, str], Room] = {}
         self._scenes: dict[str, Scene] = {}
 
     def dataset(self, name: str) -> Dataset:
@@ -46,6 +57,21 @@ class Stage:
         if name not in self._datasets:
             self._datasets[name] = load_dataset(name, self.data_root)
         return self._datasets[name]
+
+    def room(self, settings: CellSettings) -> Room:
+        """The private side of a cell's dataset, and what the other says of it.
+
+        Raises:
+            UsageError: its public data do not fit its dataset, or hold private examples.
+        """
+        name, choice = settings.dataset, settings.prior
+        if (name, choice) not in self._rooms:
+            whole = self.dataset(name)
+            if choice == NONE:
+                return Room(whole, None)
+            sides = divide(whole, name, choice, self.data_root)
+            self._rooms[name, choice] = Room(sides.private, fit_prior(sides.public))
+        return self._rooms[name, choice]
 
     def set(self, settings: CellSettings) -> Scene:
         """Trains the victims of a cell for one round and reads the tap, unless it did so a moment ago.
@@ -61,11 +87,12 @@ class Stage:
         return scene
 
     def _fresh(self, settings: CellSettings) -> Scene:
-        dataset = self.dataset(settings.dataset)
+        whole, room = self.dataset(settings.dataset), self.room(settings)
+        dataset = room.private
         rows = settings.victims * len(settings.seeds)
         truth = _select(dataset, rows, settings)
         keys: list[Key] = [(seed, victim) for seed in settings.seeds for victim in range(settings.victims)]
-        model = RowModel(settings.model, dataset.image_shape, dataset.num_classes, dataset.images)
+        model = RowModel(settings.model, dataset.image_shape, dataset.num_classes, whole.images)
         weights = _weights(model, settings, keys)
         device, dtype = torch.device(settings.device), getattr(torch, settings.dtype)
         model.to(device, dtype)
@@ -74,6 +101,8 @@ class Stage:
             for part in _slices(rows, max(1, self.chunk // settings.together))
         ]
         observation = self._observation(model, weights.to(device, dtype), torch.cat(parts), truth, keys, settings)
+        if room.prior:
+            observation = replace(observation, prior=room.prior.to(device, dtype))
         return Scene(observation, truth, dataset)
 
     def _read(
