@@ -67,9 +67,9 @@ class DPLocal(Defense):
     def noise_of(self, hook: Hook, context: RoundContext) -> Noise | None:
         if hook != Hook.CLIENT_STEP or not self.sigma:
             return None
-        # Every client's median norms are its own.
-        deviation = 2 * noise_deviation(self.sigma, self.clip) if self.clipping == "whole" else None
-        return known_noise(deviation, "sum", context.cohort.batch_size)
+        if self.clipping != "whole":
+            return Noise("gaussian", None, "layer")
+        return known_noise(2 * noise_deviation(self.sigma, self.clip), "sum", context.cohort.batch_size)
 
     def units(self) -> str:
         bound = f"whole to C={self.clip:g}" if self.clipping == "whole" else "layer to the batch's median norm C"

@@ -42,25 +42,31 @@ class Noise:
             is not linear came after it.
         deviation: its standard deviation in units of the gradient that the attacker matches: one number, or (P,) one
             per coordinate. None where nobody publishes it (it follows the private data), or what came after the noise
-            is not linear.
+            is not linear. Of coordinates that are known to be left out it says nothing.
+        grouping: which coordinates share a level that has to be estimated: all, or those of a tensor.
     """
 
     law: Law
     deviation: float | Tensor | None
+    grouping: Grouping = "whole"
 
     @property
     def estimated(self) -> bool:
         """Whether the law is known but its level has to be read off what was observed."""
         return self.deviation is None and self.law != "unknown"
 
+    def facts(self) -> tuple[str, ...]:
+        """What tells it from another, as text."""
+        return "noise", self.law, _digits(self.deviation), self.grouping
+
     def to(self, device: torch.device, dtype: torch.dtype) -> "Noise":
         """The same beside tensors of another device and floating-point precision."""
         level = self.deviation
-        return Noise(self.law, level.to(device, dtype)) if isinstance(level, Tensor) else self
+        return replace(self, deviation=level.to(device, dtype)) if isinstance(level, Tensor) else self
 
     def times(self, factor: float) -> "Noise":
         """The noise on values multiplied by a number."""
-        return self if self.deviation is None else Noise(self.law, self.deviation * factor)
+        return self if self.deviation is None else replace(self, deviation=self.deviation * factor)
 
     def plus(self, other: "Noise | None") -> "Noise":
         """The noise of a sum with another, independent one; of two on a grid, it is the same grid."""
@@ -68,13 +74,14 @@ class Noise:
             return self
         law: Law = self.law if self.law == other.law and self.law in _CLOSED_UNDER_SUMS else "unknown"
         if self.deviation is None or other.deviation is None:
-            return Noise(law, None)
+            grouping: Grouping = "layer" if "layer" in (self.grouping, other.grouping) else "whole"
+            return Noise(law, None, grouping)
         return Noise(law, (self.deviation**2 + other.deviation**2) ** 0.5)
 
     def averaged(self, count: int) -> "Noise":
         """The noise of a mean of so many values, each with noise like this of its own."""
         law: Law = self.law if count == 1 or self.law in _CLOSED_UNDER_SUMS else "unknown"
-        return Noise(law, self.deviation).times(count**-0.5)
+        return replace(self, law=law).times(count**-0.5)
 
 
 @dataclass(frozen=True)
@@ -141,7 +148,7 @@ class Observation:
             self.model.name, self.model.image_shape, self.model.classes, self.examples, self.keys,
             self.learning_rate, self.local_steps, self.update_model, self.clipping, self.labels is None, self.sparse,
             *(() if self.correction is None else ("corrected",)),
-            *(() if self.noise is None else ("noise", self.noise.law, _digits(self.noise.deviation))),
+            *(() if self.noise is None else self.noise.facts()),
             *(() if self.prior is None else ("prior", self.prior.fingerprint())),
         )  # fmt: skip
         digest.update(repr(facts).encode())

@@ -18,6 +18,7 @@ from harness.models import RowModel
 from harness.models.example_gradients import MaterialisedGradients
 from harness.privacy import GUARANTEES
 from harness.privacy.views import VIEWS
+from harness.testing.noise import assert_declares_noise
 from harness.testing.rounds import play_taps
 from harness.vectors.layout import Layout
 
@@ -35,13 +36,14 @@ Shown = dict[Tap | str, Tensor]
 
 
 def assert_defense_contract(defense: Defense) -> None:
-    """All checks of this module."""
+    """All checks of this module, and that of noise."""
     assert_shapes(defense)
     assert_keyed(defense)
     assert_rows_apart(defense)
     assert_empty_places_change_nothing(defense)
     assert_statements(defense)
     assert_declares_memory_and_plans(defense)
+    assert_declares_noise(defense)
 
 
 def assert_shapes(defense: Defense) -> set[Tap]:

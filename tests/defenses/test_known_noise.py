@@ -7,22 +7,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.defenses import DEFENSES, Cohort, RoundContext
+from harness.defenses import DEFENSES
 from harness.extensions.building import build
 from harness.federation.defense import Defense
 from harness.federation.known_noise import noise_at
-from harness.federation.recorders import KeepTap
 from harness.federation.taps import Tap
-from harness.federation.variates import RoundVariates
-from harness.federation.whole_round import play_round
-from harness.models.example_gradients import MaterialisedGradients
 from harness.observation import Noise
-from harness.vectors.layout import Layout
+from harness.testing.noise import LAYOUT, SURE, assert_declares_noise, excess, public_context, shown
 
-ROUNDS, TOGETHER, BATCH, RATE = 5, 8, 4, 0.05
-CLIENTS = ROUNDS * TOGETHER
-LAYOUT = Layout(("weight", "bias"), ((384,), (128,)))
-SURE = 5.0  # standard errors
 KURTOSIS = {"gaussian": 3.0, "skellam": 3.0, "poisson_binomial": 3.0, "laplace": 6.0}
 
 
@@ -93,40 +85,6 @@ CASES = {
 }  # fmt: skip
 
 
-def context_of(steps: int, scale: float = 1.0, **settings: Any) -> RoundContext:
-    """Of 5 rounds of 8 clients, all of which take part."""
-    cohort = Cohort(TOGETHER, TOGETHER, rounds=10, steps_per_round=steps, batch_size=BATCH)
-    keys = tuple((0, number, "client", client) for number in range(ROUNDS) for client in range(TOGETHER))
-    clients = tuple(range(TOGETHER)) * ROUNDS
-    return RoundContext(2, 0, RATE, cohort, LAYOUT, keys, scale, clients=clients, **settings)
-
-
-def public(steps: int) -> RoundContext:
-    """What an adversary knows of it: not which client a row is."""
-    context = context_of(steps)
-    return replace(context, keys=context.keys[:1], clients=())
-
-
-def shown(defense: Defense, steps: int, scale: float) -> dict[Tap, Tensor]:
-    """What every tap shows, in units of the gradient, where examples' gradients do not depend on the weights.
-
-    So noise adds up over the local steps and does nothing else. Half of the examples are clipped.
-    """
-    random = torch.Generator().manual_seed(3)
-    directions = torch.randn(steps, CLIENTS, BATCH, LAYOUT.total, generator=random)
-    lengths = torch.empty(steps, CLIENTS, BATCH, 1).uniform_(0.2, 8, generator=random)
-    lengths = lengths * torch.empty(CLIENTS, 1, 1).uniform_(0.1, 1, generator=random)
-    made = directions / directions.norm(dim=-1, keepdim=True) * lengths
-    variates = RoundVariates(torch.randn(LAYOUT.total, generator=random), torch.zeros(CLIENTS, LAYOUT.total))
-    keep = [KeepTap(tap) for tap in Tap]
-    play_round(
-        lambda step, _: MaterialisedGradients(made[step], LAYOUT.sizes), torch.zeros(CLIENTS, LAYOUT.total), defense,
-        context_of(steps, scale), steps, keep, together=TOGETHER, variates=variates,
-    )  # fmt: skip
-    moved = {tap: -RATE * steps if tap.of_update and tap is not Tap.DELTA_C else 1.0 for tap in Tap}
-    return {tap: one.shown.double() / moved[tap] for tap, one in zip(Tap, keep, strict=True) if one.shown is not None}
-
-
 @pytest.fixture(params=CASES)
 def case(request: pytest.FixtureRequest) -> Case:
     """Each of the table's."""
@@ -137,7 +95,7 @@ def test_declared_is_measured(case: Case) -> None:
     defense = case.build()
     noisy, quiet = (shown(defense, case.steps, scale) for scale in (1.0, 0.0))
     for tap, values in noisy.items():
-        declared, added = noise_at(defense, tap, public(case.steps), case.steps), values - quiet[tap]
+        declared, added = noise_at(defense, tap, public_context(case.steps), case.steps), values - quiet[tap]
         assert (declared is not None) == bool(added.any()), f"{tap} shows noise, or declares it, without the other"
         if declared is None:
             continue
@@ -153,24 +111,23 @@ def test_declared_is_measured(case: Case) -> None:
 
 def assert_is(declared: Noise, added: Tensor) -> None:
     """The deviation is right in each row and tensor and overall, one 10% off is not, and the law is the stated one."""
-    assert declared.deviation is not None
-    squares = (added / declared.deviation).square()
-    for part in (squares, *squares.flatten(0, -2), *squares.split(LAYOUT.sizes, -1)):
-        assert abs(_excess(part)) < SURE
+    for part in (added, *added.flatten(0, -2), *added.split(LAYOUT.sizes, -1)):
+        assert abs(excess(part, declared)) < SURE
     for wrong in (0.9, 1.1):
-        assert abs(_excess(squares / wrong**2)) > SURE
+        assert abs(excess(added, declared.times(wrong))) > SURE
     if declared.law in KURTOSIS:
+        squares = added.square()
         assert squares.square().mean() / squares.mean() ** 2 == pytest.approx(KURTOSIS[declared.law], rel=0.15)
 
 
 def assert_level_of_each_row(declared: Noise, added: Tensor) -> None:
-    """Rows have levels of their own, so that no number could be stated, and are Gaussian beside that."""
-    rows = torch.stack([part.square().mean(-1) for part in added.flatten(0, -2).split(LAYOUT.sizes, -1)], -1)
-    assert rows.mean(-1).std() / rows.mean() > SURE * (2 / LAYOUT.total) ** 0.5
-    levels = rows.repeat_interleave(torch.tensor(LAYOUT.sizes), -1).sqrt()
-    fourth = (added.flatten(0, -2) / levels).pow(4).mean()
+    """Rows have levels of their own, so that no number could be stated, and are Gaussian beside them."""
+    groups = LAYOUT.groups(declared.grouping)
+    levels = torch.stack([part.square().mean(-1) for part in added.flatten(0, -2).split(groups, -1)], -1)
+    assert levels[:, 0].std() / levels[:, 0].mean() > SURE * (2 / groups[0]) ** 0.5
+    own = levels.repeat_interleave(torch.tensor(groups), -1).sqrt()
     assert declared.law == "gaussian"
-    assert fourth == pytest.approx(3.0, rel=0.1)
+    assert (added.flatten(0, -2) / own).pow(4).mean() == pytest.approx(3.0, rel=0.05)
 
 
 def assert_no_sum_of_gaussians(quiet: Tensor, added: Tensor) -> None:
@@ -181,18 +138,9 @@ def assert_no_sum_of_gaussians(quiet: Tensor, added: Tensor) -> None:
     assert max(abs(mixed), tails / 24**0.5) * pair.shape[1] ** 0.5 > SURE
 
 
-def _excess(squares: Tensor) -> float:
-    """How many standard errors the mean of squared standardised noise lies from one."""
-    return float((squares.mean() - 1) / (squares.std() / squares.numel() ** 0.5))
-
-
 @pytest.mark.parametrize("name", list(DEFENSES))
 def test_every_registered_defense_declares_what_its_taps_show(name: str) -> None:
-    defense = build(DEFENSES, name, {})
-    noisy, quiet = (shown(defense, 1, scale) for scale in (1.0, 0.0))
-    for tap, values in noisy.items():
-        silent = torch.equal(values, quiet[tap])
-        assert (noise_at(defense, tap, public(1)) is None) == silent, f"{name} at {tap}"
+    assert_declares_noise(build(DEFENSES, name, {}))
 
 
 def test_clients_that_differ() -> None:
@@ -200,39 +148,39 @@ def test_clients_that_differ() -> None:
     settings = {"noises": "0.5,2", "learning_rates": "1,0.5,2", "local_steps": "3,1"}
     defense = build(DEFENSES, "secagg_ddp", {"mode": "paper", "mechanism": "gaussian", "protocol": "sum", **settings})
     noisy, quiet = (shown(defense, 3, scale) for scale in (1.0, 0.0))
-    assert noise_at(defense, Tap.SENT, public(3), 3) == Noise("gaussian", None)
-    declared = noise_at(defense, Tap.ARRIVED, public(3), 3)
+    assert noise_at(defense, Tap.SENT, public_context(3), 3) == Noise("gaussian", None)
+    declared = noise_at(defense, Tap.ARRIVED, public_context(3), 3)
     assert declared is not None
     assert_is(declared, noisy[Tap.ARRIVED] - quiet[Tap.ARRIVED])
     clipped = build(DEFENSES, "secagg_ddp", {"mode": "paper", "mechanism": "gaussian", "clips": "0.5,2"})
     alike = build(DEFENSES, "secagg_ddp", {"mode": "paper", "mechanism": "gaussian"})
-    assert noise_at(clipped, Tap.SENT, public(3), 3) == noise_at(alike, Tap.SENT, public(3), 3)
+    assert noise_at(clipped, Tap.SENT, public_context(3), 3) == noise_at(alike, Tap.SENT, public_context(3), 3)
 
 
 def test_a_coarse_grid_leaves_the_level_open() -> None:
     """Rounding on the client's grid follows its data; rounding to fixed point is another noise beside the first."""
     coarse = build(DEFENSES, "secagg_ddp", {"bits": 8, "sigma": 0.1, "protocol": "sum"})
-    assert noise_at(coarse, Tap.STEP, public(1)) == Noise("skellam", None)
+    assert noise_at(coarse, Tap.STEP, public_context(1)) == Noise("skellam", None)
     settings = {"mode": "paper", "mechanism": "gaussian", "protocol": "sum"}
     fixed, fine = (build(DEFENSES, "secagg_ddp", {"bits": bits, **settings}) for bits in (7, 32))
-    assert noise_at(fixed, Tap.ARRIVED, public(1)) == Noise("unknown", None)
-    declared = noise_at(fine, Tap.ARRIVED, public(1))
-    assert declared is not None and declared.deviation is not None
+    assert noise_at(fixed, Tap.ARRIVED, public_context(1)) == Noise("unknown", None)
+    declared = noise_at(fine, Tap.ARRIVED, public_context(1))
+    assert declared is not None
     added = shown(fixed, 1, 1.0)[Tap.ARRIVED] - shown(fine, 1, 0.0)[Tap.ARRIVED]
-    assert abs(_excess((added / declared.deviation).square())) > SURE
+    assert abs(excess(added, declared)) > SURE
 
 
 def test_tosses_are_surer_the_more_they_say() -> None:
     """With the bias as strong as it may be, the level follows the data by more than a hundredth."""
     defense = build(DEFENSES, "secagg_ddp", {"mechanism": "poisson_binomial", "theta": 0.25})
-    assert noise_at(defense, Tap.STEP, public(1)) == Noise("poisson_binomial", None)
+    assert noise_at(defense, Tap.STEP, public_context(1)) == Noise("poisson_binomial", None)
 
 
 @pytest.mark.parametrize("scale", [0.5, 3.0])
 def test_scaled_noise(scale: float) -> None:
     """Controls multiply all noise, and so what is declared of it."""
-    for name in ("fed_cdp", "secagg_ddp", "noise"):
-        defense = build(DEFENSES, name, {})
-        declared = noise_at(defense, Tap.SENT, replace(public(1), noise_scale=scale))
+    for name, settings in {"fed_cdp": {}, "secagg_ddp": {"protocol": "sum"}, "noise": {}}.items():
+        defense = build(DEFENSES, name, settings)
+        declared = noise_at(defense, Tap.SENT, replace(public_context(1), noise_scale=scale))
         assert declared is not None
         assert_is(declared, shown(defense, 1, scale)[Tap.SENT] - shown(defense, 1, 0.0)[Tap.SENT])

@@ -53,6 +53,21 @@ def test_the_variance_of_the_noise_falls_as_one_over_the_looks(case: dict[str, A
         assert not looks_like(sample, variance / looks**2)
 
 
+@pytest.mark.parametrize("looks", [1, 4])
+@pytest.mark.parametrize("case", NOISY, ids=lambda case: case["tap"])
+def test_an_attacker_who_knows_the_defense_is_handed_the_noise_that_is_there(case: dict[str, Any], looks: int) -> None:
+    assert seen(**case, noise_scale=0.0).noise is None
+    known = seen(**case, observations=looks).noise
+    assert known is not None and known.law == "gaussian"
+    if known.estimated:
+        assert case["defense"] == "fed_acdp"
+        return
+    sample = noise(case, looks)
+    assert looks_like(sample, known.deviation**2)
+    for wrong in (0.9, 1.1):
+        assert not looks_like(sample, (wrong * known.deviation) ** 2)
+
+
 def test_looks_are_independent_and_the_first_is_that_of_a_single_one() -> None:
     case = NOISY[0]
     first, second = noise(case, 1), 2 * noise(case, 2) - noise(case, 1)

@@ -42,6 +42,8 @@ def test_clients_share_their_rounds_model_and_no_noise(scene: Any) -> None:
     for tap in ("T0.in", "T1.out"):
         loud, quiet = (scene(tap=tap, noise_scale=scale, defense_args={"sigma": 3.0}) for scale in (1.0, 0.0))
         deviations[tap] = float((loud.observation.target - quiet.observation.target).std())
+        assert loud.observation.noise.law == "skellam" and quiet.observation.noise is None
+        assert loud.observation.noise.deviation == pytest.approx(deviations[tap], rel=0.03)
     assert deviations["T1.out"] == pytest.approx(3.0 * 4.0 / CLIENTS**0.5, rel=0.03)
     assert deviations["T0.in"] == pytest.approx(3.0 * 4.0 / CLIENTS, rel=0.03)
 

@@ -15,9 +15,18 @@ from harness.defenses.registry import validated_defense
 from harness.federation.context import RoundContext
 from harness.federation.examples import ExampleGradients
 from harness.federation.privacy_facts import PrivacyFacts
-from harness.observation import Observation
+from harness.federation.taps import Hook
+from harness.observation import Noise, Observation
 from harness.privacy import Statement
-from harness.testing import assert_attack_contract, assert_defense_contract, attacks, defenses, digits, undefended
+from harness.testing import (
+    assert_attack_contract,
+    assert_defense_contract,
+    attacks,
+    defenses,
+    digits,
+    noise,
+    undefended,
+)
 
 Keys = list[tuple[int | str, ...]]
 
@@ -26,6 +35,27 @@ Keys = list[tuple[int | str, ...]]
 class Right(Defense):
     def client_message(self, update: Tensor, context: RoundContext) -> Tensor:
         return update + context.gaussian("client_message", update)
+
+    def noise_of(self, hook: Hook, context: RoundContext) -> Noise | None:
+        return Noise("gaussian", 1.0) if hook == Hook.CLIENT_MESSAGE else None
+
+
+@validated_defense
+class Silent(Right):
+    def noise_of(self, hook: Hook, context: RoundContext) -> Noise | None:
+        return None
+
+
+@validated_defense
+class Understates(Right):
+    def noise_of(self, hook: Hook, context: RoundContext) -> Noise | None:
+        return Noise("gaussian", 0.9) if hook == Hook.CLIENT_MESSAGE else None
+
+
+@validated_defense
+class Misplaces(Right):
+    def noise_of(self, hook: Hook, context: RoundContext) -> Noise | None:
+        return Noise("gaussian", 1.0) if hook == Hook.CLIENT_STEP else None
 
 
 @validated_defense
@@ -90,6 +120,9 @@ class Forgetful(Defense):
         (TwoLines, defenses.assert_statements, "one line"),
         (Promises, defenses.assert_statements, "epsilon"),
         (Forgetful, defenses.assert_declares_memory_and_plans, "remembers"),
+        (Silent, noise.assert_declares_noise, "T1.out shows noise of which"),
+        (Understates, noise.assert_declares_noise, "not of the stated size"),
+        (Misplaces, noise.assert_declares_noise, "T2.step shows no noise"),
     ],
 )
 def test_a_wrong_defense_is_found(wrong: type[Defense], check: Callable[[Defense], object], why: str) -> None:
