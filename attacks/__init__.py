@@ -1,16 +1,20 @@
 """Attacks: one file each, joined to the registry by a decorator."""
 
-from harness.attacks import analytic, cpl, dlg, gradinversion, idlg, inverting_gradients  # noqa: F401  (imported to register)
-from harness.attacks.attack import ATTACKS, Attack, Dummy, validated_attack
+from harness.attacks import analytic, cpl, dlg, gradinversion, identify, idlg, inverting_gradients  # noqa: F401  (imported to register)
+from harness.attacks.attack import Attack, Dummy, reconstructing
+from harness.attacks.attacker import ATTACKS, Attacker, Identifier, validated_attack
 from harness.attacks.engine import Observer, Reconstruction, run_attack
 from harness.attacks.reference import run_reference
 
 __all__ = [
     "ATTACKS",
     "Attack",
+    "Attacker",
     "Dummy",
+    "Identifier",
     "Observer",
     "Reconstruction",
+    "reconstructing",
     "run_attack",
     "run_reference",
     "validated_attack",

@@ -1,31 +1,24 @@
-"""What every attack has in common. An author overrides defaults, and where needed the few methods below."""
+"""What attacks that reconstruct have in common. An author overrides defaults, and where needed a few methods."""
 
 import math
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal, TypeVar, cast, dataclass_transform
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
-from pydantic import ConfigDict
-from pydantic.dataclasses import dataclass as validated
 from torch import Tensor
 
 from harness.attacks.adam import Adam
+from harness.attacks.attacker import ATTACKS, Attacker, validated_attack
 from harness.attacks.candidates import dummy_gradient
 from harness.attacks.inits import initial_images
 from harness.attacks.labels import infer_labels
 from harness.attacks.lbfgs import LBFGS
 from harness.attacks.objectives import RAW, SCALE_FREE, observed_only, total_variation
-from harness.extensions.registry import Registry
-from harness.observation import Observation, Tier
+from harness.errors import UsageError
+from harness.observation import Observation
 from harness.settings.ranges import Count, CountOrNone, NonNegative, Repeats
 
-T = TypeVar("T")
-
-
-@dataclass_transform(frozen_default=True)
-def validated_attack(kind: type[T]) -> type[T]:
-    """The class as a frozen record whose settings are validated."""
-    return cast(type[T], validated(frozen=True, config=ConfigDict(extra="forbid"))(kind))
+__all__ = ["ATTACKS", "Attack", "Count", "Dummy", "NonNegative", "pixel_count", "reconstructing", "validated_attack"]
 
 
 @dataclass(frozen=True)
@@ -37,7 +30,7 @@ class Dummy:
 
 
 @validated_attack
-class Attack:
+class Attack(Attacker):
     """Gradient matching: dummy images are optimised until their gradient looks like the observed one.
 
     Attributes:
@@ -72,9 +65,6 @@ class Attack:
     patience_window: Count = 10
     patience_drop: NonNegative = 0.1
     patience_floor: NonNegative = 1e-5
-
-    name: ClassVar[str] = "abstract"
-    tier: ClassVar[Tier] = "plain"
 
     def optimizer(self) -> LBFGS | Adam:
         """The batched optimizer and its settings."""
@@ -126,14 +116,18 @@ class Attack:
             scale = observation.target.square().sum(1).clamp_min(1.0)
         return self.loss_stop * scale
 
-    def parameters(self) -> dict[str, Any]:
-        """Every hyper-parameter by name."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
-
 
 def pixel_count(observation: Observation) -> int:
     """Number of image coordinates of a row's position."""
     return observation.examples * math.prod(observation.model.image_shape)
 
 
-ATTACKS: Registry[type[Attack]] = Registry("attack", "harness.attacks")
+def reconstructing(attack: Attacker) -> Attack:
+    """The same, known to reconstruct.
+
+    Raises:
+        UsageError: it only identifies.
+    """
+    if not isinstance(attack, Attack):
+        raise UsageError("it reconstructs nothing, which is needed here; use --attack cpl or another that does")
+    return attack

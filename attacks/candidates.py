@@ -9,8 +9,10 @@ from harness.vectors.clipping import clip, example_factors
 from harness.vectors.layout import group_sums, spread
 
 
-def dummy_gradient(observation: Observation, images: Tensor, targets: Tensor, apply_clipping: bool) -> Tensor:
-    """The gradient (R, P) to compare with ``observation.target``, differentiable in images and targets.
+def dummy_gradient(
+    observation: Observation, images: Tensor, targets: Tensor, apply_clipping: bool, differentiable: bool = True
+) -> Tensor:
+    """The gradient (R, P) to compare with ``observation.target``.
 
     Args:
         observation: what was read; its ``update_model`` decides between one gradient at the known weights (``first``,
@@ -18,6 +20,7 @@ def dummy_gradient(observation: Observation, images: Tensor, targets: Tensor, ap
         images: (R, n, C, H, W).
         targets: labels (R, n) or probabilities (R, n, K).
         apply_clipping: clip the dummy's gradient as the defense is known to (``known_clip``).
+        differentiable: in images and targets; without, it costs less memory.
 
     Raises:
         UsageError: clients differ in clip or pace, and what is to be simulated needs those of each.
@@ -26,9 +29,9 @@ def dummy_gradient(observation: Observation, images: Tensor, targets: Tensor, ap
     if simulates and observation.clipping is not None:
         _common_bound(observation.clipping)
     if observation.update_model == "unroll":
-        candidate = _unrolled(observation, images, targets, apply_clipping)
+        candidate = _unrolled(observation, images, targets, apply_clipping, differentiable)
     else:
-        candidate = _local_gradient(observation, observation.weights, images, targets, apply_clipping)
+        candidate = _local_gradient(observation, observation.weights, images, targets, apply_clipping, differentiable)
     if apply_clipping and observation.clipping is not None and observation.clipping.unit == "update":
         # The bound is on the update of all local steps; the target is that update averaged over them.
         return clip(
@@ -50,13 +53,17 @@ def _averaged_steps(observation: Observation) -> int:
     return 1 if observation.update_model == "first" else observation.local_steps
 
 
-def _unrolled(observation: Observation, images: Tensor, targets: Tensor, apply_clipping: bool) -> Tensor:
+def _unrolled(
+    observation: Observation, images: Tensor, targets: Tensor, apply_clipping: bool, differentiable: bool
+) -> Tensor:
     batch = observation.examples // observation.local_steps
     weights = observation.weights
     total = torch.zeros_like(weights)
     for step in range(observation.local_steps):
         part = slice(step * batch, (step + 1) * batch)
-        gradient = _local_gradient(observation, weights, images[:, part], targets[:, part], apply_clipping)
+        gradient = _local_gradient(
+            observation, weights, images[:, part], targets[:, part], apply_clipping, differentiable
+        )
         direction = gradient if observation.correction is None else gradient + observation.correction
         weights = weights - observation.learning_rate * direction
         total = total + gradient
@@ -64,13 +71,18 @@ def _unrolled(observation: Observation, images: Tensor, targets: Tensor, apply_c
 
 
 def _local_gradient(
-    observation: Observation, weights: Tensor, images: Tensor, targets: Tensor, apply_clipping: bool
+    observation: Observation,
+    weights: Tensor,
+    images: Tensor,
+    targets: Tensor,
+    apply_clipping: bool,
+    differentiable: bool,
 ) -> Tensor:
     clipping = observation.clipping
     if not apply_clipping or clipping is None or clipping.unit != "example":
-        return observation.model.gradient(weights, images, targets, create_graph=True)
+        return observation.model.gradient(weights, images, targets, create_graph=differentiable)
     sizes = observation.model.layout.sizes
-    gradients = observation.model.per_example_gradients(weights, images, targets, create_graph=True)
+    gradients = observation.model.per_example_gradients(weights, images, targets, create_graph=differentiable)
     # A tiny offset keeps the derivative of the norm finite where a layer's gradient vanishes.
     norms = (group_sums(gradients.square(), sizes) + 1e-30).sqrt()
     return (gradients * spread(example_factors(norms, _common_bound(clipping), clipping.grouping), sizes)).mean(1)

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from harness.attacks import ATTACKS, Attack
+from harness.attacks import ATTACKS, Attacker
 from harness.datasets import choose_public, default_model
 from harness.datasets.public import NONE
 from harness.defenses import DEFENSES, Cohort, Defense
@@ -125,7 +125,7 @@ class CellSettings(BaseModel):
         """The defense with its hyper-parameters."""
         return build(DEFENSES, self.defense, self.defense_args)
 
-    def build_attack(self) -> Attack:
+    def build_attack(self) -> Attacker:
         """The attack with its hyper-parameters."""
         return build(ATTACKS, self.attack, self.attack_args)
 

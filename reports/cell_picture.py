@@ -7,6 +7,7 @@ import torch
 
 from harness.datasets.columns import Columns
 from harness.evaluation.scored import Scored
+from harness.evaluation.scores import Scores
 from harness.reports.pictures import save_grid
 from harness.reports.strips import save_strips
 from harness.results import CellResult, RunFolder
@@ -15,7 +16,12 @@ _SHOWN = 8
 
 
 def save_cell_picture(folder: RunFolder, scored: Scored, cell: CellResult) -> None:
-    """Writes a picture of the first images, or table rows, of a cell; batches are shown in their matched order."""
+    """Writes a picture of the first images, or table rows, of a cell; batches are shown in their matched order.
+
+    There is none of an attack that reconstructs nothing.
+    """
+    if scored.record is None or not isinstance(scored.scores, Scores):
+        return
     scene, shape = scored.scene, scored.scene.dataset.image_shape
     victims, images = scene.truth.labels.shape
     shown_victims = min(victims, max(1, _SHOWN // images))

@@ -7,11 +7,11 @@ from typing import Any
 from rich.text import Text
 
 from harness.reports import text
-from harness.results import CellResult, SummaryRow
+from harness.results import CellResult, Rate, SummaryRow
 
 Row = CellResult | SummaryRow
 
-VERDICT_STYLES = {"leaks": "bold red", "resilient": "green", "inconclusive": "yellow"}
+VERDICT_STYLES = {"leaks": "bold red", "resilient": "green", "inconclusive": "yellow", "identifies": "bold yellow"}
 
 
 def setting(cell: Row) -> str:
@@ -85,7 +85,13 @@ def verdict(cell: CellResult) -> Text:
     """The verdict in its colour."""
     if cell.not_applicable_reason is not None:
         return Text("impossible", style="dim")
-    return Text(cell.verdict, style=VERDICT_STYLES[cell.verdict])
+    word = "identifies" if cell.identified is not None and cell.identified.identifies else cell.verdict
+    return verdict_word(word)
+
+
+def verdict_word(word: str) -> Text:
+    """A word of a verdict in its colour."""
+    return Text(word, style=VERDICT_STYLES[word])
 
 
 def success_rate(cell: CellResult) -> str:
@@ -131,8 +137,16 @@ def label_accuracy(cell: CellResult) -> str:
 
 
 def lineup(cell: CellResult) -> str:
-    """The p-value of the lineup test."""
-    return text.p_value(cell.lineup.p_value)
+    """The p-value of the lineup test, by reconstructions or by the attack's own probabilities."""
+    return text.p_value(cell.tested_p)
+
+
+def identified(cell: CellResult) -> str:
+    """Share of truths told among look-alikes, by an attack that reconstructs nothing."""
+    found = cell.identified
+    if found is None or found.rate is None:
+        return text.MISSING
+    return text.rate(Rate(rate=found.rate, n=found.n, ci95=found.ci95))
 
 
 def guarantees(cell: CellResult) -> str:
@@ -154,11 +168,13 @@ ColumnSet = tuple[Column, ...]
 
 DEFENSE = Column("defense", defense, wraps_at=18)
 ATTACK = Column("attack", lambda cell: text.safe(cell.attack, 24))
+TIER = Column("tier", lambda row: row.tier)
 SURFACE = Column("surface", surface)
 ROUND = Column("round", training_round, right=True, concerns=lambda cell: cell.round > 0)
 LOOKS = Column("seen", looks, right=True, concerns=lambda cell: cell.observations > 1)
 VERDICT = Column("verdict", verdict)
-SUCCESS = Column("success [95%]", success_rate)
+SUCCESS = Column("success [95%]", success_rate, concerns=lambda cell: cell.identified is None)
+IDENTIFIED = Column("identified [95%]", identified, concerns=lambda cell: cell.identified is not None)
 LINEUP = Column("lineup p", lineup, right=True)
 GUARANTEE = Column("guarantee", guarantees, wraps_at=16)
 
@@ -167,10 +183,10 @@ TABLE_ERRORS = (
     Column("categories", categories_right, right=True, concerns=has("categorical_accuracy")),
 )
 
-_WHO = (DEFENSE, ATTACK, SURFACE, ROUND, LOOKS, VERDICT, SUCCESS)
+_WHO = (DEFENSE, ATTACK, TIER, SURFACE, ROUND, LOOKS, VERDICT, SUCCESS, IDENTIFIED)
 MEDIUM = (
     *_WHO,
-    Column("RMSE", median_error, right=True, concerns=lambda cell: not is_table(cell)),
+    Column("RMSE", median_error, right=True, concerns=lambda cell: not is_table(cell) and cell.identified is None),
     *TABLE_ERRORS,
     LINEUP,
     GUARANTEE,
@@ -179,7 +195,7 @@ WIDE = (
     *_WHO,
     Column("RMSE med/mean", error),
     *TABLE_ERRORS,
-    Column("PSNR", metric("psnr", 1), right=True, concerns=lambda cell: not is_table(cell)),
+    Column("PSNR", metric("psnr", 1), right=True, concerns=lambda cell: not is_table(cell) and cell.identified is None),
     Column("labels", label_accuracy, right=True),
     Column("tau", metric("tau", 0), right=True),
     LINEUP,

@@ -31,7 +31,8 @@ def strongest_block(rows: Iterable[SummaryRow], width: int) -> list[RenderableTy
 
 
 def _verdict(row: SummaryRow) -> Text:
-    return Text(row.verdict, style=columns.VERDICT_STYLES[row.verdict])
+    shown = columns.verdict_word(row.verdict)
+    return shown.append("\nidentifies", style=columns.VERDICT_STYLES["identifies"]) if row.identifies else shown
 
 
 def _strongest(row: SummaryRow) -> str:
@@ -51,7 +52,10 @@ def _lines(rows: Iterable[SummaryRow]) -> RenderableType:
     for row in rows:
         place = f"tap {columns.surface(row)}" if row.surface is None else f"surface {row.surface}"
         seen = columns.circumstances(row)
-        lines.append_text(_verdict(row)).append(f"  {text.safe(row.defense, 40)} / {place}{seen}\n")
+        told = "identifies, " if row.identifies else ""
+        lines.append_text(columns.verdict_word(row.verdict)).append(
+            f"  {told}{text.safe(row.defense, 40)} / {place}{seen}\n"
+        )
         idle = f"; uninformative: {_uninformative(row)}" if _uninformative(row) else ""
         lines.append(f"    {_strongest(row)}: {_why(row)}{idle}\n")
     return lines
@@ -59,6 +63,7 @@ def _lines(rows: Iterable[SummaryRow]) -> RenderableType:
 
 _SUMMARY = (
     columns.DEFENSE,
+    columns.TIER,
     columns.SURFACE,
     columns.ROUND,
     columns.LOOKS,

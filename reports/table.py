@@ -17,7 +17,8 @@ from harness.results import CellResult, ResultDocument
 _MEANING = (
     "leaks: private images come back, closer to the truth than to look-alikes. "
     "resilient: they do not, the attack is proven to work without the defense, and at most 5% of victims can "
-    "succumb (95% confidence). inconclusive: neither may be claimed."
+    "succumb (95% confidence). inconclusive: neither may be claimed. plain: the attacker does not know the noise; "
+    "informed: it knows the defense and its settings."
 )
 
 
@@ -50,7 +51,11 @@ def results_table(document: ResultDocument, width: int = 120) -> RenderableType:
     parts += strongest_block(document.summary, width)
     for setting, members in _grouped(controls).items():
         parts += [Text(f"controls: {setting}", style="dim"), _cells(members, width, (CONTROLS,), style="dim"), Text()]
-    return Group(*parts, *_reasons(cells), *_units(cells), *_repeated(cells)) if parts else Text("no cells\n")
+    return (
+        Group(*parts, *_reasons(cells), *_warnings(cells), *_units(cells), *_repeated(cells))
+        if parts
+        else Text("no cells\n")
+    )
 
 
 def _distinct(controls: Iterable[CellResult]) -> list[CellResult]:
@@ -90,7 +95,8 @@ def _blocks(cells: Sequence[CellResult], style: str) -> RenderableType:
     lines: list[RenderableType] = []
     for cell in cells:
         place = f"tap {columns.surface(cell)}" if cell.surface is None else f"surface {cell.surface}"
-        names = f"{text.safe(cell.defense, 40)} / {text.safe(cell.attack, 24)} / {place}{columns.circumstances(cell)}"
+        attack = f"{text.safe(cell.attack, 24)} ({cell.tier})"
+        names = f"{text.safe(cell.defense, 40)} / {attack} / {place}{columns.circumstances(cell)}"
         control = f"{text.safe(cell.control, 24)}: " if cell.control else ""
         lines.append(Text.assemble(control, columns.verdict(cell), f"  {names}", style=style))
         lines += [Padding(Text(line, style=style), (0, 0, 0, 4), expand=False) for line in _details(cell)]
@@ -99,6 +105,7 @@ def _blocks(cells: Sequence[CellResult], style: str) -> RenderableType:
 
 def _details(cell: CellResult) -> list[str]:
     """The lines below a cell's headline; those that would say nothing are left out."""
+    told = (f"identified {columns.identified(cell)}", f"lineup p {columns.lineup(cell)}", columns.outcomes(cell))
     measured = (
         f"success {columns.success_rate(cell)}",
         f"RMSE median/mean {columns.error(cell)}",
@@ -113,7 +120,8 @@ def _details(cell: CellResult) -> list[str]:
     )
     possible = cell.not_applicable_reason is None
     lines = [text.arguments(cell.defense, cell.defense_args)]
-    lines += ["; ".join(filter(None, measured)), "; ".join(filter(None, judged))] if possible else []
+    facts = (measured, judged) if cell.identified is None else (told,)
+    lines += ["; ".join(filter(None, some)) for some in facts] if possible else []
     lines += columns.guarantees(cell).splitlines() if cell.privacy and cell.role == "cell" else []
     return list(filter(None, lines))
 
@@ -128,6 +136,16 @@ def _reasons(cells: Iterable[CellResult]) -> list[RenderableType]:
             place = f"{text.safe(cell.defense, 40)} / {text.safe(cell.attack, 24)} / {columns.surface(cell)}"
             affected[f"{kind}: {reason}"].append(place + columns.circumstances(cell))
     return [Text(f"{reason} ({'; '.join(places)})") for reason, places in affected.items()]
+
+
+def _warnings(cells: Iterable[CellResult]) -> list[RenderableType]:
+    """What contradicts what was declared, with the cells it was seen in."""
+    affected: dict[str, list[str]] = defaultdict(list)
+    for cell in cells:
+        for warning in cell.warnings:
+            place = f"{text.safe(cell.defense, 40)} / {text.safe(cell.attack, 24)} / {columns.surface(cell)}"
+            affected[text.safe(warning, 300)].append(place + columns.circumstances(cell))
+    return [Text(f"warning: {said} ({'; '.join(places)})", style="bold") for said, places in affected.items()]
 
 
 def _footer(document: ResultDocument, folder: Path | None) -> Text:

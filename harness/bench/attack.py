@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from harness.attacks import Reconstruction, run_attack, run_reference
+from harness.attacks import Reconstruction, reconstructing, run_attack, run_reference
 from harness.evaluation.measure import measure
 from harness.evaluation.observe import Scene, Stage
 from harness.experiment import CellSettings, cell_settings
@@ -68,7 +68,7 @@ def bench_attack(
 def _batched(scene: Scene, settings: CellSettings, victims: int, chunk: int) -> tuple[float, Reconstruction]:
     seen = scene.observation.take(torch.arange(victims))
     began = time.perf_counter()
-    made = run_attack(settings.build_attack(), seen, chunk)
+    made = run_attack(reconstructing(settings.build_attack()), seen, chunk)
     return time.perf_counter() - began, made
 
 
@@ -78,7 +78,7 @@ def _reference(
     torch.set_num_threads(threads)
     seen = scene.observation.take(torch.tensor(victims))
     began = time.perf_counter()
-    made = run_reference(settings.build_attack(), seen)
+    made = run_reference(reconstructing(settings.build_attack()), seen)
     return time.perf_counter() - began, made
 
 
@@ -96,14 +96,14 @@ def _many(stage: Stage, settings: CellSettings, chunk: int, device: str) -> dict
     """
     count = min(MANY, len(stage.dataset(settings.dataset).labels))
     scene = stage.set(settings.model_copy(update={"victims": count}))
-    attack = replace(settings.build_attack(), max_iterations=MANY_ITERATIONS)
+    attack = replace(reconstructing(settings.build_attack()), max_iterations=MANY_ITERATIONS)
     run_attack(attack, scene.observation, chunk)
     return {"victims in memory test": count, "peak memory MiB (memory test)": _peak_memory(device)}
 
 
 def _lost_to_patience(scene: Scene, settings: CellSettings, chunk: int, patient: Reconstruction) -> int:
     """Victims given up as hopeless that the full number of iterations would have reconstructed."""
-    attack = settings.build_attack()
+    attack = reconstructing(settings.build_attack())
     given_up = (patient.stop_reason == 3).nonzero()[:, 0]
     if not attack.patience or len(given_up) == 0:
         return 0

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.attacks import ATTACKS, Reconstruction, run_attack, run_reference
+from harness.attacks import ATTACKS, Reconstruction, reconstructing, run_attack, run_reference
 from harness.attacks.stopping import REASONS
 from harness.evaluation.controls import smaller
 from harness.evaluation.measure import strict_rule
@@ -55,7 +55,7 @@ def attack_scene(
         reuse: whether files of earlier runs may be used (``--resume``).
         seen: keys already attacked in this run; updated.
     """
-    attack = settings.build_attack()
+    attack = reconstructing(settings.build_attack())
     observation = scene.observation.known_to(attack.tier)
     rows = observation.rows
     truth = scene.truth.images.reshape(rows, -1, *scene.dataset.image_shape)

@@ -54,10 +54,11 @@ def with_other_key(settings: CellSettings) -> CellSettings:
 
 
 def judge_positive(name: str, cell: CellResult) -> Control:
-    """A positive control holds when it leaks."""
+    """A positive control holds when it leaks, or identifies where that is all that the attack does."""
     who = "undefended" if name == "positive" else "without noise"
-    held = cell.verdict == "leaks"
-    detail = f"the attack leaks {who}" if held else f"the attack does not leak even {who}"
+    held, does = cell.succeeds, "leak" if cell.identified is None else "identify"
+    shown = "leaks" if cell.identified is None else "identifies"
+    detail = f"the attack {shown} {who}" if held else f"the attack does not {does} even {who}"
     if not held and not took_steps(cell):
         detail = _STILL
     return checked(name, held, detail, cell)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from harness.attacks import ATTACKS
+from harness.attacks import ATTACKS, Identifier
 from harness.defenses import DEFENSES
 from harness.errors import OutputError, UsageError
 from harness.evaluation.attacking import attack_scene
@@ -21,6 +21,7 @@ from harness.evaluation.controls import (
     with_other_key,
     without_noise,
 )
+from harness.evaluation.identifying import identify_scene
 from harness.evaluation.observe import Stage
 from harness.evaluation.report_cell import cell_result, impossible_cell, victim_records
 from harness.evaluation.scored import Scored
@@ -113,6 +114,10 @@ class Run:
     def _evaluate(self, settings: CellSettings, control: str | None) -> Scored:
         began = time.perf_counter()
         scene = self.stage.set(settings)
+        attack = settings.build_attack()
+        if isinstance(attack, Identifier):
+            found = identify_scene(settings, attack, scene, self.chunk, must_not_identify=control in NEGATIVE)
+            return Scored(settings, scene, None, found, time.perf_counter() - began)
         record = attack_scene(settings, scene, self.folder, self.chunk, self.resume, self._attacked)
         lpips = LPIPS_UNASKED if control else self.lpips
         scores = score(settings, scene, record, lpips, must_not_leak=control in NEGATIVE)
@@ -131,7 +136,7 @@ class Run:
     def _positive(self, scored: Scored) -> Control:
         settings = scored.settings
         if positive_control(settings) == smaller(settings, observations=1):
-            leaks = scored.scores.verdict([]).verdict == "leaks"
+            leaks = scored.scores.succeeds
             who = "this cell has no defense and is its own control"
             mend = "raise --victims or the attack's max_iterations, or choose another attack"
             return checked("positive", leaks, who if leaks else f"{who}; {mend}")
@@ -139,9 +144,9 @@ class Run:
 
     def _drowned(self, settings: CellSettings) -> Control:
         cells = [self.cell(drowned_control(settings), "noise_x100").cell]
-        if negative_control_failed(cells[0].lineup.p_value):
+        if negative_control_failed(cells[0].tested_p):
             cells.append(self.cell(with_other_key(drowned_control(settings)), "noise_x100").cell)
-        return judge_negative("noise_x100", [cell.lineup.p_value for cell in cells], *cells)
+        return judge_negative("noise_x100", [cell.tested_p for cell in cells], *cells)
 
     def _swap(self, scored: Scored) -> list[Control]:
         p_values = [scored.scores.swap_p]

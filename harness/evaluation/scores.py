@@ -1,5 +1,6 @@
 """Compares a cell's reconstructions with the truth and judges it. Every victim is counted."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,10 +14,11 @@ from harness.evaluation.attacking import AttackRecord
 from harness.evaluation.measure import measure, strict_rule
 from harness.evaluation.observe import Scene
 from harness.experiment import CellSettings
-from harness.results import Control, LabelInference, Rate
+from harness.results import Control, LabelInference, Outcomes, Rate, Summary
 from harness.results.schema import SuccessRule
 from harness.results.victim import Outcome
 from harness.scoring import (
+    METRICS,
     LpipsScorer,
     Ranking,
     Verdict,
@@ -25,6 +27,7 @@ from harness.scoring import (
     lineup_test,
     match,
     rate_of,
+    summary_of,
     swap_control,
 )
 
@@ -71,6 +74,41 @@ class Scores:
     def verdict(self, controls: Iterable[Control]) -> Verdict:
         """The cell's verdict under these controls."""
         return judge(self.confirmed, self.strict_victims, self.ranking.lineup, controls)
+
+    @property
+    def succeeds(self) -> bool:
+        """Whether the attack leaks, whatever its controls say."""
+        return self.verdict([]).verdict == "leaks"
+
+    def claims(self) -> dict[str, Any]:
+        """What a cell's result says of them."""
+        metrics = {name: summary_of(values.reshape(self.victims, -1)) for name, values in self.metrics.items()}
+        metrics |= {name: Summary(reason=reason) for name, reason in self.missing.items()}
+        return {
+            "metrics": metrics,
+            "asr": {rule: rate_of(success.reshape(self.victims, -1)) for rule, success in self.success.items()},
+            "confirmed": self.confirmed,
+            "lineup": self.ranking.lineup,
+            "label": self.label,
+            "outcomes": Outcomes(**Counter(self.outcomes())),
+        }
+
+    def of_image(self, row: int, image: int) -> dict[str, Any]:
+        """What the record of one image of a victim says of them."""
+        place = row * self.ranking.ranks.shape[1] + image
+        own = [name for name, metric in METRICS.items() if metric.in_victims and name in self.metrics]
+        return {
+            "inferred_label": int(self.labels_inferred[place]),
+            "outcome": self.outcomes()[row],
+            "lineup_rank": float(self.ranking.ranks[row, image]),
+            "lineup_size": int(self.ranking.sizes[row, image]),
+            "tau": float(self.metrics["tau"][place]),
+            "steps_taken": float(self.steps[row]),
+            "gradient_evaluations": float(self.evaluations[row]),
+            "loss": float(self.losses[row]),
+            "initial_loss": float(self.first_losses[row]),
+            **{name: float(self.metrics[name][place]) for name in own},
+        }
 
     def outcomes(self) -> list[Outcome]:
         """One outcome per victim: success by the strict rule, else why the attack ended."""

@@ -3,7 +3,7 @@
 from harness.results.place import Place
 from harness.results.read import read_results
 from harness.results.schema import CellResult, Outcomes, ResultDocument
-from harness.results.scores import Control, LabelInference, Lineup, Rate, Summary
+from harness.results.scores import Control, Identified, LabelInference, Lineup, Rate, Summary
 from harness.results.statement import Statement
 from harness.results.store import RunFolder, cell_key
 from harness.results.summary import AttackStanding, SummaryRow
@@ -15,6 +15,7 @@ __all__ = [
     "AttackStanding",
     "CellResult",
     "Control",
+    "Identified",
     "LabelInference",
     "Lineup",
     "Outcomes",

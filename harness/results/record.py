@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
 
 VerdictWord = Literal["leaks", "resilient", "inconclusive"]
+TierWord = Literal["plain", "informed"]
 
 
 def without_non_finite(value: Any) -> Any:

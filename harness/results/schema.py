@@ -9,8 +9,8 @@ from typing import Any, Literal, Self
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from harness.results.place import Place
-from harness.results.record import Count, Facts, Number, Record, VerdictWord
-from harness.results.scores import Control, LabelInference, Lineup, Rate, Summary
+from harness.results.record import Count, Facts, Number, Record, TierWord, VerdictWord
+from harness.results.scores import Control, Identified, LabelInference, Lineup, Rate, Summary
 from harness.results.statement import Statement
 from harness.results.summary import SummaryRow
 from harness.version import SCHEMA_VERSION
@@ -19,9 +19,13 @@ SuccessRule = Literal["strict", "ssim", "table3"]
 
 
 class Outcomes(Record):
-    """How many victims ended in which way; together they are all victims."""
+    """How many victims ended in which way; together they are all victims.
+
+    ``identified`` counts those whose image was the most probable of its lineup, by an attack that reconstructs nothing.
+    """
 
     success: Count = 0
+    identified: Count = 0
     failure: Count = 0
     diverged: Count = 0
     hopeless: Count = 0
@@ -30,8 +34,8 @@ class Outcomes(Record):
 
 # A cell's name comes before its place, and the attack in the midst of it.
 _FIRST = (
-    "key", "role", "control", "dataset", "model", "defense", "defense_args", "attack", "attack_args", "surface", "tap",
-    "observation_id",
+    "key", "role", "control", "dataset", "model", "defense", "defense_args", "attack", "attack_args", "tier", "surface",
+    "tap", "observation_id",
 )  # fmt: skip
 
 
@@ -39,9 +43,11 @@ class CellResult(Place):
     """One combination of dataset, model, defense, attack and surface, or one of its controls.
 
     ``key`` names the cell's files; ``control`` names the control (``positive``, ``positive_sigma0``, ``noise_x100``)
-    and is None for a cell; ``confirmed`` counts images that are strict successes and first in their lineup;
-    ``seconds`` is wall-clock time. A cell that is impossible has ``not_applicable_reason``, no metrics, and all its
-    victims counted as not applicable.
+    and is None for a cell; ``tier`` says what the attacker knows of the defense; ``noise`` is the law of the noise that
+    the defense declares on what is read there, None where there is none; ``confirmed`` counts images that are strict
+    successes and first in their lineup; ``identified`` is of attacks that reconstruct nothing, None for others;
+    ``warnings`` are sentences on what contradicts what was declared; ``seconds`` is wall-clock time. A cell that is
+    impossible has ``not_applicable_reason``, no metrics, and all its victims counted as not applicable.
     """
 
     key: str | None = None
@@ -49,14 +55,18 @@ class CellResult(Place):
     control: str | None = None
     attack: str
     attack_args: Facts = Field(default_factory=dict)
+    tier: TierWord = "plain"
+    noise: str | None = None
     observation_id: str | None = None
     metrics: dict[str, Summary] = Field(default_factory=dict)
     asr: dict[SuccessRule, Rate] = Field(default_factory=dict)
     confirmed: Count = 0
     lineup: Lineup = Lineup()
+    identified: Identified | None = None
     label: LabelInference = LabelInference()
     verdict: VerdictWord = "inconclusive"
     verdict_reason: str = ""
+    warnings: list[str] = Field(default_factory=list)
     controls: list[Control] = Field(default_factory=list)
     outcomes: Outcomes = Outcomes()
     units: str = ""
@@ -69,6 +79,16 @@ class CellResult(Place):
         if (self.role == "control") != (self.control is not None):
             raise ValueError("a control names itself in 'control', and only a control does")
         return self
+
+    @property
+    def succeeds(self) -> bool:
+        """Whether the attack shows what it is after: that it leaks, or that it identifies."""
+        return self.verdict == "leaks" if self.identified is None else self.identified.identifies
+
+    @property
+    def tested_p(self) -> float | None:
+        """The p-value of truths against look-alikes, by reconstructions or by the attack's own probabilities."""
+        return self.lineup.p_value if self.identified is None else self.identified.p_value
 
     @model_serializer(mode="wrap")
     def _in_the_order_of_the_schema(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:

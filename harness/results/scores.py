@@ -55,6 +55,27 @@ class Lineup(Record):
     reason: str | None = None
 
 
+class Identified(Record):
+    """How well an attack that reconstructs nothing tells the true images among look-alikes of their class.
+
+    ``rate``: share of ``n`` truths that are strictly the most probable of their lineup, with its 95% interval;
+    ``chance``: what guessing would reach, the mean of 1 / size of the lineups;
+    ``beyond_chance``: upper 95% bound of the share of truths that stand out, (rate - chance) / (1 - chance);
+    ``mean_rank``, ``p_value``: as in :class:`Lineup`, by probability instead of distance in pixels;
+    ``identifies``: whether p is below 0.001.
+    """
+
+    rate: Number = None
+    n: Count = 0
+    ci95: Interval = None
+    chance: Number = None
+    beyond_chance: Number = None
+    mean_rank: Number = None
+    p_value: Number = None
+    identifies: bool = False
+    reason: str | None = None
+
+
 class LabelInference(Record):
     """Accuracy of inferred labels in [0, 1], what guessing would reach, and the p-value against it.
 

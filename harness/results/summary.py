@@ -1,30 +1,36 @@
 """The part of the result document that says what holds against the strongest of several attacks."""
 
 from harness.results.place import Place
-from harness.results.record import Record, VerdictWord
+from harness.results.record import Record, TierWord, VerdictWord
 
 
 class AttackStanding(Record):
     """One attack's part in a summary row.
 
     ``cell`` is the key of its cell; ``informative`` says whether the attack works there (its positive controls held),
-    ``reason`` why it does not, None where it does.
+    ``reason`` why it does not, None where it does; ``identifies`` is None for an attack that reconstructs.
     """
 
     attack: str
+    tier: TierWord = "plain"
     cell: str | None = None
     verdict: VerdictWord
     informative: bool
     reason: str | None = None
+    identifies: bool | None = None
 
 
 class SummaryRow(Place):
     """The verdict on a defense at one place over all ``attacks``; ``strongest`` is None where none works.
 
-    The rule stands in :mod:`harness.scoring.strongest`.
+    ``tier`` is the highest of the attacks that were possible; ``identifies`` says whether an attack that reconstructs
+    nothing tells the truth among look-alikes, None where none was tried. The rule stands in
+    :mod:`harness.scoring.strongest`.
     """
 
     verdict: VerdictWord
     verdict_reason: str
     strongest: str | None = None
+    tier: TierWord = "plain"
+    identifies: bool | None = None
     attacks: list[AttackStanding]

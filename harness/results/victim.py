@@ -7,7 +7,7 @@ from pydantic import ConfigDict, Field
 from harness.results.record import Count, Facts, Number, Record
 from harness.results.schema import CellResult
 
-Outcome = Literal["success", "failure", "diverged", "hopeless", "not_applicable"]
+Outcome = Literal["success", "identified", "failure", "diverged", "hopeless", "not_applicable"]
 
 
 class VictimRecord(Record):
@@ -15,9 +15,10 @@ class VictimRecord(Record):
 
     ``cell`` is the cell's key. ``victim`` numbers the attacked clients of a seed and ``image`` the images of a
     client's batch; ``dataset_index`` is the image's place in the split. ``tau`` is the first outer iteration that
-    meets the strict rule, or the cap; ``lineup_rank`` counts from 1 and may lie between ranks where distances tie.
-    Table rows have ``continuous_rmse`` (in standard deviations of the columns) and ``categorical_accuracy``; a metric
-    that is registered in :mod:`harness.scoring.metric` and not named here comes last.
+    meets the strict rule, or the cap; ``lineup_rank``, by nearness or by an attack's own probabilities, counts from 1
+    and may lie between ranks where distances tie. Table rows have ``continuous_rmse`` (in standard deviations of the
+    columns) and ``categorical_accuracy``; a metric that is registered in :mod:`harness.scoring.metric` and not named
+    here comes last.
     """
 
     model_config = ConfigDict(extra="allow")

@@ -5,7 +5,7 @@ This is the only room of the harness that sees the truth. Tensors come in, plain
 
 from harness.scoring import metrics, tables  # noqa: F401  (imported to register, in the order of documents)
 from harness.scoring.labels import label_accuracy, label_summary
-from harness.scoring.lineup import Ranking, lineup_test, swap_control
+from harness.scoring.lineup import Ranking, identity_test, lineup_test, swap_control
 from harness.scoring.lpips_metric import LpipsScorer
 from harness.scoring.matching import match, pairwise_mse
 from harness.scoring.metric import METRICS, Metric, Pairs, measured
@@ -20,7 +20,7 @@ from harness.scoring.success import (
     upper_bound,
 )
 from harness.scoring.table_scale import TableScale
-from harness.scoring.verdict import Verdict, judge, negative_control_failed
+from harness.scoring.verdict import Verdict, judge, judge_identity, negative_control_failed
 
 __all__ = [
     "METRICS",
@@ -34,8 +34,10 @@ __all__ = [
     "TableScale",
     "Verdict",
     "clopper_pearson",
+    "identity_test",
     "image_strict",
     "judge",
+    "judge_identity",
     "label_accuracy",
     "label_summary",
     "lineup_test",

@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from harness.results import Lineup
-from harness.scoring.lineup_pool import ClassPool, class_pools
+from harness.scoring.lineup_pool import ClassPool, Compare, by_pixels, class_pools
 from harness.scoring.pixels import clamped_pixels
 from harness.scoring.success import Strict, image_strict
 from harness.vectors.randomness import derive_seed
 
+# The usual number of permutations cannot give a p-value below 1e-4, which is what fails a negative control.
+_USUAL, _MANY, _SUSPICIOUS = 9_999, 99_999, 0.01
 _BLOCK = 1_000
 _ROUNDING = 1e-9
 
@@ -89,13 +91,38 @@ def swap_control(
     permutations, which a p-value below 1e-4 needs, are only run when 9,999 of them leave any suspicion.
     """
     pools = _pools(reconstruction, truth_indices, images, labels, seed, max_decoys)
-    swapped = [pool for pool in (_swap(pool, truth_indices.cpu().numpy(), seed) for pool in pools) if len(pool.slots)]
-    if not swapped:
-        return None
-    shape = tuple(truth_indices.shape)
-    quick = _test(swapped, shape, seed, min(permutations, 9_999))
+    return _swapped(pools, truth_indices.cpu().numpy(), seed, permutations)
+
+
+def identity_test(
+    compare: Compare, truth_indices: Tensor, labels: Tensor, seed: int, sharp: bool = False, max_decoys: int = 200
+) -> tuple[Ranking, Ranking | None]:
+    """The lineup test and its swap control with distances that an attack gives to known images itself.
+
+    Args:
+        compare: gives the distances, once per class.
+        truth_indices: (V, B) int64, positions of the victims' images in the dataset.
+        labels: (N,) integer classes of the dataset.
+        seed: key of the decoys and re-assignments.
+        sharp: whether p-values below 1e-4 matter, as for what must not leak.
+        max_decoys: most decoys per class.
+    """
+    indices = truth_indices.cpu().numpy()
+    pools = class_pools(compare, indices, labels.cpu().numpy(), seed, max_decoys)
+    ranking = _sharpened(pools, indices.shape, seed, _MANY) if sharp else _test(pools, indices.shape, seed, _USUAL)
+    return ranking, _swapped(pools, indices, seed, _MANY)
+
+
+def _swapped(pools: list[ClassPool], truth_indices: NDArray[np.int64], seed: int, permutations: int) -> Ranking | None:
+    swapped = [pool for pool in (_swap(pool, truth_indices, seed) for pool in pools) if len(pool.slots)]
+    return _sharpened(swapped, truth_indices.shape, seed, permutations) if swapped else None
+
+
+def _sharpened(pools: list[ClassPool], shape: tuple[int, ...], seed: int, permutations: int) -> Ranking:
+    """The test with few permutations, and with all of them where few leave any suspicion."""
+    quick = _test(pools, shape, seed, min(permutations, _USUAL))
     chance = quick.lineup.p_value
-    return quick if chance is None or chance > 0.01 else _test(swapped, shape, seed, permutations)
+    return quick if chance is None or chance > _SUSPICIOUS else _test(pools, shape, seed, permutations)
 
 
 def _pools(
@@ -108,7 +135,8 @@ def _pools(
     strict: Strict | None = None,
 ) -> list[ClassPool]:
     guesses, indices = clamped_pixels(reconstruction), truth_indices.cpu().numpy()
-    return class_pools(guesses, indices, images, labels.cpu().numpy(), seed, max_decoys, strict)
+    compare = by_pixels(guesses, images, strict)
+    return class_pools(compare, indices, labels.cpu().numpy(), seed, max_decoys)
 
 
 def _swap(pool: ClassPool, truth_indices: NDArray[np.int64], seed: int) -> ClassPool:

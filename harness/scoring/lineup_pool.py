@@ -1,5 +1,6 @@
-"""The images one class offers a lineup, and how far each lies from every victim's reconstructions."""
+"""The images one class offers a lineup, and how far each lies from what an attack made of every victim."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +22,7 @@ class ClassPool:
     ``truths``: T;
     ``slots``: (S, 2) victim and batch position of every true image of the class;
     ``items``: (S,) the item that is scored as each slot's truth;
-    ``ranks``: (S, P) int32, twice the mid-rank of each item by distance from the slot's reconstructions (1 = nearest);
+    ``ranks``: (S, P) int32, twice the mid-rank of each item by distance from the slot's victim (1 = nearest);
     ``strict``: (S, P) whether one of the slot's reconstructions is accurate for an item.
     """
 
@@ -38,25 +39,22 @@ class ClassPool:
         return len(self.images) - self.truths + 1
 
 
+Compare = Callable[[NDArray[np.int64], NDArray[np.int64], int], tuple[NDArray[np.float64], NDArray[np.bool_]]]
+"""From victims (V,), dataset indices of items (P,) and their class to two arrays (V, P): how far each item is from what
+the attack made of each victim, and whether that is accurate for the item."""
+
+
 def class_pools(
-    reconstruction: Tensor,
-    truth_indices: NDArray[np.int64],
-    images: Tensor,
-    labels: NDArray[np.int64],
-    seed: int,
-    max_decoys: int,
-    strict: Strict | None,
+    compare: Compare, truth_indices: NDArray[np.int64], labels: NDArray[np.int64], seed: int, max_decoys: int
 ) -> list[ClassPool]:
     """The pools of all classes that have decoys; classes used up by the victims have none and are left out.
 
     Args:
-        reconstruction: (V, K, C, H, W) float64 in [0, 1].
+        compare: called once per class.
         truth_indices: (V, B) into the dataset.
-        images: (N, C, H, W) dataset.
         labels: (N,).
         seed: key of the choice of decoys, with the class.
         max_decoys: most decoys per class.
-        strict: the success rule; None where nobody asks what is accurate.
     """
     unused = np.ones(len(labels), dtype=bool)
     unused[truth_indices] = False
@@ -71,24 +69,42 @@ def class_pools(
         slots = np.argwhere(true_labels == label)
         truths, items = np.unique(truth_indices[tuple(slots.T)], return_inverse=True)
         pool_images = np.concatenate([truths, decoys])
-        candidates = images[torch.from_numpy(pool_images)].detach().to(device="cpu", dtype=torch.float64)
-        victims, slot_rows = np.unique(slots[:, 0], return_inverse=True)
-        guesses = reconstruction[torch.from_numpy(victims)]
-        ranks, accurate = _doubled_ranks(guesses, candidates), _accurate(guesses, candidates, strict)
-        pools.append(ClassPool(label, pool_images, len(truths), slots, items, ranks[slot_rows], accurate[slot_rows]))
+        victims, rows = np.unique(slots[:, 0], return_inverse=True)
+        distances, accurate = compare(victims, pool_images, label)
+        # Doubled, because mid-ranks of ties are halves and integers compare fastest.
+        ranks = (2.0 * rankdata(distances, method="average", axis=1)).astype(np.int32)
+        pools.append(ClassPool(label, pool_images, len(truths), slots, items, ranks[rows], accurate[rows]))
     return pools
 
 
-def _doubled_ranks(guesses: Tensor, candidates: Tensor) -> NDArray[np.int32]:
-    """(V, P): twice the mid-rank of each candidate among all, by RMSE to the nearest of a victim's reconstructions.
+def by_pixels(reconstruction: Tensor, images: Tensor, strict: Strict | None) -> Compare:
+    """By RMSE to the nearest of a victim's reconstructions.
+
+    Args:
+        reconstruction: (V, K, C, H, W) float64 in [0, 1].
+        images: (N, C, H, W) dataset.
+        strict: the success rule; None where nobody asks what is accurate.
+    """
+
+    def compare(
+        victims: NDArray[np.int64], items: NDArray[np.int64], label: int
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        candidates = images[torch.from_numpy(items)].detach().to(device="cpu", dtype=torch.float64)
+        guesses = reconstruction[torch.from_numpy(victims)]
+        return _nearest(guesses, candidates), _accurate(guesses, candidates, strict)
+
+    return compare
+
+
+def _nearest(guesses: Tensor, candidates: Tensor) -> NDArray[np.float64]:
+    """(V, P): distance of each candidate from the nearest of a victim's reconstructions.
 
     The rank by RMSE is the rank by Euclidean distance. Distances are taken from plain differences, so that copies of
-    an image tie exactly; ranks are doubled because mid-ranks of ties are halves and integers compare fastest.
+    an image tie exactly.
     """
     rows, pixels = guesses.flatten(2), candidates.flatten(1)
     distances = torch.cdist(rows.flatten(0, 1), pixels, compute_mode="donot_use_mm_for_euclid_dist")
-    nearest = distances.view(*rows.shape[:2], len(pixels)).amin(dim=1).numpy()
-    return (2.0 * rankdata(nearest, method="average", axis=1)).astype(np.int32)
+    return distances.view(*rows.shape[:2], len(pixels)).amin(dim=1).numpy()
 
 
 def _accurate(guesses: Tensor, candidates: Tensor, strict: Strict | None) -> NDArray[np.bool_]:

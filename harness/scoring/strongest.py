@@ -16,12 +16,18 @@ What a row of cells that differ only in the attack may claim:
 An attack *works* where its positive controls held: it leaks on that model without the defense, and through the defense
 without its noise. One that does not is uninformative: its failure supports nothing. The strongest attack is, among
 those that bear the verdict (leaking, resilient, or just working), the one with most victims reconstructed,
-then the smallest lineup p. Each row is a claim of its own; over the rows of a run their chances of error add up.
+then the smallest lineup p.
+
+An attack that only *identifies* reconstructs nothing: it makes no row leak, and none resilient. Where it identifies,
+the reason begins with that word. Where the defense adds noise, and no attack that knows it was tried and failed, the
+reason of ``resilient`` ends with that.
+
+Each row is a claim of its own; over the rows of a run their chances of error add up.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from harness.results import Lineup
@@ -36,7 +42,8 @@ class Attempt:
     """One attack's cell.
 
     ``obstacle``: why the attack is uninformative there, None where it works; ``confirmed``: images that are accurate
-    and first in their lineup; ``successes`` of ``victims`` with an accurate image; ``lineup``: the cell's test.
+    and first in their lineup; ``successes`` of ``victims`` with an accurate image; ``lineup``: the cell's test;
+    ``identifies``: None for an attack that reconstructs; ``informed``: whether it knows the defense's noise.
     """
 
     attack: str
@@ -46,6 +53,8 @@ class Attempt:
     successes: int
     victims: int
     lineup: Lineup
+    identifies: bool | None = None
+    informed: bool = False
 
     @property
     def bound(self) -> float:
@@ -62,8 +71,27 @@ class Decision:
     reason: str
 
 
-def strongest(attempts: Sequence[Attempt]) -> Decision:
-    """The verdict over the attacks that were possible; the rule is the module's text."""
+def strongest(attempts: Sequence[Attempt], noisy: bool = False) -> Decision:
+    """The verdict over the attacks that were possible; the rule is the module's text.
+
+    Args:
+        attempts: all of them.
+        noisy: whether noise is declared on what is read there.
+    """
+    identifying = [attempt for attempt in attempts if attempt.identifies]
+    decision = _of_reconstructions([attempt for attempt in attempts if attempt.identifies is None], attempts)
+    reason = decision.reason
+    withstood = any(one.informed and one.obstacle is None and not one.identifies for one in attempts)
+    if decision.verdict == "resilient" and noisy and not withstood:
+        reason += ", by attackers who do not know the noise"
+    if identifying:
+        reason = f"identifies: {_names(identifying)} tells the truth among look-alikes; {reason}"
+    return replace(decision, reason=reason)
+
+
+def _of_reconstructions(attempts: Sequence[Attempt], tried: Sequence[Attempt]) -> Decision:
+    if tried and not attempts:
+        return Decision("inconclusive", None, "no attack that reconstructs was tried")
     leaking = [attempt for attempt in attempts if attempt.verdict == "leaks"]
     standing = [attempt for attempt in leaking if _stands(attempt, len(attempts))]
     if standing:

@@ -50,8 +50,8 @@ def clopper_pearson(successes: float, n: float, confidence: float = 0.95) -> tup
     return low, high
 
 
-def clustered_interval(flags: NDArray[np.bool_]) -> tuple[float, float]:
-    """Two-sided 95% interval of a rate over the images (V, b) of victims, whose images share one fate more or less.
+def clustered_interval(flags: NDArray[np.bool_], confidence: float = 0.95) -> tuple[float, float]:
+    """Two-sided interval of a rate over the images (V, b) of victims, whose images share one fate more or less.
 
     Clopper-Pearson with the number of independent trials that varies as much as the victims' own rates do (Korn and
     Graubard 1998, Survey Methodology 24); one trial per victim where these rates are all 0 or all 1.
@@ -64,12 +64,20 @@ def clustered_interval(flags: NDArray[np.bool_]) -> tuple[float, float]:
         total = victims * images
         lost = (stats.t.ppf(0.975, total - 1) / stats.t.ppf(0.975, victims - 1)) ** 2
         trials = min(total, rate * (1 - rate) / spread * lost) if spread else total
-    return clopper_pearson(rate * trials, trials)
+    return clopper_pearson(rate * trials, trials, confidence)
 
 
 def upper_bound(successes: int, n: int, confidence: float = 0.95) -> float:
     """One-sided Clopper-Pearson upper bound of a rate: with no success it falls below 0.05 from n = 59 on."""
     return clopper_pearson(successes, n, 2.0 * confidence - 1.0)[1]
+
+
+def upper_share(outcomes: ArrayLike, confidence: float = 0.95) -> float:
+    """One-sided upper bound of the share of booleans that are true, in the form of :func:`rate_of`."""
+    flags = np.asarray(outcomes, dtype=bool)
+    if flags.ndim == 2 and flags.shape[1] > 1 and flags.size:
+        return clustered_interval(flags, 2.0 * confidence - 1.0)[1]
+    return upper_bound(int(flags.sum()), flags.size, confidence)
 
 
 def rate_of(outcomes: ArrayLike) -> Rate:

@@ -19,27 +19,33 @@ def summarise(cells: Iterable[CellResult]) -> list[SummaryRow]:
 
 
 def _row(cells: list[CellResult]) -> SummaryRow:
-    decision = strongest([_attempt(cell) for cell in cells if cell.not_applicable_reason is None])
+    possible = [cell for cell in cells if cell.not_applicable_reason is None]
+    identified = [cell.identified.identifies for cell in possible if cell.identified is not None]
+    decision = strongest([_attempt(cell) for cell in possible], noisy=any(cell.noise for cell in possible))
     return SummaryRow(
         **cells[0].model_dump(include=_PLACE),
         verdict=decision.verdict,
         verdict_reason=decision.reason,
         strongest=decision.attack,
+        tier="informed" if any(cell.tier == "informed" for cell in possible) else "plain",
+        identifies=any(identified) if identified else None,
         attacks=[_standing(cell) for cell in cells],
     )
 
 
 def _attempt(cell: CellResult) -> Attempt:
     return Attempt(
-        cell.attack, cell.verdict, _obstacle(cell), cell.confirmed, cell.outcomes.success, cell.victims, cell.lineup
-    )
+        cell.attack, cell.verdict, _obstacle(cell), cell.confirmed, cell.outcomes.success, cell.victims, cell.lineup,
+        None if cell.identified is None else cell.identified.identifies, cell.tier == "informed",
+    )  # fmt: skip
 
 
 def _standing(cell: CellResult) -> AttackStanding:
     obstacle = _obstacle(cell)
     return AttackStanding(
-        attack=cell.attack, cell=cell.key, verdict=cell.verdict, informative=obstacle is None, reason=obstacle
-    )
+        attack=cell.attack, cell=cell.key, tier=cell.tier, verdict=cell.verdict, informative=obstacle is None,
+        reason=obstacle, identifies=None if cell.identified is None else cell.identified.identifies,
+    )  # fmt: skip
 
 
 def _obstacle(cell: CellResult) -> str | None:

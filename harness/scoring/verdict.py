@@ -5,8 +5,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.results import Control, Lineup, Rate
-from harness.scoring.success import upper_bound
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.results import Control, Identified, Lineup, Rate
+from harness.scoring.success import rate_of, upper_bound, upper_share
 
 CONFIRMED_SUCCESSES = 2
 LEAK_P = 0.001
@@ -55,6 +58,44 @@ def judge(confirmed: int, strict_victims: Rate, lineup: Lineup, controls: Iterab
     return Verdict(
         "resilient", f"no leak was found; at most {bound:.1%} of victims can be reconstructed (95% confidence)"
     )
+
+
+def judge_identity(identified: Identified, doubt: str | None, controls: Iterable[Control]) -> Verdict:
+    """The verdict of one cell of an attack that reconstructs nothing: it never leaks.
+
+    Args:
+        identified: how well truths are told among look-alikes.
+        doubt: why what the attacker believes of the noise cannot be so, None where it can.
+        controls: as in :func:`judge`; a positive one holds where the attack identifies.
+    """
+    share = f"{identified.rate or 0:.1%} of truths are the most probable of their look-alikes"
+    if identified.identifies:
+        words = f"identifies: {share}, by chance {identified.chance or 0:.1%} (p = {identified.p_value:.2g})"
+        return Verdict("inconclusive", f"{words}; it knows the candidates and reconstructs nothing")
+    obstacle = _control_obstacle(list(controls)) or doubt
+    if obstacle is None and identified.beyond_chance is None:
+        obstacle = identified.reason or "no victim has same-class decoys"
+    if obstacle is not None:
+        return Verdict("inconclusive", obstacle)
+    bound = identified.beyond_chance or 0.0
+    if bound > RESILIENT_RATE:
+        few = f"so {identified.n} of them are too few to say that at most 5% stand out (it may be {bound:.1%})"
+        return Verdict("inconclusive", f"{share}, by chance {identified.chance or 0:.1%}, {few}")
+    words = "not identified among look-alikes; at most"
+    return Verdict("resilient", f"{words} {bound:.1%} of victims stand out beyond guessing (95% confidence)")
+
+
+def identified_of(first: NDArray[np.bool_], sizes: NDArray[np.int64], lineup: Lineup) -> Identified:
+    """Places (V, B) of true images in their lineups in the form of the document; lineups of size 1 are left out."""
+    informative = sizes > 1
+    if not informative.any():
+        return Identified(reason=lineup.reason)
+    flags = first if informative.all() else first[informative]
+    rate, chance = rate_of(flags), float((1 / sizes[informative]).mean())
+    return Identified(
+        rate=rate.rate, n=rate.n, ci95=rate.ci95, chance=chance, mean_rank=lineup.mean_rank, p_value=lineup.p_value,
+        beyond_chance=max(0.0, (upper_share(flags) - chance) / (1 - chance)), identifies=_below(lineup.p_value),
+    )  # fmt: skip
 
 
 def _below(p_value: float | None) -> bool:

@@ -7,7 +7,7 @@ from harness.reports.html import wording
 from harness.reports.html.places import Decided, Shown
 from harness.reports.html.runs import RunData
 from harness.reports.html.table import Head, Table, Value, figure, make, words
-from harness.results import CellResult
+from harness.results import CellResult, SummaryRow
 from harness.results.schema import SuccessRule
 from harness.scoring import METRICS, Metric
 
@@ -22,6 +22,12 @@ _PLACE = (
 def verdict_value(kind: str) -> Value:
     """A verdict with its symbol and style."""
     return Value(f"{wording.SYMBOLS[kind]} {wording.WORDS[kind]}", kind, kind)
+
+
+def _word(row: SummaryRow | CellResult, told: bool) -> Value:
+    """The verdict; where an attack that reconstructs nothing tells the truth among look-alikes, that too."""
+    value = verdict_value(row.verdict)
+    return Value(f"{value.shown} · identifies", value.order, value.kind) if told else value
 
 
 def _rate(cell: CellResult | None, rule: SuccessRule = "strict") -> Value:
@@ -45,14 +51,15 @@ def resilience_table(places: Sequence[Decided]) -> Table:
     """The verdict on each defense at each place over all attacks."""
     rows = [
         (
-            *_place(place, place.summary), verdict_value(place.summary.verdict), words(place.summary.strongest),
+            *_place(place, place.summary), _word(place.summary, bool(place.summary.identifies)),
+            words(place.summary.tier), words(place.summary.strongest),
             _rate(place.cell), words(place.summary.verdict_reason),
             words(", ".join(one.attack for one in place.summary.attacks)),
         )
         for place in places
     ]  # fmt: skip
     titles = (
-        *_PLACE, Head("strongest attack", choice=True), Head("success [95%]", number=True),
+        *_PLACE, Head("tier", choice=True), Head("strongest attack", choice=True), Head("success [95%]", number=True),
         Head("why", wide=True), Head("attacks tried"),
     )  # fmt: skip
     return make(
@@ -65,8 +72,9 @@ def resilience_table(places: Sequence[Decided]) -> Table:
 def cell_table(cells: Sequence[Shown]) -> Table:
     """Every cell with all its numbers."""
     titles = (
-        *_PLACE, Head("attack", choice=True), Head("success [95%]", number=True),
-        Head("success by SSIM", number=True), Head("success as in Table III", number=True),
+        *_PLACE, Head("attack", choice=True), Head("tier", choice=True), Head("success [95%]", number=True),
+        Head("identified [95%]", number=True), Head("success by SSIM", number=True),
+        Head("success as in Table III", number=True),
         *(Head(metric.title, number=True) for metric in _SHOWN),
         Head("tau", number=True), Head("labels", number=True), Head("lineup p", number=True),
         Head("outcomes"), Head("seconds", number=True), Head("why", wide=True),
@@ -74,21 +82,32 @@ def cell_table(cells: Sequence[Shown]) -> Table:
     return make(
         "cells", "Every attack at every place", titles, [_cell(item) for item in cells],
         "RMSE and RMSE/std are medians over all victims, PSNR, SSIM, LPIPS and tau means; a victim that never came "
-        "back counts with the iteration cap in tau.",
+        "back counts with the iteration cap in tau. An informed attacker knows the defense and its noise; one that "
+        "identifies tells images apart that it is shown, and reconstructs none.",
     )  # fmt: skip
 
 
 def _cell(item: Shown) -> tuple[Value, ...]:
     cell = item.cell
     impossible = cell.not_applicable_reason is not None
+    told = cell.identified.rate if cell.identified is not None else None
     return (
-        *_place(item, cell), verdict_value("impossible" if impossible else cell.verdict), words(cell.attack),
-        _rate(cell), _rate(cell, "ssim"), _rate(cell, "table3"), *(_measured(cell, metric) for metric in _SHOWN),
+        *_place(item, cell), verdict_value("impossible") if impossible else _word(cell, _told(cell)),
+        words(cell.attack), words(cell.tier), _rate(cell), Value(columns.identified(cell), told),
+        _rate(cell, "ssim"), _rate(cell, "table3"), *(_measured(cell, metric) for metric in _SHOWN),
         figure(getattr(cell.metrics.get("tau"), "mean", None), 0),
         Value(text.percent(cell.label.accuracy), cell.label.accuracy),
-        Value(text.p_value(cell.lineup.p_value), cell.lineup.p_value), words(columns.outcomes(cell)),
-        figure(cell.seconds, 1), words(cell.not_applicable_reason or cell.verdict_reason),
+        Value(text.p_value(cell.tested_p), cell.tested_p), words(columns.outcomes(cell)),
+        figure(cell.seconds, 1), words("; ".join([_why(cell), *(f"warning: {said}" for said in cell.warnings)])),
     )  # fmt: skip
+
+
+def _why(cell: CellResult) -> str:
+    return cell.not_applicable_reason or cell.verdict_reason
+
+
+def _told(cell: CellResult) -> bool:
+    return cell.identified is not None and cell.identified.identifies
 
 
 _CONTROLS = {

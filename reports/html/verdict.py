@@ -65,7 +65,9 @@ def verdict(runs: Sequence[RunData], places: Sequence[Decided]) -> Overview:
             f"Nothing can be resilient here: {victims} victims are too few to show resilience ({VICTIMS_NEEDED} are "
             "needed). Undecided then says that no leak was found, and no more."
         )
-    return Overview(_headline(lines), names, tuple(sorted(lines, key=_gravest)), tuple(notes), tuple(warnings))
+    return Overview(
+        _headline(lines) + _told(places), names, tuple(sorted(lines, key=_gravest)), tuple(notes), tuple(warnings)
+    )
 
 
 def _headline(lines: Sequence[DefenseLine]) -> str:
@@ -84,6 +86,15 @@ def _headline(lines: Sequence[DefenseLine]) -> str:
         else "no defense is shown to withstand every attack"
     )
     return f"{first} somewhere; {second}."
+
+
+def _told(places: Sequence[Decided]) -> str:
+    """Which defenses do not keep one of several known images from being told, where that was tried."""
+    told = dict.fromkeys(place.defense for place in places if place.summary.identifies and place.defense != _UNDEFENDED)
+    if not told:
+        return ""
+    names = wording.join(list(told)[:4])
+    return f" Behind {names}, an attacker who is shown the true image among look-alikes identifies it."
 
 
 def _line(defense: str, verdicts: Sequence[Sequence[str]]) -> DefenseLine:

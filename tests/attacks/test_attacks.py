@@ -1,4 +1,4 @@
-"""Every attack, by one line in a table: on undefended victims it must reconstruct, and keep the engine's contract."""
+"""Every attack that reconstructs, by one line in a table: it does so undefended, and keeps the engine's contract."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.attacks import ATTACKS, run_attack
+from harness.attacks import ATTACKS, Attack, run_attack
 from harness.attacks.stopping import CAP, CONVERGED
 from harness.extensions.building import build
 from harness.observation import Observation
@@ -28,7 +28,7 @@ TABLE: list[tuple[str, dict[str, Any], str, float]] = [
 
 
 def test_every_attack_has_its_line() -> None:
-    assert {name for name, *_ in TABLE} == set(ATTACKS)
+    assert {name for name, *_ in TABLE} == {name for name in ATTACKS if issubclass(ATTACKS[name], Attack)}
 
 
 @pytest.mark.parametrize(("name", "settings", "network", "at_least"), TABLE, ids=[name for name, *_ in TABLE])

@@ -1,0 +1,61 @@
+"""What every attack has in common, whether it reconstructs examples or only tells them apart."""
+
+from dataclasses import fields
+from typing import Any, ClassVar, TypeVar, cast, dataclass_transform
+
+from pydantic import ConfigDict
+from pydantic.dataclasses import dataclass as validated
+from torch import Tensor
+
+from harness.extensions.registry import Registry
+from harness.observation import Observation, Tier
+
+T = TypeVar("T")
+
+
+@dataclass_transform(frozen_default=True)
+def validated_attack(kind: type[T]) -> type[T]:
+    """The class as a frozen record whose settings are validated."""
+    return cast(type[T], validated(frozen=True, config=ConfigDict(extra="forbid"))(kind))
+
+
+class Attacker:
+    """A record of settings; ``tier`` says what it knows of the defense."""
+
+    name: ClassVar[str] = "abstract"
+    tier: ClassVar[Tier] = "plain"
+
+    def parameters(self) -> dict[str, Any]:
+        """Every hyper-parameter by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+
+
+class Identifier(Attacker):
+    """Says which of some known images lies behind an observation. It reconstructs nothing."""
+
+    def distances(self, observation: Observation, candidates: Tensor, labels: Tensor, chunk: int = 128) -> Tensor:
+        """How improbable each candidate is: (R, C) float64 on the CPU, the least for the most probable.
+
+        Args:
+            observation: R rows.
+            candidates: (R, C, *image shape) in [0, 1], those of each row in an order that says nothing.
+            labels: (R,), the class of each row's candidates.
+            chunk: most pairs of a row and a candidate whose gradients are held at once.
+
+        Raises:
+            UsageError: what was read is not of one example.
+        """
+        raise NotImplementedError
+
+    def doubt(self, observation: Observation, images: Tensor, labels: Tensor) -> str | None:
+        """Why what the attacker believes of the noise cannot be so, in words, or None.
+
+        Args:
+            observation: R rows.
+            images: (R, *image shape), each row's most probable candidate.
+            labels: (R,), its class.
+        """
+        return None
+
+
+ATTACKS: Registry[type[Attacker]] = Registry("attack", "harness.attacks")

@@ -1,0 +1,59 @@
+"""Identify: the likelihood of each of some known images, under everything the defense is known to do.
+
+The optimal test between simple hypotheses compares likelihoods (Neyman and Pearson 1933), so where the noise is known
+nothing tells more. It is what theorems of reconstruction robustness bound (Balle et al. 2022; Hayes et al. 2023): the
+prior is uniform over the candidates. Noise is never estimated by playing the defense for each candidate: the error of
+such a level, times as many coordinates as a network has, drowns what candidates differ by.
+"""
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from harness.attacks.attacker import ATTACKS, Identifier, validated_attack
+from harness.attacks.candidates import dummy_gradient
+from harness.attacks.residual import improbability, misfit
+from harness.errors import UsageError
+from harness.observation import Observation, Tier
+
+
+@ATTACKS.register("identify")
+@validated_attack
+class Identify(Identifier):
+    """It has no settings: network, clip, left out coordinates and noise are those of the observation."""
+
+    tier: ClassVar[Tier] = "informed"
+
+    def distances(self, observation: Observation, candidates: Tensor, labels: Tensor, chunk: int = 128) -> Tensor:
+        _refuse_several(observation)
+        rows, count = candidates.shape[:2]
+        pairs, parts = torch.arange(rows * count), []
+        for part in pairs.split(max(chunk, 2)):
+            # A single row takes other kernels on the CPU than the same among many.
+            row, column = (part.repeat(2) if len(part) == 1 else part).div(count, rounding_mode="floor"), part % count
+            seen = observation.take(row.to(observation.target.device))
+            images = candidates[row.to(candidates.device), column.to(candidates.device)]
+            found = improbability(seen, _gradient(seen, images, labels[row.to(labels.device)]))
+            parts.append(found[: len(part)].cpu())
+        return torch.cat(parts).reshape(rows, count)
+
+    def doubt(self, observation: Observation, images: Tensor, labels: Tensor) -> str | None:
+        return misfit(observation, _gradient(observation, images, labels))
+
+
+def _gradient(observation: Observation, images: Tensor, labels: Tensor) -> Tensor:
+    """What (R, *image shape) would have shown, noise apart: (R, P)."""
+    clips = observation.clipping is not None and observation.clipping.bound is not None
+    target = observation.target
+    return dummy_gradient(
+        observation, images[:, None].to(target), labels[:, None].to(target.device), clips, differentiable=False
+    ).detach()
+
+
+def _refuse_several(observation: Observation) -> None:
+    if observation.examples > 1:
+        raise UsageError(
+            f"attack 'identify' reads one example per observation, not {observation.examples}; use --batch-size 1, one "
+            "local step and a tap before sums of clients, or --attack cpl"
+        )

@@ -1,0 +1,110 @@
+"""How improbable what was read would be if a candidate's gradient lay behind it, and whether the noise fits at all."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from harness.attacks.objectives import observed_only
+from harness.observation import Observation
+from harness.vectors.layout import group_sums, spread
+
+FLOOR = 1e-4
+"""What single precision leaves of a gradient, relative to the root mean square of what was read."""
+
+# The fourth moment of the noise by the square of its variance, where it is not a Gaussian's.
+_KURTOSIS = {"laplace": 6.0}
+_USUAL_KURTOSIS = 3.0
+# A misfit is named where chance hardly makes it and it is worth a word: 5% of the variance, 2.5% of the deviation.
+_STANDARD_ERRORS, _MATERIAL = 6.0, 0.05
+_TINY = 1e-30
+
+
+def improbability(observation: Observation, candidate: Tensor) -> Tensor:
+    """Negative log-likelihood (R,), float64, of what was read under candidate gradients (R, P), less that of none.
+
+    That of a candidate whose gradient is zero is the same for all candidates: without it rows can be compared. A level
+    that nobody publishes is the most probable one for the candidate: of P coordinates with residual r, the Gaussian's
+    log-likelihood is then -P/2 log ||r||^2, up to a constant. A law that is not known counts as Gaussian, and no noise
+    as what rounding leaves.
+    """
+    target, noise = observation.target, observation.noise
+    residual = target - explained(observation, candidate)
+    floor, count = _floor(observation), _observed(observation).double()
+    if noise is not None and noise.deviation is None:
+        rounding = count * floor.squeeze(1).double()
+        if noise.law == "laplace":
+            with_it, without = ((_lengths(part, 1) + rounding).log() for part in (residual, target))
+            return count * (with_it - without)
+        rounding = rounding * floor.squeeze(1).double()
+        with_it, without = ((_lengths(part, 2).square() + rounding).log() for part in (residual, target))
+        return count / 2 * (with_it - without)
+    deviation = _deviation(observation)
+    if noise is not None and noise.law == "laplace":
+        return math.sqrt(2) * (_lengths(residual / deviation, 1) - _lengths(target / deviation, 1))
+    return (_lengths(residual / deviation, 2).square() - _lengths(target / deviation, 2).square()) / 2
+
+
+def explained(observation: Observation, candidate: Tensor) -> Tensor:
+    """What of the observed gradients candidates (R, P) explain: zero where it left coordinates out; where clients have
+    bounds of their own, which nobody knows, by the best non-negative scale of each clipping group."""
+    target, clipping = observation.target, observation.clipping
+    if observation.sparse:
+        candidate = observed_only(candidate, target)
+    if clipping is None or clipping.bound is not None:
+        return candidate
+    groups = observation.clipping_groups
+    inner, own = group_sums(candidate * target, groups), group_sums(candidate.square(), groups)
+    return candidate * spread((inner / own.clamp_min(_TINY)).clamp_min(0), groups)
+
+
+def misfit(observation: Observation, candidate: Tensor, fitted: int = 0) -> str | None:
+    """Why the noise that is declared cannot be on what was read, in words; None where it can, or none is declared.
+
+    Of noise with deviation s the squared residual over s^2 is P in the mean, with standard deviation
+    sqrt((kurtosis - 1) P). The median row is tested, so that a few wrong candidates do not tell.
+
+    Args:
+        observation: R rows.
+        candidate: gradients (R, P) of candidates that are true, or as near as ``fitted`` free numbers bring them.
+        fitted: how many numbers were chosen to make the residual small.
+    """
+    noise = observation.noise
+    if noise is None or noise.deviation is None:
+        return None
+    residual = (observation.target - explained(observation, candidate)) / _deviation(observation)
+    count = _observed(observation).double()
+    ratio = float((_lengths(residual, 2).square() / count).median())
+    least = float(count.min())
+    error = math.sqrt((_KURTOSIS.get(noise.law, _USUAL_KURTOSIS) - 1) / least)
+    # A median of many varies by sqrt(pi / 2) as much as their mean.
+    of_median = error * min(1.0, math.sqrt(math.pi / 2 / observation.rows))
+    allowed = max(_MATERIAL, _STANDARD_ERRORS * of_median)
+    if 1 - allowed - fitted / least <= ratio <= 1 + allowed:
+        return None
+    times = math.sqrt(ratio)
+    return f"what was read carries about {times:.2g} times the noise that the defense declares"
+
+
+def _deviation(observation: Observation) -> Tensor:
+    """Of the known noise (R, 1) or (R, P), and of rounding."""
+    floor, noise = _floor(observation), observation.noise
+    return floor if noise is None or noise.deviation is None else (floor.square() + noise.deviation**2).sqrt()
+
+
+def _floor(observation: Observation) -> Tensor:
+    square = observation.target.square().sum(1, keepdim=True) / _observed(observation)[:, None]
+    return FLOOR * square.sqrt().clamp_min(_TINY)
+
+
+def _observed(observation: Observation) -> Tensor:
+    """(R,) how many coordinates were not left out."""
+    target = observation.target
+    if observation.sparse:
+        return (target != 0).sum(1).clamp_min(1).to(target.dtype)
+    return torch.full_like(target[:, 0], target.shape[1])
+
+
+def _lengths(vectors: Tensor, order: int) -> Tensor:
+    """Norms (R,) of rows, summed in double precision: differences of single nats between millions of them count."""
+    return torch.linalg.vector_norm(vectors, order, dim=1, dtype=torch.float64)

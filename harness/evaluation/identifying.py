@@ -1,0 +1,145 @@
+"""Hands an attack that identifies the lineups' images of every class, and scores what it makes of them."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from harness.attacks import Identifier
+from harness.evaluation.observe import Scene
+from harness.experiment import CellSettings
+from harness.observation import Observation
+from harness.progress import progress
+from harness.results import Control, Identified, LabelInference, Lineup, Outcomes, Rate, Summary
+from harness.results.victim import Outcome
+from harness.scoring import METRICS, Ranking, Verdict, identity_test, judge_identity, summary_of
+from harness.scoring.verdict import identified_of
+from harness.vectors.randomness import derive_seed
+
+NOTHING = "the attack tells images apart and reconstructs none"
+_GIVEN = "the candidates are of the truth's class"
+
+
+@dataclass(frozen=True)
+class IdentityScores:
+    """All numbers of a cell of an attack that reconstructs nothing.
+
+    ``evaluations``: (V,) gradients computed for each victim; ``doubt``: see :meth:`Identifier.doubt`.
+    """
+
+    ranking: Ranking
+    swap_p: float | None
+    evaluations: NDArray[np.float64]
+    doubt: str | None
+
+    @property
+    def identified(self) -> Identified:
+        """How well truths are told among look-alikes."""
+        return identified_of(self.ranking.first, self.ranking.sizes, self.ranking.lineup)
+
+    @property
+    def succeeds(self) -> bool:
+        """Whether it identifies."""
+        return self.identified.identifies
+
+    def verdict(self, controls: Iterable[Control]) -> Verdict:
+        """The cell's verdict under these controls."""
+        return judge_identity(self.identified, self.doubt, controls)
+
+    def _outcomes(self) -> list[Outcome]:
+        return ["identified" if first else "failure" for first in self.ranking.first.any(1)]
+
+    def claims(self) -> dict[str, Any]:
+        """What a cell's result says of them."""
+        outcomes = self._outcomes()
+        return {
+            "metrics": {name: Summary(reason=NOTHING) for name, metric in METRICS.items() if metric.of == "anything"}
+            | {"gradient_evaluations": summary_of(self.evaluations)},
+            "asr": {"strict": Rate(reason=NOTHING)},
+            "lineup": Lineup(reason=f"{NOTHING}; see identified"),
+            "identified": self.identified,
+            "label": LabelInference(reason=_GIVEN),
+            "warnings": [] if self.doubt is None else [self.doubt],
+            "outcomes": Outcomes(identified=outcomes.count("identified"), failure=outcomes.count("failure")),
+        }
+
+    def of_image(self, row: int, image: int) -> dict[str, Any]:
+        """What the record of one image of a victim says of them."""
+        return {
+            "outcome": self._outcomes()[row],
+            "lineup_rank": float(self.ranking.ranks[row, image]),
+            "lineup_size": int(self.ranking.sizes[row, image]),
+            "gradient_evaluations": float(self.evaluations[row]),
+        }
+
+
+def identify_scene(
+    settings: CellSettings, attack: Identifier, scene: Scene, chunk: int, must_not_identify: bool = False
+) -> IdentityScores:
+    """Runs the attack on a scene and scores it.
+
+    Args:
+        settings: the cell.
+        attack: it is handed images of one class at a time, truths and others in an order that says nothing.
+        scene: the observation for the attack, the truth for the scorer.
+        chunk: pairs of a row and a candidate compared together.
+        must_not_identify: whether this is a negative control, whose p-value has to be resolved below 1e-4.
+    """
+    truth, images, labels = scene.truth, scene.dataset.images, scene.dataset.labels
+    title = f"{settings.attack} vs {settings.defense} at {settings.tap} on {settings.dataset}"
+    with progress(title, len(truth.labels)) as bar:
+        observation = scene.observation.known_to(attack.tier)
+        lineups = _Lineups(attack, observation, images, len(truth.labels), settings.seeds[0], chunk)
+        ranking, swapped = identity_test(
+            lineups.compare, truth.indices, labels, settings.seeds[0], sharp=must_not_identify
+        )
+        bar.advance(len(truth.labels))
+    return IdentityScores(ranking, swapped and swapped.lineup.p_value, lineups.evaluations, lineups.doubt())
+
+
+class _Lineups:
+    """The attack's distances, class by class, and each row's most probable candidate of all."""
+
+    def __init__(
+        self, attack: Identifier, observation: Observation, images: Tensor, victims: int, seed: int, chunk: int
+    ) -> None:
+        self._attack, self._observation, self._images = attack, observation, images
+        self._each, self._seed, self._chunk = observation.rows // victims, seed, chunk
+        self._least = torch.full((observation.rows,), torch.inf, dtype=torch.float64)
+        self._chosen = torch.zeros(observation.rows, 2, dtype=torch.long)  # image and class
+        self.evaluations = np.zeros(victims)
+
+    def compare(
+        self, victims: NDArray[np.int64], items: NDArray[np.int64], label: int
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """See :data:`harness.scoring.lineup_pool.Compare`. Nothing is accurate: nothing is reconstructed."""
+        order = np.random.default_rng(derive_seed("candidates", self._seed, label)).permutation(len(items))
+        chosen = torch.from_numpy(items[order])
+        rows = torch.from_numpy((victims[:, None] * self._each + np.arange(self._each)).reshape(-1))
+        seen = self._observation.take(rows.to(self._observation.target.device))
+        candidates = self._images[chosen].expand(len(rows), -1, *self._images.shape[1:])
+        found = self._attack.distances(seen, candidates, torch.full((len(rows),), label), self._chunk)
+        found = found.nan_to_num(nan=torch.inf, posinf=torch.inf)
+        least, place = found.min(1)
+        better = least < self._least[rows]
+        self._least[rows] = torch.where(better, least, self._least[rows])
+        best = torch.stack([chosen[place], torch.full_like(place, label)], 1)
+        self._chosen[rows] = torch.where(better[:, None], best, self._chosen[rows])
+        self.evaluations[victims] += self._each * len(items)
+        distances = np.empty((len(victims), len(items)))
+        # A victim whose examples were read one by one is as near as the nearest of them.
+        distances[:, order] = found.reshape(len(victims), self._each, -1).amin(1).numpy()
+        return distances, np.zeros(distances.shape, dtype=bool)
+
+    def doubt(self) -> str | None:
+        """Whether the most probable candidates contradict the noise that is believed in."""
+        rows = self._least.isfinite().nonzero()[:, 0]
+        if len(rows) < 2:
+            return None
+        seen = self._observation.take(rows.to(self._observation.target.device))
+        image, label = self._chosen[rows].T
+        return self._attack.doubt(seen, self._images[image], label)
