@@ -30,19 +30,24 @@ def improbability(observation: Observation, candidate: Tensor) -> Tensor:
     """
     target, noise = observation.target, observation.noise
     residual = target - explained(observation, candidate)
-    floor, count = _floor(observation), _observed(observation).double()
+    order = 1 if noise is not None and noise.law == "laplace" else 2
     if noise is not None and noise.deviation is None:
-        rounding = count * floor.squeeze(1).double()
-        if noise.law == "laplace":
-            with_it, without = ((_lengths(part, 1) + rounding).log() for part in (residual, target))
-            return count * (with_it - without)
-        rounding = rounding * floor.squeeze(1).double()
-        with_it, without = ((_lengths(part, 2).square() + rounding).log() for part in (residual, target))
-        return count / 2 * (with_it - without)
-    deviation = _deviation(observation)
-    if noise is not None and noise.law == "laplace":
-        return math.sqrt(2) * (_lengths(residual / deviation, 1) - _lengths(target / deviation, 1))
-    return (_lengths(residual / deviation, 2).square() - _lengths(target / deviation, 2).square()) / 2
+        return _with_best_levels(observation, residual, order) - _with_best_levels(observation, target, order)
+    level = _deviation(observation)
+    with_it, without = (_lengths(part / level, order) for part in (residual, target))
+    return math.sqrt(2) * (with_it - without) if order == 1 else (with_it.square() - without.square()) / 2
+
+
+def _with_best_levels(observation: Observation, residual: Tensor, order: int) -> Tensor:
+    """Negative log-likelihood (R,) of residuals (R, P) under the most probable level of each group of coordinates."""
+    assert observation.noise is not None
+    groups = observation.model.layout.groups(observation.noise.grouping)
+    rounding, total = _floor(observation).squeeze(1).double(), torch.zeros(1, dtype=torch.float64)
+    for part, read in zip(residual.split(groups, 1), observation.target.split(groups, 1), strict=True):
+        count = ((read != 0) if observation.sparse else torch.ones_like(read)).sum(1).double()
+        power = _lengths(part, order) ** order / count.clamp_min(1) + rounding**order
+        total = total.to(power) + count / order * power.log()
+    return total
 
 
 def explained(observation: Observation, candidate: Tensor) -> Tensor:

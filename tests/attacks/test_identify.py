@@ -54,6 +54,7 @@ LAWS: dict[str, dict[str, Any]] = {
     "laplace of unknown level": {"noise": Noise("laplace", None)},
     "no noise": {"noise": None},
     "clipped": {"noise": Noise("gaussian", DEVIATION), "clipping": Clipping(0.05, "layer", "example")},
+    "a level per tensor": {"noise": Noise("gaussian", None, "layer")},
     "left out": {"noise": Noise("gaussian", None), "sparse": True},
 }
 
@@ -67,11 +68,13 @@ def expected(observation: Observation, row: int, image: Tensor, label: Tensor) -
     noise, residual = observation.noise, target - candidate
     rounding = FLOOR * float(target.square().mean().sqrt())
     if noise is not None and noise.deviation is None:
+        parts = [len(target)] if noise.grouping == "whole" else list(observation.model.layout.sizes)
+        pairs = zip(residual.split(parts), target.split(parts), strict=True)
         if noise.law == "laplace":
-            levels = [float(part.abs().mean()) + rounding for part in (residual, target)]
-            return len(target) * (math.log(levels[0]) - math.log(levels[1]))
-        levels = [math.sqrt(float(part.square().mean()) + rounding**2) for part in (residual, target)]
-        return len(target) * (math.log(levels[0]) - math.log(levels[1]))
+            levels = [[float(part.abs().mean()) + rounding for part in pair] for pair in pairs]
+        else:
+            levels = [[math.hypot(float(part.square().mean().sqrt()), rounding) for part in pair] for pair in pairs]
+        return sum(count * math.log(with_it / without) for count, (with_it, without) in zip(parts, levels, strict=True))
     level = rounding if noise is None else math.hypot(float(noise.deviation), rounding)
     if noise is not None and noise.law == "laplace":
         law = torch.distributions.Laplace(0.0, level / math.sqrt(2))
