@@ -75,7 +75,7 @@ def test_wide_terminals_get_columns_and_narrow_ones_blocks() -> None:
     assert "guarantee" in printed(a_cell(), width=120) and "outcomes" not in printed(a_cell(), width=120)
     assert "outcomes" in printed(a_cell(), width=160)
     narrow = printed(a_cell(), width=80)
-    assert "guarantee" not in narrow and "leaks  fed_cdp / inverting_gradients / surface 2" in narrow
+    assert "guarantee" not in narrow and "leaks  fed_cdp / inverting_gradients (plain) / surface 2" in narrow
     assert "8 success, 50 failure, 6 hopeless" in narrow
 
 
