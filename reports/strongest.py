@@ -39,6 +39,11 @@ def _strongest(row: SummaryRow) -> str:
     return text.safe(row.strongest or "none works", 24)
 
 
+def _strongest_and_tier(row: SummaryRow) -> Text:
+    """The strongest attack and, dimmed below, the most that any attack knew of the defense."""
+    return Text(_strongest(row)).append(f"\n{row.tier}", style="dim")
+
+
 def _why(row: SummaryRow) -> str:
     return text.safe(row.verdict_reason, 200)
 
@@ -57,18 +62,17 @@ def _lines(rows: Iterable[SummaryRow]) -> RenderableType:
             f"  {told}{text.safe(row.defense, 40)} / {place}{seen}\n"
         )
         idle = f"; uninformative: {_uninformative(row)}" if _uninformative(row) else ""
-        lines.append(f"    {_strongest(row)}: {_why(row)}{idle}\n")
+        lines.append(f"    {_strongest(row)} ({row.tier}): {_why(row)}{idle}\n")
     return lines
 
 
 _SUMMARY = (
     columns.DEFENSE,
-    columns.TIER,
     columns.SURFACE,
     columns.ROUND,
     columns.LOOKS,
     Column("verdict", _verdict),
-    Column("strongest", _strongest),
+    Column("strongest", _strongest_and_tier),
     Column("why", _why, wraps_at=24),
     Column("uninformative", _uninformative, wraps_at=14, concerns=lambda row: bool(_uninformative(row))),
 )
