@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from harness.datasets import DATASETS
+from harness.datasets.public import AUTO, NONE
 from harness.extensions.registry import Registry
 from harness.models import MODELS, find_factory
 from harness.storage.files import Unreadable, sha256
@@ -18,13 +19,15 @@ from harness.storage.files import Unreadable, sha256
 OWN_NAMES = {
     "model_source": "network's file", "dataset_file": "dataset's file", "dataset_source": "dataset's plugin",
     "defense_source": "defense's plugin", "attack_source": "attack's plugin",
+    "prior_file": "public data's file", "prior_source": "public data's plugin",
 }  # fmt: skip
 
 
-def own_sources(model: str, dataset: str, *chosen: tuple[Registry[Any], str]) -> dict[str, str]:
+def own_sources(model: str, dataset: str, *chosen: tuple[Registry[Any], str], prior: str = NONE) -> dict[str, str]:
     """SHA-256 of what is not this project's: a user's own network (``module:factory``), .npz file and plugins.
 
-    ``model`` is empty for the dataset's default network; ``chosen`` names a defense or an attack of its registry.
+    ``model`` is empty for the dataset's default network; ``chosen`` names a defense or an attack of its registry;
+    ``prior`` says which data are public.
     The source is that of the module and of what it imports from its own folder or package; other installed packages
     are not part of it. A file that cannot be read is left out; whoever loads it says so.
 
@@ -37,13 +40,20 @@ def own_sources(model: str, dataset: str, *chosen: tuple[Registry[Any], str]) ->
         found["model_source"] = _digest_of_all(importlib.import_module(model.partition(":")[0]))
     elif model:
         found |= plugin_source(MODELS, model)
-    if not dataset.endswith(".npz"):
-        found |= plugin_source(DATASETS, dataset)
-    elif digest := _digest(Path(dataset).expanduser()):
-        found["dataset_file"] = digest
+    found |= _data_source("dataset", dataset)
+    if prior not in (NONE, AUTO):
+        found |= _data_source("prior", prior)
     for registry, name in chosen:
         found |= plugin_source(registry, name)
     return found
+
+
+def _data_source(role: str, name: str) -> dict[str, str]:
+    """The digest of an .npz file, or of the plugin behind a registered dataset."""
+    if not name.endswith(".npz"):
+        return {f"{role}_source": digest for digest in plugin_source(DATASETS, name).values()}
+    digest = _digest(Path(name).expanduser())
+    return {f"{role}_file": digest} if digest else {}
 
 
 def plugin_source(registry: Registry[Any], name: str) -> dict[str, str]:

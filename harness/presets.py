@@ -54,9 +54,9 @@ def _nightly() -> list[Grid]:
     every: Grid = {"defense": [name for name in ready if name not in secure], "victims": 32, "model": []}
     # Behind a secure sum a victim is a round of clients, all of whose images are attacked: fewer of both.
     sums: Grid = {"defense": secure, "victims": 24, "clients_per_round": 4}
-    # The closed form needs a fully connected first layer.
-    closed_form = "analytic"
-    attacks = [name for name in ATTACKS if name != closed_form and _without_settings(ATTACKS[name])]
+    # The closed form needs a fully connected first layer; a blind guess is the control of others.
+    closed_form, guess = "analytic", "blind"
+    attacks = [name for name in ATTACKS if name not in (closed_form, guess) and _without_settings(ATTACKS[name])]
     cpl = {"attack": ["cpl"], "attack_arg": ["max_iterations=60"]}
     return [
         grid

@@ -7,7 +7,7 @@ from typing import Any
 from rich.text import Text
 
 from harness.reports import text
-from harness.results import CellResult, Rate, SummaryRow
+from harness.results import CellResult, PublicData, Rate, SummaryRow
 
 Row = CellResult | SummaryRow
 
@@ -23,8 +23,14 @@ def setting(cell: Row) -> str:
         f"batch {cell.batch_size}",
         f"local steps {cell.local_steps}" + (f" ({cell.update_model})" if cell.local_steps > 1 else ""),
         f"seed {', '.join(map(str, cell.seeds))}",
+        *([f"public: {prior(cell.prior)}"] if cell.prior else []),
     )
     return " | ".join(parts)
+
+
+def prior(public: PublicData) -> str:
+    """The public data that informed attackers know, and how many."""
+    return f"{text.safe(public.name, 40)} ({public.size} examples)"
 
 
 @dataclass(frozen=True)

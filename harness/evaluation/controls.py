@@ -2,6 +2,8 @@
 
 import math
 
+from harness.attacks import Identifier
+from harness.datasets.public import NONE
 from harness.experiment import CellSettings
 from harness.federation.taps import Tap
 from harness.results import CellResult, Control
@@ -9,7 +11,8 @@ from harness.scoring import negative_control_failed
 from harness.scoring.validity import took_steps
 
 CONTROL_VICTIMS = 24
-NEGATIVE = ("swap", "noise_x100")
+BLIND = "blind"
+NEGATIVE = ("swap", "noise_x100", BLIND)
 _STILL = "no optimizer step was taken"
 
 
@@ -48,6 +51,18 @@ def drowned_control(settings: CellSettings) -> CellSettings:
     return smaller(settings, noise_scale=100.0 * math.sqrt(settings.observations) * settings.noise_scale)
 
 
+def blind_control(settings: CellSettings) -> CellSettings | None:
+    """The same victims guessed from public data alone, without a gradient; None for who makes no use of public data.
+
+    It costs next to nothing, so that all victims of the cell are guessed.
+    """
+    attack = settings.build_attack()
+    if attack.tier == "plain" or isinstance(attack, Identifier) or settings.prior == NONE or settings.attack == BLIND:
+        return None
+    rule = {name: value for name, value in attack.parameters().items() if name == "label_rule"}
+    return settings.model_copy(update={"attack": BLIND, "attack_args": rule})
+
+
 def with_other_key(settings: CellSettings) -> CellSettings:
     """The same settings with other random keys, to confirm a failed negative control."""
     return settings.model_copy(update={"seeds": tuple(seed + 1_000_003 for seed in settings.seeds)})
@@ -68,6 +83,19 @@ def judge_negative(name: str, p_values: list[float | None], *cells: CellResult) 
     """A negative control fails when every run of it, each with another key, shows a leak, or where none could."""
     if cells and not took_steps(cells[0]):
         return checked(name, False, _STILL, *cells)
+    return _not_leaking(name, p_values, *cells)
+
+
+def judge_blind(*cells: CellResult) -> Control:
+    """The blind control fails as a negative one does, though it takes no step, or where no guess could be made."""
+    if cells[0].not_applicable_reason:
+        return checked(BLIND, False, cells[0].not_applicable_reason, *cells)
+    control, luck = _not_leaking(BLIND, [cell.lineup.p_value for cell in cells], *cells), cells[0].asr["strict"]
+    detail = f"{control.detail}; {luck.successes} of {luck.n} images accurate by luck"
+    return control.model_copy(update={"detail": detail, "by_luck": luck})
+
+
+def _not_leaking(name: str, p_values: list[float | None], *cells: CellResult) -> Control:
     failed = bool(p_values) and all(negative_control_failed(p) for p in p_values)
     shown = ", ".join("none" if p is None else f"{p:.2g}" for p in p_values)
     return checked(name, not failed, f"lineup p = {shown}", *cells)

@@ -73,6 +73,13 @@ class Stage:
             self._rooms[name, choice] = Room(sides.private, fit_prior(sides.public))
         return self._rooms[name, choice]
 
+    def prior(self, settings: CellSettings) -> Prior | None:
+        """What an informed attacker of a cell knows of its data; None where it can know nothing."""
+        try:
+            return self.room(settings).prior
+        except UsageError:
+            return None
+
     def set(self, settings: CellSettings) -> Scene:
         """Trains the victims of a cell for one round and reads the tap, unless it did so a moment ago.
 

@@ -7,7 +7,8 @@ from typing import Any
 from harness.evaluation.promised import promised
 from harness.evaluation.scored import Scored
 from harness.experiment import CellSettings
-from harness.results import CellResult, Control, Outcomes, Place, VictimRecord
+from harness.priors import Prior
+from harness.results import CellResult, Control, Outcomes, Place, PublicData, VictimRecord
 from harness.scoring import Verdict
 
 
@@ -17,7 +18,7 @@ def cell_result(
     """The result of an evaluated cell or control."""
     noise = scored.scene.observation.noise
     return CellResult(
-        **_common(scored.settings),
+        **_common(scored.settings, scored.scene.observation.prior),
         **scored.scores.claims(),
         privacy=promised(scored),
         key=key,
@@ -32,11 +33,13 @@ def cell_result(
     )
 
 
-def impossible_cell(settings: CellSettings, key: str, control: str | None, reason: str) -> CellResult:
+def impossible_cell(
+    settings: CellSettings, key: str, control: str | None, reason: str, prior: Prior | None
+) -> CellResult:
     """The record of a cell whose combination of settings is impossible."""
     victims = settings.victims * len(settings.seeds)
     return CellResult(
-        **_common(settings),
+        **_common(settings, prior),
         key=key,
         role="control" if control else "cell",
         control=control,
@@ -46,7 +49,7 @@ def impossible_cell(settings: CellSettings, key: str, control: str | None, reaso
     )
 
 
-def _common(settings: CellSettings) -> dict[str, Any]:
+def _common(settings: CellSettings, prior: Prior | None) -> dict[str, Any]:
     attack = settings.build_attack()
     defense, own = settings.build_defense(), {*Place.model_fields, "attack"} & {*CellSettings.model_fields}
     return {name: getattr(settings, name) for name in own} | {
@@ -56,6 +59,7 @@ def _common(settings: CellSettings) -> dict[str, Any]:
         "tier": attack.tier,
         "seeds": list(settings.seeds),
         "victims": settings.victims * len(settings.seeds),
+        "prior": prior and PublicData(name=prior.name, size=prior.size),
         "cohort": asdict(settings.cohort()),
         "units": defense.units(),
     }

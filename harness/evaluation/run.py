@@ -10,9 +10,12 @@ from harness.defenses import DEFENSES
 from harness.errors import OutputError, UsageError
 from harness.evaluation.attacking import attack_scene
 from harness.evaluation.controls import (
+    BLIND,
     NEGATIVE,
+    blind_control,
     checked,
     drowned_control,
+    judge_blind,
     judge_negative,
     judge_positive,
     noiseless_control,
@@ -81,9 +84,9 @@ class Run:
     def _own_sources(self, settings: CellSettings) -> dict[str, str]:
         """Digests of the user's own files as they were when the run first needed them, which it then keeps loaded."""
         names = settings.model, settings.dataset, (DEFENSES, settings.defense), (ATTACKS, settings.attack)
-        if names not in self._sources:
-            self._sources[names] = own_sources(*names)
-        return self._sources[names]
+        if (names, settings.prior) not in self._sources:
+            self._sources[names, settings.prior] = own_sources(*names, prior=settings.prior)
+        return self._sources[names, settings.prior]
 
     def _controls_at_hand(self, stored: StoredCell) -> bool:
         """Takes over a resumed cell's control cells; False when one of them is lost and must be made again."""
@@ -101,7 +104,7 @@ class Run:
         except OutputError:
             raise
         except UsageError as error:
-            cell, victims = impossible_cell(settings, key, control, str(error)), []
+            cell, victims = impossible_cell(settings, key, control, str(error), self.stage.prior(settings)), []
         else:
             verdict = scored.scores.verdict(checks)
             cell = cell_result(scored, key, control, checks, verdict)
@@ -131,7 +134,7 @@ class Run:
         if self.stage.set(without_noise(settings)).observation.fingerprint() != shown:
             quiet = self.cell(noiseless_control(settings), "positive_sigma0").cell
             checks += [judge_positive("positive_sigma0", quiet), self._drowned(settings)]
-        return checks
+        return checks + self._blind(settings)
 
     def _positive(self, scored: Scored) -> Control:
         settings = scored.settings
@@ -147,6 +150,15 @@ class Run:
         if negative_control_failed(cells[0].tested_p):
             cells.append(self.cell(with_other_key(drowned_control(settings)), "noise_x100").cell)
         return judge_negative("noise_x100", [cell.tested_p for cell in cells], *cells)
+
+    def _blind(self, settings: CellSettings) -> list[Control]:
+        blind = blind_control(settings)
+        if blind is None:
+            return []
+        cells = [self.cell(blind, BLIND).cell]
+        if negative_control_failed(cells[0].lineup.p_value):
+            cells.append(self.cell(with_other_key(blind), BLIND).cell)
+        return [judge_blind(*cells)]
 
     def _swap(self, scored: Scored) -> list[Control]:
         p_values = [scored.scores.swap_p]

@@ -1,6 +1,6 @@
 """What a run leaves behind: the schema of its results, the folder that holds them, and how they are read back."""
 
-from harness.results.place import Place
+from harness.results.place import Place, PublicData
 from harness.results.read import read_results
 from harness.results.schema import CellResult, Outcomes, ResultDocument
 from harness.results.scores import Control, Identified, LabelInference, Lineup, Rate, Summary
@@ -20,6 +20,7 @@ __all__ = [
     "Lineup",
     "Outcomes",
     "Place",
+    "PublicData",
     "Rate",
     "ResultDocument",
     "RunFolder",

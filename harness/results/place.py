@@ -10,8 +10,17 @@ from harness.results.record import Count, Facts, Record
 WHOM = ("seeds", "victims")
 
 
+class PublicData(Record):
+    """What an informed attacker's prior was fitted to: ``size`` examples."""
+
+    name: str
+    size: Count
+
+
 class Place(Record):
-    """``surface`` is None where only a tap is named; ``observations``: how often the adversary saw the same record."""
+    """``prior`` is None where nothing was public; where a half of the dataset was, the other is attacked.
+
+    ``surface`` is None where only a tap is named; ``observations``: how often the adversary saw the same record."""
 
     dataset: str
     model: str
@@ -21,6 +30,7 @@ class Place(Record):
     tap: str
     seeds: list[int]
     victims: Count
+    prior: PublicData | None = None
     batch_size: Annotated[int, Field(ge=1)] = 1
     local_steps: Annotated[int, Field(ge=1)] = 1
     update_model: Literal["first", "avg", "unroll"] = "first"

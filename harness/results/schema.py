@@ -42,12 +42,12 @@ _FIRST = (
 class CellResult(Place):
     """One combination of dataset, model, defense, attack and surface, or one of its controls.
 
-    ``key`` names the cell's files; ``control`` names the control (``positive``, ``positive_sigma0``, ``noise_x100``)
-    and is None for a cell; ``tier`` says what the attacker knows of the defense; ``noise`` is the law of the noise that
-    the defense declares on what is read there, None where there is none; ``confirmed`` counts images that are strict
-    successes and first in their lineup; ``identified`` is of attacks that reconstruct nothing, None for others;
-    ``warnings`` are sentences on what contradicts what was declared; ``seconds`` is wall-clock time. A cell that is
-    impossible has ``not_applicable_reason``, no metrics, and all its victims counted as not applicable.
+    ``key`` names the cell's files; ``control`` names the control (``positive``, ``positive_sigma0``, ``noise_x100``,
+    ``blind``) and is None for a cell; ``tier`` says what the attacker knows of the defense; ``noise`` is the law of the
+    noise that the defense declares on what is read there, None where there is none; ``confirmed`` counts images that
+    are strict successes and first in their lineup; ``identified`` is of attacks that reconstruct nothing, None for
+    others; ``warnings`` are sentences on what contradicts what was declared; ``seconds`` is wall-clock time. A cell
+    that is impossible has ``not_applicable_reason``, no metrics, and all its victims counted as not applicable.
     """
 
     key: str | None = None
@@ -89,6 +89,11 @@ class CellResult(Place):
     def tested_p(self) -> float | None:
         """The p-value of truths against look-alikes, by reconstructions or by the attack's own probabilities."""
         return self.lineup.p_value if self.identified is None else self.identified.p_value
+
+    @property
+    def kappa(self) -> Rate | None:
+        """How often a guess that saw no gradient is a strict success on the same victims; None where none was made."""
+        return next((check.by_luck for check in self.controls if check.by_luck), None)
 
     @model_serializer(mode="wrap")
     def _in_the_order_of_the_schema(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:

@@ -94,7 +94,8 @@ class Control(Record):
     """Whether a control that a cell depends on behaved as it must.
 
     Positive controls must leak: no defense (``positive``) and a clipping defense without noise (``positive_sigma0``).
-    Negative controls must not: another victim's truth (``swap``) and a hundredfold noise (``noise_x100``).
+    Negative controls must not: another victim's truth (``swap``), a hundredfold noise (``noise_x100``), and a guess
+    that saw no gradient (``blind``), whose strict successes are ``by_luck``, None for other controls.
     ``detail`` is a half-sentence for people, such as "the attack does not leak even undefended"; ``cells`` are the
     keys of the control cells that were run for it.
     """
@@ -103,6 +104,7 @@ class Control(Record):
     held: bool
     detail: str = ""
     cells: list[str] = Field(default_factory=list)
+    by_luck: Rate | None = None
 
     @property
     def kind(self) -> Literal["positive", "negative"]:

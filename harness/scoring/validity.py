@@ -11,13 +11,18 @@ def took_steps(cell: CellResult) -> bool:
     return evaluations is not None and evaluations.mean is not None and evaluations.mean > 1
 
 
+def _shows_something(cell: CellResult) -> bool:
+    return cell.not_applicable_reason is None if cell.control == "blind" else took_steps(cell)
+
+
 def fault_of(cells: Sequence[CellResult]) -> str | None:
     """Why the verdicts of a run with these cells must not be used, None where they may.
 
     A negative control leaked, or no cell that was asked for could be evaluated. A control in which no optimizer step
-    was taken shows nothing, neither a leak: it leaves the cells that depend on it inconclusive, and the run valid.
+    was taken shows nothing, neither a leak: it leaves the cells that depend on it inconclusive, and the run valid. Only
+    the control ``blind`` takes none and still shows something, if it could be made.
     """
-    idle = {cell.key for cell in cells if cell.role == "control" and not took_steps(cell)}
+    idle = {cell.key for cell in cells if cell.role == "control" and not _shows_something(cell)}
     for cell in cells:
         for check in cell.controls:
             if check.kind == "negative" and not check.held and idle.isdisjoint(check.cells):

@@ -2,7 +2,7 @@
 
 from harness.testing.attacks import assert_attack_contract
 from harness.testing.defenses import assert_defense_contract
-from harness.testing.observations import digits, undefended
+from harness.testing.observations import digits, digits_prior, undefended
 from harness.testing.rounds import play_taps
 
-__all__ = ["assert_attack_contract", "assert_defense_contract", "digits", "play_taps", "undefended"]
+__all__ = ["assert_attack_contract", "assert_defense_contract", "digits", "digits_prior", "play_taps", "undefended"]

@@ -12,12 +12,12 @@ from torch import Tensor
 from harness.attacks import Attack, Reconstruction, run_attack
 from harness.attacks.stopping import CAP, CONVERGED, DIVERGED, HOPELESS
 from harness.observation import Observation
-from harness.testing.observations import digits, undefended
+from harness.testing.observations import digits, digits_prior, undefended
 
 
 def assert_attack_contract(attack: Attack, observation: Observation | None = None) -> None:
-    """All checks of this module; ``observation`` has four rows or more."""
-    observation = observation or undefended(*digits(4), model="mlp")
+    """All checks of this module; ``observation`` has four rows or more, and a prior for attacks that know one."""
+    observation = observation or undefended(*digits(4), model="mlp", prior=digits_prior())
     assert_result(attack, observation)
     assert_rows_apart(attack, observation)
     assert_frozen(attack, observation)

@@ -7,8 +7,10 @@ import torch
 from sklearn.datasets import load_digits
 from torch import Tensor
 
+from harness.datasets import Dataset
 from harness.models import RowModel
 from harness.observation import Observation
+from harness.priors import Prior, fit_prior
 
 CLASSES = 10
 
@@ -23,6 +25,14 @@ def digits(rows: int, examples: int = 1) -> tuple[Tensor, Tensor]:
     """Images (R, n, 1, 8, 8) in [0, 1] and labels (R, n) of R victims with n of scikit-learn's digits each."""
     images, labels = (part[: rows * examples].clone() for part in _digits())
     return images.unflatten(0, (rows, examples)), labels.unflatten(0, (rows, examples))
+
+
+@cache
+def digits_prior() -> Prior:
+    """What scikit-learn's digits from the 400th on say of the others, for attacks that know public data."""
+    images, labels = _digits()
+    names = tuple(map(str, range(CLASSES)))
+    return fit_prior(Dataset("digits, from the 400th on", images[400:], labels[400:], names, "scikit-learn"))
 
 
 def undefended(

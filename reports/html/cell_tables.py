@@ -115,6 +115,7 @@ _CONTROLS = {
     "positive_sigma0": "the defense without its noise: must leak",
     "noise_x100": "a hundred times the noise: must not leak",
     "swap": "another victim's truth: must not leak",
+    "blind": "a guess from public data, without a gradient: must not leak",
 }
 
 

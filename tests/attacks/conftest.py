@@ -9,7 +9,7 @@ from torch import Tensor
 
 from harness.observation import Observation
 from harness.testing import digits as draw_digits
-from harness.testing import undefended
+from harness.testing import digits_prior, undefended
 
 
 @pytest.fixture(scope="session")
@@ -26,10 +26,11 @@ def digits() -> Callable[..., tuple[Tensor, Tensor]]:
 
 @pytest.fixture(scope="session")
 def victims() -> Callable[..., Observation]:
-    """The observation of R victims with n digits each."""
+    """The observation of R victims with n digits each, beside public digits."""
 
     def read(rows: int, examples: int = 1, dtype: torch.dtype = torch.float32, **facts: Any) -> Observation:
         images, labels = draw_digits(rows, examples)
-        return undefended(images.to(dtype), labels, **facts)
+        prior = digits_prior().to(images.device, dtype)
+        return undefended(images.to(dtype), labels, **{"prior": prior} | facts)
 
     return read

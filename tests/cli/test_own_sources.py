@@ -109,4 +109,11 @@ def test_any_callable_may_make_a_network(harness: Harness) -> None:
     Path("network_of_mine.py").write_text(source)
     sys.modules.pop("network_of_mine", None)
     assert set(own_sources("network_of_mine:made", "own.npz")) == {"model_source", "dataset_file"}
-    assert own_sources("lenet", "digits") == {}
+    assert own_sources("lenet", "digits", prior="auto") == own_sources("lenet", "digits", prior="none") == {}
+
+
+def test_a_file_of_public_data_counts(harness: Harness) -> None:
+    Path("public.npz").write_bytes(b"one")
+    one = own_sources("lenet", "digits", prior="public.npz")
+    Path("public.npz").write_bytes(b"another")
+    assert set(one) == {"prior_file"} and own_sources("lenet", "digits", prior="public.npz") != one
