@@ -19,6 +19,7 @@ def validated_attack(kind: type[T]) -> type[T]:
     return cast(type[T], validated(frozen=True, config=ConfigDict(extra="forbid"))(kind))
 
 
+@validated_attack
 class Attacker:
     """A record of settings; ``tier`` says what it knows of the defense."""
 
@@ -27,9 +28,10 @@ class Attacker:
 
     def parameters(self) -> dict[str, Any]:
         """Every hyper-parameter by name."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
+@validated_attack
 class Identifier(Attacker):
     """Says which of some known images lies behind an observation. It reconstructs nothing."""
 

@@ -87,6 +87,16 @@ def is_table(cell: CellResult) -> bool:
     return "categorical_accuracy" in cell.metrics
 
 
+def reconstructs(cell: CellResult) -> bool:
+    """Whether the attack does more than tell images apart."""
+    return cell.identified is None
+
+
+def is_of_images(cell: CellResult) -> bool:
+    """Whether images were reconstructed, or might have been."""
+    return reconstructs(cell) and not is_table(cell)
+
+
 def verdict(cell: CellResult) -> Text:
     """The verdict in its colour."""
     if cell.not_applicable_reason is not None:
@@ -179,8 +189,8 @@ SURFACE = Column("surface", surface)
 ROUND = Column("round", training_round, right=True, concerns=lambda cell: cell.round > 0)
 LOOKS = Column("seen", looks, right=True, concerns=lambda cell: cell.observations > 1)
 VERDICT = Column("verdict", verdict)
-SUCCESS = Column("success [95%]", success_rate, concerns=lambda cell: cell.identified is None)
-IDENTIFIED = Column("identified [95%]", identified, concerns=lambda cell: cell.identified is not None)
+SUCCESS = Column("success [95%]", success_rate, concerns=reconstructs)
+IDENTIFIED = Column("identified [95%]", identified, concerns=lambda cell: not reconstructs(cell))
 LINEUP = Column("lineup p", lineup, right=True)
 GUARANTEE = Column("guarantee", guarantees, wraps_at=16)
 
@@ -192,18 +202,18 @@ TABLE_ERRORS = (
 _WHO = (DEFENSE, ATTACK, TIER, SURFACE, ROUND, LOOKS, VERDICT, SUCCESS, IDENTIFIED)
 MEDIUM = (
     *_WHO,
-    Column("RMSE", median_error, right=True, concerns=lambda cell: not is_table(cell) and cell.identified is None),
+    Column("RMSE", median_error, right=True, concerns=is_of_images),
     *TABLE_ERRORS,
     LINEUP,
     GUARANTEE,
 )
 WIDE = (
     *_WHO,
-    Column("RMSE med/mean", error),
+    Column("RMSE med/mean", error, concerns=reconstructs),
     *TABLE_ERRORS,
-    Column("PSNR", metric("psnr", 1), right=True, concerns=lambda cell: not is_table(cell) and cell.identified is None),
-    Column("labels", label_accuracy, right=True),
-    Column("tau", metric("tau", 0), right=True),
+    Column("PSNR", metric("psnr", 1), right=True, concerns=is_of_images),
+    Column("labels", label_accuracy, right=True, concerns=reconstructs),
+    Column("tau", metric("tau", 0), right=True, concerns=reconstructs),
     LINEUP,
     GUARANTEE,
     Column("outcomes", outcomes, wraps_at=10),

@@ -6,6 +6,7 @@ from harness.attacks import Identifier
 from harness.datasets.public import NONE
 from harness.experiment import CellSettings
 from harness.federation.taps import Tap
+from harness.observation import Observation
 from harness.results import CellResult, Control
 from harness.scoring import negative_control_failed
 from harness.scoring.validity import took_steps
@@ -13,6 +14,7 @@ from harness.scoring.validity import took_steps
 CONTROL_VICTIMS = 24
 BLIND = "blind"
 NEGATIVE = ("swap", "noise_x100", BLIND)
+_DROWNED = 50.0
 _STILL = "no optimizer step was taken"
 
 
@@ -46,9 +48,24 @@ def noiseless_control(settings: CellSettings) -> CellSettings:
     return smaller(settings, noise_scale=0.0, **({"tap": Tap.SENT} if settings.together > 1 else {}))
 
 
-def drowned_control(settings: CellSettings) -> CellSettings:
-    """The defense with a hundred times its noise, averaging included: it must not leak, or the pipeline is broken."""
-    return smaller(settings, noise_scale=100.0 * math.sqrt(settings.observations) * settings.noise_scale)
+def drowned_control(settings: CellSettings, times: float = 100.0) -> CellSettings:
+    """The defense with many times its noise, averaging included: it must not leak, or the pipeline is broken."""
+    return smaller(settings, noise_scale=times * math.sqrt(settings.observations) * settings.noise_scale)
+
+
+def drowning(quiet: Observation, noisy: Observation) -> float:
+    """How many times its noise leaves nothing to who knows it: a hundred, and more where the noise is weak.
+
+    The best that anyone can tell two gradients apart is by their difference over the noise's deviation: here at most
+    2/50 of it is left.
+
+    Args:
+        quiet: the same victims without noise.
+        noisy: as they are read.
+    """
+    noise = float((noisy.target - quiet.target).square().mean().sqrt())
+    longest = float(quiet.target.norm(dim=1).max())
+    return max(100.0, _DROWNED * longest / noise) if noise else 100.0
 
 
 def blind_control(settings: CellSettings) -> CellSettings | None:

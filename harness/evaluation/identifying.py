@@ -17,6 +17,7 @@ from harness.progress import progress
 from harness.results import Control, Identified, LabelInference, Lineup, Outcomes, Rate, Summary
 from harness.results.victim import Outcome
 from harness.scoring import METRICS, Ranking, Verdict, identity_test, judge_identity, summary_of
+from harness.scoring.lineup import MANY
 from harness.scoring.verdict import identified_of
 from harness.vectors.randomness import derive_seed
 
@@ -51,7 +52,7 @@ class IdentityScores:
         return judge_identity(self.identified, self.doubt, controls)
 
     def _outcomes(self) -> list[Outcome]:
-        return ["identified" if first else "failure" for first in self.ranking.first.any(1)]
+        return ["identified" if first else "failure" for first in np.any(self.ranking.first, axis=1).tolist()]
 
     def claims(self) -> dict[str, Any]:
         """What a cell's result says of them."""
@@ -94,9 +95,8 @@ def identify_scene(
     with progress(title, len(truth.labels)) as bar:
         observation = scene.observation.known_to(attack.tier)
         lineups = _Lineups(attack, observation, images, len(truth.labels), settings.seeds[0], chunk)
-        ranking, swapped = identity_test(
-            lineups.compare, truth.indices, labels, settings.seeds[0], sharp=must_not_identify
-        )
+        tested = (lineups.compare, truth.indices, labels, settings.seeds[0])
+        ranking, swapped = identity_test(*tested, MANY) if must_not_identify else identity_test(*tested)
         bar.advance(len(truth.labels))
     return IdentityScores(ranking, swapped and swapped.lineup.p_value, lineups.evaluations, lineups.doubt())
 

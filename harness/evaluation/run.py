@@ -15,6 +15,7 @@ from harness.evaluation.controls import (
     blind_control,
     checked,
     drowned_control,
+    drowning,
     judge_blind,
     judge_negative,
     judge_positive,
@@ -130,10 +131,13 @@ class Run:
         """Runs and judges the controls of a cell; noise controls only where the tap shows the defense's noise."""
         settings = scored.settings
         checks = [self._positive(scored), *self._swap(scored)]
-        shown = self.stage.set(smaller(settings)).observation.fingerprint()
-        if self.stage.set(without_noise(settings)).observation.fingerprint() != shown:
+        noisy = self.stage.set(smaller(settings)).observation
+        clean = self.stage.set(without_noise(settings)).observation
+        if clean.fingerprint() != noisy.fingerprint():
+            # To who does not know the noise a hundred times of it is enough, however weak it is.
+            times = drowning(clean, noisy) if settings.build_attack().tier != "plain" else 100.0
             quiet = self.cell(noiseless_control(settings), "positive_sigma0").cell
-            checks += [judge_positive("positive_sigma0", quiet), self._drowned(settings)]
+            checks += [judge_positive("positive_sigma0", quiet), self._drowned(drowned_control(settings, times))]
         return checks + self._blind(settings)
 
     def _positive(self, scored: Scored) -> Control:
@@ -145,10 +149,10 @@ class Run:
             return checked("positive", leaks, who if leaks else f"{who}; {mend}")
         return judge_positive("positive", self.cell(positive_control(settings), "positive").cell)
 
-    def _drowned(self, settings: CellSettings) -> Control:
-        cells = [self.cell(drowned_control(settings), "noise_x100").cell]
+    def _drowned(self, drowned: CellSettings) -> Control:
+        cells = [self.cell(drowned, "noise_x100").cell]
         if negative_control_failed(cells[0].tested_p):
-            cells.append(self.cell(with_other_key(drowned_control(settings)), "noise_x100").cell)
+            cells.append(self.cell(with_other_key(drowned), "noise_x100").cell)
         return judge_negative("noise_x100", [cell.tested_p for cell in cells], *cells)
 
     def _blind(self, settings: CellSettings) -> list[Control]:

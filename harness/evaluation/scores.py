@@ -30,11 +30,11 @@ from harness.scoring import (
     summary_of,
     swap_control,
 )
+from harness.scoring.lineup import MANY
 
 LPIPS_UNASKED = "not computed for controls"
 
-# The usual 9,999 permutations cannot give a p-value below 1e-4, which is what fails a negative control.
-_SUSPICIOUS, _MANY_PERMUTATIONS = 0.01, 99_999
+_SUSPICIOUS = 0.01  # a p-value that more permutations are worth
 
 
 _FAILED: dict[str, Outcome] = {
@@ -144,7 +144,7 @@ def score(
     rule = strict_rule(scene.dataset)
     ranking, swapped = lineup_test(images, *truth_of, strict=rule), swap_control(images, *truth_of)
     if must_not_leak and ranking.lineup.p_value is not None and ranking.lineup.p_value <= _SUSPICIOUS:
-        ranking = lineup_test(images, *truth_of, permutations=_MANY_PERMUTATIONS, strict=rule)
+        ranking = lineup_test(images, *truth_of, permutations=MANY, strict=rule)
     per_victim = _per_victim(record, victims)
     metrics = measured.metrics | {
         "tau": record.tau.reshape(-1).double().numpy(),

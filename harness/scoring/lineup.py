@@ -17,7 +17,7 @@ from harness.scoring.success import Strict, image_strict
 from harness.vectors.randomness import derive_seed
 
 # The usual number of permutations cannot give a p-value below 1e-4, which is what fails a negative control.
-_USUAL, _MANY, _SUSPICIOUS = 9_999, 99_999, 0.01
+_USUAL, MANY, _SUSPICIOUS = 9_999, 99_999, 0.01
 _BLOCK = 1_000
 _ROUNDING = 1e-9
 
@@ -95,7 +95,12 @@ def swap_control(
 
 
 def identity_test(
-    compare: Compare, truth_indices: Tensor, labels: Tensor, seed: int, sharp: bool = False, max_decoys: int = 200
+    compare: Compare,
+    truth_indices: Tensor,
+    labels: Tensor,
+    seed: int,
+    permutations: int = _USUAL,
+    max_decoys: int = 200,
 ) -> tuple[Ranking, Ranking | None]:
     """The lineup test and its swap control with distances that an attack gives to known images itself.
 
@@ -104,13 +109,12 @@ def identity_test(
         truth_indices: (V, B) int64, positions of the victims' images in the dataset.
         labels: (N,) integer classes of the dataset.
         seed: key of the decoys and re-assignments.
-        sharp: whether p-values below 1e-4 matter, as for what must not leak.
+        permutations: number of re-assignments; those beyond 9,999 are made where there is any suspicion.
         max_decoys: most decoys per class.
     """
     indices = truth_indices.cpu().numpy()
     pools = class_pools(compare, indices, labels.cpu().numpy(), seed, max_decoys)
-    ranking = _sharpened(pools, indices.shape, seed, _MANY) if sharp else _test(pools, indices.shape, seed, _USUAL)
-    return ranking, _swapped(pools, indices, seed, _MANY)
+    return _sharpened(pools, indices.shape, seed, permutations), _swapped(pools, indices, seed, MANY)
 
 
 def _swapped(pools: list[ClassPool], truth_indices: NDArray[np.int64], seed: int, permutations: int) -> Ranking | None:
@@ -122,7 +126,8 @@ def _sharpened(pools: list[ClassPool], shape: tuple[int, ...], seed: int, permut
     """The test with few permutations, and with all of them where few leave any suspicion."""
     quick = _test(pools, shape, seed, min(permutations, _USUAL))
     chance = quick.lineup.p_value
-    return quick if chance is None or chance > _SUSPICIOUS else _test(pools, shape, seed, permutations)
+    sharp = chance is None or chance > _SUSPICIOUS or permutations <= _USUAL
+    return quick if sharp else _test(pools, shape, seed, permutations)
 
 
 def _pools(

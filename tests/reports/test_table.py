@@ -10,6 +10,7 @@ from harness.reports.table import print_results
 from harness.results import (
     AttackStanding,
     CellResult,
+    Identified,
     LabelInference,
     Lineup,
     Outcomes,
@@ -196,3 +197,18 @@ def test_the_footer_names_the_files_that_are_there(tmp_path: Path) -> None:
     (tmp_path / "pictures").mkdir()
     print_results(ResultDocument(environment={}, valid=True, cells=[a_cell()]), console, tmp_path)
     assert "(results.json, pictures)" in console.file.getvalue()
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_what_only_identifies_has_words_of_its_own(width: int) -> None:
+    told = Identified(rate=0.5, n=64, ci95=(0.37, 0.63), chance=0.01, p_value=0.0002, identifies=True)
+    facts = {"attack": "identify", "tier": "informed", "identified": told, "metrics": {}, "asr": {}, "label": {}}
+    outcomes = Outcomes(identified=32, failure=32)
+    warned = ["what was read carries about 0.5 times the noise that the defense declares"]
+    cell = a_cell(**facts, lineup=Lineup(), verdict="inconclusive", outcomes=outcomes, warnings=warned)
+    text = printed(cell, width=width)
+    assert max(map(len, text.splitlines())) <= width
+    assert all(
+        fact in words(text) for fact in ("identifies", "informed", "50% [37-63]", "<0.001", f"warning: {warned[0]}")
+    )
+    assert "RMSE" not in text

@@ -65,6 +65,35 @@ DECISIONS = {
 }
 
 
+def told(identifies: bool, obstacle: str | None = None) -> Attempt:
+    """An attack that reconstructs nothing and knows the noise."""
+    verdict = "inconclusive" if identifies else "resilient"
+    return Attempt("identify", verdict, obstacle, 0, 0, 64, Lineup(), identifies, informed=True)
+
+
+NOT_KNOWN = "by attackers who do not know the noise"
+IDENTIFYING = {
+    "it makes nothing leak": ([told(True)], "inconclusive", "identifies: identify tells the truth among look-alikes"),
+    "nor resilient alone": ([told(False)], "inconclusive", "no attack that reconstructs was tried"),
+    "resilience is told with it": ([resists(), told(True)], "resilient", "identifies: identify tells the truth"),
+    "and is of who does not know": ([resists(), told(True)], "resilient", NOT_KNOWN),
+    "a leak stays one": ([leaks(), told(True)], "leaks", "a of 1 attacks: images come back"),
+    "plain attackers alone": ([resists()], "resilient", NOT_KNOWN),
+    "an informed one that does not work": ([resists(), told(False, "it fails undefended")], "resilient", NOT_KNOWN),
+    "an informed one that withstood": ([resists(), told(False)], "resilient", "at most 4.6% of victims"),
+    "an informed reconstruction": ([replace(resists(), informed=True)], "resilient", "at most 4.6% of victims"),
+}
+
+
+@pytest.mark.parametrize("case", IDENTIFYING)
+def test_what_only_identifies_and_who_knows_the_noise(case: str) -> None:
+    attempts, verdict, words = IDENTIFYING[case]
+    decision = strongest(attempts, noisy=True)
+    assert decision.verdict == verdict and words in decision.reason
+    assert (NOT_KNOWN in decision.reason) == (words == NOT_KNOWN or case == "resilience is told with it")
+    assert NOT_KNOWN not in strongest(attempts, noisy=False).reason
+
+
 @pytest.mark.parametrize("case", DECISIONS)
 def test_the_rule(case: str) -> None:
     attempts, verdict, attack = DECISIONS[case]

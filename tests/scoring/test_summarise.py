@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from harness.results import CellResult, Control, Lineup, Outcomes
+from harness.results import CellResult, Control, Identified, Lineup, Outcomes
 from harness.scoring.summarise import summarise
 
 HELD = (Control(name="positive", held=True), Control(name="swap", held=True))
@@ -42,6 +42,17 @@ def test_attacks_on_one_place_are_one_row() -> None:
 def test_what_is_not_the_attack_parts_rows(change: dict[str, Any]) -> None:
     rows = summarise([made("cpl"), made("dlg", "inconclusive", **change)])
     assert [(row.verdict, row.strongest) for row in rows] == [("resilient", "cpl"), ("inconclusive", "dlg")]
+
+
+def test_what_attackers_know_and_tell_stands_in_the_row() -> None:
+    told = Identified(rate=0.9, n=64, p_value=2e-4, identifies=True)
+    one = made("identify", "inconclusive", tier="informed", noise="gaussian", identified=told, lineup=Lineup())
+    (row,) = summarise([made("cpl", noise="gaussian"), one])
+    assert (row.verdict, row.strongest, row.tier, row.identifies) == ("resilient", "cpl", "informed", True)
+    assert row.verdict_reason.startswith("identifies: identify") and "do not know the noise" in row.verdict_reason
+    assert [(standing.tier, standing.identifies) for standing in row.attacks] == [("plain", None), ("informed", True)]
+    (row,) = summarise([made("cpl")])
+    assert (row.tier, row.identifies) == ("plain", None) and "noise" not in row.verdict_reason
 
 
 @pytest.mark.parametrize("name", ["positive", "positive_sigma0"])

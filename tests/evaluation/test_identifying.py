@@ -1,0 +1,119 @@
+"""Whole cells of an attack that reconstructs nothing: its controls, its words, and what it is handed."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from harness.attacks import Identifier
+from harness.attacks.identify import Identify
+from harness.errors import UsageError
+from harness.evaluation.controls import drowned_control, drowning
+from harness.evaluation.identifying import identify_scene
+from harness.evaluation.observe import Stage
+from harness.observation import Noise, Observation
+from harness.results import CellResult
+
+NOISY = {"defense": "noise", "defense_args": {"applies_to": "gradient", "amount": 0.01}}
+DROWNED = {"defense": "noise", "defense_args": {"applies_to": "gradient", "amount": 3.0}}
+
+
+def cells_of(small: Any, folder: Path, **values: Any) -> list[CellResult]:
+    settings = small.cell(**{"attack": "identify", "attack_args": {}, "model": "logistic", "victims": 64} | values)
+    return small.play([settings], folder, chunk=2_000).cells
+
+
+def asked(cells: list[CellResult]) -> CellResult:
+    (made,) = (cell for cell in cells if cell.role == "cell")
+    return made
+
+
+def test_it_identifies_through_weak_noise_and_leaks_nothing(small: Any, tmp_path: Path) -> None:
+    made = asked(cells_of(small, tmp_path, victims=24, **NOISY))
+    assert made.identified is not None and made.identified.identifies and (made.identified.rate or 0) > 0.9
+    assert (made.verdict, made.tier, made.noise, made.confirmed) == ("inconclusive", "informed", "gaussian", 0)
+    assert made.verdict_reason.startswith("identifies: ") and made.outcomes.identified > 20 and not made.warnings
+    assert made.metrics["rmse"].mean is None and "reconstructs none" in (made.metrics["rmse"].reason or "")
+    assert made.asr["strict"].rate is None and made.lineup.p_value is None and made.label.accuracy is None
+    held = {check.name: check.held for check in made.controls}
+    assert held == {"positive": True, "positive_sigma0": True, "noise_x100": True, "swap": True}
+    detail = next(check.detail for check in made.controls if check.name == "positive")
+    assert detail == "the attack identifies undefended"
+    records = small.victims(tmp_path)
+    assert any('"outcome": "identified"' in line or '"outcome":"identified"' in line for line in records)
+
+
+def test_through_strong_noise_nobody_is_told(small: Any, tmp_path: Path) -> None:
+    document = small.play(
+        [small.cell(attack="identify", attack_args={}, model="logistic", victims=96, **DROWNED)], tmp_path,
+        chunk=2_000,
+    )  # fmt: skip
+    made = asked(document.cells)
+    assert made.identified is not None and not made.identified.identifies and document.valid
+    assert made.verdict == "resilient" and "not identified among look-alikes" in made.verdict_reason
+    (row,) = document.summary
+    assert (row.verdict, row.identifies, row.tier) == ("inconclusive", False, "informed")
+    assert row.verdict_reason == "no attack that reconstructs was tried"
+
+
+def test_noise_is_drowned_for_who_knows_it(small: Any) -> None:
+    """A hundred times little is little: where the noise is weak the control has more."""
+    stage = Stage(Path("no data root"), 64)
+    weak = small.cell(attack="identify", attack_args={}, model="logistic", victims=6, **NOISY)
+    quiet, noisy = (stage.set(weak.model_copy(update={"noise_scale": scale})).observation for scale in (0.0, 1.0))
+    times = drowning(quiet, noisy)
+    assert times == pytest.approx(50 * float(quiet.target.norm(dim=1).max()) / 0.01, rel=0.1) and times > 100
+    assert drowning(quiet, replace(noisy, target=noisy.target * 1e4)) == 100
+    assert drowned_control(weak, times).noise_scale == times and drowned_control(weak).noise_scale == 100
+
+
+def test_without_a_defense_it_is_its_own_control(small: Any, tmp_path: Path) -> None:
+    made = asked(cells_of(small, tmp_path, victims=20))
+    assert [(check.name, check.held) for check in made.controls] == [("positive", True), ("swap", True)]
+    assert made.identified is not None and made.identified.rate == 1 and made.noise is None
+
+
+@pytest.mark.parametrize("values", [{"batch_size": 2}, {"tap": "T1.out", "local_steps": 2, "update_model": "avg"}])
+def test_batches_are_refused(values: dict[str, Any], small: Any, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="reads one example per observation, not 2; use --batch-size 1"):
+        cells_of(small, tmp_path, victims=3, **values)
+
+
+def test_examples_of_a_batch_that_are_read_one_by_one_are_told(small: Any, tmp_path: Path) -> None:
+    made = asked(cells_of(small, tmp_path, victims=12, batch_size=3, tap="T2.raw"))
+    assert made.identified is not None and (made.identified.n, made.identified.rate) == (36, 1.0)
+
+
+class Prefers(Identifier):
+    """It takes what it is handed first."""
+
+    def distances(self, observation: Observation, candidates: Tensor, labels: Tensor, chunk: int = 128) -> Tensor:
+        return torch.arange(candidates.shape[1], dtype=torch.float64).expand(candidates.shape[:2])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_order_of_candidates_says_nothing(seed: int, small: Any) -> None:
+    settings = small.cell(attack="identify", attack_args={}, model="logistic", victims=64, seeds=(seed,))
+    scene = Stage(Path("no data root"), 64).set(settings)
+    assert (identify_scene(settings, Prefers(), scene, 64).identified.p_value or 0) > 0.01
+
+
+def test_chunks_change_nothing(small: Any, tmp_path: Path) -> None:
+    settings = small.cell(attack="identify", attack_args={}, model="logistic", victims=4, **NOISY)
+    whole, parts = (small.numbers(small.play([settings], tmp_path / str(n), chunk=n)) for n in (5_000, 61))
+    assert whole == parts
+
+
+def test_noise_that_is_not_as_declared_is_a_warning_in_the_row(small: Any) -> None:
+    settings = small.cell(attack="identify", attack_args={}, model="logistic", victims=20, **NOISY)
+    scene = Stage(Path("no data root"), 64).set(settings)
+    assert identify_scene(settings, Identify(), scene, 2_000).doubt is None
+    for declared in (0.008, 0.012):
+        wrong = replace(scene, observation=replace(scene.observation, noise=Noise("gaussian", declared)))
+        scores = identify_scene(settings, Identify(), wrong, 2_000)
+        times = float(str(scores.doubt).split("about ")[1].split(" times")[0])
+        assert times == pytest.approx(0.01 / declared, rel=0.05)
+        assert scores.claims()["warnings"] == [scores.doubt]
