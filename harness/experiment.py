@@ -138,7 +138,8 @@ def cell_settings(**values: Any) -> CellSettings:
     """
     values["defense"] = DEFENSES.resolve(values.get("defense", "none"))
     values["attack"] = ATTACKS.resolve(values.get("attack", "cpl"))
-    values["prior"] = choose_public(values.get("prior", NONE))
+    if isinstance(values.get("prior"), str):
+        values["prior"] = choose_public(values["prior"])
     if values.get("model") is None:
         values["model"] = default_model(values.get("dataset", CellSettings.model_fields["dataset"].default))
     check_tap(values.get("tap", "T2.step"))

@@ -79,7 +79,7 @@ def _with_prior(grids: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Where any attack of a run knows public data, all are tried on the victims that these leave: none else is fair."""
     attacks = (ATTACKS[ATTACKS.resolve(name)] for options in grids for name in split_lists(options["attack"]))
     usual = AUTO if any(attack.tier == "informed" for attack in attacks) else NONE
-    return [{**options, "prior": options.get("prior") or usual} for options in grids]
+    return [{**options, "prior": usual if options.get("prior") is None else options["prior"]} for options in grids]
 
 
 def _read_config(path: Path, known: set[str]) -> dict[str, Any]:

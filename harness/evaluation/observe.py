@@ -97,7 +97,12 @@ class Stage:
         whole, room = self.dataset(settings.dataset), self.room(settings)
         dataset = room.private
         rows = settings.victims * len(settings.seeds)
-        truth = _select(dataset, rows, settings)
+        try:
+            truth = _select(dataset, rows, settings)
+        except UsageError as error:
+            if dataset is whole:
+                raise
+            raise UsageError(f"{error} (the rest is public; see --prior)") from error
         keys: list[Key] = [(seed, victim) for seed in settings.seeds for victim in range(settings.victims)]
         model = RowModel(settings.model, dataset.image_shape, dataset.num_classes, whole.images)
         weights = _weights(model, settings, keys)

@@ -118,6 +118,25 @@ def test_a_config_file_and_what_is_given_beside_it(harness: Harness, asked: Aske
     assert {(cell.rounds, cell.distinct_labels, cell.defense_args["sigma"]) for cell in asked} == {(7, True, "1")}
 
 
+@pytest.mark.parametrize(
+    ("line", "prior"),
+    [
+        ("--attack cpl", "none"),
+        ("--attack cpl,blind", "auto"),
+        ("--attack cpl --prior auto", "auto"),
+        ("--attack cpl,blind --prior none", "none"),
+        ("--attack blind --prior digit", None),
+        ("--attack blind --prior digits", "digits"),
+    ],
+)
+def test_one_informed_attack_makes_data_public_for_all(
+    harness: Harness, asked: Asked, line: str, prior: str | None
+) -> None:
+    done = harness("evaluate", "--defense", "none,fed_cdp", *line.split())
+    assert done.code == (0 if prior else 2)
+    assert {cell.prior for cell in asked} == ({prior} if prior else set())
+
+
 def test_a_preset_and_what_is_given_beside_it(harness: Harness, asked: Asked) -> None:
     assert harness("evaluate", "--preset", "glance", "--seed", "3,4").code == 0
     assert {(cell.defense, cell.surface, cell.victims, cell.seeds) for cell in asked} == {

@@ -22,6 +22,14 @@ MISTAKES: dict[str, tuple[str, str]] = {
     "defense": ("evaluate --defense fed_acpd", "did you mean 'fed_acdp'"),
     "attack": (EVALUATE + "--attack cpll", "did you mean 'cpl'"),
     "empty attack": (EVALUATE + "--attack ,", "--attack is empty"),
+    "public data": (EVALUATE + "--prior digts", "did you mean 'digits'"),
+    "no public data": (EVALUATE + "--prior=", "known:"),
+    "file of public data": (EVALUATE + "--prior absent.npz", "is not a file"),
+    "public data of another shape": (EVALUATE + "--prior mnist-sample", "--prior auto"),
+    "private data as public": (EVALUATE + "--dataset digits --prior digits", "use --prior auto"),
+    "nothing public": (EVALUATE + "--attack blind --prior none", "use --prior auto"),
+    "all private data and more": (EVALUATE + "--dataset digits --prior auto --victims 1000", "the rest is public"),
+    "public data that are a number": ("evaluate --config prior.toml", "prior: Input should be a valid string"),
     "dataset": ("evaluate --defense none --dataset digit", "did you mean 'digits'"),
     "unrecognisable dataset": ("evaluate --defense none --dataset zzz", "mnist-sample"),
     "empty model": (EVALUATE + "--model ,", "--model is empty"),
@@ -163,6 +171,7 @@ def files(tmp_path: Path) -> None:
         "no.toml": 'defense = "none"\ndistinct-labels = "no"',
         "typed.toml": 'defense = "none"\nvictims = "many"',
         "numbers.toml": 'defense = "none"\nattack-arg = [1]',
+        "prior.toml": 'defense = "none"\nprior = 3',
         "weights.toml": 'defense = "none"\nweights = 3',
     }
     for name, text in texts.items():

@@ -10,7 +10,7 @@ from harness.evaluation import observe
 from harness.evaluation.observe import Scene, Stage
 from harness.experiment import CellSettings, cell_settings
 from harness.priors import Prior, fit_prior
-from harness.scoring.lineup_pool import class_pools
+from harness.scoring.lineup_pool import by_pixels, class_pools
 
 
 def cell(**changes: object) -> CellSettings:
@@ -24,7 +24,8 @@ def pixels(images: torch.Tensor) -> set[bytes]:
 def lineup_images(scene: Scene, seed: int) -> set[bytes]:
     """Everything that stands in a lineup of the scene: truths and decoys."""
     data, truth = scene.dataset, scene.truth
-    pools = class_pools(truth.images.double(), truth.indices.numpy(), data.images, data.labels.numpy(), seed, 200, None)
+    pixelwise = by_pixels(truth.images.double(), data.images, None)
+    pools = class_pools(pixelwise, truth.indices.numpy(), data.labels.numpy(), seed, 200)
     return set().union(*(pixels(data.images[torch.from_numpy(pool.images)]) for pool in pools))
 
 
