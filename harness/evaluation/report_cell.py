@@ -6,6 +6,7 @@ from typing import Any
 
 from harness.evaluation.promised import promised
 from harness.evaluation.scored import Scored
+from harness.evaluation.theorem import bound_of
 from harness.experiment import CellSettings
 from harness.priors import Prior
 from harness.results import CellResult, Control, Outcomes, Place, PublicData, VictimRecord
@@ -29,6 +30,7 @@ def cell_result(
         verdict=verdict.verdict,
         verdict_reason=verdict.reason,
         controls=list(controls),
+        bound=bound_of(scored),
         seconds=scored.seconds,
     )
 

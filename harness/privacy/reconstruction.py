@@ -14,24 +14,26 @@ attacks with the hypothesis testing interpretation of differential privacy".
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import cached_property
 
 import numpy as np
-from scipy.optimize import minimize_scalar
 from scipy.special import ndtr, ndtri
 
 from harness.privacy.accountant import make_accountant
 from harness.privacy.events import Event, GaussianRelease, compose, ledger
-from harness.privacy.mechanism import Mechanism, curve_of
+from harness.privacy.mechanism import Array, Mechanism, curve_of
 
 _ORDERS = 256
-_LEAST = 1e-12  # a probability that nobody minds
+_EPSILONS = np.concatenate([np.arange(0.0, 3.0, 0.05), np.arange(3.0, 14.1, 0.25)])
 
 
 class Limit(ABC):
     """How far an output can move with the target, as a curve from blind probabilities to those of any attacker."""
 
-    family: ClassVar[str]
+    @property
+    @abstractmethod
+    def title(self) -> str:
+        """The mechanism in a few words, with its figures."""
 
     def ceiling(self, kappa: float) -> float:
         """The largest probability of an event of blind probability ``kappa``; both in [0, 1].
@@ -62,7 +64,10 @@ class GaussianLimit(Limit):
     """
 
     mu: float
-    family = "gaussian"
+
+    @property
+    def title(self) -> str:
+        return f"Gaussian noise, mu = {self.mu:.4g}"
 
     def _power(self, kappa: float) -> float:
         return float(ndtr(ndtri(kappa) + self.mu))
@@ -82,7 +87,11 @@ class RenyiLimit(Limit):
 
     mechanism: Mechanism
     times: int = 1
-    family = "renyi"
+
+    @property
+    def title(self) -> str:
+        often = f", {self.times} times" if self.times > 1 else ""
+        return f"the Renyi curve of {self.mechanism.title}{often}"
 
     def _power(self, kappa: float) -> float:
         orders = np.arange(2, _ORDERS + 1)
@@ -98,7 +107,10 @@ class PureLimit(Limit):
     """Outputs whose probabilities change at most by e^``epsilon``, > 0, in either direction."""
 
     epsilon: float
-    family = "pure epsilon"
+
+    @property
+    def title(self) -> str:
+        return f"pure epsilon = {self.epsilon:.4g}"
 
     def _power(self, kappa: float) -> float:
         return min(kappa * math.exp(min(self.epsilon, 700.0)), 1 - math.exp(-self.epsilon) * (1 - kappa))
@@ -116,22 +128,23 @@ class RunLimit(Limit):
     """
 
     event: Event
-    family = "loss distribution"
+
+    @property
+    def title(self) -> str:
+        return "the privacy loss of the whole training"
+
+    @cached_property
+    def _lines(self) -> Array:
+        """Slopes and heights at kappa = 0 of lines (2, E) that lie above the exact curve, each at one eps."""
+        accountant = make_accountant("pld")
+        deltas = np.array([accountant.delta(self.event, float(epsilon)) for epsilon in _EPSILONS])
+        slopes = np.exp(_EPSILONS)
+        # Below 0 the curve is that of the exchanged pair: delta(-eps) <= 1 - e^-eps (1 - delta(eps)).
+        return np.stack([np.append(slopes, 1 / slopes), np.append(deltas, 1 - (1 - deltas) / slopes)])
 
     def _power(self, kappa: float) -> float:
-        accountant = make_accountant("pld")
-
-        def line(epsilon: float) -> float:
-            # Below 0 the curve is that of the exchanged pair: delta(-eps) <= 1 - e^-eps (1 - delta(eps)).
-            if epsilon >= 0:
-                return kappa * math.exp(epsilon) + accountant.delta(self.event, epsilon)
-            return kappa * math.exp(epsilon) + 1 - math.exp(epsilon) * (1 - accountant.delta(self.event, -epsilon))
-
-        # Convex in e^eps: one valley on either side of 0, beyond whose ends a line says less than that of 0.
-        level = line(0.0)
-        ends = -math.log(kappa), math.log((1 - kappa) / max(1 - level, _LEAST))
-        sides = (minimize_scalar(line, bounds=side, method="bounded") for side in ((0.0, ends[0]), (-ends[1], 0.0)))
-        return min(level, *(float(side.fun) for side in sides))
+        slopes, heights = self._lines
+        return float((slopes * kappa + heights).min())
 
     def repeated(self, times: int) -> "RunLimit":
         return RunLimit(compose([self.event] * times))
@@ -139,11 +152,8 @@ class RunLimit(Limit):
     def beside(self, step: GaussianLimit) -> "RunLimit":
         """That of the training and of one output more, which is known to be about the target: no sample hides it."""
         # The reference of the output is its centre, whatever neighbours are in the training.
-        return RunLimit(compose([self.event, GaussianRelease(1 / step.mu, adjacency=_adjacency(self.event))]))
-
-
-def _adjacency(event: Event) -> str:
-    return ledger(event).adjacency
+        adjacency = "replace" if ledger(self.event).adjacency == "replace" else "add/remove"
+        return RunLimit(compose([self.event, GaussianRelease(1 / step.mu, adjacency=adjacency)]))
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """What a run leaves behind: the schema of its results, the folder that holds them, and how they are read back."""
 
+from harness.results.bound import Bound, Ceiling
 from harness.results.place import Place, PublicData
 from harness.results.read import read_results
 from harness.results.schema import CellResult, Outcomes, ResultDocument
@@ -13,6 +14,8 @@ from harness.storage.claim import claimed
 
 __all__ = [
     "AttackStanding",
+    "Bound",
+    "Ceiling",
     "CellResult",
     "Control",
     "Identified",

@@ -8,6 +8,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
+from harness.results.bound import Bound
 from harness.results.place import Place
 from harness.results.record import Count, Facts, Number, Record, TierWord, VerdictWord
 from harness.results.scores import Control, Identified, LabelInference, Lineup, Rate, Summary
@@ -46,8 +47,9 @@ class CellResult(Place):
     ``blind``) and is None for a cell; ``tier`` says what the attacker knows of the defense; ``noise`` is the law of the
     noise that the defense declares on what is read there, None where there is none; ``confirmed`` counts images that
     are strict successes and first in their lineup; ``identified`` is of attacks that reconstruct nothing, None for
-    others; ``warnings`` are sentences on what contradicts what was declared; ``seconds`` is wall-clock time. A cell
-    that is impossible has ``not_applicable_reason``, no metrics, and all its victims counted as not applicable.
+    others; ``warnings`` are sentences on what contradicts what was declared; ``bound`` is the theorem
+    beside all that, null in documents that are older than it; ``seconds`` is wall-clock time. A cell that is impossible
+    has ``not_applicable_reason``, no metrics, and all its victims counted as not applicable.
     """
 
     key: str | None = None
@@ -69,6 +71,7 @@ class CellResult(Place):
     warnings: list[str] = Field(default_factory=list)
     controls: list[Control] = Field(default_factory=list)
     outcomes: Outcomes = Outcomes()
+    bound: Bound | None = None
     units: str = ""
     privacy: list[Statement] = Field(default_factory=list)
     seconds: Number = None

@@ -4,6 +4,7 @@ This is the only room of the harness that sees the truth. Tensors come in, plain
 """
 
 from harness.scoring import metrics, tables  # noqa: F401  (imported to register, in the order of documents)
+from harness.scoring.blind import blind_strict
 from harness.scoring.labels import label_accuracy, label_summary
 from harness.scoring.lineup import Ranking, identity_test, lineup_test, swap_control
 from harness.scoring.lpips_metric import LpipsScorer
@@ -20,6 +21,7 @@ from harness.scoring.success import (
     upper_bound,
 )
 from harness.scoring.table_scale import TableScale
+from harness.scoring.theorem import lineup_p_value, strict_p_value
 from harness.scoring.verdict import Verdict, judge, judge_identity, negative_control_failed
 
 __all__ = [
@@ -33,6 +35,7 @@ __all__ = [
     "Strict",
     "TableScale",
     "Verdict",
+    "blind_strict",
     "clopper_pearson",
     "identity_test",
     "image_strict",
@@ -40,12 +43,14 @@ __all__ = [
     "judge_identity",
     "label_accuracy",
     "label_summary",
+    "lineup_p_value",
     "lineup_test",
     "match",
     "measured",
     "negative_control_failed",
     "pairwise_mse",
     "rate_of",
+    "strict_p_value",
     "strongest",
     "success_table",
     "summary_of",
