@@ -7,6 +7,7 @@ from typing import Any
 from rich.text import Text
 
 from harness.reports import text
+from harness.reports.theorem import first_in_lineup
 from harness.results import CellResult, PublicData, Rate, SummaryRow
 
 Row = CellResult | SummaryRow
@@ -192,6 +193,10 @@ VERDICT = Column("verdict", verdict)
 SUCCESS = Column("success [95%]", success_rate, concerns=reconstructs)
 IDENTIFIED = Column("identified [95%]", identified, concerns=lambda cell: not reconstructs(cell))
 LINEUP = Column("lineup p", lineup, right=True)
+THEOREM = Column(
+    "first in lineup, and the theorem", first_in_lineup, wraps_at=18,
+    concerns=lambda cell: cell.bound is not None,
+)  # fmt: skip
 GUARANTEE = Column("guarantee", guarantees, wraps_at=16)
 
 TABLE_ERRORS = (
@@ -205,8 +210,10 @@ MEDIUM = (
     Column("RMSE", median_error, right=True, concerns=is_of_images),
     *TABLE_ERRORS,
     LINEUP,
+    THEOREM,
     GUARANTEE,
 )
+SLIM = (*_WHO, *TABLE_ERRORS, THEOREM, GUARANTEE)
 WIDE = (
     *_WHO,
     Column("RMSE med/mean", error, concerns=reconstructs),
@@ -215,6 +222,7 @@ WIDE = (
     Column("labels", label_accuracy, right=True, concerns=reconstructs),
     Column("tau", metric("tau", 0), right=True, concerns=reconstructs),
     LINEUP,
+    THEOREM,
     GUARANTEE,
     Column("outcomes", outcomes, wraps_at=10),
 )

@@ -28,10 +28,11 @@ def columns_that_fit(rows: Sequence[Any], width: int, layouts: Sequence[ColumnSe
 
 def _needed(rows: Sequence[Any], shown: ColumnSet) -> int:
     """The fewest characters in which no entry is cut."""
-    widths = (
-        column.wraps_at or max(len(column.title), *(column.render(row).cell_len for row in rows)) for column in shown
-    )
-    return sum(widths) + _GAP * (len(shown) - 1)
+    # Where room is scarce the table gives all that wrap the same width, and more to those that need it.
+    wrapping = max((column.wraps_at for column in shown), default=0)
+    fixed = [column for column in shown if not column.wraps_at]
+    widths = [max(len(column.title), *(column.render(row).cell_len for row in rows)) for column in fixed]
+    return sum(widths) + wrapping * (len(shown) - len(fixed)) + _GAP * (len(shown) - 1)
 
 
 def _table(rows: Sequence[Any], shown: Sequence[Column], style: str) -> Table:

@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from harness.reports import columns, text
-from harness.reports.columns import CONTROLS, MEDIUM, WIDE, ColumnSet
+from harness.reports.columns import CONTROLS, MEDIUM, SLIM, WIDE, ColumnSet
 from harness.reports.fitting import columns_that_fit
 from harness.reports.strongest import strongest_block
 from harness.results import CellResult, ResultDocument
@@ -20,6 +20,7 @@ _MEANING = (
     "succumb (95% confidence). inconclusive: neither may be claimed. plain: the attacker does not know the noise; "
     "informed: it knows the defense and its settings."
 )
+_VALID = "The run is valid: no negative control failed, and no attack did what a theorem rules out."
 
 
 def print_results(document: ResultDocument, console: Console, folder: Path | None = None) -> None:
@@ -47,7 +48,7 @@ def results_table(document: ResultDocument, width: int = 120) -> RenderableType:
     controls = _distinct(cell for cell in document.cells if cell.role == "control")
     parts: list[RenderableType] = []
     for setting, members in _grouped(cells).items():
-        parts += [Text(setting, style="bold"), _cells(members, width, (WIDE, MEDIUM)), Text()]
+        parts += [Text(setting, style="bold"), _cells(members, width, (WIDE, MEDIUM, SLIM)), Text()]
     parts += strongest_block(document.summary, width)
     for setting, members in _grouped(controls).items():
         parts += [Text(f"controls: {setting}", style="dim"), _cells(members, width, (CONTROLS,), style="dim"), Text()]
@@ -122,6 +123,7 @@ def _details(cell: CellResult) -> list[str]:
     lines = [text.arguments(cell.defense, cell.defense_args)]
     facts = (measured, judged) if cell.identified is None else (told,)
     lines += ["; ".join(filter(None, some)) for some in facts] if possible else []
+    lines += [f"{columns.THEOREM.title}: {columns.first_in_lineup(cell)}"] if columns.THEOREM.concerns(cell) else []
     lines += columns.guarantees(cell).splitlines() if cell.privacy and cell.role == "cell" else []
     return list(filter(None, lines))
 
@@ -151,7 +153,10 @@ def _warnings(cells: Iterable[CellResult]) -> list[RenderableType]:
 def _footer(document: ResultDocument, folder: Path | None) -> Text:
     footer = Text(f"\n{_MEANING}\n", style="dim")
     if document.valid:
-        footer.append("The run is valid: no negative control failed.", style="not dim green")
+        footer.append(
+            "The run is valid: no negative control failed, and no attack did what a theorem rules out.",
+            style="not dim green",
+        )
     else:
         reason = text.safe(document.valid_reason or "a negative control failed", 300)
         footer.append(f"THE RUN IS INVALID, its verdicts must not be used: {reason}", style="not dim bold red")

@@ -10,6 +10,7 @@ from harness.privacy import GaussianLimit, Limit, NoLimit
 
 NO_NOISE = "no noise is added by then"
 NO_CLIPPING = "noise without clipping: one record may move the result by any amount"
+LEFT_OUT = "which coordinates are left out depends on private data"
 FOLLOWS_DATA = "the scale of the noise follows private data"
 
 

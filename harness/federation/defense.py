@@ -12,7 +12,7 @@ from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass as validated
 from torch import Tensor
 
-from harness.federation.clipped_noise import limit_of
+from harness.federation.clipped_noise import LEFT_OUT, limit_of
 from harness.federation.context import RoundContext, State
 from harness.federation.examples import ExampleGradients
 from harness.federation.privacy_facts import PrivacyFacts
@@ -118,6 +118,8 @@ class Defense:
         to add; to be overridden where that is not all there is to say.
         """
         tap, unit = _CLIPPED_BY.get(hook, (None, None))
+        if tap is not None and self.acts_at(hook) and self.sparse_at(tap):
+            return NoLimit(LEFT_OUT)
         clipping = None if tap is None else self.clipping_at(tap, context.learning_rate, context.server)
         if clipping is not None and clipping.unit != unit:
             clipping = None

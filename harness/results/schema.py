@@ -47,9 +47,9 @@ class CellResult(Place):
     ``blind``) and is None for a cell; ``tier`` says what the attacker knows of the defense; ``noise`` is the law of the
     noise that the defense declares on what is read there, None where there is none; ``confirmed`` counts images that
     are strict successes and first in their lineup; ``identified`` is of attacks that reconstruct nothing, None for
-    others; ``warnings`` are sentences on what contradicts what was declared; ``bound`` is the theorem
-    beside all that, null in documents that are older than it; ``seconds`` is wall-clock time. A cell that is impossible
-    has ``not_applicable_reason``, no metrics, and all its victims counted as not applicable.
+    others; ``warnings`` are sentences on what contradicts what was declared; ``bound`` is the theorem beside all that,
+    None in documents that are older than it; ``seconds`` is wall-clock time. A cell that is impossible has
+    ``not_applicable_reason``, no metrics, and all its victims counted as not applicable.
     """
 
     key: str | None = None
@@ -107,7 +107,7 @@ class CellResult(Place):
 class ResultDocument(Record):
     """All cells of a run, and ``summary``: the verdict over all attacks for each defense at each place.
 
-    A run is not ``valid`` when a negative control failed; ``valid_reason`` says which.
+    A run is not ``valid`` when a negative control failed or a theorem was contradicted; ``valid_reason`` says which.
     """
 
     schema_version: Literal[1] = SCHEMA_VERSION

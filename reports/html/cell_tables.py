@@ -7,6 +7,7 @@ from harness.reports.html import wording
 from harness.reports.html.places import Decided, Shown
 from harness.reports.html.runs import RunData
 from harness.reports.html.table import Head, Table, Value, figure, make, words
+from harness.reports.theorem import at_most, blind, event_of
 from harness.results import CellResult, SummaryRow
 from harness.results.schema import SuccessRule
 from harness.scoring import METRICS, Metric
@@ -38,6 +39,18 @@ def _rate(cell: CellResult | None, rule: SuccessRule = "strict") -> Value:
 def _measured(cell: CellResult, metric: Metric) -> Value:
     value = getattr(cell.metrics.get(metric.name), metric.shown, None)
     return Value(text.percent(value), value) if metric.digits is None else figure(value, metric.digits)
+
+
+def _theorem(cell: CellResult) -> tuple[Value, ...]:
+    """First places with their interval, blindly, and at most; and of successes at most."""
+    first, strict = (event_of(cell, name) for name in ("first in its lineup", "strict image"))
+    rate, kappa = first and first.measured.rate, first and first.kappa
+    return (
+        Value(text.rate(first and first.measured), rate), Value(blind(first), kappa),
+        *(
+            Value(at_most(cell.bound, event) or text.MISSING, event and event.ceiling) for event in (first, strict)
+        ),
+    )  # fmt: skip
 
 
 def _place(item: Decided | Shown, at: wording.Placed) -> tuple[Value, ...]:
@@ -77,7 +90,9 @@ def cell_table(cells: Sequence[Shown]) -> Table:
         Head("success as in Table III", number=True),
         *(Head(metric.title, number=True) for metric in _SHOWN),
         Head("tau", number=True), Head("labels", number=True), Head("lineup p", number=True),
-        Head("outcomes"), Head("seconds", number=True), Head("why", wide=True),
+        Head("first in lineup [95%]", number=True), Head("first, blindly", number=True),
+        Head("first, by the theorem"), Head("success, by the theorem"), Head("outcomes"),
+        Head("seconds", number=True), Head("why", wide=True),
     )  # fmt: skip
     return make(
         "cells", "Every attack at every place", titles, [_cell(item) for item in cells],
@@ -97,7 +112,7 @@ def _cell(item: Shown) -> tuple[Value, ...]:
         _rate(cell, "ssim"), _rate(cell, "table3"), *(_measured(cell, metric) for metric in _SHOWN),
         figure(getattr(cell.metrics.get("tau"), "mean", None), 0),
         Value(text.percent(cell.label.accuracy), cell.label.accuracy),
-        Value(text.p_value(cell.tested_p), cell.tested_p), words(columns.outcomes(cell)),
+        Value(text.p_value(cell.tested_p), cell.tested_p), *_theorem(cell), words(columns.outcomes(cell)),
         figure(cell.seconds, 1), words("; ".join([_why(cell), *(f"warning: {said}" for said in cell.warnings)])),
     )  # fmt: skip
 

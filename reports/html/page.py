@@ -20,6 +20,7 @@ from harness.reports.html.success import success_chart
 from harness.reports.html.table import Table
 from harness.reports.html.tables import all_tables, unread
 from harness.reports.html.taus import tau_chart
+from harness.reports.html.theorem import theorem_chart
 from harness.reports.html.trend import TrendSection, trend_section
 from harness.reports.html.utility import utility_chart
 from harness.reports.html.verdict import Overview, verdict
@@ -92,7 +93,12 @@ def _figures(number: int, named: tuple[str, str], members: Sequence[Shown]) -> F
     title = f"{wording.text.safe(attack, 40)} · {setting}"
     drawn = (
         draw(f"chart-{number}-{kind}", title, rows, made)
-        for kind, draw in (("success", success_chart), ("spread", distribution_chart), ("tau", tau_chart))
+        for kind, draw in (
+            ("success", success_chart),
+            ("theorem", theorem_chart),
+            ("spread", distribution_chart),
+            ("tau", tau_chart),
+        )
     )
     return Figures(title, tuple(found for found in drawn if found is not None))
 

@@ -71,8 +71,8 @@ UNBOUNDED: dict[str, tuple[str, dict[str, Any], tuple[str, ...], str]] = {
     "before the noise": ("fed_cdp", {}, BEFORE, "before any noise"),
     "l2-max": ("fed_acdp", {}, STEP, "follows private data"),
     "the released code": ("fed_acdp", {"s_mode": "example_mean"}, STEP, "follows private data"),
-    "pruning": ("pruning", {}, MESSAGE, "no noise"),
-    "dssgd without epsilon": ("dssgd", {}, MESSAGE, "no noise"),
+    "pruning": ("pruning", {}, MESSAGE, "left out depends on private data"),
+    "dssgd without epsilon": ("dssgd", {}, MESSAGE, "left out depends on private data"),
     "dp_local, median": ("dp_local", {"clipping": "median_per_tensor"}, STEP, "follows private data"),
     "global_dp, median": ("global_dp", {"bound": "median"}, MESSAGE, "no noise"),
     "noise on the gradient": ("noise", {"applies_to": "gradient"}, STEP, "without clipping"),
@@ -88,7 +88,7 @@ UNBOUNDED: dict[str, tuple[str, dict[str, Any], tuple[str, ...], str]] = {
     "fed_sdp on receipt, before": ("fed_sdp", {"noise_at": "receive"}, AT_STEP, "before the defense acts"),
     "global_dp": ("global_dp", {}, ("T1.out",), "before the defense acts"),
     "quantile of clients": ("quantile", {}, MESSAGE, "no noise"),
-    "stack": ("pruning+noise", {}, MESSAGE, "pruning: no noise"),
+    "stack": ("pruning+noise", {}, MESSAGE, "pruning: which coordinates"),
 }  # fmt: skip
 
 

@@ -9,6 +9,8 @@ from rich.console import Console
 from harness.reports.table import print_results
 from harness.results import (
     AttackStanding,
+    Bound,
+    Ceiling,
     CellResult,
     Identified,
     LabelInference,
@@ -212,3 +214,38 @@ def test_what_only_identifies_has_words_of_its_own(width: int) -> None:
         fact in words(text) for fact in ("identifies", "informed", "50% [37-63]", "<0.001", f"warning: {warned[0]}")
     )
     assert "RMSE" not in text
+
+
+def bound(reason: str | None = None, ceiling: float | None = 0.0167) -> Bound:
+    first = Ceiling(
+        event="first in its lineup", measured=Rate(rate=0.25, successes=16, n=64, ci95=(0.15, 0.374)), kappa=0.005,
+        ceiling=None if reason else ceiling, says_little=ceiling is not None and ceiling > 0.5,
+    )  # fmt: skip
+    return Bound(theorem=None if reason else "Gaussian noise, mu = 0.4", reason=reason, events=[first])
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (bound(), ("at most", "1.7%")),
+        (bound(ceiling=0.9), ("90%", "little)")),
+        (bound("noise without clipping"), ("bound", "exists:", "without", "clipping")),
+    ],
+)
+def test_the_theorem_stands_beside_what_was_measured(made: Bound, said: tuple[str, ...], width: int) -> None:
+    text = printed(a_cell(bound=made), width=width)
+    shown = {word.strip(";") for word in text.split()}
+    assert {"25%", "[15-37.4]", "0.5%"} <= shown and {word for words in said for word in words.split()} <= shown
+    assert max(map(len, text.splitlines())) <= width
+
+
+def test_older_documents_have_no_theorem() -> None:
+    assert "theorem" not in printed(a_cell()).split("The run is valid")[0]
+
+
+@pytest.mark.parametrize("width", range(100, 190, 3))
+def test_no_number_falls_off_the_edge(width: int) -> None:
+    for made in (None, bound()):
+        text = printed(a_cell(bound=made, outcomes=Outcomes(success=57, failure=391)), width=width)
+        assert "391" in text or "outcomes" not in text
