@@ -175,6 +175,12 @@ def guarantees(cell: CellResult) -> str:
     )
 
 
+def guarantees_and_theorem(cell: CellResult) -> str:
+    """The same, and below how often truths are first in their lineup, measured and at most."""
+    stated = guarantees(cell)
+    return f"{stated}\nfirst in lineup {first_in_lineup(cell)}" if cell.bound is not None else stated
+
+
 def outcomes(cell: CellResult) -> str:
     """How victims ended, leaving out what never happened."""
     counts = cell.outcomes.model_dump()
@@ -210,10 +216,8 @@ MEDIUM = (
     Column("RMSE", median_error, right=True, concerns=is_of_images),
     *TABLE_ERRORS,
     LINEUP,
-    THEOREM,
-    GUARANTEE,
+    Column("guarantee", guarantees_and_theorem, wraps_at=16),
 )
-SLIM = (*_WHO, *TABLE_ERRORS, THEOREM, GUARANTEE)
 WIDE = (
     *_WHO,
     Column("RMSE med/mean", error, concerns=reconstructs),

@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from harness.reports import columns, text
-from harness.reports.columns import CONTROLS, MEDIUM, SLIM, WIDE, ColumnSet
+from harness.reports.columns import CONTROLS, MEDIUM, WIDE, ColumnSet
 from harness.reports.fitting import columns_that_fit
 from harness.reports.strongest import strongest_block
 from harness.results import CellResult, ResultDocument
@@ -48,7 +48,7 @@ def results_table(document: ResultDocument, width: int = 120) -> RenderableType:
     controls = _distinct(cell for cell in document.cells if cell.role == "control")
     parts: list[RenderableType] = []
     for setting, members in _grouped(cells).items():
-        parts += [Text(setting, style="bold"), _cells(members, width, (WIDE, MEDIUM, SLIM)), Text()]
+        parts += [Text(setting, style="bold"), _cells(members, width, (WIDE, MEDIUM)), Text()]
     parts += strongest_block(document.summary, width)
     for setting, members in _grouped(controls).items():
         parts += [Text(f"controls: {setting}", style="dim"), _cells(members, width, (CONTROLS,), style="dim"), Text()]
