@@ -39,9 +39,13 @@ def _strongest(row: SummaryRow) -> str:
     return text.safe(row.strongest or "none works", 24)
 
 
+def _tier(row: SummaryRow) -> str:
+    """What the strongest attack knows of the defense; where none works, what the one that knows most does."""
+    return next((one.tier for one in row.attacks if one.attack == row.strongest), row.tier)
+
+
 def _strongest_and_tier(row: SummaryRow) -> Text:
-    """The strongest attack and, dimmed below, the most that any attack knew of the defense."""
-    return Text(_strongest(row)).append(f"\n{row.tier}", style="dim")
+    return Text(_strongest(row)).append(f"\n{_tier(row)}", style="dim")
 
 
 def _why(row: SummaryRow) -> str:
@@ -62,7 +66,7 @@ def _lines(rows: Iterable[SummaryRow]) -> RenderableType:
             f"  {told}{text.safe(row.defense, 40)} / {place}{seen}\n"
         )
         idle = f"; uninformative: {_uninformative(row)}" if _uninformative(row) else ""
-        lines.append(f"    {_strongest(row)} ({row.tier}): {_why(row)}{idle}\n")
+        lines.append(f"    {_strongest(row)} ({_tier(row)}): {_why(row)}{idle}\n")
     return lines
 
 
