@@ -1,6 +1,16 @@
 """Attacks: one file each, joined to the registry by a decorator."""
 
-from harness.attacks import analytic, blind, cpl, dlg, gradinversion, identify, idlg, inverting_gradients  # noqa: F401  (imported to register)
+from harness.attacks import (  # noqa: F401  (imported to register)
+    analytic,
+    blind,
+    cpl,
+    dlg,
+    gradinversion,
+    identify,
+    idlg,
+    inverting_gradients,
+    map,
+)
 from harness.attacks.attack import Attack, Dummy, reconstructing
 from harness.attacks.attacker import ATTACKS, Attacker, Identifier, validated_attack
 from harness.attacks.engine import Observer, Reconstruction, run_attack

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -66,6 +66,10 @@ class Attack(Attacker):
     patience_drop: NonNegative = 0.1
     patience_floor: NonNegative = 1e-5
 
+    standstill: ClassVar[tuple[int, float]] = (10, 1e-9)
+    """A row that is not hopeless is finished when its best loss fell by no more than that share of it in that many
+    outer iterations."""
+
     def optimizer(self) -> LBFGS | Adam:
         """The batched optimizer and its settings."""
         return LBFGS()
@@ -86,7 +90,15 @@ class Attack(Attacker):
 
     def matching(self, observation: Observation, dummy: Dummy) -> Tensor:
         """Matching loss (R,): the only number by which iterates and restarts are chosen."""
-        candidate = dummy_gradient(observation, dummy.images, dummy.targets, self.scale == "known_clip")
+        candidate = dummy_gradient(observation, dummy.images, dummy.targets, self.clips(observation))
+        return self.mismatch(observation, candidate, dummy)
+
+    def clips(self, observation: Observation) -> bool:
+        """Whether dummies' gradients are clipped as the defense is known to clip."""
+        return self.scale == "known_clip"
+
+    def mismatch(self, observation: Observation, candidate: Tensor, dummy: Dummy) -> Tensor:
+        """The matching loss (R,) of dummies whose gradients are ``candidate`` (R, P)."""
         return self.distance(observation, candidate)
 
     def distance(self, observation: Observation, candidate: Tensor) -> Tensor:

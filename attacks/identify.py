@@ -13,7 +13,7 @@ from torch import Tensor
 
 from harness.attacks.attacker import ATTACKS, Identifier, validated_attack
 from harness.attacks.candidates import dummy_gradient
-from harness.attacks.residual import improbability, misfit
+from harness.attacks.residual import improbability, knows_clip, misfit
 from harness.errors import UsageError
 from harness.observation import Observation, Tier
 
@@ -44,10 +44,13 @@ class Identify(Identifier):
 
 def _gradient(observation: Observation, images: Tensor, labels: Tensor) -> Tensor:
     """What (R, *image shape) would have shown, noise apart: (R, P)."""
-    clips = observation.clipping is not None and observation.clipping.bound is not None
     target = observation.target
     return dummy_gradient(
-        observation, images[:, None].to(target), labels[:, None].to(target.device), clips, differentiable=False
+        observation,
+        images[:, None].to(target),
+        labels[:, None].to(target.device),
+        knows_clip(observation),
+        differentiable=False,
     ).detach()
 
 

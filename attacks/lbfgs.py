@@ -2,7 +2,7 @@
 
 Follows ``torch.optim.LBFGS`` with its defaults and no line search, row by row: an outer iteration is up to 20 inner
 ones, each with one gradient evaluation. ``torch.optim.LBFGS`` itself would couple the rows: one step length, one
-history.
+history. With ``descend``, which PyTorch lacks, a row whose loss would rise stays where it is and tries a shorter step.
 """
 
 from collections.abc import Callable
@@ -25,6 +25,7 @@ class LBFGS:
     history: int = 100
     tolerance_gradient: float = 1e-7
     tolerance_change: float = 1e-9
+    descend: bool = False
 
     def start(self, position: Tensor) -> "LBFGSState":
         """A fresh state for positions (R, n)."""
@@ -43,11 +44,12 @@ class LBFGSState:
         self.previous_gradient = torch.zeros_like(position)
         self.scale = position.new_ones(rows)
         self.started = torch.zeros(rows, dtype=torch.bool, device=position.device)
+        self.refused = torch.zeros_like(self.started)
         self.history = CurvatureHistory.of(settings.history, position)
 
     def take(self, index: Tensor) -> None:
         """Keeps some rows only, in the given order."""
-        for name in ("position", "direction", "step_length", "previous_gradient", "scale", "started"):
+        for name in ("position", "direction", "step_length", "previous_gradient", "scale", "started", "refused"):
             setattr(self, name, getattr(self, name)[index])
         self.history.take(index)
 
@@ -64,27 +66,36 @@ class LBFGSState:
         loss, gradient = evaluate(self.position)
         evaluations = torch.ones_like(self.step_length)
         moving = gradient.abs().amax(1) > settings.tolerance_gradient
-        for inner in range(1, settings.inner_iterations + 1):
+        # Who descends has looked at every position it ends at, so the last evaluation leaves no step to take.
+        for inner in range(1, settings.inner_iterations + (0 if settings.descend else 1)):
             self._update_direction(gradient, moving)
             slope = (gradient * self.direction).sum(1)
             moving = moving & ~(slope > -settings.tolerance_change)
             if not moving.any():
                 break
             change = self.step_length[:, None] * self.direction
-            self.position = torch.where(moving[:, None], self.position + change, self.position)
-            if inner == settings.inner_iterations:
+            before = self.position
+            self.position = torch.where(moving[:, None], before + change, before)
+            if inner == settings.inner_iterations and not settings.descend:
                 break
-            previous_loss = loss
+            previous_loss, previous_gradient = loss, gradient
             loss, gradient = evaluate(self.position)
             evaluations += moving
+            if settings.descend:
+                self.refused = moving & ~(loss <= previous_loss)
+                self.position = torch.where(self.refused[:, None], before, self.position)
+                self.step_length = torch.where(self.refused, self.step_length / 4, self.step_length)
+                loss = torch.where(self.refused, previous_loss, loss)
+                gradient = torch.where(self.refused[:, None], previous_gradient, gradient)
+            still = (loss - previous_loss).abs() < settings.tolerance_change
             moving = moving & (gradient.abs().amax(1) > settings.tolerance_gradient)
             moving = moving & (change.abs().amax(1) > settings.tolerance_change)
-            moving = moving & ~((loss - previous_loss).abs() < settings.tolerance_change)
+            moving = moving & (~still | self.refused)
         return evaluations
 
     def _update_direction(self, gradient: Tensor, moving: Tensor) -> None:
-        fresh = moving & ~self.started
-        seasoned = moving & self.started
+        fresh = moving & ~self.started & ~self.refused
+        seasoned = moving & self.started & ~self.refused
         if seasoned.any():
             self._remember(gradient, seasoned)
             direction = self.history.newton_direction(gradient, self.scale)

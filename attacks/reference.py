@@ -3,6 +3,7 @@
 Slow on purpose and simple on purpose; tests prove that the batched engine computes the same.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -16,6 +17,7 @@ from harness.attacks.stopping import CAP, StopRules
 from harness.errors import UsageError
 from harness.models import cross_entropy
 from harness.observation import Observation
+from harness.vectors.clipping import clip
 
 
 def run_reference(
@@ -44,8 +46,10 @@ def run_reference(
 
 
 def _refuse_unsupported(attack: Attack, observation: Observation) -> None:
-    if attack.scale == "known_clip" or observation.update_model == "unroll":
-        raise UsageError("the reference engine has no known_clip and no unroll; use --engine batched")
+    if observation.update_model == "unroll":
+        raise UsageError("the reference engine has no unroll; use --engine batched")
+    if attack.clips(observation) and (observation.examples > 1 or observation.local_steps > 1):
+        raise UsageError("the reference engine clips one example's gradient only; use --engine batched")
     if attack.restarts > 1 and getattr(attack, "group", 0):
         raise UsageError("the reference engine runs starts one by one; set group=0 or use --engine batched")
 
@@ -69,7 +73,7 @@ class _OneStart:
         rules = StopRules(self.attack, self.attack.stop_below(self.observation))
         code, only = CAP, torch.tensor([0])
         for iteration in range(1, self.attack.max_iterations + 1):
-            if isinstance(settings, Adam):
+            if isinstance(settings, Adam) and isinstance(optimizer, torch.optim.Optimizer):
                 optimizer.param_groups[0]["lr"] = settings.rate(iteration - 1)
             optimizer.step(self._closure)
             with torch.no_grad():
@@ -83,9 +87,11 @@ class _OneStart:
                 break
         return self._result(code, iteration, restart)
 
-    def _optimizer(self, settings: LBFGS | Adam) -> torch.optim.Optimizer:
+    def _optimizer(self, settings: LBFGS | Adam) -> "torch.optim.Optimizer | _Descending":
         if isinstance(settings, Adam):
             return torch.optim.Adam([self.position], lr=settings.learning_rate, betas=settings.betas)
+        if settings.descend:
+            return _Descending(settings, self.position)
         return torch.optim.LBFGS(
             [self.position], lr=settings.learning_rate, max_iter=settings.inner_iterations,
             history_size=settings.history, tolerance_grad=settings.tolerance_gradient,
@@ -101,7 +107,10 @@ class _OneStart:
         loss = cross_entropy(self.module, dummy.images[0], dummy.targets[0])
         gradients = torch.autograd.grad(loss, self.parameters, create_graph=True)
         candidate = torch.cat([gradient.reshape(-1) for gradient in gradients])[None]
-        matching = self.attack.distance(self.observation, candidate)
+        clipping = self.observation.clipping
+        if self.attack.clips(self.observation) and clipping and clipping.bound is not None:
+            candidate = clip(candidate, clipping.bound, self.observation.clipping_groups)
+        matching = self.attack.mismatch(self.observation, candidate, dummy)
         total = matching + self.attack.penalty(self.observation, dummy, torch.zeros(1, dtype=torch.long))
         (self.position.grad,) = torch.autograd.grad(total.sum(), self.position)
         settings = self.attack.optimizer()
@@ -125,3 +134,24 @@ class _OneStart:
             iterations=torch.tensor([iteration]), evaluations=torch.tensor([float(self.evaluations)]),
             restart=torch.tensor([restart]),
         )  # fmt: skip
+
+
+class _Descending:
+    """L-BFGS that never climbs, which PyTorch lacks: the batched one, on one row."""
+
+    def __init__(self, settings: LBFGS, position: Tensor) -> None:
+        self.leaf, self.state = position, settings.start(position.detach())
+
+    def step(self, closure: Callable[[], float]) -> None:
+        """One outer iteration; ``closure`` gives the loss and leaves the gradient in ``grad``."""
+
+        def evaluate(position: Tensor) -> tuple[Tensor, Tensor]:
+            with torch.no_grad():
+                self.leaf.copy_(position)
+            loss = closure()
+            assert self.leaf.grad is not None
+            return position.new_tensor([loss]), self.leaf.grad.detach().clone()
+
+        self.state.step(evaluate)
+        with torch.no_grad():
+            self.leaf.copy_(self.state.position)

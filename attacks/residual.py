@@ -23,31 +23,52 @@ _TINY = 1e-30
 def improbability(observation: Observation, candidate: Tensor) -> Tensor:
     """Negative log-likelihood (R,), float64, of what was read under candidate gradients (R, P), less that of none.
 
-    That of a candidate whose gradient is zero is the same for all candidates: without it rows can be compared. A level
-    that nobody publishes is the most probable one for the candidate: of P coordinates with residual r, the Gaussian's
-    log-likelihood is then -P/2 log ||r||^2, up to a constant. A law that is not known counts as Gaussian, and no noise
-    as what rounding leaves.
+    That of a candidate whose gradient is zero is the same for all candidates: without it rows can be compared.
     """
-    target, noise = observation.target, observation.noise
-    residual = target - explained(observation, candidate)
+    return surprise(observation, candidate) - surprise(observation, torch.zeros_like(candidate))
+
+
+def surprise(observation: Observation, candidate: Tensor, floor: float = FLOOR, corner: float = 0.0) -> Tensor:
+    """Negative log-likelihood (R,), float64, of what was read under candidate gradients (R, P), up to a constant.
+
+    A level that nobody publishes is the most probable one for the candidate: of P coordinates with residual r, the
+    Gaussian's log-likelihood is then -P/2 log ||r||^2. A law that is not known counts as Gaussian, and no noise as what
+    rounding leaves.
+
+    Args:
+        observation: R rows.
+        candidate: differentiable.
+        floor: error that is always allowed for, relative to the root mean square of what was read.
+        corner: where the noise is Laplace's, how far from zero, in deviations, its density is rounded off, so that an
+            optimizer does not meet the edge.
+    """
+    noise = observation.noise
+    residual = observation.target - explained(observation, candidate)
     order = 1 if noise is not None and noise.law == "laplace" else 2
     if noise is not None and noise.deviation is None:
-        return _with_best_levels(observation, residual, order) - _with_best_levels(observation, target, order)
-    level = _deviation(observation)
-    with_it, without = (_lengths(part / level, order) for part in (residual, target))
-    return math.sqrt(2) * (with_it - without) if order == 1 else (with_it.square() - without.square()) / 2
+        return _with_best_levels(observation, residual, order, floor)
+    scaled = residual / _deviation(observation, floor)
+    if order == 2:
+        return _lengths(scaled, order).square() / 2
+    smooth = (scaled.square() + corner**2).sqrt() - corner if corner else scaled
+    return math.sqrt(2) * _lengths(smooth, order)
 
 
-def _with_best_levels(observation: Observation, residual: Tensor, order: int) -> Tensor:
+def _with_best_levels(observation: Observation, residual: Tensor, order: int, floor: float) -> Tensor:
     """Negative log-likelihood (R,) of residuals (R, P) under the most probable level of each group of coordinates."""
     assert observation.noise is not None
     groups = observation.model.layout.groups(observation.noise.grouping)
-    rounding, total = _floor(observation).squeeze(1).double(), torch.zeros(1, dtype=torch.float64)
+    rounding, total = _floor(observation, floor).squeeze(1).double(), torch.zeros(1, dtype=torch.float64)
     for part, read in zip(residual.split(groups, 1), observation.target.split(groups, 1), strict=True):
         count = ((read != 0) if observation.sparse else torch.ones_like(read)).sum(1).double()
         power = _lengths(part, order) ** order / count.clamp_min(1) + rounding**order
         total = total.to(power) + count / order * power.log()
     return total
+
+
+def knows_clip(observation: Observation) -> bool:
+    """Whether gradients of candidates can be clipped just as those behind the observation were."""
+    return observation.clipping is not None and observation.clipping.bound is not None
 
 
 def explained(observation: Observation, candidate: Tensor) -> Tensor:
@@ -56,7 +77,7 @@ def explained(observation: Observation, candidate: Tensor) -> Tensor:
     target, clipping = observation.target, observation.clipping
     if observation.sparse:
         candidate = observed_only(candidate, target)
-    if clipping is None or clipping.bound is not None:
+    if clipping is None or knows_clip(observation):
         return candidate
     groups = observation.clipping_groups
     inner, own = group_sums(candidate * target, groups), group_sums(candidate.square(), groups)
@@ -91,15 +112,15 @@ def misfit(observation: Observation, candidate: Tensor, fitted: int = 0) -> str 
     return f"what was read carries about {times:.2g} times the noise that the defense declares"
 
 
-def _deviation(observation: Observation) -> Tensor:
-    """Of the known noise (R, 1) or (R, P), and of rounding."""
-    floor, noise = _floor(observation), observation.noise
+def _deviation(observation: Observation, share: float = FLOOR) -> Tensor:
+    """Of the known noise (R, 1) or (R, P), and of the error that is always allowed for."""
+    floor, noise = _floor(observation, share), observation.noise
     return floor if noise is None or noise.deviation is None else (floor.square() + noise.deviation**2).sqrt()
 
 
-def _floor(observation: Observation) -> Tensor:
+def _floor(observation: Observation, share: float) -> Tensor:
     square = observation.target.square().sum(1, keepdim=True) / _observed(observation)[:, None]
-    return FLOOR * square.sqrt().clamp_min(_TINY)
+    return share * square.sqrt().clamp_min(_TINY)
 
 
 def _observed(observation: Observation) -> Tensor:

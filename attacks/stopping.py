@@ -12,7 +12,6 @@ CAP, CONVERGED, DIVERGED, HOPELESS = range(4)
 REASONS = ("cap", "converged", "diverged", "hopeless")
 
 _DIVERGENCE = 1e3
-_STALL_WINDOW, _STALL_CHANGE = 10, 1e-9
 
 
 class StopRules:
@@ -37,7 +36,7 @@ class StopRules:
         codes = torch.full((len(active),), CAP)
         codes[self._hopeless(best, first, active)] = HOPELESS
         codes[self._stalled(best, active) | (best <= self.stop_below[active])] = CONVERGED
-        codes[~last.isfinite() | (last > _DIVERGENCE * first)] = DIVERGED
+        codes[~last.isfinite() | (last > _DIVERGENCE * first.abs())] = DIVERGED
         return codes
 
     def _hopeless(self, best: Tensor, first: Tensor, active: Tensor) -> Tensor:
@@ -49,10 +48,11 @@ class StopRules:
 
     def _stalled(self, best: Tensor, active: Tensor) -> Tensor:
         # An attack without patience changes its step size on purpose; a standstill means nothing there.
-        if not self.attack.patience or len(self.history) <= _STALL_WINDOW:
+        window, change = self.attack.standstill
+        if not self.attack.patience or len(self.history) <= window:
             return torch.zeros(len(active), dtype=torch.bool)
-        before = self._ago(_STALL_WINDOW, active)
-        return (before - best).abs() <= _STALL_CHANGE * before.abs()
+        before = self._ago(window, active)
+        return (before - best).abs() <= change * before.abs()
 
     def _ago(self, iterations: int, active: Tensor) -> Tensor:
         return self.history[max(len(self.history) - 1 - iterations, 0)][active]

@@ -37,9 +37,10 @@ class Prior:
         own = self.groups[classes]
         for group in own.unique().tolist():
             rows = (own == group).nonzero()[:, 0]
-            some, along = flat[rows], self.directions[group]
+            # A single row takes other kernels on the CPU than the same among many.
+            some, along = flat[rows.repeat(2) if len(rows) == 1 else rows], self.directions[group]
             stretched = ((some @ along) * (self.scales[group] - self.rest[group])) @ along.T
-            spread = spread.index_copy(0, rows, some * self.rest[group] + stretched)
+            spread = spread.index_copy(0, rows, (some * self.rest[group] + stretched)[: len(rows)])
         return (self.means[classes] + spread).view_as(coordinates)
 
     def to(self, device: torch.device, dtype: torch.dtype) -> "Prior":

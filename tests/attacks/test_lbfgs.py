@@ -88,7 +88,7 @@ def test_defaults_are_those_of_torch() -> None:
     (group,) = torch.optim.LBFGS([torch.zeros(1)]).param_groups
     names = {"learning_rate": "lr", "inner_iterations": "max_iter", "history": "history_size",
              "tolerance_gradient": "tolerance_grad", "tolerance_change": "tolerance_change"}  # fmt: skip
-    assert {names[name]: value for name, value in asdict(LBFGS()).items()} == {
+    assert {names[name]: value for name, value in asdict(LBFGS()).items() if name != "descend"} == {
         name: group[name] for name in names.values()
     }
 
@@ -174,3 +174,32 @@ def test_take_keeps_each_rows_history() -> None:
         part.step(partial)
         whole.step(evaluation(full))
     assert torch.equal(part.position, whole.position[kept])
+
+
+def flattening(rows: int) -> Losses:
+    """Far from the minimum they are nearly straight, which sends full steps of second order ever farther away."""
+    scales = torch.logspace(-1, 1, SIZE, dtype=torch.float64) * torch.arange(1, rows + 1)[:, None]
+    return lambda position: (1 + (scales * position) ** 4).log1p().sum(1)
+
+
+def test_it_descends_where_a_full_step_climbs() -> None:
+    losses, courses = flattening(3), []
+    for descend in (False, True):
+        state = LBFGS(descend=descend).start(3 * start(3))
+        course = [losses(state.position)]
+        for _ in range(8):
+            state.step(evaluation(losses))
+            course.append(losses(state.position))
+        courses.append(torch.stack(course))
+    climbs, descends = ((course[1:] > course[:-1]).any() for course in courses)
+    assert climbs and not descends
+    assert (courses[1][-1] < courses[1][0]).all()
+
+
+def test_a_row_descends_as_it_does_among_others() -> None:
+    losses = flattening(3)
+    many, one = LBFGS(descend=True).start(3 * start(3)), LBFGS(descend=True).start(3 * start(3)[1:2])
+    for _ in range(3):
+        many.step(evaluation(losses))
+        one.step(evaluation(lambda position: losses(position.expand(3, -1))[1:2]))
+    assert torch.allclose(many.position[1:2], one.position, rtol=1e-12)

@@ -10,7 +10,7 @@ import torch
 from harness.attacks import ATTACKS, Reconstruction, run_attack, run_reference
 from harness.errors import UsageError
 from harness.extensions.building import build
-from harness.observation import Clipping, Observation
+from harness.observation import Clipping, Noise, Observation
 
 Victims = Callable[..., Observation]
 
@@ -30,6 +30,12 @@ def both(name: str, settings: dict[str, Any], observation: Observation) -> tuple
         pytest.param("cpl", {"max_iterations": 1}, 2, {"clipping": Clipping(1.0, "layer", "example")}, id="scale-free"),
         pytest.param("idlg", {"max_iterations": 1}, 1, {"model": "mlp"}, id="idlg-mlp"),
         pytest.param("cpl", {"max_iterations": 1, "masked": "yes"}, 1, {}, id="masked"),
+        pytest.param("map", {"max_iterations": 1}, 1, {"noise": Noise("gaussian", 0.1)}, id="map"),
+        pytest.param(
+            "map", {"max_iterations": 1}, 1,
+            {"noise": Noise("laplace", 0.1), "clipping": Clipping(0.5, "layer", "example")}, id="map-clipped-laplace",
+        ),
+        pytest.param("map", {"max_iterations": 1}, 2, {"noise": Noise("gaussian", None)}, id="map-estimated"),
         pytest.param("inverting_gradients", {"max_iterations": 8}, 1, {}, id="inverting-gradients"),
         pytest.param("gradinversion", {"max_iterations": 8, "warm_up": 3, "group": 0}, 1, {}, id="gradinversion"),
     ],

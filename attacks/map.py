@@ -1,0 +1,85 @@
+"""MAP: the most probable image, given what was read, the noise it is known to carry, and public data of the same kind.
+
+The prior is a Gaussian over the examples of a class, the noise has a known law: the attack minimises their negative
+log density. Everything a defense does without noise (clipping, leaving coordinates out) is done to the dummy's gradient
+too. See docs/attackers.md.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from harness.attacks.attack import Attack, Dummy
+from harness.attacks.attacker import ATTACKS, validated_attack
+from harness.attacks.lbfgs import LBFGS
+from harness.attacks.residual import knows_clip, surprise
+from harness.errors import UsageError
+from harness.observation import Observation, Tier
+from harness.settings.ranges import Count, CountOrNone, NonNegative
+from harness.vectors.randomness import normal_rows
+
+# Where nothing is noisy, how near the gradient has to come, relative to its root mean square, and the corner of
+# Laplace's density in deviations.
+_FLOOR, _CORNER = 3e-3, 0.1
+
+
+@dataclass(frozen=True)
+class Placed(Dummy):
+    """Dummy data with the whitened coordinates (R, n, D) they were placed at."""
+
+    coordinates: Tensor
+
+
+@ATTACKS.register("map")
+@validated_attack
+class MaximumAPosteriori(Attack):
+    """L-BFGS in coordinates in which the prior is standard normal, from the class means."""
+
+    objective: Literal["likelihood"] = "likelihood"
+    scale: Literal["known_clip"] = "known_clip"
+    masked: Literal["auto"] = "auto"
+    init: Literal["prior"] = "prior"
+    box: Literal[False] = False
+    max_iterations: Count = 40
+    patience: CountOrNone = 1
+    patience_drop: NonNegative = 0.0
+    loss_stop: NonNegative = 0.0
+    tier: ClassVar[Tier] = "informed"
+    standstill: ClassVar[tuple[int, float]] = (1, 1e-4)
+
+    def optimizer(self) -> LBFGS:
+        return LBFGS(descend=True)
+
+    def start(self, observation: Observation, keys: list[tuple[int | str, ...]]) -> Tensor:
+        if observation.prior is None:
+            raise UsageError(
+                "attack 'map' needs public data; use --prior auto, or --prior FILE.npz with data of your own"
+            )
+        size = observation.examples * math.prod(observation.model.image_shape)
+        start = observation.target.new_zeros(len(keys), size)
+        drawn = [row for row, key in enumerate(keys) if observation.examples > 1 or key[-1] != 0]
+        if drawn:
+            start[drawn] = normal_rows([("map", *keys[row]) for row in drawn], (size,), start)
+        return start
+
+    def dummy(self, observation: Observation, position: Tensor, labels: Tensor | None) -> Dummy:
+        assert labels is not None and observation.prior is not None
+        coordinates = position.reshape(len(position), observation.examples, -1)
+        images = observation.prior.place(coordinates, labels)
+        shape = (len(position), observation.examples, *observation.model.image_shape)
+        return Placed(images.reshape(shape), labels, coordinates)
+
+    def stop_below(self, observation: Observation) -> Tensor:
+        stop = super().stop_below(observation)
+        return stop if observation.noise else torch.full_like(stop, observation.target.shape[1])
+
+    def clips(self, observation: Observation) -> bool:
+        return knows_clip(observation)
+
+    def mismatch(self, observation: Observation, candidate: Tensor, dummy: Dummy) -> Tensor:
+        assert isinstance(dummy, Placed)
+        unlikely = surprise(observation, candidate, _FLOOR, _CORNER).to(candidate.dtype)
+        return unlikely + dummy.coordinates.square().sum((1, 2)) / 2

@@ -1,0 +1,104 @@
+"""MAP finds the most probable image: by closed forms where there are any, and better than who knows less."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from harness.attacks import run_attack
+from harness.attacks.map import MaximumAPosteriori
+from harness.errors import UsageError
+from harness.observation import Clipping, Noise, Observation
+from harness.priors import Prior
+from harness.testing import digits, undefended
+from harness.testing.observations import CLASSES, digits_prior
+
+Victims = Callable[..., Observation]
+DEVIATION = 0.3
+
+
+def noisy(observation: Observation, deviation: float, **facts: object) -> Observation:
+    noise = torch.randn(observation.target.shape, generator=torch.Generator().manual_seed(7))
+    target = observation.target + deviation * noise.to(observation.target)
+    return replace(observation, target=target, noise=Noise("gaussian", deviation), **facts)
+
+
+def covariance(prior: Prior, label: int) -> Tensor:
+    """(D, D), from what its definition says."""
+    group = prior.groups[label]
+    directions, rest = prior.directions[group], prior.rest[group] ** 2
+    inside = directions @ torch.diag(prior.scales[group] ** 2 - rest) @ directions.T
+    return inside + rest * torch.eye(len(directions), dtype=directions.dtype)
+
+
+def rmse(images: Tensor, truth: Tensor) -> Tensor:
+    return (images.clamp(0, 1) - truth).square().flatten(1).mean(1).sqrt()
+
+
+def test_it_is_the_posterior_mean_of_a_linear_gaussian_problem() -> None:
+    """Under weights of zero all classes are equally probable, whatever the image: its gradient is linear in it."""
+    rows, (images, labels) = 3, digits(3)
+    prior = digits_prior().to(torch.device("cpu"), torch.float64)
+    empty = undefended(images.double(), labels, model="logistic")
+    silent = torch.zeros_like(empty.weights)
+    seen = noisy(undefended(images.double(), labels, model="logistic", weights=silent, prior=prior), DEVIATION)
+    found = run_attack(MaximumAPosteriori(), seen).images.flatten(1)
+    assert torch.equal(run_attack(MaximumAPosteriori(), seen).labels, labels)
+    for row in range(rows):
+        label = int(labels[row, 0])
+        parts = seen.model.layout.split(seen.target[row : row + 1])
+        weight = next(part for part in parts.values() if part.dim() == 3)[0]  # (K, D)
+        errors = torch.full((CLASSES,), 1 / CLASSES, dtype=torch.float64)
+        errors[label] -= 1
+        spread, mean = covariance(prior, label), prior.means[label]
+        precision = torch.linalg.inv(spread)
+        informed = precision + errors.square().sum() / DEVIATION**2 * torch.eye(64, dtype=torch.float64)
+        expected = torch.linalg.solve(informed, precision @ mean + errors @ weight / DEVIATION**2)
+        assert (found[row] - expected).abs().max() < 1e-4
+        assert (expected - mean).abs().max() > 1e-2  # the gradient says something
+
+
+def test_it_withstands_noise_that_drowns_who_does_not_know_it(victims: Victims) -> None:
+    seen, truth = noisy(victims(16), 0.03), digits(16)[0]
+    informed = rmse(run_attack(MaximumAPosteriori(), seen).images, truth)
+    misled = rmse(run_attack(MaximumAPosteriori(), replace(seen, noise=Noise("gaussian", 0.003))).images, truth)
+    unsure = rmse(run_attack(MaximumAPosteriori(), replace(seen, noise=Noise("gaussian", None))).images, truth)
+    blind = rmse(digits_prior().means[digits(16)[1].flatten()].reshape(16, 1, 1, 8, 8), truth)
+    assert informed.mean() < misled.mean() and informed.mean() < 0.9 * blind.mean()
+    assert unsure.mean() < 1.1 * informed.mean()  # the level is read off what was observed
+
+
+def test_a_foreign_prior_serves_it_worse(victims: Victims) -> None:
+    """It degrades towards what the gradient says, and does not invent what the prior says."""
+    seen, truth, own = noisy(victims(16), 0.05), digits(16)[0], digits_prior()
+    foreign = replace(own, means=(1 - own.means).flip(1))
+    by_own, by_foreign = (
+        rmse(run_attack(MaximumAPosteriori(), replace(seen, prior=prior)).images, truth) for prior in (own, foreign)
+    )
+    lies = rmse(foreign.means[digits(16)[1].flatten()].reshape(16, 1, 1, 8, 8), truth)
+    assert by_own.mean() < by_foreign.mean() < lies.mean()
+
+
+def test_a_known_clip_is_no_protection(victims: Victims) -> None:
+    images, free, bound = digits(4)[0], victims(4), 0.05
+    parts = free.target.split(free.model.layout.sizes, 1)
+    clipped = [part * (bound / part.norm(dim=1, keepdim=True)).clamp(max=1) for part in parts]
+    seen = replace(free, target=torch.cat(clipped, 1), clipping=Clipping(bound, "layer", "example"))
+    assert (rmse(run_attack(MaximumAPosteriori(), seen).images, images) <= 0.1).all()
+
+
+def test_starts_of_a_batch_differ(victims: Victims) -> None:
+    """Equal starts of two images of a class would stay equal."""
+    seen = victims(2, 2)
+    attack = MaximumAPosteriori()
+    start = attack.start(seen, [(*key, 0) for key in seen.keys])
+    assert not torch.equal(start[:, :64], start[:, 64:])
+    single = attack.start(victims(2), [(0, 0, 0), (0, 0, 1)])
+    assert not single[0].any() and single[1].any()
+
+
+def test_without_public_data_it_says_what_it_needs(victims: Victims) -> None:
+    with pytest.raises(UsageError, match="--prior auto"):
+        run_attack(MaximumAPosteriori(), victims(2, prior=None))
