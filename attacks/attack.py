@@ -113,6 +113,16 @@ class Attack(Attacker):
         """Whether observed zeros count as left out."""
         return observation.sparse if self.masked == "auto" else self.masked == "yes"
 
+    def doubt(self, observation: Observation, images: Tensor, labels: Tensor) -> str | None:
+        """Why what the attacker believes of the noise cannot be so, in words, or None.
+
+        Args:
+            observation: R rows.
+            images: (R, n, C, H, W), what it made of them.
+            labels: (R, n).
+        """
+        return None
+
     def penalty(self, observation: Observation, dummy: Dummy, victims: Tensor) -> Tensor | float:
         """What is added to the matching loss (R,); ``victims`` (R,) says which rows attack the same victim."""
         return self.tv * total_variation(dummy.images) if self.tv else 0.0

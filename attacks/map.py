@@ -14,8 +14,9 @@ from torch import Tensor
 
 from harness.attacks.attack import Attack, Dummy
 from harness.attacks.attacker import ATTACKS, validated_attack
+from harness.attacks.candidates import dummy_gradient
 from harness.attacks.lbfgs import LBFGS
-from harness.attacks.residual import knows_clip, surprise
+from harness.attacks.residual import knows_clip, misfit, surprise
 from harness.errors import UsageError
 from harness.observation import Observation, Tier
 from harness.settings.ranges import Count, CountOrNone, NonNegative
@@ -24,6 +25,7 @@ from harness.vectors.randomness import normal_rows
 # Where nothing is noisy, how near the gradient has to come, relative to its root mean square, and the corner of
 # Laplace's density in deviations.
 _FLOOR, _CORNER = 3e-3, 0.1
+_ROWS = 64
 
 
 @dataclass(frozen=True)
@@ -83,3 +85,11 @@ class MaximumAPosteriori(Attack):
         assert isinstance(dummy, Placed)
         unlikely = surprise(observation, candidate, _FLOOR, _CORNER).to(candidate.dtype)
         return unlikely + dummy.coordinates.square().sum((1, 2)) / 2
+
+    def doubt(self, observation: Observation, images: Tensor, labels: Tensor) -> str | None:
+        parts = []
+        for rows in torch.arange(len(images)).split(_ROWS):
+            seen = observation.take(rows.to(observation.target.device))
+            made, classes = images[rows].to(seen.target), labels[rows].to(seen.target.device)
+            parts.append(dummy_gradient(seen, made, classes, self.clips(seen), differentiable=False).detach())
+        return misfit(observation, torch.cat(parts), images[0].numel(), best=False)

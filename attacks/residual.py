@@ -84,7 +84,7 @@ def explained(observation: Observation, candidate: Tensor) -> Tensor:
     return candidate * spread((inner / own.clamp_min(_TINY)).clamp_min(0), groups)
 
 
-def misfit(observation: Observation, candidate: Tensor, fitted: int = 0) -> str | None:
+def misfit(observation: Observation, candidate: Tensor, fitted: int = 0, best: bool = True) -> str | None:
     """Why the noise that is declared cannot be on what was read, in words; None where it can, or none is declared.
 
     Of noise with deviation s the squared residual over s^2 is P in the mean, with standard deviation
@@ -94,6 +94,7 @@ def misfit(observation: Observation, candidate: Tensor, fitted: int = 0) -> str 
         observation: R rows.
         candidate: gradients (R, P) of candidates that are true, or as near as ``fitted`` free numbers bring them.
         fitted: how many numbers were chosen to make the residual small.
+        best: whether they are as near as can be; else a residual that is too large proves nothing.
     """
     noise = observation.noise
     if noise is None or noise.deviation is None:
@@ -106,7 +107,8 @@ def misfit(observation: Observation, candidate: Tensor, fitted: int = 0) -> str 
     # A median of many varies by sqrt(pi / 2) as much as their mean.
     of_median = error * min(1.0, math.sqrt(math.pi / 2 / observation.rows))
     allowed = max(_MATERIAL, _STANDARD_ERRORS * of_median)
-    if 1 - allowed - fitted / least <= ratio <= 1 + allowed:
+    most = 1 + allowed if best else math.inf
+    if 1 - allowed - fitted / least <= ratio <= most:
         return None
     times = math.sqrt(ratio)
     return f"what was read carries about {times:.2g} times the noise that the defense declares"

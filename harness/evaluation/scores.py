@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from harness.attacks import reconstructing
 from harness.attacks.stopping import REASONS
 from harness.evaluation.attacking import AttackRecord
 from harness.evaluation.measure import measure, strict_rule
@@ -60,6 +61,7 @@ class Scores:
     first_losses: np.ndarray
     order: Tensor
     victims: int
+    doubt: str | None = None
 
     @property
     def strict_victims(self) -> Rate:
@@ -73,7 +75,7 @@ class Scores:
 
     def verdict(self, controls: Iterable[Control]) -> Verdict:
         """The cell's verdict under these controls."""
-        return judge(self.confirmed, self.strict_victims, self.ranking.lineup, controls)
+        return judge(self.confirmed, self.strict_victims, self.ranking.lineup, controls, self.doubt)
 
     @property
     def succeeds(self) -> bool:
@@ -88,6 +90,7 @@ class Scores:
             "metrics": metrics,
             "asr": {rule: rate_of(success.reshape(self.victims, -1)) for rule, success in self.success.items()},
             "confirmed": self.confirmed,
+            "warnings": [] if self.doubt is None else [self.doubt],
             "lineup": self.ranking.lineup,
             "label": self.label,
             "outcomes": Outcomes(**Counter(self.outcomes())),
@@ -131,7 +134,7 @@ def score(
         lpips: the LPIPS network, or the reason why there is none.
         must_not_leak: whether this is a negative control, whose lineup p-value has to be resolved below 1e-4.
     """
-    made, truth = record.reconstruction, scene.truth
+    made, truth, attack = record.reconstruction, scene.truth, reconstructing(settings.build_attack())
     victims = len(truth.labels)
     images = made.images.reshape(victims, -1, *scene.dataset.image_shape)
     labels = made.labels.reshape(victims, -1)
@@ -156,6 +159,7 @@ def score(
         label_summary(labels, truth.labels, scene.dataset.labels, seed),
         labels[rows, order].flatten().numpy(), per_victim["reasons"], per_victim["steps"], per_victim["evaluations"],
         per_victim["losses"], per_victim["first_losses"], order, victims,
+        attack.doubt(scene.observation.known_to(attack.tier), made.images, made.labels),
     )  # fmt: skip
 
 

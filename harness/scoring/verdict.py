@@ -32,7 +32,9 @@ def negative_control_failed(p_value: float | None) -> bool:
     return p_value is not None and p_value < NEGATIVE_CONTROL_P
 
 
-def judge(confirmed: int, strict_victims: Rate, lineup: Lineup, controls: Iterable[Control]) -> Verdict:
+def judge(
+    confirmed: int, strict_victims: Rate, lineup: Lineup, controls: Iterable[Control], doubt: str | None = None
+) -> Verdict:
     """The verdict of one cell, from that cell alone.
 
     A leak found is a leak whatever the positive controls say; they guard only the claim of resilience, which without
@@ -44,6 +46,7 @@ def judge(confirmed: int, strict_victims: Rate, lineup: Lineup, controls: Iterab
         strict_victims: victims with any strict success among all victims.
         lineup: the lineup test.
         controls: the controls of this attack, objective, model, surface and batch size.
+        doubt: why what the attacker believes of the noise cannot be so, None where it can.
     """
     if confirmed >= CONFIRMED_SUCCESSES and _below(lineup.confirmed_p_value):
         words = f"{confirmed} reconstructions are accurate and nearest to their own truth"
@@ -51,7 +54,7 @@ def judge(confirmed: int, strict_victims: Rate, lineup: Lineup, controls: Iterab
     if _below(lineup.p_value):
         words = "reconstructions are nearer to their own truth than to look-alikes"
         return Verdict("leaks", f"{words} (p = {lineup.p_value:.2g})")
-    obstacle = _control_obstacle(list(controls)) or _evidence_obstacle(strict_victims, lineup.p_value)
+    obstacle = _control_obstacle(list(controls)) or doubt or _evidence_obstacle(strict_victims, lineup.p_value)
     if obstacle is not None:
         return Verdict("inconclusive", obstacle)
     bound = upper_bound(strict_victims.successes, strict_victims.n)

@@ -102,3 +102,13 @@ def test_starts_of_a_batch_differ(victims: Victims) -> None:
 def test_without_public_data_it_says_what_it_needs(victims: Victims) -> None:
     with pytest.raises(UsageError, match="--prior auto"):
         run_attack(MaximumAPosteriori(), victims(2, prior=None))
+
+
+def test_noise_that_was_not_applied_is_named(victims: Victims) -> None:
+    seen, attack = noisy(victims(8), 0.1), MaximumAPosteriori(max_iterations=4)
+    found = run_attack(attack, seen)
+    assert attack.doubt(seen, found.images, found.labels) is None
+    for factor, words in ((1.2, "0.8"), (50.0, "0.02")):
+        misled = replace(seen, noise=Noise("gaussian", 0.1 * factor))
+        found = run_attack(attack, misled)
+        assert words in (attack.doubt(misled, found.images, found.labels) or "")
