@@ -15,15 +15,19 @@ from harness.attacks.attack import Attack, Dummy, reconstructing
 from harness.attacks.attacker import ATTACKS, Attacker, Identifier, validated_attack
 from harness.attacks.engine import Observer, Reconstruction, run_attack
 from harness.attacks.reference import run_reference
+from harness.attacks.suites import SUITES, expanded, members
 
 __all__ = [
     "ATTACKS",
+    "SUITES",
     "Attack",
     "Attacker",
     "Dummy",
     "Identifier",
     "Observer",
     "Reconstruction",
+    "expanded",
+    "members",
     "reconstructing",
     "run_attack",
     "run_reference",

@@ -5,9 +5,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from harness.attacks import ATTACKS, Attacker
+from harness.attacks import ATTACKS, SUITES, Attacker, expanded, members
 from harness.datasets import choose_public, default_model
-from harness.datasets.public import NONE
+from harness.datasets.public import AUTO, NONE
 from harness.defenses import DEFENSES, Cohort, Defense
 from harness.errors import UsageError
 from harness.extensions.building import build, one_line
@@ -35,6 +35,7 @@ class CellSettings(BaseModel):
     defense_args: dict[str, Any] = Field(default_factory=dict)
     attack: str = "cpl"
     attack_args: dict[str, Any] = Field(default_factory=dict)
+    suite: str | None = None
     tap: Tap = Tap.STEP
     victims: Count = Field(64, description="Victims per seed")
     batch_size: Count = Field(1, description="Examples per local step")
@@ -77,6 +78,7 @@ class CellSettings(BaseModel):
                 "update model 'first' looks at one local step only; use --update-model avg or unroll with --local-steps"
             )
         self._fits_variates()
+        self._fits_suite()
         if not self.seeds or len(set(self.seeds)) != len(self.seeds) or min(self.seeds) < 0:
             raise ValueError("seeds must be different non-negative numbers; for example --seed 0,1,2")
         return self
@@ -91,9 +93,21 @@ class CellSettings(BaseModel):
                 "use a defense of the local step"
             )
 
+    def _fits_suite(self) -> None:
+        if self.suite is None:
+            return
+        if self.attack_args or self.attack not in SUITES.get(self.suite, ()):
+            raise ValueError(
+                f"attack {self.attack!r} with such settings is not of a suite {self.suite!r}; use attack 'auto'"
+            )
+        if self.prior == NONE:
+            raise ValueError(
+                f"attack {self.suite!r} knows public data; use --prior auto, or --prior FILE.npz with data of your own"
+            )
+
     def identity(self) -> dict[str, Any]:
-        """What tells this cell from others; a run it does not attack, or a prior it has not, is left out."""
-        absent = {"trained": self.trained is None, "prior": self.prior == NONE}
+        """What tells this cell from others; a run it does not attack, a prior or a suite it has not, is left out."""
+        absent = {"trained": self.trained is None, "prior": self.prior == NONE, "suite": self.suite is None}
         return self.model_dump(mode="json", exclude={name for name, missing in absent.items() if missing})
 
     @property
@@ -160,15 +174,29 @@ def expand(grid: dict[str, list[Any]], **common: Any) -> list[CellSettings]:
 
     ``grid`` maps setting names to values; the entries ``defense`` and ``attack`` hold (name, arguments) pairs, and
     ``model_at`` holds settings that belong together: a round and its weights. Values listed go before ``common`` ones.
+    A suite stands for its attacks.
+
+    Raises:
+        UsageError: see :func:`cell_settings`; or a suite has arguments.
     """
     cells = []
+    grid = grid | {"attack": expanded(grid["attack"])}
     for combination in itertools.product(*grid.values()):
         values = dict(zip(grid, combination, strict=True))
-        for kind in ("defense", "attack"):
-            values[kind], values[f"{kind}_args"] = values[kind]
+        values["defense"], values["defense_args"] = values["defense"]
+        chosen = values["attack"]
+        values |= {"attack": chosen.attack, "attack_args": dict(chosen.arguments), "suite": chosen.suite}
         values |= values.pop("model_at", {})
         cells.append(cell_settings(**(common | values)))
     return cells
+
+
+def usual_prior(attacks: list[str]) -> str:
+    """What is public unless said otherwise.
+
+    Where any attack of a run knows public data, all are tried on the victims that these leave: none else is fair.
+    """
+    return AUTO if any(ATTACKS[name].tier == "informed" for name in members(attacks)) else NONE
 
 
 def taps_of(surfaces: list[int], taps: list[str]) -> list[str]:

@@ -7,7 +7,7 @@ from harness.datasets import data_root as find_data_root
 from harness.errors import UsageError
 from harness.evaluation import Run
 from harness.evaluation import evaluate as evaluate_cells
-from harness.experiment import expand
+from harness.experiment import expand, usual_prior
 from harness.results import ResultDocument, RunFolder
 from harness.settings.devices import choose_device
 from harness.storage.claim import claimed
@@ -38,6 +38,7 @@ def evaluate(
         "attack": [(name, attack_args or {}) for name in _listed(attack)],
         "tap": _listed(tap),
     }
+    settings.setdefault("prior", usual_prior(_listed(attack)))
     cells = expand(grid, device=choose_device(device), **settings)
     with claimed(Path(out)):
         return evaluate_cells(cells, Run(find_data_root(data_root), RunFolder(out), chunk, resume))

@@ -53,6 +53,12 @@ class Column:
         return shown if isinstance(shown, Text) else Text(shown)
 
 
+def attack(cell: CellResult) -> Text:
+    """The attack and, dimmed below, the suite that it was tried for."""
+    entry = Text(text.safe(cell.attack, 24))
+    return entry.append(f"\n{text.safe(cell.suite, 24)}", style="dim") if cell.suite else entry
+
+
 def defense(cell: Row) -> Text:
     """The defense and, dimmed below, its arguments."""
     entry = Text(text.safe(cell.defense, 40))
@@ -190,7 +196,7 @@ def outcomes(cell: CellResult) -> str:
 ColumnSet = tuple[Column, ...]
 
 DEFENSE = Column("defense", defense, wraps_at=18)
-ATTACK = Column("attack", lambda cell: text.safe(cell.attack, 24))
+ATTACK = Column("attack", attack)
 TIER = Column("tier", lambda row: row.tier)
 SURFACE = Column("surface", surface)
 ROUND = Column("round", training_round, right=True, concerns=lambda cell: cell.round > 0)

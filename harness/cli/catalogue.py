@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic_core import PydanticUndefined
 
-from harness.attacks import ATTACKS
+from harness.attacks import ATTACKS, SUITES, suites
 from harness.cli.app import CATALOGUE
 from harness.datasets import DATASETS
 from harness.defenses import DEFENSES
@@ -41,6 +41,15 @@ def _classes(registry: Registry[type]) -> list[Row]:
     return rows
 
 
+def _suites() -> list[Row]:
+    """Names of several attacks; one without a version means the latest."""
+    return [
+        {"name": name, "aliases": [alias for alias, latest in suites.LATEST.items() if latest == name],
+         "about": f"a suite: {', '.join(SUITES[name])}, each at its defaults", "settings": {}}
+        for name in SUITES
+    ]  # fmt: skip
+
+
 def _default(field: dataclasses.Field) -> Any:
     default = getattr(field.default, "default", field.default)
     if default is dataclasses.MISSING or default is PydanticUndefined:
@@ -67,7 +76,7 @@ def _surfaces() -> list[Row]:
 
 
 _SECTIONS: dict[str, Any] = {
-    "attacks": lambda: _classes(ATTACKS),
+    "attacks": lambda: [*_classes(ATTACKS), *_suites()],
     "defenses": lambda: _classes(DEFENSES),
     "datasets": lambda: _functions(DATASETS),
     "models": lambda: [*_functions(MODELS), {"name": "module:factory", "about": "a network of your own"}],

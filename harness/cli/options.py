@@ -6,12 +6,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from harness.attacks import ATTACKS
+from harness.attacks import ATTACKS, SUITES, suites
 from harness.datasets import DATASETS
-from harness.datasets.public import AUTO, NONE
 from harness.defenses import DEFENSES
 from harness.errors import UsageError, in_one_line
-from harness.experiment import CellSettings, expand, taps_of
+from harness.experiment import CellSettings, expand, taps_of, usual_prior
 from harness.extensions.building import parse_assignments
 from harness.federation.state_files import read_state
 from harness.presets import PRESETS
@@ -76,9 +75,8 @@ def _over_defaults(given: dict[str, Any], chosen: dict[str, Any]) -> dict[str, A
 
 
 def _with_prior(grids: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Where any attack of a run knows public data, all are tried on the victims that these leave: none else is fair."""
-    attacks = (ATTACKS[ATTACKS.resolve(name)] for options in grids for name in split_lists(options["attack"]))
-    usual = AUTO if any(attack.tier == "informed" for attack in attacks) else NONE
+    """All grids of a run with the same public data."""
+    usual = usual_prior([name for options in grids for name in split_lists(options["attack"])])
     return [{**options, "prior": usual if options.get("prior") is None else options["prior"]} for options in grids]
 
 
@@ -122,9 +120,9 @@ def cells_from(options: dict[str, Any], device: str) -> list[CellSettings]:
             option = name.replace("_", "-")
             raise UsageError(f"--{option} is empty; give it a value or leave it out")
     defenses = [DEFENSES.resolve(name) for name in split_lists(options["defense"])]
-    attacks = [ATTACKS.resolve(name) for name in split_lists(options["attack"])]
+    attacks = [suites.resolve(name) for name in split_lists(options["attack"])]
     defense_args = parse_assignments(list(options["defense_arg"]), defenses, DEFENSES)
-    attack_args = parse_assignments(list(options["attack_arg"]), attacks, ATTACKS)
+    attack_args = _attack_args(list(options["attack_arg"]), attacks)
     common = {name: options[name] for name in PASSED_ON if options.get(name) is not None}
     if options.get("training"):
         common["trained"] = trained_run(Path(options["training"]))
@@ -146,6 +144,16 @@ def cells_from(options: dict[str, Any], device: str) -> list[CellSettings]:
             "quantile; add them, or leave it out"
         )
     return cells
+
+
+def _attack_args(assignments: list[str], attacks: list[str]) -> dict[str, dict[str, str]]:
+    """Settings of every named attack; a suite has none."""
+    for suite in (name for name in attacks if name in SUITES):
+        owners = [assignment.partition("=")[0].rpartition(".")[0] for assignment in assignments]
+        if any(not owner or suites.resolve(owner) == suite for owner in owners):
+            raise suites.without_settings(suite)
+    named = [name for name in attacks if name not in SUITES]
+    return parse_assignments(assignments, named, ATTACKS) | {name: {} for name in attacks if name in SUITES}
 
 
 def _known_dataset(name: str) -> str:

@@ -86,7 +86,7 @@ class Stage:
         Raises:
             UsageError: the combination of settings is impossible.
         """
-        place = settings.model_dump_json(exclude={"attack", "attack_args", "engine"})
+        place = settings.model_dump_json(exclude={"attack", "attack_args", "suite", "engine"})
         scene = self._scenes.pop(place, None) or self._fresh(settings)
         while len(self._scenes) >= _SCENES:
             del self._scenes[next(iter(self._scenes))]

@@ -59,6 +59,7 @@ def _common(settings: CellSettings, prior: Prior | None) -> dict[str, Any]:
         "defense_args": defense.parameters() | {"noise_scale": settings.noise_scale},
         "attack_args": attack.parameters(),
         "tier": attack.tier,
+        "suite": settings.suite,
         "seeds": list(settings.seeds),
         "victims": settings.victims * len(settings.seeds),
         "prior": prior and PublicData(name=prior.name, size=prior.size),

@@ -70,6 +70,8 @@ class Run:
 
         A cell whose settings are impossible together is recorded as not applicable.
         """
+        if control:  # it is the same for an attack that was named itself
+            settings = settings.model_copy(update={"suite": None})
         sources = self._own_sources(settings) | {"harness": __version__}
         identity = {**settings.identity(), **sources, "control": control}
         key = cell_key(identity)

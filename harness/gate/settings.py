@@ -15,10 +15,13 @@ from harness.results.place import WHOM
 
 Settings = dict[str, str | int | float | bool | None]
 
-# Whom to attack, where to compute, and files, which are known by their hashes and not by their places. What a cell's
-# identity has beside its settings (which control it is, the versions and digests of what it was made with) is none
-# either: what an edit of the user's own network or data did to the numbers is what a comparison is for.
-_LEFT_OUT = {*WHOM, "device", "weights", "server_state", "variates", "trained", "defense_args", "attack_args"}
+# Whom to attack, where to compute, the suite an attack is tried for, and files, which are known by their hashes and not
+# by their places. What a cell's identity has beside its settings (which control it is, the versions and digests of
+# what it was made with) is none either: what an edit of the user's own network or data did to the numbers is what a
+# comparison is for.
+_LEFT_OUT = {
+    *WHOM, "device", "weights", "server_state", "variates", "trained", "defense_args", "attack_args", "suite",
+}  # fmt: skip
 _COMPARED = set(CellSettings.model_fields) - _LEFT_OUT
 _NOT_THERE = object()
 

@@ -35,8 +35,8 @@ class Outcomes(Record):
 
 # A cell's name comes before its place, and the attack in the midst of it.
 _FIRST = (
-    "key", "role", "control", "dataset", "model", "defense", "defense_args", "attack", "attack_args", "tier", "surface",
-    "tap", "observation_id",
+    "key", "role", "control", "dataset", "model", "defense", "defense_args", "attack", "attack_args", "tier", "suite",
+    "surface", "tap", "observation_id",
 )  # fmt: skip
 
 
@@ -44,7 +44,8 @@ class CellResult(Place):
     """One combination of dataset, model, defense, attack and surface, or one of its controls.
 
     ``key`` names the cell's files; ``control`` names the control (``positive``, ``positive_sigma0``, ``noise_x100``,
-    ``blind``) and is None for a cell; ``tier`` says what the attacker knows of the defense; ``noise`` is the law of the
+    ``blind``) and is None for a cell; ``tier`` says what the attacker knows of the defense; ``suite`` names
+    the suite that it was tried for, with its version, None where it was named itself; ``noise`` is the law of the
     noise that the defense declares on what is read there, None where there is none; ``confirmed`` counts images that
     are strict successes and first in their lineup; ``identified`` is of attacks that reconstruct nothing, None for
     others; ``warnings`` are sentences on what contradicts what was declared; ``bound`` is the theorem beside all that,
@@ -58,6 +59,7 @@ class CellResult(Place):
     attack: str
     attack_args: Facts = Field(default_factory=dict)
     tier: TierWord = "plain"
+    suite: str | None = None
     noise: str | None = None
     observation_id: str | None = None
     metrics: dict[str, Summary] = Field(default_factory=dict)

@@ -23,7 +23,8 @@ class AttackStanding(Record):
 class SummaryRow(Place):
     """The verdict on a defense at one place over all ``attacks``; ``strongest`` is None where none works.
 
-    ``tier`` is the highest of the attacks that were possible; ``identifies`` says whether an attack that reconstructs
+    ``tier`` is the highest of the attacks that were possible; ``suite`` names the suite that was tried, None
+    where attacks were named themselves; ``identifies`` says whether an attack that reconstructs
     nothing tells the truth among look-alikes, None where none was tried. The rule stands in
     :mod:`harness.scoring.strongest`.
     """
@@ -32,5 +33,6 @@ class SummaryRow(Place):
     verdict_reason: str
     strongest: str | None = None
     tier: TierWord = "plain"
+    suite: str | None = None
     identifies: bool | None = None
     attacks: list[AttackStanding]

@@ -28,6 +28,7 @@ def _row(cells: list[CellResult]) -> SummaryRow:
         verdict_reason=decision.reason,
         strongest=decision.attack,
         tier="informed" if any(cell.tier == "informed" for cell in possible) else "plain",
+        suite=next((cell.suite for cell in cells if cell.suite), None),
         identifies=any(identified) if identified else None,
         attacks=[_standing(cell) for cell in cells],
     )
