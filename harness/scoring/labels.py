@@ -9,6 +9,8 @@ from torch import Tensor
 from harness.results import LabelInference
 from harness.vectors.randomness import derive_seed
 
+_BLOCK = 1_000
+
 
 def label_accuracy(inferred: Tensor, truth: Tensor) -> NDArray[np.float64]:
     """Per victim 1 - 0.5 * sum_c |n_c - n_hat_c| / B: the share of labels right, whatever their order.
@@ -42,8 +44,10 @@ def label_summary(
     agreement = 1.0 - 0.5 * cdist(true_counts, inferred_counts, metric="cityblock") / batch
     observed = agreement.trace()
     random = np.random.default_rng(derive_seed("label permutations", seed))
-    rows = np.arange(victims)
-    reached = sum(agreement[rows, random.permutation(victims)].sum() >= observed - 1e-9 for _ in range(permutations))
+    rows, reached = np.arange(victims), 0
+    for start in range(0, permutations, _BLOCK):
+        everyone = np.tile(rows, (min(_BLOCK, permutations - start), 1))
+        reached += (agreement[rows, random.permuted(everyone, axis=1)].sum(1) >= observed - 1e-9).sum()
     return LabelInference(
         accuracy=float(observed / victims),
         chance=_chance(truth, split_labels),

@@ -82,8 +82,18 @@ def test_an_output_that_nobody_reads_ends_it_in_silence() -> None:
     assert (finished.returncode, finished.stderr) == (141, "")
 
 
-@pytest.mark.parametrize("line", ["list", "list --json", "--version", "--help", "account --sigma 6 --steps 9 --json"])
-@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(("line", "unbuffered"), [
+    ("list", ""),
+    ("list --json", "1"),
+    ("account --sigma 6 --steps 9 --json", ""),
+    *(pytest.param(line, "1", marks=pytest.mark.slow) for line in ("list", "account --sigma 6 --steps 9 --json")),
+    *(
+        pytest.param(line, unbuffered, marks=pytest.mark.slow)
+        for line in ("--version", "--help")
+        for unbuffered in ("", "1")
+    ),
+    pytest.param("list --json", "", marks=pytest.mark.slow),
+])  # fmt: skip
 def test_an_output_that_cannot_be_written_is_told_in_one_line(line: str, unbuffered: str) -> None:
     environment = os.environ | {"PYTHONUNBUFFERED": unbuffered}
     with open("/dev/full", "w") as full:
@@ -94,6 +104,7 @@ def test_an_output_that_cannot_be_written_is_told_in_one_line(line: str, unbuffe
     assert (finished.returncode, finished.stderr) == (2, said)
 
 
+@pytest.mark.slow
 def test_a_notebooks_setting_of_matplotlib_does_not_matter(tmp_path: Path) -> None:
     environment = os.environ | {"MPLBACKEND": "module://of_a_notebook", "HARNESS_DATA": str(tmp_path)}
     assert process("history", "absent", env=environment).returncode == 2

@@ -60,7 +60,9 @@ DATASET = Guide(
     "adding-a-dataset.md", DATASETS, "stripes",
     ("--dataset", "stripes", "--defense", "none", "--attack", "cpl", "--attack-arg", "max_iterations=15"),
 )  # fmt: skip
-TESTED = pytest.mark.parametrize("guide", [ATTACK, DEFENSE], ids=lambda guide: guide.name)
+TESTED = pytest.mark.parametrize("guide", [
+    ATTACK, pytest.param(DEFENSE, marks=pytest.mark.slow),
+], ids=lambda guide: guide.name)  # fmt: skip
 GUIDES = pytest.mark.parametrize("guide", [ATTACK, DEFENSE, DATASET], ids=lambda guide: guide.name)
 
 

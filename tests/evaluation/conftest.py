@@ -1,6 +1,8 @@
 """Small runs on the 8x8 digits, for the tests of whole runs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +11,7 @@ import pytest
 
 from harness.attacks import Reconstruction
 from harness.attacks.engine import run_attack
-from harness.evaluation import Run, attacking, evaluate
+from harness.evaluation import Run, attacking, evaluate, scores
 from harness.experiment import CellSettings, cell_settings
 from harness.observation import Observation
 from harness.results import CellResult, ResultDocument, RunFolder, StoredCell
@@ -60,11 +62,27 @@ def small() -> SimpleNamespace:
     return SimpleNamespace(cap=CAP, cells=CELLS, cell=cell, play=play, alone=alone, numbers=numbers, victims=victims)
 
 
+@contextmanager
+def few_permutations() -> Iterator[None]:
+    """The usual ten thousand re-assignments cost more than a small attack; three thousand decide the same verdicts."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("lineup_test", "swap_control"):
+            patch.setattr(scores, name, partial(getattr(scores, name), permutations=2_999))
+        yield
+
+
+@pytest.fixture(autouse=True)
+def quick_lineups() -> Iterator[None]:
+    with few_permutations():
+        yield
+
+
 @pytest.fixture(scope="session")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[ResultDocument, Path]:
     """A run of all the ``small.cells``, which nothing disturbed."""
     folder = tmp_path_factory.mktemp("uninterrupted")
-    return play(CELLS, folder), folder
+    with few_permutations():
+        return play(CELLS, folder), folder
 
 
 @pytest.fixture

@@ -43,7 +43,7 @@ def test_steps_are_counted_to_the_step(name: str) -> None:
     assert found.rounds == pytest.approx(777, abs=1 if name == "pld" else 0)
 
 
-@pytest.mark.parametrize("name", ["base", "advanced", "zcdp", "rdp", "pld"])
+@pytest.mark.parametrize("name", ["base", "advanced", "zcdp", "rdp", pytest.param("pld", marks=pytest.mark.slow)])
 def test_calibration_inverts_accounting(name: str) -> None:
     accountant = make_accountant(name)
     sigma = sigma_for(accountant, lambda value: steps(1000, value), 0.8, DELTA)
@@ -72,7 +72,9 @@ def test_unknown_stop_rule() -> None:
         rounds_within(PAPER, [steps(1)], 1.0, DELTA, "never")
 
 
-@pytest.mark.parametrize(("policy", "expected", "total"), [("linear", 95, 0.880), ("exponential", 96, 0.901)])
+@pytest.mark.parametrize(("policy", "expected", "total"), [
+    pytest.param("linear", 95, 0.880, marks=pytest.mark.slow), ("exponential", 96, 0.901),
+])  # fmt: skip
 def test_decaying_noise(policy: str, expected: int, total: float) -> None:
     schedule = NoiseSchedule(policy, "eps", 15.0, 4.85, 100, 100)
     rounds = [

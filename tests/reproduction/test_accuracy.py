@@ -98,7 +98,9 @@ def test_orders() -> None:
     assert "not above Fed-CDP" in below_non_private("N=100", ours | {"Fed-CDP": made(0.95)})
 
 
-@pytest.mark.parametrize("table", ["table4", "table5", "table6", "table7"])
+@pytest.mark.parametrize("table", [
+    "table7", *(pytest.param(table, marks=pytest.mark.slow) for table in ("table4", "table5", "table6")),
+])  # fmt: skip
 def test_tables(table: str, tmp_path: Path, tiny: None) -> None:
     document = TABLES[table](request_for(tmp_path)).document()
     rows = document["rows"]

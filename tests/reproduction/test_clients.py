@@ -43,7 +43,7 @@ def _row(document: TrainDocument, level: str, direction: str) -> dict:
     return next(row for row in document.bayesian if (row["level"], row["direction"]) == (level, direction))
 
 
-@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("number", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_clients(here: Request, number: int) -> None:
     table = TABLES[f"s003-table{number}"](here)
     (row,), (printed, *_) = table.rows, CLIENT_TABLES["I" * number][2]
@@ -67,6 +67,7 @@ def test_photographs_that_are_not_at_hand(here: Request) -> None:
     assert "APTOS 2019 (retina): not at hand" in table.header[0]
 
 
+@pytest.mark.slow
 def test_joint(here: Request) -> None:
     table = TABLES["s003-table4"](here)
     assert [row["verdict"] == "not at hand" for row in table.rows] == [True, False, False]

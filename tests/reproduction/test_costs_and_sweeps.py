@@ -31,6 +31,7 @@ def test_times(request_here: Request) -> None:
     assert {row["ratio"] for row in rows if row["method"] == "non-private" and row["ms"] != "-"} == {"1.00"}
 
 
+@pytest.mark.slow
 def test_adaptive_clipping(request_here: Request, monkeypatch: pytest.MonkeyPatch) -> None:
     # Attacks take their time and have tests of their own.
     home = sys.modules[TABLES["table10"].__module__]
@@ -41,6 +42,7 @@ def test_adaptive_clipping(request_here: Request, monkeypatch: pytest.MonkeyPatc
     assert all(row["accuracy"] != "-" for row in rows if row["data"] == "cancer")
 
 
+@pytest.mark.slow
 def test_sweep_of_pruning(request_here: Request, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweeps, "QUICK_PRUNING", {"mnist": (0.0, 0.5)})
     rows = TABLES["sweep-pruning"](request_here).rows

@@ -145,6 +145,7 @@ def test_the_last_tenth_counts(tmp_path: Path, tiny: None, monkeypatch: pytest.M
     assert made.values == (pytest.approx(0.955),)
 
 
+@pytest.mark.slow
 def test_accuracy_by_algorithm(tmp_path: Path, tiny: None) -> None:
     document = TABLES["s002-accuracy"](request_for(tmp_path)).document()
     rows = document["rows"]

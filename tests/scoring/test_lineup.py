@@ -51,8 +51,14 @@ def results(attack: Attack, victims: int, batch: int, repetitions: int = REPETIT
     return found
 
 
-@pytest.mark.parametrize("attack", [class_mean, noise, other_image_of_the_class])
-@pytest.mark.parametrize(("victims", "batch"), [(32, 1), (12, 4)])
+@pytest.mark.parametrize(("attack", "victims", "batch"), [
+    (class_mean, 32, 1),
+    (other_image_of_the_class, 12, 4),
+    pytest.param(class_mean, 12, 4, marks=pytest.mark.slow),
+    pytest.param(other_image_of_the_class, 32, 1, marks=pytest.mark.slow),
+    pytest.param(noise, 32, 1, marks=pytest.mark.slow),
+    pytest.param(noise, 12, 4, marks=pytest.mark.slow),
+])  # fmt: skip
 def test_knowing_only_the_labels_is_no_leak(attack: Attack, victims: int, batch: int) -> None:
     found = results(attack, victims, batch)
     p_values = np.array([result.lineup.p_value for result in found])
@@ -103,7 +109,7 @@ def accurate(truth: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
     return (truth - made).square().flatten(-3).mean(-1).sqrt() <= 0.22
 
 
-@pytest.mark.parametrize(("victims", "repetitions"), [(64, 60), (800, 12)])
+@pytest.mark.parametrize(("victims", "repetitions"), [(64, 60), pytest.param(800, 12, marks=pytest.mark.slow)])
 def test_what_sees_no_gradient_has_no_significant_number_of_accurate_images(victims: int, repetitions: int) -> None:
     """The mean of a class is accurate for some of its images, and nearer to two or more of them than to any decoy."""
     found, p_values = [], []

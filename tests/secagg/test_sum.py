@@ -42,7 +42,7 @@ def aggregated(
         (10, 1000, 1, 0.3, None, 6),
         (51, 1000, 33, 0.4, None, 26),
         (51, 100, 32, 0.1, 12, 6),
-        (200, 1000, 32, 0.1, 32, 15),
+        pytest.param(200, 1000, 32, 0.1, 32, 15, marks=pytest.mark.slow),
     ],
 )
 def test_the_sum_is_exact(

@@ -106,6 +106,13 @@ def test_filters_leave_the_rows_that_fit(visit: Callable) -> None:
     assert len(column(page, "cells", "defense")) == 18
 
 
+# Each width and each scheme once; the other two pairs are slow.
+SCREENS = pytest.mark.parametrize(("width", "scheme"), [
+    (390, "dark"), (1280, "light"),
+    pytest.param(390, "light", marks=pytest.mark.slow), pytest.param(1280, "dark", marks=pytest.mark.slow),
+])  # fmt: skip
+
+
 def background(page) -> str:
     return page.evaluate("getComputedStyle(document.body).backgroundColor")
 
@@ -150,8 +157,7 @@ def test_the_matrix_leads_to_its_picture(visit: Callable) -> None:
     assert page.locator(".picture:target").is_visible()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1280])
+@SCREENS
 def test_axe_has_no_serious_findings(visit: Callable, scheme: str, width: int) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
     page = visit(width, color_scheme=scheme)
@@ -160,8 +166,7 @@ def test_axe_has_no_serious_findings(visit: Callable, scheme: str, width: int) -
     assert [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")] == []
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1280])
+@SCREENS
 def test_trends_fit_every_screen(visit: Callable, nights: str, scheme: str, width: int) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
     page = visit(width, address=nights, color_scheme=scheme)
