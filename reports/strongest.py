@@ -26,7 +26,9 @@ def strongest_block(rows: Iterable[SummaryRow], width: int) -> list[RenderableTy
     parts: list[RenderableType] = []
     for setting, members in groups.items():
         shown = columns_that_fit(members, width, (_SUMMARY,)) or _lines(members)
-        parts += [Text(f"the strongest attack decides: {setting}", style="bold"), shown, Text()]
+        tried = dict.fromkeys(f" | {text.safe(row.suite, 24)}" for row in members if row.suite)
+        title = f"the strongest attack decides: {setting}{''.join(tried)}"
+        parts += [Text(title, style="bold"), shown, Text()]
     return parts
 
 
@@ -49,7 +51,7 @@ def _strongest_and_tier(row: SummaryRow) -> Text:
 
 
 def _why(row: SummaryRow) -> str:
-    return text.safe(row.verdict_reason, 200)
+    return text.headed(row.headline, row.verdict_reason)
 
 
 def _uninformative(row: SummaryRow) -> str:

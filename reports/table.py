@@ -1,7 +1,7 @@
 """The results of a run for a terminal: columns where they fit, one block per cell where they don't."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
@@ -53,7 +53,7 @@ def results_table(document: ResultDocument, width: int = 120) -> RenderableType:
     for setting, members in _grouped(controls).items():
         parts += [Text(f"controls: {setting}", style="dim"), _cells(members, width, (CONTROLS,), style="dim"), Text()]
     return (
-        Group(*parts, *_reasons(cells), *_warnings(cells), *_units(cells), *_repeated(cells))
+        Group(*parts, *_reasons(cells), *_unfit(cells), *_warnings(cells), *_units(cells), *_repeated(cells))
         if parts
         else Text("no cells\n")
     )
@@ -140,14 +140,25 @@ def _reasons(cells: Iterable[CellResult]) -> list[RenderableType]:
     return [Text(f"{reason} ({'; '.join(places)})") for reason, places in affected.items()]
 
 
+def _unfit(cells: Iterable[CellResult]) -> list[RenderableType]:
+    """Why attacks were not fit to find anything, with the cells it concerns."""
+    return [Text(f"unfit: {said} ({places})") for said, places in _said(cells, lambda cell: cell.flags)]
+
+
 def _warnings(cells: Iterable[CellResult]) -> list[RenderableType]:
     """What contradicts what was declared, with the cells it was seen in."""
+    said = _said(cells, lambda cell: cell.warnings)
+    return [Text(f"warning: {warning} ({places})", style="bold") for warning, places in said]
+
+
+def _said(cells: Iterable[CellResult], of: Callable[[CellResult], list[str]]) -> list[tuple[str, str]]:
+    """Each sentence on cells once, with the cells."""
     affected: dict[str, list[str]] = defaultdict(list)
     for cell in cells:
-        for warning in cell.warnings:
+        for sentence in of(cell):
             place = f"{text.safe(cell.defense, 40)} / {text.safe(cell.attack, 24)} / {columns.surface(cell)}"
-            affected[text.safe(warning, 300)].append(place + columns.circumstances(cell))
-    return [Text(f"warning: {said} ({'; '.join(places)})", style="bold") for said, places in affected.items()]
+            affected[text.safe(sentence, 300)].append(place + columns.circumstances(cell))
+    return [(sentence, "; ".join(places)) for sentence, places in affected.items()]
 
 
 def _footer(document: ResultDocument, folder: Path | None) -> Text:

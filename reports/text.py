@@ -21,6 +21,11 @@ def safe(text: str, longest: int = 120) -> str:
     return printable if len(printable) <= longest else printable[: longest - 3] + "..."
 
 
+def headed(headline: str, reason: str) -> str:
+    """A summary's few words and its reason, as one line."""
+    return safe(": ".join(filter(None, (headline, reason))), 240)
+
+
 def number(value: float | None, digits: int = 3) -> str:
     """``digits`` decimals; many more places than that switch to scientific notation."""
     if value is None:

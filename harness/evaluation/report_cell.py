@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from harness.evaluation.fitness import flags_of
 from harness.evaluation.promised import promised
 from harness.evaluation.scored import Scored
 from harness.evaluation.theorem import bound_of
@@ -30,6 +31,7 @@ def cell_result(
         verdict=verdict.verdict,
         verdict_reason=verdict.reason,
         controls=list(controls),
+        flags=[] if control else flags_of(scored, controls),
         bound=bound_of(scored),
         seconds=scored.seconds,
     )

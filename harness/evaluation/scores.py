@@ -82,6 +82,12 @@ class Scores:
         """Whether the attack leaks, whatever its controls say."""
         return self.verdict([]).verdict == "leaks"
 
+    @property
+    def stalled(self) -> np.ndarray:
+        """(V,), whether an attack that failed on a victim took no third look at a gradient or never found better."""
+        still = (self.evaluations < 3) | ~(self.losses < self.first_losses)
+        return still & (np.array(self.outcomes()) != "success")
+
     def claims(self) -> dict[str, Any]:
         """What a cell's result says of them."""
         metrics = {name: summary_of(values.reshape(self.victims, -1)) for name, values in self.metrics.items()}

@@ -43,6 +43,11 @@ class Prior:
             spread = spread.index_copy(0, rows, (some * self.rest[group] + stretched)[: len(rows)])
         return (self.means[classes] + spread).view_as(coordinates)
 
+    def spread(self) -> Tensor:
+        """(K,), the expected squared distance of an example from the mean of its class."""
+        left = self.means.shape[1] - self.scales.shape[1]
+        return (self.scales.square().sum(1) + left * self.rest.square())[self.groups]
+
     def to(self, device: torch.device, dtype: torch.dtype) -> "Prior":
         """A copy on another device and in another floating-point precision."""
         moved = {name: getattr(self, name).to(device, dtype) for name in ("means", "directions", "scales", "rest")}

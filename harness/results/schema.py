@@ -48,7 +48,8 @@ class CellResult(Place):
     the suite that it was tried for, with its version, None where it was named itself; ``noise`` is the law of the
     noise that the defense declares on what is read there, None where there is none; ``confirmed`` counts images that
     are strict successes and first in their lineup; ``identified`` is of attacks that reconstruct nothing, None for
-    others; ``warnings`` are sentences on what contradicts what was declared; ``bound`` is the theorem beside all that,
+    others; ``warnings`` are sentences on what contradicts what was declared, ``flags``
+    sentences on why the attack was not fit to find anything there; ``bound`` is the theorem beside all that,
     None in documents that are older than it; ``seconds`` is wall-clock time. A cell that is impossible has
     ``not_applicable_reason``, no metrics, and all its victims counted as not applicable.
     """
@@ -71,6 +72,7 @@ class CellResult(Place):
     verdict: VerdictWord = "inconclusive"
     verdict_reason: str = ""
     warnings: list[str] = Field(default_factory=list)
+    flags: list[str] = Field(default_factory=list)
     controls: list[Control] = Field(default_factory=list)
     outcomes: Outcomes = Outcomes()
     bound: Bound | None = None

@@ -1,5 +1,7 @@
 """The part of the result document that says what holds against the strongest of several attacks."""
 
+from pydantic import Field
+
 from harness.results.place import Place
 from harness.results.record import Record, TierWord, VerdictWord
 
@@ -8,7 +10,8 @@ class AttackStanding(Record):
     """One attack's part in a summary row.
 
     ``cell`` is the key of its cell; ``informative`` says whether the attack works there (its positive controls held),
-    ``reason`` why it does not, None where it does; ``identifies`` is None for an attack that reconstructs.
+    ``reason`` why it does not, None where it does; ``identifies`` is None for an attack that reconstructs;
+    ``flags`` are those of its cell.
     """
 
     attack: str
@@ -18,19 +21,21 @@ class AttackStanding(Record):
     informative: bool
     reason: str | None = None
     identifies: bool | None = None
+    flags: list[str] = Field(default_factory=list)
 
 
 class SummaryRow(Place):
     """The verdict on a defense at one place over all ``attacks``; ``strongest`` is None where none works.
 
-    ``tier`` is the highest of the attacks that were possible; ``suite`` names the suite that was tried, None
-    where attacks were named themselves; ``identifies`` says whether an attack that reconstructs
-    nothing tells the truth among look-alikes, None where none was tried. The rule stands in
-    :mod:`harness.scoring.strongest`.
+    ``headline`` says in a few words who was withstood, empty in older documents; ``tier`` is the highest of the attacks
+    that were possible; ``suite`` names the suite that was tried, with its version, None where attacks were named
+    themselves; ``identifies`` says whether an attack that reconstructs nothing tells the truth among look-alikes, None
+    where none was tried. The rule stands in :mod:`harness.scoring.strongest`.
     """
 
     verdict: VerdictWord
     verdict_reason: str
+    headline: str = ""
     strongest: str | None = None
     tier: TierWord = "plain"
     suite: str | None = None

@@ -22,6 +22,9 @@ An attack that only *identifies* reconstructs nothing: it makes no row leak, and
 the reason begins with that word. Where the defense adds noise, and no attack that knows it was tried and failed, the
 reason of ``resilient`` ends with that.
 
+Where a *suite* was tried, ``resilient`` needs an attack of the highest tier that is possible there, which works, was
+withstood, and carries no flag that says it was unfit (:mod:`harness.evaluation.fitness`).
+
 Each row is a claim of its own; over the rows of a run their chances of error add up.
 """
 
@@ -43,7 +46,8 @@ class Attempt:
 
     ``obstacle``: why the attack is uninformative there, None where it works; ``confirmed``: images that are accurate
     and first in their lineup; ``successes`` of ``victims`` with an accurate image; ``lineup``: the cell's test;
-    ``identifies``: None for an attack that reconstructs; ``informed``: whether it knows the defense's noise.
+    ``identifies``: None for an attack that reconstructs; ``informed``: whether it knows the defense's noise;
+    ``flags``: why it was not fit there.
     """
 
     attack: str
@@ -55,11 +59,17 @@ class Attempt:
     lineup: Lineup
     identifies: bool | None = None
     informed: bool = False
+    flags: tuple[str, ...] = ()
 
     @property
     def bound(self) -> float:
         """95% upper bound of the share of victims this attack reconstructs."""
         return upper_bound(self.successes, self.victims)
+
+    @property
+    def was_withstood(self) -> bool:
+        """Whether it works and neither leaks nor identifies."""
+        return self.obstacle is None and self.verdict != "leaks" and not self.identifies
 
 
 @dataclass(frozen=True)
@@ -71,22 +81,36 @@ class Decision:
     reason: str
 
 
-def strongest(attempts: Sequence[Attempt], noisy: bool = False) -> Decision:
+def strongest(attempts: Sequence[Attempt], noisy: bool = False, suite: bool = False) -> Decision:
     """The verdict over the attacks that were possible; the rule is the module's text.
 
     Args:
         attempts: all of them.
         noisy: whether noise is declared on what is read there.
+        suite: whether a whole suite was tried, whose verdict needs an attack of the highest tier that was fit.
     """
     identifying = [attempt for attempt in attempts if attempt.identifies]
     decision = _of_reconstructions([attempt for attempt in attempts if attempt.identifies is None], attempts)
     reason = decision.reason
-    withstood = any(one.informed and one.obstacle is None and not one.identifies for one in attempts)
+    unfit = _unfit(attempts) if suite and decision.verdict == "resilient" else None
+    if unfit is not None:
+        decision, reason = replace(decision, verdict="inconclusive"), f"no attack leaks, but {unfit}"
+    withstood = any(one.informed and one.was_withstood for one in attempts)
     if decision.verdict == "resilient" and noisy and not withstood:
         reason += ", by attackers who do not know the noise"
     if identifying:
         reason = f"identifies: {_names(identifying)} tells the truth among look-alikes; {reason}"
     return replace(decision, reason=reason)
+
+
+def _unfit(attempts: Sequence[Attempt]) -> str | None:
+    """Why no attack of the highest tier that was possible can be said to have been withstood, or None."""
+    tier = [attempt for attempt in attempts if attempt.informed] or attempts
+    if any(attempt.was_withstood and not attempt.flags for attempt in tier):
+        return None
+    flags = [f"{attempt.attack}: {attempt.flags[0]}" for attempt in tier if attempt.flags]
+    name = "informed" if tier[0].informed else "plain"
+    return "; ".join([f"no {name} attack that was fit to find anything was withstood", *flags])
 
 
 def _of_reconstructions(attempts: Sequence[Attempt], tried: Sequence[Attempt]) -> Decision:

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from harness.results import AttackStanding, CellResult, Place, SummaryRow
+from harness.scoring.headline import headline
 from harness.scoring.strongest import Attempt, strongest
 
 _PLACE = set(Place.model_fields)
@@ -21,14 +22,17 @@ def summarise(cells: Iterable[CellResult]) -> list[SummaryRow]:
 def _row(cells: list[CellResult]) -> SummaryRow:
     possible = [cell for cell in cells if cell.not_applicable_reason is None]
     identified = [cell.identified.identifies for cell in possible if cell.identified is not None]
-    decision = strongest([_attempt(cell) for cell in possible], noisy=any(cell.noise for cell in possible))
+    attempts, noisy = [_attempt(cell) for cell in possible], any(cell.noise for cell in possible)
+    suite = next((cell.suite for cell in cells if cell.suite), None)
+    decision = strongest(attempts, noisy, suite is not None)
     return SummaryRow(
         **cells[0].model_dump(include=_PLACE),
         verdict=decision.verdict,
         verdict_reason=decision.reason,
         strongest=decision.attack,
         tier="informed" if any(cell.tier == "informed" for cell in possible) else "plain",
-        suite=next((cell.suite for cell in cells if cell.suite), None),
+        suite=suite,
+        headline=headline(decision.verdict, attempts, noisy),
         identifies=any(identified) if identified else None,
         attacks=[_standing(cell) for cell in cells],
     )
@@ -38,6 +42,7 @@ def _attempt(cell: CellResult) -> Attempt:
     return Attempt(
         cell.attack, cell.verdict, _obstacle(cell), cell.confirmed, cell.outcomes.success, cell.victims, cell.lineup,
         None if cell.identified is None else cell.identified.identifies, cell.tier == "informed",
+        tuple(cell.flags),
     )  # fmt: skip
 
 
@@ -46,6 +51,7 @@ def _standing(cell: CellResult) -> AttackStanding:
     return AttackStanding(
         attack=cell.attack, cell=cell.key, tier=cell.tier, verdict=cell.verdict, informative=obstacle is None,
         reason=obstacle, identifies=None if cell.identified is None else cell.identified.identifies,
+        flags=cell.flags,
     )  # fmt: skip
 
 

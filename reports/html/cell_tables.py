@@ -66,14 +66,14 @@ def resilience_table(places: Sequence[Decided]) -> Table:
         (
             *_place(place, place.summary), _word(place.summary, bool(place.summary.identifies)),
             words(place.summary.tier), words(place.summary.strongest),
-            _rate(place.cell), words(place.summary.verdict_reason),
-            words(", ".join(one.attack for one in place.summary.attacks)),
+            _rate(place.cell), words(text.headed(place.summary.headline, place.summary.verdict_reason)),
+            words(", ".join(one.attack for one in place.summary.attacks)), words(place.summary.suite),
         )
         for place in places
     ]  # fmt: skip
     titles = (
         *_PLACE, Head("tier", choice=True), Head("strongest attack", choice=True), Head("success [95%]", number=True),
-        Head("why", wide=True), Head("attacks tried"),
+        Head("why", wide=True), Head("attacks tried"), Head("suite", choice=True),
     )  # fmt: skip
     return make(
         "resilience", "What leaks where: the strongest attack decides", titles, rows,
@@ -92,7 +92,7 @@ def cell_table(cells: Sequence[Shown]) -> Table:
         Head("tau", number=True), Head("labels", number=True), Head("lineup p", number=True),
         Head("first in lineup [95%]", number=True), Head("first, blindly", number=True),
         Head("first, by the theorem"), Head("success, by the theorem"), Head("outcomes"),
-        Head("seconds", number=True), Head("why", wide=True),
+        Head("seconds", number=True), Head("why", wide=True), Head("suite", choice=True),
     )  # fmt: skip
     return make(
         "cells", "Every attack at every place", titles, [_cell(item) for item in cells],
@@ -113,12 +113,13 @@ def _cell(item: Shown) -> tuple[Value, ...]:
         figure(getattr(cell.metrics.get("tau"), "mean", None), 0),
         Value(text.percent(cell.label.accuracy), cell.label.accuracy),
         Value(text.p_value(cell.tested_p), cell.tested_p), *_theorem(cell), words(columns.outcomes(cell)),
-        figure(cell.seconds, 1), words("; ".join([_why(cell), *(f"warning: {said}" for said in cell.warnings)])),
+        figure(cell.seconds, 1), words(_why(cell)), words(cell.suite),
     )  # fmt: skip
 
 
 def _why(cell: CellResult) -> str:
-    return cell.not_applicable_reason or cell.verdict_reason
+    warnings, flags = (f"warning: {said}" for said in cell.warnings), (f"unfit: {said}" for said in cell.flags)
+    return "; ".join([cell.not_applicable_reason or cell.verdict_reason, *warnings, *flags])
 
 
 def _told(cell: CellResult) -> bool:

@@ -93,7 +93,7 @@ def _decided(place: Decided) -> Entry:
     row, cell = place.summary, place.cell
     if all(standing.reason and not standing.informative for standing in row.attacks) and cell is None:
         return Entry("impossible", reason=text.safe(row.verdict_reason, 200))
-    reason = text.safe(row.verdict_reason, 200)
+    reason = text.headed(row.headline, row.verdict_reason)
     return Entry(row.verdict, *_rate(cell), text.safe(row.strongest or "", 40), reason, place.run.name, _key(cell))
 
 

@@ -1,0 +1,36 @@
+"""What a place's verdict comes to in a few words: withstood by whom, or not."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from harness.scoring.strongest import Attempt
+
+
+def headline(
+    verdict: Literal["leaks", "resilient", "inconclusive"], attempts: Sequence[Attempt], noisy: bool = False
+) -> str:
+    """The verdict over all attacks at one place, by what those who were withstood know.
+
+    Args:
+        verdict: of the place.
+        attempts: all attacks that were possible there.
+        noisy: whether noise is declared on what is read there, so that knowing the defense is knowing its noise.
+    """
+    known = "the noise" if noisy else "the defense"
+    if verdict == "inconclusive":
+        return "could not tell"
+    if verdict == "leaks":
+        leaking = [attempt for attempt in attempts if attempt.verdict == "leaks"]
+        only = (
+            "only to attackers who know" if all(one.informed for one in leaking) else "to attackers who need not know"
+        )
+        return f"fell {only} {known}"
+    withstood = [attempt for attempt in attempts if attempt.was_withstood]
+    if not any(attempt.informed for attempt in withstood):
+        return f"withstood only attackers who do not know {known}"
+    some = (
+        "1 attack, an attacker who knows"
+        if len(withstood) == 1
+        else (f"{len(withstood)} attacks, among them attackers who know")
+    )
+    return f"withstood {some} {known}"

@@ -1,0 +1,71 @@
+"""What a place's verdict comes to in words, and what the verdict of a suite needs beside it."""
+
+from dataclasses import replace
+
+import pytest
+
+from harness.results import Lineup
+from harness.scoring import Attempt, strongest
+from harness.scoring.headline import headline
+
+PLAIN = Attempt("cpl", "resilient", None, 0, 0, 64, Lineup(p_value=0.5, confirmed_p_value=1))
+KNOWS = replace(PLAIN, attack="map", informed=True)
+TELLS = Attempt("identify", "resilient", None, 0, 0, 64, Lineup(), identifies=False, informed=True)
+IDLE = "the attack does not leak even undefended"
+
+
+def leaking(attempt: Attempt) -> Attempt:
+    lineup = Lineup(p_value=2e-4, confirmed_p_value=1e-4)
+    return replace(attempt, verdict="leaks", confirmed=9, successes=9, lineup=lineup)
+
+
+def flagged(attempt: Attempt) -> Attempt:
+    return replace(attempt, flags=("stalled: for a test",))
+
+
+IDENTIFIES = replace(TELLS, verdict="inconclusive", identifies=True)
+KNOWN = "withstood 2 attacks, among them attackers who know the noise"
+UNKNOWN = "withstood only attackers who do not know the noise"
+# Attacks of a suite, its verdict, and the words on it.
+PLACES: dict[str, tuple[list[Attempt], str, str]] = {
+    "who knows the noise": ([PLAIN, KNOWS], "resilient", KNOWN),
+    "by telling alone": ([PLAIN, TELLS], "resilient", KNOWN),
+    "one alone": ([KNOWS], "resilient", "withstood 1 attack, an attacker who knows the noise"),
+    "only who does not": ([PLAIN], "resilient", UNKNOWN),
+    "an idle one counts for nothing": ([PLAIN, KNOWS, replace(TELLS, obstacle=IDLE)], "resilient", KNOWN),
+    "one that identifies was not withstood": ([PLAIN, KNOWS, IDENTIFIES], "resilient", KNOWN),
+    "one fit attack is enough": ([PLAIN, flagged(KNOWS), TELLS], "resilient", KNOWN.replace("2", "3")),
+    "an unfit plain one too": ([flagged(PLAIN), KNOWS], "resilient", KNOWN),
+    "none that knows was fit": ([PLAIN, flagged(KNOWS), flagged(TELLS)], "inconclusive", "could not tell"),
+    "none that knows was withstood": ([PLAIN, flagged(KNOWS), IDENTIFIES], "inconclusive", "could not tell"),
+    "none that knows works": ([PLAIN, replace(KNOWS, obstacle=IDLE)], "inconclusive", "could not tell"),
+    "none was fit": ([flagged(PLAIN)], "inconclusive", "could not tell"),
+    "nothing was possible": ([], "inconclusive", "could not tell"),
+    "a leak of an unfit one": ([PLAIN, flagged(leaking(KNOWS))], "leaks", "fell only to attackers who know the noise"),
+    "a plain leak": ([leaking(PLAIN), KNOWS], "leaks", "fell to attackers who need not know the noise"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", PLACES)
+def test_of_a_suite(case: str) -> None:
+    attempts, verdict, words = PLACES[case]
+    decision = strongest(attempts, noisy=True, suite=True)
+    assert (decision.verdict, headline(decision.verdict, attempts, noisy=True)) == (verdict, words), decision.reason
+    assert headline(decision.verdict, attempts) == words.replace("the noise", "the defense")
+
+
+def test_the_reason_names_who_was_unfit() -> None:
+    reason = strongest([PLAIN, flagged(KNOWS)], noisy=True, suite=True).reason
+    assert reason == (
+        "no attack leaks, but no informed attack that was fit to find anything was withstood; map: stalled: for a test"
+    )
+    plain = strongest([flagged(PLAIN)], suite=True).reason
+    assert "no plain attack that was fit" in plain
+
+
+def test_attacks_that_were_named_themselves_decide_as_ever() -> None:
+    for attempts, verdict, _ in PLACES.values():
+        alone = strongest(attempts, noisy=True)
+        assert alone.verdict == ("resilient" if attempts and verdict == "inconclusive" else verdict)
+        unknown = "who do not know the noise" in alone.reason
+        assert unknown == (alone.verdict == "resilient" and not any(a.informed and a.was_withstood for a in attempts))
