@@ -133,8 +133,9 @@ class SecAggDDP(Defense):
             return self._rounded(least, context)
         if hook != Hook.CLIENT_STEP:
             return None
-        known = share is not None and most <= least * (1 + _CERTAIN)
-        return Noise(self.mechanism, share * (least + most) / 2 / context.cohort.batch_size if known else None)
+        if share is None or most > least * (1 + _CERTAIN):
+            return Noise(self.mechanism, None)
+        return Noise(self.mechanism, share * (least + most) / 2 / context.cohort.batch_size)
 
     def _rounded(self, deviation: float, context: RoundContext) -> Noise | None:
         """What is known of a rounding to fixed point after noise of that deviation; None where it is nothing to it."""

@@ -26,7 +26,7 @@ def cell_result(
         key=key,
         role="control" if control else "cell",
         control=control,
-        observation_id=scored.scene.observation.fingerprint(),
+        observation_id=scored.scene.observation.known_to("plain").fingerprint(),
         noise=noise and noise.law,
         verdict=verdict.verdict,
         verdict_reason=verdict.reason,

@@ -13,7 +13,8 @@ from harness.federation.defense import FixedNoise
 from harness.federation.known_limit import limit_at
 from harness.federation.privacy_facts import PrivacyFacts
 from harness.privacy import Event, GaussianLimit, Limit, NoLimit, RunLimit, client_views, example_views
-from harness.results import Bound, Ceiling
+from harness.results import Bound, Ceiling, Rate
+from harness.results.bound import Event as Hit
 from harness.scoring import blind_strict, lineup_p_value, rate_of, strict_p_value
 
 _FROM_A_FILE = "nobody says which records the weights of a file were trained on"
@@ -84,7 +85,7 @@ def _lineups(scored: Scored, limit: Limit | None) -> Ceiling:
     kappa = float((1 / ranking.sizes[there]).mean())
     p_value = None if limit is None else lineup_p_value(ranking.first, ranking.sizes, labels, limit)
     measured = rate_of(ranking.first if there.all() else ranking.first[there])
-    return Ceiling(event="first in its lineup", measured=measured, p_value=p_value, **_ceiling(limit, kappa))
+    return _ceiling("first in its lineup", measured, p_value, limit, kappa)
 
 
 def _strict(scene: Scene, scores: Scores, limit: Limit | None) -> Ceiling:
@@ -96,9 +97,12 @@ def _strict(scene: Scene, scores: Scores, limit: Limit | None) -> Ceiling:
     # As many guesses as there are images in a batch, the nearest of which is counted.
     blind = np.minimum(1.0, one_guess * strict.shape[1])
     p_value = None if limit is None else strict_p_value(strict, blind, limit)
-    return Ceiling(event="strict image", measured=measured, p_value=p_value, **_ceiling(limit, float(blind.mean())))
+    return _ceiling("strict image", measured, p_value, limit, float(blind.mean()))
 
 
-def _ceiling(limit: Limit | None, kappa: float) -> dict[str, float | bool | None]:
-    ceiling = None if limit is None else limit.ceiling(kappa)
-    return {"kappa": kappa, "ceiling": ceiling, "says_little": ceiling is not None and ceiling > 0.5}
+def _ceiling(event: Hit, measured: Rate, p_value: float | None, limit: Limit | None, kappa: float) -> Ceiling:
+    most = None if limit is None else limit.ceiling(kappa)
+    return Ceiling(
+        event=event, measured=measured, p_value=p_value, kappa=kappa, ceiling=most,
+        says_little=most is not None and most > 0.5,
+    )  # fmt: skip

@@ -34,7 +34,9 @@ def limit_at(defense: Defense, tap: Tap, context: RoundContext, steps: int = 1, 
     limits = [one for _, one in found if isinstance(one, Limit)]
     if limits:
         return min(limits, key=_height).repeated(looks)
-    reasons = dict.fromkeys(f"{name}: {one.reason}" if name else one.reason for name, one in found)
+    reasons = dict.fromkeys(
+        f"{name}: {one.reason}" if name else one.reason for name, one in found if isinstance(one, NoLimit)
+    )
     return NoLimit("; ".join(reasons))
 
 
