@@ -15,7 +15,7 @@ from torch import Tensor
 from harness.attacks import Reconstruction, reconstructing, run_attack, run_reference
 from harness.evaluation.measure import measure
 from harness.evaluation.observe import Scene, Stage
-from harness.experiment import CellSettings, cell_settings
+from harness.experiment import CellSettings, cell_settings, usual_prior
 from harness.results import Rate
 from harness.scoring import rate_of
 
@@ -34,7 +34,9 @@ def bench_attack(
     victims. The engines take turns, since machines are noisy: the batched one attacks all victims before every part of
     the reference's, and its median counts. Rates are victims per second, memory is the process's peak in MiB.
     """
-    settings = cell_settings(dataset=dataset, attack=attack, victims=victims, device=device)
+    settings = cell_settings(
+        dataset=dataset, attack=attack, victims=victims, device=device, prior=usual_prior([attack])
+    )
     stage = Stage(data_root, chunk)
     scene = stage.set(settings)
     threads = torch.get_num_threads()
