@@ -29,9 +29,12 @@ def test_progress_counts_every_victim_once_as_chunks_are_done(victims: Victims) 
     ("settings", "facts"),
     [
         ({"max_iterations": 3}, {}),
-        ({"max_iterations": 3, "scale": "free"}, {"clipping": Clipping(1.0, "layer", "example")}),
+        pytest.param(
+            {"max_iterations": 3, "scale": "free"}, {"clipping": Clipping(1.0, "layer", "example")},
+            marks=pytest.mark.slow,
+        ),
     ],
-)
+)  # fmt: skip
 def test_a_row_alone_gives_the_bits_it_gives_among_rows_that_stop_earlier(
     settings: dict[str, Any], facts: dict[str, Any], victims: Victims
 ) -> None:

@@ -19,7 +19,7 @@ SHARE = {"noise_at": "client", "noise_split": "share"}
         ("fed_cdp", {**WHOLE, "sigma": 2}, {"rounds": 2, "steps": 2}, 1.0),
         ("fed_cdp", {"sigma": 4}, {**ALONE, "steps": 4}, 1.0),  # 4 tensors, 4 steps: 2 * 2 / 4
         ("fed_sdp", {**WHOLE, "sigma": 1}, {}, 1.0),
-        ("fed_sdp", {"sigma": 2}, ALONE, 1.0),
+        pytest.param("fed_sdp", {"sigma": 2}, ALONE, 1.0, marks=pytest.mark.slow),
         ("fed_sdp", {**WHOLE, "sigma": 1, **SHARE}, {"view": "third party"}, 1.0),
         ("fed_sdp", {**WHOLE, "sigma": 2, "noise_at": "client"}, {"rounds": 4}, 1.0),
     ],
@@ -94,7 +94,7 @@ def test_planted_flaws_are_found_every_time(
     assert audited(defense, arguments, seed=seed, **settings).verdict == verdict
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_half_the_noise_is_found(audited: Callable, seed: int) -> None:
     settings = {**ALONE, "steps": 1, "canaries": 20_000, "seed": seed}
     right = audited("fed_cdp", {**WHOLE, "sigma": 4 / 3}, **settings)
@@ -119,12 +119,12 @@ def test_the_crafted_case_is_all_right_or_nothing(audited: Callable) -> None:
     assert audited("fed_cdp", {}, **crafted).lower_bound < 0.5
 
 
-def test_a_function_of_the_seed(audited: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("defense", ["fed_cdp", "quantile", pytest.param("fed_sdp", marks=pytest.mark.slow)])
+def test_a_function_of_the_seed(audited: Callable, monkeypatch: pytest.MonkeyPatch, defense: str) -> None:
     arguments, settings = {"sigma": 2}, {"steps": 2, "rounds": 2, "canaries": 200, "guesses": 100}
-    for defense in ("fed_cdp", "fed_sdp", "quantile"):
-        for design in ("together", "alone"):
-            first = audited(defense, arguments, design=design, **settings)
-            with monkeypatch.context() as patch:
-                patch.setattr(federation, "_CHUNK", 61)
-                assert audited(defense, arguments, design=design, **settings) == first
-            assert audited(defense, arguments, design=design, seed=1, **settings).correct != first.correct
+    for design in ("together", "alone"):
+        first = audited(defense, arguments, design=design, **settings)
+        with monkeypatch.context() as patch:
+            patch.setattr(federation, "_CHUNK", 61)
+            assert audited(defense, arguments, design=design, **settings) == first
+        assert audited(defense, arguments, design=design, seed=1, **settings).correct != first.correct

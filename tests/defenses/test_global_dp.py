@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -72,19 +73,20 @@ def test_a_median_is_nominal() -> None:
     assert "nominal" in statement.notes
 
 
-def stops_before(settings: dict[str, Any], facts: PrivacyFacts = FACTS) -> int:
+@cache
+def stops_before(**settings: float) -> int:
     """The first round that would not be run."""
     defense = defense_of({"sigma": 1.5, **settings})
-    low, high = 1, 2000
+    low, high = 1, 256
     while low < high:
         middle = (low + high) // 2
-        stopped = defense.finished(replace(facts, cohort=replace(facts.cohort, rounds=middle)))
+        stopped = defense.finished(replace(FACTS, cohort=replace(FACTS.cohort, rounds=middle)))
         low, high = (low, middle) if stopped else (middle + 1, high)
     return low
 
 
 def test_it_stops_before_the_epsilon_is_exceeded() -> None:
-    first_left_out = stops_before({"epsilon": 3})
+    first_left_out = stops_before(epsilon=3)
     spent = [
         defense_of({"sigma": 1.5}).statements(replace(FACTS, cohort=replace(FACTS.cohort, rounds=rounds)))[0].epsilon
         for rounds in (first_left_out - 1, first_left_out)
@@ -103,10 +105,10 @@ def test_it_stops_for_the_view_that_costs_most() -> None:
 
 
 def test_it_stops_before_the_delta_is_exceeded() -> None:
-    strict, loose = (stops_before({"epsilon": 3, "max_delta": delta}) for delta in (1e-6, 1e-3))
-    assert strict < stops_before({"epsilon": 3, "max_delta": 1e-5}) < loose
+    strict, loose = (stops_before(epsilon=3, max_delta=delta) for delta in (1e-6, 1e-3))
+    assert strict < stops_before(epsilon=3, max_delta=1e-5) < loose
     # Both rules ask the same question at the same pair.
-    assert stops_before({"epsilon": 3, "max_delta": 1e-5}) == stops_before({"epsilon": 3})
+    assert stops_before(epsilon=3, max_delta=1e-5) == stops_before(epsilon=3)
 
 
 def test_the_reason_names_the_round_and_the_budget() -> None:

@@ -94,7 +94,7 @@ class Prefers(Identifier):
         return torch.arange(candidates.shape[1], dtype=torch.float64).expand(candidates.shape[:2])
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 def test_the_order_of_candidates_says_nothing(seed: int, small: Any) -> None:
     settings = small.cell(attack="identify", attack_args={}, model="logistic", victims=64, seeds=(seed,))
     scene = Stage(Path("no data root"), 64).set(settings)

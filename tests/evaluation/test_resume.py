@@ -25,7 +25,7 @@ class Killed(BaseException):
     """Stands for SIGKILL: nothing catches it."""
 
 
-@pytest.mark.parametrize("finished", [2, 4])
+@pytest.mark.parametrize("finished", [pytest.param(2, marks=pytest.mark.slow), 4])
 def test_a_run_killed_between_cells_resumes_to_the_same_numbers(
     small: Any, tmp_path: Path, finished: int, attacks: list[str], uninterrupted: tuple[ResultDocument, Path]
 ) -> None:
@@ -46,7 +46,7 @@ def test_a_run_killed_between_cells_resumes_to_the_same_numbers(
     assert not set(before) & set(attacks)
 
 
-@pytest.mark.parametrize("written", [0, 3])
+@pytest.mark.parametrize("written", [pytest.param(0, marks=pytest.mark.slow), 3])
 def test_a_run_killed_while_writing_a_cell_resumes_to_the_same_numbers(
     small: Any,
     tmp_path: Path,

@@ -73,7 +73,11 @@ def test_equal_observations_are_attacked_once(small: Any, tmp_path: Path, attack
     assert len({made.metrics["rmse"].mean for made in document.cells}) == 1
 
 
-@pytest.mark.parametrize("values", [{}, {"tap": "T2.raw", "batch_size": 2}, {"seeds": (0, 1), "victims": 3}])
+@pytest.mark.parametrize("values", [
+    {},
+    {"tap": "T2.raw", "batch_size": 2},
+    pytest.param({"seeds": (0, 1), "victims": 3}, marks=pytest.mark.slow),
+])  # fmt: skip
 def test_an_undefended_cell_is_the_positive_control_of_others(
     small: Any, tmp_path: Path, attacks: list[str], values: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

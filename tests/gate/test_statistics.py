@@ -45,7 +45,7 @@ def test_p_values_resolve_a_family_of_hundreds() -> None:
     assert two_sample_test(np.zeros(32), np.ones(32) + np.arange(32)).up < 0.01 / 400
 
 
-@pytest.mark.parametrize("skewed", [False, True])
+@pytest.mark.parametrize("skewed", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_false_alarms_hold_their_rate_and_shifts_are_seen(skewed: bool) -> None:
     """At level 0.05, over 400 draws each; a wrong test (Student's, unpaired on pairs) is not what is run here."""
     random, level, draws = np.random.default_rng(5), 0.05, 400

@@ -96,6 +96,7 @@ def test_global(here: Request) -> None:
     assert row["S"] == f"{arguments['clip']:.3g}" and row["accuracy"].startswith(f"{private.accuracy:.3f}")
 
 
+@pytest.mark.slow
 def test_global_stops_by_delta(here: Request, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(GLOBAL, "SIGMA", 0.7)
     monkeypatch.setattr(GLOBAL, "MOST_ROUNDS", 20)

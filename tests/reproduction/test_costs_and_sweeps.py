@@ -50,6 +50,7 @@ def test_sweep_of_pruning(request_here: Request, monkeypatch: pytest.MonkeyPatch
     assert all("/2" in row["ASR strict"] and row["accuracy"] != "-" for row in rows)
 
 
+@pytest.mark.slow
 def test_sweep_of_noise(request_here: Request, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweeps, "QUICK_NOISE", {"mnist": (0.0,)})
     made = TABLES["sweep-noise"](request_here)

@@ -12,6 +12,7 @@ from harness.reproduction import TABLES, Request
 from harness.results import RunFolder
 
 
+@pytest.mark.slow
 def test_both_guarantees_stand_beside_what_leaks(tmp_path: Path) -> None:
     asked: list[CellSettings] = []
 

@@ -102,7 +102,9 @@ def test_scales_of_private_data_are_not_covered_by_bayesian_epsilons(
     assert "scaled by the smallest and largest values" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("dataset", "model"), [("cancer", "mlp2"), ("logistic-0-0", "logistic"), ("digits", "mlp2")])
+@pytest.mark.parametrize(("dataset", "model"), [
+    ("cancer", "mlp2"), ("digits", "mlp2"), pytest.param("logistic-0-0", "logistic", marks=pytest.mark.slow),
+])  # fmt: skip
 def test_nor_is_one_valid_where_the_data_were_scaled_by_what_they_hold(
     document: Command, dataset: str, model: str
 ) -> None:

@@ -101,9 +101,10 @@ def test_runs_of_different_cells_have_no_trend(tmp_path: Path, a_cell: Callable,
 def test_many_nights_and_cells_are_cut_and_the_page_says_so(tmp_path: Path, a_cell: Callable, a_run: Callable) -> None:
     cells = [night(a_cell, 2, dataset=f"set-{number}") for number in range(MOST_PANELS + 1)]
     nights = [a_run(tmp_path / f"n{number:02d}", cells, pictures=False) for number in range(MOST_RUNS + 1)]
-    section, table = trend_section(read_runs(nights)), trend_table(read_runs(nights))
+    runs = read_runs(nights)
+    section, table = trend_section(runs), trend_table(runs)
     assert section is not None and len(section.panels) == MOST_PANELS and "13 cells" not in section.left_out
-    assert "Drawn are the 12 cells that moved most; the table has all 13." in make_page(read_runs(nights))
+    assert "Drawn are the 12 cells that moved most; the table has all 13." in make_page(runs)
     assert len(table.rows) == 4 * (MOST_PANELS + 1) and "The last 12 of 13 runs." in table.note
     assert [column.title for column in table.columns][2] == "n01"
 
