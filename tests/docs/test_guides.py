@@ -7,19 +7,21 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from harness.attacks import ATTACKS
+from harness.attacks import ATTACKS, run_attack
 from harness.cli import run
 from harness.datasets import DATASETS
 from harness.defenses import DEFENSES, Cohort, RoundContext
 from harness.extensions.registry import Registry
+from harness.observation import Noise
 from harness.results import CellResult, read_results
+from harness.testing import assert_attack_contract, digits, digits_prior, undefended
 from harness.vectors.layout import Layout
 
 ROOT = Path(__file__).parents[2]
@@ -156,3 +158,31 @@ def test_the_code_is_short_and_the_guide_names_real_files(guide: Guide) -> None:
     named = set(re.findall(r"`((?:attacks|defenses|datasets|harness|tests)/[\w/.]*)`", text))
     named -= {f"{guide.registry.kind}s/{guide.name}.py"}
     assert named and all((ROOT / path).exists() for path in named), named
+
+
+def test_the_informed_attack_keeps_the_contract_and_beats_a_guess(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The guide's second attack, exactly as printed: short, and of use where noise is known."""
+    block = ATTACK.block("python3")
+    assert len(block.splitlines()) < 60
+    monkeypatch.setattr(ATTACKS, "_entries", dict(ATTACKS._entries))
+    monkeypatch.setattr(ATTACKS, "_aliases", dict(ATTACKS._aliases))
+    exec(compile(block, "ridge_matching.py", "exec"), {"__name__": __name__})
+    ridge = ATTACKS["ridge_matching"]
+    assert_attack_contract(ridge(max_iterations=2))
+    images, labels = digits(8)
+    clean = undefended(images, labels, model="mlp", prior=digits_prior())
+    noise = 0.01 * torch.randn(clean.target.shape, generator=torch.Generator().manual_seed(0))
+    noisy = replace(clean, target=clean.target + noise, noise=Noise("gaussian", 0.01))
+    plain = noisy.known_to("plain")
+    tried = [
+        (ridge(), clean),
+        (ridge(), noisy),
+        (ATTACKS["blind"](), noisy),
+        (ATTACKS["cpl"](max_iterations=20), plain),
+    ]
+    exact, own, guess, other = (_rmse(run_attack(attack, seen).images, images) for attack, seen in tried)
+    assert exact < 0.02 and own < 0.8 * guess and own < 0.8 * other
+
+
+def _rmse(made: torch.Tensor, truth: torch.Tensor) -> float:
+    return float((made.clamp(0, 1) - truth).square().flatten(1).mean(1).sqrt().mean())
