@@ -51,18 +51,24 @@ def _nightly() -> list[Grid]:
     """Every defense and attack that is registered and needs no settings, so that a new one joins by itself."""
     ready = {name: DEFENSES[name]() for name in DEFENSES if _without_settings(DEFENSES[name])}
     secure = [name for name, defense in ready.items() if defense.sums_securely]
-    every: Grid = {"defense": [name for name in ready if name not in secure], "victims": 32, "model": []}
+    # A baseline follows its victims from night to night: where nothing is public they are drawn as ever.
+    every: Grid = {
+        "defense": [name for name in ready if name not in secure], "victims": 32, "model": [], "prior": "none",
+    }  # fmt: skip
     # Behind a secure sum a victim is a round of clients, all of whose images are attacked: fewer of both.
     sums: Grid = {"defense": secure, "victims": 24, "clients_per_round": 4}
     # The closed form needs a fully connected first layer; a blind guess is the control of others.
     closed_form, guess = "analytic", "blind"
     attacks = [name for name in ATTACKS if name not in (closed_form, guess) and _without_settings(ATTACKS[name])]
+    informed = [name for name in attacks if ATTACKS[name].tier == "informed"]
+    plain = [name for name in attacks if name not in informed]
     cpl = {"attack": ["cpl"], "attack_arg": ["max_iterations=60"]}
     return [
         grid
         for some in (every, every | sums)
         for grid in (
-            some | {"dataset": ["mnist-sample"], "attack": attacks, "attack_arg": _CAPS},
+            some | {"dataset": ["mnist-sample"], "attack": plain, "attack_arg": _CAPS},
+            some | {"dataset": ["mnist-sample"], "attack": informed, "prior": "auto"},
             some | {"dataset": ["mnist-sample"], "attack": [closed_form], "model": ["mlp2"]},
             some | {"dataset": ["cifar10-sample"], "victims": 24, **cpl},
             some | {"dataset": ["cancer"], **cpl},

@@ -31,6 +31,13 @@ def test_nightly_is_every_defense_attack_and_surface() -> None:
         assert own == set(itertools.product(DEFENSES, ["cpl"], SURFACES.values()))
 
 
+@pytest.mark.parametrize("preset", ["gate", "nightly"])
+def test_no_victim_changes_because_an_informed_attack_joined(preset: str) -> None:
+    """Public data leave other victims: only who knows them meets those."""
+    public = {(ATTACKS[cell.attack].tier, cell.prior) for cell in cells(preset)}
+    assert public <= {("plain", "none"), ("informed", "auto")} and ("plain", "none") in public
+
+
 def test_inverting_gradients_is_capped_by_a_stated_argument() -> None:
     capped = [cell for cell in cells("nightly") if cell.attack == "inverting_gradients"]
     assert {cell.attack_args["max_iterations"] for cell in capped} == {"300"}
