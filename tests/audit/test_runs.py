@@ -21,7 +21,9 @@ SHARE = {"noise_at": "client", "noise_split": "share"}
         ("fed_sdp", {**WHOLE, "sigma": 1}, {}, 1.0),
         pytest.param("fed_sdp", {"sigma": 2}, ALONE, 1.0, marks=pytest.mark.slow),
         ("fed_sdp", {**WHOLE, "sigma": 1, **SHARE}, {"view": "third party"}, 1.0),
-        ("fed_sdp", {**WHOLE, "sigma": 2, "noise_at": "client"}, {"rounds": 4}, 1.0),
+        pytest.param(
+            "fed_sdp", {**WHOLE, "sigma": 2, "noise_at": "client"}, {"rounds": 4}, 1.0, marks=pytest.mark.slow
+        ),
     ],
 )
 def test_the_audit_sees_all_there_is(

@@ -112,7 +112,7 @@ def test_tables(table: str, tmp_path: Path, tiny: None) -> None:
         assert all(row["accuracy"] != "-" for row in rows if row["data"] in ("mnist", "cancer"))
 
 
-@pytest.mark.parametrize("table", ["table8", "table11"])
+@pytest.mark.parametrize("table", [pytest.param("table8", marks=pytest.mark.slow), "table11"])
 def test_tables_over_schedules(table: str, tmp_path: Path, tiny: None, monkeypatch: pytest.MonkeyPatch) -> None:
     # The accounting columns take half a minute and have tests of their own.
     home = sys.modules[TABLES[table].__module__]
