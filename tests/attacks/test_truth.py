@@ -54,9 +54,10 @@ def test_no_method_of_an_attack_is_handed_the_truth() -> None:
         if not method.__name__.startswith("_")
         for name in inspect.signature(method).parameters
     }
-    # The three facts of an iterate, the observation, and what the engine derives from them.
+    # The three facts of an iterate, the observation, what the engine derives from them, and the images it made itself.
     assert handed == {
         "self", "observation", "keys", "position", "labels", "dummy", "candidate", "victims", "iteration",
+        "images",
     }  # fmt: skip
 
 

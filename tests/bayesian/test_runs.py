@@ -169,6 +169,7 @@ def test_chunks_and_resuming_change_nothing(tmp_path: Path, changes: dict) -> No
     assert [one.loss for one in unwatched.rounds] == [one.loss for one in whole.rounds]
 
 
+@pytest.mark.slow
 def test_a_round_without_clients(tmp_path: Path) -> None:
     rare = {"clients": 30, "clients_per_round": 1, "rounds": 4, "examples": 8}
     document = run(tmp_path, **(CLIENTS | rare))

@@ -60,6 +60,7 @@ def test_no_arguments_show_the_help(harness: Harness) -> None:
     assert "evaluate" in finished.out and "list" in finished.out
 
 
+@pytest.mark.slow
 def test_standard_output_of_a_process_is_one_document(tmp_path: Path) -> None:
     command = shutil.which("harness", path=Path(sys.executable).parent)
     assert command is not None

@@ -12,7 +12,8 @@ import pytest
 from harness.cli import run
 
 
-@pytest.mark.parametrize("kind", ["defense", pytest.param("attack", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["defense", "attack"])
+@pytest.mark.slow
 def test_the_written_test_passes(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["new", kind, "adam", "--out", str(tmp_path), "--json"]) == 0
     written = [Path(path) for path in json.loads(capsys.readouterr().out)["files"]]

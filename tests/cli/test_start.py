@@ -130,7 +130,13 @@ sys.meta_path.insert(0, Finder())
 """
 
 
-@pytest.mark.parametrize(("first", "told"), [("torch", True), ("harness", False)])
+@pytest.mark.parametrize(
+    ("first", "told"),
+    [
+        ("torch", True),
+        pytest.param("harness", False, marks=pytest.mark.slow),
+    ],
+)
 def test_settings_that_come_too_late_are_told(first: str, told: bool) -> None:
     environment = {name: value for name, value in os.environ.items() if name not in ("MKL_CBWR", "GOMP_SPINCOUNT")}
     code = f"import {first}; import harness, torch"

@@ -70,6 +70,7 @@ def test_mistakes(harness: Harness, arguments: tuple[str, ...], mend: str) -> No
     assert finished.code == 2 and mend in finished.err and len(finished.err.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_a_kept_model_is_attacked_as_it_was_trained(harness: Harness) -> None:
     made = ("--rounds", "2", "--keep-rounds", "0,2", "--defense", "fed_cdp", "--defense-arg", "sigma=0.25")
     # Not what evaluate takes by default: the statement is about the run, whatever round of it is attacked.

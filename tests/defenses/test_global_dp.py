@@ -104,6 +104,7 @@ def test_it_stops_for_the_view_that_costs_most() -> None:
     assert not defense_of({"sigma": 1.5, "epsilon": client * 1.01}).finished(facts)
 
 
+@pytest.mark.slow
 def test_it_stops_before_the_delta_is_exceeded() -> None:
     strict, loose = (stops_before(epsilon=3, max_delta=delta) for delta in (1e-6, 1e-3))
     assert strict < stops_before(epsilon=3, max_delta=1e-5) < loose

@@ -142,8 +142,8 @@ def test_its_test_lines_pass(guide: Guide, installed: Path) -> None:
     assert changed == 1
     (installed / table).write_text(text)
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", "--strict-markers", ".",
-         "-k", f"test_own or {guide.name} or every"],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", "--strict-markers",
+         "-o", "markers=slow", ".", "-k", f"test_own or {guide.name} or every"],
         cwd=installed, capture_output=True, text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(installed)},
     )  # fmt: skip

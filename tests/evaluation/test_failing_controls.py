@@ -32,7 +32,14 @@ def failing_swap(failing: set[int]) -> Callable[..., Ranking]:
     return swap
 
 
-@pytest.mark.parametrize(("failing", "valid"), [({1}, True), ({2}, True), ({1, 2}, False)])
+@pytest.mark.parametrize(
+    ("failing", "valid"),
+    [
+        ({1}, True),
+        pytest.param({2}, True, marks=pytest.mark.slow),
+        ({1, 2}, False),
+    ],
+)
 def test_a_swap_control_that_fails_twice_makes_the_run_invalid(
     small: Any, tmp_path: Path, failing: set[int], valid: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

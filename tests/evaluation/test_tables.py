@@ -77,7 +77,7 @@ def test_noise_protects_a_table_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("values", [
-    {"attack": "analytic"}, {"batch_size": 3},
+    {"batch_size": 3}, pytest.param({"attack": "analytic"}, marks=pytest.mark.slow),
     pytest.param({}, marks=pytest.mark.slow), pytest.param({"attack": "dlg"}, marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_chunks_change_no_bit(values: dict[str, Any], tmp_path: Path) -> None:

@@ -136,6 +136,7 @@ def test_an_invalid_run_fails(cell: Made) -> None:
     assert report.failed and kinds(report) == ["invalid run", "unmoved"]
 
 
+@pytest.mark.slow
 def test_family_alarm_rate_and_power_over_whole_runs(cell: Made) -> None:
     """Forty honest runs of twelve cells with other victims; and as many in which one cell lost its noise."""
     rates = [0.0, 0.0, 0.1, 0.2, 0.5, 0.5, 0.7, 0.9, 1.0, 1.0, 1.0, 0.95]

@@ -73,8 +73,9 @@ def test_unknown_stop_rule() -> None:
 
 
 @pytest.mark.parametrize(("policy", "expected", "total"), [
-    pytest.param("linear", 95, 0.880, marks=pytest.mark.slow), ("exponential", 96, 0.901),
+    ("linear", 95, 0.880), ("exponential", 96, 0.901),
 ])  # fmt: skip
+@pytest.mark.slow
 def test_decaying_noise(policy: str, expected: int, total: float) -> None:
     schedule = NoiseSchedule(policy, "eps", 15.0, 4.85, 100, 100)
     rounds = [

@@ -79,7 +79,7 @@ def test_twenty_simulated_steps_of_the_worst_data_lose_less() -> None:
 
 
 @pytest.mark.parametrize("sigma", [0.7, 3.0, 40.0])
-@pytest.mark.parametrize("q", [1e-4, 0.1, 0.9])
+@pytest.mark.parametrize("q", [1e-4, 0.1, pytest.param(0.9, marks=pytest.mark.slow)])
 def test_samples_without_replacement_lie_between_what_is_known(sigma: float, q: float) -> None:
     def epsilon(sampler: str, adjacency: str, count: int, delta: float, accountant: str = "pld") -> float:
         release = GaussianRelease(sigma, q, sampler, adjacency, count)

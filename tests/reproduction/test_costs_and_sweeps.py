@@ -24,6 +24,7 @@ def request_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Request:
     return Request(Run(tmp_path, RunFolder(tmp_path)), tmp_path, quick=True, victims=2)
 
 
+@pytest.mark.slow
 def test_times(request_here: Request) -> None:
     rows = TABLES["table9"](request_here).rows
     assert len(rows) == 25 and {row["verdict"] for row in rows if row["data"] == "lfw"} == {"not at hand"}

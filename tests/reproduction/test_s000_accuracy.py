@@ -116,6 +116,7 @@ def test_what_a_cell_shows() -> None:
     assert repeats(None).loss() == "-" and repeats(None).epsilon("server") is None
 
 
+@pytest.mark.slow
 def test_a_table_on_the_bundled_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mnist, "DEBIAN_FOLDER", tmp_path / "absent")
     monkeypatch.setitem(EXPERIMENTS, "images", replace(EXPERIMENTS["images"], model="logistic"))

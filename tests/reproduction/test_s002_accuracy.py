@@ -175,6 +175,7 @@ def test_the_gap_is_that_of_its_rows(tmp_path: Path, tiny: None) -> None:
     assert f"DP-FedAvg {low:.3f}; DP-SCAFFOLD {high:.3f}" in made.notes[1]
 
 
+@pytest.mark.slow
 def test_budgets(tmp_path: Path, tiny: None) -> None:
     request = request_for(tmp_path)
     (row,) = TABLES["s002-tradeoff-accuracy"](request).rows

@@ -166,7 +166,9 @@ def test_axe_has_no_serious_findings(visit: Callable, scheme: str, width: int) -
     assert [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")] == []
 
 
-@SCREENS
+@pytest.mark.parametrize(("width", "scheme"), [
+    (390, "dark"), *(pytest.param(*screen, marks=pytest.mark.slow) for screen in ((1280, "light"), (390, "light"))),
+])  # fmt: skip
 def test_trends_fit_every_screen(visit: Callable, nights: str, scheme: str, width: int) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
     page = visit(width, address=nights, color_scheme=scheme)

@@ -154,7 +154,7 @@ def test_hostile_names_render_as_text(
     assert str(1234567 * 7) not in outline.text
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(name=st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=60))
 def test_any_name_renders_as_text(
     tmp_path_factory: pytest.TempPathFactory, a_cell: Callable, a_run: Callable, a_training: Callable, name: str

@@ -98,6 +98,7 @@ def test_runs_of_different_cells_have_no_trend(tmp_path: Path, a_cell: Callable,
     assert trend_section(read_runs(controls)) is None
 
 
+@pytest.mark.slow
 def test_many_nights_and_cells_are_cut_and_the_page_says_so(tmp_path: Path, a_cell: Callable, a_run: Callable) -> None:
     cells = [night(a_cell, 2, dataset=f"set-{number}") for number in range(MOST_PANELS + 1)]
     nights = [a_run(tmp_path / f"n{number:02d}", cells, pictures=False) for number in range(MOST_RUNS + 1)]
