@@ -7,9 +7,10 @@ too. See docs/attackers.md.
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from harness.attacks.attack import Attack, Dummy
@@ -25,7 +26,8 @@ from harness.vectors.randomness import normal_rows
 # Where nothing is noisy, how near the gradient has to come, relative to its root mean square, and the corner of
 # Laplace's density in deviations.
 _FLOOR, _CORNER = 3e-3, 0.1
-_ROWS = 64
+# As many numbers of gradients are held at once where the residual is looked at: 128 MiB.
+_HELD = 2**25
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class MaximumAPosteriori(Attack):
     max_iterations: Count = 40
     patience: CountOrNone = 1
     patience_drop: NonNegative = 0.0
-    loss_stop: NonNegative = 0.0
+    loss_stop: Annotated[float, Field(ge=0, le=0)] = 0.0
     tier: ClassVar[Tier] = "informed"
     standstill: ClassVar[tuple[int, float]] = (1, 1e-4)
 
@@ -75,8 +77,9 @@ class MaximumAPosteriori(Attack):
         return Placed(images.reshape(shape), labels, coordinates)
 
     def stop_below(self, observation: Observation) -> Tensor:
-        stop = super().stop_below(observation)
-        return stop if observation.noise else torch.full_like(stop, observation.target.shape[1])
+        """Without noise, where all of the gradient is explained; else no loss, which may be negative, is the end."""
+        enough = -math.inf if observation.noise else float(observation.target.shape[1])
+        return torch.full_like(observation.target[:, 0], enough)
 
     def clips(self, observation: Observation) -> bool:
         return knows_clip(observation)
@@ -87,8 +90,8 @@ class MaximumAPosteriori(Attack):
         return unlikely + dummy.coordinates.square().sum((1, 2)) / 2
 
     def doubt(self, observation: Observation, images: Tensor, labels: Tensor) -> str | None:
-        parts = []
-        for rows in torch.arange(len(images)).split(_ROWS):
+        parts, held = [], observation.target.shape[1] * observation.examples
+        for rows in torch.arange(len(images)).split(max(1, _HELD // held)):
             seen = observation.take(rows.to(observation.target.device))
             made, classes = images[rows].to(seen.target), labels[rows].to(seen.target.device)
             parts.append(dummy_gradient(seen, made, classes, self.clips(seen), differentiable=False).detach())

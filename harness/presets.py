@@ -108,7 +108,7 @@ PRESETS: dict[str, tuple[str, Grid | list[Grid] | Callable[[], list[Grid]]]] = {
     ),
     "gate": ("12 cells in which any fault of a defense or an attack shows, for harness check; two minutes", _GATE),
     "nightly": (
-        "every defense x attack x surface on mnist-sample, cpl on cifar10-sample and cancer; below 45 minutes",
+        "every defense x attack x surface on mnist-sample, cpl on cifar10-sample and cancer",
         _nightly,
     ),
 }

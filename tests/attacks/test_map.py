@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.attacks import run_attack
+from harness.attacks import ATTACKS, run_attack
 from harness.attacks.map import MaximumAPosteriori
 from harness.errors import UsageError
+from harness.extensions.building import build
 from harness.observation import Clipping, Noise, Observation
 from harness.priors import Prior
 from harness.testing import digits, undefended
@@ -112,3 +113,17 @@ def test_noise_that_was_not_applied_is_named(victims: Victims) -> None:
         misled = replace(seen, noise=Noise("gaussian", 0.1 * factor))
         found = run_attack(attack, misled)
         assert words in (attack.doubt(misled, found.images, found.labels) or "")
+
+
+def test_a_level_to_be_estimated_does_not_end_it_early(victims: Victims) -> None:
+    """Its log-likelihood has no zero that would mean success: small residuals make the loss negative at once."""
+    seen = replace(noisy(victims(4), 0.003), noise=Noise("gaussian", None))
+    found = run_attack(MaximumAPosteriori(), seen)
+    assert (found.loss < 0).all() and (found.iterations > 1).all()
+    assert (found.loss <= run_attack(MaximumAPosteriori(max_iterations=1), seen).loss).all()
+
+
+def test_settings_that_it_has_no_use_for_are_refused() -> None:
+    for name, value in (("objective", "cosine"), ("scale", "raw"), ("init", "gauss"), ("box", True), ("loss_stop", 1)):
+        with pytest.raises(UsageError):
+            build(ATTACKS, "map", {name: value})
