@@ -15,6 +15,8 @@ from harness.reproduction.fed_acdp.table8 import table8
 from harness.reproduction.fed_acdp.table9 import table9
 from harness.reproduction.fed_acdp.table10 import table10
 from harness.reproduction.fed_acdp.table11 import table11
+from harness.reproduction.judged.verdicts import judged_verdicts
+from harness.reproduction.judged.withstand import judged_withstand
 from harness.reproduction.scaffold.accounting import s002_accounting, s002_tradeoff
 from harness.reproduction.scaffold.accuracy import s002_accuracy
 from harness.reproduction.scaffold.budgets import s002_sampling, s002_tradeoff_accuracy
@@ -32,7 +34,7 @@ TABLES = {
     "s002-gap": s002_gap, "s002-accuracy": s002_accuracy, "s002-tradeoff-accuracy": s002_tradeoff_accuracy,
     "s002-sampling": s002_sampling,
     "s003-table1": s003_table1, "s003-table2": s003_table2, "s003-table3": s003_table3, "s003-table4": s003_table4,
-    "s001": s001,
+    "s001": s001, "judged-verdicts": judged_verdicts, "judged-withstand": judged_withstand,
 }  # fmt: skip
 
 __all__ = ["TABLES", "Comparison", "Request"]

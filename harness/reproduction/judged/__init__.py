@@ -1,0 +1,1 @@
+"""What the papers call resilient, judged again by attackers who know the defense."""

@@ -1,0 +1,62 @@
+"""One place, judged twice on the same observations: by attackers who do not know the defense, and by all of a suite."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from harness.attacks import expanded
+from harness.experiment import cell_settings
+from harness.reproduction.comparison import Request
+from harness.results import CellResult, SummaryRow
+from harness.scoring.summarise import summarise
+
+#: Fewer victims than 59 cannot show resilience.
+VICTIMS, QUICK_VICTIMS = 100, 60
+WORDS = {"leaks": "N", "resilient": "Y", "inconclusive": "?"}
+SUITE = "auto"
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The cells of a suite at one place, and the verdicts over those of the plain tier alone and over all."""
+
+    cells: list[CellResult]
+    plain: SummaryRow
+    informed: SummaryRow
+
+    @property
+    def fell(self) -> bool:
+        """Whether knowing the defense overturns that it withstood."""
+        return self.plain.verdict != "leaks" and self.informed.verdict == "leaks"
+
+    def best(self, tier: str) -> CellResult | None:
+        """The cell of the tier's attack that brings most images back; None where none was possible."""
+        possible = [
+            cell for cell in self.cells
+            if cell.tier == tier and cell.not_applicable_reason is None and "strict" in cell.asr
+        ]  # fmt: skip
+        return max(possible, key=lambda cell: cell.outcomes.success, default=None)
+
+    @property
+    def identified(self) -> CellResult | None:
+        """The cell of the attack that only tells known images apart, where it was possible."""
+        return next((cell for cell in self.cells if cell.identified and not cell.not_applicable_reason), None)
+
+
+def judge(request: Request, **settings: Any) -> Judged:
+    """Runs every attack of the suite at one place; ``settings`` are a cell's without its attack."""
+    common = {"seeds": request.seeds, "device": request.device, "prior": "auto"} | settings
+    cells = [
+        request.run.cell(
+            cell_settings(attack=chosen.attack, attack_args=dict(chosen.arguments), suite=chosen.suite, **common)
+        ).cell
+        for chosen in expanded([(SUITE, {})])
+    ]
+    (informed,) = summarise(cells)
+    # A verdict without the informed is that of attacks which were named one by one.
+    (plain,) = summarise(cell.model_copy(update={"suite": None}) for cell in cells if cell.tier == "plain")
+    return Judged(cells, plain, informed)
+
+
+def strict(cell: CellResult | None) -> str:
+    """Images brought back, of all; ``-`` where no attack was possible."""
+    return "-" if cell is None else f"{cell.asr['strict'].successes}/{cell.asr['strict'].n}"

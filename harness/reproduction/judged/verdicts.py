@@ -1,0 +1,74 @@
+"""The papers' verdicts, those of attackers like theirs, and those of attackers who know the defense, side by side."""
+
+from typing import Any
+
+from harness.reports.theorem import at_most, event_of
+from harness.reproduction.comparison import Comparison, Request
+from harness.reproduction.data import at_hand
+from harness.reproduction.judged.judging import QUICK_VICTIMS, SUITE, VICTIMS, WORDS, Judged, judge, strict
+from harness.reproduction.judged.published import Published, published
+
+
+def judged_verdicts(request: Request) -> Comparison:
+    """Every place of Tables III and X and of the sweeps under ``--attack auto``."""
+    count = request.count(VICTIMS, QUICK_VICTIMS)
+    places = published(request.quick)
+    found = {data: at_hand(data, request.data_root) for data in dict.fromkeys(place.data for place in places)}
+    rows = [_row(request, place, found[place.data][0], count) for place in places]
+    judged = [row for row in rows if row["verdict"] != "not at hand"]
+    fallen = sum(row["falls"] == "falls" for row in judged)
+    left_out = ["quick: fewer levels and datasets of the sweeps, LFW in batches of 1"] if request.quick else []
+    return Comparison(
+        "The papers' verdicts judged again, by attackers who know the defense",
+        [
+            f"{count} victims per place, freshly initialised LeNet, seeds {list(request.seeds)}, attack {SUITE}; the "
+            "settings of the tables, first local iteration of round 0",
+            *[line for _, line in found.values()], *left_out,
+        ],
+        rows,
+        [
+            f"{fallen} of {len(judged)} verdicts fall: attackers who do not know the defense find no leak where one who "
+            "does finds it",
+            "resists: Y nothing leaks, N leaks, ? neither is shown. Paper: as printed; plain: all attacks of the suite "
+            "that do not know the defense; informed: all of it",
+            "strict: images brought back within an RMSE of 0.1, by the best attack of the tier",
+            "identified: share of truths that are the most probable among look-alikes; it reconstructs nothing",
+            "ceiling: of any attacker being first in a lineup, where a theorem says so",
+            "agrees: the informed verdict is the paper's",
+        ],
+    )  # fmt: skip
+
+
+def _row(request: Request, place: Published, dataset: str | None, count: int) -> dict[str, Any]:
+    named = {
+        "from": place.source, "defense": place.method, "data": place.data, "tap": place.tap, "paper": place.resists,
+    }  # fmt: skip
+    if dataset is None:
+        absent = ("plain", "informed", "plain strict", "informed strict", "identified", "ceiling", "falls")
+        return named | dict.fromkeys(absent, "-") | {"verdict": "not at hand"}
+    judged = judge(
+        request, dataset=dataset, defense=place.defense, defense_args=dict(place.arguments), tap=place.tap,
+        batch_size=place.batch, distinct_labels=place.batch > 1, victims=count,
+    )  # fmt: skip
+    ours = WORDS[judged.informed.verdict]
+    return named | {
+        "plain": WORDS[judged.plain.verdict], "informed": ours,
+        "plain strict": strict(judged.best("plain")), "informed strict": strict(judged.best("informed")),
+        "identified": _identified(judged), "ceiling": _ceiling(judged), "falls": "falls" if judged.fell else "",
+        "verdict": "-" if place.resists == "-" else ("agrees" if ours == place.resists else "differs"),
+    }  # fmt: skip
+
+
+def _identified(judged: Judged) -> str:
+    cell = judged.identified
+    if cell is None or cell.identified is None or cell.identified.rate is None:
+        return "-"
+    return f"{cell.identified.rate:.0%}"
+
+
+def _ceiling(judged: Judged) -> str:
+    cell = judged.best("informed") or judged.best("plain")
+    event = None if cell is None else event_of(cell, "first in its lineup")
+    if cell is None or event is None or event.ceiling is None:
+        return "none exists" if cell is not None and cell.bound and cell.bound.theorem is None else "-"
+    return at_most(cell.bound, event)
