@@ -27,8 +27,8 @@ def judged_verdicts(request: Request) -> Comparison:
         ],
         rows,
         [
-            f"{fallen} of {len(judged)} verdicts fall: attackers who do not know the defense find no leak where one who "
-            "does finds it",
+            f"{fallen} of {len(judged)} verdicts fall: attackers who do not know the defense find no leak where one "
+            "who does finds it",
             "resists: Y nothing leaks, N leaks, ? neither is shown. Paper: as printed; plain: all attacks of the suite "
             "that do not know the defense; informed: all of it",
             "strict: images brought back within an RMSE of 0.1, by the best attack of the tier",
