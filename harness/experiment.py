@@ -41,6 +41,7 @@ class CellSettings(BaseModel):
     batch_size: Count = Field(1, description="Examples per local step")
     distinct_labels: bool = Field(False, strict=True, description="No label twice in a batch.")
     seeds: tuple[int, ...] = (0,)
+    shared_weights: bool = Field(False, strict=True, description="One network per seed, shared by all its victims.")
     clients: Count = Field(100, description="Clients in the federation")
     clients_per_round: Count = Field(10, description="Clients sampled per round")
     rounds: Count = Field(100, description="Rounds of training a noise schedule covers")
@@ -77,6 +78,8 @@ class CellSettings(BaseModel):
             raise ValueError(
                 "update model 'first' looks at one local step only; use --update-model avg or unroll with --local-steps"
             )
+        if self.shared_weights and self.weights is not None:
+            raise ValueError("victims share the network of a file or training already; leave --shared-weights out")
         self._fits_variates()
         self._fits_suite()
         if not self.seeds or len(set(self.seeds)) != len(self.seeds) or min(self.seeds) < 0:
@@ -106,8 +109,11 @@ class CellSettings(BaseModel):
             )
 
     def identity(self) -> dict[str, Any]:
-        """What tells this cell from others; a run it does not attack, a prior or a suite it has not, is left out."""
-        absent = {"trained": self.trained is None, "prior": self.prior == NONE, "suite": self.suite is None}
+        """What tells this cell from others; a run it does not attack, what else it has not, is left out."""
+        absent = {
+            "trained": self.trained is None, "prior": self.prior == NONE, "suite": self.suite is None,
+            "shared_weights": not self.shared_weights,
+        }  # fmt: skip
         return self.model_dump(mode="json", exclude={name for name, missing in absent.items() if missing})
 
     @property
@@ -125,6 +131,15 @@ class CellSettings(BaseModel):
     def together(self) -> int:
         """Clients behind one observation: a whole round's where the server gets nothing but their secure sum."""
         return self.clients_per_round if self.tap.at_server and self.build_defense().sums_securely else 1
+
+    @property
+    def clusters(self) -> int:
+        """Independent draws behind the victims: each has a network of its own, or those of a seed share one.
+
+        With a single seed nothing can be said of other networks, and victims are independent given this one.
+        """
+        shared = self.shared_weights and len(self.seeds) > 1
+        return len(self.seeds) * (1 if shared else self.victims)
 
     @property
     def rate(self) -> float:

@@ -24,6 +24,7 @@ def setting(cell: Row) -> str:
         f"batch {cell.batch_size}",
         f"local steps {cell.local_steps}" + (f" ({cell.update_model})" if cell.local_steps > 1 else ""),
         f"seed {', '.join(map(str, cell.seeds))}",
+        *(["one network per seed"] if cell.shared_weights else []),
         *([f"public: {prior(cell.prior)}"] if cell.prior else []),
     )
     return " | ".join(parts)

@@ -28,8 +28,8 @@ _PATHS = ("training", "weights", "server_state", "variates")
 
 # Options that are settings of a cell under the same name.
 PASSED_ON = (
-    "victims", "distinct_labels", "clients", "clients_per_round", "rounds", "learning_rate", "local_steps",
-    "steps_per_round", "sampling_rate", "update_model", "labels", "prior", "engine", "dtype",
+    "victims", "distinct_labels", "shared_weights", "clients", "clients_per_round", "rounds", "learning_rate",
+    "local_steps", "steps_per_round", "sampling_rate", "update_model", "labels", "prior", "engine", "dtype",
 )  # fmt: skip
 
 

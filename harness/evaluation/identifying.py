@@ -29,18 +29,20 @@ _GIVEN = "the candidates are of the truth's class"
 class IdentityScores:
     """All numbers of a cell of an attack that reconstructs nothing.
 
-    ``evaluations``: (V,) gradients computed for each victim; ``doubt``: see :meth:`Identifier.doubt`.
+    ``evaluations``: (V,) gradients computed for each victim; ``doubt``: see :meth:`Identifier.doubt`;
+    ``clusters``: see :class:`harness.evaluation.scores.Scores`.
     """
 
     ranking: Ranking
     swap_p: float | None
     evaluations: NDArray[np.float64]
     doubt: str | None
+    clusters: int
 
     @property
     def identified(self) -> Identified:
         """How well truths are told among look-alikes."""
-        return identified_of(self.ranking.first, self.ranking.sizes, self.ranking.lineup)
+        return identified_of(self.ranking.first, self.ranking.sizes, self.ranking.lineup, self.clusters)
 
     @property
     def succeeds(self) -> bool:
@@ -59,7 +61,7 @@ class IdentityScores:
         outcomes = self._outcomes()
         return {
             "metrics": {name: Summary(reason=NOTHING) for name, metric in METRICS.items() if metric.of == "anything"}
-            | {"gradient_evaluations": summary_of(self.evaluations)},
+            | {"gradient_evaluations": summary_of(self.evaluations.reshape(self.clusters, -1))},
             "asr": {"strict": Rate(reason=NOTHING)},
             "lineup": Lineup(reason=f"{NOTHING}; see identified"),
             "identified": self.identified,
@@ -98,7 +100,9 @@ def identify_scene(
         tested = (lineups.compare, truth.indices, labels, settings.seeds[0])
         ranking, swapped = identity_test(*tested, MANY) if must_not_identify else identity_test(*tested)
         bar.advance(len(truth.labels))
-    return IdentityScores(ranking, swapped and swapped.lineup.p_value, lineups.evaluations, lineups.doubt())
+    return IdentityScores(
+        ranking, swapped and swapped.lineup.p_value, lineups.evaluations, lineups.doubt(), settings.clusters
+    )
 
 
 class _Lineups:

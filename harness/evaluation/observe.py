@@ -179,6 +179,9 @@ def _select(dataset: Dataset, rows: int, settings: CellSettings) -> Victims:
 
 
 def _weights(model: RowModel, settings: CellSettings, keys: list[Key]) -> Tensor:
+    if settings.shared_weights:
+        shared = model.initial_weights([(seed, "shared") for seed in settings.seeds])
+        return shared.repeat_interleave(settings.victims, 0)
     if settings.weights is None:
         return model.initial_weights(keys)
     loaded = model.load_weights(Path(settings.weights))

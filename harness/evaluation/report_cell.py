@@ -11,7 +11,7 @@ from harness.evaluation.theorem import bound_of
 from harness.experiment import CellSettings
 from harness.priors import Prior
 from harness.results import CellResult, Control, Outcomes, Place, PublicData, VictimRecord
-from harness.scoring import Verdict
+from harness.scoring import Verdict, within_networks
 
 
 def cell_result(
@@ -29,12 +29,18 @@ def cell_result(
         observation_id=scored.scene.observation.known_to("plain").fingerprint(),
         noise=noise and noise.law,
         verdict=verdict.verdict,
-        verdict_reason=verdict.reason,
+        verdict_reason=_reason(scored.settings, verdict),
         controls=list(controls),
         flags=[] if control else flags_of(scored, controls),
         bound=bound_of(scored),
         seconds=scored.seconds,
     )
+
+
+def _reason(settings: CellSettings, verdict: Verdict) -> str:
+    if not settings.shared_weights:
+        return verdict.reason
+    return within_networks(verdict.reason, verdict.verdict, len(settings.seeds))
 
 
 def impossible_cell(

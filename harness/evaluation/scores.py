@@ -45,7 +45,11 @@ _FAILED: dict[str, Outcome] = {
 
 @dataclass(frozen=True)
 class Scores:
-    """All numbers of one cell; arrays are per image, V victims times n images flattened, unless said."""
+    """All numbers of one cell; arrays are per image, V victims times n images flattened, unless said.
+
+    ``clusters``: independent groups of victims, in their order; intervals are over them. The verdict's bound is not:
+    it speaks of the networks at hand, given which victims are independent.
+    """
 
     metrics: dict[str, np.ndarray]
     missing: dict[str, str]
@@ -61,6 +65,7 @@ class Scores:
     first_losses: np.ndarray
     order: Tensor
     victims: int
+    clusters: int
     doubt: str | None = None
 
     @property
@@ -90,11 +95,11 @@ class Scores:
 
     def claims(self) -> dict[str, Any]:
         """What a cell's result says of them."""
-        metrics = {name: summary_of(values.reshape(self.victims, -1)) for name, values in self.metrics.items()}
+        metrics = {name: summary_of(values.reshape(self.clusters, -1)) for name, values in self.metrics.items()}
         metrics |= {name: Summary(reason=reason) for name, reason in self.missing.items()}
         return {
             "metrics": metrics,
-            "asr": {rule: rate_of(success.reshape(self.victims, -1)) for rule, success in self.success.items()},
+            "asr": {rule: rate_of(success.reshape(self.clusters, -1)) for rule, success in self.success.items()},
             "confirmed": self.confirmed,
             "warnings": [] if self.doubt is None else [self.doubt],
             "lineup": self.ranking.lineup,
@@ -164,7 +169,7 @@ def score(
         metrics, measured.missing, measured.success, ranking, swapped and swapped.lineup.p_value,
         label_summary(labels, truth.labels, scene.dataset.labels, seed),
         labels[rows, order].flatten().numpy(), per_victim["reasons"], per_victim["steps"], per_victim["evaluations"],
-        per_victim["losses"], per_victim["first_losses"], order, victims,
+        per_victim["losses"], per_victim["first_losses"], order, victims, settings.clusters,
         attack.doubt(scene.observation.known_to(attack.tier), made.images, made.labels),
     )  # fmt: skip
 

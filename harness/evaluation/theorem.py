@@ -84,13 +84,14 @@ def _lineups(scored: Scored, limit: Limit | None) -> Ceiling:
         return Ceiling(event="first in its lineup", reason=_NO_LOOK_ALIKES)
     kappa = float((1 / ranking.sizes[there]).mean())
     p_value = None if limit is None else lineup_p_value(ranking.first, ranking.sizes, labels, limit)
-    measured = rate_of(ranking.first if there.all() else ranking.first[there])
+    first = ranking.first.reshape(scored.settings.clusters, -1)
+    measured = rate_of(first if there.all() else ranking.first[there])
     return _ceiling("first in its lineup", measured, p_value, limit, kappa)
 
 
 def _strict(scene: Scene, scores: Scores, limit: Limit | None) -> Ceiling:
     strict = scores.success["strict"].reshape(scores.victims, -1)
-    measured = rate_of(strict)
+    measured = rate_of(strict.reshape(scores.clusters, -1))
     if scene.dataset.columns is not None:
         return Ceiling(event="strict image", measured=measured, reason=_ROWS)
     one_guess = blind_strict(scene.dataset.images, scene.dataset.labels, scene.truth.labels).numpy()

@@ -20,6 +20,7 @@ class PublicData(Record):
 class Place(Record):
     """``prior`` is None where nothing was public; where a half of the dataset was, the other is attacked.
 
+    ``shared_weights``: victims of a seed share one network, where otherwise each has its own.
     ``surface`` is None where only a tap is named; ``observations``: how often the adversary saw the same record."""
 
     dataset: str
@@ -29,6 +30,7 @@ class Place(Record):
     surface: Literal[0, 1, 2] | None = None
     tap: str
     seeds: list[int]
+    shared_weights: bool = False
     victims: Count
     prior: PublicData | None = None
     batch_size: Annotated[int, Field(ge=1)] = 1

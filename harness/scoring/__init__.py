@@ -22,7 +22,7 @@ from harness.scoring.success import (
 )
 from harness.scoring.table_scale import TableScale
 from harness.scoring.theorem import lineup_p_value, strict_p_value
-from harness.scoring.verdict import Verdict, judge, judge_identity, negative_control_failed
+from harness.scoring.verdict import Verdict, judge, judge_identity, negative_control_failed, within_networks
 
 __all__ = [
     "METRICS",
@@ -56,4 +56,5 @@ __all__ = [
     "summary_of",
     "swap_control",
     "upper_bound",
+    "within_networks",
 ]

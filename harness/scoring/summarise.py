@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from harness.results import AttackStanding, CellResult, Place, SummaryRow
 from harness.scoring.headline import headline
 from harness.scoring.strongest import Attempt, strongest
+from harness.scoring.verdict import within_networks
 
 _PLACE = set(Place.model_fields)
 
@@ -25,10 +26,13 @@ def _row(cells: list[CellResult]) -> SummaryRow:
     attempts, noisy = [_attempt(cell) for cell in possible], any(cell.noise for cell in possible)
     suite = next((cell.suite for cell in cells if cell.suite), None)
     decision = strongest(attempts, noisy, suite is not None)
+    reason = decision.reason
+    if cells[0].shared_weights:
+        reason = within_networks(reason, decision.verdict, len(cells[0].seeds))
     return SummaryRow(
         **cells[0].model_dump(include=_PLACE),
         verdict=decision.verdict,
-        verdict_reason=decision.reason,
+        verdict_reason=reason,
         strongest=decision.attack,
         tier="informed" if any(cell.tier == "informed" for cell in possible) else "plain",
         suite=suite,

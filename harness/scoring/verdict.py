@@ -63,6 +63,14 @@ def judge(
     )
 
 
+def within_networks(reason: str, verdict: str, networks: int) -> str:
+    """The reason of a verdict on victims who share ``networks`` networks: given these, and no others, they are
+    independent, which the bound of a resilience rests on."""
+    if verdict != "resilient":
+        return reason
+    return f"{reason}; of {'this one network' if networks == 1 else f'these {networks} networks'} and no other"
+
+
 def judge_identity(identified: Identified, doubt: str | None, controls: Iterable[Control]) -> Verdict:
     """The verdict of one cell of an attack that reconstructs nothing: it never leaks.
 
@@ -88,13 +96,19 @@ def judge_identity(identified: Identified, doubt: str | None, controls: Iterable
     return Verdict("resilient", f"{words} {bound:.1%} of victims stand out beyond guessing (95% confidence)")
 
 
-def identified_of(first: NDArray[np.bool_], sizes: NDArray[np.int64], lineup: Lineup) -> Identified:
-    """Places (V, B) of true images in their lineups in the form of the document; lineups of size 1 are left out."""
+def identified_of(
+    first: NDArray[np.bool_], sizes: NDArray[np.int64], lineup: Lineup, clusters: int | None = None
+) -> Identified:
+    """Places (V, B) of true images in their lineups in the form of the document; lineups of size 1 are left out.
+
+    The interval is over as many ``clusters`` of consecutive victims, by default over victims.
+    """
     informative = sizes > 1
     if not informative.any():
         return Identified(reason=lineup.reason)
     flags = first if informative.all() else first[informative]
-    rate, chance = rate_of(flags), float((1 / sizes[informative]).mean())
+    grouped = first.reshape(clusters or len(first), -1) if informative.all() else flags
+    rate, chance = rate_of(grouped), float((1 / sizes[informative]).mean())
     return Identified(
         rate=rate.rate, n=rate.n, ci95=rate.ci95, chance=chance, mean_rank=lineup.mean_rank, p_value=lineup.p_value,
         beyond_chance=max(0.0, (upper_share(flags) - chance) / (1 - chance)), identifies=_below(lineup.p_value),

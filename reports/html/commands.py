@@ -66,6 +66,7 @@ def _settings(item: Shown) -> dict[str, Any]:
         "defense_args": {name: value for name, value in cell.defense_args.items() if name not in scale},
         "attack_args": cell.attack_args, "batch_size": cell.batch_size, "local_steps": cell.local_steps,
         "update_model": cell.update_model, "round": cell.round, "observations": cell.observations,
+        "shared_weights": cell.shared_weights,
     }  # fmt: skip
 
 
@@ -77,7 +78,8 @@ def _common(item: Shown) -> tuple[str, ...]:
         for name, usual in _EVALUATE.items()
         if settings.get(name) is not None and settings[name] != usual and not (item.trained and name in _OF_A_RUN)
     ]
-    options += ["--distinct-labels"] if settings.get("distinct_labels") is True else []
+    chosen = (name for name in ("distinct_labels", "shared_weights") if settings.get(name) is True)
+    options += [f"--{name.replace('_', '-')}" for name in chosen]
     victims = cell.victims // max(1, len(cell.seeds))
     return (
         _option("dataset", cell.dataset), _option("model", cell.model), _option("victims", victims),
