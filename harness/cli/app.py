@@ -7,7 +7,7 @@ import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -39,6 +39,9 @@ COMMANDS = {
     "reproduce": "Run a table of the papers and print ours beside theirs, with a verdict per cell.",
     "train": "Train a federation under a defense: accuracy, epsilon, noise and gradient norm per round.",
 }
+
+# What the parser refuses, which is typer's own in its newer versions and click's in those that Flower shares.
+_REFUSED: Any = [kind for kind in typer.BadParameter.__mro__ if hasattr(kind, "format_message")][-1]
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None,
@@ -84,7 +87,7 @@ def run(arguments: list[str]) -> int:
         return end.exit_code
     except UsageError as error:
         return _say(str(error))
-    except typer.TyperException as error:
+    except _REFUSED as error:
         return _say(f"{error.format_message().splitlines()[0]} (see harness --help)")
     except KeyboardInterrupt:
         return STOPPED
