@@ -7,6 +7,7 @@ version or the other, the hockey-stick divergence at e^eps is that of the mixtur
 eps >= 0, and follows from the symmetry of replacing where eps < 0.
 """
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -53,6 +54,7 @@ def release_losses(release: GaussianRelease | MechanismRelease, interval: float)
     return losses(single, release.adjacency, interval).self_compose(release.count)
 
 
+@lru_cache(maxsize=16)  # a run asks for the same after every round; each may hold a hundred thousand buckets
 def losses(mechanism: Mechanism, adjacency: Adjacency, interval: float) -> "PrivacyLossDistribution":
     """The loss distribution of a mechanism that ``inner_gaussian`` finds Gaussian noise in."""
     from dp_accounting.pld import privacy_loss_distribution  # slow to import, and most commands need no accountant

@@ -8,6 +8,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, get_args
 
 import numpy as np
@@ -106,8 +107,7 @@ class Renyi(AdditiveAccountant):
     def _curves(self, sigmas: Array, q: float, sampler: str) -> Array:
         if sampler == "none":
             return renyi_curves.gaussian(sigmas, self._orders)
-        sampled = renyi_curves.poisson if sampler == "poisson" else renyi_curves.without_replacement
-        return sampled(sigmas, q, self._orders)
+        return _sampled_curves(tuple(sigmas.tolist()), q, sampler, tuple(self._orders.tolist()))
 
     def converted(self, total: Array, delta: float) -> float:
         return epsilon_of_curve(total, self._orders, delta, self.conversion_rule)
@@ -122,6 +122,15 @@ class Renyi(AdditiveAccountant):
         return delta_of_curve(
             counts @ self.costs(spent.releases, 0.5), self._orders, epsilon, self.conversion_rule
         )  # what a release costs does not depend on delta
+
+
+@lru_cache(maxsize=64)
+def _sampled_curves(sigmas: tuple[float, ...], q: float, sampler: str, orders: tuple[float, ...]) -> Array:
+    """What sampled releases cost: (S, A). Kept, as a run asks for the same after every round, of every view."""
+    curves = renyi_curves.poisson if sampler == "poisson" else renyi_curves.without_replacement
+    found = curves(np.array(sigmas), q, orders)
+    found.flags.writeable = False
+    return found
 
 
 def epsilon_of_curve(curve: Array, orders: Orders, delta: float, rule: Conversion = "improved") -> float:
