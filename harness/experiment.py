@@ -99,7 +99,7 @@ class CellSettings(BaseModel):
     def _fits_suite(self) -> None:
         if self.suite is None:
             return
-        if self.attack_args or self.attack not in SUITES.get(self.suite, ()):
+        if SUITES.get(self.suite, {}).get(self.attack) != self.attack_args:
             raise ValueError(
                 f"attack {self.attack!r} with such settings is not of a suite {self.suite!r}; use attack 'auto'"
             )

@@ -45,7 +45,7 @@ def _suites() -> list[Row]:
     """Names of several attacks; one without a version means the latest."""
     return [
         {"name": name, "aliases": [alias for alias, latest in suites.LATEST.items() if latest == name],
-         "about": f"a suite: {', '.join(SUITES[name])}, each at its defaults", "settings": {}}
+         "about": f"a suite: {suites.described(name)}; all else at its defaults", "settings": {}}
         for name in SUITES
     ]  # fmt: skip
 

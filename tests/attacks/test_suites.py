@@ -9,36 +9,43 @@ from harness.attacks.suites import LATEST, Chosen, resolve
 from harness.errors import UsageError
 from harness.experiment import CellSettings, cell_settings, expand, usual_prior
 
-AUTO_1 = ("cpl", "inverting_gradients", "map", "identify", "analytic")
+MEMBERS = ("cpl", "inverting_gradients", "map", "identify", "analytic")
+CAPPED = {"max_iterations": 1000}
 
 
 def test_a_suite_never_changes() -> None:
     """Whoever changes this line changes what published verdicts mean: other members are another version."""
-    assert SUITES == {"auto-1": AUTO_1}
+    defaults: dict[str, dict[str, Any]] = {name: {} for name in MEMBERS}
+    published = {"auto-1": defaults, "auto-2": defaults | {"inverting_gradients": CAPPED}}
+    assert published == SUITES
     assert LATEST["auto"] in SUITES and not (set(LATEST) | set(SUITES)) & set(ATTACKS)
 
 
 @pytest.mark.parametrize("name", SUITES)
-def test_its_members_exist_and_need_no_settings(name: str) -> None:
-    for member in SUITES[name]:
-        assert ATTACKS.resolve(member) == member and ATTACKS[member]()
-    assert len(set(SUITES[name])) == len(SUITES[name]) and "blind" not in SUITES[name]
+def test_its_members_exist_with_such_settings(name: str) -> None:
+    for member, settings in SUITES[name].items():
+        assert ATTACKS.resolve(member) == member
+        assert ATTACKS[member](**settings).parameters() == ATTACKS[member]().parameters() | settings
+    assert "blind" not in SUITES[name]
 
 
-def suite(*names: str) -> list[Chosen]:
-    return [Chosen(name, {}, "auto-1") for name in names]
+def suite(name: str = "auto-2") -> list[Chosen]:
+    return [Chosen(member, settings, name) for member, settings in SUITES[name].items()]
 
 
 EXPANDED: dict[str, tuple[list[tuple[str, dict[str, Any]]], list[Chosen]]] = {
-    "the latest": ([("auto", {})], suite(*AUTO_1)),
-    "by its version": ([("auto-1", {})], suite(*AUTO_1)),
+    "the latest": ([("auto", {})], suite()),
+    "by its version": ([("auto-1", {})], suite("auto-1")),
     "an attack alone": ([("cpl", {})], [Chosen("cpl")]),
-    "a member beside it is its own": ([("auto", {}), ("cpl", {})], suite(*AUTO_1)),
-    "and before it": ([("cpl", {}), ("auto", {})], suite(*AUTO_1)),
-    "by another name": ([("auto", {}), ("gradinv", {})], suite(*AUTO_1)),
-    "another attack beside it": ([("auto", {}), ("dlg", {})], [*suite(*AUTO_1), Chosen("dlg")]),
+    "a member beside it is its own": ([("auto", {}), ("cpl", {})], suite()),
+    "and before it": ([("cpl", {}), ("auto", {})], suite()),
+    "by another name": ([("auto-1", {}), ("gradinv", {})], suite("auto-1")),
+    "another attack beside it": ([("auto", {}), ("dlg", {})], [*suite(), Chosen("dlg")]),
     "a member with settings of its own": (
-        [("auto", {}), ("cpl", {"restarts": 2})], [*suite(*AUTO_1), Chosen("cpl", {"restarts": 2})],
+        [("auto", {}), ("cpl", {"restarts": 2})], [*suite(), Chosen("cpl", {"restarts": 2})],
+    ),
+    "a member at its defaults beside the suite's settings": (
+        [("auto", {}), ("gradinv", {})], [*suite(), Chosen("inverting_gradients")],
     ),
     "twice the same": ([("dlg", {}), ("dlg", {})], [Chosen("dlg")]),
 }  # fmt: skip
@@ -55,9 +62,9 @@ def test_cells_of_a_suite() -> None:
     grid = {"attack": [("auto", {}), ("dlg", {})], "defense": [("none", {})]}
     cells = expand(grid, prior="auto", dataset="digits")
     assert [(cell.attack, cell.attack_args, cell.suite) for cell in cells] == [
-        *((name, {}, "auto-1") for name in AUTO_1), ("dlg", {}, None),
+        *((name, settings, "auto-2") for name, settings in SUITES["auto-2"].items()), ("dlg", {}, None),
     ]  # fmt: skip
-    assert cells[0].identity()["suite"] == "auto-1" and "suite" not in cells[-1].identity()
+    assert cells[0].identity()["suite"] == "auto-2" and "suite" not in cells[-1].identity()
 
 
 @pytest.mark.parametrize(
@@ -69,7 +76,7 @@ def test_a_suite_knows_public_data(attacks: list[str], prior: str) -> None:
 
 
 MISTAKES: dict[str, tuple[Any, str]] = {
-    "settings": (lambda: expanded([("auto", {"tv": 1})]), "'auto-1' is a suite, which takes no settings; leave"),
+    "settings": (lambda: expanded([("auto", {"tv": 1})]), "'auto-2' is a suite, which takes no settings; leave"),
     "nothing public": (
         lambda: expand({"attack": [("auto", {})], "defense": [("none", {})]}, prior="none"), "use --prior auto",
     ),
@@ -77,6 +84,9 @@ MISTAKES: dict[str, tuple[Any, str]] = {
     "no member": (lambda: cell_settings(attack="dlg", suite="auto-1", prior="auto"), "use attack 'auto'"),
     "a member with settings": (
         lambda: cell_settings(attack="cpl", attack_args={"tv": 1}, suite="auto-1", prior="auto"), "use attack 'auto'",
+    ),
+    "a member without its settings": (
+        lambda: cell_settings(attack="inverting_gradients", suite="auto-2", prior="auto"), "use attack 'auto'",
     ),
     "no suite": (lambda: cell_settings(attack="cpl", suite="auto", prior="auto"), "use attack 'auto'"),
 }  # fmt: skip

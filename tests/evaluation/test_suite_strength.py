@@ -1,0 +1,59 @@
+"""No member of a suite is significantly weaker than the same attack at its defaults, on the same victims."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest
+
+from harness.attacks import SUITES, reconstructing, run_attack
+from harness.attacks.suites import LATEST
+from harness.evaluation.measure import strict_rule
+from harness.evaluation.observe import Stage
+from harness.experiment import cell_settings
+
+VICTIMS = 24
+STAGE = Stage(Path("no data root"), VICTIMS)
+SETTLED = {name: own for name, own in SUITES[LATEST["auto"]].items() if own}
+PLACES: dict[str, dict[str, Any]] = {
+    "undefended": {"defense": "none"},
+    "noise .01": {"defense": "noise", "defense_args": {"applies_to": "gradient", "amount": 0.01}},
+    "noise .1": {"defense": "noise", "defense_args": {"applies_to": "gradient", "amount": 0.1}},
+    "fed_cdp .003": {"defense": "fed_cdp", "defense_args": {"sigma": 0.003}},
+    "fed_cdp .01": {"defense": "fed_cdp", "defense_args": {"sigma": 0.01}},
+}
+
+
+def strict(place: str, attack: str, settings: dict[str, Any]) -> np.ndarray:
+    """(V,), whose image came back."""
+    cell = cell_settings(
+        dataset="mnist-sample", victims=VICTIMS, attack=attack, attack_args=settings, prior="auto", **PLACES[place]
+    )
+    scene, own = STAGE.set(cell), reconstructing(cell.build_attack())
+    images = run_attack(own, scene.observation.known_to(own.tier)).images
+    return strict_rule(scene.dataset)(scene.truth.images, images)[:, 0].numpy()
+
+
+def weaker(tried: np.ndarray, usual: np.ndarray) -> float:
+    """The p-value that what is tried loses no more victims than it gains (sign test of those on which both differ)."""
+    lost, gained = int((usual & ~tried).sum()), int((tried & ~usual).sum())
+    return 1.0 if lost + gained == 0 else float(binomtest(lost, lost + gained, alternative="greater").pvalue)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("attack", SETTLED)
+def test_settings_of_a_suite_cost_no_success(attack: str, place: str) -> None:
+    usual, tried = strict(place, attack, {}), strict(place, attack, dict(SETTLED[attack]))
+    print(f"{place}: {attack} {usual.sum()} of {VICTIMS}, with the suite's settings {tried.sum()}")
+    assert weaker(tried, usual) > 0.05 / len(PLACES)
+
+
+def test_too_few_iterations_would_be_weaker() -> None:
+    """The attack has found what it will when the suite stops it, and has not at a tenth of that."""
+    few, more = ({"max_iterations": cap} for cap in (30, 300))
+    assert (
+        weaker(strict("undefended", "inverting_gradients", few), strict("undefended", "inverting_gradients", more))
+        < 0.01
+    )
