@@ -32,9 +32,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from harness.attacks import ATTACKS, Attack, members, run_attack
+from harness.attacks import ATTACKS, reconstructing, run_attack
 from harness.datasets import data_root
-from harness.errors import UsageError
 from harness.evaluation.measure import measure
 from harness.evaluation.observe import Scene, Stage
 from harness.experiment import cell_settings, usual_prior
@@ -176,52 +175,46 @@ def _assigns(node: ast.stmt, name: str) -> bool:
 
 
 def judged(name: str, scene: Scene, made: Tensor, seconds: float) -> Outcome:
-    """By the rule every attack here is judged by; a diverged image (NaN) is grey, and counts."""
+    """The first victims by the rule every attack here is judged by; a diverged image (NaN) is grey, and counts."""
     made = torch.where(made.isfinite(), made, 0.5)
-    measured = measure(scene.dataset, scene.truth.images.flatten(0, 1), made, "not asked for")
+    measured = measure(scene.dataset, scene.truth.images[: len(made)].flatten(0, 1), made, "not asked for")
     return Outcome(name, int(measured.success["strict"].sum()), measured.metrics["rmse"].tolist(), seconds)
 
 
 def of_peer(name: str, peer: Peer, scene: Scene) -> Outcome:
-    """A peer's attacks, one victim after the other as it ships; says how far it is."""
-    made, began = [], time.perf_counter()
+    """A peer's attacks, one victim after the other as it ships; says what came of them so far."""
+    made, began = torch.empty(0), time.perf_counter()
     for index, victim in enumerate(handed(scene)):
         torch.manual_seed(index)
         with torch.backends.mkldnn.flags(enabled=False):  # which takes longer over one small image
-            made.append(peer(victim))
-        print(
-            f"  peer {name}: {index + 1} of {scene.observation.rows}, {time.perf_counter() - began:.0f} s", flush=True
-        )
-    return judged(f"peer {name}", scene, torch.cat(made), time.perf_counter() - began)
+            made = torch.cat([made, peer(victim)])
+        outcome = judged(f"peer {name}", scene, made, time.perf_counter() - began)
+        print(f"  {outcome}", flush=True)
+    return outcome
 
 
-def of_suite(scene: Scene) -> list[Outcome]:
-    """Every member of ``auto`` that reconstructs, and ``auto`` itself: its strongest, as a verdict takes it."""
+def of_ours(names: list[str], scene: Scene) -> Outcome:
+    """Our attacks, printed one by one, and what stands for all: the strongest, as a verdict takes it."""
     outcomes = []
-    for name in members(["auto"]):
-        attack = ATTACKS[name]()
-        if not isinstance(attack, Attack):
-            continue
+    for name in names:
+        attack = reconstructing(ATTACKS[name]())
         began = time.perf_counter()
-        try:
-            made = run_attack(attack, scene.observation.known_to(attack.tier))
-        except UsageError as error:
-            print(f"  {name}: {error}", flush=True)
-            continue
+        made = run_attack(attack, scene.observation.known_to(attack.tier))
         outcomes.append(judged(name, scene, made.images.flatten(0, 1), time.perf_counter() - began))
+        print(outcomes[-1], flush=True)
     best = max(outcomes, key=lambda outcome: outcome.strict)
-    seconds = sum(outcome.seconds for outcome in outcomes)
-    return [*outcomes, Outcome(f"auto ({best.name})", best.strict, best.rmse, seconds)]
+    return Outcome(f"strongest of ours ({best.name})", best.strict, best.rmse, sum(one.seconds for one in outcomes))
 
 
 def main() -> None:
-    """Prints every outcome as soon as it is there, peers with the p-value of ``auto`` being weaker than they."""
+    """Prints every outcome as soon as it is there, peers with the p-value of ours being weaker than they."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--inverting-gradients", type=Path, required=True, metavar="CHECKOUT")
     parser.add_argument("--dlg", type=Path, required=True, metavar="CHECKOUT")
     parser.add_argument("--dataset", choices=CONSTANTS, default="mnist-sample")
     parser.add_argument("--noise", type=float, default=0.0, help="std on the gradient; 0 is no defense")
     parser.add_argument("--victims", type=int, default=32)
+    parser.add_argument("--ours", nargs="+", default=["cpl", "inverting_gradients", "map"], help="those of auto")
     parser.add_argument("--peers", nargs="*", choices=PEERS, default=PEERS)
     parser.add_argument("--iterations", type=int, help="of ig-script instead of its 24,000, of ig-class of its 4,800")
     asked = parser.parse_args()
@@ -233,9 +226,8 @@ def main() -> None:
     )
     scene = Stage(data_root(None), 128).set(settings)
     print(f"{asked.victims} victims of {asked.dataset}, T2.step, noise of std {asked.noise:g}", flush=True)
-    *ours, suite = of_suite(scene)
-    for outcome in (*ours, suite):
-        print(outcome, flush=True)
+    ours = of_ours(asked.ours, scene)
+    print(ours, flush=True)
     for name in asked.peers:
         if name == "dlg":
             peer = dlg(asked.dlg)
@@ -243,8 +235,8 @@ def main() -> None:
             constants, script = CONSTANTS[asked.dataset], name == "ig-script"
             peer = inverting_gradients(asked.inverting_gradients, constants, script, asked.iterations)
         outcome = of_peer(name, peer, scene)
-        weaker = fisher_test(outcome.strict, asked.victims, suite.strict, asked.victims).down
-        print(f"{outcome}; auto weaker: p = {weaker:.3g}", flush=True)
+        weaker = fisher_test(outcome.strict, asked.victims, ours.strict, asked.victims).down
+        print(f"{outcome}; ours weaker: p = {weaker:.3g}", flush=True)
 
 
 if __name__ == "__main__":
