@@ -85,10 +85,10 @@ def _reference(
 
 
 def _growth(stage: Stage, settings: CellSettings, chunk: int) -> dict[str, float]:
-    """Wall-clock seconds for more and more victims."""
-    largest = max(GROWTH)
-    scene = stage.set(settings.model_copy(update={"victims": largest}))
-    return {str(count): round(_batched(scene, settings, count, chunk)[0], 2) for count in GROWTH}
+    """Wall-clock seconds for more and more victims, as many as there are."""
+    counts = [count for count in GROWTH if count <= _there(stage, settings)]
+    scene = stage.set(settings.model_copy(update={"victims": max(counts)}))
+    return {str(count): round(_batched(scene, settings, count, chunk)[0], 2) for count in counts}
 
 
 def _many(stage: Stage, settings: CellSettings, chunk: int, device: str) -> dict[str, Any]:
@@ -96,11 +96,16 @@ def _many(stage: Stage, settings: CellSettings, chunk: int, device: str) -> dict
 
     L-BFGS keeps at most 100 past steps: five outer iterations fill it.
     """
-    count = min(MANY, len(stage.dataset(settings.dataset).labels))
+    count = min(MANY, _there(stage, settings))
     scene = stage.set(settings.model_copy(update={"victims": count}))
     attack = replace(reconstructing(settings.build_attack()), max_iterations=MANY_ITERATIONS)
     run_attack(attack, scene.observation, chunk)
     return {"victims in memory test": count, "peak memory MiB (memory test)": _peak_memory(device)}
+
+
+def _there(stage: Stage, settings: CellSettings) -> int:
+    """How many victims there can be; what is public are none."""
+    return len(stage.room(settings).private.labels)
 
 
 def _lost_to_patience(scene: Scene, settings: CellSettings, chunk: int, patient: Reconstruction) -> int:

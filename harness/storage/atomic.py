@@ -9,6 +9,9 @@ from pathlib import Path
 from harness.errors import OutputError
 from harness.storage.files import kind_of
 
+#: What runs keep, hours of work perhaps, and write themselves.
+OF_RUNS = frozenset({"results.json", "victims.jsonl", "training.json", "checkpoint.pt"})
+
 
 def write_atomic(path: Path, content: bytes, option: str = "--out") -> None:
     """Write ``content`` to ``path``, creating its folder; a crash leaves the old file or none, never half of one.
@@ -25,13 +28,17 @@ def write_atomic(path: Path, content: bytes, option: str = "--out") -> None:
 
 
 def require_writable(path: Path, option: str = "--out") -> None:
-    """Try whether ``path`` can be written, so that a command fails before its work and not after.
+    """Try whether a document can be written to ``path``, so that a command fails before its work and not after.
 
     Raises:
-        OutputError: it cannot.
+        OutputError: it cannot, or a file that a run wrote stands there.
     """
     with _told_in_one_line(path, option):
         _refuse_special(path, option)
+        if path.name in OF_RUNS and path.exists():
+            raise OutputError(
+                f"cannot write {str(path)!r} (it is a run's own file); choose another place with {option}"
+            )
         path.parent.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=path.parent, prefix=".", suffix=".partial").close()
 

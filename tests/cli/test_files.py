@@ -51,6 +51,11 @@ READING: dict[str, tuple[str, str]] = {
 WRITING: dict[str, tuple[str, str]] = {
     "report to a device": ("report good --out zero", "(it is a link); choose another place with --out"),
     "report to a pipe": ("report good --out pipe", "(it is a pipe)"),
+    "report onto results": ("report good --out good/results.json", "(it is a run's own file)"),
+    "junit onto results": (
+        "check good --baseline none.json --junit good/results.json",
+        "choose another place with --junit",
+    ),
     "tables to a file": ("report good --out file --format csv", "choose another place with --out"),
     "audit to nowhere": (AUDIT + "--out file/audit.json", "choose another place with --out"),
     "audit to a pipe": (AUDIT + "--out pipe", "(it is a pipe)"),
