@@ -71,7 +71,7 @@ def test_a_verdict_falls_where_only_those_who_know_bring_images_back(run: Any) -
             "-" if row["paper"] == "-" else "agrees" if row["paper"] == row["informed"] else "differs"
         )
         assert row["informed strict"] == ("30/60" if row["informed"] == "N" else "0/60")
-    assert {cell.prior for cell in asked} == {"auto"} and len({cell.suite for cell in asked}) == 1
+    assert {cell.prior for cell in asked} == {"auto"} and {cell.attack for cell in asked} == {"cpl", "map", "identify"}
     assert table.notes[0].startswith(f"{sum(row['falls'] == 'falls' for row in at_hand)} of {len(at_hand)} ")
 
 

@@ -1,4 +1,4 @@
-"""One place, judged twice on the same observations: by attackers who do not know the defense, and by all of a suite."""
+"""One place, judged twice on the same observations: by attackers who do not know the defense, and by all."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,12 +12,13 @@ from harness.scoring.summarise import summarise
 #: Fewer victims than 59 cannot show resilience.
 VICTIMS, QUICK_VICTIMS = 100, 60
 WORDS = {"leaks": "N", "resilient": "Y", "inconclusive": "?"}
-SUITE = "auto"
+#: Who attacks; ``--quick``: the papers' own attack and those that know the defense.
+ATTACKS, QUICK_ATTACKS = ("auto",), ("cpl", "map", "identify")
 
 
 @dataclass(frozen=True)
 class Judged:
-    """The cells of a suite at one place, and the verdicts over those of the plain tier alone and over all."""
+    """The cells of all attacks at one place, and the verdicts over those of the plain tier alone and over all."""
 
     cells: list[CellResult]
     plain: SummaryRow
@@ -43,18 +44,23 @@ class Judged:
 
 
 def judge(request: Request, **settings: Any) -> Judged:
-    """Runs every attack of the suite at one place; ``settings`` are a cell's without its attack."""
+    """Runs every attack at one place; ``settings`` are a cell's without its attack."""
     common = {"seeds": request.seeds, "device": request.device, "prior": "auto"} | settings
     cells = [
         request.run.cell(
             cell_settings(attack=chosen.attack, attack_args=dict(chosen.arguments), suite=chosen.suite, **common)
         ).cell
-        for chosen in expanded([(SUITE, {})])
+        for chosen in expanded([(name, {}) for name in attacks_of(request)])
     ]
     (informed,) = summarise(cells)
     # A verdict without the informed is that of attacks which were named one by one.
     (plain,) = summarise(cell.model_copy(update={"suite": None}) for cell in cells if cell.tier == "plain")
     return Judged(cells, plain, informed)
+
+
+def attacks_of(request: Request) -> tuple[str, ...]:
+    """Names of the attacks and suites that are tried."""
+    return QUICK_ATTACKS if request.quick else ATTACKS
 
 
 def strict(cell: CellResult | None) -> str:

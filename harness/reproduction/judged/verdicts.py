@@ -5,32 +5,36 @@ from typing import Any
 from harness.reports.theorem import at_most, event_of
 from harness.reproduction.comparison import Comparison, Request
 from harness.reproduction.data import at_hand
-from harness.reproduction.judged.judging import QUICK_VICTIMS, SUITE, VICTIMS, WORDS, Judged, judge, strict
+from harness.reproduction.judged.judging import QUICK_VICTIMS, VICTIMS, WORDS, Judged, attacks_of, judge, strict
 from harness.reproduction.judged.published import Published, published
+
+_LEFT_OUT = (
+    "quick: the papers' own attack and those that know the defense instead of the suite, fewer levels and datasets of "
+    "the sweeps, LFW in batches of 1"
+)
 
 
 def judged_verdicts(request: Request) -> Comparison:
-    """Every place of Tables III and X and of the sweeps under ``--attack auto``."""
+    """Every place of Tables III and X and of the sweeps under ``--attack auto``, ``--quick`` under fewer attacks."""
     count = request.count(VICTIMS, QUICK_VICTIMS)
     places = published(request.quick)
     found = {data: at_hand(data, request.data_root) for data in dict.fromkeys(place.data for place in places)}
     rows = [_row(request, place, found[place.data][0], count) for place in places]
     judged = [row for row in rows if row["verdict"] != "not at hand"]
     fallen = sum(row["falls"] == "falls" for row in judged)
-    left_out = ["quick: fewer levels and datasets of the sweeps, LFW in batches of 1"] if request.quick else []
     return Comparison(
         "The papers' verdicts judged again, by attackers who know the defense",
         [
-            f"{count} victims per place, freshly initialised LeNet, seeds {list(request.seeds)}, attack {SUITE}; the "
-            "settings of the tables, first local iteration of round 0",
-            *[line for _, line in found.values()], *left_out,
+            f"{count} victims per place, freshly initialised LeNet, seeds {list(request.seeds)}, attacks "
+            f"{', '.join(attacks_of(request))}; the settings of the tables, first local iteration of round 0",
+            *[line for _, line in found.values()], *([_LEFT_OUT] if request.quick else []),
         ],
         rows,
         [
             f"{fallen} of {len(judged)} verdicts fall: attackers who do not know the defense find no leak where one "
             "who does finds it",
-            "resists: Y nothing leaks, N leaks, ? neither is shown. Paper: as printed; plain: all attacks of the suite "
-            "that do not know the defense; informed: all of it",
+            "resists: Y nothing leaks, N leaks, ? neither is shown. Paper: as printed; plain: all attacks that do not "
+            "know the defense; informed: all",
             "strict: images brought back within an RMSE of 0.1, by the best attack of the tier",
             "identified: share of truths that are the most probable among look-alikes; it reconstructs nothing",
             "ceiling: of any attacker being first in a lineup, where a theorem says so",

@@ -7,7 +7,7 @@ from typing import Any
 from harness.reports.noise_ladders import Rung, save_noise_ladders
 from harness.reproduction.comparison import Comparison, Request, number
 from harness.reproduction.data import at_hand
-from harness.reproduction.judged.judging import QUICK_VICTIMS, SUITE, VICTIMS, WORDS, Judged, judge, strict
+from harness.reproduction.judged.judging import QUICK_VICTIMS, VICTIMS, WORDS, Judged, attacks_of, judge, strict
 from harness.results import CellResult, SummaryRow
 
 _PICTURE = "withstand.png"
@@ -56,11 +56,16 @@ def judged_withstand(request: Request) -> Comparison:
             for ladder, rungs in climbed
         },
     )
-    quick = ["quick: whole decades of noise instead of half ones"] if request.quick else []
+    quick = (
+        ["quick: whole decades of noise instead of half ones, and the papers' own attack for the plain tier"]
+        if request.quick
+        else []
+    )
     return Comparison(
         "From which noise on does a defense withstand?",
         [
-            f"{count} victims per level, batch 1, initialised LeNet, seeds {list(request.seeds)}, attack {SUITE}",
+            f"{count} victims per level, batch 1, initialised LeNet, seeds {list(request.seeds)}, attacks "
+            + ", ".join(attacks_of(request)),
             line, *quick,
         ],
         [row for ladder, rungs in climbed for row in _rows(ladder, rungs)],
