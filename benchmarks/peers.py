@@ -32,11 +32,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from harness.attacks import ATTACKS, reconstructing, run_attack
+from harness.attacks import ATTACKS, Attack, expanded, run_attack
 from harness.datasets import data_root
+from harness.errors import UsageError
 from harness.evaluation.measure import measure
 from harness.evaluation.observe import Scene, Stage
 from harness.experiment import cell_settings, usual_prior
+from harness.extensions.building import build
 from harness.gate.statistics import fisher_test
 
 # Of the peer's constants, those of a dataset.
@@ -139,10 +141,10 @@ def inverting_gradients(checkout: Path, constants: str, from_script: bool, itera
 def dlg(checkout: Path) -> Peer:
     """The peer ``dlg``: of its script, which begins with a download, the attack alone is executed, unchanged."""
     attack_of_script = compile(_the_attack((checkout / "main.py").read_text()), str(checkout / "main.py"), "exec")
-    specification = importlib.util.spec_from_file_location("dlg_utils", checkout / "utils.py")
-    assert specification and specification.loader
-    utils = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(utils)
+    found = importlib.util.spec_from_file_location("dlg_utils", checkout / "utils.py")
+    assert found and found.loader
+    utils = importlib.util.module_from_spec(found)
+    found.loader.exec_module(utils)
 
     def nothing(*_: object) -> None:
         """Stands for pictures of how far it is."""
@@ -193,14 +195,20 @@ def of_peer(name: str, peer: Peer, scene: Scene) -> Outcome:
     return outcome
 
 
-def of_ours(names: list[str], scene: Scene) -> Outcome:
-    """Our attacks, printed one by one, and what stands for all: the strongest, as a verdict takes it."""
+def of_ours(names: list[str] | None, scene: Scene) -> Outcome:
+    """Members of ``auto`` (None: all), printed one by one, and what stands for them: the strongest, as in a verdict."""
     outcomes = []
-    for name in names:
-        attack = reconstructing(ATTACKS[name]())
+    for member in expanded([("auto", {})]):
+        attack = build(ATTACKS, member.attack, member.arguments)
+        if not isinstance(attack, Attack) or (names and member.attack not in names):
+            continue
         began = time.perf_counter()
-        made = run_attack(attack, scene.observation.known_to(attack.tier))
-        outcomes.append(judged(name, scene, made.images.flatten(0, 1), time.perf_counter() - began))
+        try:
+            made = run_attack(attack, scene.observation.known_to(attack.tier))
+        except UsageError as error:
+            print(f"  {member.attack}: {error}", flush=True)
+            continue
+        outcomes.append(judged(member.attack, scene, made.images.flatten(0, 1), time.perf_counter() - began))
         print(outcomes[-1], flush=True)
     best = max(outcomes, key=lambda outcome: outcome.strict)
     return Outcome(f"strongest of ours ({best.name})", best.strict, best.rmse, sum(one.seconds for one in outcomes))
@@ -214,7 +222,7 @@ def main() -> None:
     parser.add_argument("--dataset", choices=CONSTANTS, default="mnist-sample")
     parser.add_argument("--noise", type=float, default=0.0, help="std on the gradient; 0 is no defense")
     parser.add_argument("--victims", type=int, default=32)
-    parser.add_argument("--ours", nargs="+", default=["cpl", "inverting_gradients", "map"], help="those of auto")
+    parser.add_argument("--ours", nargs="+", help="members of auto (all)")
     parser.add_argument("--peers", nargs="*", choices=PEERS, default=PEERS)
     parser.add_argument("--iterations", type=int, help="of ig-script instead of its 24,000, of ig-class of its 4,800")
     asked = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Stop rules on made-up losses, against the specification's wording."""
+"""Stop rules on made-up losses, against the rules in docs/attacks.md."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The audit's lower bound (specification: accounting, section 15)."""
+"""The audit's lower bound (docs/accounting.md, "The audit")."""
 
 import math
 

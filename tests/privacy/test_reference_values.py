@@ -1,4 +1,4 @@
-"""Numbers known beforehand: the papers' and the specification's (accounting, sections 2-9 and 16)."""
+"""Numbers known beforehand: the papers', and independent ones by the formulas of docs/accounting.md."""
 
 import math
 

@@ -17,7 +17,7 @@ from harness.privacy.renyi_curves import amplify_without_replacement, gaussian, 
 
 
 def fractional_series(sigma: float, q: float, order: float) -> float:
-    """Mironov, Talwar, Zhang 2019, section 3.3, as in the specification (section 5)."""
+    """Mironov, Talwar, Zhang 2019, section 3.3."""
     split = sigma**2 * math.log(1 / q - 1) + 0.5
     i = np.arange(5000.0)
     j = order - i
@@ -98,7 +98,7 @@ def test_conversions() -> None:
 
 
 def dp_scaffold(sigma: float, users: int, records: int, local: int, rounds: int, server: bool = False) -> float:
-    """Epsilon of DP-SCAFFOLD as its authors' script has it (specification, section 12), both rates 0.2."""
+    """Epsilon of DP-SCAFFOLD as its authors' script has it, both rates 0.2."""
     whole = np.arange(1, 129)
     orders = np.arange(2, 129)
     steps = whole / (2 * (sigma if server else sigma * math.sqrt(0.2 * users)) ** 2)

@@ -1,4 +1,4 @@
-"""Which releases each view sees (specification: accounting, section 8)."""
+"""Which releases each view sees (docs/accounting.md, "Views")."""
 
 import math
 from dataclasses import replace

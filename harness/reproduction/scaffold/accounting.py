@@ -43,7 +43,7 @@ def s002_accounting(request: Request) -> Comparison:
         [_CONVENTION, "user rate l = 0.2, data rate s = 0.2"],
         [_cell(*cell) for cell in cells],
         [
-            "agrees: within 0.01 of the reference, recomputed for our specification by the released script's method; "
+            "agrees: within 0.01 of the reference, recomputed independently by the released script's method; "
             "of the paper's own numbers only three captions are known, column 'caption'",
             *_WHAT_HOLDS,
         ],
@@ -73,7 +73,7 @@ def s002_tradeoff(request: Request) -> Comparison:
         [_row(target, sigma) for target, sigma in TRADE_OFF],
         [
             "agrees: every cell is the reference's. The paper's rates and rounds did not survive in our copy: the "
-            "reference is recomputed for our specification, and l = 0.05 the only rate with such numbers of rounds",
+            "reference is recomputed independently, and l = 0.05 the only rate with such numbers of rounds",
             "the paper's bound does not vanish with the noise, so more of it soon stops helping: 80 and 160 differ by "
             "a round at most",
             *_WHAT_HOLDS,

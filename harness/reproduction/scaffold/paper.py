@@ -5,7 +5,7 @@ Data"."""
 S002_DATA = {"synthetic": (100, 4000, 60.0), "FEMNIST": (40, 2000, 30.0), "MNIST": (60, 800, 30.0)}
 # Its figures' captions (rounded): the only printed cells.
 S002_CAPTIONS = {("synthetic", 50, 400): 12.9, ("FEMNIST", 50, 400): 11.4, ("MNIST", 50, 100): 7.15}
-# The released script's method, recomputed for our specification: (data, K) -> third party at T = 100 and 400, server.
+# The released script's method, recomputed independently: (data, K) -> third party at T = 100 and 400, server.
 S002_CELLS: dict[tuple[str, int], tuple[float, float, float]] = {
     ("synthetic", 5): (6.67, 9.89, 12.99), ("synthetic", 10): (6.90, 10.17, 13.08),
     ("synthetic", 50): (8.19, 12.91, 13.79), ("synthetic", 100): (10.22, 12.91, 14.68),

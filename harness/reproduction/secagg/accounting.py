@@ -76,7 +76,7 @@ def s000_averaging(request: Request) -> Comparison:
         [_averaged(target, steps) for target, steps in AVERAGING],
         [
             "agrees: every cell within 0.001. The paper's own numbers, targets and rate did not survive in our copy: "
-            "the reference was recomputed for our specification with the released script's defaults",
+            "the reference was recomputed independently with the released script's defaults",
             "10 steps are one epoch; every average rests on Theorem 4.6 where there is more than one step",
             "orders end at 255: no epsilon below 0.045",
         ],

@@ -39,7 +39,7 @@ S000_TRAINING: dict[str, tuple[float, float, float, float, float]] = {
     "Income, 1 epoch": (14.0017, 0.52681, 0.8013, 0.9447, 0.5787),
 }
 
-# S000, appendix A.7, Table 1: its numbers did not survive in our copy. Recomputed independently for our specification:
+# S000, appendix A.7, Table 1: its numbers did not survive in our copy. Recomputed independently:
 # (each party's epsilon, its local steps) -> its noise multiplier, epsilon of the average over so many parties.
 PARTIES = (2, 4, 5, 8, 10, 20)
 AVERAGING_RATE, AVERAGING_PARAMETERS = 0.1, 10250
