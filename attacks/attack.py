@@ -78,6 +78,16 @@ class Attack(Attacker):
         """Inferred labels (R, n), or None where labels are optimised along with the images."""
         return infer_labels(observation, self.label_rule)
 
+    @property
+    def starts(self) -> int:
+        """Most starts per victim."""
+        return self.restarts
+
+    def labels_of_starts(self, observation: Observation) -> Tensor | None:
+        """Labels (R, starts, n), -1 where a start is left out; None where they are optimised along with the images."""
+        labels = self.labels(observation)
+        return None if labels is None else labels[:, None].expand(-1, self.starts, -1)
+
     def start(self, observation: Observation, keys: list[tuple[int | str, ...]]) -> Tensor:
         """Initial positions (R, n*C*H*W, and more for other unknowns), one random stream per key."""
         shape = (observation.examples, *observation.model.image_shape)

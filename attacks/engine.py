@@ -56,8 +56,8 @@ def run_attack(
         observer: see :data:`Observer`; rows are reported with their index in ``observation``.
         progress: called with the number of victims that are done since the last call.
     """
-    labels = attack.labels(observation)
-    victims_per_chunk = max(chunk // attack.restarts, 1)
+    labels = attack.labels_of_starts(observation)
+    victims_per_chunk = max(chunk // attack.starts, 1)
     parts = []
     for first in range(0, observation.rows, victims_per_chunk):
         victims = torch.arange(first, min(first + victims_per_chunk, observation.rows))
@@ -65,7 +65,7 @@ def run_attack(
         if progress:
             progress(len(victims))
     starts = {name: torch.cat([getattr(part, name) for part in parts]) for name in parts[0].__dataclass_fields__}
-    return choose_restarts(Reconstruction(**starts), attack.restarts)
+    return choose_restarts(Reconstruction(**starts), attack.starts)
 
 
 def choose_restarts(starts: Reconstruction, restarts: int) -> Reconstruction:
@@ -90,13 +90,13 @@ class _ChunkRun:
         observer: Observer | None,
     ) -> None:
         self.attack, self.observer = attack, observer
-        self.victims = victims.repeat_interleave(attack.restarts)
-        self.restarts = torch.arange(attack.restarts).repeat(len(victims))
+        self.victims = victims.repeat_interleave(attack.starts)
+        self.restarts = torch.arange(attack.starts).repeat(len(victims))
         index = self.victims.to(observation.target.device)
         self.observation = observation.take(index)
         keys = [(*key, restart) for key, restart in zip(self.observation.keys, self.restarts.tolist(), strict=True)]
         self.observation = replace(self.observation, keys=tuple(keys))
-        self.labels = None if labels is None else labels[index]
+        self.labels = None if labels is None else labels[index, self.restarts.to(index.device)]
         self.position = attack.start(self.observation, keys).to(observation.target)
         self.best = self.position.clone()
         rows = len(keys)
@@ -106,7 +106,9 @@ class _ChunkRun:
         self.evaluations = self.position.new_zeros(rows)
         self.iterations = torch.zeros(rows, dtype=torch.long)
         self.reason = torch.full((rows,), CAP)
-        self._focus(torch.arange(rows))
+        # Of starts that are left out nothing is computed: their loss stays infinite, and none of them is chosen.
+        wanted = torch.ones(rows, dtype=torch.bool) if self.labels is None else (self.labels >= 0).all(1).cpu()
+        self._focus(wanted.nonzero()[:, 0])
 
     def _focus(self, rows: Tensor) -> None:
         """Makes ``rows`` the active ones. A single row is doubled, since one row alone takes other CPU kernels."""

@@ -13,6 +13,8 @@ from harness.errors import UsageError
 from harness.observation import Observation
 from harness.vectors.randomness import generator
 
+_OPEN = 6.0
+
 
 def bias_rule(observation: Observation) -> Tensor:
     """One example per row: the class with the smallest bias gradient, (R, 1)."""
@@ -62,6 +64,35 @@ def _round_to_total(counts: Tensor, total: int) -> Tensor:
     missing = total - int(whole.sum())
     whole[(counts - whole).argsort(descending=True)[:missing]] += 1
     return torch.repeat_interleave(torch.arange(len(whole), device=counts.device), whole.long())[:total]
+
+
+def open_labels(observation: Observation, count: int) -> Tensor:
+    """One example per row: the most probable classes (R, count), the first that of the bias rule; -1 for no more.
+
+    The bias gradient of class c is p_c, less one where c is the label: without noise no entry lies below the label's.
+    With noise of deviation s one may, but hardly by 6 s, which is four deviations of the difference of two.
+    A level that nobody publishes is at most the root mean square of what was read.
+    """
+    gradient, order = _bias_gradient(observation).sort(1)
+    tried = order.where(gradient - gradient[:, :1] <= _OPEN * _deviation_of_bias(observation), -1)[:, :count]
+    # Of equal ones the bias rule takes the first.
+    tried[:, :1] = bias_rule(observation)
+    return tried
+
+
+def _deviation_of_bias(observation: Observation) -> Tensor:
+    """Of the known noise on the last layer's bias gradient, (1, 1) or (R, 1); 0 without noise."""
+    noise, target = observation.noise, observation.target
+    if noise is None:
+        return target.new_zeros(1, 1)
+    if noise.deviation is None:
+        return target.square().mean(1, keepdim=True).sqrt()
+    level = torch.as_tensor(noise.deviation).to(target)
+    if level.dim() == 0:
+        return level.reshape(1, 1)
+    _, bias = observation.model.last_linear()
+    assert bias is not None
+    return observation.model.layout.split(level)[bias].amax().reshape(1, 1)
 
 
 def _bias_gradient(observation: Observation) -> Tensor:

@@ -16,6 +16,7 @@ from torch import Tensor
 from harness.attacks.attack import Attack, Dummy
 from harness.attacks.attacker import ATTACKS, validated_attack
 from harness.attacks.candidates import dummy_gradient
+from harness.attacks.labels import open_labels
 from harness.attacks.lbfgs import LBFGS
 from harness.attacks.residual import knows_clip, misfit, surprise
 from harness.errors import UsageError
@@ -40,7 +41,10 @@ class Placed(Dummy):
 @ATTACKS.register("map")
 @validated_attack
 class MaximumAPosteriori(Attack):
-    """L-BFGS in coordinates in which the prior is standard normal, from the class means."""
+    """L-BFGS in coordinates in which the prior is standard normal, from the class means.
+
+    ``label_starts``: of one example, as many of the classes that noise leaves open are tried, the objective chooses.
+    """
 
     objective: Literal["likelihood"] = "likelihood"
     scale: Literal["known_clip"] = "known_clip"
@@ -48,6 +52,7 @@ class MaximumAPosteriori(Attack):
     init: Literal["prior"] = "prior"
     box: Literal[False] = False
     max_iterations: Count = 40
+    label_starts: Count = 3
     patience: CountOrNone = 1
     patience_drop: NonNegative = 0.0
     loss_stop: Annotated[float, Field(ge=0, le=0)] = 0.0
@@ -57,6 +62,25 @@ class MaximumAPosteriori(Attack):
     def optimizer(self) -> LBFGS:
         return LBFGS(descend=True)
 
+    @property
+    def starts(self) -> int:
+        return self.restarts * self.label_starts
+
+    def labels_of_starts(self, observation: Observation) -> Tensor | None:
+        labels = self.labels(observation)
+        assert labels is not None
+        tried = labels.new_full((observation.rows, self.label_starts, observation.examples), -1)
+        tried[:, 0] = labels
+        if self._reads_one_bias(observation):
+            likely = open_labels(observation, self.label_starts)
+            tried[:, : likely.shape[1], 0] = likely
+        return tried.repeat_interleave(self.restarts, 1)
+
+    def _reads_one_bias(self, observation: Observation) -> bool:
+        if observation.labels is not None or observation.examples > 1 or self.label_rule not in ("auto", "bias"):
+            return False
+        return observation.model.last_linear()[1] is not None
+
     def start(self, observation: Observation, keys: list[tuple[int | str, ...]]) -> Tensor:
         if observation.prior is None:
             raise UsageError(
@@ -64,7 +88,7 @@ class MaximumAPosteriori(Attack):
             )
         size = observation.examples * math.prod(observation.model.image_shape)
         start = observation.target.new_zeros(len(keys), size)
-        drawn = [row for row, key in enumerate(keys) if observation.examples > 1 or key[-1] != 0]
+        drawn = [row for row, key in enumerate(keys) if observation.examples > 1 or int(key[-1]) % self.restarts]
         if drawn:
             start[drawn] = normal_rows([("map", *keys[row]) for row in drawn], (size,), start)
         return start

@@ -29,20 +29,27 @@ def run_reference(
         UsageError: the attack or the observation uses something only the batched engine has.
     """
     _refuse_unsupported(attack, observation)
-    labels = attack.labels(observation)
-    starts = []
+    labels = attack.labels_of_starts(observation)
+    parts = []
     for victim in range(observation.rows):
-        for restart in range(attack.restarts):
+        starts = []
+        for restart in range(attack.starts):
+            own = None if labels is None else labels[victim, restart][None]
+            if own is not None and (own < 0).any():
+                continue
             index = torch.tensor([victim], device=observation.target.device)
             row = observation.take(index)
             row = replace(row, keys=((*row.keys[0], restart),))
-            starts.append(
-                _OneStart(attack, row, None if labels is None else labels[index]).run(victim, restart, observer)
-            )
+            starts.append(_OneStart(attack, row, own).run(victim, restart, observer))
+        parts.append(choose_restarts(_joined(starts), len(starts)))
         if progress:
             progress(1)
-    joined = {name: torch.cat([getattr(start, name) for start in starts]) for name in starts[0].__dataclass_fields__}
-    return choose_restarts(Reconstruction(**joined), attack.restarts)
+    return _joined(parts)
+
+
+def _joined(parts: list[Reconstruction]) -> Reconstruction:
+    names = Reconstruction.__dataclass_fields__
+    return Reconstruction(**{name: torch.cat([getattr(part, name) for part in parts]) for name in names})
 
 
 def _refuse_unsupported(attack: Attack, observation: Observation) -> None:

@@ -67,7 +67,7 @@ def attack_scene(
             return _unpack(key, stored)
         if stored is not None:
             log.warning("the reconstruction %s is computed again: its arrays are not those of this attack", key)
-    recorder = AttackRecorder(truth, attack.restarts, strict_rule(scene.dataset))
+    recorder = AttackRecorder(truth, attack.starts, strict_rule(scene.dataset))
     title = f"{settings.attack} vs {settings.defense} at {settings.tap} on {settings.dataset}"
     if settings.noise_scale != 1:
         title += f", noise x{settings.noise_scale:g}"

@@ -39,7 +39,7 @@ def assert_result(attack: Attack, observation: Observation) -> Reconstruction:
     assert ((result.iterations >= 1) & (result.iterations <= attack.max_iterations)).all(), "too many iterations"
     assert set(result.stop_reason.tolist()) <= {CAP, CONVERGED, DIVERGED, HOPELESS}, "it stopped for no known reason"
     assert (result.iterations[result.stop_reason == CAP] == attack.max_iterations).all(), "stopped before the cap"
-    assert ((result.restart >= 0) & (result.restart < attack.restarts)).all(), "there is no such restart"
+    assert ((result.restart >= 0) & (result.restart < attack.starts)).all(), "there is no such restart"
     if attack.box:
         assert result.images.min() >= 0 and result.images.max() <= 1, "images leave the box"
     return result
@@ -48,7 +48,7 @@ def assert_result(attack: Attack, observation: Observation) -> Reconstruction:
 def assert_rows_apart(attack: Attack, observation: Observation) -> None:
     """A victim's result is the same to the bit however victims are grouped, and when the attack is run again."""
     everyone, whole = list(range(observation.rows)), run_attack(attack, observation)
-    in_pairs = run_attack(attack, observation, chunk=2 * attack.restarts)
+    in_pairs = run_attack(attack, observation, chunk=2 * attack.starts)
     assert_same_bits(in_pairs, everyone, whole, everyone)
     last = everyone[-1]
     assert_same_bits(run_attack(attack, observation.take(torch.tensor([last]))), [0], whole, [last])

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.attacks.labels import infer_labels
+from harness.attacks.labels import infer_labels, open_labels
 from harness.errors import UsageError
 from harness.models import RowModel
-from harness.observation import Observation
+from harness.observation import Noise, Observation
 
 Observe = Callable[..., Observation]
 
@@ -140,3 +140,29 @@ def test_counts_that_say_nothing_still_give_as_many_labels_as_examples(bias_grad
     found = infer_labels(observation, "count")
     assert found.shape == (2, CLASSES + 3)
     assert found.min() >= 0 and found.max() < CLASSES
+
+
+def open_at(observation: Observation, noise: Noise | None) -> list[int]:
+    """Of bias gradients 0, 0.1, 0.2 and so on, with class 3's the smallest, how many of five classes are open."""
+    layout, (_, bias) = observation.model.layout, observation.model.last_linear()
+    parts = layout.split(torch.zeros_like(observation.target))
+    parts[str(bias)] = (torch.arange(CLASSES) / 10).roll(3).expand(observation.rows, -1)
+    target = torch.cat([parts[name].flatten(1) for name in layout.names], 1)
+    found = open_labels(replace(observation, target=target, noise=noise), 5)
+    likely = [3, 4, 5, 6, 7]
+    count = (found >= 0).sum(1)
+    assert all(
+        row[:kept] == likely[:kept] and set(row[kept:]) <= {-1} for row, kept in zip(found.tolist(), count, strict=True)
+    )
+    return count.tolist()
+
+
+def test_a_class_is_open_within_six_deviations(observe: Observe) -> None:
+    seen = observe(*random_batches(2, 1), CLASSES, "mlp")
+    size = seen.target.shape[1]
+    of_bias = torch.cat([torch.full((size - CLASSES,), 9.0), torch.full((CLASSES,), 0.025)])
+    rms = (sum((k / 10) ** 2 for k in range(CLASSES)) / size) ** 0.5
+    assert open_at(seen, None) == [1, 1]
+    assert open_at(seen, Noise("gaussian", 0.025)) == open_at(seen, Noise("gaussian", of_bias)) == [2, 2]
+    assert open_at(seen, Noise("gaussian", 5.0)) == [5, 5]
+    assert open_at(seen, Noise("gaussian", None)) == [min(5, 1 + int(60 * rms))] * 2
