@@ -11,8 +11,10 @@ from harness.defenses import DEFENSES
 
 Grid = dict[str, Any]
 
+# Nothing is public, so that an informed attack beside it changes nobody's victims.
 _SMALL: Grid = {
     "dataset": ["digits"], "model": ["mlp"], "victims": 32, "attack": ["cpl"], "attack_arg": ["max_iterations=40"],
+    "prior": "none",
 }  # fmt: skip
 
 # Noise is weak enough that half of it leaks visibly more: only such a cell shows that noise got lost. In the last
@@ -37,6 +39,10 @@ _GATE: list[Grid] = [
     },
     _SMALL | {"defense": ["fed_cdp"], "surface": ["2"], "defense_arg": ["clip=0.5", "sigma=0.008"]},
     _SMALL | {"defense": ["dssgd"], "surface": ["1"]},
+    _SMALL | {
+        "defense": ["noise"], "surface": ["2"], "attack": ["map"], "prior": "auto", "attack_arg": [],
+        "defense_arg": ["applies_to=gradient", "amount=0.01"],
+    },
 ]  # fmt: skip
 
 # 32 victims: the gate's test needs 24. Caps lie above what the attacks take without a defense (cpl succeeds by
@@ -87,12 +93,12 @@ def _without_settings(kind: Callable[[], object]) -> bool:
 #: What each is for, and its grid or grids, or what makes them of all that is registered.
 PRESETS: dict[str, tuple[str, Grid | list[Grid] | Callable[[], list[Grid]]]] = {
     "tour": (
-        "the three families of defenses against cpl at every surface, 64 victims",
-        {"defense": ["none", "fed_sdp", "fed_cdp", "fed_acdp"], "attack": ["cpl"], "victims": 64},
+        "the three families of defenses against all of auto at every surface, 64 victims",
+        {"defense": ["none", "fed_sdp", "fed_cdp", "fed_acdp"], "attack": ["auto"], "victims": 64},
     ),
     "glance": (
         "a first look in well under a minute: 12 victims, too few for a verdict of resilience",
-        {"defense": ["none", "fed_acdp"], "attack": ["cpl"], "surface": ["2"], "victims": 12},
+        {"defense": ["none", "fed_acdp"], "attack": ["cpl", "map"], "surface": ["2"], "victims": 12},
     ),
     "attacks": (
         "all attacks against no defense at the local step, 64 victims",
@@ -106,7 +112,7 @@ PRESETS: dict[str, tuple[str, Grid | list[Grid] | Callable[[], list[Grid]]]] = {
         "every part once on 8x8 digits, for pull requests: no defense, two defenses and a stack; under two minutes",
         _SMALL | {"defense": ["none", "fed_cdp", "fed_sdp", "pruning+noise"], "surface": ["2", "1"]},
     ),
-    "gate": ("12 cells in which any fault of a defense or an attack shows, for harness check; two minutes", _GATE),
+    "gate": ("13 cells in which any fault of a defense or an attack shows, for harness check; two minutes", _GATE),
     "nightly": (
         "every defense x attack x surface on mnist-sample, cpl on cifar10-sample and cancer",
         _nightly,

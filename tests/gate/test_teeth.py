@@ -127,7 +127,8 @@ NOISY: dict[str, dict[str, Any]] = {
     "fed_cdp": {"defense": "fed_cdp", "defense_args": {"sigma": "0.002"}},
     "fed_acdp": {"defense": "fed_acdp"},
     "quantile": {"defense": "quantile"},
-    "noise": {"defense": "noise"},
+    "noise": {"defense": "noise", "attack": "cpl"},
+    "noise that is known": {"defense": "noise", "attack": "map"},
     "fed_sdp at the client": {"defense": "fed_sdp", "tap": "T1.out"},
     "fed_sdp on arrival": {"defense": "fed_sdp", "tap": "T0.post"},
 }
@@ -152,6 +153,9 @@ FAULTS: dict[str, Fault] = {
         attack_learns_faster, {"attack": "inverting_gradients"}, "broken attack", attacks=True
     ),
     "labels off by one": Fault(labels_off_by_one, UNDEFENDED, "broken attack", attacks=True),
+    "gradient sign flipped for who knows the noise": Fault(
+        gradient_sign_flipped, {"attack": "map"}, "broken attack", attacks=True
+    ),
     "gradient sign flipped": Fault(gradient_sign_flipped, UNDEFENDED, "broken attack", attacks=True),
     "clipping forgotten by the attack": Fault(clipping_forgotten, NOISY["fed_cdp"], "broken attack"),
     "truth shuffled": Fault(truth_shuffled, UNDEFENDED, "broken attack"),
