@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from harness.privacy import pld, valid_epsilon
+
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread() -> Iterator[None]:
@@ -16,3 +18,17 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def coarse_losses() -> Iterator[None]:
+    """Loss distributions in fewer buckets, which bound as well: the usual ones cost more than a small training run.
+
+    For tests that do not ask how tight an epsilon is; few differ before the fourth digit.
+    """
+    fine = pld._distribution
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pld, "_distribution", lambda spent, grid, interval: fine(spent, grid, max(interval, 1e-3)))
+        valid_epsilon.cache_clear()
+        yield
+    valid_epsilon.cache_clear()

@@ -19,6 +19,8 @@ from harness.federation.defense import FixedNoise
 from harness.training import TrainDocument, TrainFolder, Training, TrainOptions, TrainSettings, train, train_settings
 from harness.training.sampling import sample_batches, sample_clients
 
+pytestmark = pytest.mark.usefixtures("coarse_losses")
+
 TINY: dict[str, Any] = {
     "dataset": "digits", "model": "mlp2", "clients": 8, "clients_per_round": 4, "rounds": 3, "local_steps": 2,
     "batch_size": 4, "split": "iid", "client_sampling": "poisson", "batch_sampling": "poisson",

@@ -24,6 +24,8 @@ from hypothesis import strategies as st
 from harness.cli import run
 from harness.cli.app import COMMANDS, app
 
+pytestmark = pytest.mark.usefixtures("coarse_losses")
+
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 
 SECONDS = 60

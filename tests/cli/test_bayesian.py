@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("coarse_losses")
+
 Harness = Callable[..., Any]
 TRAIN = (
     "train", "--dataset", "digits", "--model", "logistic", "--clients", "10", "--clients-per-round", "4",

@@ -10,6 +10,8 @@ import harness
 from harness.errors import UsageError
 from harness.evaluation import evaluate as evaluate_cells
 
+pytestmark = pytest.mark.usefixtures("coarse_losses")
+
 Harness = Callable[..., Any]
 
 

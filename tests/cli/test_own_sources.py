@@ -13,6 +13,8 @@ import pytest
 from harness.own_sources import own_sources
 from harness.training import Training
 
+pytestmark = pytest.mark.usefixtures("coarse_losses")
+
 Harness = Callable[..., Any]
 
 NETWORK = """
@@ -24,6 +26,7 @@ def make(image_shape, classes):
 EVALUATE = (
     "evaluate", "--defense", "none", "--attack", "idlg", "--victims", "2", "--surface", "2", "--dataset", "own.npz",
     "--model", "network_of_mine:make", "--attack-arg", "max_iterations=2", "--json", "--resume",
+    "--no-pictures",
 )  # fmt: skip
 TRAIN = (
     "train", "--clients", "4", "--clients-per-round", "2", "--local-steps", "2", "--batch-size", "2", "--split", "iid",

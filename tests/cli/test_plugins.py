@@ -16,6 +16,8 @@ from harness.models import MODELS, RowModel
 from harness.own_sources import own_sources
 from harness.presets import PRESETS
 
+pytestmark = pytest.mark.usefixtures("coarse_losses")
+
 Harness = Callable[..., Any]
 Install = Callable[[str, str], None]
 KINDS: dict[str, Registry[Any]] = {"attacks": ATTACKS, "defenses": DEFENSES, "models": MODELS}

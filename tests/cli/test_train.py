@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("coarse_losses")
+
 Harness = Callable[..., Any]
 TINY = (
     "train", "--dataset", "cancer", "--clients", "10", "--clients-per-round", "4", "--local-steps", "3",

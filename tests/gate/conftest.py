@@ -66,6 +66,13 @@ def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     return command
 
 
+class GateRun(Run):
+    """A run without the hundredfold noise: the gate does not read that control, and it costs the most."""
+
+    def _drowned(self, settings: CellSettings) -> Control:
+        return Control(name="noise_x100", held=True, detail="left out")
+
+
 @pytest.fixture(scope="session")
 def small_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of two defenses on 24 victims, with few iterations."""
@@ -77,15 +84,8 @@ def small_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
         for defense, arguments in (("none", {}), ("noise", {"amount": 0.02, "applies_to": "gradient"}))
     ]  # fmt: skip
-    evaluate(cells, Run(Path("no data root"), RunFolder(folder)))
+    evaluate(cells, GateRun(Path("no data root"), RunFolder(folder)))
     return folder
-
-
-class GateRun(Run):
-    """A run without the hundredfold noise: the gate does not read that control, and it costs the most."""
-
-    def _drowned(self, settings: CellSettings) -> Control:
-        return Control(name="noise_x100", held=True, detail="left out")
 
 
 def gate_settings() -> list[CellSettings]:

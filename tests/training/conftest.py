@@ -7,6 +7,11 @@ from typing import Any
 import pytest
 
 
+@pytest.fixture(scope="module", autouse=True)
+def quick_accounting(coarse_losses: None) -> None:
+    """Training is tested here, not the epsilons' last digits."""
+
+
 class _KilledError(Exception):
     pass
 
