@@ -18,7 +18,7 @@ from harness.audit.sums import SumAudit
 from harness.datasets import Dataset, load_dataset, select_victims
 from harness.errors import UsageError
 from harness.models import RowModel
-from harness.settings.limits import require_memory
+from harness.settings.limits import forecast, require_memory, seconds_of
 
 
 def audit(settings: AuditSettings, data_root: Path) -> AuditResult:
@@ -37,6 +37,9 @@ def audit(settings: AuditSettings, data_root: Path) -> AuditResult:
     claim = claim_of(defense, settings, unit, facts)
     if settings.sums:
         _require_memory(settings, model.layout.total)
+    steps = settings.rounds * settings.steps
+    taken = seconds_of(steps, steps * (settings.canaries + settings.others))
+    forecast(taken, f"an audit of {settings.rounds} rounds of {settings.steps} steps")
     view, together = claim.statement.view, settings.design == "together"
     canaries = make_canaries(model.layout, settings.canaries, settings.seed, together)
     included = coins(settings.seed, settings.canaries)

@@ -13,6 +13,8 @@ MOST_GRADIENTS = 10**11
 MOST_STEPS = 10_000_000
 
 _GIGABYTE = 1e9
+# As measured of the papers' networks on two cores.
+_SECONDS_PER_STEP, _SECONDS_PER_GRADIENT = 1e-3, 2e-5
 _WORTH_TELLING = 120
 _UNITS = (("days", 86_400), ("hours", 3_600), ("minutes", 60))
 
@@ -51,6 +53,11 @@ def require_steps(rounds: int, steps: int) -> None:
     """
     if rounds * steps > MOST_STEPS:
         raise UsageError(f"{rounds} rounds of {steps} steps are beyond the {MOST_STEPS:,} that are counted; take fewer")
+
+
+def seconds_of(steps: int, gradients: int) -> float:
+    """What so many local steps of small networks take, with so many gradients of single examples in all of them."""
+    return steps * _SECONDS_PER_STEP + gradients * _SECONDS_PER_GRADIENT
 
 
 def forecast(seconds: float, what: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from harness.errors import UsageError
 from harness.results.environment import environment
-from harness.settings.limits import forecast, require_memory
+from harness.settings.limits import forecast, require_memory, seconds_of
 from harness.storage.claim import claimed
 from harness.storage.stored import Damaged
 from harness.training.accuracy import accuracy_of
@@ -34,10 +34,6 @@ class RunNotes(Protocol):
 
 TakesNotes = Callable[[Training, Path, int], RunNotes]
 """Begins to take notes of a run in a folder, where so many rounds are done already."""
-
-
-# As measured of the papers' networks on two cores.
-_SECONDS_PER_STEP, _SECONDS_PER_GRADIENT = 1e-3, 2e-5
 
 
 class DivergedError(UsageError):
@@ -116,7 +112,8 @@ def _seconds(settings: TrainSettings, chunk: int) -> float:
     """What the local steps of a small network take at least; those of a chunk's clients are taken together."""
     chunks = math.ceil(settings.clients_per_round / chunk)
     gradients = settings.clients_per_round * settings.batch_size
-    return settings.rounds * settings.local_steps * (chunks * _SECONDS_PER_STEP + gradients * _SECONDS_PER_GRADIENT)
+    steps = settings.rounds * settings.local_steps
+    return seconds_of(steps * chunks, steps * gradients)
 
 
 def _one_round(run: Training, round_index: int, options: TrainOptions, last: int) -> RoundRecord:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.accounting import account
+from harness.audit import audit, audit_settings
 from harness.settings.limits import forecast
 from harness.training import TrainFolder, Training, TrainOptions, train, train_settings
 
@@ -38,6 +39,10 @@ LONG: dict[str, tuple[Callable[[Path], object], str]] = {
     "loss distribution": (
         lambda _: account(sigma=6, sampling_rate=0.01, steps=10_000_000), "accounting for 10000000 steps",
     ),
+    "audit": (
+        lambda folder: audit(audit_settings(defense="fed_cdp", dataset="digits", rounds=200_000, steps=2), folder),
+        "an audit of 200000 rounds of 2 steps",
+    ),
     "schedule": (lambda _: account(sigma_schedule="linear", rounds=100_000), "accounting for 100000 sigmas"),
 }  # fmt: skip
 
@@ -49,6 +54,7 @@ def test_long_work(
 ) -> None:  # fmt: skip
     monkeypatch.setattr(Training, "play_round", begin)
     monkeypatch.setattr("harness.training.loop._train", begin)
+    monkeypatch.setattr("harness.audit.run.make_canaries", begin)
     for name in ("_constant", "_cost"):
         monkeypatch.setattr(sys.modules["harness.accounting.account"], name, begin)
     with pytest.raises(Begun):
