@@ -191,7 +191,7 @@ def _add_null(pool: ClassPool, seed: int, null: NDArray[np.float64]) -> None:
     for start in range(0, len(null), _BLOCK):
         block = null[start : start + _BLOCK]
         everyone = np.tile(np.arange(len(pool.images)), (len(block), 1))
-        block += _statistics(pool, random.permuted(everyone, axis=1)[:, : pool.truths])
+        block += _statistics(pool, random.permuted(everyone, axis=1, out=everyone)[:, : pool.truths])
 
 
 def _statistics(pool: ClassPool, chosen: NDArray[np.int64]) -> NDArray[np.float64]:

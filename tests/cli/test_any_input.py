@@ -179,12 +179,14 @@ FOUND = {
     "run of a report": (f"report {'x' * 300}", 2),
     "run of a gate": (f"compare {'x' * 300} attacked", 2),
     "dataset": (f"evaluate --defense none --dataset {'x' * 300}.npz", 2),
-    "one victim of a benchmark": ("bench attack --dataset digits --victims 1 --no-growth", 0),
     "no training in a run": ("report attacked --out one.html", 0),
 }
+LONG = pytest.param(
+    "bench attack --dataset digits --victims 1 --no-growth", 0, id="one victim of a benchmark", marks=pytest.mark.slow
+)
 
 
-@pytest.mark.parametrize(("line", "code"), FOUND.values(), ids=FOUND)
+@pytest.mark.parametrize(("line", "code"), [*(pytest.param(*case, id=name) for name, case in FOUND.items()), LONG])
 def test_found(line: str, code: int, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(here)
     assert ends_well(line.split()) == code

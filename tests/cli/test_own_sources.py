@@ -68,7 +68,7 @@ def test_a_cell_is_made_again(harness: Harness, changed: str) -> None:
     assert observation() != before
 
 
-@pytest.mark.parametrize("changed", CHANGES)
+@pytest.mark.parametrize("changed", ["network", pytest.param("dataset", marks=pytest.mark.slow)])
 def test_a_training_run_does_not_go_on(harness: Harness, changed: str) -> None:
     assert harness(*TRAIN).code == 0
     assert harness(*TRAIN, "--resume").code == 0
@@ -80,7 +80,7 @@ def test_a_training_run_does_not_go_on(harness: Harness, changed: str) -> None:
     assert attacked.code == 2 and f"the {changed}'s file has changed since" in attacked.err
 
 
-@pytest.mark.parametrize("changed", CHANGES)
+@pytest.mark.parametrize("changed", [pytest.param("network", marks=pytest.mark.slow), "dataset"])
 def test_what_changes_while_a_run_lasts_is_not_what_it_was_made_from(
     harness: Harness, changed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
