@@ -50,10 +50,15 @@ def test_settings_of_a_suite_cost_no_success(attack: str, place: str) -> None:
     assert weaker(tried, usual) > 0.05 / len(PLACES)
 
 
+@pytest.mark.slow
 def test_too_few_iterations_would_be_weaker() -> None:
-    """The attack has found what it will when the suite stops it, and has not at a tenth of that."""
-    few, more = ({"max_iterations": cap} for cap in (30, 300))
-    assert (
-        weaker(strict("undefended", "inverting_gradients", few), strict("undefended", "inverting_gradients", more))
-        < 0.01
-    )
+    found = [strict("undefended", "inverting_gradients", {"max_iterations": cap}) for cap in (30, 300)]
+    assert weaker(*found) < 0.01
+
+
+@pytest.mark.parametrize(
+    ("tried", "usual", "p_value"),
+    [("1100", "1100", 1.0), ("0000", "1111", 1 / 16), ("1111", "0000", 1.0), ("0011", "1010", 0.75)],
+)
+def test_the_sign_test(tried: str, usual: str, p_value: float) -> None:
+    assert weaker(*(np.array([mark == "1" for mark in marks]) for marks in (tried, usual))) == pytest.approx(p_value)
