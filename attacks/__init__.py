@@ -9,6 +9,7 @@ from harness.attacks import (  # noqa: F401  (imported to register)
     identify,
     idlg,
     inverting_gradients,
+    learned,
     map,
 )
 from harness.attacks.attack import Attack, Dummy, reconstructing

@@ -66,6 +66,8 @@ class Attack(Attacker):
     patience_drop: NonNegative = 0.1
     patience_floor: NonNegative = 1e-5
 
+    closed_form: ClassVar[bool] = False
+    """Whether there is no loss to descend, and so none to stall on."""
     standstill: ClassVar[tuple[int, float]] = (10, 1e-9)
     """A row that is not hopeless is finished when its best loss fell by no more than that share of it in that many
     outer iterations."""
@@ -132,6 +134,10 @@ class Attack(Attacker):
             labels: (R, n).
         """
         return None
+
+    def effort(self, observation: Observation) -> int:
+        """Gradients that were computed for each row before the start was looked at."""
+        return 0
 
     def penalty(self, observation: Observation, dummy: Dummy, victims: Tensor) -> Tensor | float:
         """What is added to the matching loss (R,); ``victims`` (R,) says which rows attack the same victim."""

@@ -103,7 +103,7 @@ class _ChunkRun:
         self.best_loss = self.position.new_full((rows,), torch.inf)
         self.first_loss = self.position.new_full((rows,), torch.nan)
         self.last_loss = self.first_loss.clone()
-        self.evaluations = self.position.new_zeros(rows)
+        self.evaluations = self.position.new_full((rows,), float(attack.effort(self.observation)))
         self.iterations = torch.zeros(rows, dtype=torch.long)
         self.reason = torch.full((rows,), CAP)
         # Of starts that are left out nothing is computed: their loss stays infinite, and none of them is chosen.

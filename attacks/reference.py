@@ -72,7 +72,7 @@ class _OneStart:
         self.best = self.position.detach().clone()
         self.best_loss = self.position.new_full((1,), torch.inf)
         self.first_loss = self.last_loss = self.best_loss
-        self.evaluations = 0
+        self.evaluations = attack.effort(observation)
 
     def run(self, victim: int, restart: int, observer: Observer | None) -> Reconstruction:
         settings = self.attack.optimizer()

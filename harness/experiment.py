@@ -133,6 +133,11 @@ class CellSettings(BaseModel):
         return self.clients_per_round if self.tap.at_server and self.build_defense().sums_securely else 1
 
     @property
+    def networks_are_shared(self) -> bool:
+        """Whether all victims of a seed have the same weights."""
+        return self.shared_weights or self.weights is not None
+
+    @property
     def clusters(self) -> int:
         """Independent draws behind the victims: each has a network of its own, or those of a seed share one.
 

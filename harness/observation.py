@@ -2,7 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -85,6 +85,36 @@ class Noise:
 
 
 @dataclass(frozen=True)
+class Simulated:
+    """N simulated observations: images (N, n, C, H, W), labels (N, n), and gradients (N, P) as ``target`` has them."""
+
+    images: Tensor
+    labels: Tensor
+    gradients: Tensor
+
+
+class Play(Protocol):
+    """Runs the first ``count`` public observations through the round of a network with weights (P,).
+
+    They meet the very defense, at the same tap, each with noise of its own, or, ``quiet``, without its noise.
+    """
+
+    def __call__(self, weights: Tensor, count: int, quiet: bool) -> Simulated: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Simulation:
+    """The round of victims who share weights, for an attacker to play with public examples, none of them a victim's.
+
+    ``name`` tells it from others, ``count`` is how many observations can be played.
+    """
+
+    name: str
+    count: int
+    play: Play
+
+
+@dataclass(frozen=True)
 class Observation:
     """All that an attack is handed: what was read from R independent clients, and declared public knowledge.
 
@@ -93,9 +123,10 @@ class Observation:
     steps. Ground truth is never part of it; ``labels`` (R, n) is filled only when the adversary is declared to know
     the labels (``--labels known``). ``sparse`` says that the defense is known to leave coordinates out of what was
     read, with zeros in their place. ``correction`` (R, P) is what every local step is known to add to the gradient
-    (SCAFFOLD), where it is known; ``target`` is without it. ``noise`` and ``prior`` are for attackers of the tier
-    ``informed`` alone: the noise that ``target`` is known to carry (None where it is known to carry none), and what
-    public data of the same kind say of the examples.
+    (SCAFFOLD), where it is known; ``target`` is without it. ``noise``, ``prior`` and ``simulation`` are for
+    attackers of the tier ``informed`` alone: the noise that ``target`` is known to carry (None where it is known to
+    carry none), what public data of the same kind say of the examples, and where victims share weights, the round to
+    run such data through.
     """
 
     model: RowModel
@@ -112,6 +143,7 @@ class Observation:
     correction: Tensor | None = None
     noise: Noise | None = None
     prior: Prior | None = None
+    simulation: Simulation | None = None
 
     @property
     def rows(self) -> int:
@@ -131,7 +163,7 @@ class Observation:
 
     def known_to(self, tier: Tier) -> "Observation":
         """The same with only what an attacker of that tier knows."""
-        return replace(self, noise=None, prior=None) if tier == "plain" else self
+        return replace(self, noise=None, prior=None, simulation=None) if tier == "plain" else self
 
     @property
     def clipping_groups(self) -> tuple[int, ...]:
@@ -150,6 +182,7 @@ class Observation:
             *(() if self.correction is None else ("corrected",)),
             *(() if self.noise is None else self.noise.facts()),
             *(() if self.prior is None else ("prior", self.prior.fingerprint())),
+            *(() if self.simulation is None else ("simulation", self.simulation.name)),
         )  # fmt: skip
         digest.update(repr(facts).encode())
         return digest.hexdigest()[:20]

@@ -63,9 +63,10 @@ def _nightly() -> list[Grid]:
     }  # fmt: skip
     # Behind a secure sum a victim is a round of clients, all of whose images are attacked: fewer of both.
     sums: Grid = {"defense": secure, "victims": 24, "clients_per_round": 4}
-    # The closed form needs a fully connected first layer; a blind guess is the control of others.
-    closed_form, guess = "analytic", "blind"
-    attacks = [name for name in ATTACKS if name not in (closed_form, guess) and _without_settings(ATTACKS[name])]
+    # The closed form needs a fully connected first layer, the learned inverse victims who share weights; a blind guess
+    # is the control of others.
+    closed_form, elsewhere = "analytic", ("analytic", "learned", "blind")
+    attacks = [name for name in ATTACKS if name not in elsewhere and _without_settings(ATTACKS[name])]
     informed = [name for name in attacks if ATTACKS[name].tier == "informed"]
     plain = [name for name in attacks if name not in informed]
     cpl = {"attack": ["cpl"], "attack_arg": ["max_iterations=60"]}

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from harness.attacks import reconstructing
 from harness.evaluation.scored import Scored
 from harness.evaluation.scores import Scores
 from harness.results import Control
@@ -16,7 +17,8 @@ def flags_of(scored: Scored, controls: Sequence[Control]) -> list[str]:
     failed = [check for check in controls if check.kind == "positive" and not check.held]
     flags = [f"positive control failed: {check.detail or check.name}" for check in failed]
     if isinstance(scored.scores, Scores):
-        flags += _stalled(scored.scores) + _labels(scored)
+        searches = not reconstructing(scored.settings.build_attack()).closed_form
+        flags += (_stalled(scored.scores) if searches else []) + _labels(scored)
     return flags + _foreign(scored)
 
 

@@ -11,6 +11,7 @@ from harness.datasets.public import NONE
 from harness.errors import UsageError
 from harness.evaluation.averaging import average
 from harness.evaluation.played_round import Key, PlayedRound, known_correction, round_context, server_state
+from harness.evaluation.simulating import simulation
 from harness.experiment import CellSettings
 from harness.federation.context import State
 from harness.federation.known_noise import noise_at
@@ -37,10 +38,11 @@ class Scene:
 
 @dataclass(frozen=True)
 class Room:
-    """What is private, and the prior that public data give; None where nothing is public."""
+    """What is private, what is public, and the prior that it gives; None where nothing is public."""
 
     private: Dataset
     prior: Prior | None
+    public: Dataset | None = None
 
 
 class Stage:
@@ -70,7 +72,7 @@ class Stage:
             if choice == NONE:
                 return Room(whole, None)
             sides = divide(whole, name, choice, self.data_root)
-            self._rooms[name, choice] = Room(sides.private, fit_prior(sides.public))
+            self._rooms[name, choice] = Room(sides.private, fit_prior(sides.public), sides.public)
         return self._rooms[name, choice]
 
     def prior(self, settings: CellSettings) -> Prior | None:
@@ -115,6 +117,8 @@ class Stage:
         observation = self._observation(model, weights.to(device, dtype), torch.cat(parts), truth, keys, settings)
         if room.prior:
             observation = replace(observation, prior=room.prior.to(device, dtype))
+        if room.public and settings.networks_are_shared and settings.variates is None:
+            observation = replace(observation, simulation=simulation(self._read, model, room.public, settings))
         return Scene(observation, truth, dataset)
 
     def _read(

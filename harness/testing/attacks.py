@@ -12,15 +12,20 @@ from torch import Tensor
 from harness.attacks import Attack, Reconstruction, run_attack
 from harness.attacks.stopping import CAP, CONVERGED, DIVERGED, HOPELESS
 from harness.observation import Observation
-from harness.testing.observations import digits, digits_prior, undefended
+from harness.testing.observations import digits, digits_prior, digits_simulation, undefended
 
 
 def assert_attack_contract(attack: Attack, observation: Observation | None = None) -> None:
-    """All checks of this module; ``observation`` has four rows or more, and a prior for attacks that know one."""
-    observation = observation or undefended(*digits(4), model="mlp", prior=digits_prior())
+    """All checks of this module; ``observation`` has four rows or more, and public data for attacks that know some."""
+    observation = observation or _read_digits()
     assert_result(attack, observation)
     assert_rows_apart(attack, observation)
     assert_frozen(attack, observation)
+
+
+def _read_digits() -> Observation:
+    seen = undefended(*digits(4), model="mlp", prior=digits_prior())
+    return replace(seen, simulation=digits_simulation(seen.model))
 
 
 def assert_result(attack: Attack, observation: Observation) -> Reconstruction:

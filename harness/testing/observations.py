@@ -9,7 +9,7 @@ from torch import Tensor
 
 from harness.datasets import Dataset
 from harness.models import RowModel
-from harness.observation import Observation
+from harness.observation import Observation, Simulated, Simulation
 from harness.priors import Prior, fit_prior
 
 CLASSES = 10
@@ -33,6 +33,18 @@ def digits_prior() -> Prior:
     images, labels = _digits()
     names = tuple(map(str, range(CLASSES)))
     return fit_prior(Dataset("digits, from the 400th on", images[400:], labels[400:], names, "scikit-learn"))
+
+
+def digits_simulation(network: RowModel, examples: int = 1) -> Simulation:
+    """The undefended round of ``network`` for 300 observations of scikit-learn's digits from the 400th on."""
+    images, labels = (part[400 : 400 + 300 * examples] for part in _digits())
+
+    def play(weights: Tensor, count: int, quiet: bool) -> Simulated:
+        shown = images[: count * examples].unflatten(0, (count, examples)).to(weights)
+        told = labels[: count * examples].unflatten(0, (count, examples))
+        return Simulated(shown, told, network.gradient(weights.expand(count, -1), shown, told))
+
+    return Simulation("digits", min(300, len(images) // examples), play)
 
 
 def undefended(

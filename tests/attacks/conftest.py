@@ -1,6 +1,7 @@
 """Undefended victims on scikit-learn's 8x8 digits, and what an adversary reads of them."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from torch import Tensor
 from harness.observation import Observation
 from harness.testing import digits as draw_digits
 from harness.testing import digits_prior, undefended
+from harness.testing.observations import digits_simulation
 
 
 @pytest.fixture(scope="session")
@@ -31,6 +33,7 @@ def victims() -> Callable[..., Observation]:
     def read(rows: int, examples: int = 1, dtype: torch.dtype = torch.float32, **facts: Any) -> Observation:
         images, labels = draw_digits(rows, examples)
         prior = digits_prior().to(images.device, dtype)
-        return undefended(images.to(dtype), labels, **{"prior": prior} | facts)
+        seen = undefended(images.to(dtype), labels, **{"prior": prior} | facts)
+        return replace(seen, simulation=digits_simulation(seen.model, examples))
 
     return read

@@ -41,7 +41,8 @@ def numbers(document: ResultDocument) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("attack", sorted(ATTACKS))
 def test_every_attack_reads_every_surface(attack: str, tmp_path: Path) -> None:
     arguments = QUICK.get(attack, {"max_iterations": 4})
-    common = {"attack": attack, "attack_args": arguments, "prior": "auto" if attack in ("blind", "map") else "none"}
+    public = {"prior": "auto" if attack in ("blind", "learned", "map") else "none"}
+    common = {"attack": attack, "attack_args": arguments, "shared_weights": attack == "learned", **public}
     document = play([cell(tap=tap, **common) for tap in SURFACES.values()], tmp_path)
     asked = [made for made in document.cells if made.role == "cell"]
     assert [made.surface for made in asked] == [0, 1, 2] and {made.model for made in asked} == {"mlp2"}

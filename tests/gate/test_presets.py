@@ -24,7 +24,7 @@ def test_gate_is_small() -> None:
 
 def test_nightly_is_every_defense_attack_and_surface() -> None:
     there = {(cell.defense, cell.attack, cell.tap) for cell in cells("nightly") if cell.dataset == "mnist-sample"}
-    tried = set(ATTACKS) - {"blind"}  # the control of others
+    tried = set(ATTACKS) - {"blind", "learned"}  # the control of others; needs victims who share weights
     assert there == set(itertools.product(DEFENSES, tried, SURFACES.values()))
     for dataset in ("cifar10-sample", "cancer"):
         own = {(cell.defense, cell.attack, cell.tap) for cell in cells("nightly") if cell.dataset == dataset}
