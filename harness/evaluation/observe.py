@@ -111,36 +111,15 @@ class Stage:
         device, dtype = torch.device(settings.device), getattr(torch, settings.dtype)
         model.to(device, dtype)
         parts = [
-            self._read(model, weights[part].to(device, dtype), truth, part, keys[part], settings)
+            _read(model, weights[part].to(device, dtype), truth, part, keys[part], settings)
             for part in _slices(rows, max(1, self.chunk // settings.together))
         ]
         observation = self._observation(model, weights.to(device, dtype), torch.cat(parts), truth, keys, settings)
         if room.prior:
             observation = replace(observation, prior=room.prior.to(device, dtype))
         if room.public and settings.networks_are_shared and settings.variates is None:
-            observation = replace(observation, simulation=simulation(self._read, model, room.public, settings))
+            observation = replace(observation, simulation=simulation(_read, model, room.public, settings))
         return Scene(observation, truth, dataset)
-
-    def _read(
-        self, model: RowModel, weights: Tensor, truth: Victims, part: slice, keys: list[Key], settings: CellSettings
-    ) -> Tensor:
-        """What the adversary makes of some victims' round: gradients (V, P), or (V, n, P) of every example."""
-        images, labels = truth.images[part].to(weights), truth.labels[part].to(weights.device)
-        together = settings.together
-        if together > 1:
-            # A victim is a whole round of clients, all of which begin with the same model.
-            images, labels = (
-                values.reshape(-1, values.shape[1] // together, *values.shape[2:]) for values in (images, labels)
-            )
-            weights = weights.repeat_interleave(together, 0)
-            keys = [(*key, "client", client) for key in keys for client in range(together)]
-        if len(keys) == 1:
-            # One row alone takes other CPU kernels than the same row among many.
-            images, labels = images.repeat(2, *[1] * 4), labels.repeat(2, 1)
-            weights, keys = weights.repeat(2, 1), keys * 2
-        played = PlayedRound(model, weights, images, labels, tuple(keys), settings)
-        looks = (played.look(repetition)[: part.stop - part.start] for repetition in range(settings.observations))
-        return average(looks, settings.build_defense().sparse_at(settings.tap))
 
     def _observation(
         self, model: RowModel, weights: Tensor, read: Tensor, truth: Victims, keys: list[Key], settings: CellSettings
@@ -164,6 +143,28 @@ class Stage:
             known_correction(settings, model, [int(key[1]) for key in keys], weights),
             _known_noise(settings, model, steps, server),
         )  # fmt: skip
+
+
+def _read(
+    model: RowModel, weights: Tensor, truth: Victims, part: slice, keys: list[Key], settings: CellSettings
+) -> Tensor:
+    """What the adversary makes of some victims' round: gradients (V, P), or (V, n, P) of every example."""
+    images, labels = truth.images[part].to(weights), truth.labels[part].to(weights.device)
+    together = settings.together
+    if together > 1:
+        # A victim is a whole round of clients, all of which begin with the same model.
+        images, labels = (
+            values.reshape(-1, values.shape[1] // together, *values.shape[2:]) for values in (images, labels)
+        )
+        weights = weights.repeat_interleave(together, 0)
+        keys = [(*key, "client", client) for key in keys for client in range(together)]
+    if len(keys) == 1:
+        # One row alone takes other CPU kernels than the same row among many.
+        images, labels = images.repeat(2, *[1] * 4), labels.repeat(2, 1)
+        weights, keys = weights.repeat(2, 1), keys * 2
+    played = PlayedRound(model, weights, images, labels, tuple(keys), settings)
+    looks = (played.look(repetition)[: part.stop - part.start] for repetition in range(settings.observations))
+    return average(looks, settings.build_defense().sparse_at(settings.tap))
 
 
 def _known_noise(settings: CellSettings, model: RowModel, steps: int, server: State) -> Noise | None:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from harness.datasets import Dataset
 from harness.errors import UsageError
 from harness.evaluation.observe import Scene, Stage
 from harness.evaluation.played_round import PlayedRound
@@ -74,6 +75,20 @@ def test_nobody_who_is_private_plays(examples: int) -> None:
     assert public.isdisjoint(image.numpy().tobytes() for image in made.dataset.images)
     assert len(public) > 300
     assert all(len(row.flatten(1).unique(dim=0)) == examples for row in shown[:20])
+
+
+def test_what_is_handed_over_leads_to_no_private_example() -> None:
+    made = scene()
+    assert made.observation.simulation is not None
+    held, found = [made.observation.simulation.play], []
+    while held:
+        thing = held.pop()
+        found.append(thing)
+        held += [cell.cell_contents for cell in getattr(thing, "__closure__", None) or ()]
+        assert not isinstance(getattr(thing, "__self__", None), Stage)
+    data = [thing for thing in found if isinstance(thing, Dataset)]
+    assert [one.name for one in data] == [made.observation.prior and made.observation.prior.name]
+    assert not any(isinstance(thing, Stage | Scene) for thing in found)
 
 
 def test_there_is_one_only_where_weights_are_shared_and_data_are_public() -> None:
