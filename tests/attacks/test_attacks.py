@@ -60,13 +60,13 @@ def test_reconstructs_undefended_victims(
         assert torch.equal(result.evaluations, attack.max_iterations * attack.restarts * torch.ones(VICTIMS))
 
 
-# DLG, whose labels are unknowns as well, keeps it on the small network too; two more convolutions are slow.
+# DLG, whose labels are unknowns as well, and MAP keep it on the small network too; three more convolutions are slow.
 CONTRACT = [
     *(
-        pytest.param(name, settings, network, marks=pytest.mark.slow if name in ("dlg", "idlg") else ())
+        pytest.param(name, settings, network, marks=pytest.mark.slow if name in ("dlg", "idlg", "map") else ())
         for name, settings, network, _ in TABLE
     ),
-    *((name, settings, "mlp") for name, settings, *_ in TABLE if name == "dlg"),
+    *((name, settings, "mlp") for name, settings, *_ in TABLE if name in ("dlg", "map")),
 ]
 
 
