@@ -56,7 +56,7 @@ def divide(dataset: Dataset, name: str, choice: str, root: Path) -> Sides:
         _require_same_kind(dataset, public, choice)
         # An own file does not say what its features mean.
         public = replace(public, columns=dataset.columns)
-        if _among(public, dataset).any():
+        if among(public, dataset).any():
             raise UsageError(
                 f"public data {choice!r} hold examples of dataset {dataset.name!r}, victims' or decoys' own; "
                 "use --prior auto, or data that share no example with it"
@@ -64,7 +64,7 @@ def divide(dataset: Dataset, name: str, choice: str, root: Path) -> Sides:
         sides = Sides(dataset, public)
     else:
         sides = _divided(dataset, name, root)
-    _require_enough(sides, choice)
+    require_enough(sides.private, sides.public, choice)
     return sides
 
 
@@ -75,12 +75,12 @@ def _divided(dataset: Dataset, name: str, root: Path) -> Sides:
     else:
         private, public = (take_part(dataset, part, 0.5, purpose="public half") for part in ("train", "test"))
         part = "public half"
-    public = public.take((~_among(public, private)).nonzero()[:, 0])
+    public = public.take((~among(public, private)).nonzero()[:, 0])
     return Sides(private, replace(public, name=f"{dataset.name}, {part}"))
 
 
-def _among(public: Dataset, private: Dataset) -> Tensor:
-    """(N,) whether each public example is among the private ones."""
+def among(public: Dataset, private: Dataset) -> Tensor:
+    """(N,) whether each public example is among the private ones, at the precision that images are saved with."""
     known = set(_digests(private))
     return torch.tensor([digest in known for digest in _digests(public)], dtype=torch.bool)
 
@@ -108,8 +108,8 @@ def _require_same_kind(dataset: Dataset, public: Dataset, choice: str) -> None:
         )
 
 
-def _require_enough(sides: Sides, choice: str) -> None:
-    private, public = sides.private, sides.public
+def require_enough(private: Dataset, public: Dataset, choice: str) -> None:
+    """Raises UsageError: there are too few public examples, or too few of a class that is private too."""
     mend = f"use {'another' if choice != AUTO else 'a larger'} --prior, or --prior none"
     if len(public.labels) < FEWEST:
         raise UsageError(f"{len(public.labels)} public examples ({public.name}) are too few (needs {FEWEST}); {mend}")

@@ -26,8 +26,8 @@ OWN_NAMES = {
 def own_sources(model: str, dataset: str, *chosen: tuple[Registry[Any], str], prior: str = NONE) -> dict[str, str]:
     """SHA-256 of what is not this project's: a user's own network (``module:factory``), .npz file and plugins.
 
-    ``model`` is empty for the dataset's default network; ``chosen`` names a defense or an attack of its registry;
-    ``prior`` says which data are public.
+    ``model`` is empty for the dataset's default network, ``dataset`` where there is none; ``chosen`` names a defense
+    or an attack of its registry; ``prior`` says which data are public.
     The source is that of the module and of what it imports from its own folder or package; other installed packages
     are not part of it. A file that cannot be read is left out; whoever loads it says so.
 
@@ -40,7 +40,8 @@ def own_sources(model: str, dataset: str, *chosen: tuple[Registry[Any], str], pr
         found["model_source"] = _digest_of_all(importlib.import_module(model.partition(":")[0]))
     elif model:
         found |= plugin_source(MODELS, model)
-    found |= _data_source("dataset", dataset)
+    if dataset:
+        found |= _data_source("dataset", dataset)
     if prior not in (NONE, AUTO):
         found |= _data_source("prior", prior)
     for registry, name in chosen:

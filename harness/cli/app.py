@@ -33,6 +33,7 @@ COMMANDS = {
     "data": "Show and fetch datasets.",
     "evaluate": "Attack clients that train under a defense, at every surface, and judge what leaks.",
     "history": "Show how success rates and lineup ranks moved from run to run, the cells that moved most first.",
+    "judge": "Say what leaks from captured updates, and whether the declared defense is on.",
     "list": "List attacks, defenses, datasets, models, surfaces and presets, with their settings.",
     "new": "Write a package to start an attack or a defense of your own from: its file, its test, its entry point.",
     "report": "Make a report of runs: what leaks where, pictures, figures, privacy statements, how to make it again.",

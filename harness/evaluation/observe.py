@@ -6,8 +6,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from harness.attacks import ATTACKS
 from harness.datasets import Dataset, Victims, divide, load_dataset, select_victims
 from harness.datasets.public import NONE
+from harness.defenses import DEFENSES
 from harness.errors import UsageError
 from harness.evaluation.averaging import average
 from harness.evaluation.played_round import Key, PlayedRound, known_correction, round_context, server_state
@@ -17,6 +19,7 @@ from harness.federation.context import State
 from harness.federation.known_noise import noise_at
 from harness.models import RowModel
 from harness.observation import Noise, Observation
+from harness.own_sources import own_sources
 from harness.priors import Prior, fit_prior
 
 # A cell, its control's size and its noise-free one; other attacks on them come soon after.
@@ -60,6 +63,11 @@ class Stage:
             self._datasets[name] = load_dataset(name, self.data_root)
         return self._datasets[name]
 
+    def own_sources(self, settings: CellSettings) -> dict[str, str]:
+        """Digests of the user's own files that a cell takes its numbers from."""
+        chosen = (DEFENSES, settings.defense), (ATTACKS, settings.attack)
+        return own_sources(settings.model, settings.dataset, *chosen, prior=settings.prior)
+
     def room(self, settings: CellSettings) -> Room:
         """The private side of a cell's dataset, and what the other says of it.
 
@@ -100,26 +108,38 @@ class Stage:
         dataset = room.private
         rows = settings.victims * len(settings.seeds)
         try:
-            truth = _select(dataset, rows, settings)
+            truth = self.choose(dataset, rows, settings)
         except UsageError as error:
             if dataset is whole:
                 raise
             raise UsageError(f"{error} (the rest is public; see --prior)") from error
         keys: list[Key] = [(seed, victim) for seed in settings.seeds for victim in range(settings.victims)]
         model = RowModel(settings.model, dataset.image_shape, dataset.num_classes, whole.images)
-        weights = _weights(model, settings, keys)
+        weights = self.start(model, settings, keys)
         device, dtype = torch.device(settings.device), getattr(torch, settings.dtype)
         model.to(device, dtype)
-        parts = [
-            _read(model, weights[part].to(device, dtype), truth, part, keys[part], settings)
-            for part in _slices(rows, max(1, self.chunk // settings.together))
-        ]
-        observation = self._observation(model, weights.to(device, dtype), torch.cat(parts), truth, keys, settings)
+        weights = weights.to(device, dtype)
+        observation = self._observation(
+            model, weights, self.look(model, weights, truth, keys, settings), truth, keys, settings
+        )
         if room.prior:
             observation = replace(observation, prior=room.prior.to(device, dtype))
         if room.public and settings.networks_are_shared and settings.variates is None:
             observation = replace(observation, simulation=simulation(_read, model, room.public, settings))
         return Scene(observation, truth, dataset)
+
+    def choose(self, dataset: Dataset, rows: int, settings: CellSettings) -> Victims:
+        """Who is attacked."""
+        return _select(dataset, rows, settings)
+
+    def start(self, model: RowModel, settings: CellSettings, keys: list[Key]) -> Tensor:
+        """The weights (V, P) that each victim starts its round from."""
+        return _weights(model, settings, keys)
+
+    def look(self, model: RowModel, weights: Tensor, truth: Victims, keys: list[Key], settings: CellSettings) -> Tensor:
+        """What the adversary reads of the victims' round: gradients (V, P), or (V, n, P) of every example."""
+        slices = _slices(len(keys), max(1, self.chunk // settings.together))
+        return torch.cat([_read(model, weights[part], truth, part, keys[part], settings) for part in slices])
 
     def _observation(
         self, model: RowModel, weights: Tensor, read: Tensor, truth: Victims, keys: list[Key], settings: CellSettings

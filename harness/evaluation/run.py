@@ -5,8 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from harness.attacks import ATTACKS, Identifier
-from harness.defenses import DEFENSES
+from harness.attacks import Identifier
 from harness.errors import OutputError, UsageError
 from harness.evaluation.attacking import attack_scene
 from harness.evaluation.controls import (
@@ -31,7 +30,6 @@ from harness.evaluation.report_cell import cell_result, impossible_cell, victim_
 from harness.evaluation.scored import Scored
 from harness.evaluation.scores import LPIPS_UNASKED, score
 from harness.experiment import CellSettings
-from harness.own_sources import own_sources
 from harness.results import CellResult, Control, RunFolder, StoredCell, cell_key
 from harness.scoring import LpipsScorer, negative_control_failed
 from harness.version import SCHEMA_VERSION, __version__
@@ -47,6 +45,7 @@ class Run:
         resume: use what an earlier run left in the folder.
         draw: called with every new cell, controls left out, before it counts as finished.
         on_cell: called with every finished cell and control.
+        stage: where the victims come from, if not from the datasets alone.
     """
 
     def __init__(
@@ -57,9 +56,10 @@ class Run:
         resume: bool = False,
         draw: Callable[[Scored, CellResult], None] | None = None,
         on_cell: Callable[[CellResult], None] | None = None,
+        stage: Stage | None = None,
     ) -> None:
         self.folder, self.chunk, self.resume, self.draw, self.on_cell = folder, chunk, resume, draw, on_cell
-        self.stage = Stage(data_root, chunk)
+        self.stage = stage or Stage(data_root, chunk)
         self.lpips = LpipsScorer.load(data_root)
         self.done: dict[str, StoredCell] = {}
         self._attacked: set[str] = set()
@@ -86,10 +86,10 @@ class Run:
 
     def _own_sources(self, settings: CellSettings) -> dict[str, str]:
         """Digests of the user's own files as they were when the run first needed them, which it then keeps loaded."""
-        names = settings.model, settings.dataset, (DEFENSES, settings.defense), (ATTACKS, settings.attack)
-        if (names, settings.prior) not in self._sources:
-            self._sources[names, settings.prior] = own_sources(*names, prior=settings.prior)
-        return self._sources[names, settings.prior]
+        names = settings.model, settings.dataset, settings.defense, settings.attack, settings.prior
+        if names not in self._sources:
+            self._sources[names] = self.stage.own_sources(settings)
+        return self._sources[names]
 
     def _controls_at_hand(self, stored: StoredCell) -> bool:
         """Takes over a resumed cell's control cells; False when one of them is lost and must be made again."""

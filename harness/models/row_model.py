@@ -1,5 +1,6 @@
 """One network evaluated for many rows (victims or clients) at once, each row with its own weights."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -131,6 +132,13 @@ class RowModel:
         load_state(self.plain_module, self.name, path)
         self._evaluate_by(self._sequence, self._row_operators)
         return self.layout.flatten(dict(self.plain_module.named_parameters())).detach()
+
+    def take_buffers(self, buffers: Mapping[str, Tensor]) -> None:
+        """Takes over all buffers of a state dictionary, such as running statistics; weights in it are left alone."""
+        with torch.no_grad():
+            for name, buffer in self.plain_module.named_buffers():
+                buffer.copy_(buffers[name])
+        self._evaluate_by(self._sequence, self._row_operators)
 
     def logits(self, weights: Tensor, images: Tensor, gradient_once: bool = False) -> Tensor:
         """Logits (R, B, K) of images (R, B, C, H, W) under weights (R, P); ``gradient_once`` is of RowSequence."""

@@ -21,8 +21,12 @@ import torch
 import typer
 from hypothesis import strategies as st
 
+from harness.capture import captured
 from harness.cli import run
 from harness.cli.app import COMMANDS, app
+from harness.models.networks import build_module
+from harness.models.row_model import cross_entropy
+from harness.testing import digits
 
 pytestmark = pytest.mark.usefixtures("coarse_losses")
 
@@ -98,9 +102,20 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.chdir(folder)
         for line in RUNS:
             assert ends_well(line.format(here=folder).split()) in (0, 3)
+        capture(folder / "capture")
         os.mkfifo(folder / "pipe")
         (folder / "noise.bin").write_bytes(bytes(range(256)) * 8)
         yield folder
+
+
+def capture(folder: Path) -> None:
+    """A client of one step on one of scikit-learn's digits."""
+    network, (images, labels) = build_module("mlp", (1, 8, 8), 10, seed=0), digits(1)
+    facts = {"model": "mlp", "image_shape": (1, 8, 8), "classes": 10, "learning_rate": 0.1, "batch_size": 1}
+    with captured(network, folder, **facts, defense={"name": "noise", "settings": {"amount": 0.1}}) as watched:
+        cross_entropy(network, images[0], labels[0]).backward()
+        torch.optim.SGD(network.parameters(), lr=0.1).step()
+        watched.batch(images[0], labels[0])
 
 
 # Options -------------------------------------------------------------------------------------------------------
@@ -121,6 +136,7 @@ WORDS = st.one_of(
     st.text(string.printable, max_size=6),
 )  # fmt: skip
 
+JUDGED = "judge {here}/capture --attack analytic --prior digits"
 # What a command needs to end soon; the ones that are not named need nothing.
 LINES = {
     "account": ["account --sigma 6 --sampling-rate 0.01 --steps 10", "account --training {here}/bayesian",
@@ -134,6 +150,7 @@ LINES = {
     "evaluate": [f"evaluate --defense none --dataset digits --model mlp --victims 2 {ATTACK}",
                  f"evaluate --training {{here}}/trained --round 1 --victims 2 {ATTACK}"],
     "history": ["history {here}/attacked {here}/attacked"],
+    "judge": [JUDGED],
     "report": ["report {here}/attacked {here}/trained"],
     "reproduce": ["reproduce x", "reproduce s000-accounting"],
     "train": [f"{TRAIN} --rounds 1", f"{TRAIN} --rounds 2 --algorithm scaffold --resume --out {{here}}/scaffold"],
@@ -335,6 +352,7 @@ FILES: dict[str, list[str]] = {
         "--server-state {here}/trained/models/round_00001.state.json " + KEPT,
     ],
     "scaffold/models/*1.*": [f"evaluate --training {{here}}/scaffold {KEPT}"],
+    "capture/*": [JUDGED, "judge {here}/capture --attack analytic"],
     "own.npz": [f"evaluate --defense none --dataset {{here}}/own.npz --model mlp --victims 2 {ATTACK}"],
 }  # fmt: skip
 

@@ -1,0 +1,10 @@
+"""What one client sent in one round, kept in a folder for ``harness judge``; made where the federation runs.
+
+Importing this takes no attack, defense or dataset along.
+"""
+
+from harness.capture.loop import captured
+from harness.capture.record import CaptureRecord, Declared
+from harness.capture.writing import write_capture
+
+__all__ = ["CaptureRecord", "Declared", "captured", "write_capture"]

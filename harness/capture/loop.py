@@ -1,0 +1,55 @@
+"""A capture around a training loop of one's own."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness.capture.record import CaptureRecord
+from harness.capture.writing import write_capture
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+class Watched:
+    """The round that is being captured."""
+
+    def __init__(self) -> None:
+        self.images: list[Tensor] = []
+        self.labels: list[Tensor] = []
+
+    def batch(self, images: "Tensor", labels: "Tensor") -> None:
+        """Keep what a step trains on, (B, C, H, W) in [0, 1] and (B,), as the operator's own truth."""
+        self.images.append(images.detach().cpu().clone())
+        self.labels.append(labels.detach().cpu().clone())
+
+
+@contextmanager
+def captured(network: "nn.Module", folder: Path | str, **facts: Any) -> Iterator[Watched]:
+    """Around a client's local training: keeps the network before and after it, unless the training fails.
+
+    ::
+
+        with captured(network, "captures/3", model="my_network:make", image_shape=(1, 28, 28), classes=10,
+                      learning_rate=0.05, batch_size=4) as capture:
+            for images, labels in loader:
+                ...
+                capture.batch(images, labels)  # only where the truth may be kept
+
+    Args:
+        facts: the fields of :class:`CaptureRecord`.
+
+    Raises:
+        UsageError: the folder cannot be written.
+        ValidationError: a fact is missing or out of range.
+    """
+    record, watched = CaptureRecord(**facts), Watched()
+    before = {name: value.detach().cpu().clone() for name, value in network.state_dict().items()}
+    yield watched
+    truth = {}
+    if watched.images:
+        import torch
+
+        truth = {"images": torch.cat(watched.images), "labels": torch.cat(watched.labels)}
+    write_capture(folder, record, before, after=network.state_dict(), **truth)

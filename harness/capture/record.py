@@ -1,0 +1,58 @@
+"""What a capture's ``capture.json`` says: which client this was, and how it trained."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from harness.settings.ranges import Count, CountOrNone, Positive
+
+#: The names of a capture's files: what it says, and arrays before and after the client's training.
+FACTS, BEFORE, TRUTH = "capture.json", "before", "truth"
+#: What the client sent, one of three: its model, the model's change, or the gradient of one step.
+Sent = Literal["after", "update", "gradient"]
+SENT: tuple[Sent, ...] = ("after", "update", "gradient")
+
+_Side = Annotated[int, Field(ge=1, le=100_000)]
+
+
+class Declared(BaseModel):
+    """The defense that the client is said to train under, as ``--defense`` and ``--defense-arg`` name it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    settings: Mapping[str, Any] = Field(default_factory=dict)
+
+
+class CaptureRecord(BaseModel):
+    """The facts of a capture; the numbers are in the arrays beside it.
+
+    Attributes:
+        model: ``module:factory``, called with ``image_shape`` and ``classes``, or a model of this project.
+        image_shape: (C, H, W).
+        classes: K, of the network's output.
+        learning_rate: of local training.
+        local_steps: L, before the client sent.
+        batch_size: B, examples in a step.
+        optimizer: of local training. An adaptive one does not send gradients; of one step momentum does.
+        examples: of the client, where it is known.
+        defense: None where none is declared.
+        framework, client, round: where it comes from, in the federation's own words.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: Literal[1] = 1
+    model: str
+    image_shape: tuple[_Side, _Side, _Side]
+    classes: Annotated[int, Field(ge=2, le=100_000)]
+    learning_rate: Positive
+    batch_size: Count
+    local_steps: Count = 1
+    optimizer: Literal["sgd", "momentum", "adam"] = "sgd"
+    examples: Count | None = None
+    defense: Declared | None = None
+    framework: str | None = None
+    client: str | None = None
+    round: CountOrNone = 0

@@ -1,0 +1,143 @@
+"""``harness judge``: what leaks from updates that clients of somebody's federation sent."""
+
+import json
+import sys
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from harness.attacks import Identifier
+from harness.capture.reading import read_capture
+from harness.cli.app import DONE, INVALID, app, resumable
+from harness.cli.options import split_lists
+from harness.datasets import data_root as find_data_root
+from harness.datasets.public import NONE, choose_public
+from harness.errors import UsageError
+from harness.experiment import CellSettings
+from harness.judging.checks import Check, checks_of
+from harness.judging.declared import cells_of
+from harness.judging.federation import CapturedClients, gathered, names_of
+from harness.judging.kin import Kin, kin_of
+from harness.judging.with_truth import judge_with_truth
+from harness.judging.without_truth import Guess, guess
+from harness.reports.cell_picture import save_cell_picture
+from harness.reports.guesses import save_guesses
+from harness.reports.table import print_results
+from harness.results import ResultDocument, RunFolder, claimed, write_atomic
+from harness.settings.devices import choose_device
+
+_COLOURS = {"holds": "green", "violated": "red", "cannot tell": "yellow"}
+
+
+@app.command("judge")
+def judge_command(
+    captures: Annotated[list[Path], typer.Argument(help="Folders of captures, one per client.")],
+    truth: Annotated[Path | None, typer.Option(help="An .npz file of one capture's true images and labels.")] = None,
+    prior: Annotated[
+        str | None, typer.Option(help="Data of the same kind that no client holds: a dataset, or FILE.npz.")
+    ] = None,
+    attack: Annotated[
+        list[str] | None, typer.Option(help="Comma-separated or repeated (auto with --prior, else cpl).")
+    ] = None,
+    update_model: Annotated[str, typer.Option(help="Of several local steps: avg or unroll.")] = "unroll",
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    chunk: Annotated[int, typer.Option(help="Clients attacked together; bounds memory.")] = 128,
+    out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("runs"),
+    data_root: Annotated[Path | None, typer.Option(help="Folder of datasets.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Use what an earlier run left in the folder.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+) -> int:
+    """Say what leaks from captured updates, and whether the declared defense is on."""
+    if chunk < 1:
+        raise UsageError("--chunk must be at least 1")
+    if truth is not None and len(captures) > 1:
+        raise UsageError("--truth is of one capture; put each capture's own into its folder as truth.npz")
+    root, where = find_data_root(data_root), choose_device(device)
+    captured = gathered([read_capture(folder, truth) for folder in captures])
+    public = choose_public(prior) if prior else NONE
+    kin = kin_of(captured, public, root) if prior else None
+    named = split_lists(attack or (["auto"] if prior else ["cpl"]))
+    cells = cells_of(captured, names_of(captures), named, public, where, update_model)  # type: ignore[arg-type]
+    folder, checks = RunFolder(out), checks_of(captured, cells[0]) if captured.record.defense else []
+    with resumable(), claimed(out):
+        document, guesses = None, list[Guess]()
+        if captured.images is not None:
+            draw = partial(save_cell_picture, folder)
+            document = judge_with_truth(captured, cells, kin, root, folder, chunk, resume, draw)
+        else:
+            guesses = _guessed(captured, cells, kin, root, folder, chunk, resume)
+        judged = _document(captured, checks, document, guesses)
+        write_atomic(out / "judged.json", json.dumps(judged, indent=1).encode())
+    if as_json:
+        sys.stdout.write(json.dumps(judged, indent=1) + "\n")
+    else:
+        _print(checks, document, guesses, out)
+    return DONE if document is None or document.valid else INVALID
+
+
+def _guessed(
+    captured: CapturedClients, cells: list[CellSettings], kin: Kin | None, root: Path, folder: RunFolder, chunk: int,
+    resume: bool,
+) -> list[Guess]:  # fmt: skip
+    if kin is None:
+        raise UsageError(
+            "without the truth it takes data of the same kind, to see what a success looks like; add --prior NAME or "
+            "--prior FILE.npz, or the truth as truth.npz"
+        )
+    able = [cell for cell in cells if not isinstance(cell.build_attack(), Identifier)]
+    if not able:
+        raise UsageError(f"attack {cells[0].attack!r} tells known images apart, so needs the truth; use --attack cpl")
+    found = []
+    for cell in able:
+        made = guess(captured, cell, kin, root, folder, chunk, resume)
+        found.append(made)
+        shape = (-1, *captured.record.image_shape)
+        captions = [made.estimates[row] for row in range(captured.clients) for _ in range(made.images.shape[1])]
+        save_guesses(
+            folder.pictures / f"judged_{cell.attack}.png", made.images.reshape(shape).cpu().numpy(), captions,
+            f"{cell.attack}: what it makes of the captured clients (no truth known)",
+        )  # fmt: skip
+    return found
+
+
+def _document(
+    captured: CapturedClients, checks: list[Check], document: ResultDocument | None, guesses: list[Guess]
+) -> dict[str, Any]:
+    return {
+        "captures": captured.clients, "images_each": captured.examples,
+        "record": captured.record.model_dump(mode="json"), "checks": [asdict(check) for check in checks],
+        "estimates": [
+            {
+                "attack": made.attack, "estimates": made.estimates, "reason": made.reason, "left": made.left.tolist(),
+                "left_shuffled": made.shuffled.tolist(), "left_usually": made.usual,
+                "labels": made.labels.tolist(),
+            }
+            for made in guesses
+        ],
+        "results": document and json.loads(document.model_dump_json()),
+    }  # fmt: skip
+
+
+def _print(checks: list[Check], document: ResultDocument | None, guesses: list[Guess], out: Path) -> None:
+    console = Console()
+    if document is not None:
+        print_results(document, console, out)
+    for made in guesses:
+        counted = {one: made.estimates.count(one) for one in dict.fromkeys(made.estimates)}
+        said = ", ".join(f"{one}: {count} of {len(made.estimates)}" for one, count in counted.items())
+        console.print(Text(f"{made.attack} (an estimate, no truth known): {said} ({made.reason})"))
+    if guesses:
+        console.print(Text(f"pictures: {out / 'pictures'}"))
+    if checks:
+        table = Table(title="Is the declared defense on?", title_justify="left")
+        for name in ("check", "outcome", "what was seen"):
+            table.add_column(name, overflow="fold")
+        for check in checks:
+            table.add_row(check.name, Text(check.outcome, style=_COLOURS[check.outcome]), Text(check.detail))
+        console.print(table)

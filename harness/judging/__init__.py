@@ -1,0 +1,1 @@
+"""Judges updates that clients of somebody's federation sent."""

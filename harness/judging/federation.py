@@ -1,0 +1,171 @@
+"""Captures that are judged together: clients of one network that trained alike."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from harness.capture.reading import Capture
+from harness.capture.record import BEFORE, CaptureRecord
+from harness.datasets import Dataset
+from harness.datasets.files import DataFile
+from harness.datasets.record import build_dataset
+from harness.errors import UsageError
+from harness.judging.fitting import fitted_arrays
+from harness.models.networks import build_module
+from harness.vectors.layout import Layout
+
+_OWN = {"client", "round", "framework", "examples", "format"}
+
+
+@dataclass(frozen=True, eq=False)
+class CapturedClients:
+    """V clients of one federation.
+
+    Attributes:
+        record: what they have in common; of the rest it is the first one's.
+        before: (V, P), what each started from; ``buffers`` beside it, the same for all.
+        target: (V, P), the gradient to match: a gradient, or an update divided by minus the learning rate and, for
+            ``avg``, the steps.
+        of_update: whether an update was captured, and not a gradient.
+        images, labels: (V, n, C, H, W) and (V, n), the truth; None where it was not kept.
+        digest: of all files, in hexadecimal.
+    """
+
+    record: CaptureRecord
+    before: Tensor
+    buffers: dict[str, Tensor]
+    target: Tensor
+    of_update: bool
+    images: Tensor | None
+    labels: Tensor | None
+    digest: str
+
+    @property
+    def clients(self) -> int:
+        """V."""
+        return len(self.target)
+
+    @property
+    def examples(self) -> int:
+        """n, examples behind what one client sent."""
+        return self.record.batch_size * (self.record.local_steps if self.of_update else 1)
+
+
+def gathered(captures: Sequence[Capture]) -> CapturedClients:
+    """Captures as the clients of one federation.
+
+    Raises:
+        UsageError: they trained differently, do not fit their network, or what was sent is no gradient of a loss.
+    """
+    first = captures[0]
+    _require_alike(captures)
+    _require_gradients(first)
+    module = build_module(first.record.model, first.record.image_shape, first.record.classes, seed=0)
+    layout = Layout.of(module)
+    parts = [_client(capture, module, layout) for capture in captures]
+    buffers = _shared_buffers(captures, module)
+    known = [_truth(capture) for capture in captures if capture.truth is not None]
+    if 0 < len(known) < len(captures):
+        without = next(capture for capture in captures if capture.truth is None)
+        raise UsageError(f"capture {str(without.folder)!r} has no truth and others have; judge them apart")
+    return CapturedClients(
+        first.record, torch.stack([before for before, _ in parts]), buffers, torch.stack([seen for _, seen in parts]),
+        first.kind != "gradient",
+        torch.stack([images for images, _ in known]) if known else None,
+        torch.stack([labels for _, labels in known]) if known else None,
+        hashlib.sha256(" ".join(capture.digest for capture in captures).encode()).hexdigest(),
+    )  # fmt: skip
+
+
+def _require_alike(captures: Sequence[Capture]) -> None:
+    first = captures[0]
+    for other in captures[1:]:
+        if other.kind != first.kind:
+            raise UsageError(
+                f"{str(first.folder)!r} holds {first.kind}, {str(other.folder)!r} {other.kind}; judge them apart"
+            )
+        ours, theirs = (one.record.model_dump(exclude=_OWN) for one in (first, other))
+        differing = next((name for name in ours if ours[name] != theirs[name]), None)
+        if differing:
+            raise UsageError(
+                f"captures differ in {differing}: {ours[differing]!r} in {str(first.folder)!r}, {theirs[differing]!r} "
+                f"in {str(other.folder)!r}; judge them apart"
+            )
+
+
+def _require_gradients(capture: Capture) -> None:
+    record = capture.record
+    if capture.kind == "gradient" or record.optimizer == "sgd":
+        return
+    if record.optimizer == "momentum" and record.local_steps == 1:
+        return  # whose first step is that of plain SGD
+    raise UsageError(
+        f"what a client sends after {record.local_steps} step(s) of {record.optimizer} is no sum of gradients; capture "
+        "the gradient of one step (gradient.npz), or train the captured round with plain SGD"
+    )
+
+
+def _client(capture: Capture, module: nn.Module, layout: Layout) -> tuple[Tensor, Tensor]:
+    """What a client started from, and the gradient to match."""
+    folder, record = capture.folder, capture.record
+    before = layout.flatten(fitted_arrays(capture.before, module, folder / f"{BEFORE}.npz", whole=True))
+    moved = layout.flatten(fitted_arrays(capture.moved, module, folder / f"{capture.kind}.npz", whole=False))
+    if capture.kind == "gradient":
+        return before, moved
+    # In float64: a small step is the difference of numbers that are nearly alike.
+    update = moved.double() - before.double() if capture.kind == "after" else moved.double()
+    steps = record.local_steps
+    seen = (update / (-record.learning_rate * steps)).to(before.dtype) + 0.0
+    if not seen.any():
+        raise UsageError(f"capture {str(folder)!r}: the client sent what it got; check that it trained in between")
+    return before, seen
+
+
+def _shared_buffers(captures: Sequence[Capture], module: nn.Module) -> dict[str, Tensor]:
+    names = [name for name, _ in module.named_buffers()]
+    found: dict[str, Tensor] = {}
+    for capture in captures:
+        own = fitted_arrays(capture.before, module, capture.folder / f"{BEFORE}.npz", whole=True)
+        if found and any(not torch.equal(found[name], own[name]) for name in names):
+            raise UsageError(
+                f"the network's buffers in {str(capture.folder)!r} are others than in {str(captures[0].folder)!r}; "
+                "judge captures of different rounds apart"
+            )
+        found = {name: own[name] for name in names}
+    return found
+
+
+def _truth(capture: Capture) -> tuple[Tensor, Tensor]:
+    """Images (n, C, H, W) and labels (n,) of one client, as the counts in its record demand."""
+    assert capture.truth is not None
+    images, labels = capture.truth
+    record, file = capture.record, DataFile(capture.folder / "truth.npz")
+    truth = checked_truth(file, images, labels, record)
+    expected = record.batch_size * (1 if capture.kind == "gradient" else record.local_steps)
+    if len(truth.labels) != expected:
+        raise UsageError(
+            f"capture {str(capture.folder)!r}: {len(truth.labels)} true images, but batch_size {record.batch_size} and "
+            f"local_steps {record.local_steps} make {expected}; give those the client trained on, in order"
+        )
+    return truth.images, truth.labels
+
+
+def checked_truth(file: DataFile, images: np.ndarray, labels: np.ndarray, record: CaptureRecord) -> Dataset:
+    """True images through the gate of all datasets. Raises UsageError."""
+    classes = tuple(str(label) for label in range(record.classes))
+    found = build_dataset(file, "truth", np.asarray(images), np.asarray(labels), classes, "truth of a capture")
+    if found.image_shape != tuple(record.image_shape):
+        raise file.wrong(
+            f"has images of shape {found.image_shape}, not {tuple(record.image_shape)}", "check image_shape"
+        )
+    return found
+
+
+def names_of(folders: Sequence[Path]) -> str:
+    """What the captures are called in a result: the folder, or how many."""
+    return folders[0].name if len(folders) == 1 else f"{len(folders)} captures"

@@ -1,0 +1,82 @@
+"""Captured clients in the place of simulated ones: what they sent is read as it is, their controls are simulated."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from harness.attacks import ATTACKS
+from harness.datasets import Dataset, Victims
+from harness.datasets.public import NONE
+from harness.defenses import DEFENSES
+from harness.evaluation.observe import Room, Stage
+from harness.evaluation.played_round import Key
+from harness.experiment import CellSettings
+from harness.judging.declared import noise_of
+from harness.judging.federation import CapturedClients
+from harness.models import RowModel
+from harness.own_sources import own_sources
+from harness.priors import fit_prior
+
+
+class CapturedStage(Stage):
+    """Sets scenes with captured clients.
+
+    A cell of the declared defense with its own noise shows what was captured. Every other one, such as a control, is
+    the same clients simulated: their images, their weights, another defense.
+
+    Args:
+        captured: the clients, with their truth.
+        declared: a cell of the defense they are said to train under.
+        look_alikes: examples of the same kind that no client holds; none of them is public.
+        public: what informed attackers know; None where nothing is.
+    """
+
+    def __init__(
+        self, data_root: Path, chunk: int, captured: CapturedClients, declared: CellSettings,
+        look_alikes: Dataset | None, public: Dataset | None,
+    ) -> None:  # fmt: skip
+        super().__init__(data_root, chunk)
+        self._captured, self._declared = captured, declared
+        self._whole = _with_truth_first(captured, look_alikes)
+        self._room = Room(self._whole, None if public is None else fit_prior(public))
+        self._noisy = noise_of(captured, declared) is not None
+
+    def dataset(self, name: str) -> Dataset:
+        return self._whole
+
+    def room(self, settings: CellSettings) -> Room:
+        return self._room if settings.prior != NONE else Room(self._whole, None)
+
+    def own_sources(self, settings: CellSettings) -> dict[str, str]:
+        chosen = (DEFENSES, settings.defense), (ATTACKS, settings.attack)
+        found = own_sources(settings.model, "", *chosen, prior=settings.prior)
+        return found | {"captures": self._captured.digest}
+
+    def choose(self, dataset: Dataset, rows: int, settings: CellSettings) -> Victims:
+        positions = torch.arange(rows * settings.examples).reshape(rows, -1)
+        return Victims(dataset.images[positions], dataset.labels[positions], positions)
+
+    def start(self, model: RowModel, settings: CellSettings, keys: list[Key]) -> Tensor:
+        model.take_buffers(self._captured.buffers)
+        return self._captured.before[: len(keys)]
+
+    def look(self, model: RowModel, weights: Tensor, truth: Victims, keys: list[Key], settings: CellSettings) -> Tensor:
+        ours, said = ((one.defense, one.defense_args, one.tap) for one in (settings, self._declared))
+        # Where no noise is declared none is there to be turned off, or up.
+        if ours == said and (settings.noise_scale == self._declared.noise_scale or not self._noisy):
+            return self._captured.target[: len(keys)].to(weights)
+        return super().look(model, weights, truth, keys, settings)
+
+
+def _with_truth_first(captured: CapturedClients, look_alikes: Dataset | None) -> Dataset:
+    assert captured.images is not None and captured.labels is not None
+    images, labels = captured.images.flatten(0, 1), captured.labels.flatten()
+    if look_alikes is None:
+        names = tuple(str(label) for label in range(captured.record.classes))
+        return Dataset("captures", images, labels, names, "truth of captures")
+    return replace(
+        look_alikes, name="captures", images=torch.cat([images, look_alikes.images]),
+        labels=torch.cat([labels, look_alikes.labels]), clients=None,
+    )  # fmt: skip

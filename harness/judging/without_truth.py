@@ -1,0 +1,163 @@
+"""Captured clients whose truth nobody keeps: an estimate of whether what the attack made is what they hold.
+
+Stand-ins are clients simulated with public data, the captured weights and the declared defense. The attack's success
+on them is known, and with it how near to what was sent a successful reconstruction comes; a control is what was sent
+with its coordinates shuffled within each tensor, of which nothing can be reconstructed.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from harness.attacks import Reconstruction, reconstructing, run_attack
+from harness.evaluation import Run
+from harness.experiment import CellSettings
+from harness.judging.federation import CapturedClients
+from harness.judging.kin import Kin
+from harness.judging.stage import CapturedStage
+from harness.models import RowModel
+from harness.observation import Observation, Tier
+from harness.results import CellResult, RunFolder, StoredCell
+from harness.vectors.randomness import generator
+
+Estimate = Literal["plausibly reconstructed", "no", "could not tell"]
+STAND_INS = 24
+# Of successful stand-ins, as many come at most this near or nearer.
+_QUANTILE = 0.95
+# A share of stand-ins that is brought back now and then, even where a defense holds.
+_FEW = 0.05
+
+
+@dataclass(frozen=True)
+class Guess:
+    """What one attack makes of the captured clients.
+
+    Attributes:
+        images: (V, n, C, H, W) and labels (V, n), what it made of each.
+        left: (V,), how much of the matching loss is left; ``shuffled`` of the shuffled, ``usual`` the most that
+            successful stand-ins have left, None where none succeeded.
+        estimates: one for each client; ``reason`` says why.
+        stand_ins: the cell of the stand-ins.
+    """
+
+    attack: str
+    images: Tensor
+    labels: Tensor
+    left: np.ndarray
+    shuffled: np.ndarray
+    usual: float | None
+    estimates: list[Estimate]
+    reason: str
+    stand_ins: StoredCell
+
+
+def guess(
+    captured: CapturedClients, settings: CellSettings, kin: Kin, data_root: Path, folder: RunFolder, chunk: int,
+    resume: bool,
+) -> Guess:  # fmt: skip
+    """Attacks the captured clients, stand-ins of theirs, and shuffled ones, and compares what is left of the loss."""
+    doubles = stand_ins_of(captured, kin, settings)
+    own = settings.model_copy(update={"victims": doubles.clients, "dataset": "stand-ins"})
+    # Of another tap's name there is no such cell: stand-ins are simulated throughout.
+    stage = SimulatedStage(data_root, chunk, doubles, own, kin.look_alikes, kin.public)
+    stored = Run(data_root, folder, chunk, resume, stage=stage).cell(own)
+    scene = stage.set(own)
+    attack = reconstructing(settings.build_attack())
+    seen = observed(captured, scene.observation.known_to(attack.tier), settings)
+    made, drowned = (run_attack(attack, one, chunk) for one in (seen, replace(seen, target=shuffled(seen))))
+    left, left_of_shuffled, usual = _of(made, attack.tier), _of(drowned, attack.tier), _usual(stored, attack.tier)
+    estimates, reason = _estimates(stored.cell, left, left_of_shuffled, usual)
+    return Guess(settings.attack, made.images, made.labels, left, left_of_shuffled, usual, estimates, reason, stored)
+
+
+class SimulatedStage(CapturedStage):
+    """Stand-ins, which nobody captured: all of their rounds are played."""
+
+    def look(self, model: RowModel, weights: Tensor, *scene: object) -> Tensor:
+        return super(CapturedStage, self).look(model, weights, *scene)  # type: ignore[arg-type]
+
+
+def stand_ins_of(captured: CapturedClients, kin: Kin, settings: CellSettings) -> CapturedClients:
+    """Clients with examples of look-alikes and the captured clients' weights in turn; what they send is not set."""
+    examples = settings.examples
+    count = min(STAND_INS, len(kin.look_alikes.labels) // examples)
+    order = torch.randperm(len(kin.look_alikes.labels), generator=generator("stand-ins"))
+    chosen = order[: count * examples].reshape(count, examples)
+    turns = torch.arange(count) % captured.clients
+    return replace(
+        captured, before=captured.before[turns], target=captured.target[turns],
+        images=kin.look_alikes.images[chosen], labels=kin.look_alikes.labels[chosen],
+        digest=f"{captured.digest} stand-ins",
+    )  # fmt: skip
+
+
+def observed(captured: CapturedClients, like: Observation, settings: CellSettings) -> Observation:
+    """The captured clients as an attack is handed them, with all else as of their stand-ins."""
+    keys = tuple((settings.seeds[0], number) for number in range(captured.clients))
+    return replace(
+        like, weights=captured.before.to(like.weights), target=captured.target.to(like.target), keys=keys, labels=None,
+        correction=None,
+    )  # fmt: skip
+
+
+def shuffled(seen: Observation) -> Tensor:
+    """What was sent (V, P) with the coordinates of each tensor in another order."""
+    parts = seen.target.split(seen.model.layout.sizes, dim=1)
+    orders = [
+        torch.randperm(part.shape[1], generator=generator("shuffled", number)) for number, part in enumerate(parts)
+    ]
+    return torch.cat([part[:, order.to(part.device)] for part, order in zip(parts, orders, strict=True)], 1)
+
+
+def _left(loss: np.ndarray, first: np.ndarray, tier: Tier) -> np.ndarray:
+    """How far what was made is from what was sent: of the first loss, or for who knows the noise a log-likelihood."""
+    return loss if tier == "informed" else loss / np.maximum(first, 1e-30)
+
+
+def _of(made: Reconstruction, tier: Tier) -> np.ndarray:
+    return _left(made.loss.double().cpu().numpy(), made.initial_loss.double().cpu().numpy(), tier)
+
+
+def _usual(stored: StoredCell, tier: Tier) -> float | None:
+    """What nearly all stand-ins that were brought back have left at most; None where none was."""
+    known = [
+        (victim.loss, victim.initial_loss) for victim in stored.victims
+        if victim.outcome == "success" and victim.loss is not None and victim.initial_loss is not None
+    ]  # fmt: skip
+    if not known:
+        return None
+    loss, first = np.array(known).T
+    return float(np.quantile(_left(loss, first, tier), _QUANTILE))
+
+
+def _estimates(
+    cell: CellResult, left: np.ndarray, shuffled: np.ndarray, usual: float | None
+) -> tuple[list[Estimate], str]:  # fmt: skip
+    found, count = cell.outcomes.success, cell.victims
+    told = f"of {count} stand-ins under the declared defense it brings {found} back"
+    if cell.not_applicable_reason:
+        return _all(left, "could not tell"), cell.not_applicable_reason
+    if failed := next((check for check in cell.controls if check.kind == "positive" and not check.held), None):
+        return _all(left, "could not tell"), failed.detail or f"{failed.name} failed"
+    if usual is None or found < _FEW * count:
+        return _all(left, "no"), told
+    if found < count / 2:
+        return _all(left, "could not tell"), told
+    if usual >= shuffled.min():
+        return _all(left, "could not tell"), f"{told}, but what is shuffled is matched as well"
+    near = left <= _between(usual, float(shuffled.min()))
+    told += f"; they have {usual:.3g} of the loss left at most, what is shuffled {shuffled.min():.3g} at least"
+    return ["plausibly reconstructed" if one else "no" for one in near], told
+
+
+def _between(usual: float, shuffled: float) -> float:
+    """Half-way from success to failure: of shares of a loss, which differ by orders of magnitude, by their ratio."""
+    return (usual * shuffled) ** 0.5 if usual > 0 else (usual + shuffled) / 2
+
+
+def _all(like: np.ndarray, estimate: Estimate) -> list[Estimate]:
+    return [estimate] * len(like)

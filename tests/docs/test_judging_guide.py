@@ -1,0 +1,38 @@
+"""The guide to judging one's own federation: its client runs as printed, and its command judges what it sent."""
+
+import json
+import re
+import runpy
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.capture.record import CaptureRecord
+from harness.cli import run
+
+GUIDE = (Path(__file__).parents[2] / "docs" / "judging-your-federation.md").read_text(encoding="utf-8")
+
+
+def block(language: str) -> str:
+    (found,) = re.findall(rf"^```{language}\n(.*?)^```$", GUIDE, re.DOTALL | re.MULTILINE)
+    return found
+
+
+def test_the_client_is_captured_and_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "my_client.py").write_text(block("python"))
+    try:
+        runpy.run_path("my_client.py", run_name="__main__")
+        command, *arguments = shlex.split(block("console"))
+        assert command == "harness" and run([*arguments, "--out", "out"]) == 0
+    finally:
+        sys.modules.pop("my_client", None)
+    (row,) = json.loads((tmp_path / "out" / "judged.json").read_text())["results"]["summary"]
+    assert row["verdict"] == "leaks" and {one["attack"] for one in row["attacks"]} == {"cpl", "map"}
+
+
+def test_it_names_every_fact_of_a_capture() -> None:
+    assert all(f"`{name}`" in GUIDE for name in CaptureRecord.model_fields if name != "format")

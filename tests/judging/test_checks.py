@@ -1,0 +1,67 @@
+"""Is the declared defense on? Honest clients pass every check, and what is planted is named."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.capture.reading import read_capture
+from harness.judging.checks import Check, checks_of, violated
+from harness.judging.declared import cells_of
+from harness.judging.federation import gathered
+
+Federation = Callable[..., list[Path]]
+CDP = {"name": "fed_cdp", "settings": {"clip": 1.0, "sigma": 6.0, "clipping": "whole"}}
+BOUND, NOISE, ANEW = "norms are within the bound", "noise is on every tensor", "noise is drawn anew each time"
+
+
+def checked(folders: list[Path]) -> dict[str, Check]:
+    captured = gathered([read_capture(folder) for folder in folders])
+    (cell,) = cells_of(captured, "test", ["cpl"], "none", "cpu")
+    return {check.name: check for check in checks_of(captured, cell)}
+
+
+HONEST: dict[str, dict[str, Any]] = {
+    "one example": {}, "a batch": {"batch": 4}, "two steps": {"batch": 2, "steps": 2}, "one client": {"count": 1},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", HONEST.values(), ids=HONEST.keys())
+def test_an_honest_client_raises_no_alarm(federation: Federation, how: dict[str, Any]) -> None:
+    found = checked(federation(**({"count": 4} | how), declared=CDP, clip=1.0, sigma=6.0))
+    assert not violated(found.values()) and found[NOISE].outcome == found[BOUND].outcome == "holds"
+    assert found[ANEW].outcome == ("cannot tell" if how.get("count") == 1 else "holds")
+
+
+PLANTED: dict[str, tuple[dict[str, Any], str]] = {
+    "noise off": ({"sigma": 0.0}, NOISE),
+    "a tenth of the noise": ({"sigma": 0.6}, NOISE),
+    "half of the noise": ({"sigma": 3.0}, NOISE),
+    "ten times the clip": ({"clip": 10.0}, BOUND),
+    "noise as for a sum on the mean": ({"batch": 4, "sigma": 24.0}, BOUND),
+    "noise as for the mean of a batch once more": ({"batch": 4, "sigma": 1.5}, NOISE),
+    "only the last layer is noisy": ({"noise_on_last_layer_only": True}, NOISE),
+    "the same noise every time": ({"noise_seed": 5}, ANEW),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("how", "name"), PLANTED.values(), ids=PLANTED.keys())
+def test_what_is_planted_is_named(federation: Federation, how: dict[str, Any], name: str) -> None:
+    found = checked(federation(4, **({"declared": CDP, "clip": 1.0, "sigma": 6.0} | how)))
+    assert found[name].outcome == "violated", found[name]
+    assert (found[name].p_value or 0.0) < 1e-3
+
+
+def test_a_clip_without_noise_is_held_against_its_bound(federation: Federation) -> None:
+    declared = {"name": "fed_cdp", "settings": {"clip": 0.1, "sigma": 0.0, "clipping": "whole"}}
+    assert checked(federation(3, declared=declared, clip=0.1))[BOUND].outcome == "holds"
+    for wrong in ({"clip": 0.2}, {"clip": 0.1, "per_layer": True}):
+        found = checked(federation(3, declared=declared, **wrong))
+        assert found[BOUND].outcome == "violated" and "times the bound" in found[BOUND].detail
+        assert found[NOISE].outcome == "cannot tell"
+
+
+def test_pruning_leaves_coordinates_out(federation: Federation) -> None:
+    (check,) = checked(federation(2, declared={"name": "pruning", "settings": {"threshold": 0.9}})).values()
+    assert check.outcome == "violated" and "90.0% declared" in check.detail

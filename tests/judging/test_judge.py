@@ -1,0 +1,175 @@
+"""``harness judge`` from end to end: with the truth what ``evaluate`` says, without it an estimate and its controls."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harness.capture import CaptureRecord, write_capture
+from harness.cli import run
+from harness.evaluation import Run
+from harness.experiment import cell_settings
+from harness.results import RunFolder
+
+Federation = Callable[..., list[Path]]
+FACTS: dict[str, Any] = {
+    "model": "mlp", "image_shape": (1, 8, 8), "classes": 10, "learning_rate": 0.05, "batch_size": 1,
+}  # fmt: skip
+CDP = {"name": "fed_cdp", "settings": {"clip": 1.0, "sigma": 6.0, "clipping": "whole"}}
+
+
+@pytest.fixture
+def judge(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., tuple[int, Any, str]]:
+    def command(folders: list[Path], *options: str) -> tuple[int, Any, str]:
+        capsys.readouterr()
+        out = ["--out", str(tmp_path / "out"), "--json"]
+        code = run(["judge", *map(str, folders), *options, *out])
+        said = capsys.readouterr()
+        return code, json.loads(said.out) if said.out else None, said.err
+
+    return command
+
+
+def test_an_undefended_client_leaks(federation: Federation, judge: Any, tmp_path: Path) -> None:
+    code, document, _ = judge(federation(6), "--prior", "digits", "--attack", "cpl,map")
+    assert code == 0 and document["captures"] == 6 and document["checks"] == []
+    (row,) = document["results"]["summary"]
+    assert (row["verdict"], row["defense"], row["tap"], row["dataset"]) == ("leaks", "none", "T1.out", "6 captures")
+    for cell in document["results"]["cells"]:
+        if cell["role"] == "cell":
+            assert cell["asr"]["strict"]["successes"] == 6 and cell["prior"]["name"] == "digits, public half"
+    assert len(list((tmp_path / "out" / "pictures").glob("*.png"))) == 2
+
+
+def test_a_defended_client_does_not(federation: Federation, judge: Any) -> None:
+    folders = federation(6, declared=CDP, clip=1.0, sigma=6.0)
+    code, document, _ = judge(folders, "--prior", "digits", "--attack", "map")
+    (row,) = document["results"]["summary"]
+    assert code == 0 and row["verdict"] == "inconclusive" and "too few" in row["verdict_reason"]
+    assert {check["outcome"] for check in document["checks"]} == {"holds"}
+    controls = {cell["control"] for cell in document["results"]["cells"] if cell["role"] == "control"}
+    assert {"positive", "positive_sigma0", "noise_x100", "blind"} <= controls
+
+
+def test_without_truth_it_is_an_estimate(federation: Federation, judge: Any, tmp_path: Path) -> None:
+    _, document, _ = judge(federation(3, truth=False), "--prior", "digits", "--attack", "cpl")
+    (made,) = document["estimates"]
+    assert made["estimates"] == ["plausibly reconstructed"] * 3 and document["results"] is None
+    assert max(made["left"]) < min(made["left_shuffled"]) and made["left_usually"] < min(made["left_shuffled"])
+    assert (tmp_path / "out" / "pictures" / "judged_cpl.png").stat().st_size > 1000
+
+
+def test_without_truth_noise_is_seen_to_protect(federation: Federation, judge: Any) -> None:
+    folders = federation(3, truth=False, declared=CDP, clip=1.0, sigma=6.0)
+    _, document, _ = judge(folders, "--prior", "digits", "--attack", "map")
+    (made,) = document["estimates"]
+    assert made["estimates"] == ["no"] * 3 and "stand-ins" in made["reason"]
+
+
+def test_an_update_that_was_shuffled_is_not_plausible(federation: Federation, judge: Any) -> None:
+    folders = federation(3, truth=False)
+    with np.load(folders[1] / "before.npz") as archive:
+        before = dict(archive)
+    with np.load(folders[1] / "after.npz") as archive:
+        after = dict(archive)
+    random = np.random.default_rng(0)
+    moved = {name: before[name] + random.permutation((after[name] - before[name]).ravel()).reshape(before[name].shape)
+             for name in before}  # fmt: skip
+    np.savez(folders[1] / "after.npz", **moved)
+    _, document, _ = judge(folders, "--prior", "digits", "--attack", "cpl")
+    assert document["estimates"][0]["estimates"] == ["plausibly reconstructed", "no", "plausibly reconstructed"]
+
+
+MISTAKES: dict[str, tuple[Callable[[Path], object], tuple[str, ...], str]] = {
+    "no capture": (lambda folder: (folder / "capture.json").unlink(), (), "is no capture"),
+    "nothing sent": (lambda folder: (folder / "after.npz").unlink(), (), "must hold one of after, update, gradient"),
+    "a pickle instead": (
+        lambda folder: (folder / "after.npz").rename(folder / "after.pt"), (), "is pickled and not read: convert it",
+    ),
+    "a field too much": (lambda folder: edit(folder, hidden=1), (), "'hidden'"),
+    "another optimizer": (lambda folder: edit(folder, optimizer="adam"), (), "is no sum of gradients"),
+    "counts that contradict": (lambda folder: edit(folder, batch_size=3), (), "1 true images, but batch_size 3"),
+    "another network": (lambda folder: edit(folder, model="logistic"), (), "does not fit the network"),
+    "a shape": (lambda folder: rewrite(folder, lambda array: array[:-1]), (), "the network's ("),
+    "a name": (lambda folder: rewrite(folder, None), (), "is not the network's"),
+    "nan": (lambda folder: rewrite(folder, lambda array: array * np.nan), (), "holds NaN or infinity"),
+    "an object": (lambda folder: rewrite(folder, lambda array: np.array([{}], dtype=object)), (), "pickled objects"),
+    "sent what it got": (lambda folder: same(folder), (), "sent what it got"),
+    "an unknown prior": (lambda folder: None, ("--prior", "digitz"), "did you mean 'digits'"),
+    "another kind of prior": (lambda folder: None, ("--prior", "mnist-sample"), "has examples of shape (1, 28, 28)"),
+    "no prior for a suite": (lambda folder: None, ("--attack", "auto"), "knows public data"),
+}  # fmt: skip
+
+
+def edit(folder: Path, **changes: Any) -> None:
+    path = folder / "capture.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def rewrite(folder: Path, change: Callable[[np.ndarray], np.ndarray] | None) -> None:
+    with np.load(folder / "after.npz") as archive:
+        arrays = dict(archive)
+    name = next(iter(arrays))
+    if change is None:
+        arrays["mine"] = arrays.pop(name)
+    else:
+        arrays[name] = change(arrays[name])
+    np.savez(folder / "after.npz", **arrays)
+
+
+def same(folder: Path) -> None:
+    (folder / "after.npz").write_bytes((folder / "before.npz").read_bytes())
+
+
+@pytest.mark.parametrize(("spoil", "options", "mend"), MISTAKES.values(), ids=MISTAKES.keys())
+def test_a_mistake_is_one_line_that_names_the_mend(
+    federation: Federation, judge: Any, spoil: Callable[[Path], object], options: tuple[str, ...], mend: str
+) -> None:
+    (folder,) = federation(1)
+    spoil(folder)
+    code, document, said = judge([folder], *options)
+    assert (code, document) == (2, None)
+    assert said.startswith("harness: ") and said.count("\n") == 1 and mend in said
+
+
+def test_clients_that_trained_differently_are_judged_apart(federation: Federation, judge: Any) -> None:
+    folders = federation(2)
+    edit(folders[1], learning_rate=0.1)
+    code, _, said = judge(folders)
+    assert code == 2 and "captures differ in learning_rate" in said
+
+
+def test_bare_lists_are_in_the_order_of_the_state(federation: Federation, judge: Any) -> None:
+    folders = federation(2)
+    for folder in folders:
+        for kind in ("before", "after"):
+            with np.load(folder / f"{kind}.npz") as archive:
+                values = list(archive.values())
+            np.savez(folder / f"{kind}.npz", *values)
+    _, document, _ = judge(folders, "--prior", "digits", "--attack", "cpl")
+    assert document["results"]["summary"][0]["verdict"] == "leaks"
+
+
+def test_what_evaluate_saw_is_judged_as_evaluate_judges_it(tmp_path: Path, judge: Any) -> None:
+    """The same clients, captured from a run of ours: the same reconstructions to the bit."""
+    settings = cell_settings(dataset="digits", model="mlp", victims=5)
+    run_ = Run(tmp_path, RunFolder(tmp_path / "evaluated"))
+    scene, ours = run_.stage.set(settings), run_.cell(settings)
+    folders = []
+    for row in range(5):
+        seen = scene.observation
+        folders.append(
+            write_capture(
+                tmp_path / str(row), CaptureRecord(**FACTS), seen.model.state(seen.weights[row]),
+                images=scene.truth.images[row], labels=scene.truth.labels[row],
+                gradient=seen.model.layout.split(seen.target[row]),
+            )
+        )  # fmt: skip
+    judge(folders, "--attack", "cpl")
+    lines = [json.loads(line) for line in (tmp_path / "out" / "victims.jsonl").read_text().splitlines()]
+    judged = [line for line in lines if line["role"] == "cell"]
+    assert [line["rmse_raw"] for line in judged] == [victim.rmse_raw for victim in ours.victims]
+    assert [line["loss"] for line in judged] == [victim.loss for victim in ours.victims]
