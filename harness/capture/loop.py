@@ -47,7 +47,7 @@ def captured(network: "nn.Module", folder: Path | str, **facts: Any) -> Iterator
     record, watched = CaptureRecord(**facts), Watched()
     before = {name: value.detach().cpu().clone() for name, value in network.state_dict().items()}
     yield watched
-    truth = {}
+    truth: dict[str, Any] = {}
     if watched.images:
         import torch
 

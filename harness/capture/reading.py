@@ -48,7 +48,7 @@ def read_capture(folder: Path, truth: Path | None = None) -> Capture:
         record = read_stored(facts, CaptureRecord, parse_json, "write it again", MOST_OF_A_DOCUMENT)
     except Absent as problem:
         raise UsageError(f"{str(folder)!r} is no capture (it has no {FACTS}); {_MEND}") from problem
-    present = [kind for kind in SENT if (folder / f"{kind}.npz").exists()]
+    present: list[Sent] = [kind for kind in SENT if (folder / f"{kind}.npz").exists()]
     if len(present) != 1:
         found = " and ".join(present) or "none"
         raise UsageError(

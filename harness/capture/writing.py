@@ -48,7 +48,8 @@ def write_capture(
 
 def _packed(arrays: Arrays) -> bytes:
     buffer = io.BytesIO()
-    np.savez(buffer, **{name: _plain(value) for name, value in arrays.items()})
+    plain: dict[str, Any] = {name: _plain(value) for name, value in arrays.items()}
+    np.savez(buffer, **plain)
     return buffer.getvalue()
 
 
