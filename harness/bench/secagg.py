@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from harness.mechanisms import numbers
+from harness.progress import progress
 from harness.secagg import (
     Aborted,
     Aggregation,
@@ -38,12 +39,20 @@ def bench_secagg(
         per round, beside their sums without the check that the server tells all clients the same (``unchecked``), the
         server's seconds, and whether both sums were exact.
     """
+    sizes: list[tuple[int, int | None]] = [(count, None) for count in clients if count <= most_complete]
+    sizes += [(count, degree) for count in clients if (degree := recommended_degree(count))]
+    sizes.sort(key=lambda size: clients.index(size[0]))
     rows = []
-    for count in clients:
-        degree = recommended_degree(count)
-        rows += [_row(count, None, length, bits, dropped)] if count <= most_complete else []
-        rows += [_row(count, degree, length, bits, dropped)] if degree else []
+    with progress("secure aggregations", sum(_work(*size) for size in sizes)) as bar:
+        for count, degree in sizes:
+            rows.append(_row(count, degree, length, bits, dropped))
+            bar.advance(_work(count, degree), f"{count} clients done")
     return rows
+
+
+def _work(clients: int, degree: int | None) -> int:
+    """Pairs of clients that share keys."""
+    return clients * (degree or clients - 1)
 
 
 def _row(clients: int, degree: int | None, length: int, bits: int, dropped: float) -> dict[str, Any]:
