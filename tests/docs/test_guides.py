@@ -63,7 +63,7 @@ DATASET = Guide(
     ("--dataset", "stripes", "--defense", "none", "--attack", "cpl", "--attack-arg", "max_iterations=15"),
 )  # fmt: skip
 TESTED = pytest.mark.parametrize("guide", [
-    ATTACK, pytest.param(DEFENSE, marks=pytest.mark.slow),
+    pytest.param(ATTACK, marks=pytest.mark.slow), DEFENSE,
 ], ids=lambda guide: guide.name)  # fmt: skip
 GUIDES = pytest.mark.parametrize("guide", [ATTACK, DEFENSE, DATASET], ids=lambda guide: guide.name)
 

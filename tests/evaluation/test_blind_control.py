@@ -58,7 +58,13 @@ def test_who_knows_no_public_data_has_no_blind_control(small: Any, tmp_path: Pat
     assert [made.prior is None for made in of(document, None)] == [True, False, False]
 
 
-@pytest.mark.parametrize(("failing", "valid"), [({0}, True), ({0, 1_000_003}, False)])
+@pytest.mark.parametrize(
+    ("failing", "valid"),
+    [
+        pytest.param({0}, True, marks=pytest.mark.slow),
+        ({0, 1_000_003}, False),
+    ],
+)
 def test_a_guess_that_leaks_under_two_keys_makes_the_run_invalid(
     small: Any, tmp_path: Path, informed: None, failing: set[int], valid: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

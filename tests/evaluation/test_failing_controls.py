@@ -35,7 +35,7 @@ def failing_swap(failing: set[int]) -> Callable[..., Ranking]:
 @pytest.mark.parametrize(
     ("failing", "valid"),
     [
-        ({1}, True),
+        pytest.param({1}, True, marks=pytest.mark.slow),
         pytest.param({2}, True, marks=pytest.mark.slow),
         ({1, 2}, False),
     ],

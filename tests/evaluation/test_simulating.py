@@ -106,6 +106,7 @@ def test_learned_alone_without_shared_weights_is_a_mistake(small: Any, tmp_path:
         small.play([settings], tmp_path)
 
 
+@pytest.mark.slow
 def test_a_whole_run_with_its_controls(small: Any, tmp_path: Path) -> None:
     noise = {"defense": "noise", "defense_args": {"applies_to": "gradient", "amount": 0.002}}
     settings = cell_settings(

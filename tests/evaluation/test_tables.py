@@ -38,7 +38,10 @@ def numbers(document: ResultDocument) -> list[dict[str, Any]]:
     return [made.model_dump(exclude={"seconds"}) for made in document.cells]
 
 
-@pytest.mark.parametrize("attack", sorted(ATTACKS))
+@pytest.mark.parametrize("attack", [
+    pytest.param(name, marks=pytest.mark.slow) if name in ("dlg", "inverting_gradients") else name
+    for name in sorted(ATTACKS)
+])  # fmt: skip
 def test_every_attack_reads_every_surface(attack: str, tmp_path: Path) -> None:
     arguments = QUICK.get(attack, {"max_iterations": 4})
     public = {"prior": "auto" if attack in ("blind", "learned", "map") else "none"}

@@ -49,7 +49,10 @@ def test_noise_reaches_the_model_once_for_all_clients(tmp_path: Path) -> None:
         assert found == pytest.approx(expected, rel=0.02) and found != pytest.approx(1.1 * expected, rel=0.02)
 
 
-@pytest.mark.parametrize("arguments", [{}, {"protocol": "sum"}, {"mechanism": "poisson_binomial"}, PAPER])
+@pytest.mark.parametrize("arguments", [
+    {}, pytest.param({"protocol": "sum"}, marks=pytest.mark.slow), {"mechanism": "poisson_binomial"},
+    pytest.param(PAPER, marks=pytest.mark.slow),
+])  # fmt: skip
 def test_chunks_change_nothing_nor_does_the_protocol(tmp_path: Path, arguments: dict[str, Any]) -> None:
     whole, parts = (weights(settings(arguments), tmp_path, chunk=chunk) for chunk in (5, 2))
     assert torch.equal(whole, parts)
