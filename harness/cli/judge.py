@@ -60,9 +60,9 @@ def judge_command(
         raise UsageError("--truth is of one capture; put each capture's own into its folder as truth.npz")
     root, where = find_data_root(data_root), choose_device(device)
     captured = gathered([read_capture(folder, truth) for folder in captures])
-    public = choose_public(prior) if prior else NONE
-    kin = kin_of(captured, public, root) if prior else None
-    named = split_lists(attack or (["auto"] if prior else ["cpl"]))
+    public = choose_public(prior) if prior and prior != NONE else NONE
+    kin = kin_of(captured, public, root) if public != NONE else None
+    named = split_lists(attack or (["auto"] if kin else ["cpl"]))
     cells = cells_of(captured, names_of(captures), named, public, where, update_model)  # type: ignore[arg-type]
     folder, checks = RunFolder(out), checks_of(captured, cells[0]) if captured.record.defense else []
     with resumable(), claimed(out):

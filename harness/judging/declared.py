@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from harness.attacks import expanded
+from harness.capture.record import AS_CAPTURED
 from harness.evaluation.played_round import round_context, server_state
 from harness.experiment import CellSettings, cell_settings
 from harness.federation.known_noise import noise_at
@@ -37,7 +38,7 @@ def cells_of(
             victims=captured.clients, batch_size=record.batch_size, learning_rate=record.learning_rate,
             local_steps=record.local_steps if update else 1,
             update_model=update_model if update and record.local_steps > 1 else "first", prior=prior, device=device,
-            weights="as captured", weights_hash=captured.digest, round=record.round, rounds=max(100, record.round + 1),
+            weights=AS_CAPTURED, weights_hash=captured.digest, round=record.round, rounds=max(100, record.round + 1),
         )
         for chosen in expanded([(name, {}) for name in attacks])
     ]  # fmt: skip

@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from harness.capture.record import AS_CAPTURED
 from harness.experiment import CellSettings
 from harness.reports import text
 from harness.reports.html.places import Shown
@@ -110,6 +111,9 @@ def _evaluate(members: Sequence[Shown]) -> str:
     def every(name: str) -> str:
         return _option(name, ",".join(dict.fromkeys(str(getattr(item.cell, name)) for item in members)))
 
+    settings = _settings(members[0])
+    if settings.get("weights") == AS_CAPTURED:
+        return " ".join(["harness judge CAPTURE...", every("attack"), _option("prior", settings.get("prior", "none"))])
     arguments = dict.fromkeys(part for item in members for part in _arguments(item))
     named = (every(name) for name in ("defense", "attack", "tap"))
     return " ".join(["harness evaluate", *named, *_common(members[0]), *arguments])

@@ -173,3 +173,10 @@ def test_what_evaluate_saw_is_judged_as_evaluate_judges_it(tmp_path: Path, judge
     judged = [line for line in lines if line["role"] == "cell"]
     assert [line["rmse_raw"] for line in judged] == [victim.rmse_raw for victim in ours.victims]
     assert [line["loss"] for line in judged] == [victim.loss for victim in ours.victims]
+
+
+def test_a_report_names_the_command_that_judged(federation: Federation, judge: Any, tmp_path: Path) -> None:
+    judge(federation(2), "--attack", "cpl")
+    assert run(["report", str(tmp_path / "out"), "--out", str(tmp_path / "page.html")]) == 0
+    page = (tmp_path / "page.html").read_text()
+    assert "harness judge CAPTURE... --attack cpl --prior none" in page and "harness evaluate" not in page
