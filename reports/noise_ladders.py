@@ -42,8 +42,8 @@ def save_noise_ladders(path: Path, ladders: Mapping[str, Sequence[Rung]]) -> Non
     """
     if not ladders or not all(ladders.values()):
         raise ValueError("there is no level of noise to draw")
-    across = min(_ACROSS, len(ladders))
-    down = math.ceil(len(ladders) / across)
+    down = math.ceil(len(ladders) / _ACROSS)
+    across = math.ceil(len(ladders) / down)
     figure = Figure(figsize=(_WIDTH * across, _HEIGHT * down + _LEGEND), facecolor="white", layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(down, across, squeeze=False).flatten()
@@ -85,7 +85,7 @@ def _draw(panel: Axes, title: str, rungs: Sequence[Rung]) -> None:
     panel.set_yticks(range(0, 101, 25), [f"{percent}%" for percent in range(0, 101, 25)], **plain_text())
     name, _, axis = title.rpartition(": ")
     panel.set_title(drawable(name), fontsize=9, fontweight="bold", loc="left", **plain_text())
-    panel.set_xlabel(drawable(axis), fontsize=8.5, **plain_text())
+    panel.set_xlabel(drawable(f"{axis} (hollow: no leak was found)"), fontsize=8.5, **plain_text())
     panel.grid(axis="y", color=FRAME, linewidth=0.4)
     panel.tick_params(labelsize=8, color=FRAME)
     for edge_name, line in panel.spines.items():
