@@ -20,7 +20,7 @@ from harness.datasets import data_root as find_data_root
 from harness.datasets.public import NONE, choose_public
 from harness.errors import UsageError
 from harness.experiment import CellSettings
-from harness.judging.checks import Check, checks_of
+from harness.judging.checks import Check, checks_of, explained
 from harness.judging.declared import cells_of
 from harness.judging.federation import CapturedClients, gathered, names_of
 from harness.judging.kin import Kin, kin_of
@@ -65,6 +65,10 @@ def judge_command(
     named = split_lists(attack or (["auto"] if kin else ["cpl"]))
     cells = cells_of(captured, names_of(captures), named, public, where, update_model)  # type: ignore[arg-type]
     folder, checks = RunFolder(out), checks_of(captured, cells[0]) if captured.record.defense else []
+    told = explained(captured, cells[0], root) if captured.images is not None else None
+    checks += [told] if told else []
+    # Controls on another client than the captured one say nothing of it.
+    stands = told is None or told.outcome != "violated"
     with resumable(), claimed(out):
         document, guesses = None, list[Guess]()
         if captured.images is not None:
@@ -72,13 +76,16 @@ def judge_command(
             document = judge_with_truth(captured, cells, kin, root, folder, chunk, resume, draw)
         else:
             guesses = _guessed(captured, cells, kin, root, folder, chunk, resume)
-        judged = _document(captured, checks, document, guesses)
+        judged = {"valid": stands and (document is None or document.valid)}
+        judged |= _document(captured, checks, document, guesses)
         write_atomic(out / "judged.json", json.dumps(judged, indent=1).encode())
     if as_json:
         sys.stdout.write(json.dumps(judged, indent=1) + "\n")
     else:
         _print(checks, document, guesses, out)
-    return DONE if document is None or document.valid else INVALID
+        if told and not stands:
+            print(f"no verdict here is worth anything: the truth does not explain what was sent ({told.detail})")
+    return DONE if judged["valid"] else INVALID
 
 
 def _guessed(
@@ -135,7 +142,7 @@ def _print(checks: list[Check], document: ResultDocument | None, guesses: list[G
     if guesses:
         console.print(Text(f"pictures: {out / 'pictures'}"))
     if checks:
-        table = Table(title="Is the declared defense on?", title_justify="left")
+        table = Table(title="Is what was sent what is declared?", title_justify="left")
         for name in ("check", "outcome", "what was seen"):
             table.add_column(name, overflow="fold")
         for check in checks:

@@ -8,16 +8,19 @@ client's data are. Holm over the tensors of a client and all clients keeps a che
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 from scipy.stats import chi2
 from torch import Tensor
 
+from harness.datasets.public import NONE
 from harness.evaluation.played_round import server_state
 from harness.experiment import CellSettings
 from harness.judging.declared import noise_of
 from harness.judging.federation import CapturedClients
+from harness.judging.stage import SimulatedStage
 from harness.models.networks import build_module
 from harness.observation import Clipping, Noise
 from harness.vectors.layout import Layout
@@ -25,6 +28,8 @@ from harness.vectors.layout import Layout
 LEVEL = 1e-3
 # Beyond the bound by rounding alone: an update is the difference of two float32 models.
 _ROUNDING = 1e-3
+# Of the norm, between what was sent and what the truth gives.
+_UNLIKE = 0.02
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,31 @@ def checks_of(captured: CapturedClients, settings: CellSettings) -> list[Check]:
         _noise(captured.target, layout, noise),
         _drawn_anew(captured.target, noise),
     ]
+
+
+def explained(captured: CapturedClients, settings: CellSettings, data_root: Path) -> Check:
+    """Whether what was sent is what the network, the settings and the truth give, up to the declared noise.
+
+    A capture of which this does not hold is of another client than the one that controls simulate.
+    """
+    name, noise = "the truth explains what was sent", noise_of(captured, settings)
+    level = _levels(noise)
+    if noise is not None and level is None:
+        return Check(name, "cannot tell", "the noise's level is not declared as one number")
+    quiet = settings.model_copy(update={"noise_scale": 0.0, "prior": NONE, "suite": None})
+    stage = SimulatedStage(data_root, captured.clients, captured, quiet, None, None)
+    made = stage.set(quiet).observation.target.cpu()
+    apart = captured.target - made
+    if noise is None or level is None:
+        worst = float((apart.norm(dim=1) / made.norm(dim=1).clamp_min(1e-30)).max())
+        mend = "" if worst < _UNLIKE else "; check learning_rate, the optimizer, the truth's order and scale, BatchNorm"
+        return Check(name, "violated" if mend else "holds", f"they differ by at most {worst:.2g} of its norm{mend}")
+    freedom = apart.shape[1]
+    sizes = apart.double().square().sum(1).numpy() / level**2
+    p_value = _holm(2 * np.minimum(chi2.cdf(sizes, freedom), chi2.sf(sizes, freedom)))
+    found = level * float(np.sqrt(sizes.mean() / freedom))
+    detail = f"what is left is noise of deviation {found:.3g}, declared is {level:.3g}"
+    return Check(name, "holds" if p_value >= LEVEL else "violated", detail, p_value)
 
 
 def _levels(noise: Noise | None) -> float | None:

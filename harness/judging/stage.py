@@ -70,6 +70,13 @@ class CapturedStage(Stage):
         return super().look(model, weights, truth, keys, settings)
 
 
+class SimulatedStage(CapturedStage):
+    """The same with nothing captured: all rounds are played."""
+
+    def look(self, model: RowModel, weights: Tensor, truth: Victims, keys: list[Key], settings: CellSettings) -> Tensor:
+        return Stage.look(self, model, weights, truth, keys, settings)
+
+
 def _with_truth_first(captured: CapturedClients, look_alikes: Dataset | None) -> Dataset:
     assert captured.images is not None and captured.labels is not None
     images, labels = captured.images.flatten(0, 1), captured.labels.flatten()

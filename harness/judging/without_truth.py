@@ -18,8 +18,7 @@ from harness.evaluation import Run
 from harness.experiment import CellSettings
 from harness.judging.federation import CapturedClients
 from harness.judging.kin import Kin
-from harness.judging.stage import CapturedStage
-from harness.models import RowModel
+from harness.judging.stage import SimulatedStage
 from harness.observation import Observation, Tier
 from harness.results import CellResult, RunFolder, StoredCell
 from harness.vectors.randomness import generator
@@ -62,7 +61,6 @@ def guess(
     """Attacks the captured clients, stand-ins of theirs, and shuffled ones, and compares what is left of the loss."""
     doubles = stand_ins_of(captured, kin, settings)
     own = settings.model_copy(update={"victims": doubles.clients, "dataset": "stand-ins"})
-    # Of another tap's name there is no such cell: stand-ins are simulated throughout.
     stage = SimulatedStage(data_root, chunk, doubles, own, kin.look_alikes, kin.public)
     stored = Run(data_root, folder, chunk, resume, stage=stage).cell(own)
     scene = stage.set(own)
@@ -72,13 +70,6 @@ def guess(
     left, left_of_shuffled, usual = _of(made, attack.tier), _of(drowned, attack.tier), _usual(stored, attack.tier)
     estimates, reason = _estimates(stored.cell, left, left_of_shuffled, usual)
     return Guess(settings.attack, made.images, made.labels, left, left_of_shuffled, usual, estimates, reason, stored)
-
-
-class SimulatedStage(CapturedStage):
-    """Stand-ins, which nobody captured: all of their rounds are played."""
-
-    def look(self, model: RowModel, weights: Tensor, *scene: object) -> Tensor:
-        return super(CapturedStage, self).look(model, weights, *scene)  # type: ignore[arg-type]
 
 
 def stand_ins_of(captured: CapturedClients, kin: Kin, settings: CellSettings) -> CapturedClients:

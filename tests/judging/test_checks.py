@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from harness.capture.reading import read_capture
-from harness.judging.checks import Check, checks_of, violated
+from harness.judging.checks import Check, checks_of, explained, violated
 from harness.judging.declared import cells_of
 from harness.judging.federation import gathered
 
@@ -65,3 +65,43 @@ def test_a_clip_without_noise_is_held_against_its_bound(federation: Federation) 
 def test_pruning_leaves_coordinates_out(federation: Federation) -> None:
     (check,) = checked(federation(2, declared={"name": "pruning", "settings": {"threshold": 0.9}})).values()
     assert check.outcome == "violated" and "90.0% declared" in check.detail
+
+
+def told(folders: list[Path], root: Path) -> Check:
+    captured = gathered([read_capture(folder) for folder in folders])
+    (cell,) = cells_of(captured, "test", ["cpl"], "none", "cpu")
+    return explained(captured, cell, root)
+
+
+EXPLAINED: dict[str, dict[str, Any]] = {
+    "no defense": {}, "two steps of batches": {"batch": 3, "steps": 2},
+    "a clip": {"declared": CDP | {"settings": CDP["settings"] | {"sigma": 0.0}}, "clip": 1.0},
+    "noise": {"declared": CDP, "clip": 1.0, "sigma": 6.0, "batch": 2},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", EXPLAINED.values(), ids=EXPLAINED.keys())
+def test_the_truth_explains_an_honest_client(federation: Federation, how: dict[str, Any], tmp_path: Path) -> None:
+    check = told(federation(4, **how), tmp_path)
+    assert check.outcome == "holds", check
+
+
+UNEXPLAINED: dict[str, dict[str, Any]] = {
+    "a tenth more noise": {"declared": CDP, "clip": 1.0, "sigma": 6.6},
+    "a tenth less noise": {"declared": CDP, "clip": 1.0, "sigma": 5.4},
+    "a clip that nobody declared": {"clip": 0.1},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", UNEXPLAINED.values(), ids=UNEXPLAINED.keys())
+def test_it_does_not_explain_another_client(federation: Federation, how: dict[str, Any], tmp_path: Path) -> None:
+    assert told(federation(4, **how), tmp_path).outcome == "violated"
+
+
+def test_nor_another_learning_rate(federation: Federation, tmp_path: Path) -> None:
+    folders = federation(2)
+    for folder in folders:
+        facts = folder / "capture.json"
+        facts.write_text(facts.read_text().replace("0.05", "0.1"))
+    check = told(folders, tmp_path)
+    assert check.outcome == "violated" and "check learning_rate" in check.detail

@@ -35,7 +35,8 @@ def judge(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., t
 
 def test_an_undefended_client_leaks(federation: Federation, judge: Any, tmp_path: Path) -> None:
     code, document, _ = judge(federation(6), "--prior", "digits", "--attack", "cpl,map")
-    assert code == 0 and document["captures"] == 6 and document["checks"] == []
+    assert code == 0 and document["captures"] == 6
+    assert [check["outcome"] for check in document["checks"]] == ["holds"]
     (row,) = document["results"]["summary"]
     assert (row["verdict"], row["defense"], row["tap"], row["dataset"]) == ("leaks", "none", "T1.out", "6 captures")
     for cell in document["results"]["cells"]:
@@ -140,6 +141,13 @@ def test_clients_that_trained_differently_are_judged_apart(federation: Federatio
     edit(folders[1], learning_rate=0.1)
     code, _, said = judge(folders)
     assert code == 2 and "captures differ in learning_rate" in said
+
+
+def test_a_capture_that_its_truth_does_not_explain_is_no_evidence(federation: Federation, judge: Any) -> None:
+    (folder,) = federation(1)
+    edit(folder, learning_rate=0.1)
+    code, document, _ = judge([folder], "--attack", "cpl")
+    assert code == 3 and not document["valid"] and document["checks"][0]["outcome"] == "violated"
 
 
 def test_bare_lists_are_in_the_order_of_the_state(federation: Federation, judge: Any) -> None:
