@@ -4,6 +4,7 @@ import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import wrap
 
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -13,7 +14,8 @@ from harness.reports.pictures import DOTS_PER_INCH, drawable, plain_text
 from harness.results import write_atomic
 
 MOST_SHOWN = 24
-_ACROSS, _TILE, _CAPTION, _TITLE = 8, 1.15, 0.32, 0.5  # in inches
+_ACROSS, _TILE, _CAPTION, _TITLE = 8, 1.15, 0.4, 0.4  # in inches
+_LETTERS = 16  # of a line above a tile
 
 
 def save_guesses(path: Path, images: np.ndarray, captions: Sequence[str], title: str) -> None:
@@ -39,7 +41,7 @@ def save_guesses(path: Path, images: np.ndarray, captions: Sequence[str], title:
     ):
         pixels = np.nan_to_num(image).clip(0, 1).transpose(1, 2, 0)
         tile.imshow(pixels.squeeze(-1) if pixels.shape[-1] == 1 else pixels, cmap="gray", vmin=0, vmax=1)
-        tile.set_title(drawable(caption), fontsize=7, **plain_text())
+        tile.set_title(drawable("\n".join(wrap(caption, _LETTERS))), fontsize=7, **plain_text())
     for tile in figure.axes:
         tile.axis("off")
     buffer = io.BytesIO()

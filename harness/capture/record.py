@@ -39,6 +39,7 @@ class CaptureRecord(BaseModel):
         batch_size: B, examples in a step.
         optimizer: of local training. An adaptive one does not send gradients; of one step momentum does.
         examples: of the client, where it is known.
+        clients, clients_per_round, rounds: of the federation, where the declared noise depends on them.
         defense: None where none is declared.
         framework, client, round: where it comes from, in the federation's own words.
     """
@@ -54,6 +55,9 @@ class CaptureRecord(BaseModel):
     local_steps: Count = 1
     optimizer: Literal["sgd", "momentum", "adam"] = "sgd"
     examples: Count | None = None
+    clients: Count | None = None
+    clients_per_round: Count | None = None
+    rounds: Count | None = None
     defense: Declared | None = None
     framework: str | None = None
     client: str | None = None

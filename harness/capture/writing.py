@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from harness.capture.record import BEFORE, FACTS, SENT, TRUTH, CaptureRecord
 from harness.errors import UsageError
-from harness.storage.atomic import write_atomic
+from harness.storage.atomic import remove_plain, write_atomic
 
 Arrays = Mapping[str, Any]
 
@@ -37,6 +37,9 @@ def write_capture(
     if (images is None) != (labels is None):
         raise UsageError("the truth of a capture is images with their labels; give both or neither")
     ((kind, moved),) = sent.items()
+    # First: whatever happens now, nothing of an earlier capture stands beside this one.
+    for stale in (FACTS, f"{TRUTH}.npz", *(f"{other}.npz" for other in SENT)):
+        remove_plain(folder / stale, "the capture's folder")
     write_atomic(folder / f"{BEFORE}.npz", _packed(before), "the capture's folder")
     write_atomic(folder / f"{kind}.npz", _packed(moved), "the capture's folder")
     if images is not None and labels is not None:

@@ -65,7 +65,7 @@ def judge_command(
     named = split_lists(attack or (["auto"] if kin else ["cpl"]))
     cells = cells_of(captured, names_of(captures), named, public, where, update_model)  # type: ignore[arg-type]
     folder, checks = RunFolder(out), checks_of(captured, cells[0]) if captured.record.defense else []
-    told = explained(captured, cells[0], root) if captured.images is not None else None
+    told = explained(captured, cells[0], root, chunk) if captured.images is not None else None
     checks += [told] if told else []
     # Controls on another client than the captured one say nothing of it.
     stands = told is None or told.outcome != "violated"
@@ -83,6 +83,8 @@ def judge_command(
         sys.stdout.write(json.dumps(judged, indent=1) + "\n")
     else:
         _print(checks, document, guesses, out)
+        if document is not None and kin is None:
+            print("no verdict without look-alikes: add --prior NAME or --prior FILE.npz, data that no client holds")
         if told and not stands:
             print(f"no verdict here is worth anything: the truth does not explain what was sent ({told.detail})")
     return DONE if judged["valid"] else INVALID
@@ -104,12 +106,12 @@ def _guessed(
     for cell in able:
         made = guess(captured, cell, kin, root, folder, chunk, resume)
         found.append(made)
-        shape = (-1, *captured.record.image_shape)
-        captions = [made.estimates[row] for row in range(captured.clients) for _ in range(made.images.shape[1])]
-        save_guesses(
-            folder.pictures / f"judged_{cell.attack}.png", made.images.reshape(shape).cpu().numpy(), captions,
-            f"{cell.attack}: what it makes of the captured clients (no truth known)",
-        )  # fmt: skip
+        if made.images is not None:
+            captions = [one for one in made.estimates for _ in range(made.images.shape[1])]
+            save_guesses(
+                folder.pictures / f"judged_{cell.attack}.png", made.images.flatten(0, 1).cpu().numpy(), captions,
+                f"{cell.attack}: what it makes of the captured clients (no truth known)",
+            )  # fmt: skip
     return found
 
 
@@ -121,14 +123,17 @@ def _document(
         "record": captured.record.model_dump(mode="json"), "checks": [asdict(check) for check in checks],
         "estimates": [
             {
-                "attack": made.attack, "estimates": made.estimates, "reason": made.reason, "left": made.left.tolist(),
-                "left_shuffled": made.shuffled.tolist(), "left_usually": made.usual,
-                "labels": made.labels.tolist(),
+                "attack": made.attack, "estimates": made.estimates, "reason": made.reason, "left": _listed(made.left),
+                "left_shuffled": _listed(made.shuffled), "left_usually": made.usual, "labels": _listed(made.labels),
             }
             for made in guesses
         ],
         "results": document and json.loads(document.model_dump_json()),
     }  # fmt: skip
+
+
+def _listed(values: Any) -> Any:
+    return None if values is None else values.tolist()
 
 
 def _print(checks: list[Check], document: ResultDocument | None, guesses: list[Guess], out: Path) -> None:

@@ -3,19 +3,21 @@
 What a client sends under a clip and Gaussian noise of deviation s is c + z with ‖c‖ at most the bound and z of n
 independent coordinates, so ‖c + z‖² / s² is noncentral chi-square: never smaller, in distribution, than chi-square with
 n degrees, and its root never more than the bound beyond that of chi-square. Both tails therefore hold whatever the
-client's data are. Holm over the tensors of a client and all clients keeps a check's error below ``LEVEL``.
+client's data are. Bonferroni over the tensors of all clients keeps a check's error below ``LEVEL``.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import torch
 from scipy.stats import chi2
 from torch import Tensor
 
 from harness.datasets.public import NONE
+from harness.evaluation.controls import with_other_key
 from harness.evaluation.played_round import server_state
 from harness.experiment import CellSettings
 from harness.judging.declared import noise_of
@@ -56,7 +58,7 @@ def checks_of(captured: CapturedClients, settings: CellSettings) -> list[Check]:
     ]
 
 
-def explained(captured: CapturedClients, settings: CellSettings, data_root: Path) -> Check:
+def explained(captured: CapturedClients, settings: CellSettings, data_root: Path, chunk: int = 128) -> Check:
     """Whether what was sent is what the network, the settings and the truth give, up to the declared noise.
 
     A capture of which this does not hold is of another client than the one that controls simulate.
@@ -66,8 +68,10 @@ def explained(captured: CapturedClients, settings: CellSettings, data_root: Path
     if noise is not None and level is None:
         return Check(name, "cannot tell", "the noise's level is not declared as one number")
     quiet = settings.model_copy(update={"noise_scale": 0.0, "prior": NONE, "suite": None})
-    stage = SimulatedStage(data_root, captured.clients, captured, quiet, None, None)
-    made = stage.set(quiet).observation.target.cpu()
+    stage = SimulatedStage(data_root, chunk, captured, quiet, None, None)
+    made, again = (stage.set(one).observation.target.cpu() for one in (quiet, with_other_key(quiet)))
+    if not torch.equal(made, again):
+        return Check(name, "cannot tell", "the defense draws more than noise at random, such as coordinates")
     apart = captured.target - made
     if noise is None or level is None:
         worst = float((apart.norm(dim=1) / made.norm(dim=1).clamp_min(1e-30)).max())
@@ -75,7 +79,7 @@ def explained(captured: CapturedClients, settings: CellSettings, data_root: Path
         return Check(name, "violated" if mend else "holds", f"they differ by at most {worst:.2g} of its norm{mend}")
     freedom = apart.shape[1]
     sizes = apart.double().square().sum(1).numpy() / level**2
-    p_value = _holm(2 * np.minimum(chi2.cdf(sizes, freedom), chi2.sf(sizes, freedom)))
+    p_value = _bonferroni(2 * np.minimum(chi2.cdf(sizes, freedom), chi2.sf(sizes, freedom)))
     found = level * float(np.sqrt(sizes.mean() / freedom))
     detail = f"what is left is noise of deviation {found:.3g}, declared is {level:.3g}"
     return Check(name, "holds" if p_value >= LEVEL else "violated", detail, p_value)
@@ -105,7 +109,7 @@ def _bound(target: Tensor, layout: Layout, clipping: Clipping | None, noise: Noi
         return Check(
             name, "holds" if held else "violated", f"norms are {said} {worst:.3g} times the bound {clipping.bound:g}"
         )
-    p_value = _holm(chi2.sf((beyond / level) ** 2, sizes))
+    p_value = _bonferroni(chi2.sf((beyond / level) ** 2, sizes))
     if p_value >= LEVEL:
         return Check(name, "holds", f"bound {clipping.bound:g} with noise of deviation {level:.3g}", p_value)
     times = float((norms / np.sqrt(clipping.bound**2 + level**2 * sizes)).max())
@@ -125,7 +129,7 @@ def _noise(target: Tensor, layout: Layout, noise: Noise | None) -> Check:
         return Check(name, "cannot tell", "the noise's level is not declared as one number")
     norms, sizes = _norms(target, layout, each=True)
     p_values = chi2.cdf((norms / level) ** 2, sizes)
-    p_value = _holm(p_values)
+    p_value = _bonferroni(p_values)
     if p_value >= LEVEL:
         return Check(
             name, "holds", f"every tensor varies as much as noise of deviation {level:.3g} does, or more", p_value
@@ -146,14 +150,13 @@ def _drawn_anew(target: Tensor, noise: Noise | None) -> Check:
     if level is None or len(target) < 2:
         what = "two captures" if level is not None else "noise of one known level"
         return Check(name, "cannot tell", f"it takes {what}")
-    rows = target.double()
-    pairs = [(one, two) for one in range(len(rows)) for two in range(one)]
-    apart = np.array([float((rows[one] - rows[two]).square().sum()) for one, two in pairs])
+    pairs = torch.tril_indices(len(target), len(target), -1)
+    apart = torch.cdist(target.double(), target.double())[pairs[0], pairs[1]].square().numpy()
     p_values = chi2.cdf(apart / (2 * level**2), target.shape[1])
-    p_value = _holm(p_values)
+    p_value = _bonferroni(p_values)
     if p_value >= LEVEL:
-        return Check(name, "holds", f"{len(pairs)} pairs differ as independent noise does, or more", p_value)
-    one, two = pairs[int(p_values.argmin())]
+        return Check(name, "holds", f"{len(apart)} pairs differ as independent noise does, or more", p_value)
+    one, two = pairs[:, int(p_values.argmin())].tolist()
     return Check(
         name, "violated", f"clients {two + 1} and {one + 1} differ by less than independent noise: it is off, "
         "weaker, or the same draw", p_value,
@@ -182,12 +185,7 @@ def _norms(target: Tensor, layout: Layout, each: bool) -> tuple[np.ndarray, np.n
     return np.stack([part.norm(dim=1).numpy() for part in rows], 1), np.array(sizes)
 
 
-def _holm(p_values: np.ndarray | Sequence[float]) -> float:
-    """The smallest p-value of many, as one: Bonferroni, which is Holm's first step."""
+def _bonferroni(p_values: np.ndarray | Sequence[float]) -> float:
+    """The smallest p-value of many, as one."""
     flat = np.asarray(p_values).reshape(-1)
     return float(min(1.0, flat.min() * len(flat)))
-
-
-def violated(checks: Iterable[Check]) -> bool:
-    """Whether any check found that the declared defense is not what was sent."""
-    return any(check.outcome == "violated" for check in checks)

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from harness.attacks import expanded
-from harness.capture.record import AS_CAPTURED
+from harness.capture.record import AS_CAPTURED, Declared
+from harness.errors import UsageError
 from harness.evaluation.played_round import round_context, server_state
 from harness.experiment import CellSettings, cell_settings
 from harness.federation.known_noise import noise_at
@@ -26,22 +27,31 @@ def cells_of(
         update_model: of several local steps.
 
     Raises:
-        UsageError: an unknown defense or attack, or settings out of range.
+        UsageError: an unknown defense or attack, settings out of range, or a defense whose bound has moved by then.
     """
     record, update = captured.record, captured.of_update
-    defense = record.defense
-    return [
+    defense = record.defense or Declared(name="none")
+    # What the federation does not say is as `evaluate` has it.
+    facts = {"clients": record.clients, "clients_per_round": record.clients_per_round}
+    known = {name: value for name, value in facts.items() if value is not None}
+    cells = [
         cell_settings(
-            dataset=title, model=record.model, defense=defense.name if defense else "none",
-            defense_args=dict(defense.settings) if defense else {}, attack=chosen.attack,
-            attack_args=dict(chosen.arguments), suite=chosen.suite, tap=Tap.SENT if update else Tap.STEP,
-            victims=captured.clients, batch_size=record.batch_size, learning_rate=record.learning_rate,
-            local_steps=record.local_steps if update else 1,
+            dataset=title, model=record.model, defense=defense.name, defense_args=dict(defense.settings),
+            attack=chosen.attack, attack_args=dict(chosen.arguments), suite=chosen.suite,
+            tap=Tap.SENT if update else Tap.STEP, victims=captured.clients, batch_size=record.batch_size,
+            learning_rate=record.learning_rate, local_steps=record.local_steps if update else 1,
             update_model=update_model if update and record.local_steps > 1 else "first", prior=prior, device=device,
-            weights=AS_CAPTURED, weights_hash=captured.digest, round=record.round, rounds=max(100, record.round + 1),
+            weights=AS_CAPTURED, weights_hash=captured.digest, round=record.round,
+            rounds=max(record.rounds or 100, record.round + 1), **known,
         )
         for chosen in expanded([(name, {}) for name in attacks])
     ]  # fmt: skip
+    if record.round and cells[0].build_defense().adapts():
+        raise UsageError(
+            f"defense {defense.name!r} goes by what the server remembers by round {record.round}, which a capture does "
+            "not hold; capture round 0"
+        )
+    return cells
 
 
 def noise_of(captured: CapturedClients, settings: CellSettings) -> Noise | None:

@@ -22,7 +22,7 @@ def judge_with_truth(
     Args:
         captured: with its truth.
         cells: of the declared defense, one for each attack.
-        kin: look-alikes and public data; None where there are none, then lineups are among the clients' own images.
+        kin: look-alikes and public data; None where there are none, and then no verdict.
 
     Raises:
         UsageError: every cell is impossible; the message is that of the first.

@@ -36,7 +36,7 @@ class Guess:
     """What one attack makes of the captured clients.
 
     Attributes:
-        images: (V, n, C, H, W) and labels (V, n), what it made of each.
+        images: (V, n, C, H, W) and labels (V, n), what it made of each; None, as all figures, where it is impossible.
         left: (V,), how much of the matching loss is left; ``shuffled`` of the shuffled, ``usual`` the most that
             successful stand-ins have left, None where none succeeded.
         estimates: one for each client; ``reason`` says why.
@@ -44,10 +44,10 @@ class Guess:
     """
 
     attack: str
-    images: Tensor
-    labels: Tensor
-    left: np.ndarray
-    shuffled: np.ndarray
+    images: Tensor | None
+    labels: Tensor | None
+    left: np.ndarray | None
+    shuffled: np.ndarray | None
     usual: float | None
     estimates: list[Estimate]
     reason: str
@@ -63,6 +63,9 @@ def guess(
     own = settings.model_copy(update={"victims": doubles.clients, "dataset": "stand-ins"})
     stage = SimulatedStage(data_root, chunk, doubles, own, kin.look_alikes, kin.public)
     stored = Run(data_root, folder, chunk, resume, stage=stage).cell(own)
+    if stored.cell.not_applicable_reason:
+        unknown: list[Estimate] = ["could not tell"] * captured.clients
+        return Guess(settings.attack, None, None, None, None, None, unknown, stored.cell.not_applicable_reason, stored)
     scene = stage.set(own)
     attack = reconstructing(settings.build_attack())
     seen = observed(captured, scene.observation.known_to(attack.tier), settings)
@@ -130,8 +133,6 @@ def _estimates(
 ) -> tuple[list[Estimate], str]:  # fmt: skip
     found, count = cell.outcomes.success, cell.victims
     told = f"of {count} stand-ins under the declared defense it brings {found} back"
-    if cell.not_applicable_reason:
-        return _all(left, "could not tell"), cell.not_applicable_reason
     if failed := next((check for check in cell.controls if check.kind == "positive" and not check.held), None):
         return _all(left, "could not tell"), failed.detail or f"{failed.name} failed"
     if usual is None or found < _FEW * count:

@@ -1,13 +1,15 @@
 """Is the declared defense on? Honest clients pass every check, and what is planted is named."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harness.capture.reading import read_capture
-from harness.judging.checks import Check, checks_of, explained, violated
+from harness.errors import UsageError
+from harness.judging.checks import Check, checks_of, explained
 from harness.judging.declared import cells_of
 from harness.judging.federation import gathered
 
@@ -30,7 +32,8 @@ HONEST: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("how", HONEST.values(), ids=HONEST.keys())
 def test_an_honest_client_raises_no_alarm(federation: Federation, how: dict[str, Any]) -> None:
     found = checked(federation(**({"count": 4} | how), declared=CDP, clip=1.0, sigma=6.0))
-    assert not violated(found.values()) and found[NOISE].outcome == found[BOUND].outcome == "holds"
+    assert "violated" not in {check.outcome for check in found.values()}
+    assert found[NOISE].outcome == found[BOUND].outcome == "holds"
     assert found[ANEW].outcome == ("cannot tell" if how.get("count") == 1 else "holds")
 
 
@@ -105,3 +108,24 @@ def test_nor_another_learning_rate(federation: Federation, tmp_path: Path) -> No
         facts.write_text(facts.read_text().replace("0.05", "0.1"))
     check = told(folders, tmp_path)
     assert check.outcome == "violated" and "check learning_rate" in check.detail
+
+
+def test_of_a_defense_that_draws_coordinates_it_cannot_tell(federation: Federation, tmp_path: Path) -> None:
+    assert told(federation(2, declared={"name": "dssgd", "settings": {}}), tmp_path).outcome == "cannot tell"
+
+
+def test_a_bound_that_has_moved_is_refused(federation: Federation) -> None:
+    (folder,) = federation(1, declared={"name": "quantile", "settings": {}})
+    facts = folder / "capture.json"
+    facts.write_text(facts.read_text().replace('"round": 0', '"round": 3'))
+    with pytest.raises(UsageError, match="remembers by round 3"):
+        checked([folder])
+
+
+def test_noise_that_depends_on_the_federation_is_that_of_its_facts(federation: Federation) -> None:
+    declared = {"name": "fed_sdp", "settings": {"noise_at": "client", "clip": 1.0, "sigma": 6.0}}
+    (folder,) = federation(1, declared=declared)
+    captured = gathered([read_capture(folder)])
+    known = replace(captured, record=captured.record.model_copy(update={"clients": 5, "clients_per_round": 4}))
+    (cell,) = cells_of(known, "test", ["cpl"], "none", "cpu")
+    assert (cell.clients, cell.clients_per_round) == (5, 4)

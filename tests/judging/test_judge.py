@@ -188,3 +188,18 @@ def test_a_report_names_the_command_that_judged(federation: Federation, judge: A
     assert run(["report", str(tmp_path / "out"), "--out", str(tmp_path / "page.html")]) == 0
     page = (tmp_path / "page.html").read_text()
     assert "harness judge CAPTURE... --attack cpl --prior none" in page and "harness evaluate" not in page
+
+
+def test_an_impossible_attack_cannot_tell(federation: Federation, judge: Any) -> None:
+    folders = federation(2, truth=False, batch=2)
+    code, document, _ = judge(folders, "--prior", "digits", "--attack", "analytic")
+    (made,) = document["estimates"]
+    assert code == 0 and made["estimates"] == ["could not tell"] * 2 and made["left"] is None and made["reason"]
+
+
+def test_a_folder_that_is_used_again_keeps_nothing_of_the_first(federation: Federation) -> None:
+    (folder,) = federation(1)
+    with np.load(folder / "before.npz") as archive:
+        arrays = dict(archive)
+    write_capture(folder, CaptureRecord(**FACTS), arrays, gradient=arrays)
+    assert sorted(path.name for path in folder.iterdir()) == ["before.npz", "capture.json", "gradient.npz"]

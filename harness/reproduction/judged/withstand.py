@@ -19,7 +19,7 @@ _LEFT_OUT = (
 
 @dataclass(frozen=True)
 class Ladder:
-    """A defense at a tap, and its setting ``sigma`` that is raised by ``factor`` from ``first`` until all withstand."""
+    """A defense at a tap, and its setting (named ``sigma``) that is raised from ``first`` until all withstand."""
 
     method: str
     defense: str
@@ -98,17 +98,12 @@ def _rows(ladder: Ladder, rungs: list[tuple[float, Judged]]) -> Iterator[dict[st
         rung = _rung(sigma, judged)
         marks = [word for word, level in (("plain", from_plain), ("informed", from_informed)) if level == sigma]
         yield {
-            "defense": ladder.method, "tap": ladder.tap, ladder_title(ladder): f"{sigma:g}",
+            "defense": ladder.method, "tap": ladder.tap, "noise": f"{sigma:g}",
             "plain": WORDS[judged.plain.verdict], "informed": WORDS[judged.informed.verdict],
             "plain strict": strict(rung.plain), "informed strict": strict(rung.informed),
             "blind": number(rung.blind), "ceiling": "none exists" if rung.ceiling is None else number(rung.ceiling),
             "begins to withstand": " and ".join(marks), "verdict": _verdict(judged.plain, judged.informed),
         }  # fmt: skip
-
-
-def ladder_title(ladder: Ladder) -> str:
-    """The column of the levels, the same for all ladders."""
-    return "noise"
 
 
 def _withstands(rungs: list[tuple[float, Judged]], tier: str) -> float | None:
