@@ -38,7 +38,7 @@ class Shown:
 
 @dataclass(frozen=True)
 class Decided:
-    """A summary row with its run and names, and the cell of its strongest attack, where there is one."""
+    """A summary row with its run and names, the cell of its strongest attack, where there is one, and all its cells."""
 
     run: RunData
     summary: SummaryRow
@@ -46,6 +46,19 @@ class Decided:
     defense: str
     arguments: str
     cell: CellResult | None
+    cells: tuple[CellResult, ...]
+
+    @property
+    def refused(self) -> list[CellResult]:
+        """Cells that were asked for and could not be run."""
+        return [cell for cell in self.cells if cell.not_applicable_reason is not None]
+
+    @property
+    def kind(self) -> str:
+        """The verdict; ``impossible`` where nothing could be run, ``invalid`` where it must not be used."""
+        if self.cells and len(self.refused) == len(self.cells):
+            return "impossible"
+        return self.summary.verdict if self.run.valid else "invalid"
 
 
 def shown_cells(runs: Sequence[RunData]) -> list[Shown]:
@@ -63,7 +76,7 @@ def decided_places(runs: Sequence[RunData]) -> list[Decided]:
     """Every summary row."""
     names = _Names(runs)
     return [
-        Decided(run, row, wording.setting(row), *names.of(run, row), _strongest_cell(run, row))
+        Decided(run, row, wording.setting(row), *names.of(run, row), _strongest_cell(run, row), _cells(run, row))
         for run in runs
         for row in run.summary
     ]
@@ -74,6 +87,11 @@ def _strongest_cell(run: RunData, row: SummaryRow) -> CellResult | None:
     order = sorted(row.attacks, key=lambda standing: standing.attack != row.strongest)
     found = (run.cell(standing.cell) for standing in order)
     return next((cell for cell in found if cell is not None and cell.not_applicable_reason is None), None)
+
+
+def _cells(run: RunData, row: SummaryRow) -> tuple[CellResult, ...]:
+    found = (run.cell(standing.cell) for standing in row.attacks)
+    return tuple(cell for cell in found if cell is not None)
 
 
 class _Names:

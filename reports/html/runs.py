@@ -47,6 +47,11 @@ class RunData:
         """Notes something that is left out."""
         self.left_out.append(text.safe(what, 300))
 
+    @property
+    def fault(self) -> str:
+        """Why nothing of an invalid run may be used."""
+        return text.safe(self.valid_reason or "a negative control failed", 300)
+
     def cell(self, key: str | None) -> CellResult | None:
         """The cell of a key."""
         return next((cell for cell in self.cells if key is not None and cell.key == key), None)

@@ -1,44 +1,37 @@
-"""The verdict: a headline in words, which defense leaks where at a glance, and how far it can be trusted."""
+"""The verdict: a line in words for each thing that was found out, and how far it can be trusted."""
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.reports import text
-from harness.reports.html import wording
+from harness.reports.html import evidence, wording
 from harness.reports.html.places import Decided
 from harness.reports.html.runs import RunData
 from harness.scoring.verdict import VICTIMS_NEEDED
 
 _UNDEFENDED = "none"
-_GRAVITY = {"leaks": 0, "inconclusive": 1, "resilient": 2}
+#: The worst first: what counts where a defense does differently at several places.
+GRAVITY = ("invalid", "leaks", "inconclusive", "resilient", "impossible")
+_MOST_NAMES, _MOST_LINES = 4, 4
 
 
 @dataclass(frozen=True)
-class Spot:
-    """What was seen of one defense at one place: its worst verdict, and in how many of its cases, where not in all."""
+class Line:
+    """A sentence of the headline, and the kind of verdict it speaks of."""
 
     kind: str
-    share: str = ""
+    words: str
 
-
-@dataclass(frozen=True)
-class DefenseLine:
-    """One defense: its worst verdict anywhere, and a spot per place."""
-
-    defense: str
-    kind: str
-    spots: tuple[Spot, ...]
+    @property
+    def symbol(self) -> str:
+        return wording.SYMBOLS[self.kind]
 
 
 @dataclass(frozen=True)
 class Overview:
-    """``headline`` in one line; ``lines`` of the overview, a column for each of ``places``; ``notes`` below it;
-    ``warnings`` that stand above all of it."""
+    """``headline``: line by line; ``tried``: how many attacks by whom; ``notes`` below it; ``warnings`` above it."""
 
-    headline: str
-    places: tuple[str, ...]
-    lines: tuple[DefenseLine, ...]
+    headline: tuple[Line, ...]
+    tried: str
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
 
@@ -46,81 +39,92 @@ class Overview:
 def verdict(runs: Sequence[RunData], places: Sequence[Decided]) -> Overview:
     """The verdict over all runs."""
     warnings = [
-        f"Run {run.name} is invalid and its verdicts must not be used: "
-        f"{text.safe(run.valid_reason or 'a negative control failed', 300)}"
+        f"Run {run.name} is invalid and its verdicts must not be used: {run.fault}"
         for run in runs
         if run.cells and not run.valid
     ]
-    names = tuple(dict.fromkeys(_where(place) for place in sorted(places, key=_from_the_client_on)))
-    by_defense: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
-    for place in places:
-        by_defense[place.defense][_where(place)].append(place.summary.verdict)
-    lines = [_line(defense, [found[name] for name in names]) for defense, found in by_defense.items()]
     notes = []
-    if shares := [spot.share for line in lines for spot in line.spots if spot.share]:
-        notes.append(f"{shares[0]}: in so many of the cases below, which differ in dataset, network or settings.")
-    victims = max((place.summary.victims for place in places), default=VICTIMS_NEEDED)
+    ran = [place.summary.victims for place in places if place.kind != "impossible"]
+    victims = max(ran, default=VICTIMS_NEEDED)
     if victims < VICTIMS_NEEDED:
-        notes.append(
-            f"Nothing can be resilient here: {victims} victims are too few to show resilience ({VICTIMS_NEEDED} are "
-            "needed). Undecided then says that no leak was found, and no more."
-        )
+        notes.append(f"Nothing can be resilient: {victims} victims are too few for that ({VICTIMS_NEEDED} needed).")
     return Overview(
-        _headline(lines) + _told(places), names, tuple(sorted(lines, key=_gravest)), tuple(notes), tuple(warnings)
-    )
+        tuple(_headline(places)), evidence.tried(places) if places else "", tuple(notes), tuple(warnings)
+    )  # fmt: skip
 
 
-def _headline(lines: Sequence[DefenseLine]) -> str:
-    if not lines:
-        return "No attack was evaluated in these runs, so nothing can be said about leakage."
-    leaking = [line.defense for line in lines if line.kind == "leaks" and line.defense != _UNDEFENDED]
-    defended = [line.defense for line in lines if line.defense != _UNDEFENDED]
-    clean = [line.defense for line in lines if line.kind == "resilient"]
-    if not defended:
-        leaks = lines[0].kind == "leaks"
-        return "Without a defense, private data come back." if leaks else "Without a defense, no leak is shown here."
-    first = f"{len(leaking)} of {wording.plural(len(defended), 'defense')} {'leaks' if len(leaking) == 1 else 'leak'}"
-    second = (
-        f"{wording.join(clean[:4])} withstood every attack tried"
-        if clean
-        else "no defense is shown to withstand every attack"
-    )
-    return f"{first} somewhere; {second}."
+def _headline(places: Sequence[Decided]) -> list[Line]:
+    if not places:
+        return [Line("untried", "No attack was evaluated in these runs, so nothing can be said about leakage.")]
+    found = _by_name(places)
+    told = [name for name, own in found.items() if name != _UNDEFENDED and any(_is_told(place) for place in own)]
+    lines = [_undefended(found.pop(_UNDEFENDED))] if _UNDEFENDED in found else []
+    for kind in GRAVITY:
+        some = {name: own for name, own in found.items() if _worst(own) == kind}
+        lines += _leaking(some, len(found)) if kind == "leaks" else _alike(kind, some)
+    if told:
+        words = f"Behind {_names(told)}, an attacker who is shown the true image among look-alikes identifies it."
+        lines.append(Line("identifies", words))
+    return lines
 
 
-def _told(places: Sequence[Decided]) -> str:
-    """Which defenses do not keep one of several known images from being told, where that was tried."""
-    told = dict.fromkeys(place.defense for place in places if place.summary.identifies and place.defense != _UNDEFENDED)
-    if not told:
-        return ""
-    names = wording.join(list(told)[:4])
-    return f" Behind {names}, an attacker who is shown the true image among look-alikes identifies it."
+def _by_name(places: Sequence[Decided]) -> dict[str, list[Decided]]:
+    """By the defense's name, with its arguments where another has the same name."""
+    variants: dict[str, set[str]] = {}
+    for place in places:
+        variants.setdefault(place.defense, set()).add(place.arguments)
+    found: dict[str, list[Decided]] = {}
+    for place in places:
+        name = place.defense if len(variants[place.defense]) == 1 else f"{place.defense} {place.arguments}".strip()
+        found.setdefault(name, []).append(place)
+    return found
 
 
-def _line(defense: str, verdicts: Sequence[Sequence[str]]) -> DefenseLine:
-    """One defense from its verdicts by place; a place where it was not tried has none."""
-    spots = tuple(_spot(found) if found else Spot("untried") for found in verdicts)
-    tried = [spot.kind for spot in spots if spot.kind in _GRAVITY]
-    return DefenseLine(defense, min(tried, key=_GRAVITY.__getitem__), spots)
+def _is_told(place: Decided) -> bool:
+    return bool(place.summary.identifies) and place.kind != "invalid"
 
 
-def _spot(verdicts: Sequence[str]) -> Spot:
-    worst = min(verdicts, key=_GRAVITY.__getitem__)
-    same = sum(verdict == worst for verdict in verdicts)
-    return Spot(worst, "" if same == len(verdicts) else f"{same} of {len(verdicts)}")
+def _worst(own: Sequence[Decided]) -> str:
+    return min((place.kind for place in own), key=GRAVITY.index)
 
 
-def _gravest(line: DefenseLine) -> tuple[bool, int, int]:
-    """No defense at all first, then by how many places leak."""
-    kinds = [spot.kind for spot in line.spots]
-    return line.defense != _UNDEFENDED, -kinds.count("leaks"), -kinds.count("inconclusive")
+def _undefended(own: Sequence[Decided]) -> Line:
+    kind = _worst(own)
+    words = "private data come back" if kind == "leaks" else _least(own, kind)
+    return Line(kind, f"Without a defense, {words}.")
 
 
-def _from_the_client_on(place: Decided) -> tuple[bool, int]:
-    surface = place.summary.surface
-    return surface is None, -(surface or 0)
+def _leaking(found: dict[str, list[Decided]], defenses: int) -> list[Line]:
+    """Where a single one leaks, and to whom; of several only which."""
+    if not found:
+        return []
+    if len(found) > 1:
+        return [Line("leaks", f"{len(found)} of {defenses} defenses leak somewhere: {_names(list(found))}.")]
+    ((name, own),) = found.items()
+    where = dict.fromkeys(wording.where(place.summary) for place in own if place.kind == "leaks")
+    return [Line("leaks", f"{name} leaks {wording.join(list(where))}: it {_least(own, 'leaks')}.")]
 
 
-def _where(place: Decided) -> str:
-    surface = place.summary.surface
-    return wording.SURFACES[surface] if surface is not None else f"at {text.safe(place.summary.tap, 20)}"
+def _alike(kind: str, found: dict[str, list[Decided]]) -> list[Line]:
+    """A line for all of whom the same may be said."""
+    alike: dict[str, list[str]] = {}
+    for name, own in found.items():
+        alike.setdefault(_least(own, kind), []).append(name)
+    lines = [Line(kind, _SENTENCES[kind].format(_names(names), words)) for words, names in alike.items()]
+    more = len(lines) - _MOST_LINES
+    return lines if more <= 0 else [*lines[:_MOST_LINES], Line(kind, f"And {more} more, each for a reason of its own.")]
+
+
+_SENTENCES = {
+    "inconclusive": "About {}, {}.", "resilient": "{} {}.", "impossible": "{}: {}.", "invalid": "{}: {}.",
+}  # fmt: skip
+
+
+def _least(own: Sequence[Decided], kind: str) -> str:
+    """Of what may be said of a defense at its places, what claims least for it."""
+    return evidence.said(min((place for place in own if place.kind == kind), key=evidence.strength))
+
+
+def _names(names: Sequence[str]) -> str:
+    more = len(names) - _MOST_NAMES
+    return wording.join(list(names) if more <= 0 else [*names[:_MOST_NAMES], f"{more} more"])

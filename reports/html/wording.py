@@ -9,10 +9,13 @@ from harness.results import CellResult, SummaryRow
 Placed = CellResult | SummaryRow
 
 # A symbol and a word beside every colour: colour is never the only carrier.
-SYMBOLS = {"leaks": "✖", "resilient": "✔", "inconclusive": "?", "impossible": "–", "untried": "·"}
+SYMBOLS = {
+    "leaks": "✖", "resilient": "✔", "inconclusive": "?", "impossible": "–", "untried": "·", "invalid": "!",
+    "identifies": "◎",
+}  # fmt: skip
 WORDS = {
-    "leaks": "LEAKS", "resilient": "resilient", "inconclusive": "undecided", "impossible": "impossible",
-    "untried": "not tried",
+    "leaks": "LEAKS", "resilient": "resilient", "inconclusive": "undecided", "impossible": "not run",
+    "untried": "not tried", "invalid": "invalid",
 }  # fmt: skip
 MEANINGS = {
     "leaks": "private images or rows come back: accurately, or as traces that an eye may not see but that are nearer "
@@ -46,6 +49,11 @@ def guarantee(tag: str) -> str:
 def surface(cell: Placed) -> str:
     """The place a cell reads, for a table."""
     return f"{cell.surface} {SURFACES[cell.surface]}" if cell.surface is not None else text.safe(cell.tap, 20)
+
+
+def where(cell: Placed) -> str:
+    """The same in a sentence."""
+    return SURFACES[cell.surface] if cell.surface is not None else f"at {text.safe(cell.tap, 20)}"
 
 
 def setting(cell: Placed) -> str:

@@ -27,6 +27,7 @@ from harness.results import (
     write_atomic,
 )
 from harness.scoring.summarise import summarise
+from harness.scoring.validity import fault_of
 
 TAPS = {2: "T2.step", 1: "T1.out", 0: "T0.in"}
 MakeCell = Callable[..., CellResult]
@@ -74,7 +75,11 @@ def make_victims(cell: CellResult) -> list[VictimRecord]:
 def make_run(folder: Path, cells: Sequence[CellResult], pictures: bool = True) -> Path:
     """A run folder of these cells."""
     place = RunFolder(folder)
-    document = ResultDocument(environment={"versions": {"torch": "2.11"}}, cells=cells, summary=summarise(cells))
+    fault = fault_of(cells)
+    document = ResultDocument(
+        environment={"versions": {"torch": "2.11"}}, cells=cells, summary=summarise(cells), valid=fault is None,
+        valid_reason=fault,
+    )  # fmt: skip
     place.write_results(document, [victim for cell in cells for victim in make_victims(cell)])
     for cell in cells if pictures else ():
         write_atomic(place.picture(cell.key or ""), a_picture())

@@ -64,16 +64,15 @@ def test_sections_stand_in_the_order_of_a_reader(page: str) -> None:
 
 
 def test_the_verdict_says_which_defense_leaks_where(outline: Outline) -> None:
-    assert "1 of 2 defenses leaks somewhere; fed_cdp withstood every attack tried." in outline.text
-    assert "defense inside the client on the way at the server" in outline.text
-    assert "fed_sdp ✖ LEAKS ✖ LEAKS ? undecided" in outline.text
-    assert "fed_cdp ✔ resilient ✔ resilient ✔ resilient" in outline.text
+    assert "fed_sdp leaks inside the client and on the way: it fell to attackers who need not know" in outline.text
+    assert "fed_cdp withstood only attackers who do not know the defense (2 attacks)." in outline.text
+    assert "2 attacks tried (cpl and dlg): none of the attackers knows the defense." in outline.text
 
 
 def test_every_verdict_has_a_word_and_a_symbol_beside_its_colour(page: str) -> None:
     entries = re.findall(r'<td class="(leaks|resilient|inconclusive)">(.*?)</td>', page, re.DOTALL)
     words = {"leaks": "✖ LEAKS", "resilient": "✔ resilient", "inconclusive": "? undecided"}
-    assert len(entries) == 9 + 9 + 18
+    assert len(entries) == 9 + 18
     assert all(words[kind] in entry for kind, entry in entries)
 
 
@@ -167,4 +166,4 @@ def test_an_invalid_run_says_so_above_its_verdicts(tmp_path: Path, a_cell: Calla
     file = tmp_path / "eval" / "results.json"
     file.write_text(file.read_text().replace('"valid": true', '"valid": false'))
     text = Outline(make_page(read_runs([tmp_path / "eval"]))).text
-    assert text.index("INVALID") < text.index("Without a defense, private data come back.")
+    assert text.index("INVALID") < text.index("Without a defense, no verdict, as the run is invalid.")
