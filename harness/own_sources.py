@@ -5,6 +5,7 @@ import importlib
 import sys
 from collections.abc import Iterable
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,6 +14,7 @@ from harness.datasets import DATASETS
 from harness.datasets.public import AUTO, NONE
 from harness.extensions.registry import Registry
 from harness.models import MODELS, find_factory
+from harness.models.torchvision_networks import PREFIX
 from harness.storage.files import Unreadable, sha256
 
 #: What the digests are of, in words.
@@ -35,9 +37,10 @@ def own_sources(model: str, dataset: str, *chosen: tuple[Registry[Any], str], pr
         UsageError: the network cannot be imported, or a name is unknown.
     """
     found = {}
+    model = model.partition("+")[0]  # changes are this project's
     if ":" in model:
         find_factory(model)
-        found["model_source"] = _digest_of_all(importlib.import_module(model.partition(":")[0]))
+        found["model_source"] = _source_of(model.partition(":")[0])
     elif model:
         found |= plugin_source(MODELS, model)
     if dataset:
@@ -47,6 +50,13 @@ def own_sources(model: str, dataset: str, *chosen: tuple[Registry[Any], str], pr
     for registry, name in chosen:
         found |= plugin_source(registry, name)
     return found
+
+
+def _source_of(module: str) -> str:
+    """Of a user's network; of torchvision, which no user changes, the version."""
+    if module == PREFIX[:-1]:
+        return _digest_of([version(module)])
+    return _digest_of_all(importlib.import_module(module))
 
 
 def _data_source(role: str, name: str) -> dict[str, str]:

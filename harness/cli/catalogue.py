@@ -19,6 +19,8 @@ from harness.defenses import DEFENSES
 from harness.extensions.registry import Registry
 from harness.federation.taps import Tap
 from harness.models import MODELS
+from harness.models.changes import CHANGES
+from harness.models.torchvision_networks import PREFIX
 from harness.presets import PRESETS
 
 Row = dict[str, Any]
@@ -75,11 +77,17 @@ def _surfaces() -> list[Row]:
     ]
 
 
+_OTHER_MODELS: list[Row] = [
+    {"name": f"{PREFIX}NAME", "about": "a classification network of torchvision, such as resnet18, with new weights"},
+    {"name": "module:factory", "about": "a network of your own"},
+    *({"name": f"NAME+{name}", "about": _first_line(change.__doc__ or "")} for name, change in CHANGES.items()),
+]
+
 _SECTIONS: dict[str, Any] = {
     "attacks": lambda: [*_classes(ATTACKS), *_suites()],
     "defenses": lambda: _classes(DEFENSES),
     "datasets": lambda: _functions(DATASETS),
-    "models": lambda: [*_functions(MODELS), {"name": "module:factory", "about": "a network of your own"}],
+    "models": lambda: [*_functions(MODELS), *_OTHER_MODELS],
     "surfaces": _surfaces,
     "presets": lambda: [{"name": name, "about": about} for name, (about, _) in PRESETS.items()],
 }

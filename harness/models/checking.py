@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from harness.errors import UsageError, in_one_line
+from harness.models.torchvision_networks import PREFIX
 from harness.vectors.layout import Layout
 
 _TOLERANCE = 1e-3
@@ -59,6 +60,10 @@ class Trial:
         images = torch.rand(2, 2, *image_shape, generator=generator)
         return cls(weights, images.to(weights), torch.randint(classes, (2, 2), generator=generator))
 
+    def double(self) -> "Trial":
+        """The same in double precision."""
+        return Trial(self.weights.double(), self.images.double(), self.labels)
+
 
 def refuse_other_functions(name: str, module: nn.Module, trial: Trial, classes: int) -> None:
     """Refuses what gives no logits, mixes examples, is random, or changes its buffers or its input.
@@ -84,8 +89,9 @@ def _logits(name: str, module: nn.Module, images: Tensor, classes: int) -> Tenso
     try:
         logits = module(images)
     except Exception as error:  # the user's own code may raise anything
+        mend = "give larger images, or choose another --model" if name.startswith(PREFIX) else "mend it"
         raise UsageError(
-            f"model {name!r} fails on images {tuple(images.shape)}: {in_one_line(error)}; mend it"
+            f"model {name!r} fails on images {tuple(images.shape)}: {in_one_line(error)}; {mend}"
         ) from error
     shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
     if shape != (len(images), classes):

@@ -14,6 +14,8 @@ from torch import nn
 from harness.errors import UsageError, in_one_line
 from harness.extensions.own_code import own_code
 from harness.extensions.registry import Registry
+from harness.models.changes import is_random, split_name
+from harness.models.torchvision_networks import PREFIX, is_of_torchvision, torchvision_factory
 
 ImageShape = tuple[int, ...]
 Factory = Callable[[ImageShape, int], nn.Module]
@@ -118,18 +120,21 @@ def refuse_table_rows(name: str, image_shape: ImageShape) -> None:
 
 
 def is_own(name: str) -> bool:
-    """Whether a network is not one of this project's: a user's ``module:factory``, or another package's."""
-    return ":" in name or bool(MODELS.outside(name))
+    """Whether a network is not one of this project's: ``module:factory``, or another package's."""
+    return ":" in name or bool(MODELS.outside(name.partition("+")[0]))
 
 
 def find_factory(name: str) -> Factory:
-    """A registered factory, or the user's own given as ``module:factory``.
+    """A registered factory, torchvision's, or the user's own given as ``module:factory``; changes are left aside.
 
     Raises:
         UsageError: the name is unknown, or the module or attribute can't be found.
     """
+    name, _ = split_name(name)
     if ":" not in name:
-        return MODELS[name]
+        return _registered(name)
+    if name.startswith(PREFIX):
+        return torchvision_factory(name.removeprefix(PREFIX))
     module_name, _, attribute = name.partition(":")
     try:
         with own_code():
@@ -146,6 +151,15 @@ def find_factory(name: str) -> Factory:
     return factory
 
 
+def _registered(name: str) -> Factory:
+    try:
+        return MODELS[name]
+    except UsageError:
+        if is_of_torchvision(name):
+            raise UsageError(f"model {name!r} is torchvision's; name it {PREFIX + name}") from None
+        raise
+
+
 def build_module(name: str, image_shape: ImageShape, classes: int, seed: int) -> nn.Module:
     """A freshly initialised module, a pure function of its arguments; PyTorch's global random state is left alone.
 
@@ -153,7 +167,7 @@ def build_module(name: str, image_shape: ImageShape, classes: int, seed: int) ->
         UsageError: see :func:`find_factory`; also a factory that does not return a module, or one whose behaviour
             depends on random or batch-dependent layers.
     """
-    factory = find_factory(name)
+    factory, (_, changes) = find_factory(name), split_name(name)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
@@ -166,6 +180,11 @@ def build_module(name: str, image_shape: ImageShape, classes: int, seed: int) ->
             raise UsageError(f"model {name!r} failed to build for images {image_shape}: {problem}; mend it") from error
     if not isinstance(module, nn.Module):
         raise UsageError(f"model {name!r} returned {type(module).__name__}; its factory must return a torch.nn.Module")
+    for change in changes:
+        try:
+            module = change(module)
+        except UsageError as error:
+            raise UsageError(f"model {name!r}: {error}") from error
     _refuse_stateful_layers(name, module)
     _refuse_untrained_parameters(name, module)
     _keep_what_layers_get(module)
@@ -200,10 +219,10 @@ def _refuse_stateful_layers(name: str, module: nn.Module) -> None:
         if isinstance(layer, nn.modules.batchnorm._BatchNorm):
             raise UsageError(
                 f"model {name!r} has BatchNorm in training mode, whose gradients mix examples; "
-                "return it from the factory in evaluation mode (module.eval())"
+                f"use --model {name}+group_norm, or return it from the factory in evaluation mode (module.eval())"
             )
-        if isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0:
+        if is_random(layer):
             raise UsageError(
-                f"model {name!r} has active dropout, whose gradients are random; "
-                "return it from the factory in evaluation mode (module.eval()) or set p=0"
+                f"model {name!r} has active dropout, whose gradients are random; use --model {name}+no_dropout, "
+                "or return it from the factory in evaluation mode (module.eval()) or set p=0"
             )

@@ -1,0 +1,78 @@
+"""What is changed of a network before it is trained: by name behind its own (``NAME+group_norm``), or called directly.
+
+Sources: GroupNorm is Wu and He, ECCV 2018; in the place of BatchNorm, whose gradients mix a batch's examples, it is
+put by Opacus' ``ModuleValidator.fix`` (Yousefpour et al. 2021, arXiv:2109.12298).
+"""
+
+import difflib
+import math
+from collections.abc import Callable
+
+from torch import nn
+
+from harness.errors import UsageError
+
+_GROUPS = 32
+BatchNorm = nn.modules.batchnorm._BatchNorm
+
+
+def group_norm(network: nn.Module) -> nn.Module:
+    """Puts a GroupNorm in the place of every BatchNorm of a network, with its weight and bias, and returns the network.
+
+    C channels form gcd(32, C) groups, which is Opacus' number where that divides C.
+
+    Raises:
+        UsageError: there is no BatchNorm in it.
+    """
+    if not any(isinstance(layer, BatchNorm) for layer in network.modules()):
+        raise UsageError("there is no BatchNorm to change; leave +group_norm out")
+    return _replaced(network)
+
+
+def _replaced(layer: nn.Module) -> nn.Module:
+    if isinstance(layer, BatchNorm):
+        made = nn.GroupNorm(math.gcd(_GROUPS, layer.num_features), layer.num_features, layer.eps, layer.affine)
+        made.load_state_dict({name: value.detach() for name, value in layer.named_parameters()})
+        return made.train(layer.training)
+    for name, child in layer._modules.items():
+        if child is not None:
+            layer._modules[name] = _replaced(child)
+    return layer
+
+
+def no_dropout(network: nn.Module) -> nn.Module:
+    """Turns off a network's dropout and stochastic depth, which make gradients random, and returns the network.
+
+    Raises:
+        UsageError: there is none in it.
+    """
+    random = [layer for layer in network.modules() if is_random(layer)]
+    if not random:
+        raise UsageError("there is no dropout to turn off; leave +no_dropout out")
+    for layer in random:
+        layer.p = 0.0  # pyright: ignore[reportArgumentType]  # Module declares parameters and layers only
+    return network
+
+
+def is_random(layer: nn.Module) -> bool:
+    """Whether a layer drops out units, or, as torchvision's stochastic depth, whole branches."""
+    drops = isinstance(layer, nn.modules.dropout._DropoutNd) or type(layer).__name__ == "StochasticDepth"
+    return drops and float(layer.p) > 0  # pyright: ignore[reportArgumentType]
+
+
+CHANGES: dict[str, Callable[[nn.Module], nn.Module]] = {"group_norm": group_norm, "no_dropout": no_dropout}
+
+
+def split_name(name: str) -> tuple[str, list[Callable[[nn.Module], nn.Module]]]:
+    """A network's own name, and the changes that are named behind it.
+
+    Raises:
+        UsageError: there is no such change.
+    """
+    own, *named = name.split("+")
+    for change in named:
+        if change not in CHANGES:
+            near = difflib.get_close_matches(change, CHANGES, n=1)
+            hint = f"did you mean {own}+{near[0]}?" if near else f"known: {', '.join(CHANGES)}"
+            raise UsageError(f"model {name!r}: unknown change {change!r}; {hint}")
+    return own, [CHANGES[change] for change in named]
