@@ -9,6 +9,8 @@ from harness.settings.ranges import Count, CountOrNone, Positive
 
 #: The names of a capture's files: what it says, and arrays before and after the client's training.
 FACTS, BEFORE, TRUTH = "capture.json", "before", "truth"
+#: Its arrays come in one of these formats; ours is the first.
+ENDINGS = (".npz", ".safetensors")
 #: What stands in the place of a file of weights in the settings of captured clients.
 AS_CAPTURED = "as captured"
 #: What the client sent, one of three: its model, the model's change, or the gradient of one step.

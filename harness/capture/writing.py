@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from harness.capture.record import BEFORE, FACTS, SENT, TRUTH, CaptureRecord
+from harness.capture.record import BEFORE, ENDINGS, FACTS, SENT, TRUTH, CaptureRecord
 from harness.errors import UsageError
 from harness.storage.atomic import remove_plain, write_atomic
 
@@ -38,7 +38,7 @@ def write_capture(
         raise UsageError("the truth of a capture is images with their labels; give both or neither")
     ((kind, moved),) = sent.items()
     # First: whatever happens now, nothing of an earlier capture stands beside this one.
-    for stale in (FACTS, f"{TRUTH}.npz", *(f"{other}.npz" for other in SENT)):
+    for stale in (FACTS, *(f"{stem}{end}" for stem in (BEFORE, TRUTH, *SENT) for end in ENDINGS)):
         remove_plain(folder / stale, "the capture's folder")
     write_atomic(folder / f"{BEFORE}.npz", _packed(before), "the capture's folder")
     write_atomic(folder / f"{kind}.npz", _packed(moved), "the capture's folder")

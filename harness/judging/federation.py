@@ -1,6 +1,7 @@
 """Captures that are judged together: clients of one network that trained alike."""
 
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from harness.capture.reading import Capture
-from harness.capture.record import BEFORE, CaptureRecord
+from harness.capture.record import CaptureRecord
 from harness.datasets import Dataset
 from harness.datasets.files import DataFile
 from harness.datasets.record import build_dataset
@@ -113,8 +114,8 @@ def _require_gradients(capture: Capture) -> None:
 def _client(capture: Capture, module: nn.Module, layout: Layout) -> tuple[Tensor, Tensor]:
     """What a client started from, and the gradient to match."""
     folder, record = capture.folder, capture.record
-    before = layout.flatten(fitted_arrays(capture.before, module, folder / f"{BEFORE}.npz", whole=True))
-    moved = layout.flatten(fitted_arrays(capture.moved, module, folder / f"{capture.kind}.npz", whole=False))
+    before = layout.flatten(fitted_arrays(capture.before, module, whole=True))
+    moved = layout.flatten(fitted_arrays(capture.moved, module, whole=False))
     if capture.kind == "gradient":
         return before, moved
     # In float64: a small step is the difference of numbers that are nearly alike.
@@ -130,7 +131,7 @@ def _shared_buffers(captures: Sequence[Capture], module: nn.Module) -> dict[str,
     names = [name for name, _ in module.named_buffers()]
     found: dict[str, Tensor] = {}
     for capture in captures:
-        own = fitted_arrays(capture.before, module, capture.folder / f"{BEFORE}.npz", whole=True)
+        own = fitted_arrays(capture.before, module, whole=True)
         if found and any(not torch.equal(found[name], own[name]) for name in names):
             raise UsageError(
                 f"the network's buffers in {str(capture.folder)!r} are others than in {str(captures[0].folder)!r}; "
@@ -143,15 +144,23 @@ def _shared_buffers(captures: Sequence[Capture], module: nn.Module) -> dict[str,
 def _truth(capture: Capture) -> tuple[Tensor, Tensor]:
     """Images (n, C, H, W) and labels (n,) of one client, as the counts in its record demand."""
     assert capture.truth is not None
-    images, labels = capture.truth
-    record, file = capture.record, DataFile(capture.folder / "truth.npz")
-    truth = checked_truth(file, images, labels, record)
+    found, record = capture.truth, capture.record
     expected = record.batch_size * (1 if capture.kind == "gradient" else record.local_steps)
-    if len(truth.labels) != expected:
+    shape = found.shapes["images"]
+    count = shape[0] if shape else 0
+    # Asked before values are read: they may be more than memory holds.
+    if count != expected:
         raise UsageError(
-            f"capture {str(capture.folder)!r}: {len(truth.labels)} true images, but batch_size {record.batch_size} and "
+            f"capture {str(capture.folder)!r}: {count} true images, but batch_size {record.batch_size} and "
             f"local_steps {record.local_steps} make {expected}; give those the client trained on, in order"
         )
+    file = DataFile(found.path)
+    if math.prod(shape) != expected * math.prod(record.image_shape) or math.prod(found.shapes["labels"]) != expected:
+        raise file.wrong(
+            f"has images of shape {shape[1:]} and labels {found.shapes['labels']}, not {tuple(record.image_shape)} and "
+            f"({expected},)", "check image_shape",
+        )  # fmt: skip
+    truth = checked_truth(file, found["images"], found["labels"], record)
     return truth.images, truth.labels
 
 

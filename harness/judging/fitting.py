@@ -1,12 +1,11 @@
 """Arrays of a capture as the flat vectors of its network, matched by name and shape."""
 
-from collections.abc import Mapping
-from pathlib import Path
-
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from harness.capture.arrays import StoredArrays
+from harness.capture.formats import Shape, quoted
 from harness.errors import UsageError
 
 _TOLD = 6
@@ -14,15 +13,14 @@ _TOLD = 6
 _BARE = "arr_{}"
 
 
-def fitted_arrays(arrays: Mapping[str, np.ndarray], module: nn.Module, file: Path, whole: bool) -> dict[str, Tensor]:
+def fitted_arrays(arrays: StoredArrays, module: nn.Module, whole: bool) -> dict[str, Tensor]:
     """The tensors of a network's state by name, in float32 where they are trained.
 
     Arrays without names (``arr_0``, ``arr_1``, ...) are taken in the order of ``state_dict()``, buffers included.
 
     Args:
-        arrays: of one file.
+        arrays: of one file; no value is read unless all names and shapes fit.
         module: the network.
-        file: named in errors.
         whole: whether buffers have to be there too.
 
     Raises:
@@ -30,28 +28,35 @@ def fitted_arrays(arrays: Mapping[str, np.ndarray], module: nn.Module, file: Pat
     """
     state = dict(module.state_dict())
     trained = [name for name, _ in module.named_parameters()]
-    if arrays and set(arrays) == {_BARE.format(number) for number in range(len(arrays))}:
-        names = list(state) if len(arrays) == len(state) else trained
-        if len(arrays) == len(names):
-            arrays = {name: arrays[_BARE.format(number)] for number, name in enumerate(names)}
+    stored = _stored_names(arrays, list(state), trained)
+    shapes = {name: arrays.shapes[own] for name, own in stored.items()}
     expected = state if whole else {name: state[name] for name in trained}
     problems = [
-        *(f"{name} {_shape(value)} is missing" for name, value in expected.items() if name not in arrays),
-        *(f"{name[:80]} {_shape(array)} is not the network's" for name, array in arrays.items() if name not in state),
+        *(f"{name} {_shape(value.shape)} is missing" for name, value in expected.items() if name not in shapes),
+        *(f"{quoted(name)} {_shape(one)} is not the network's" for name, one in shapes.items() if name not in state),
         *(
-            f"{name} is {_shape(arrays[name])}, the network's {_shape(value)}"
+            f"{name} is {_shape(shapes[name])}, the network's {_shape(value.shape)}"
             for name, value in state.items()
-            if name in arrays and arrays[name].shape != tuple(value.shape)
+            if name in shapes and shapes[name] != tuple(value.shape)
         ),
     ]
     if problems:
         rest = f"; and {len(problems) - _TOLD} more" if len(problems) > _TOLD else ""
         raise UsageError(
-            f"{str(file)!r} does not fit the network: {'; '.join(problems[:_TOLD])}{rest}. Check model, image_shape "
-            "and classes in capture.json"
+            f"{str(arrays.path)!r} does not fit the network: {'; '.join(problems[:_TOLD])}{rest}. Check model, "
+            "image_shape and classes in capture.json"
         )
-    return {name: torch.from_numpy(np.array(array)).to(state[name].dtype) for name, array in arrays.items()}
+    return {name: torch.from_numpy(np.array(arrays[own])).to(state[name].dtype) for name, own in stored.items()}
 
 
-def _shape(value: Tensor | np.ndarray) -> str:
-    return f"({', '.join(map(str, value.shape))})"
+def _stored_names(arrays: StoredArrays, state: list[str], trained: list[str]) -> dict[str, str]:
+    """How the file calls each tensor of the network, as far as it can be said."""
+    if arrays and set(arrays) == {_BARE.format(number) for number in range(len(arrays))}:
+        names = state if len(arrays) == len(state) else trained
+        if len(arrays) == len(names):
+            return {name: _BARE.format(number) for number, name in enumerate(names)}
+    return {name: name for name in arrays}
+
+
+def _shape(shape: Shape | torch.Size) -> str:
+    return f"({', '.join(map(str, shape))})"

@@ -88,7 +88,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], tuple[str, ...], str]] = {
     "no capture": (lambda folder: (folder / "capture.json").unlink(), (), "is no capture"),
     "nothing sent": (lambda folder: (folder / "after.npz").unlink(), (), "must hold one of after, update, gradient"),
     "a pickle instead": (
-        lambda folder: (folder / "after.npz").rename(folder / "after.pt"), (), "is pickled and not read: convert it",
+        lambda folder: (folder / "after.npz").rename(folder / "after.pt"), (), "may run code when it is loaded, and is not: where",
     ),
     "a field too much": (lambda folder: edit(folder, hidden=1), (), "'hidden'"),
     "another optimizer": (lambda folder: edit(folder, optimizer="adam"), (), "is no sum of gradients"),
@@ -98,6 +98,17 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], tuple[str, ...], str]] = {
     "a name": (lambda folder: rewrite(folder, None), (), "is not the network's"),
     "nan": (lambda folder: rewrite(folder, lambda array: array * np.nan), (), "holds NaN or infinity"),
     "an object": (lambda folder: rewrite(folder, lambda array: np.array([{}], dtype=object)), (), "pickled objects"),
+    "more truth than trained on": (
+        lambda folder: np.savez(folder / "truth.npz", images=np.zeros((9, 1, 8, 8)), labels=np.zeros(9, int)), (),
+        "9 true images, but batch_size 1",
+    ),
+    "a truth of another shape": (
+        lambda folder: np.savez(folder / "truth.npz", images=np.zeros((1, 1, 9, 8)), labels=np.zeros(1, int)), (),
+        "check image_shape",
+    ),
+    "a truth without labels": (
+        lambda folder: np.savez(folder / "truth.npz", images=np.zeros((1, 1, 8, 8))), (), "has no array 'labels'",
+    ),
     "sent what it got": (lambda folder: same(folder), (), "sent what it got"),
     "an unknown prior": (lambda folder: None, ("--prior", "digitz"), "did you mean 'digits'"),
     "another kind of prior": (lambda folder: None, ("--prior", "mnist-sample"), "has examples of shape (1, 28, 28)"),
