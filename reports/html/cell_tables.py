@@ -92,7 +92,7 @@ def cell_table(cells: Sequence[Shown]) -> Table:
         Head("tau", number=True), Head("labels", number=True), Head("lineup p", number=True),
         Head("first in lineup [95%]", number=True), Head("first, blindly", number=True),
         Head("first, by the theorem"), Head("success, by the theorem"), Head("outcomes"),
-        Head("seconds", number=True), Head("why", wide=True), Head("suite", choice=True),
+        Head("seconds", number=True), Head("why", wide=True), Head("suite", choice=True), Head("cell"),
     )  # fmt: skip
     return make(
         "cells", "Every attack at every place", titles, [_cell(item) for item in cells],
@@ -113,7 +113,7 @@ def _cell(item: Shown) -> tuple[Value, ...]:
         figure(getattr(cell.metrics.get("tau"), "mean", None), 0),
         Value(text.percent(cell.label.accuracy), cell.label.accuracy),
         Value(text.p_value(cell.tested_p), cell.tested_p), *_theorem(cell), words(columns.outcomes(cell)),
-        figure(cell.seconds, 1), words(_why(cell)), words(cell.suite),
+        figure(cell.seconds, 1), words(_why(cell)), words(cell.suite), words(cell.key, 64),
     )  # fmt: skip
 
 
@@ -133,6 +133,36 @@ _CONTROLS = {
     "swap": "another victim's truth: must not leak",
     "blind": "a guess from public data, without a gradient: must not leak",
 }
+
+
+def control_summary(runs: Sequence[RunData]) -> Table:
+    """How often each control held, and where it did not."""
+    held: dict[str, list[bool]] = {}
+    failed: dict[str, dict[str, None]] = {}
+    for run in runs:
+        for cell in (cell for cell in run.cells if cell.role == "cell"):
+            for check in cell.controls:
+                held.setdefault(check.name, []).append(check.held)
+                if not check.held:
+                    where = f"{cell.attack} against {cell.defense} at {cell.tap}: {check.detail}"
+                    failed.setdefault(check.name, {})[text.safe(where, 160)] = None
+    rows = [
+        (
+            words(name, 40), words(_CONTROLS.get(name)),
+            Value(f"{'✔' if all(found) else '✖'} {sum(found)} of {len(found)}", sum(found) / len(found),
+                  "resilient" if all(found) else "leaks"),
+            words("; ".join(failed.get(name, {})), 600),
+        )
+        for name, found in held.items()
+    ]  # fmt: skip
+    titles = (Head("control"), Head("what it is"), Head("held", choice=True), Head("where it failed", wide=True))
+    return make("control-summary", "Controls", titles, rows, _WHY_CONTROLS)
+
+
+_WHY_CONTROLS = (
+    "They keep the verdicts honest. Without the positive ones a failing attack would prove nothing; a negative one "
+    "that leaks makes the whole run invalid."
+)
 
 
 def control_table(runs: Sequence[RunData]) -> Table:
@@ -161,7 +191,5 @@ def control_table(runs: Sequence[RunData]) -> Table:
         Head("read at"), Head("seen", wide=True),
     )  # fmt: skip
     return make(
-        "controls", "Controls", titles, rows,
-        "They keep the verdicts honest. Without the positive ones a failing attack would prove nothing; a negative "
-        "one that leaks makes the whole run invalid.",
+        "controls", "Each control by itself", titles, rows, _WHY_CONTROLS,
     )  # fmt: skip

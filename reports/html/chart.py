@@ -23,12 +23,12 @@ MARKS, DASHES = "osD^vPX*", ("-", "--", ":", "-.")
 
 @dataclass(frozen=True)
 class Chart:
-    """A figure: ``commands`` make its numbers again, ``note`` says how to read it."""
+    """A figure: ``note`` says how to read it, ``commands`` make its numbers again where it stands alone."""
 
     title: str
     picture: Markup
     note: str
-    commands: tuple[str, ...]
+    commands: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

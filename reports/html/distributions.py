@@ -20,7 +20,7 @@ _METRICS = [
 _BINS = 20
 
 
-def distribution_chart(name: str, title: str, rows: Sequence[Line], commands: Sequence[str]) -> Chart | None:
+def distribution_chart(name: str, title: str, rows: Sequence[Line]) -> Chart | None:
     """A panel per metric, a row per defense and observation; None where no victim has any."""
     rows, rest = chart.cut(rows)
     values = {metric: [_values(row, metric) for row in rows] for metric, *_ in _METRICS}
@@ -43,9 +43,7 @@ def distribution_chart(name: str, title: str, rows: Sequence[Line], commands: Se
         for place, row in enumerate(rows[:12])
     )
     heading = "Distributions over victims"
-    return Chart(
-        heading, inline(figure, name, f"{heading}: {title}", f"Medians. {medians}."), NOTE + rest, tuple(commands)
-    )
+    return Chart(heading, inline(figure, name, f"{heading}: {title}", f"Medians. {medians}."), NOTE + rest)
 
 
 def _values(row: Line, metric: str) -> np.ndarray:

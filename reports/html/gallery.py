@@ -2,11 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from harness.reports import columns, text
 from harness.reports.html import pixels, wording
-from harness.reports.html.places import Decided, Shown
+from harness.reports.html.judged import Estimate
+from harness.reports.html.places import GRAVITY, Decided, Shown
 from harness.reports.html.reading import UnreadableRun
+from harness.reports.html.runs import RunData
 from harness.results import CellResult
 
 _MOST_BYTES, _MOST_PICTURES = 2_200_000, 72
@@ -14,20 +17,28 @@ _MOST_BYTES, _MOST_PICTURES = 2_200_000, 72
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture of one or more places that show the same; ``anchor`` is where entries of the matrix link to."""
+    """A picture of one or more places that show the same; ``anchor`` is where entries of the matrix link to, ``file``
+    where it lies whole, ``chief`` whether it is of the attack that decides."""
 
     anchor: str
     kind: str
     title: str
     places: str
+    detail: str
     alt: str
+    file: str
+    chief: bool
     source: str
     width: int
     height: int
 
     @property
-    def badge(self) -> str:
-        return f"{wording.SYMBOLS[self.kind]} {wording.WORDS[self.kind]}"
+    def symbol(self) -> str:
+        return wording.SYMBOLS[self.kind]
+
+    @property
+    def word(self) -> str:
+        return wording.WORDS[self.kind]
 
 
 @dataclass
@@ -39,30 +50,40 @@ class Gallery:
     pairs: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
 
+    @property
+    def chief(self) -> list[Picture]:
+        """Pictures of the attacks that decide."""
+        return [picture for picture in self.pictures if picture.chief]
 
-def gallery(decided: Sequence[Decided], shown: Sequence[Shown]) -> Gallery:
-    """Pictures of the strongest attacks, then of the others, as long as they fit."""
+    @property
+    def others(self) -> list[Picture]:
+        """All other pictures."""
+        return [picture for picture in self.pictures if not picture.chief]
+
+
+def gallery(decided: Sequence[Decided], shown: Sequence[Shown], runs: Sequence[RunData] = ()) -> Gallery:
+    """Pictures of captured clients, of the strongest attacks, then of the others, as long as they fit."""
     made, spent, unread, over = Gallery(), 0, 0, 0
-    for members in _alike(decided, shown):
-        first = members[0]
+    chief = {(place.run.name, place.cell.key) for place in decided if place.cell is not None}
+    for candidate in [*_guesses(runs), *_alike(chief, shown)]:
         try:
-            picture = pixels.open_picture(first.run.folder, first.cell.key or "")
+            picture = pixels.open_picture(candidate.folder, candidate.key)
         except UnreadableRun as problem:
             unread += 1
             if not problem.absent:
-                made.left_out.append(f"picture {text.safe(first.cell.key or '?', 64)} of {first.run.name} {problem}")
+                made.left_out.append(f"picture {text.safe(candidate.key or '?', 64)} of {candidate.run} {problem}")
             continue
-        if not columns.is_table(first.cell):
+        if candidate.rows_of_victims:
             pair, picture = pixels.pair(picture), pixels.first_rows(picture)
-            made.pairs |= {_name(member): pair for member in members if pair}
+            made.pairs |= {(candidate.run, key): pair for key in candidate.keys if pair}
         if spent > _MOST_BYTES or len(made.pictures) >= _MOST_PICTURES:
             over += 1
             continue
         content, *size = pixels.shrink(picture)
         spent += len(content)
         anchor = f"picture-{len(made.pictures) + 1}"
-        made.anchors |= {_name(member): anchor for member in members}
-        made.pictures.append(_picture(anchor, members, pixels.data_uri(content, "webp"), *size))
+        made.anchors |= {(candidate.run, key): anchor for key in candidate.keys}
+        made.pictures.append(candidate.shown(anchor, pixels.data_uri(content, "webp"), *size))
     _say_what_is_missing(made, unread, over)
     return made
 
@@ -77,36 +98,70 @@ def _say_what_is_missing(made: Gallery, unread: int, over: int) -> None:
         )
 
 
-def _alike(decided: Sequence[Decided], shown: Sequence[Shown]) -> list[list[Shown]]:
+@dataclass(frozen=True)
+class _Candidate:
+    """A picture that may be shown: ``keys`` are all cells that it shows, ``key`` names its file."""
+
+    run: str
+    folder: Path
+    key: str
+    keys: tuple[str, ...]
+    rows_of_victims: bool
+    chief: bool
+    kind: str
+    words: tuple[str, str, str, str]
+
+    def shown(self, anchor: str, source: str, width: int, height: int) -> Picture:
+        file = f"{self.run}/pictures/{text.safe(self.key, 64)}.png"
+        return Picture(anchor, self.kind, *self.words, file, self.chief, source, width, height)
+
+
+def _alike(chief: set[tuple[str, str | None]], shown: Sequence[Shown]) -> list[_Candidate]:
     """Cells of one attack on the same observation show the same and share a picture; the strongest attacks lead."""
-    leading = {(place.run.name, place.cell.key) for place in decided if place.cell is not None}
     groups: dict[tuple[object, ...], list[Shown]] = {}
-    possible = [item for item in shown if item.cell.not_applicable_reason is None]
-    for item in sorted(possible, key=lambda item: (item.run.name, item.cell.key) not in leading):
+    # What cannot be run has no picture, nor what reconstructs nothing.
+    possible = [item for item in shown if item.cell.not_applicable_reason is None and item.cell.identified is None]
+    for item in sorted(possible, key=lambda item: (item.run.name, item.cell.key) not in chief):
         cell = item.cell
         # A cell without an observation's name shares with no other.
         same = cell.observation_id or (cell.tap, cell.key)
         groups.setdefault((item.run.name, item.setting, *item.row, cell.attack, same), []).append(item)
-    return list(groups.values())
+    settings = len({item.setting for item in shown})
+    return [_of_cells(members, chief, settings > 1) for members in groups.values()]
 
 
-def _name(item: Shown) -> tuple[str, str]:
-    return item.run.name, item.cell.key or ""
-
-
-def _picture(anchor: str, members: Sequence[Shown], source: str, width: int, height: int) -> Picture:
+def _of_cells(members: Sequence[Shown], chief: set[tuple[str, str | None]], name_setting: bool) -> _Candidate:
     first = members[0]
     cell: CellResult = first.cell
     inward = sorted(members, key=lambda member: -(member.cell.surface or 0))
-    places = wording.join([wording.surface(member.cell) for member in inward])
-    title = f"{first.defense} against {text.safe(cell.attack, 40)}"
-    kind = min((member.cell.verdict for member in members), key=("leaks", "inconclusive", "resilient").index)
+    places = wording.join([wording.where(member.cell) for member in inward])
+    attack, success = text.safe(cell.attack, 40), f"success {columns.success_rate(cell)}"
     alt = (
-        f"Grid of victims: each row shows a true image, its reconstruction along the iterations of "
-        f"{text.safe(cell.attack, 40)}, and the final one. Defense {first.defense}, read at {places}, "
-        f"{first.setting}. Verdict {cell.verdict}, success {columns.success_rate(cell)}, "
+        f"Grid of victims: each row shows a true image, its reconstruction along the iterations of {attack}, and the "
+        f"final one. Defense {first.defense}, read {places}, {first.setting}. Verdict {cell.verdict}, {success}, "
         f"median RMSE {columns.median_error(cell)}."
     )
-    success = f"success {columns.success_rate(cell)}"
-    detail = " · ".join(filter(None, (f"read at {places}", success, first.setting, first.arguments)))
-    return Picture(anchor, kind, title, detail, alt, source, width, height)
+    kinds = [member.cell.verdict if member.run.valid else "invalid" for member in members]
+    detail = " · ".join(filter(None, (success, first.arguments, first.setting if name_setting else "")))
+    words = f"{first.defense} against {attack}", places, detail, alt
+    keys = tuple(member.cell.key or "" for member in members)
+    return _Candidate(
+        first.run.name, first.run.folder, cell.key or "", keys, not columns.is_table(cell),
+        (first.run.name, cell.key) in chief, min(kinds, key=GRAVITY.index), words,
+    )  # fmt: skip
+
+
+def _guesses(runs: Sequence[RunData]) -> list[_Candidate]:
+    """What attacks made of captured clients whose truth nobody knows."""
+    return [
+        _Candidate(run.name, run.folder, f"judged_{one.attack}", (), False, True, one.kind, _of_guess(one))
+        for run in runs
+        if run.judged
+        for one in run.judged.estimates
+    ]
+
+
+def _of_guess(one: Estimate) -> tuple[str, str, str, str]:
+    attack = text.safe(one.attack, 40)
+    alt = f"What {attack} made of each captured client; no truth is known. {one.said}."
+    return f"captured clients against {attack}", "by an estimate without the truth", one.said, alt

@@ -1,24 +1,35 @@
-"""The resilience matrix: a row per defense, a column per place an adversary can read, from the client to the server."""
+"""The matrix: for each defense what somebody who reads here or there was seen to find out, and what is promised."""
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from harness.reports import columns, text
-from harness.reports.html import wording
-from harness.reports.html.places import Decided, Shown
-from harness.results import CellResult
+from harness.reports.html import evidence, wording
+from harness.reports.html.places import Decided, inward
+from harness.reports.html.promise import Promise, promise
+from harness.results import CellResult, Control
 from harness.scoring.verdict import CONFIRMED_SUCCESSES
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What stands where a row and a column meet. ``key`` and ``run`` name the cell whose picture shows it."""
+    """One place, or several of which all of this is true.
+
+    ``said``: the verdict in words; ``rate`` and ``interval``: how much came back; ``tried``: (who, attacks with what
+    each found); ``controls``: how many held, ``failed``: those that did not; ``run`` and ``key`` name the cell whose
+    picture shows it.
+    """
 
     kind: str
-    rate: str = ""
-    interval: str = ""
-    attack: str = ""
-    reason: str = ""
+    said: str
+    rate: str
+    interval: str
+    tells: bool
+    promise: Promise
+    tried: tuple[tuple[str, str], ...]
+    controls: str
+    failed: tuple[str, ...]
+    where: tuple[str, ...] = ()
     run: str = ""
     key: str = ""
 
@@ -32,77 +43,101 @@ class Entry:
 
 
 @dataclass(frozen=True)
+class Row:
+    """A defense: ``units`` says in a sentence what it does to what."""
+
+    defense: str
+    arguments: str
+    units: str
+    entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True)
 class Matrix:
-    """``columns`` are (name, detail); ``rows`` are (defense, arguments, entries)."""
+    """``title`` says what all rows have in common; ``refused``: attacks that could not be run, and why."""
 
     title: str
-    columns: tuple[tuple[str, str], ...]
-    rows: tuple[tuple[str, str, tuple[Entry, ...]], ...]
+    rows: tuple[Row, ...]
+    refused: tuple[str, ...]
 
 
-_UNTRIED = Entry("untried")
+def matrices(places: Sequence[Decided]) -> list[Matrix]:
+    """A matrix per setting; at each place the strongest attack decides."""
+    settings: dict[str, list[Decided]] = {}
+    for place in places:
+        settings.setdefault(place.setting, []).append(place)
+    return [_matrix(title, members) for title, members in settings.items()]
 
 
-def strongest_matrices(places: Sequence[Decided]) -> list[Matrix]:
-    """A matrix per setting; in each entry the strongest attack decides."""
-    return [
-        _matrix(title, members, lambda item: item.summary, _decided)
-        for title, members in _by(places, lambda item: item.setting)
-    ]
+def _matrix(title: str, members: Sequence[Decided]) -> Matrix:
+    rows: dict[tuple[str, str], list[Decided]] = {}
+    for place in sorted(members, key=inward):
+        rows.setdefault((place.defense, place.arguments), []).append(place)
+    # In the order in which they were asked for.
+    order = list(dict.fromkeys((place.defense, place.arguments) for place in members))
+    made = tuple(Row(*name, _units(rows[name]), _folded(map(_entry, rows[name]))) for name in order)
+    return Matrix(title, made, _refused(members))
 
 
-def attack_matrices(cells: Sequence[Shown]) -> list[Matrix]:
-    """A matrix per setting and attack, where a setting has several attacks."""
-    made = []
-    for title, members in _by(cells, lambda item: item.setting):
-        attacks = _by(members, lambda item: item.cell.attack)
-        if len(attacks) > 1:
-            made += [
-                _matrix(f"{text.safe(attack, 40)} · {title}", own, lambda item: item.cell, _attacked)
-                for attack, own in attacks
-            ]
-    return made
+def _units(own: Sequence[Decided]) -> str:
+    return next((text.safe(cell.units, 400) for place in own for cell in place.cells if cell.units), "")
 
 
-def _by(items: Iterable, name: Callable) -> list[tuple[str, list]]:
-    groups: dict[str, list] = {}
-    for item in items:
-        groups.setdefault(name(item), []).append(item)
-    return list(groups.items())
+def _folded(entries: Iterable[Entry]) -> tuple[Entry, ...]:
+    """Places that differ in nothing but where they are become one entry."""
+    alike: dict[Entry, Entry] = {}
+    for entry in entries:
+        same = replace(entry, where=(), run="", key="")
+        first = alike.get(same)
+        alike[same] = entry if first is None else replace(first, where=first.where + entry.where)
+    return tuple(alike.values())
 
 
-def _matrix(title: str, items: Sequence, place: Callable, entry: Callable) -> Matrix:
-    taps = sorted({(place(item).surface is None, -(place(item).surface or 0), place(item).tap) for item in items})
-    rows: dict[tuple[str, str], dict[str, Entry]] = {}
-    for item in items:
-        rows.setdefault((item.defense, item.arguments), {})[place(item).tap] = entry(item)
-    heads = tuple(_head(None if other else -surface, tap) for other, surface, tap in taps)
-    return Matrix(
-        title, heads,
-        tuple((*name, tuple(found.get(tap, _UNTRIED) for *_, tap in taps)) for name, found in rows.items()),
+def _entry(place: Decided) -> Entry:
+    checks = [(cell, check) for cell in place.cells for check in cell.controls]
+    failed = dict.fromkeys(_failure(cell, check) for cell, check in checks if not check.held)
+    held = sum(check.held for _, check in checks)
+    counted = f"{held} of {wording.plural(len(checks), 'control')} held" if checks else ""
+    cell = place.cell
+    return Entry(
+        place.kind, evidence.said(place), *_rate(cell), bool(place.summary.identifies), promise(place), _tried(place),
+        counted, tuple(failed), (wording.place(place.summary),), place.run.name, (cell and cell.key) or "",
     )  # fmt: skip
 
 
-def _head(surface: int | None, tap: str) -> tuple[str, str]:
-    if surface is None:
-        return f"tap {text.safe(tap, 20)}", "between the surfaces"
-    return wording.SURFACES[surface], wording.SURFACE_DETAILS[surface]
+def _failure(cell: CellResult, check: Control) -> str:
+    return text.safe(f"{check.name} of {cell.attack}: {check.detail}", 160)
 
 
-def _decided(place: Decided) -> Entry:
-    row, cell = place.summary, place.cell
-    if all(standing.reason and not standing.informative for standing in row.attacks) and cell is None:
-        return Entry("impossible", reason=text.safe(row.verdict_reason, 200))
-    reason = text.headed(row.headline, row.verdict_reason)
-    return Entry(row.verdict, *_rate(cell), text.safe(row.strongest or "", 40), reason, place.run.name, _key(cell))
+def _tried(place: Decided) -> tuple[tuple[str, str], ...]:
+    """What each attack found, by what its attacker knows."""
+    found: dict[str, list[str]] = {}
+    for cell in place.cells:
+        who = "not run" if cell.not_applicable_reason is not None else cell.tier
+        found.setdefault(who, []).append(f"{text.safe(cell.attack, 40)} {_found(cell)}".strip())
+    return tuple((who, ", ".join(found[who])) for who in ("plain", "informed", "not run") if who in found)
 
 
-def _attacked(shown: Shown) -> Entry:
-    cell = shown.cell
+def _found(cell: CellResult) -> str:
     if cell.not_applicable_reason is not None:
-        return Entry("impossible", reason=text.safe(cell.not_applicable_reason, 200))
-    reason = text.safe(cell.verdict_reason, 200)
-    return Entry(cell.verdict, *_rate(cell), text.safe(cell.attack, 40), reason, shown.run.name, _key(cell))
+        return ""
+    if cell.identified is not None:
+        return f"tells {text.percent(cell.identified.rate)}"
+    return columns.success_rate(cell).partition(" ")[0]
+
+
+def _refused(members: Sequence[Decided]) -> tuple[str, ...]:
+    """Each reason once; where nothing at all could be run, it stands at the place itself."""
+    reasons: dict[tuple[str, str], dict[str, None]] = {}
+    for place in members:
+        for cell in place.refused if place.kind != "impossible" else ():
+            named = text.safe(cell.attack, 40), text.safe(cell.not_applicable_reason or "", 200)
+            reasons.setdefault(named, {})[place.defense] = None
+    everyone = len({place.defense for place in members})
+    return tuple(
+        f"{attack} not run{'' if len(found) == everyone else f' against {wording.join(list(found))}'}: {reason}"
+        for (attack, reason), found in reasons.items()
+    )
 
 
 def _rate(cell: CellResult | None) -> tuple[str, str]:
@@ -113,8 +148,4 @@ def _rate(cell: CellResult | None) -> tuple[str, str]:
     # A leak by the lineup alone: beside it, a share near zero would look like a mistake.
     traces = cell.verdict == "leaks" and cell.confirmed < CONFIRMED_SUCCESSES
     words = f"traces, {rate} accurate" if traces else f"{rate} came back"
-    return words, interval.strip("[]")
-
-
-def _key(cell: CellResult | None) -> str:
-    return (cell.key or "") if cell is not None else ""
+    return words, interval.strip("[]").replace("-", "–")

@@ -10,14 +10,15 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from harness.reports.html import chart, commands, wording
+from harness.reports.html.about import About, about
 from harness.reports.html.chart import Chart
 from harness.reports.html.distributions import distribution_chart
 from harness.reports.html.gallery import Gallery, gallery
-from harness.reports.html.matrix import Matrix, attack_matrices, strongest_matrices
+from harness.reports.html.matrix import Matrix, matrices
 from harness.reports.html.places import Shown, decided_places, grouped, shown_cells
 from harness.reports.html.runs import RunData
 from harness.reports.html.success import success_chart
-from harness.reports.html.table import Table
+from harness.reports.html.table import Table, condensed, folded
 from harness.reports.html.tables import all_tables, unread
 from harness.reports.html.taus import tau_chart
 from harness.reports.html.theorem import theorem_chart
@@ -30,25 +31,27 @@ _MOST_DRAWN = 2_500_000
 
 @dataclass(frozen=True)
 class Figures:
-    """The figures of one setting and attack."""
+    """The figures of one setting and attack; ``commands`` make their numbers again."""
 
     title: str
     charts: tuple[Chart, ...]
+    commands: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Page:
     """All that the template shows, in its order."""
 
+    about: About
     verdict: Overview
     matrices: list[Matrix]
-    by_attack: list[Matrix]
     gallery: Gallery
     figures: list[Figures]
     utility: Chart | None
     trend: TrendSection | None
     tables: dict[str, Table]
     papers: list[Table]
+    captured: list[Table]
     command: str
     evaluate: list[str]
     left_out: list[str] = field(default_factory=list)
@@ -60,11 +63,11 @@ def make_page(runs: Sequence[RunData], earlier: Sequence[RunData] = ()) -> str:
     groups = grouped(cells)
     tables, figures = all_tables(runs, earlier), _all_figures(groups)
     page = Page(
-        verdict(runs, places), strongest_matrices(places), attack_matrices(cells), gallery(places, cells),
-        figures,
+        about(runs), verdict(runs, places), matrices(places), gallery(places, cells, runs), figures,
         utility_chart(runs, places), trend_section([*earlier, *runs]),
-        {table.name: table for table in tables if not table.name.startswith("paper-")},
+        {table.name: _short(table) for table in tables if not table.name.startswith("paper-")},
         [table for table in tables if table.name.startswith("paper-")],
+        [_short(table) for table in tables if table.name in ("checks", "estimates")],
         commands.report_command(runs), commands.evaluate_commands(cells),
     )  # fmt: skip
     page.left_out.extend(f"{run.name}: {reason}" for run in [*unread(earlier), *runs] for reason in run.left_out)
@@ -75,24 +78,29 @@ def make_page(runs: Sequence[RunData], earlier: Sequence[RunData] = ()) -> str:
     return _render(page)
 
 
+def _short(table: Table) -> Table:
+    """As on the page, which has less room than a file: equal rows and columns once."""
+    return condensed(folded(table, "surface", ("seconds", "cell")) if table.name == "cells" else table)
+
+
 def _all_figures(groups: dict[tuple[str, str], list[Shown]]) -> list[Figures]:
     """Figures of one group after another, until the page has enough of them."""
     made: list[Figures] = []
     drawn = 0
-    for number, (named, members) in enumerate(groups.items()):
+    settings = {setting for setting, _ in groups}
+    for number, ((setting, attack), members) in enumerate(groups.items()):
         if drawn > _MOST_DRAWN:
             break
-        made.append(_figures(number, named, members))
+        made.append(_figures(number, (attack, setting) if len(settings) > 1 else (attack,), members))
         drawn += sum(len(one.picture) for one in made[-1].charts)
     return made
 
 
-def _figures(number: int, named: tuple[str, str], members: Sequence[Shown]) -> Figures:
-    setting, attack = named
-    rows, made = chart.lines(members), commands.evaluate_commands(members)
-    title = f"{wording.text.safe(attack, 40)} · {setting}"
+def _figures(number: int, named: tuple[str, ...], members: Sequence[Shown]) -> Figures:
+    rows = chart.lines(members)
+    title = " · ".join(wording.text.safe(one, 200) for one in named)
     drawn = (
-        draw(f"chart-{number}-{kind}", title, rows, made)
+        draw(f"chart-{number}-{kind}", title, rows)
         for kind, draw in (
             ("success", success_chart),
             ("theorem", theorem_chart),
@@ -100,7 +108,8 @@ def _figures(number: int, named: tuple[str, str], members: Sequence[Shown]) -> F
             ("tau", tau_chart),
         )
     )
-    return Figures(title, tuple(found for found in drawn if found is not None))
+    charts = tuple(found for found in drawn if found is not None)
+    return Figures(title, charts, tuple(commands.evaluate_commands(members)))
 
 
 def _render(page: Page) -> str:

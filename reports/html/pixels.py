@@ -2,6 +2,7 @@
 
 import base64
 import io
+import re
 from pathlib import Path
 
 from PIL import Image
@@ -16,7 +17,7 @@ _WIDTH, _QUALITY, _THUMB = 960, 45, 56
 
 def open_picture(folder: Path, key: str) -> Image.Image:
     """The picture of a cell. Raises UnreadableRun."""
-    if not key.isalnum():
+    if not re.fullmatch(r"[A-Za-z0-9_]{1,80}", key):
         raise UnreadableRun("has no key that could name a picture")
     try:
         # Of all formats the one we write: fewer decoders are fewer ways in.

@@ -9,6 +9,9 @@ from harness.reports.html import wording
 from harness.reports.html.runs import RunData
 from harness.results import CellResult, SummaryRow
 
+#: The worst first: what counts where a defense does differently at several places.
+GRAVITY = ("invalid", "leaks", "inconclusive", "resilient", "impossible")
+
 
 @dataclass(frozen=True)
 class Shown:
@@ -80,6 +83,12 @@ def decided_places(runs: Sequence[RunData]) -> list[Decided]:
         for run in runs
         for row in run.summary
     ]
+
+
+def inward(place: Decided) -> tuple[bool, int]:
+    """Places in the order from the client on, those that are no surface last."""
+    surface = place.summary.surface
+    return surface is None, -(surface or 0)
 
 
 def _strongest_cell(run: RunData, row: SummaryRow) -> CellResult | None:

@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from harness.reports.html import wording
 from harness.reports.html.places import Shown
 from harness.reports.html.runs import RunData
 from harness.reports.html.table import Head, Table, Value, make, words
@@ -32,38 +31,41 @@ def _flat(facts: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def settings_table(runs: Sequence[RunData], cells: Iterable[Shown]) -> Table:
-    """Everything that determines the numbers: of each cell as it was asked for, and as it was built."""
-    rows = [_cell(item) for item in cells]
+    """Everything that determines the numbers, once for each defense, each attack, and all they have in common."""
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for what, name, settings, run in [*_of_cells(cells), *_of_trainings(runs)]:
+        found.setdefault((what, name, _json(settings)), []).append(run)
+    rows = [
+        (Value(what), words(name, 60), words(settings, 1200), words(", ".join(dict.fromkeys(names)), 200))
+        for (what, name, settings), names in sorted(found.items(), key=lambda entry: _KINDS.index(entry[0][0]))
+    ]
+    titles = (Head("of", choice=True), Head("name"), Head("settings", wide=True), Head("run"))
+    return make("settings", "Exact settings", titles, rows, "Those of each cell are in the folders cells of the runs.")
+
+
+_KINDS = ("defense", "attack", "federation", "everything else", "training")
+# What a table of cells says of each, or another row here.
+_SAID = {"dataset", "model", "defense", "defense_args", "attack", "attack_args", "tap", "surface", "suite", "control"}
+
+
+def _of_cells(cells: Iterable[Shown]) -> Iterator[tuple[str, str, Any, str]]:
+    for item in cells:
+        cell, run = item.cell, item.run.name
+        yield "defense", cell.defense, cell.defense_args, run
+        yield "attack", cell.attack, cell.attack_args, run
+        yield "federation", "", cell.cohort, run
+        if asked := item.run.settings.get(cell.key or ""):
+            yield "everything else", "", {name: asked[name] for name in asked if name not in _SAID}, run
+
+
+def _of_trainings(runs: Iterable[RunData]) -> Iterator[tuple[str, str, Any, str]]:
     for run in runs:
-        if run.training is None:
-            continue
-        defense = str(run.training.settings.get("defense", "?"))
-        empty = words(None)
-        rows.append(
-            (
-                words(run.name), Value("training"), words(defense, 60), empty, empty, empty, empty, empty,
-                words(_json(run.training.settings), 1200),
-            )
-        )  # fmt: skip
-    titles = (
-        Head("run"), Head("cell"), Head("defense", choice=True), Head("attack", choice=True),
-        Head("surface", choice=True), Head("defense arguments", wide=True), Head("attack arguments", wide=True),
-        Head("cohort", wide=True), Head("as asked for", wide=True),
-    )  # fmt: skip
-    return make("settings", "Exact settings", titles, rows)
+        if run.training is not None:
+            yield "training", str(run.training.settings.get("defense", "?")), run.training.settings, run.name
 
 
-def _cell(item: Shown) -> tuple[Value, ...]:
-    cell = item.cell
-    return (
-        words(item.run.name), words(cell.key, 64), words(item.defense), words(cell.attack, 40),
-        Value(wording.surface(cell)), words(_json(cell.defense_args)), words(_json(cell.attack_args)),
-        words(_json(cell.cohort)), words(_json(item.run.settings.get(cell.key or ""))),
-    )  # fmt: skip
-
-
-def _json(value: Any) -> str | None:
-    return None if value is None else json.dumps(value, ensure_ascii=False, default=str)
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def left_out_table(runs: Sequence[RunData]) -> Table:

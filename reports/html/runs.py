@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ from pydantic import ValidationError
 
 from harness.errors import UsageError
 from harness.reports import text
-from harness.reports.html.reading import UnreadableRun, read_json, read_lines
+from harness.reports.html.judged import Judged
+from harness.reports.html.reading import UnreadableRun, inside, read_json, read_lines
 from harness.results import CellResult, StoredCell, SummaryRow, VictimRecord
 from harness.scoring.summarise import summarise
 from harness.scoring.validity import fault_of
@@ -27,6 +29,8 @@ class RunData:
 
     Attributes:
         name: the folder's name, told apart where several runs share it.
+        judged: what ``harness judge`` says of captures beside the cells; without a truth there are none.
+        written: when, in seconds since 1970.
         settings: the exact settings of each cell by its key, where its own file has them.
         left_out: what could not be used, a sentence each.
     """
@@ -41,6 +45,8 @@ class RunData:
     victims: dict[str, list[VictimRecord]] = field(default_factory=dict)
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
     training: TrainDocument | None = None
+    judged: Judged | None = None
+    written: float | None = None
     left_out: list[str] = field(default_factory=list)
 
     def skip(self, what: str) -> None:
@@ -67,12 +73,12 @@ def read_runs(paths: Sequence[Path]) -> list[RunData]:
     folders = list({folder.resolve(): folder for _, folder in found}.values())
     runs = [_read(folder, _name(folder, folders)) for folder in folders]
     missing = [path for path in paths if not _is_run(path)]
-    if not any(run.cells or run.training for run in runs):
+    if not any(run.cells or run.training or run.judged for run in runs):
         reasons = [f"{text.safe(str(path), 200)!r} is no folder of a run" for path in missing]
         reasons += [f"{text.safe(str(run.folder), 200)!r}: {reason}" for run in runs for reason in run.left_out]
         raise UsageError(
             f"nothing to report ({'; '.join(reasons[:3]) or 'no run was named'}); "
-            "give folders that harness evaluate or harness train wrote"
+            "give folders that harness evaluate, judge or train wrote"
         )
     for path in missing:
         runs[0].skip(f"{path} is no folder of a run")
@@ -80,7 +86,7 @@ def read_runs(paths: Sequence[Path]) -> list[RunData]:
 
 
 def _is_run(path: Path) -> bool:
-    return os.path.isdir(path) or path.name in ("results.json", "training.json")
+    return os.path.isdir(path) or path.name in ("results.json", "judged.json", "training.json")
 
 
 def _name(folder: Path, folders: Sequence[Path]) -> str:
@@ -92,13 +98,36 @@ def _name(folder: Path, folders: Sequence[Path]) -> str:
 
 def _read(folder: Path, name: str) -> RunData:
     run = RunData(name, folder)
-    found = [_read_results(run), _read_training(run)]
+    found = [_read_judged(run), _read_results(run), _read_training(run)]
+    if run.judged and not run.judged.valid and run.valid:
+        run.valid, run.valid_reason = False, run.judged.fault
+    run.written = _written(run)
     if not any(found) and not run.left_out:
-        run.skip("holds neither results.json nor training.json")
+        run.skip("holds neither results.json nor judged.json nor training.json")
     if run.cells:
         _read_victims(run)
         _read_settings(run)
     return run
+
+
+def _read_judged(run: RunData) -> bool:
+    try:
+        run.judged = Judged.model_validate(read_json(run.folder, "judged.json"))
+    except UnreadableRun as problem:
+        if not problem.absent:
+            run.skip(f"judged.json {problem}")
+    except ValidationError:
+        run.skip("judged.json is not as harness judge writes it")
+    return run.judged is not None
+
+
+def _written(run: RunData) -> float | None:
+    """When the last of its documents was."""
+    times = []
+    for name in ("results.json", "judged.json", "training.json"):
+        with suppress(UnreadableRun, OSError):
+            times.append(inside(run.folder, name).stat().st_mtime)
+    return max(times, default=None)
 
 
 def _read_results(run: RunData) -> bool:
@@ -112,7 +141,8 @@ def _read_results(run: RunData) -> bool:
     except UnreadableRun as problem:
         if not problem.absent:
             run.skip(f"results.json {problem}")
-        return _rescue(run)
+        # Without a truth only stand-ins were attacked, of whom there is no verdict.
+        return False if run.judged else _rescue(run)
     environment, reason = document.get("environment"), document.get("valid_reason")
     run.environment = environment if isinstance(environment, dict) else {}
     run.valid = document.get("valid") is True

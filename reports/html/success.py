@@ -13,7 +13,7 @@ NOTE = (
 )
 
 
-def success_chart(name: str, title: str, rows: Sequence[Line], commands: Sequence[str]) -> Chart | None:
+def success_chart(name: str, title: str, rows: Sequence[Line]) -> Chart | None:
     """Dots with intervals, a row per defense and observation; None where no cell has a rate."""
     rated = [row for row in rows if (found := row.shown.cell.asr.get("strict")) and found.rate is not None]
     if not rated:
@@ -38,7 +38,7 @@ def success_chart(name: str, title: str, rows: Sequence[Line], commands: Sequenc
     chart.say(panel, xlabel="success [95%]")
     spoken = "; ".join(f"{row.label}: {success_rate(row.shown.cell)}" for row in rated[:12])
     heading = "Success with intervals"
-    return Chart(heading, inline(figure, name, f"{heading}: {title}", f"{spoken}."), NOTE + rest, tuple(commands))
+    return Chart(heading, inline(figure, name, f"{heading}: {title}", f"{spoken}."), NOTE + rest)
 
 
 def _share(rate: float | None) -> float:

@@ -1,7 +1,7 @@
 """A table of the report before it takes a form: HTML, Markdown, CSV, LaTeX and JSON are made of the same values."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.reports import text
 
@@ -54,3 +54,38 @@ def make(name: str, title: str, columns: Sequence[Head], rows: Sequence[Sequence
     kept = [place for place in range(len(columns)) if any(row[place].shown != text.MISSING for row in rows)]
     entries = tuple(tuple(row[place] for place in kept) for row in rows)
     return Table(name, title, tuple(columns[place] for place in kept), entries, note)
+
+
+def folded(table: Table, by: str, without: Sequence[str] = ()) -> Table:
+    """Rows that differ only in the column ``by`` as one, which names all of its entries there; columns ``without``,
+    which differ in every row anyhow, are left out."""
+    titles = [column.title for column in table.columns]
+    if by not in titles:
+        return table
+    at, kept = titles.index(by), [place for place, title in enumerate(titles) if title not in without]
+    found: dict[tuple[Value, ...], list[Value]] = {}
+    for row in table.rows:
+        same = tuple(row[place] for place in kept if place != at)
+        found.setdefault(same, []).append(row[at])
+    rows = []
+    for same, entries in found.items():
+        others = iter(same)
+        shown = Value(", ".join(dict.fromkeys(one.shown for one in entries)), entries[0].order, entries[0].kind)
+        rows.append(tuple(shown if place == at else next(others) for place in kept))
+    return replace(table, columns=tuple(table.columns[place] for place in kept), rows=tuple(rows))
+
+
+def condensed(table: Table) -> Table:
+    """Columns in which all rows agree are said once, in the note."""
+    if len(table.rows) < 2:
+        return table
+    alike = [place for place in range(1, len(table.columns)) if len({row[place] for row in table.rows}) == 1]
+    alike = [place for place in alike if not table.rows[0][place].kind]
+    if not alike:
+        return table
+    kept = [place for place in range(len(table.columns)) if place not in alike]
+    said = "; ".join(f"{table.columns[place].title}: {table.rows[0][place].shown}" for place in alike)
+    return replace(
+        table, columns=tuple(table.columns[place] for place in kept), note=f"{table.note} In all rows {said}.".strip(),
+        rows=tuple(tuple(row[place] for place in kept) for row in table.rows),
+    )  # fmt: skip

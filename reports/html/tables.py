@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from harness.reports.html.cell_tables import cell_table, control_table, resilience_table
+from harness.reports.html.cell_tables import cell_table, control_summary, control_table, resilience_table
+from harness.reports.html.judged_tables import check_table, estimate_table
 from harness.reports.html.papers import paper_tables
 from harness.reports.html.places import decided_places, shown_cells
 from harness.reports.html.privacy_table import privacy_table
@@ -23,8 +24,8 @@ def all_tables(runs: Sequence[RunData], earlier: Sequence[RunData] = ()) -> list
     places, cells = decided_places(runs), shown_cells(runs)
     trend, missing = trend_table([*earlier, *runs]), left_out_table([*unread(earlier), *runs])
     made = [
-        resilience_table(places), trend, *paper_tables(cells), cell_table(cells), training_table(runs),
-        round_table(runs), privacy_table(runs, cells), control_table(runs), environment_table(runs),
-        settings_table(runs, cells), missing,
+        check_table(runs), estimate_table(runs), resilience_table(places), trend, *paper_tables(cells),
+        cell_table(cells), training_table(runs), round_table(runs), privacy_table(runs, cells), control_summary(runs),
+        control_table(runs), environment_table(runs), settings_table(runs, cells), missing,
     ]  # fmt: skip
     return [table for table in made if table.rows]

@@ -15,7 +15,7 @@ NOTE = (
 )
 
 
-def tau_chart(name: str, title: str, rows: Sequence[Line], commands: Sequence[str]) -> Chart | None:
+def tau_chart(name: str, title: str, rows: Sequence[Line]) -> Chart | None:
     """A curve per defense and observation; None where victims have no tau."""
     rows, rest = chart.cut(rows)
     curves = [(row, *curve) for row in rows if (curve := _curve(row))]
@@ -43,7 +43,7 @@ def tau_chart(name: str, title: str, rows: Sequence[Line], commands: Sequence[st
     chart.legend(panel, loc="upper left", bbox_to_anchor=(1.03, 1.02), borderaxespad=0)
     spoken = "; ".join(f"{row.label}: {len(found)} of {total} in the end" for row, found, total, _ in curves[:12])
     heading = "Iterations until success"
-    return Chart(heading, inline(figure, name, f"{heading}: {title}", f"{spoken}."), NOTE + rest, tuple(commands))
+    return Chart(heading, inline(figure, name, f"{heading}: {title}", f"{spoken}."), NOTE + rest)
 
 
 def _curve(row: Line) -> tuple[np.ndarray, int, float] | None:

@@ -25,7 +25,7 @@ _HALF = 0.36  # of a row
 _NONE, _WORD, _GAP = "no bound exists", 0.32, 0.03  # its length, and what is left free beside it
 
 
-def theorem_chart(name: str, title: str, rows: Sequence[Line], commands: Sequence[str]) -> Chart | None:
+def theorem_chart(name: str, title: str, rows: Sequence[Line]) -> Chart | None:
     """A panel for each event, a row per defense and observation; None where no cell knows of theorems."""
     known = [row for row in rows if row.shown.cell.bound is not None and row.shown.cell.bound.events]
     if not known:
@@ -44,7 +44,7 @@ def theorem_chart(name: str, title: str, rows: Sequence[Line], commands: Sequenc
     _legend(panels[0])
     spoken = "; ".join(_spoken(row) for row in known[:12])
     heading = "The theorem beside what was measured"
-    return Chart(heading, inline(figure, name, f"{heading}: {title}", f"{spoken}."), NOTE + rest, tuple(commands))
+    return Chart(heading, inline(figure, name, f"{heading}: {title}", f"{spoken}."), NOTE + rest)
 
 
 def _row(panel: Axes, place: int, row: Line, name: str) -> None:

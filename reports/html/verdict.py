@@ -4,13 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.reports.html import evidence, wording
-from harness.reports.html.places import Decided
+from harness.reports.html.places import GRAVITY, Decided, inward
 from harness.reports.html.runs import RunData
 from harness.scoring.verdict import VICTIMS_NEEDED
 
 _UNDEFENDED = "none"
-#: The worst first: what counts where a defense does differently at several places.
-GRAVITY = ("invalid", "leaks", "inconclusive", "resilient", "impossible")
 _MOST_NAMES, _MOST_LINES = 4, 4
 
 
@@ -48,9 +46,9 @@ def verdict(runs: Sequence[RunData], places: Sequence[Decided]) -> Overview:
     victims = max(ran, default=VICTIMS_NEEDED)
     if victims < VICTIMS_NEEDED:
         notes.append(f"Nothing can be resilient: {victims} victims are too few for that ({VICTIMS_NEEDED} needed).")
-    return Overview(
-        tuple(_headline(places)), evidence.tried(places) if places else "", tuple(notes), tuple(warnings)
-    )  # fmt: skip
+    judged = [Line(kind, words) for run in runs if run.judged for kind, words in run.judged.headline]
+    lines = judged + (_headline(places) if places or not judged else [])
+    return Overview(tuple(lines), evidence.tried(places) if places else "", tuple(notes), tuple(warnings))
 
 
 def _headline(places: Sequence[Decided]) -> list[Line]:
@@ -77,7 +75,7 @@ def _by_name(places: Sequence[Decided]) -> dict[str, list[Decided]]:
     for place in places:
         name = place.defense if len(variants[place.defense]) == 1 else f"{place.defense} {place.arguments}".strip()
         found.setdefault(name, []).append(place)
-    return found
+    return {name: sorted(own, key=inward) for name, own in found.items()}
 
 
 def _is_told(place: Decided) -> bool:

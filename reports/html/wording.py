@@ -26,7 +26,6 @@ MEANINGS = {
 }
 
 SURFACES = {2: "inside the client", 1: "on the way", 0: "at the server"}
-SURFACE_DETAILS = {2: "surface 2: a local step", 1: "surface 1: the update", 0: "surface 0: what arrives"}
 
 GUARANTEES = {
     "none": "Nothing is promised: no theorem covers what ran.",
@@ -54,6 +53,11 @@ def surface(cell: Placed) -> str:
 def where(cell: Placed) -> str:
     """The same in a sentence."""
     return SURFACES[cell.surface] if cell.surface is not None else f"at {text.safe(cell.tap, 20)}"
+
+
+def place(cell: Placed) -> str:
+    """The same where it stands alone."""
+    return where(cell) + (f" (surface {cell.surface})" if cell.surface is not None else "")
 
 
 def setting(cell: Placed) -> str:

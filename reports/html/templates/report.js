@@ -1,5 +1,5 @@
 "use strict";
-// Everything is readable without this: it adds sorting, filters and the choice of light or dark.
+// Everything is readable without this: it adds sorting, filters, hints at what there is to the side, and the choice of light or dark.
 (function () {
   var root = document.documentElement;
 
@@ -67,7 +67,7 @@
 
   function setUpFilters(table) {
     var rows = Array.from(table.tBodies[0].rows);
-    if (rows.length < 3) { return; }
+    if (rows.length < 6) { return; }
     var tools = make("div", { className: "tools" });
     var label = make("label", { textContent: "Find " }, tools);
     var find = make("input", { type: "search", placeholder: "any words" }, label);
@@ -109,11 +109,18 @@
     });
   }
 
+  function hintAtMore(part) {
+    function look() { part.classList.toggle("more", part.scrollLeft + part.clientWidth < part.scrollWidth - 4); }
+    part.addEventListener("scroll", look, { passive: true });
+    new ResizeObserver(look).observe(part);
+  }
+
   setUpTheme();
   document.querySelectorAll("table.data").forEach(function (table) {
     setUpFilters(table);
     setUpSorting(table);
   });
+  document.querySelectorAll(".scroll").forEach(hintAtMore);
   window.addEventListener("beforeprint", openForPrint);
   root.dataset.ready = "yes";
 }());

@@ -84,6 +84,7 @@ def column(page, table: str, title: str) -> list[str]:
 
 def test_a_click_and_the_keyboard_sort(visit: Callable) -> None:
     page = visit()
+    page.locator("#cells summary").click()
     head = page.locator("#cells thead th button", has_text="tau")
     head.click()
     assert column(page, "cells", "tau") == sorted(column(page, "cells", "tau"), key=float)
@@ -96,14 +97,15 @@ def test_a_click_and_the_keyboard_sort(visit: Callable) -> None:
 
 def test_filters_leave_the_rows_that_fit(visit: Callable) -> None:
     page = visit()
+    page.locator("#cells summary").click()
     page.locator("#cells .tools select").nth(0).select_option("fed_sdp")
     assert set(column(page, "cells", "defense")) == {"fed_sdp"}
     page.locator("#cells input[type=search]").fill("undecided DLG")
     assert len(column(page, "cells", "defense")) == 1
-    assert page.locator("#cells output").inner_text() == "1 of 18 rows"
+    assert page.locator("#cells output").inner_text() == "1 of 8 rows"
     page.locator("#cells input[type=search]").fill("")
     page.locator("#cells .tools select").nth(0).select_option("")
-    assert len(column(page, "cells", "defense")) == 18
+    assert len(column(page, "cells", "defense")) == 8
 
 
 # Each width and each scheme once; the other two pairs are slow.
@@ -140,7 +142,7 @@ def test_no_screen_is_too_narrow(visit: Callable, width: int) -> None:
 
 def test_everything_is_there_without_scripts(visit: Callable) -> None:
     page = visit(java_script_enabled=False)
-    assert page.locator(".matrix td").first.is_visible() and page.locator("#cells tbody tr").count() == 18
+    assert page.locator(".matrix td").first.is_visible() and page.locator("#cells tbody tr").count() == 8
     assert not page.locator("#theme").is_visible()
 
 
@@ -149,6 +151,23 @@ def test_the_keyboard_reaches_the_report_and_every_scrolling_part(visit: Callabl
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"
     assert page.evaluate("[...document.querySelectorAll('.scroll')].every(part => part.tabIndex === 0)")
+
+
+def test_what_goes_on_to_the_side_is_hinted_at_until_its_end(visit: Callable) -> None:
+    page = visit(390)
+    page.locator("#cells summary").click()
+    hint = page.locator("#cells .scroll.more")
+    hint.wait_for()
+    hint.evaluate("part => part.scrollLeft = part.scrollWidth")
+    page.wait_for_selector("#cells .scroll:not(.more)")
+
+
+def test_white_pictures_are_toned_in_the_dark_and_on_paper_as_they_are(visit: Callable) -> None:
+    page = visit(color_scheme="dark")
+    tone = "getComputedStyle(document.querySelector('.picture img')).filter"
+    assert page.evaluate(tone) == "brightness(0.78)"
+    page.emulate_media(media="print")
+    assert page.evaluate(tone) == "none"
 
 
 def test_the_matrix_leads_to_its_picture(visit: Callable) -> None:

@@ -10,47 +10,84 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
 from harness.reports.html.gallery import gallery
-from harness.reports.html.matrix import attack_matrices, strongest_matrices
+from harness.reports.html.matrix import matrices
 from harness.reports.html.places import decided_places, shown_cells
+from harness.reports.html.promise import Promise, promise
 from harness.reports.html.runs import read_runs
 from harness.reports.html.svg import INK, inline
 from harness.reports.html.utility import leakage, utility_chart
 from harness.reports.html.verdict import verdict
 from harness.reports.pictures import first_rows_box, last_row_boxes
+from harness.results import Control, Identified, Statement
+
+IDLE = Control(name="positive", held=False, detail="the attack is idle")
+IMPOSSIBLE = {"verdict": "inconclusive", "not_applicable_reason": "needs a batch", "metrics": {}, "asr": {},
+              "controls": []}  # fmt: skip
 
 
-def test_the_matrix_runs_from_the_client_to_the_server(grid: list[Path]) -> None:
-    [matrix] = strongest_matrices(decided_places(read_runs(grid)))
-    assert [name for name, _ in matrix.columns] == ["inside the client", "on the way", "at the server"]
-    kinds = {defense: [entry.kind for entry in entries] for defense, _, entries in matrix.rows}
-    assert kinds == {
-        "none": ["leaks"] * 3, "fed_sdp": ["leaks", "leaks", "inconclusive"], "fed_cdp": ["resilient"] * 3,
-    }  # fmt: skip
+def test_surfaces_of_which_the_same_is_true_are_one_row(grid: list[Path]) -> None:
+    [matrix] = matrices(decided_places(read_runs(grid)))
+    found = {row.defense: [(entry.kind, entry.where) for entry in row.entries] for row in matrix.rows}
+    client, way, server = "inside the client (surface 2)", "on the way (surface 1)", "at the server (surface 0)"
+    assert found == {
+        "none": [("leaks", (client, way, server))],
+        "fed_sdp": [("leaks", (client, way)), ("inconclusive", (server,))],
+        "fed_cdp": [("resilient", (client, way, server))],
+    }
 
 
-def test_the_strongest_attack_decides_and_each_stands_by_itself(
-    tmp_path: Path, a_cell: Callable, a_run: Callable
-) -> None:
-    cells = [a_cell("fed_cdp", attack="dlg", verdict="resilient"), a_cell("fed_cdp", attack="cpl")]
-    runs = read_runs([a_run(tmp_path, cells, pictures=False)])
-    [matrix] = strongest_matrices(decided_places(runs))
-    [entry] = matrix.rows[0][2]
-    assert (entry.kind, entry.attack, entry.rate) == ("leaks", "cpl", "95% came back")
-    assert [one.rows[0][2][0].kind for one in attack_matrices(shown_cells(runs))] == ["resilient", "leaks"]
+def test_the_strongest_attack_decides_and_each_is_counted(tmp_path: Path, a_cell: Callable, a_run: Callable) -> None:
+    told = Identified(rate=0.05, n=60, chance=0.01, p_value=0.4, beyond_chance=0.1)
+    cells = [
+        a_cell("fed_cdp", attack="dlg", verdict="resilient"), a_cell("fed_cdp", units="clipped to C=4"),
+        a_cell("fed_cdp", attack="identify", tier="informed", identified=told, verdict="inconclusive", controls=[IDLE]),
+        a_cell("fed_cdp", attack="analytic", **IMPOSSIBLE),
+    ]  # fmt: skip
+    [matrix] = matrices(decided_places(read_runs([a_run(tmp_path, cells, pictures=False)])))
+    [row] = matrix.rows
+    [entry] = row.entries
+    assert (entry.kind, entry.rate, entry.interval) == ("leaks", "95% came back", "86.1–99")
+    assert entry.tried == (("plain", "dlg 0%, cpl 95%"), ("informed", "identify tells 5%"), ("not run", "analytic"))
+    assert row.units == "clipped to C=4"
+    assert matrix.refused == ("analytic not run: needs a batch",)
+    assert entry.controls == "2 of 3 controls held" and entry.failed == ("positive of identify: the attack is idle",)
 
 
 def test_a_leak_by_the_lineup_alone_is_called_traces(tmp_path: Path, a_cell: Callable, a_run: Callable) -> None:
     places = decided_places(read_runs([a_run(tmp_path, [a_cell(confirmed=0)], pictures=False)]))
-    assert strongest_matrices(places)[0].rows[0][2][0].rate == "traces, 95% accurate"
+    assert matrices(places)[0].rows[0].entries[0].rate == "traces, 95% accurate"
 
 
-def test_what_was_not_tried_and_what_is_impossible_differ(tmp_path: Path, a_cell: Callable, a_run: Callable) -> None:
-    impossible = {"verdict": "inconclusive", "not_applicable_reason": "needs a batch", "metrics": {}, "asr": {}}
-    cells = [a_cell("none", 2), a_cell("fed_sdp", 0, **impossible)]
-    [matrix] = strongest_matrices(decided_places(read_runs([a_run(tmp_path, cells, pictures=False)])))
-    assert [[entry.kind for entry in entries] for *_, entries in matrix.rows] == [
-        ["leaks", "untried"], ["untried", "impossible"],
-    ]  # fmt: skip
+def test_what_could_not_be_run_says_why(tmp_path: Path, a_cell: Callable, a_run: Callable) -> None:
+    cells = [a_cell("none"), a_cell("fed_sdp", 0, **IMPOSSIBLE)]
+    [matrix] = matrices(decided_places(read_runs([a_run(tmp_path, cells, pictures=False)])))
+    said = [(entry.kind, entry.word, entry.said) for row in matrix.rows for entry in row.entries]
+    assert said[1] == ("impossible", "not run", "not run: needs a batch")
+
+
+def stated(**facts: object) -> Statement:
+    return Statement(**{"view": "server", "guarantee": "sample-DP", "notes": "", **facts})
+
+
+@pytest.mark.parametrize(
+    ("statements", "words", "detail"),
+    [
+        ([], "nothing promised", ""),
+        ([stated(guarantee="none", claimed_epsilon=0.82)], "nothing promised", "its paper claims 0.82"),
+        ([stated(epsilon=2.314, covers=True)], "epsilon 2.31", "sample-DP"),
+        ([stated(epsilon=2.0), stated(epsilon=3.0, claimed_epsilon=1)], "epsilon 3", "sample-DP, its paper claims 1"),
+        ([stated(epsilon=1.0, covers=False), stated(epsilon=4.0, covers=True)], "epsilon 4", "sample-DP"),
+        (
+            [stated(epsilon=1.0, covers=False)], "nothing promised",
+            "epsilon 1 holds, but not of what is read here",
+        ),
+    ],
+)  # fmt: skip
+def test_the_promise_beside_a_verdict_covers_what_is_read_there(
+    tmp_path: Path, a_cell: Callable, a_run: Callable, statements: list[Statement], words: str, detail: str
+) -> None:
+    [place] = decided_places(read_runs([a_run(tmp_path, [a_cell(privacy=statements)], pictures=False)]))
+    assert promise(place) == Promise(words, detail)
 
 
 @pytest.mark.parametrize(("victims", "told"), [(58, True), (59, False)])
@@ -68,7 +105,8 @@ def test_surfaces_that_show_the_same_share_a_picture(tmp_path: Path, a_cell: Cal
     made = gallery(decided_places(runs), shown_cells(runs))
     assert [picture.title for picture in made.pictures] == ["none against cpl", "fed_cdp against cpl"]
     assert len(made.anchors) == len(made.pairs) == 4
-    assert "2 inside the client, 1 on the way and 0 at the server" in made.pictures[0].places
+    assert made.pictures[0].places == "inside the client, on the way and at the server"
+    assert made.pictures[0].file == f"{tmp_path.name}/pictures/{cells[0].key}.png"
 
 
 def test_the_gallery_keeps_to_its_budget_and_says_so(

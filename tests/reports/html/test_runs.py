@@ -55,8 +55,8 @@ def test_one_unreadable_run_is_named_beside_a_good_one_and_alone_is_a_mistake(
 
 def test_folders_that_are_missing_or_hold_no_run(tmp_path: Path, run: Path) -> None:
     assert "no folder of a run" in left_out(run, tmp_path / "gone")
-    assert "neither results.json nor training.json" in left_out(run, tmp_path)
-    with pytest.raises(UsageError, match="harness evaluate or harness train"):
+    assert "neither results.json nor judged.json nor training.json" in left_out(run, tmp_path)
+    with pytest.raises(UsageError, match="harness evaluate, judge or train"):
         read_runs([tmp_path / "gone"])
 
 

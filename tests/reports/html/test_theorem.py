@@ -40,7 +40,7 @@ def shown(a_cell: Any, a_run: Any, tmp_path: Path) -> list[Shown]:
 
 
 def test_the_figure_draws_what_was_measured_what_is_blind_and_what_is_the_most(shown: list[Shown]) -> None:
-    made = theorem_chart("name", "title", lines(shown), ["harness evaluate"])
+    made = theorem_chart("name", "title", lines(shown))
     assert made is not None
     picture = str(made.picture)
     assert "fed_cdp" in picture and "noise" in picture and "old" not in picture
@@ -53,7 +53,7 @@ def test_the_figure_draws_what_was_measured_what_is_blind_and_what_is_the_most(s
 
 def test_no_figure_of_documents_that_know_no_theorem(a_cell: Any, a_run: Any, tmp_path: Path) -> None:
     old = shown_cells(read_runs([a_run(tmp_path / "run", [a_cell("old")])]))
-    assert theorem_chart("name", "title", lines(old), []) is None
+    assert theorem_chart("name", "title", lines(old)) is None
     titles = [column.title for column in cell_table(old).columns]
     assert not [title for title in titles if "theorem" in title or "blind" in title]
 
