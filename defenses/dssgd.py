@@ -21,6 +21,7 @@ from harness.federation.taps import TAPS_AFTER_SENDING, Hook, Tap
 from harness.observation import Noise
 from harness.privacy import Limit, NoLimit, PureLimit, Statement, make_statement
 from harness.settings.ranges import Clip, Finite, Positive
+from harness.vectors.layout import Layout
 
 # Shares of epsilon: noise on the threshold, on the magnitudes compared with it, on the values sent.
 _FOR_THRESHOLD, _FOR_MAGNITUDES, _FOR_VALUES = 4 / 9, 4 / 9, 1 / 9
@@ -88,6 +89,9 @@ class DSSGD(Defense):
 
     def sparse_at(self, tap: Tap) -> bool:
         return tap in TAPS_AFTER_SENDING and (self.share < 1 or self.threshold >= 0)
+
+    def most_sent(self, tap: Tap, layout: Layout) -> int | None:
+        return self._most_sent(layout.total) if tap in TAPS_AFTER_SENDING else None
 
     def noise_of(self, hook: Hook, context: RoundContext) -> Noise | None:
         # Values are clamped after their noise, and noise chooses which of them are sent.

@@ -18,6 +18,7 @@ from harness.federation.privacy_facts import PrivacyFacts
 from harness.federation.remembered import Remembered
 from harness.federation.taps import TAPS_AFTER_SENDING, Hook, Tap
 from harness.privacy import Statement, make_statement
+from harness.vectors.layout import Layout
 
 
 @DEFENSES.register("pruning")
@@ -48,6 +49,10 @@ class Pruning(Defense):
     def sparse_at(self, tap: Tap) -> bool:
         return self.threshold > 0 and tap in TAPS_AFTER_SENDING
 
+    def most_sent(self, tap: Tap, layout: Layout) -> int | None:
+        groups = layout.groups("layer" if self.mode == "layer" else "whole")
+        return sum(size - _lost(size, self.threshold) for size in groups) if tap in TAPS_AFTER_SENDING else None
+
     def only_adds(self, hook: Hook) -> bool:
         return not self.acts_at(hook) or self.threshold == 0
 
@@ -69,9 +74,14 @@ def _pruned(vectors: Tensor, share: float) -> Tensor:
 
     The released code zeroes one coordinate more, even at a share of 0.
     """
-    count = int(share * vectors.shape[-1] + 1e-9)
+    count = _lost(vectors.shape[-1], share)
     if count == 0:
         return vectors
     magnitudes = vectors.abs()
     largest_lost = magnitudes.kthvalue(count, dim=-1, keepdim=True).values
     return vectors.where(magnitudes > largest_lost, torch.zeros_like(vectors))
+
+
+def _lost(size: int, share: float) -> int:
+    """How many coordinates of a group go at least."""
+    return int(share * size + 1e-9)

@@ -124,6 +124,12 @@ class SecAggDDP(Defense):
             return None
         return Clipping(None if self._differences else self.clip, "whole", "example")
 
+    def grid_of(self, tap: Tap, context: RoundContext, steps: int) -> float | None:
+        if self.mechanism != "skellam" or self.mode != "strict_grid" or self.rotation or tap not in TAPS_AFTER_STEP:
+            return None
+        mechanism = self._mechanism(context, context.keys[0])
+        return 1 / (mechanism.scale * context.cohort.batch_size * steps)
+
     def noise_of(self, hook: Hook, context: RoundContext) -> Noise | None:
         least, most = (level / context.noise_scale for level in self._mechanism(context, context.keys[0]).levels)
         share = self._differences.noise_share(context) if self._differences else 1.0

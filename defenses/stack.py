@@ -16,6 +16,7 @@ from harness.federation.remembered import Remembered
 from harness.federation.taps import Hook, Tap
 from harness.observation import Clipping
 from harness.privacy import Statement
+from harness.vectors.layout import Layout
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,16 @@ class Stack(Defense):
 
     def sparse_at(self, tap: Tap) -> bool:
         return any(part.sparse_at(tap) for _, part in self.parts)
+
+    def most_sent(self, tap: Tap, layout: Layout) -> int | None:
+        """That of the last part that leaves something out, unless one after it may fill it again."""
+        most: int | None = None
+        for _, part in self.parts:
+            if part.sparse_at(tap):
+                most = part.most_sent(tap, layout)
+            elif part.acts_at(Hook.CLIENT_MESSAGE):
+                most = None
+        return most
 
     def acts_at(self, hook: Hook) -> bool:
         return any(part.acts_at(hook) for _, part in self.parts)

@@ -29,7 +29,7 @@ class StoredArrays(Mapping[str, np.ndarray]):
         Raises:
             UsageError: there is no such file, or it is no plain archive of numbers; one line with a mend.
         """
-        self.path = path
+        self.path, self._grain = path, 0.0
         if path.suffix in _PICKLED:
             raise UsageError(f"{str(path)!r} may run code when it is loaded, and is not; {CONVERT}")
         find = in_safetensors if path.suffix == ".safetensors" else in_npz
@@ -40,6 +40,11 @@ class StoredArrays(Mapping[str, np.ndarray]):
         """Of all arrays, by name."""
         return {name: entry.shape for name, entry in self._entries.items()}
 
+    @property
+    def grain(self) -> float:
+        """The coarsest step between neighbouring floats, of those that have been read."""
+        return self._grain
+
     def __getitem__(self, name: str) -> np.ndarray:
         found = self._with_file(self._entries[name].read)
         if not np.isfinite(found).all():
@@ -47,6 +52,9 @@ class StoredArrays(Mapping[str, np.ndarray]):
                 f"{str(self.path)!r}: {quoted(name)} holds NaN or infinity: the client's training diverged, and "
                 "nothing can be read from it; capture another round"
             )
+        if found.dtype.kind == "f" and found.size:
+            spacing = float(np.spacing(np.abs(found).max())) * self._entries[name].coarser
+            self._grain = max(self._grain, spacing)
         return found
 
     def __iter__(self) -> Iterator[str]:

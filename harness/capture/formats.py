@@ -34,10 +34,14 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Entry:
-    """An array's shape, and how its values are read from the open file."""
+    """An array's shape, and how its values are read from the open file.
+
+    ``coarser`` is how many times as coarse they are as the floats they are read into.
+    """
 
     shape: Shape
     read: Callable[[BinaryIO], np.ndarray]
+    coarser: float = 1.0
 
 
 def quoted(name: str) -> str:
@@ -110,7 +114,8 @@ def in_safetensors(stream: BinaryIO) -> dict[str, Entry]:
         # End to end, so that no value is claimed by two arrays.
         if first != position or last - first != math.prod(one.shape) * dtype.itemsize:
             raise Damaged(f"{quoted(name)} does not lie where its shape and the others demand")
-        found[name] = Entry(tuple(one.shape), _stretch(start + first, dtype, tuple(one.shape), one.dtype == _BFLOAT))
+        halved, shape = one.dtype == _BFLOAT, tuple(one.shape)
+        found[name] = Entry(shape, _stretch(start + first, dtype, shape, halved), 2.0**16 if halved else 1.0)
         position = last
     if position != end - start:
         raise Damaged(f"has {end - start} bytes of values, its header claims {position}")

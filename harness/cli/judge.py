@@ -9,19 +9,20 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from harness.attacks import Identifier
 from harness.capture.reading import read_capture
 from harness.cli.app import DONE, INVALID, app, resumable
+from harness.cli.checks_table import judge_suite, print_checks
 from harness.cli.options import split_lists
 from harness.datasets import data_root as find_data_root
 from harness.datasets.public import NONE, choose_public
 from harness.errors import UsageError
 from harness.experiment import CellSettings
-from harness.judging.checks import Check, checks_of, explained
+from harness.judging.checks import checks_of, explained
 from harness.judging.declared import cells_of
+from harness.judging.evidence import Check
 from harness.judging.federation import CapturedClients, gathered, names_of
 from harness.judging.kin import Kin, kin_of
 from harness.judging.with_truth import judge_with_truth
@@ -32,12 +33,10 @@ from harness.reports.table import print_results
 from harness.results import ResultDocument, RunFolder, claimed, write_atomic
 from harness.settings.devices import choose_device
 
-_COLOURS = {"holds": "green", "violated": "red", "cannot tell": "yellow"}
-
 
 @app.command("judge")
 def judge_command(
-    captures: Annotated[list[Path], typer.Argument(help="Folders of captures, one per client.")],
+    captures: Annotated[list[Path] | None, typer.Argument(help="Folders of captures, one per client.")] = None,
     truth: Annotated[Path | None, typer.Option(help="An .npz file of one capture's true images and labels.")] = None,
     prior: Annotated[
         str | None, typer.Option(help="Data of the same kind that no client holds: a dataset, or FILE.npz.")
@@ -51,9 +50,18 @@ def judge_command(
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("runs"),
     data_root: Annotated[Path | None, typer.Option(help="Folder of datasets.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Use what an earlier run left in the folder.")] = False,
+    suite: Annotated[
+        bool, typer.Option("--suite", help="Checks the checks: honest clients and planted mistakes.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> int:
     """Say what leaks from captured updates, and whether the declared defense is on."""
+    if suite:
+        if captures:
+            raise UsageError("--suite brings its own clients; drop the captures or --suite")
+        return judge_suite(find_data_root(data_root), as_json)
+    if not captures:
+        raise UsageError("no capture named; add folders of captures, or --suite")
     if chunk < 1:
         raise UsageError("--chunk must be at least 1")
     if truth is not None and len(captures) > 1:
@@ -147,9 +155,4 @@ def _print(checks: list[Check], document: ResultDocument | None, guesses: list[G
     if guesses:
         console.print(Text(f"pictures: {out / 'pictures'}"))
     if checks:
-        table = Table(title="Is what was sent what is declared?", title_justify="left")
-        for name in ("check", "outcome", "what was seen"):
-            table.add_column(name, overflow="fold")
-        for check in checks:
-            table.add_row(check.name, Text(check.outcome, style=_COLOURS[check.outcome]), Text(check.detail))
-        console.print(table)
+        print_checks(checks, console)

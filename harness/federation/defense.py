@@ -20,6 +20,7 @@ from harness.federation.remembered import Remembered
 from harness.federation.taps import Hook, Tap
 from harness.observation import Clipping, Noise
 from harness.privacy import Limit, NoLimit, Statement, make_statement
+from harness.vectors.layout import Layout
 
 NoisePlace = Literal["server", "message", "step"]
 
@@ -142,6 +143,18 @@ class Defense:
     def sparse_at(self, tap: Tap) -> bool:
         """Whether an adversary at ``tap`` knows that coordinates were left out, with zeros in their place."""
         return False
+
+    def most_sent(self, tap: Tap, layout: Layout) -> int | None:
+        """How many coordinates may differ from zero at a tap that is sparse; None where nothing bounds them."""
+        return None
+
+    def grid_of(self, tap: Tap, context: RoundContext, steps: int) -> float | None:
+        """The step of the grid that all values at a tap lie on, in units of the gradient that is matched there.
+
+        None where there is none, or where it takes what clients share in secret to see it. ``steps``: L, local ones
+        behind an update.
+        """
+        return None
 
     def units(self) -> str:
         """One sentence naming what clipping and noise apply to, in which units and by which convention."""

@@ -7,6 +7,7 @@ from harness.capture.record import AS_CAPTURED, Declared
 from harness.errors import UsageError
 from harness.evaluation.played_round import round_context, server_state
 from harness.experiment import CellSettings, cell_settings
+from harness.federation.context import RoundContext
 from harness.federation.known_noise import noise_at
 from harness.federation.taps import Tap
 from harness.judging.federation import CapturedClients
@@ -54,9 +55,17 @@ def cells_of(
     return cells
 
 
+def context_of(captured: CapturedClients, settings: CellSettings) -> RoundContext:
+    """The captured round, as its first client knows it."""
+    model = RowModel(settings.model, captured.record.image_shape, captured.record.classes)
+    return round_context(settings, model, ((settings.seeds[0], 0),), server_state(settings))
+
+
+def steps_of(settings: CellSettings) -> int:
+    """Local steps behind what was captured."""
+    return settings.local_steps if settings.tap.of_update else 1
+
+
 def noise_of(captured: CapturedClients, settings: CellSettings) -> Noise | None:
     """The noise that the declared defense puts on what was captured; None where there is none."""
-    model = RowModel(settings.model, captured.record.image_shape, captured.record.classes)
-    context = round_context(settings, model, ((settings.seeds[0], 0),), server_state(settings))
-    steps = settings.local_steps if settings.tap.of_update else 1
-    return noise_at(settings.build_defense(), settings.tap, context, steps)
+    return noise_at(settings.build_defense(), settings.tap, context_of(captured, settings), steps_of(settings))

@@ -34,6 +34,8 @@ class CapturedClients:
             ``avg``, the steps.
         of_update: whether an update was captured, and not a gradient.
         images, labels: (V, n, C, H, W) and (V, n), the truth; None where it was not kept.
+        grain: (V,), the coarsest step of the floats that ``target`` was read from, in its units.
+        moved_buffers: names of buffers that some client sent back with other numbers.
         digest: of all files, in hexadecimal.
     """
 
@@ -44,6 +46,8 @@ class CapturedClients:
     of_update: bool
     images: Tensor | None
     labels: Tensor | None
+    grain: Tensor
+    moved_buffers: tuple[str, ...]
     digest: str
 
     @property
@@ -69,16 +73,18 @@ def gathered(captures: Sequence[Capture]) -> CapturedClients:
     module = build_module(first.record.model, first.record.image_shape, first.record.classes, seed=0)
     layout = Layout.of(module)
     parts = [_client(capture, module, layout) for capture in captures]
+    moved = {name for _, _, _, names in parts for name in names}
     buffers = _shared_buffers(captures, module)
     known = [_truth(capture) for capture in captures if capture.truth is not None]
     if 0 < len(known) < len(captures):
         without = next(capture for capture in captures if capture.truth is None)
         raise UsageError(f"capture {str(without.folder)!r} has no truth and others have; judge them apart")
     return CapturedClients(
-        first.record, torch.stack([before for before, _ in parts]), buffers, torch.stack([seen for _, seen in parts]),
+        first.record, torch.stack([part[0] for part in parts]), buffers, torch.stack([part[1] for part in parts]),
         first.kind != "gradient",
         torch.stack([images for images, _ in known]) if known else None,
         torch.stack([labels for _, labels in known]) if known else None,
+        torch.tensor([part[2] for part in parts], dtype=torch.float64), tuple(sorted(moved)),
         hashlib.sha256(" ".join(capture.digest for capture in captures).encode()).hexdigest(),
     )  # fmt: skip
 
@@ -111,20 +117,33 @@ def _require_gradients(capture: Capture) -> None:
     )
 
 
-def _client(capture: Capture, module: nn.Module, layout: Layout) -> tuple[Tensor, Tensor]:
-    """What a client started from, and the gradient to match."""
+def _client(capture: Capture, module: nn.Module, layout: Layout) -> tuple[Tensor, Tensor, float, list[str]]:
+    """What a client started from, the gradient to match, its grain, and the buffers that were sent with new numbers."""
     folder, record = capture.folder, capture.record
-    before = layout.flatten(fitted_arrays(capture.before, module, whole=True))
-    moved = layout.flatten(fitted_arrays(capture.moved, module, whole=False))
+    state = fitted_arrays(capture.before, module, whole=True)
+    sent = fitted_arrays(capture.moved, module, whole=False)
+    before, moved = layout.flatten(state), layout.flatten(sent)
+    grain = max(capture.moved.grain, torch.finfo(moved.dtype).eps * float(moved.abs().max()))
     if capture.kind == "gradient":
-        return before, moved
+        return before, moved, grain, []
     # In float64: a small step is the difference of numbers that are nearly alike.
     update = moved.double() - before.double() if capture.kind == "after" else moved.double()
-    steps = record.local_steps
-    seen = (update / (-record.learning_rate * steps)).to(before.dtype) + 0.0
+    if capture.kind == "after":
+        grain = max(grain, capture.before.grain)
+    scale = record.learning_rate * record.local_steps
+    seen = (update / -scale).to(before.dtype) + 0.0
     if not seen.any():
         raise UsageError(f"capture {str(folder)!r}: the client sent what it got; check that it trained in between")
-    return before, seen
+    return before, seen, grain / scale, _moved_buffers(capture, module, state, sent)
+
+
+def _moved_buffers(
+    capture: Capture, module: nn.Module, before: dict[str, Tensor], sent: dict[str, Tensor]
+) -> list[str]:
+    """Statistics that travel: those of numbers, where counts of batches tell nothing."""
+    names = [name for name, buffer in module.named_buffers() if buffer.is_floating_point() and name in sent]
+    still = {name: torch.zeros_like(before[name]) if capture.kind == "update" else before[name] for name in names}
+    return [name for name in names if not torch.equal(sent[name], still[name])]
 
 
 def _shared_buffers(captures: Sequence[Capture], module: nn.Module) -> dict[str, Tensor]:

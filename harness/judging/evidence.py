@@ -1,0 +1,148 @@
+"""What checks of a declared defense go by, and how they answer."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from harness.capture.record import CaptureRecord
+from harness.evaluation.played_round import server_state
+from harness.experiment import CellSettings
+from harness.federation.defense import Defense
+from harness.judging.declared import noise_of
+from harness.judging.federation import CapturedClients
+from harness.models.networks import build_module
+from harness.observation import Clipping, Noise
+from harness.vectors.layout import Layout
+
+#: Each check's chance of a false alarm, at most.
+LEVEL = 1e-3
+
+Outcome = Literal["holds", "violated", "more than declared", "cannot tell"]
+UNKNOWN_LEVEL = "the noise's level is not declared as one number"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check: what it asks, whether it holds, the p-value where it is a test, and a sentence.
+
+    ``more than declared`` is more protection, and more of its price.
+    """
+
+    name: str
+    outcome: Outcome
+    detail: str
+    p_value: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """What V clients sent, beside what they are said to have done."""
+
+    captured: CapturedClients
+    settings: CellSettings
+
+    @property
+    def sent(self) -> Tensor:
+        """(V, P), in units of a gradient."""
+        return self.captured.target
+
+    @cached_property
+    def defense(self) -> Defense:
+        """The declared one."""
+        return self.settings.build_defense()
+
+    @cached_property
+    def module(self) -> nn.Module:
+        """The clients' network, in whatever state."""
+        record = self.captured.record
+        return build_module(record.model, record.image_shape, record.classes, seed=0)
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Of ``sent``."""
+        return Layout.of(self.module)
+
+    @cached_property
+    def noise(self) -> Noise | None:
+        """What is declared to be on ``sent``."""
+        return noise_of(self.captured, self.settings)
+
+    @property
+    def level(self) -> float | None:
+        """The noise's deviation, where it is one number of a Gaussian (or of a sum that is all but one)."""
+        return level_of(self.noise)
+
+    @cached_property
+    def clipping(self) -> Clipping | None:
+        """What is declared to bound ``sent`` before its noise."""
+        settings = self.settings
+        return self.defense.clipping_at(settings.tap, settings.learning_rate, server_state(settings))
+
+    @cached_property
+    def bound(self) -> float | None:
+        """Of its norm, or of every tensor's; None where none is declared or published."""
+        if self.clipping is None or self.clipping.bound is None:
+            return None
+        # An update is divided by its steps, and a clip of the whole of it with it.
+        return self.clipping.bound / (self.settings.local_steps if self.clipping.unit == "update" else 1)
+
+    @cached_property
+    def ranks(self) -> dict[str, int]:
+        """Of each tensor that multiplies a few rows of every example, the most rank that its gradient can have."""
+        return ranks_of(self.module, self.captured.record, self.captured.examples)
+
+    def tensors(self) -> list[Tensor]:
+        """What was sent (V, size) of each tensor, in float64."""
+        return list(self.sent.double().split(self.layout.sizes, dim=1))
+
+    def norms(self, each: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Norms (V, M) of every client's tensors, or (V, 1) of all of it, and the coordinates behind each (M,)."""
+        sizes = self.layout.groups("layer" if each else "whole")
+        rows = self.sent.double().split(sizes, dim=1)
+        return np.stack([part.norm(dim=1).numpy() for part in rows], 1), np.array(sizes)
+
+    def rounding(self, size: int) -> np.ndarray:
+        """How far rounding to floats can have moved so many coordinates of each client (V,), as a norm."""
+        return self.captured.grain.double().numpy() * size**0.5
+
+
+def level_of(noise: Noise | None) -> float | None:
+    """The deviation of noise where it is one known number of a Gaussian law."""
+    if noise is None or noise.law not in ("gaussian", "skellam") or not isinstance(noise.deviation, int | float):
+        return None
+    return float(noise.deviation)
+
+
+def ranks_of(module: nn.Module, record: CaptureRecord, examples: int) -> dict[str, int]:
+    """Most ranks of the gradients of fully connected layers' weights, by their names.
+
+    Such a gradient is the sum, over the rows that the layer is given, of an outer product for each row.
+    """
+    rows: dict[str, int] = {}
+
+    def count(name: str, given: Tensor) -> None:
+        rows[name] = rows.get(name, 0) + given.shape[:-1].numel() * examples
+
+    layers = [(f"{name}.weight" if name else "weight", layer) for name, layer in module.named_modules()]
+    hooks = [
+        layer.register_forward_pre_hook(lambda _, given, name=name: count(name, given[0]))
+        for name, layer in layers if type(layer) is nn.Linear
+    ]  # fmt: skip
+    try:
+        with torch.no_grad():
+            module.eval()(torch.zeros(1, *record.image_shape))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    shared = dict(module.named_parameters())
+    return {name: most for name, most in rows.items() if name in shared}
+
+
+def bonferroni(p_values: np.ndarray) -> float:
+    """The smallest p-value of many, as one."""
+    flat = np.asarray(p_values).reshape(-1)
+    return float(min(1.0, flat.min() * len(flat)))

@@ -1,0 +1,65 @@
+"""Where a gradient carries no signal: beyond the rank that its examples can give it.
+
+The gradient of a fully connected layer's weights is a sum of one outer product for every row that it multiplied, so
+its rank is at most r, the rows of all examples, however they were weighted or clipped. For what was sent, G = C + Z
+with rank(C) <= r, let d_k be the distance to the nearest matrix of rank k (the root of the sum of all squared singular
+values but the k largest). As C plus a matrix of rank r has at most rank 2r,
+
+    d_2r(Z) <= d_r(G) <= |Z|,
+
+whatever the data. |Z|^2 is chi-square; d_2r is 1-Lipschitz in Z, so that it is below its mean by t with a chance of at
+most exp(-t^2 / 2) (Boucheron, Lugosi and Massart, "Concentration Inequalities", theorem 5.6).
+"""
+
+import numpy as np
+import torch
+from scipy.stats import chi2
+from torch import Tensor
+
+from harness.judging.evidence import Evidence
+from harness.vectors.randomness import generator
+
+# Of noise alone, to know the mean of d_2r: as many as are quick, of large matrices few, which vary as little.
+_DRAWS, _NUMBERS = (8, 512), 2**21
+# The mean of n draws that are 1-Lipschitz exceeds the true one by this over the root of n once in 10^5 at most.
+_MARGIN = 4.8
+# Larger matrices take minutes; the other tests have power enough there.
+_LARGEST = 2**22
+
+
+def no_signal(evidence: Evidence) -> tuple[list[str], np.ndarray, np.ndarray, np.ndarray]:
+    """Of V clients and J layers that have room for it: names, and what noise alone leaves beyond the signal's rank.
+
+    Returns:
+        names: J of them.
+        weaker, stronger: (V, J), p-values of noise weaker and stronger than declared, never too small by chance.
+        found: (V, J), estimates of the noise's deviation.
+    """
+    level, shapes = evidence.level, dict(zip(evidence.layout.names, evidence.layout.shapes, strict=True))
+    names, columns = [], []
+    for name, values in zip(evidence.layout.names, evidence.tensors(), strict=True):
+        rank, shape = evidence.ranks.get(name), shapes[name]
+        if level and rank is not None and 2 * rank < min(shape) and values.shape[1] <= _LARGEST:
+            names.append(name)
+            columns.append(noise_beyond(values.unflatten(1, shape), rank, level, evidence.rounding(values.shape[1])))
+    if not columns:
+        return [], *(np.empty((evidence.captured.clients, 0)) for _ in range(3))
+    weaker, stronger, found = (np.stack(one, 1) for one in zip(*columns, strict=True))
+    return names, weaker, stronger, found
+
+
+def noise_beyond(
+    sent: Tensor, rank: int, level: float, rounding: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    beyond = distance(sent, rank).numpy()
+    count = min(max(_NUMBERS // sent[0].numel(), _DRAWS[0]), _DRAWS[1])
+    draws = torch.randn(count, *sent.shape[1:], generator=generator("no signal", rank), dtype=sent.dtype)
+    short = float(distance(draws, 2 * rank).mean()) - _MARGIN / count**0.5 - (beyond + rounding) / level
+    weaker = np.exp(-(np.clip(short, 0, None) ** 2) / 2)
+    stronger = chi2.sf((np.clip(beyond - rounding, 0, None) / level) ** 2, sent[0].numel())
+    return weaker, stronger, beyond / float(distance(draws, rank).mean())
+
+
+def distance(matrices: Tensor, rank: int) -> Tensor:
+    """Frobenius distances (V,) of matrices (V, a, b) to the nearest ones of that rank."""
+    return torch.linalg.svdvals(matrices)[:, rank:].square().sum(1).sqrt()

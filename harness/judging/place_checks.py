@@ -1,0 +1,50 @@
+"""Checks that need no statistics: what has to be zero, to lie on a grid, or not to be sent at all."""
+
+from harness.judging.declared import context_of, steps_of
+from harness.judging.evidence import Check, Evidence
+
+LEFT_OUT = "coordinates are left out"
+ON_GRID = "values lie on the declared grid"
+BUFFERS = "buffers carry no data"
+
+# A grid of fewer steps of the floats than this is not told from none.
+_FINEST = 16
+
+
+def left_out(evidence: Evidence) -> Check:
+    """Whether no more coordinates were sent than declared."""
+    sent, total = int((evidence.sent != 0).sum(1).max()), evidence.sent.shape[1]
+    most = evidence.defense.most_sent(evidence.settings.tap, evidence.layout)
+    said = f"a client sent at most {sent} of {total} coordinates ({sent / total:.1%})"
+    if most is None:
+        return Check(LEFT_OUT, "cannot tell", f"{said}; how many it may send is not declared")
+    return Check(LEFT_OUT, "holds" if sent <= most else "violated", f"{said}, declared are {most} ({most / total:.1%})")
+
+
+def on_grid(evidence: Evidence) -> Check | None:
+    """Whether every value is a multiple of the declared step, as integers of a secure sum are; None without a grid."""
+    settings = evidence.settings
+    step = evidence.defense.grid_of(settings.tap, context_of(evidence.captured, settings), steps_of(settings))
+    if step is None:
+        return None
+    grain = float(evidence.captured.grain.max())
+    if step < _FINEST * grain:
+        return Check(ON_GRID, "cannot tell", f"its steps of {step:.3g} are too fine for the floats of the capture")
+    steps = evidence.sent.double() / step
+    off = float(((steps - steps.round()).abs() * step).max())
+    said = f"values are up to {off:.2g} off a grid of {step:.3g}"
+    return Check(ON_GRID, "holds" if off <= 2 * grain else "violated", said)
+
+
+def buffers(evidence: Evidence) -> Check | None:
+    """Whether statistics of the data travel beside what is defended; None where the network has none."""
+    changed = evidence.captured.moved_buffers
+    if not any(buffer.is_floating_point() for _, buffer in evidence.module.named_buffers()):
+        return None
+    if not changed:
+        return Check(BUFFERS, "holds", "none was sent, or all as they were")
+    rest = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+    return Check(
+        BUFFERS, "violated", f"{changed[0]}{rest} came back changed: running statistics tell each batch's mean and "
+        "variance, and no defense of the weights is on them; keep them at the client",
+    )  # fmt: skip
