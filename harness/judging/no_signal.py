@@ -57,7 +57,9 @@ def noise_beyond(
     short = float(distance(draws, 2 * rank).mean()) - _MARGIN / count**0.5 - (beyond + rounding) / level
     weaker = np.exp(-(np.clip(short, 0, None) ** 2) / 2)
     stronger = chi2.sf((np.clip(beyond - rounding, 0, None) / level) ** 2, sent[0].numel())
-    return weaker, stronger, beyond / float(distance(draws, rank).mean())
+    # Beside a signal that is not weak, this much of the noise is left.
+    freedom = (sent.shape[1] - rank) * (sent.shape[2] - rank)
+    return weaker, stronger, beyond / freedom**0.5
 
 
 def distance(matrices: Tensor, rank: int) -> Tensor:
