@@ -80,9 +80,22 @@ def _local_gradient(
 ) -> Tensor:
     clipping = observation.clipping
     if not apply_clipping or clipping is None or clipping.unit != "example":
-        return observation.model.gradient(weights, images, targets, create_graph=differentiable)
+        return _mean_gradient(observation, weights, images, targets, differentiable)
     sizes = observation.model.layout.sizes
     gradients = observation.model.per_example_gradients(weights, images, targets, create_graph=differentiable)
     # A tiny offset keeps the derivative of the norm finite where a layer's gradient vanishes.
     norms = (group_sums(gradients.square(), sizes) + 1e-30).sqrt()
     return (gradients * spread(example_factors(norms, _common_bound(clipping), clipping.grouping), sizes)).mean(1)
+
+
+def _mean_gradient(
+    observation: Observation, weights: Tensor, images: Tensor, targets: Tensor, differentiable: bool
+) -> Tensor:
+    """The gradient of the mean loss; where batches are normalised as a whole, each of them by itself."""
+    if observation.batches is not None and images.shape[1] > observation.batches.size:
+        count = images.shape[1] // observation.batches.size
+        weights = weights.repeat_interleave(count, 0)
+        images, targets = (values.unflatten(1, (count, -1)).flatten(0, 1) for values in (images, targets))
+        gradients = observation.model.gradient(weights, images, targets, create_graph=differentiable)
+        return gradients.unflatten(0, (-1, count)).mean(1)
+    return observation.model.gradient(weights, images, targets, create_graph=differentiable)

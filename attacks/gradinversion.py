@@ -9,6 +9,7 @@ from torch import Tensor
 
 from harness.attacks.adam import Adam
 from harness.attacks.attack import ATTACKS, Attack, Count, Dummy, NonNegative, validated_attack
+from harness.attacks.batch_statistics import statistics_of
 from harness.attacks.objectives import total_variation
 from harness.observation import Observation
 from harness.settings.ranges import CountOrNone, Positive
@@ -21,7 +22,8 @@ class GradInversion(Attack):
     """Adam with cosine decay and Langevin noise; every penalty's weight is a setting.
 
     ``matching_weight`` multiplies the L2 matching term inside the optimised loss. ``group`` pulls a victim's starts
-    towards their mean. Networks without BatchNorm have no statistics to match, so that term is zero for them.
+    towards their mean. Statistics are those of the victim's batch where running ones travel (``--batch-norm sent``),
+    else the running ones of the model it started from. Networks without BatchNorm have none, so that term is zero.
     """
 
     init: str = "gauss"
@@ -55,12 +57,9 @@ class GradInversion(Attack):
 
     def _statistics(self, observation: Observation, images: Tensor) -> Tensor | float:
         total: Tensor | float = 0.0
-        for number, (mean, variance, layer) in enumerate(
-            observation.model.batch_norm_statistics(observation.weights, images)
-        ):
-            assert layer.running_mean is not None and layer.running_var is not None  # a network without is refused
+        for number, (made, known) in enumerate(statistics_of(observation, images)):
             weight = self.first_batch_norm if number == 0 else 1.0
-            distance = (mean - layer.running_mean).norm(dim=1) + (variance - layer.running_var).norm(dim=1)
+            distance = (made.mean - known.mean).norm(dim=1) + (made.variance - known.variance).norm(dim=1)
             total = total + weight * distance
         return total
 

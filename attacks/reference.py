@@ -111,7 +111,7 @@ class _OneStart:
     def _closure(self) -> float:
         self.evaluations += 1
         dummy = self._dummy(self.position)
-        loss = cross_entropy(self.module, dummy.images[0], dummy.targets[0])
+        loss = self._loss(dummy.images[0], dummy.targets[0])
         gradients = torch.autograd.grad(loss, self.parameters, create_graph=True)
         candidate = torch.cat([gradient.reshape(-1) for gradient in gradients])[None]
         clipping = self.observation.clipping
@@ -125,6 +125,13 @@ class _OneStart:
             self.position.grad = self.position.grad.sign()
         self._remember(matching.detach())
         return float(total.detach().sum())
+
+    def _loss(self, images: Tensor, targets: Tensor) -> Tensor:
+        """Over all examples; where batches are normalised as a whole, each of them goes through the network alone."""
+        batches = self.observation.batches
+        size = len(images) if batches is None else batches.size
+        parts = zip(images.split(size), targets.split(size), strict=True)
+        return torch.stack([cross_entropy(self.module, *part) for part in parts]).mean()
 
     def _remember(self, matching: Tensor) -> None:
         self.first_loss = matching if self.evaluations == 1 else self.first_loss

@@ -53,6 +53,9 @@ class CellSettings(BaseModel):
     local_steps: Count = Field(1, description="Local steps before an update is sent")
     update_model: UpdateModel = Field("first", description="first, avg or unroll")
     observations: Repeats = Field(1, description="Times the same record is seen, with new noise each time")
+    batch_norm: Literal["sent", "hidden"] | None = Field(
+        None, description="Running statistics of BatchNorm: sent with the update (default), or hidden"
+    )
     round: CountOrNone = 0
     prior: str = Field("none", description="Public data that informed attacks know: auto, none, a dataset, FILE.npz")
     labels: Literal["inferred", "known"] = Field("inferred", description="inferred or known")
@@ -112,7 +115,7 @@ class CellSettings(BaseModel):
         """What tells this cell from others; a run it does not attack, what else it has not, is left out."""
         absent = {
             "trained": self.trained is None, "prior": self.prior == NONE, "suite": self.suite is None,
-            "shared_weights": not self.shared_weights,
+            "shared_weights": not self.shared_weights, "batch_norm": self.batch_norm is None,
         }  # fmt: skip
         return self.model_dump(mode="json", exclude={name for name, missing in absent.items() if missing})
 

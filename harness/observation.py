@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from harness.models import RowModel
+from harness.models.known_batches import KnownBatches
 from harness.priors import Prior
 from harness.vectors.layout import Grouping
 
@@ -123,10 +124,11 @@ class Observation:
     steps. Ground truth is never part of it; ``labels`` (R, n) is filled only when the adversary is declared to know
     the labels (``--labels known``). ``sparse`` says that the defense is known to leave coordinates out of what was
     read, with zeros in their place. ``correction`` (R, P) is what every local step is known to add to the gradient
-    (SCAFFOLD), where it is known; ``target`` is without it. ``noise``, ``prior`` and ``simulation`` are for
-    attackers of the tier ``informed`` alone: the noise that ``target`` is known to carry (None where it is known to
-    carry none), what public data of the same kind say of the examples, and where victims share weights, the round to
-    run such data through.
+    (SCAFFOLD), where it is known; ``target`` is without it. ``batches`` is there where the network normalises batches
+    as a whole (BatchNorm in training mode): how large they are, and what running statistics gave away of them.
+    ``noise``, ``prior`` and ``simulation`` are for attackers of the tier ``informed`` alone: the noise that ``target``
+    is known to carry (None where it is known to carry none), what public data of the same kind say of the examples,
+    and where victims share weights, the round to run such data through.
     """
 
     model: RowModel
@@ -141,6 +143,7 @@ class Observation:
     labels: Tensor | None = None
     sparse: bool = False
     correction: Tensor | None = None
+    batches: KnownBatches | None = None
     noise: Noise | None = None
     prior: Prior | None = None
     simulation: Simulation | None = None
@@ -159,6 +162,7 @@ class Observation:
             keys=tuple(self.keys[i] for i in index.tolist()),
             labels=None if self.labels is None else self.labels[index],
             correction=None if self.correction is None else self.correction[index],
+            batches=self.batches and self.batches.take(index),
         )
 
     def known_to(self, tier: Tier) -> "Observation":
@@ -180,6 +184,7 @@ class Observation:
             self.model.name, self.model.image_shape, self.model.classes, self.examples, self.keys,
             self.learning_rate, self.local_steps, self.update_model, self.clipping, self.labels is None, self.sparse,
             *(() if self.correction is None else ("corrected",)),
+            *(() if self.batches is None else self.batches.facts()),
             *(() if self.noise is None else self.noise.facts()),
             *(() if self.prior is None else ("prior", self.prior.fingerprint())),
             *(() if self.simulation is None else ("simulation", self.simulation.name)),
@@ -196,6 +201,7 @@ class Observation:
             target=self.target.to(device, dtype),
             labels=None if self.labels is None else self.labels.to(device),
             correction=None if self.correction is None else self.correction.to(device, dtype),
+            batches=self.batches and self.batches.to(device, dtype),
             noise=None if self.noise is None else self.noise.to(device, dtype),
             prior=None if self.prior is None else self.prior.to(device, dtype),
         )

@@ -25,6 +25,7 @@ def setting(cell: Row) -> str:
         f"local steps {cell.local_steps}" + (f" ({cell.update_model})" if cell.local_steps > 1 else ""),
         f"seed {', '.join(map(str, cell.seeds))}",
         *(["one network per seed"] if cell.shared_weights else []),
+        *([f"BatchNorm's statistics {cell.batch_norm}"] if cell.batch_norm else []),
         *([f"public: {prior(cell.prior)}"] if cell.prior else []),
     )
     return " | ".join(parts)

@@ -30,6 +30,7 @@ _PATHS = ("training", "weights", "server_state", "variates")
 PASSED_ON = (
     "victims", "distinct_labels", "shared_weights", "clients", "clients_per_round", "rounds", "learning_rate",
     "local_steps", "steps_per_round", "sampling_rate", "update_model", "labels", "prior", "engine", "dtype",
+    "batch_norm",
 )  # fmt: skip
 
 

@@ -48,9 +48,13 @@ def noiseless_control(settings: CellSettings) -> CellSettings:
     return smaller(settings, noise_scale=0.0, **({"tap": Tap.SENT} if settings.together > 1 else {}))
 
 
-def drowned_control(settings: CellSettings, times: float = 100.0) -> CellSettings:
-    """The defense with many times its noise, averaging included: it must not leak, or the pipeline is broken."""
-    return smaller(settings, noise_scale=times * math.sqrt(settings.observations) * settings.noise_scale)
+def drowned_control(settings: CellSettings, times: float = 100.0, hidden: bool = False) -> CellSettings:
+    """The defense with many times its noise, averaging included: it must not leak, or the pipeline is broken.
+
+    ``hidden``: running statistics travel without noise beside what is read, and are left out here.
+    """
+    scale = times * math.sqrt(settings.observations) * settings.noise_scale
+    return smaller(settings, noise_scale=scale, **({"batch_norm": "hidden"} if hidden else {}))
 
 
 def drowning(quiet: Observation, noisy: Observation) -> float:

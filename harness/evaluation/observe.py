@@ -11,13 +11,14 @@ from harness.datasets import Dataset, Victims, divide, load_dataset, select_vict
 from harness.datasets.public import NONE
 from harness.defenses import DEFENSES
 from harness.errors import UsageError
-from harness.evaluation.averaging import average
-from harness.evaluation.played_round import Key, PlayedRound, known_correction, round_context, server_state
+from harness.evaluation.played_round import Key, known_correction, round_context, server_state
+from harness.evaluation.reading import Reading, known_batches, read_round
 from harness.evaluation.simulating import simulation
 from harness.experiment import CellSettings
 from harness.federation.context import State
 from harness.federation.known_noise import noise_at
 from harness.models import RowModel
+from harness.models.batch_norm import UNCOVERED
 from harness.observation import Noise, Observation
 from harness.own_sources import own_sources
 from harness.priors import Prior, fit_prior
@@ -37,6 +38,13 @@ class Scene:
     observation: Observation
     truth: Victims
     dataset: Dataset
+
+    @property
+    def uncovered(self) -> str | None:
+        """What an adversary has of private data that no epsilon and no theorem is about, in words; None for nothing."""
+        batches = self.observation.batches
+        travels = UNCOVERED if batches is not None and batches.statistics is not None else None
+        return self.observation.model.uncovered or self.dataset.uncovered or travels
 
 
 @dataclass(frozen=True)
@@ -115,6 +123,7 @@ class Stage:
             raise UsageError(f"{error} (the rest is public; see --prior)") from error
         keys: list[Key] = [(seed, victim) for seed in settings.seeds for victim in range(settings.victims)]
         model = RowModel(settings.model, dataset.image_shape, dataset.num_classes, whole.images)
+        model.require_batch(settings.batch_size)
         weights = self.start(model, settings, keys)
         device, dtype = torch.device(settings.device), getattr(torch, settings.dtype)
         model.to(device, dtype)
@@ -125,7 +134,7 @@ class Stage:
         if room.prior:
             observation = replace(observation, prior=room.prior.to(device, dtype))
         if room.public and settings.networks_are_shared and settings.variates is None:
-            observation = replace(observation, simulation=simulation(_read, model, room.public, settings))
+            observation = replace(observation, simulation=simulation(read_round, model, room.public, settings))
         return Scene(observation, truth, dataset)
 
     def choose(self, dataset: Dataset, rows: int, settings: CellSettings) -> Victims:
@@ -136,14 +145,17 @@ class Stage:
         """The weights (V, P) that each victim starts its round from."""
         return _weights(model, settings, keys)
 
-    def look(self, model: RowModel, weights: Tensor, truth: Victims, keys: list[Key], settings: CellSettings) -> Tensor:
-        """What the adversary reads of the victims' round: gradients (V, P), or (V, n, P) of every example."""
+    def look(
+        self, model: RowModel, weights: Tensor, truth: Victims, keys: list[Key], settings: CellSettings
+    ) -> Reading:
+        """What the adversary reads of the victims' round."""
         slices = _slices(len(keys), max(1, self.chunk // settings.together))
-        return torch.cat([_read(model, weights[part], truth, part, keys[part], settings) for part in slices])
+        return Reading.joined([read_round(model, weights[part], truth, part, keys[part], settings) for part in slices])
 
     def _observation(
-        self, model: RowModel, weights: Tensor, read: Tensor, truth: Victims, keys: list[Key], settings: CellSettings
+        self, model: RowModel, weights: Tensor, made: Reading, truth: Victims, keys: list[Key], settings: CellSettings
     ) -> Observation:
+        read, batches = made.gradients, known_batches(model, made.running, settings)
         update, defense = settings.tap.of_update, settings.build_defense()
         known = truth.labels if settings.labels == "known" else None
         examples = settings.examples
@@ -161,30 +173,8 @@ class Stage:
             defense.clipping_at(settings.tap, settings.learning_rate, server),
             None if known is None else known.to(weights.device), defense.sparse_at(settings.tap),
             known_correction(settings, model, [int(key[1]) for key in keys], weights),
-            _known_noise(settings, model, steps, server),
+            batches, _known_noise(settings, model, steps, server),
         )  # fmt: skip
-
-
-def _read(
-    model: RowModel, weights: Tensor, truth: Victims, part: slice, keys: list[Key], settings: CellSettings
-) -> Tensor:
-    """What the adversary makes of some victims' round: gradients (V, P), or (V, n, P) of every example."""
-    images, labels = truth.images[part].to(weights), truth.labels[part].to(weights.device)
-    together = settings.together
-    if together > 1:
-        # A victim is a whole round of clients, all of which begin with the same model.
-        images, labels = (
-            values.reshape(-1, values.shape[1] // together, *values.shape[2:]) for values in (images, labels)
-        )
-        weights = weights.repeat_interleave(together, 0)
-        keys = [(*key, "client", client) for key in keys for client in range(together)]
-    if len(keys) == 1:
-        # One row alone takes other CPU kernels than the same row among many.
-        images, labels = images.repeat(2, *[1] * 4), labels.repeat(2, 1)
-        weights, keys = weights.repeat(2, 1), keys * 2
-    played = PlayedRound(model, weights, images, labels, tuple(keys), settings)
-    looks = (played.look(repetition)[: part.stop - part.start] for repetition in range(settings.observations))
-    return average(looks, settings.build_defense().sparse_at(settings.tap))
 
 
 def _known_noise(settings: CellSettings, model: RowModel, steps: int, server: State) -> Noise | None:

@@ -18,6 +18,7 @@ from harness.federation.variates import RoundVariates
 from harness.federation.variates_files import read_variates
 from harness.federation.whole_round import play_round
 from harness.models import RowModel
+from harness.models.batch_norm import Buffers, RunningStatistics
 from harness.models.example_gradients import MaterialisedGradients
 
 Key = tuple[int | str, ...]
@@ -74,7 +75,18 @@ class PlayedRound:
     def _variates(self) -> RoundVariates | None:
         return variates_of(self.settings, self.model, self._clients, self.weights)
 
+    def running(self) -> Buffers:
+        """Running statistics (N, channels) after the local steps of the first look; {} without BatchNorm to train."""
+        return self._running[0].buffers if self._running else {}
+
+    @cached_property
+    def _running(self) -> list[RunningStatistics]:
+        """Of every look so far."""
+        return []
+
     def _read(self, context: RoundContext) -> Tensor:
+        if self.model.normalised:
+            self._running.append(RunningStatistics(self.model.normalised, len(self.weights)))
         settings, keep = self.settings, KeepTap(self.settings.tap)
         play_round(
             self._gradients, self.weights, settings.build_defense(), context, self._steps, [keep],
@@ -85,6 +97,10 @@ class PlayedRound:
     def _gradients(self, step: int, weights: Tensor) -> ExampleGradients:
         batch = self.images.shape[1] // self._steps
         part = slice(step * batch, (step + 1) * batch)
+        if self.model.normalised:
+            joint = self.model.joint_gradients(weights, self.images[:, part], self.labels[:, part])
+            self._running[-1].follow(joint.statistics)
+            return joint
         made = self.model.per_example_gradients(weights, self.images[:, part], self.labels[:, part])
         return MaterialisedGradients(made, self.model.layout.sizes)
 

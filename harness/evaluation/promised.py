@@ -40,7 +40,7 @@ def promised(scored: Scored) -> list[Statement]:
     """
     settings, model = scored.settings, scored.scene.observation.model
     defense, run = settings.build_defense(), settings.trained
-    uncovered = model.uncovered or scored.scene.dataset.uncovered
+    uncovered = scored.scene.uncovered
     if run:
         hypothetical = None if defense == run.settings.build_defense() else OTHER_DEFENSE
         made = what_holds(defense.statements(run.facts(model.layout)), run.copies, uncovered)

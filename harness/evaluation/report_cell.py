@@ -18,9 +18,10 @@ def cell_result(
     scored: Scored, key: str, control: str | None, controls: Sequence[Control], verdict: Verdict
 ) -> CellResult:
     """The result of an evaluated cell or control."""
-    noise = scored.scene.observation.noise
+    noise, batches = scored.scene.observation.noise, scored.scene.observation.batches
     return CellResult(
-        **_common(scored.settings, scored.scene.observation.prior),
+        **_common(scored.settings, scored.scene.observation.prior)
+        | {"batch_norm": batches and ("hidden" if batches.statistics is None else "sent")},
         **scored.scores.claims(),
         privacy=promised(scored),
         key=key,

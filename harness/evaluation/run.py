@@ -139,7 +139,10 @@ class Run:
             # To who does not know the noise a hundred times of it is enough, however weak it is.
             times = drowning(clean, noisy) if settings.build_attack().tier != "plain" else 100.0
             quiet = self.cell(noiseless_control(settings), "positive_sigma0").cell
-            checks += [judge_positive("positive_sigma0", quiet), self._drowned(drowned_control(settings, times))]
+            checks += [
+                judge_positive("positive_sigma0", quiet),
+                self._drowned(drowned_control(settings, times, hidden=noisy.batches is not None)),
+            ]
         return checks + self._blind(settings)
 
     def _positive(self, scored: Scored) -> Control:

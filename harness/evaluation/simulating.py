@@ -8,6 +8,7 @@ from torch import Tensor
 
 from harness.datasets import Dataset, Victims
 from harness.evaluation.played_round import Key
+from harness.evaluation.reading import Reading
 from harness.experiment import CellSettings
 from harness.models import RowModel
 from harness.observation import Simulated, Simulation
@@ -15,15 +16,15 @@ from harness.vectors.randomness import generator
 
 MOST = 5000
 _TOGETHER = 128
-_PLAYERS = {"attack", "attack_args", "suite", "engine", "victims", "seeds", "noise_scale", "labels"}
+_PLAYERS = {"attack", "attack_args", "suite", "engine", "victims", "seeds", "noise_scale", "labels", "batch_norm"}
 
 
 class Reader(Protocol):
-    """What the adversary makes of some victims' round: gradients (V, P), or (V, n, P) of every example."""
+    """What the adversary makes of some victims' round."""
 
     def __call__(
         self, model: RowModel, weights: Tensor, truth: Victims, part: slice, keys: list[Key], settings: CellSettings
-    ) -> Tensor: ...
+    ) -> Reading: ...
 
 
 def simulation(read: Reader, model: RowModel, public: Dataset, settings: CellSettings) -> Simulation:
@@ -47,7 +48,7 @@ def simulation(read: Reader, model: RowModel, public: Dataset, settings: CellSet
         step = max(1, _TOGETHER // settings.together)
         parts = (slice(first, min(first + step, len(rows))) for first in range(0, len(rows), step))
         made = [
-            read(model, weights.expand(part.stop - part.start, -1), examples, part, keys[part], played)
+            read(model, weights.expand(part.stop - part.start, -1), examples, part, keys[part], played).gradients
             for part in parts
         ]
         return Simulated(

@@ -44,7 +44,7 @@ def bound_of(scored: Scored) -> Bound:
 def limit_of(settings: CellSettings, scene: Scene) -> Limit | NoLimit:
     """How much any attacker can win in a cell, its repeated looks and the model's own training counted."""
     model, indices = scene.observation.model, scene.truth.indices
-    if uncovered := model.uncovered or scene.dataset.uncovered:
+    if uncovered := scene.uncovered:
         return NoLimit(uncovered)
     if any(len(row.unique()) < len(row) for row in indices):
         return NoLimit(_TWICE)

@@ -43,6 +43,7 @@ def cells_of(
             learning_rate=record.learning_rate, local_steps=record.local_steps if update else 1,
             update_model=update_model if update and record.local_steps > 1 else "first", prior=prior, device=device,
             weights=AS_CAPTURED, weights_hash=captured.digest, round=record.round,
+            batch_norm="hidden" if captured.normalised and not captured.running else None,
             rounds=max(record.rounds or 100, record.round + 1), **known,
         )
         for chosen in expanded([(name, {}) for name in attacks])

@@ -17,6 +17,7 @@ from harness.datasets.files import DataFile
 from harness.datasets.record import build_dataset
 from harness.errors import UsageError
 from harness.judging.fitting import fitted_arrays
+from harness.models.batch_norm import Buffers, RunningStatistics, trained_layers
 from harness.models.networks import build_module
 from harness.vectors.layout import Layout
 
@@ -30,6 +31,8 @@ class CapturedClients:
     Attributes:
         record: what they have in common; of the rest it is the first one's.
         before: (V, P), what each started from; ``buffers`` beside it, the same for all.
+        normalised: whether the network normalises batches as a whole; ``running`` then are the running statistics that
+            came back, by name, (V, channels); {} where they did not.
         target: (V, P), the gradient to match: a gradient, or an update divided by minus the learning rate and, for
             ``avg``, the steps.
         of_update: whether an update was captured, and not a gradient.
@@ -41,7 +44,9 @@ class CapturedClients:
 
     record: CaptureRecord
     before: Tensor
-    buffers: dict[str, Tensor]
+    buffers: Buffers
+    normalised: bool
+    running: Buffers
     target: Tensor
     of_update: bool
     images: Tensor | None
@@ -80,8 +85,8 @@ def gathered(captures: Sequence[Capture]) -> CapturedClients:
         without = next(capture for capture in captures if capture.truth is None)
         raise UsageError(f"capture {str(without.folder)!r} has no truth and others have; judge them apart")
     return CapturedClients(
-        first.record, torch.stack([part[0] for part in parts]), buffers, torch.stack([part[1] for part in parts]),
-        first.kind != "gradient",
+        first.record, torch.stack([part[0] for part in parts]), buffers, bool(trained_layers(module)),
+        _running(captures, module), torch.stack([part[1] for part in parts]), first.kind != "gradient",
         torch.stack([images for images, _ in known]) if known else None,
         torch.stack([labels for _, labels in known]) if known else None,
         torch.tensor([part[2] for part in parts], dtype=torch.float64), tuple(sorted(moved)),
@@ -158,6 +163,23 @@ def _shared_buffers(captures: Sequence[Capture], module: nn.Module) -> dict[str,
             )
         found = {name: own[name] for name in names}
     return found
+
+
+def _running(captures: Sequence[Capture], module: nn.Module) -> Buffers:
+    """What became of the running statistics at each client; {} where not every capture holds them."""
+    names = list(RunningStatistics(trained_layers(module), 1).buffers)
+    if captures[0].kind == "gradient":
+        return {}
+    rows = []
+    for capture in captures:
+        moved = fitted_arrays(capture.moved, module, capture.folder / f"{capture.kind}.npz", whole=False)
+        if not moved.keys() >= set(names):
+            return {}
+        if capture.kind == "update":
+            before = fitted_arrays(capture.before, module, capture.folder / f"{BEFORE}.npz", whole=True)
+            moved = {name: before[name] + moved[name] for name in names}
+        rows.append(moved)
+    return {name: torch.stack([row[name] for row in rows]) for name in names}
 
 
 def _truth(capture: Capture) -> tuple[Tensor, Tensor]:

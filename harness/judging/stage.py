@@ -12,6 +12,7 @@ from harness.datasets.public import NONE
 from harness.defenses import DEFENSES
 from harness.evaluation.observe import Room, Stage
 from harness.evaluation.played_round import Key
+from harness.evaluation.reading import Reading
 from harness.experiment import CellSettings
 from harness.judging.declared import noise_of
 from harness.judging.federation import CapturedClients
@@ -62,18 +63,23 @@ class CapturedStage(Stage):
         model.take_buffers(self._captured.buffers)
         return self._captured.before[: len(keys)]
 
-    def look(self, model: RowModel, weights: Tensor, truth: Victims, keys: list[Key], settings: CellSettings) -> Tensor:
+    def look(
+        self, model: RowModel, weights: Tensor, truth: Victims, keys: list[Key], settings: CellSettings
+    ) -> Reading:
         ours, said = ((one.defense, one.defense_args, one.tap) for one in (settings, self._declared))
         # Where no noise is declared none is there to be turned off, or up.
         if ours == said and (settings.noise_scale == self._declared.noise_scale or not self._noisy):
-            return self._captured.target[: len(keys)].to(weights)
+            running = {name: values[: len(keys)].to(weights.device) for name, values in self._captured.running.items()}
+            return Reading(self._captured.target[: len(keys)].to(weights), running)
         return super().look(model, weights, truth, keys, settings)
 
 
 class SimulatedStage(CapturedStage):
     """The same with nothing captured: all rounds are played."""
 
-    def look(self, model: RowModel, weights: Tensor, truth: Victims, keys: list[Key], settings: CellSettings) -> Tensor:
+    def look(
+        self, model: RowModel, weights: Tensor, truth: Victims, keys: list[Key], settings: CellSettings
+    ) -> Reading:
         return Stage.look(self, model, weights, truth, keys, settings)
 
 

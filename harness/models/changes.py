@@ -11,9 +11,9 @@ from collections.abc import Callable
 from torch import nn
 
 from harness.errors import UsageError
+from harness.models.batch_norm import BatchNorm
 
 _GROUPS = 32
-BatchNorm = nn.modules.batchnorm._BatchNorm
 
 
 def group_norm(network: nn.Module) -> nn.Module:

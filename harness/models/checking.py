@@ -1,7 +1,8 @@
 """Whether a user's own network is one whose gradients say what a client sends, tried before anything is measured.
 
 A federation's client sends the mean of gradients of single examples. That is what this harness computes, attacks and
-clips, so a network must be a function of each image alone, the same at every call, trained in all its parameters. What
+clips, so a network must be a function of each image alone, the same at every call, trained in all its parameters. With
+BatchNorm in training mode it is one of each batch as a whole; that it is nothing else is tried in evaluation mode. What
 is tried is the network itself at weights moved away from its first ones, where a layer left out can't hide.
 """
 

@@ -5,6 +5,8 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
+from harness.models.batch_norm import in_evaluation_mode
+
 
 def called_layers(module: nn.Module, image_shape: tuple[int, ...]) -> list[tuple[str, nn.Module]]:
     """Layers with weights of their own that a pass over an image (C, H, W) calls, with the prefix of their names."""
@@ -22,7 +24,8 @@ def called_layers(module: nn.Module, image_shape: tuple[int, ...]) -> list[tuple
         if list(layer.parameters(recurse=False))
     ]
     try:
-        with torch.no_grad():
+        # One image has no variance where a layer sees a single value of it.
+        with torch.no_grad(), in_evaluation_mode(module):
             module(torch.zeros(1, *image_shape).to(next(module.parameters())))
     finally:
         for hook in hooks:

@@ -14,6 +14,7 @@ from torch import nn
 from harness.errors import UsageError, in_one_line
 from harness.extensions.own_code import own_code
 from harness.extensions.registry import Registry
+from harness.models.batch_norm import keep_running_statistics
 from harness.models.changes import is_random, split_name
 from harness.models.torchvision_networks import PREFIX, is_of_torchvision, torchvision_factory
 
@@ -165,7 +166,7 @@ def build_module(name: str, image_shape: ImageShape, classes: int, seed: int) ->
 
     Raises:
         UsageError: see :func:`find_factory`; also a factory that does not return a module, or one whose behaviour
-            depends on random or batch-dependent layers.
+            depends on random layers.
     """
     factory, (_, changes) = find_factory(name), split_name(name)
     with torch.random.fork_rng(devices=[]):
@@ -185,9 +186,10 @@ def build_module(name: str, image_shape: ImageShape, classes: int, seed: int) ->
             module = change(module)
         except UsageError as error:
             raise UsageError(f"model {name!r}: {error}") from error
-    _refuse_stateful_layers(name, module)
+    _refuse_random_layers(name, module)
     _refuse_untrained_parameters(name, module)
     _keep_what_layers_get(module)
+    keep_running_statistics(module)
     return module.float()
 
 
@@ -212,16 +214,9 @@ def _refuse_untrained_parameters(name: str, module: nn.Module) -> None:
             )
 
 
-def _refuse_stateful_layers(name: str, module: nn.Module) -> None:
+def _refuse_random_layers(name: str, module: nn.Module) -> None:
     for layer in module.modules():
-        if not layer.training:
-            continue
-        if isinstance(layer, nn.modules.batchnorm._BatchNorm):
-            raise UsageError(
-                f"model {name!r} has BatchNorm in training mode, whose gradients mix examples; "
-                f"use --model {name}+group_norm, or return it from the factory in evaluation mode (module.eval())"
-            )
-        if is_random(layer):
+        if layer.training and is_random(layer):
             raise UsageError(
                 f"model {name!r} has active dropout, whose gradients are random; use --model {name}+no_dropout, "
                 "or return it from the factory in evaluation mode (module.eval()) or set p=0"

@@ -1,6 +1,7 @@
 """One network evaluated for many rows (victims or clients) at once, each row with its own weights."""
 
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -10,9 +11,20 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from harness.errors import UsageError, in_one_line
+from harness.models.batch_norm import (
+    BatchNorm,
+    LayerStatistics,
+    in_evaluation_mode,
+    places_of,
+    recorded,
+    refusal,
+    require_variance,
+    trained_layers,
+)
 from harness.models.checking import Trial, agrees, fails_twice, refuse_other_functions
 from harness.models.example_gradients import FactoredGradients, MaterialisedGradients
 from harness.models.feature_extractor import FeatureExtractor
+from harness.models.joint_gradients import JointGradients
 from harness.models.layers import called_layers
 from harness.models.networks import ImageShape, build_module, is_own
 from harness.models.row_operators import with_row_operators
@@ -25,9 +37,6 @@ from harness.vectors.randomness import derive_seed
 torch.backends.mha.set_fastpath_enabled(False)
 
 
-BatchNorm = nn.modules.batchnorm._BatchNorm
-
-
 class RowModel:
     """A network over rows: R rows of B images each, weights as flat vectors (R, P).
 
@@ -36,12 +45,15 @@ class RowModel:
     other networks may round differently beside other rows.
 
     Attributes:
+        normalised: the layers that normalise batches as a whole, BatchNorm in training mode, by name. Their running
+            statistics are those that everybody begins with; no pass moves them.
         uncovered: what of the network was computed from private data without noise, in words; None where nothing was.
     """
 
     def __init__(self, name: str, image_shape: ImageShape, classes: int, images: Tensor | None = None) -> None:
         self.name, self.image_shape, self.classes = name, image_shape, classes
         self.plain_module = build_module(name, image_shape, classes, seed=0)
+        self.normalised = trained_layers(self.plain_module)
         self._fit(images)
         self.layout = Layout.of(self.plain_module)
         if len(list(self.plain_module.named_parameters(remove_duplicate=False))) > len(self.layout.names):
@@ -64,7 +76,8 @@ class RowModel:
             UsageError: see :mod:`harness.models.checking`; or there is no such way.
         """
         trial = Trial.of(self.plain_module, self.image_shape, self.classes)
-        refuse_other_functions(self.name, self.plain_module, trial, self.classes)
+        with in_evaluation_mode(self.plain_module):
+            refuse_other_functions(self.name, self.plain_module, trial, self.classes)
         if not torch.equal(*(self._fresh(0) for _ in range(2))):
             raise UsageError(f"model {self.name!r} draws weights that no seed of torch repeats; draw them with torch")
         problem = "its results there are others"
@@ -192,7 +205,13 @@ class RowModel:
     def per_example_gradients(
         self, weights: Tensor, images: Tensor, targets: Tensor, create_graph: bool = False
     ) -> Tensor:
-        """Gradients (R, B, P) of each example's own loss."""
+        """Gradients (R, B, P) of each example's own loss.
+
+        Raises:
+            UsageError: there are none, where batches are normalised as a whole.
+        """
+        if self.normalised:
+            raise refusal(self.name, "gradients of single examples are computed here")
         rows, batch = images.shape[:2]
         expanded = weights[:, None].expand(rows, batch, -1).reshape(rows * batch, -1)
         flat = self.gradient(expanded, images.flatten(0, 1)[:, None], targets.flatten(0, 1)[:, None], create_graph)
@@ -200,38 +219,61 @@ class RowModel:
 
     def example_gradients(
         self, weights: Tensor, images: Tensor, labels: Tensor, present: Tensor | None, expected: float
-    ) -> FactoredGradients | MaterialisedGradients:
-        """Per-example gradients for training; see :class:`FactoredGradients` for the arguments."""
+    ) -> FactoredGradients | MaterialisedGradients | JointGradients:
+        """Per-example gradients for training; see :class:`FactoredGradients` for the arguments.
+
+        Raises:
+            UsageError: batches that are normalised as a whole have places without an example.
+        """
+        if self.normalised:
+            if present is not None:
+                raise refusal(self.name, "batches have places without an example here")
+            return self.joint_gradients(weights, images, labels)
         if self._sequence is not None:
             return FactoredGradients(self._sequence, self.layout, weights, images, labels, present, expected)
         gradients = self.per_example_gradients(weights, images, labels)
         return MaterialisedGradients(gradients, self.layout.sizes, present, expected)
 
-    def batch_norm_statistics(self, weights: Tensor, images: Tensor) -> list[tuple[Tensor, Tensor, BatchNorm]]:
-        """Per BatchNorm layer: mean and variance (R, channels) of its input over each row's batch, and the layer."""
-        layers = [layer for layer in self._rowwise.modules() if isinstance(layer, BatchNorm)]
-        called: list[BatchNorm] = []  # in the order of the forward pass, which need not be that of modules()
+    def joint_gradients(self, weights: Tensor, images: Tensor, labels: Tensor) -> JointGradients:
+        """Gradients of batches (N, B, C, H, W) that are normalised as a whole, and what they are normalised by."""
+        self.require_batch(images.shape[1])
+        return JointGradients.of(self.name, self.plain_module, self.layout, weights, images, labels)
+
+    def require_batch(self, examples: int) -> None:
+        """Raises:
+        UsageError: a layer that normalises a batch sees one value of it.
+        """
+        require_variance(self.name, self.places, examples)
+
+    @cached_property
+    def places(self) -> dict[str, int]:
+        """Values per channel and example that each layer of ``normalised`` sees."""
+        try:
+            return places_of(self.plain_module, self.image_shape)
+        except UsageError as error:
+            raise UsageError(f"model {self.name!r}: {error}") from error
+
+    def batch_norm_statistics(self, weights: Tensor, images: Tensor) -> list[LayerStatistics]:
+        """What every BatchNorm is given of each row's batch (R, B, C, H, W), in the order of the forward pass."""
+        if not any(isinstance(layer, BatchNorm) for layer in self._rowwise.modules()):
+            return []
+        called: list[LayerStatistics] = []
 
         def one_row(flat: Tensor, batch: Tensor) -> list[tuple[Tensor, Tensor]]:
-            seen: list[tuple[Tensor, Tensor]] = []
-
-            def record(layer: BatchNorm, inputs: tuple[Tensor]) -> None:
-                called.append(layer)
-                axes = [axis for axis in range(inputs[0].dim()) if axis != 1]
-                seen.append((inputs[0].mean(axes), inputs[0].var(axes, unbiased=False)))
-
-            hooks = [layer.register_forward_pre_hook(record) for layer in layers]
-            try:
+            with recorded(self._rowwise) as seen:
                 functional_call(self._rowwise, self.layout.split(flat), (batch,))
-            finally:
-                for hook in hooks:
-                    hook.remove()
-            return seen
+            called.extend(seen)
+            return [(one.mean, one.variance) for one in seen]
 
-        if not layers:
-            return []
-        statistics = vmap(one_row)(weights, images)
-        return [(mean, var, layer) for (mean, var), layer in zip(statistics, called, strict=True)]
+        with sdpa_kernel(SDPBackend.MATH):
+            found = vmap(one_row)(weights, images)
+        return [LayerStatistics(one.name, *pair, one.count) for one, pair in zip(called, found, strict=True)]
+
+    def running_statistics(self, name: str) -> tuple[Tensor, Tensor]:
+        """Running mean and variance (channels,) of a BatchNorm."""
+        layer = self.plain_module.get_submodule(name)
+        assert isinstance(layer, BatchNorm) and layer.running_mean is not None and layer.running_var is not None
+        return layer.running_mean, layer.running_var
 
     def called_layers(self) -> list[tuple[str, nn.Module]]:
         """See :func:`harness.models.layers.called_layers`."""

@@ -21,6 +21,7 @@ class Place(Record):
     """``prior`` is None where nothing was public; where a half of the dataset was, the other is attacked.
 
     ``shared_weights``: victims of a seed share one network, where otherwise each has its own.
+    ``batch_norm``: whether running statistics travel beside updates; None where the network trains no BatchNorm.
     ``surface`` is None where only a tap is named; ``observations``: how often the adversary saw the same record."""
 
     dataset: str
@@ -37,5 +38,6 @@ class Place(Record):
     local_steps: Annotated[int, Field(ge=1)] = 1
     update_model: Literal["first", "avg", "unroll"] = "first"
     round: Count = 0
+    batch_norm: Literal["sent", "hidden"] | None = None
     observations: Annotated[int, Field(ge=1)] = 1
     cohort: Facts = Field(default_factory=dict)

@@ -34,6 +34,7 @@ class _State(Stored):
     defense: _Memory
     algorithm: _Memory
     velocity: FiniteTensor
+    running: dict[str, FiniteTensor] = Field(default_factory=dict)
 
 
 class _Checkpoint(Stored):

@@ -10,6 +10,7 @@ from harness.federation.examples import Batches, ExampleGradients
 from harness.federation.recorders import Recorder
 from harness.federation.taps import Tap
 from harness.models import RowModel
+from harness.models.joint_gradients import JointGradients
 
 
 def batch_gradients(
@@ -41,7 +42,8 @@ def _examples(values: Tensor, places: Tensor) -> Tensor:
 class RoundMeans(Recorder):
     """Means over a round's clients, and the largest noise.
 
-    ``gradient_norm``: mean L2 norm of the first step's per-example gradients, before the defense; ``update_norm``: of
+    ``gradient_norm``: mean L2 norm of the first step's per-example gradients, before the defense, where examples have
+    gradients of their own; ``update_norm``: of
     raw updates; ``noise``: largest standard deviation of the noise on a step, zero without.
     """
 
@@ -49,7 +51,7 @@ class RoundMeans(Recorder):
         self._measured: dict[str, list[Tensor]] = {"gradient_norm": [], "update_norm": [], "noise": []}
 
     def step(self, examples: ExampleGradients, made: LocalStep, context: RoundContext) -> None:
-        if context.local_step == 0:
+        if context.local_step == 0 and not isinstance(examples, JointGradients):
             norms = examples.norms().square().sum(-1).sqrt()
             present = examples.present
             self._measured["gradient_norm"].append((norms * present).sum(1) / present.sum(1).clamp(min=1))

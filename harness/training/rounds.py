@@ -21,9 +21,11 @@ from harness.federation.recorders import Recorder
 from harness.federation.server_round import ServerRound, receive
 from harness.federation.variates import REMEMBERED, ControlVariates, RoundVariates
 from harness.models import RowModel
+from harness.models.batch_norm import UNCOVERED
 from harness.own_sources import own_sources
 from harness.storage.stored import Damaged
 from harness.training.local import RoundMeans, batch_gradients
+from harness.training.running import RoundStatistics, require_whole_batches, restore_running, running_of
 from harness.training.sampling import sample_batches, sample_clients
 from harness.training.settings import TrainSettings
 from harness.training.spending import Holdings
@@ -48,8 +50,10 @@ class Training:
         self.model.to(device, torch.float32)
         data = _clients_data(settings, train)
         self.overlap = data.numel() / len(data.unique())
+        require_whole_batches(self.model, settings.batch_size, settings.batch_sampling)
+        travels = UNCOVERED if self.model.normalised else None
         self.holdings = Holdings(
-            int(data.flatten().bincount().max()), most_copies(data), self.model.uncovered or train.uncovered
+            int(data.flatten().bincount().max()), most_copies(data), self.model.uncovered or train.uncovered or travels
         )
         self._require_disjoint_clients()
         self.train, self.data = _on(train, device), data.to(device)
@@ -75,16 +79,17 @@ class Training:
         """One round; returns the means of what clients measured, and how many took part."""
         settings, clients = self.settings, sample_clients(self.settings, round_index)
         server = ServerRound(self.defense, self.model.layout.total, self.weights.device)
-        means = RoundMeans()
+        means, running = RoundMeans(), RoundStatistics(self.model)
         batches = sample_batches(settings, round_index, clients)
         for rows in _chunks(len(clients), chunk):
             part = clients[rows]
             context = self._context(round_index, part, self.memory.read(part))
-            received = self._learn_locally(part, batches.of(rows), context, [means, *self.recorders])
+            received = self._learn_locally(part, batches.of(rows), context, [means, *self.recorders], running)
             self.memory.write(part, context.client)
             server.add(received, context)
         if settings.has_variates:
             self.variates.finish_round()
+        running.finish()
         applied = server.aggregate(self._context(round_index, clients or [0], {}))
         self.velocity = settings.server_momentum * self.velocity + applied
         self.weights = (self.weights.double() + settings.server_learning_rate * self.velocity).float()
@@ -94,7 +99,7 @@ class Training:
         """What the defense and the algorithm remember, for a checkpoint."""
         return {
             "defense": self.memory.tensors(), "algorithm": self.variates.memory.tensors(),
-            "velocity": self.velocity.cpu(),
+            "velocity": self.velocity.cpu(), "running": running_of(self.model),
         }  # fmt: skip
 
     def variates_after(self, done: int) -> RoundVariates | None:
@@ -118,16 +123,19 @@ class Training:
         ) or self.variates.memory.problem(state["algorithm"], algorithm, algorithm, parameters)
         if problem:
             raise Damaged(problem)
+        restore_running(self.model, state["running"])
         self.weights, self.velocity = weights.to(self.weights.device), state["velocity"].to(self.weights.device)
         self.memory.restore(state["defense"], self.weights)
         self.variates.memory.restore(state["algorithm"], self.weights)
 
     def _learn_locally(
-        self, part: list[int], batches: Batches, context: RoundContext, recorders: Sequence[Recorder]
-    ) -> Tensor:
+        self, part: list[int], batches: Batches, context: RoundContext, recorders: Sequence[Recorder],
+        running: RoundStatistics,
+    ) -> Tensor:  # fmt: skip
         """What the server has (N, P) of some clients' training."""
         settings = self.settings
         gradients = partial(batch_gradients, self.model, self.train, self.data[part], batches, settings.batch_size)
+        gradients = running.followed(gradients, len(part))
         weights = self.weights.expand(len(part), -1).contiguous()
         variates = None
         if settings.has_variates:

@@ -16,7 +16,7 @@ _MOST = 6
 _ELSEWHERE = {
     *Place.model_fields, "attack", "attack_args", "suite", "seeds", "distinct_labels", "device", "noise_scale",
     "trained", "weights_hash", "server_state_hash", "variates_hash",
-} - {"batch_size", "local_steps", "update_model", "round", "observations", "prior"}  # fmt: skip
+} - {"batch_size", "local_steps", "update_model", "round", "observations", "prior", "batch_norm"}  # fmt: skip
 # Options by setting; those at their default are left to it.
 _EVALUATE = {name: field.default for name, field in CellSettings.model_fields.items() if name not in _ELSEWHERE}
 # What a named run brings along.

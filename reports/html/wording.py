@@ -68,6 +68,7 @@ def setting(cell: Placed) -> str:
     parts += [f"round {cell.round}"] if cell.round else []
     parts += [f"each seen {cell.observations} times"] if cell.observations > 1 else []
     parts += ["one network per seed"] if cell.shared_weights else []
+    parts += [f"BatchNorm's statistics {cell.batch_norm}"] if cell.batch_norm else []
     parts += [f"public: {columns.prior(cell.prior)}"] if cell.prior else []
     seeds = ", ".join(map(str, cell.seeds[:8])) + (", …" if len(cell.seeds) > 8 else "")
     return " · ".join([*parts, f"seed {seeds}"])

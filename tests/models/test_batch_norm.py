@@ -55,14 +55,14 @@ def observed(model: RowModel, rows: int = 2) -> tuple[Observation, Tensor]:
 def test_statistics_are_those_of_a_loop_in_the_order_of_the_forward_pass(model: RowModel) -> None:
     observation, images = observed(model)
     found = model.batch_norm_statistics(observation.weights, images)
-    assert [float(layer.running_mean[0]) for *_, layer in found] == pytest.approx([-0.2, 0.3])
+    assert [float(model.running_statistics(one.name)[0][0]) for one in found] == pytest.approx([-0.2, 0.3])
     for row in range(2):
         module = model.plain(observation.weights[row])
         hidden = module.first(images[row])
         inputs = [hidden, module.second(module.early(hidden).sigmoid())]
-        for (mean, variance, _), expected in zip(found, inputs, strict=True):
-            assert torch.allclose(mean[row], expected.mean((0, 2, 3)), atol=1e-6)
-            assert torch.allclose(variance[row], expected.var((0, 2, 3), unbiased=False), atol=1e-6)
+        for one, expected in zip(found, inputs, strict=True):
+            assert torch.allclose(one.mean[row], expected.mean((0, 2, 3)), atol=1e-6)
+            assert torch.allclose(one.variance[row], expected.var((0, 2, 3), unbiased=False), atol=1e-6)
 
 
 def test_a_network_without_batch_norm_has_no_statistics() -> None:
@@ -80,8 +80,9 @@ def test_gradinversion_adds_the_statistics_to_its_loss(model: RowModel) -> None:
     found = model.batch_norm_statistics(observation.weights, images)
     for row in range(2):
         distances = [
-            float((mean[row] - layer.running_mean).norm() + (variance[row] - layer.running_var).norm())
-            for mean, variance, layer in found
+            float((one.mean[row] - mean).norm() + (one.variance[row] - variance).norm())
+            for one in found
+            for mean, variance in [model.running_statistics(one.name)]
         ]
         assert float(extra[row]) == pytest.approx(0.5 * (10.0 * distances[0] + distances[1]) / 0.1, rel=1e-4)
 

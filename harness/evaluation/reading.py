@@ -1,0 +1,84 @@
+"""What an adversary reads of victims' rounds: the gradient, and where they travel the running statistics beside it."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from harness.datasets import Victims
+from harness.errors import UsageError
+from harness.evaluation.averaging import average
+from harness.evaluation.played_round import Key, PlayedRound
+from harness.experiment import CellSettings
+from harness.models import RowModel
+from harness.models.batch_norm import Buffers, recovered, shares_of
+from harness.models.known_batches import KnownBatches
+
+
+class Reading(NamedTuple):
+    """Gradients (V, P), or (V, n, P) of every example, and running statistics (V, channels) after the local steps.
+
+    The latter are empty where the network has no BatchNorm in training mode.
+    """
+
+    gradients: Tensor
+    running: Buffers
+
+    @classmethod
+    def joined(cls, parts: list["Reading"]) -> "Reading":
+        """Several victims' as one."""
+        names = parts[0].running
+        return cls(
+            torch.cat([part.gradients for part in parts]),
+            {name: torch.cat([part.running[name] for part in parts]) for name in names},
+        )
+
+
+def read_round(
+    model: RowModel, weights: Tensor, truth: Victims, part: slice, keys: list[Key], settings: CellSettings
+) -> Reading:
+    """What the adversary makes of some victims' round."""
+    images, labels = truth.images[part].to(weights), truth.labels[part].to(weights.device)
+    together = settings.together
+    if together > 1:
+        # A victim is a whole round of clients, all of which begin with the same model.
+        images, labels = (
+            values.reshape(-1, values.shape[1] // together, *values.shape[2:]) for values in (images, labels)
+        )
+        weights = weights.repeat_interleave(together, 0)
+        keys = [(*key, "client", client) for key in keys for client in range(together)]
+    if len(keys) == 1:
+        # One row alone takes other CPU kernels than the same row among many.
+        images, labels = images.repeat(2, *[1] * 4), labels.repeat(2, 1)
+        weights, keys = weights.repeat(2, 1), keys * 2
+    played, rows = PlayedRound(model, weights, images, labels, tuple(keys), settings), part.stop - part.start
+    looks = (played.look(repetition)[:rows] for repetition in range(settings.observations))
+    gradients = average(looks, settings.build_defense().sparse_at(settings.tap))
+    # A secure sum is of the running statistics too.
+    running = {
+        name: values.unflatten(0, (-1, together)).double().mean(1).to(values.dtype)[:rows]
+        for name, values in played.running().items()
+    }
+    return Reading(gradients, running)
+
+
+def known_batches(model: RowModel, running: Buffers, settings: CellSettings) -> KnownBatches | None:
+    """What the adversary knows of the batches of victims whose network normalises them as a whole; None of others.
+
+    Raises:
+        UsageError: ``batch_norm`` is set and the network has none that is trained so.
+    """
+    if not model.normalised:
+        if settings.batch_norm is not None:
+            raise UsageError(f"model {model.name!r} has no BatchNorm in training mode; leave --batch-norm out")
+        return None
+    if settings.batch_norm == "hidden":
+        return KnownBatches(settings.batch_size)
+    steps, together = settings.local_steps if settings.tap.of_update else 1, settings.together
+    counts = {name: places * settings.batch_size for name, places in model.places.items()}
+    found = recovered(model.normalised, running, counts, steps)
+    shares = {}
+    for name in found:
+        own = shares_of(model.normalised[name], steps)
+        shares[name] = tuple(share / sum(own) / together for share in own) * together
+    return KnownBatches(settings.batch_size, found, shares)

@@ -1,0 +1,188 @@
+"""BatchNorm as clients train it: each batch is normalised by statistics of its own, which move the running ones.
+
+Sources: Ioffe and Szegedy, ICML 2015. FedAvg averages running statistics with the weights, so they travel, and who has
+them from before and after a client's training knows the mean and the variance of its batches in every layer (Huang et
+al., NeurIPS 2021, "Evaluating Gradient Inversion Attacks and Defenses in Federated Learning", section 3). FedBN (Li et
+al., ICLR 2021) keeps them at the client.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from harness.errors import UsageError
+
+BatchNorm = nn.modules.batchnorm._BatchNorm
+Buffers = dict[str, Tensor]
+
+UNCOVERED = "running statistics of BatchNorm travel beside the update without noise; no epsilon covers them"
+
+
+class LayerStatistics(NamedTuple):
+    """Of one layer's input over each row's batch: mean and (biased) variance (R, channels), of ``count`` values."""
+
+    name: str
+    mean: Tensor
+    variance: Tensor
+    count: int
+
+
+def refusal(name: str, why: str) -> UsageError:
+    """The one line for what cannot be done with a network that normalises batches as a whole."""
+    return UsageError(
+        f"{why}, and model {name!r} has BatchNorm in training mode, under which a batch has one gradient as a whole; "
+        f"use --model {name}+group_norm (harness.models.group_norm in Python)"
+    )
+
+
+def trained_layers(module: nn.Module) -> dict[str, BatchNorm]:
+    """Layers that normalise a batch by its own statistics, by name."""
+    return {name: layer for name, layer in module.named_modules() if isinstance(layer, BatchNorm) and layer.training}
+
+
+def keep_running_statistics(module: nn.Module) -> None:
+    """From now on no forward pass moves them: each client's are followed apart (:class:`RunningStatistics`)."""
+    for layer in trained_layers(module).values():
+        layer.track_running_stats = False
+
+
+@contextmanager
+def in_evaluation_mode(module: nn.Module) -> Iterator[None]:
+    """Around passes in which running statistics take the place of the batch's."""
+    layers = list(trained_layers(module).values())
+    for layer in layers:
+        layer.eval()
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.train()
+
+
+@contextmanager
+def recorded(module: nn.Module) -> Iterator[list[LayerStatistics]]:
+    """Around a forward pass: what every BatchNorm is given, (channels,) each, in the order of calling."""
+    seen: list[LayerStatistics] = []
+
+    def record(name: str, inputs: Tensor) -> None:
+        axes = [axis for axis in range(inputs.dim()) if axis != 1]
+        variance, count = inputs.var(axes, unbiased=False), inputs.numel() // inputs.shape[1]
+        seen.append(LayerStatistics(name, inputs.mean(axes), variance, count))
+
+    hooks = [
+        layer.register_forward_pre_hook(lambda _, inputs, name=name: record(name, inputs[0]))
+        for name, layer in module.named_modules()
+        if isinstance(layer, BatchNorm)
+    ]
+    try:
+        yield seen
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+class RunningStatistics:
+    """Running statistics of N clients, each tensor (N, ...) named as in the network's state.
+
+    Args:
+        layers: of the network all clients begin with.
+        rows: N.
+    """
+
+    def __init__(self, layers: Mapping[str, BatchNorm], rows: int) -> None:
+        self._layers = {name: layer for name, layer in layers.items() if layer.running_mean is not None}
+        self.buffers: Buffers = {
+            f"{name}.{key}": value.expand(rows, *value.shape).clone()
+            for name, layer in self._layers.items()
+            for key, value in layer.named_buffers()
+        }
+
+    def follow(self, batches: Sequence[LayerStatistics]) -> None:
+        """Moves them as the layers do in a local step of every client."""
+        for name, mean, variance, count in batches:
+            if name in self._layers:
+                tracked = int(self.buffers[f"{name}.num_batches_tracked"][0])
+                factor = _factor(self._layers[name], tracked)
+                self._move(f"{name}.running_mean", mean, factor)
+                self._move(f"{name}.running_var", variance * (count / (count - 1)), factor)
+                self.buffers[f"{name}.num_batches_tracked"] += 1
+
+    def _move(self, key: str, seen: Tensor, factor: float) -> None:
+        self.buffers[key] = (1 - factor) * self.buffers[key] + factor * seen
+
+
+def shares_of(layer: BatchNorm, steps: int) -> list[float]:
+    """How much of each step's batch is in running statistics in the end; the rest is what they began with."""
+    assert layer.num_batches_tracked is not None
+    tracked = int(layer.num_batches_tracked)
+    shares: list[float] = []
+    for step in range(steps):
+        factor = _factor(layer, tracked + step)
+        shares = [share * (1 - factor) for share in shares] + [factor]
+    return shares
+
+
+def recovered(
+    layers: Mapping[str, BatchNorm], after: Buffers, counts: Mapping[str, int], steps: int
+) -> dict[str, tuple[Tensor, Tensor]]:
+    """What running statistics after N clients' local steps give away, to who knows those before.
+
+    Of one step it is the batch's mean and variance; of several, their means weighted by :func:`shares_of`, and no more.
+
+    Args:
+        layers: with the running statistics that all clients began with.
+        after: those that were sent, (N, channels).
+        counts: values per channel of a layer's input.
+        steps: L.
+
+    Returns:
+        By layer mean and biased variance (N, channels), in the order of ``layers``. What does not move is left out.
+    """
+    found = {}
+    for name, layer in layers.items():
+        if layer.running_mean is None or layer.running_var is None or f"{name}.running_mean" not in after:
+            continue
+        moved = sum(shares_of(layer, steps))
+        if moved > 0:
+            # In double precision: momentum makes small differences of large numbers.
+            mean, variance = (
+                ((sent.double() - (1 - moved) * before.double().to(sent.device)) / moved).to(sent.dtype)
+                for sent, before in (
+                    (after[f"{name}.running_mean"], layer.running_mean),
+                    (after[f"{name}.running_var"], layer.running_var),
+                )
+            )
+            count = counts[name]
+            found[name] = mean, variance.clamp_min(0) * ((count - 1) / count)
+    return found
+
+
+def _factor(layer: BatchNorm, tracked: int) -> float:
+    """The weight of the next batch; without a momentum, running statistics are means of all batches."""
+    return 1 / (tracked + 1) if layer.momentum is None else float(layer.momentum)
+
+
+def places_of(module: nn.Module, image_shape: tuple[int, ...]) -> dict[str, int]:
+    """Values per channel and example that each layer in training mode sees."""
+    layers = trained_layers(module)
+    with torch.no_grad(), in_evaluation_mode(module), recorded(module) as seen:
+        module(torch.zeros(1, *image_shape).to(next(module.parameters())))
+    names = [one.name for one in seen if one.name in layers]
+    if len(set(names)) < len(names):
+        raise UsageError("it calls a BatchNorm layer twice; give every place its own")
+    return {one.name: one.count for one in seen if one.name in layers}
+
+
+def require_variance(name: str, places: Mapping[str, int], examples: int) -> None:
+    """Raises:
+    UsageError: a layer of the network sees a single value per channel in batches of so many examples.
+    """
+    alone = next((layer for layer, count in places.items() if count * examples == 1), None)
+    if alone is not None:
+        raise UsageError(
+            f"model {name!r}: of a batch of one example {alone}, BatchNorm in training mode, sees one value per "
+            f"channel, which has no variance; use batches of 2 or more, larger images, or --model {name}+group_norm"
+        )
