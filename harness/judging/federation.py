@@ -168,15 +168,15 @@ def _shared_buffers(captures: Sequence[Capture], module: nn.Module) -> dict[str,
 def _running(captures: Sequence[Capture], module: nn.Module) -> Buffers:
     """What became of the running statistics at each client; {} where not every capture holds them."""
     names = list(RunningStatistics(trained_layers(module), 1).buffers)
-    if captures[0].kind == "gradient":
+    if not names or captures[0].kind == "gradient":
         return {}
     rows = []
     for capture in captures:
-        moved = fitted_arrays(capture.moved, module, capture.folder / f"{capture.kind}.npz", whole=False)
+        moved = fitted_arrays(capture.moved, module, whole=False)
         if not moved.keys() >= set(names):
             return {}
         if capture.kind == "update":
-            before = fitted_arrays(capture.before, module, capture.folder / f"{BEFORE}.npz", whole=True)
+            before = fitted_arrays(capture.before, module, whole=True)
             moved = {name: before[name] + moved[name] for name in names}
         rows.append(moved)
     return {name: torch.stack([row[name] for row in rows]) for name in names}
