@@ -10,8 +10,8 @@ from collections.abc import Iterator
 def own_code() -> Iterator[None]:
     """Around an import or a call of somebody's own code, which sees the current folder's modules.
 
-    What it prints goes to standard error, where a document on standard output stays whole; torch's default precision
-    and device are put back.
+    What it prints goes to standard error, where a document on standard output stays whole, and so does what programs
+    that it starts print; torch's default precision and device are put back.
 
     Raises:
         RuntimeError: it ended the program, which would have looked like success.
@@ -19,10 +19,27 @@ def own_code() -> Iterator[None]:
     if (here := os.getcwd()) not in sys.path:
         sys.path.append(here)  # last: no file of theirs hides an installed module
     try:
-        with contextlib.redirect_stdout(sys.stderr), _torchs_defaults():
+        with contextlib.redirect_stdout(sys.stderr), _descriptor_too(), _torchs_defaults():
             yield
     except SystemExit as end:
         raise RuntimeError(f"it calls sys.exit({end.code!r})") from end
+
+
+@contextlib.contextmanager
+def _descriptor_too() -> Iterator[None]:
+    """Programs and compiled code write to the descriptor, which Python's redirection leaves as it is."""
+    try:
+        kept = os.dup(1)
+    except OSError:  # there is no standard output, as under some servers
+        yield
+        return
+    try:
+        with contextlib.suppress(OSError):
+            os.dup2(2, 1)
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 @contextlib.contextmanager

@@ -41,6 +41,16 @@ def test_what_it_prints_and_sets_stays_with_it(place: str, capsys: pytest.Captur
 
 
 @pytest.mark.parametrize("place", ["module", "factory"])
+def test_nor_does_what_its_programs_print(place: str, capfd: pytest.CaptureFixture[str]) -> None:
+    says = "import subprocess; subprocess.run(['echo', 'hello'])"
+    Path("network_here.py").write_text(NETWORK.format(**{"module": "", "factory": "", place: says}))
+    RowModel("network_here:make", (1, 8, 8), 4)
+    print("the document")
+    said = capfd.readouterr()
+    assert said.out == "the document\n" and "hello" in said.err
+
+
+@pytest.mark.parametrize("place", ["module", "factory"])
 def test_it_cannot_end_the_program(place: str) -> None:
     Path("network_here.py").write_text(NETWORK.format(**{"module": "", "factory": "", place: "sys.exit(0)"}))
     with pytest.raises(UsageError, match=r"calls sys.exit\(0\)"):
