@@ -3,12 +3,19 @@
 import harness  # noqa: F401
 
 # isort: split
+import gc
 from collections.abc import Iterator
 
 import pytest
 import torch
 
 from harness.privacy import pld, valid_epsilon
+
+
+def pytest_collection_finish() -> None:
+    """What was imported to collect thousands of tests stays; nothing is gained by looking through it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -4,7 +4,9 @@ Every true image stands in a lineup with images of its own class that no victim 
 more than the label makes all of them equally likely to be near, so the test asks whether the truth stands out.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +21,8 @@ from harness.vectors.randomness import derive_seed
 # The usual number of permutations cannot give a p-value below 1e-4, which is what fails a negative control.
 _USUAL, MANY, _SUSPICIOUS = 9_999, 99_999, 0.01
 _BLOCK = 1_000
+# Cells of one run mostly have the same victims: re-assignments of so many numbers or fewer are kept for the next one.
+_KEPT = 2**20
 _ROUNDING = 1e-9
 
 
@@ -187,14 +191,26 @@ def _test(pools: list[ClassPool], shape: tuple[int, ...], seed: int, permutation
 
 def _add_null(pool: ClassPool, seed: int, null: NDArray[np.float64]) -> None:
     """Add the class's share of the statistics under random re-assignments, one per row, in place."""
-    random = np.random.default_rng(derive_seed("lineup null", seed, pool.label))
-    for start in range(0, len(null), _BLOCK):
-        block = null[start : start + _BLOCK]
-        everyone = np.tile(np.arange(len(pool.images)), (len(block), 1))
-        block += _statistics(pool, random.permuted(everyone, axis=1, out=everyone)[:, : pool.truths])
+    drawn = derive_seed("lineup null", seed, pool.label), len(pool.images), pool.truths, len(null)
+    blocks = _kept_reassignments(*drawn) if len(null) * pool.truths <= _KEPT else _reassignments(*drawn)
+    for number, chosen in enumerate(blocks):
+        null[number * _BLOCK : (number + 1) * _BLOCK] += _statistics(pool, chosen)
 
 
-def _statistics(pool: ClassPool, chosen: NDArray[np.int64]) -> NDArray[np.float64]:
+def _reassignments(seed: int, items: int, truths: int, count: int) -> Iterator[NDArray[np.integer]]:
+    """Which of so many items are the truths, ``count`` times at random, in blocks (M, T)."""
+    random = np.random.default_rng(seed)
+    for start in range(0, count, _BLOCK):
+        everyone = np.tile(np.arange(items), (min(_BLOCK, count - start), 1))
+        yield random.permuted(everyone, axis=1, out=everyone)[:, :truths]
+
+
+@lru_cache(maxsize=32)
+def _kept_reassignments(seed: int, items: int, truths: int, count: int) -> list[NDArray[np.integer]]:
+    return [block.astype(np.int32) for block in _reassignments(seed, items, truths, count)]
+
+
+def _statistics(pool: ClassPool, chosen: NDArray[np.integer]) -> NDArray[np.float64]:
     """(M, 3): sums over the slots of relative ranks, of firsts, and of accurate firsts, if ``chosen`` were truths."""
     ranks = lineup_ranks(pool, chosen)
     first = ranks == 1.0
@@ -202,7 +218,7 @@ def _statistics(pool: ClassPool, chosen: NDArray[np.int64]) -> NDArray[np.float6
     return np.stack([_relative(ranks, pool).sum(1), first.sum(1), (first & accurate).sum(1)], axis=1)
 
 
-def lineup_ranks(pool: ClassPool, chosen: NDArray[np.int64]) -> NDArray[np.float64]:
+def lineup_ranks(pool: ClassPool, chosen: NDArray[np.integer]) -> NDArray[np.float64]:
     """Mid-ranks (M, S) of the slots' truths in their lineups if item t had been pool item ``chosen[:, t]`` (M, T).
 
     A lineup holds a slot's truth and the items not chosen: the rank among the whole pool, less the other chosen items

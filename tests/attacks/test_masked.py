@@ -14,7 +14,7 @@ from harness.attacks.idlg import IDLG
 from harness.observation import Clipping, Observation
 
 Victims = Callable[..., Observation]
-VICTIMS = 6
+VICTIMS = 4
 
 
 def pruned(observation: Observation, share: float) -> Observation:

@@ -132,7 +132,7 @@ def test_shares_that_do_not_add_up_are_seen(
 MANY = {**ONE, "clients_per_round": 16, "delta": 1e-4, "canaries": 500, "guesses": 100}
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 @pytest.mark.parametrize(
     ("arguments", "settings", "verdict"),
     [
