@@ -16,7 +16,7 @@ _ENDINGS = {"html": "html", "md": "md", "csv": "csv", "latex": "tex", "json": "j
 
 @app.command("report")
 def report_command(
-    runs: Annotated[list[Path], typer.Argument(help="Folders of harness evaluate and harness train.")],
+    runs: Annotated[list[Path], typer.Argument(help="Folders of harness evaluate, judge and train.")],
     out: Annotated[Path | None, typer.Option(help="File to write (report.html); for csv a folder.")] = None,
     earlier: Annotated[
         list[Path] | None, typer.Option(help="A folder of an earlier run, for the trend section only; repeated.")

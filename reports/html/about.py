@@ -9,7 +9,7 @@ from harness.extensions.registry import Registry
 from harness.models import MODELS
 from harness.reports import text
 from harness.reports.html import wording
-from harness.reports.html.runs import RunData
+from harness.reports.html.run_data import RunData
 
 _MOST = 3
 
@@ -31,6 +31,7 @@ def about(runs: Sequence[RunData]) -> About:
     dates = [date for run in runs if (date := _date(run.written))]
     when = " to ".join(dict.fromkeys([dates[0], dates[-1]])) if dates else ""
     facts = [
+        *(("captured", run.judged.captured) for run in runs[:_MOST] if run.judged),
         ("data", _explained(DATASETS, data)), ("network", _explained(MODELS, networks)),
         ("run", ", ".join(run.name for run in runs[:6]) + (f" and {len(runs) - 6} more" if len(runs) > 6 else "")),
         ("written", when),

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from harness.reports import columns, text
 from harness.reports.html import wording
 from harness.reports.html.places import Decided, Shown
-from harness.reports.html.runs import RunData
+from harness.reports.html.run_data import RunData
 from harness.reports.html.table import Head, Table, Value, figure, make, words
 from harness.reports.theorem import at_most, blind, event_of
 from harness.results import CellResult, SummaryRow

@@ -8,7 +8,7 @@ from harness.capture.record import AS_CAPTURED
 from harness.experiment import CellSettings
 from harness.reports import text
 from harness.reports.html.places import Shown
-from harness.reports.html.runs import RunData
+from harness.reports.html.run_data import RunData
 from harness.results import Place
 
 _MOST = 6

@@ -9,7 +9,7 @@ from harness.reports.html import pixels, wording
 from harness.reports.html.judged import Estimate
 from harness.reports.html.places import GRAVITY, Decided, Shown
 from harness.reports.html.reading import UnreadableRun
-from harness.reports.html.runs import RunData
+from harness.reports.html.run_data import RunData
 from harness.results import CellResult
 
 _MOST_BYTES, _MOST_PICTURES = 2_200_000, 72
@@ -163,5 +163,5 @@ def _guesses(runs: Sequence[RunData]) -> list[_Candidate]:
 
 def _of_guess(one: Estimate) -> tuple[str, str, str, str]:
     attack = text.safe(one.attack, 40)
-    alt = f"What {attack} made of each captured client; no truth is known. {one.said}."
-    return f"captured clients against {attack}", "by an estimate without the truth", one.said, alt
+    alt = f"What {attack} made of each captured client. {one.said}"
+    return f"captured clients against {attack}", "no truth known", one.said, alt

@@ -12,9 +12,8 @@ from harness.reports.html import wording
 from harness.results.record import Number
 
 _KINDS = {"holds": "resilient", "violated": "leaks", "cannot tell": "inconclusive"}
-# An estimate that something did not come back is no resilience.
-_ESTIMATES = {"plausibly reconstructed": "leaks", "could not tell": "inconclusive", "no": "untried"}
-_WORDS = {"no": "not reconstructed"}
+# An estimate that something came back is no leak, and one that it did not no resilience.
+_ESTIMATES = {"plausibly reconstructed": "plausible", "could not tell": "inconclusive", "no": "untried"}
 
 
 class _Part(BaseModel):
@@ -54,13 +53,30 @@ class Estimate(_Part):
 
     @property
     def said(self) -> str:
-        """How many captures were estimated how."""
-        count = len(self.estimates)
-        return ", ".join(
-            f"{_WORDS.get(said, said)} {self.estimates.count(said)} of {count}"
-            for said in _ESTIMATES
-            if said in self.estimates
-        )
+        """What it comes to over all captures, in a sentence."""
+        who, captures = text.safe(self.attack, 40), wording.plural(len(self.estimates), "capture")
+        if self.kind == "plausible":
+            plausible = self.estimates.count("plausibly reconstructed")
+            said = f"{who} plausibly reconstructed {plausible} of {captures}"
+        elif self.kind == "inconclusive":
+            said = f"We could not tell whether {who} reconstructs {captures}: {text.safe(self.reason, 200)}"
+        else:
+            said = f"{who} plausibly reconstructed none of {captures}"
+        return f"{said} (an estimate, as no truth is known)."
+
+
+class Declared(_Part):
+    """The defense that clients are said to train under."""
+
+    name: str
+
+
+class Record(_Part):
+    """What the captures say of themselves."""
+
+    model: str
+    framework: str | None = None
+    defense: Declared | None = None
 
 
 class Judged(_Part):
@@ -69,9 +85,19 @@ class Judged(_Part):
     valid: bool
     captures: Annotated[int, Field(ge=1)]
     images_each: Annotated[int, Field(ge=1)]
+    record: Record
     checks: Annotated[list[Check], Field(max_length=100)]
     estimates: Annotated[list[Estimate], Field(max_length=100)]
     results: dict[str, Any] | None = None
+
+    @property
+    def captured(self) -> str:
+        """What was captured, in words."""
+        record = self.record
+        clients = f"{wording.plural(self.captures, 'client')}, {wording.plural(self.images_each, 'example')} each"
+        defense = text.safe(record.defense.name, 60) if record.defense else "no defense"
+        where = f", captured in {text.safe(record.framework, 40)}" if record.framework else ""
+        return f"{clients}, training {text.safe(record.model, 60)}{where}; {defense} is declared"
 
     @property
     def violated(self) -> list[Check]:
@@ -98,5 +124,5 @@ class Judged(_Part):
             checks = wording.plural(len(self.checks), "check")
             lines.append(("resilient", f"What was sent looks as declared: {checks} held."))
         for one in self.estimates:
-            lines.append((one.kind, f"{text.safe(one.attack, 40)}, by an estimate without the truth: {one.said}."))
+            lines.append((one.kind, one.said))
         return lines

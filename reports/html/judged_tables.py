@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
+from harness.reports import text
 from harness.reports.html import wording
 from harness.reports.html.judged import Estimate
-from harness.reports.html.runs import RunData
+from harness.reports.html.run_data import RunData
 from harness.reports.html.table import Head, Table, Value, figure, make, words
 
 _MOST = 400
@@ -41,13 +42,19 @@ def estimate_table(runs: Sequence[RunData]) -> Table:
     titles = (
         Head("run"), Head("attack", choice=True), Head("capture", number=True), Head("estimate", choice=True),
         Head("of the loss left", number=True), Head("left when shuffled", number=True),
-        Head("left by successes, at most", number=True), Head("labels inferred"), Head("why", wide=True),
+        Head("left by successes, at most", number=True), Head("labels inferred"),
     )  # fmt: skip
+    reasons = dict.fromkeys(
+        f" {text.safe(one.attack, 40)}: {text.safe(one.reason, 300)}."
+        for run in runs
+        if run.judged
+        for one in run.judged.estimates
+    )
     more = f" Of {len(rows)} rows the first {_MOST}." if len(rows) > _MOST else ""
     return make(
         "estimates", "What comes back, by estimate", titles, rows[:_MOST],
         "No truth was known: a capture counts as plausibly reconstructed where simulated stand-ins come back and it is "
-        f"matched as those are, and as a shuffled update is not.{more}",
+        f"matched as those are, and as a shuffled update is not.{''.join(reasons)}{more}",
     )  # fmt: skip
 
 
@@ -58,7 +65,7 @@ def _capture(one: Estimate, number: int) -> tuple[Value, ...]:
     labels = entry(one.labels)
     return (
         words(one.estimates[number]), _loss(entry(one.left)), _loss(entry(one.left_shuffled)), _loss(one.left_usually),
-        words(None if labels is None else ", ".join(map(str, labels[:32]))), words(one.reason, 300),
+        words(None if labels is None else ", ".join(map(str, labels[:32]))),
     )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
+from typing import ClassVar
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -16,7 +17,7 @@ from harness.reports.html.distributions import distribution_chart
 from harness.reports.html.gallery import Gallery, gallery
 from harness.reports.html.matrix import Matrix, matrices
 from harness.reports.html.places import Shown, decided_places, grouped, shown_cells
-from harness.reports.html.runs import RunData
+from harness.reports.html.run_data import RunData
 from harness.reports.html.success import success_chart
 from harness.reports.html.table import Table, condensed, folded
 from harness.reports.html.tables import all_tables, unread
@@ -56,6 +57,13 @@ class Page:
     evaluate: list[str]
     left_out: list[str] = field(default_factory=list)
 
+    FOLDED: ClassVar[Sequence[str]] = ("privacy", "cells", "controls", "rounds", "settings", "environment")
+
+    @property
+    def has_tables(self) -> bool:
+        """Whether anything stands below the heading of tables."""
+        return not {"training", *self.FOLDED}.isdisjoint(self.tables)
+
 
 def make_page(runs: Sequence[RunData], earlier: Sequence[RunData] = ()) -> str:
     """The report as HTML; of ``earlier`` runs only the trend is shown."""
@@ -66,7 +74,7 @@ def make_page(runs: Sequence[RunData], earlier: Sequence[RunData] = ()) -> str:
         about(runs), verdict(runs, places), matrices(places), gallery(places, cells, runs), figures,
         utility_chart(runs, places), trend_section([*earlier, *runs]),
         {table.name: _short(table) for table in tables if not table.name.startswith("paper-")},
-        [table for table in tables if table.name.startswith("paper-")],
+        [_short(table) for table in tables if table.name.startswith("paper-")],
         [_short(table) for table in tables if table.name in ("checks", "estimates")],
         commands.report_command(runs), commands.evaluate_commands(cells),
     )  # fmt: skip
@@ -80,7 +88,9 @@ def make_page(runs: Sequence[RunData], earlier: Sequence[RunData] = ()) -> str:
 
 def _short(table: Table) -> Table:
     """As on the page, which has less room than a file: equal rows and columns once."""
-    return condensed(folded(table, "surface", ("seconds", "cell")) if table.name == "cells" else table)
+    if table.name == "cells" or table.name.startswith("paper-"):
+        table = folded(table, "surface", ("seconds", "cell"))
+    return condensed(folded(table, "against") if table.name == "privacy" else table)
 
 
 def _all_figures(groups: dict[tuple[str, str], list[Shown]]) -> list[Figures]:

@@ -13,10 +13,11 @@ _MISSING = Value(text.MISSING)
 
 
 def paper_tables(cells: Sequence[Shown]) -> list[Table]:
-    """A table per setting and attack."""
+    """A table per setting and attack that was possible."""
+    groups = grouped(item for item in cells if item.cell.not_applicable_reason is None)
     return [
         _table(number, setting, attack, members)
-        for number, ((setting, attack), members) in enumerate(grouped(cells).items(), start=1)
+        for number, ((setting, attack), members) in enumerate(groups.items(), start=1)
     ]
 
 
@@ -38,7 +39,7 @@ def _table(number: int, setting: str, attack: str, members: Sequence[Shown]) -> 
 
 
 def _entry(cell: CellResult | None, show: Callable[[CellResult], str]) -> Value:
-    return _MISSING if cell is None or cell.not_applicable_reason is not None else Value(show(cell))
+    return _MISSING if cell is None else Value(show(cell))
 
 
 def _median(cell: CellResult) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from harness.reports.html import wording
-from harness.reports.html.runs import RunData
+from harness.reports.html.run_data import RunData
 from harness.results import CellResult, SummaryRow
 
 #: The worst first: what counts where a defense does differently at several places.

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from harness.reports.html import wording
 from harness.reports.html.places import Shown
-from harness.reports.html.runs import RunData
+from harness.reports.html.run_data import RunData
 from harness.reports.html.table import Head, Table, Value, figure, make, words
 from harness.results import Statement
 

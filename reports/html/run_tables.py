@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from harness.reports.html.places import Shown
-from harness.reports.html.runs import RunData
+from harness.reports.html.run_data import RunData
 from harness.reports.html.table import Head, Table, Value, make, words
 
 

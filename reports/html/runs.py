@@ -3,7 +3,6 @@
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from harness.errors import UsageError
 from harness.reports import text
 from harness.reports.html.judged import Judged
 from harness.reports.html.reading import UnreadableRun, inside, read_json, read_lines
+from harness.reports.html.run_data import RunData
 from harness.results import CellResult, StoredCell, SummaryRow, VictimRecord
 from harness.scoring.summarise import summarise
 from harness.scoring.validity import fault_of
@@ -21,46 +21,6 @@ from harness.training.records import TrainDocument
 from harness.version import SCHEMA_VERSION
 
 MOST_CELLS, MOST_VICTIMS = 2_000, 300_000
-
-
-@dataclass
-class RunData:
-    """One run: the cells of ``harness evaluate``, the document of ``harness train``, or both.
-
-    Attributes:
-        name: the folder's name, told apart where several runs share it.
-        judged: what ``harness judge`` says of captures beside the cells; without a truth there are none.
-        written: when, in seconds since 1970.
-        settings: the exact settings of each cell by its key, where its own file has them.
-        left_out: what could not be used, a sentence each.
-    """
-
-    name: str
-    folder: Path
-    environment: dict[str, Any] = field(default_factory=dict)
-    valid: bool = True
-    valid_reason: str | None = None
-    cells: list[CellResult] = field(default_factory=list)
-    summary: list[SummaryRow] = field(default_factory=list)
-    victims: dict[str, list[VictimRecord]] = field(default_factory=dict)
-    settings: dict[str, dict[str, Any]] = field(default_factory=dict)
-    training: TrainDocument | None = None
-    judged: Judged | None = None
-    written: float | None = None
-    left_out: list[str] = field(default_factory=list)
-
-    def skip(self, what: str) -> None:
-        """Notes something that is left out."""
-        self.left_out.append(text.safe(what, 300))
-
-    @property
-    def fault(self) -> str:
-        """Why nothing of an invalid run may be used."""
-        return text.safe(self.valid_reason or "a negative control failed", 300)
-
-    def cell(self, key: str | None) -> CellResult | None:
-        """The cell of a key."""
-        return next((cell for cell in self.cells if key is not None and cell.key == key), None)
 
 
 def read_runs(paths: Sequence[Path]) -> list[RunData]:
@@ -117,8 +77,15 @@ def _read_judged(run: RunData) -> bool:
         if not problem.absent:
             run.skip(f"judged.json {problem}")
     except ValidationError:
-        run.skip("judged.json is not as harness judge writes it")
+        run.skip("judged.json is not as harness judge writes it; run harness judge again")
     return run.judged is not None
+
+
+def _is_there(run: RunData, name: str) -> bool:
+    try:
+        return inside(run.folder, name).is_file()
+    except UnreadableRun as problem:
+        return not problem.absent
 
 
 def _written(run: RunData) -> float | None:
@@ -142,7 +109,7 @@ def _read_results(run: RunData) -> bool:
         if not problem.absent:
             run.skip(f"results.json {problem}")
         # Without a truth only stand-ins were attacked, of whom there is no verdict.
-        return False if run.judged else _rescue(run)
+        return False if _is_there(run, "judged.json") else _rescue(run)
     environment, reason = document.get("environment"), document.get("valid_reason")
     run.environment = environment if isinstance(environment, dict) else {}
     run.valid = document.get("valid") is True

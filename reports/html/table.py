@@ -79,9 +79,9 @@ def condensed(table: Table) -> Table:
     """Columns in which all rows agree are said once, in the note."""
     if len(table.rows) < 2:
         return table
-    alike = [place for place in range(1, len(table.columns)) if len({row[place] for row in table.rows}) == 1]
+    alike = [place for place in range(len(table.columns)) if len({row[place] for row in table.rows}) == 1]
     alike = [place for place in alike if not table.rows[0][place].kind]
-    if not alike:
+    if not alike or len(alike) == len(table.columns):
         return table
     kept = [place for place in range(len(table.columns)) if place not in alike]
     said = "; ".join(f"{table.columns[place].title}: {table.rows[0][place].shown}" for place in alike)

@@ -7,8 +7,8 @@ from harness.reports.html.judged_tables import check_table, estimate_table
 from harness.reports.html.papers import paper_tables
 from harness.reports.html.places import decided_places, shown_cells
 from harness.reports.html.privacy_table import privacy_table
+from harness.reports.html.run_data import RunData
 from harness.reports.html.run_tables import environment_table, left_out_table, settings_table
-from harness.reports.html.runs import RunData
 from harness.reports.html.table import Table
 from harness.reports.html.training_tables import round_table, training_table
 from harness.reports.html.trend import trend_table

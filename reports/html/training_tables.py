@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from harness.reports import text
 from harness.reports.html import wording
-from harness.reports.html.runs import RunData
+from harness.reports.html.run_data import RunData
 from harness.reports.html.table import Head, Table, Value, figure, make, words
 from harness.training.records import TrainDocument
 

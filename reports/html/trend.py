@@ -11,7 +11,7 @@ from harness.gate.movement import EFFECT
 from harness.gate.trend import Trend, trends_of
 from harness.reports import text
 from harness.reports.html import chart, wording
-from harness.reports.html.runs import RunData
+from harness.reports.html.run_data import RunData
 from harness.reports.html.svg import inline
 from harness.reports.html.table import Head, Table, Value, figure, make, words
 from harness.results import CellResult

@@ -9,7 +9,7 @@ from harness.reports import text
 from harness.reports.html import chart, commands, wording
 from harness.reports.html.chart import Chart
 from harness.reports.html.places import Decided
-from harness.reports.html.runs import RunData
+from harness.reports.html.run_data import RunData
 from harness.reports.html.svg import INK, inline
 from harness.reports.html.training_tables import best_epsilon, trained
 from harness.training.records import TrainDocument

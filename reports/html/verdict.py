@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from harness.reports.html import evidence, wording
 from harness.reports.html.places import GRAVITY, Decided, inward
-from harness.reports.html.runs import RunData
+from harness.reports.html.run_data import RunData
 from harness.scoring.verdict import VICTIMS_NEEDED
 
 _UNDEFENDED = "none"
@@ -42,7 +42,7 @@ def verdict(runs: Sequence[RunData], places: Sequence[Decided]) -> Overview:
         if run.cells and not run.valid
     ]
     notes = []
-    ran = [place.summary.victims for place in places if place.kind != "impossible"]
+    ran = [place.summary.victims for place in places if place.kind not in ("impossible", "invalid")]
     victims = max(ran, default=VICTIMS_NEEDED)
     if victims < VICTIMS_NEEDED:
         notes.append(f"Nothing can be resilient: {victims} victims are too few for that ({VICTIMS_NEEDED} needed).")

@@ -11,11 +11,11 @@ Placed = CellResult | SummaryRow
 # A symbol and a word beside every colour: colour is never the only carrier.
 SYMBOLS = {
     "leaks": "✖", "resilient": "✔", "inconclusive": "?", "impossible": "–", "untried": "·", "invalid": "!",
-    "identifies": "◎",
+    "identifies": "◎", "plausible": "≈",
 }  # fmt: skip
 WORDS = {
     "leaks": "LEAKS", "resilient": "resilient", "inconclusive": "undecided", "impossible": "not run",
-    "untried": "not tried", "invalid": "invalid",
+    "untried": "not seen", "invalid": "invalid", "plausible": "plausible",
 }  # fmt: skip
 MEANINGS = {
     "leaks": "private images or rows come back: accurately, or as traces that an eye may not see but that are nearer "

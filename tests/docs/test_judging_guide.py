@@ -28,6 +28,8 @@ def test_the_client_is_captured_and_judged(tmp_path: Path, monkeypatch: pytest.M
         runpy.run_path("my_client.py", run_name="__main__")
         command, *arguments = shlex.split(block("console"))
         assert command == "harness" and run([*arguments, "--out", "out"]) == 0
+        assert "`harness report runs`" in GUIDE and run(["report", "out"]) == 0
+        assert "Without a defense, private data come back." in (tmp_path / "report.html").read_text()
     finally:
         sys.modules.pop("my_client", None)
     (row,) = json.loads((tmp_path / "out" / "judged.json").read_text())["results"]["summary"]

@@ -111,6 +111,23 @@ def make_training(folder: Path, defense: str = "fed_cdp", **settings: Any) -> Pa
     return folder
 
 
+def make_judged(folder: Path, **changes: Any) -> Path:
+    """What ``harness judge`` leaves of three captures whose truth is not known, with the picture of what it made."""
+    check = {"name": "noise is on every tensor", "outcome": "violated", "detail": "it is off", "p_value": 0.0}
+    estimate = {
+        "attack": "cpl", "estimates": ["plausibly reconstructed", "no", "no"], "reason": "stand-ins come back",
+        "left": [1e-9, 0.4, 0.5], "left_shuffled": [0.5, 0.5, 0.5], "left_usually": 1e-8, "labels": [[1], [0], [3]],
+    }  # fmt: skip
+    record = {"model": "lenet", "defense": {"name": "fed_cdp", "settings": {"sigma": 6}}, "framework": "flower"}
+    document = {
+        "valid": True, "captures": 3, "images_each": 1, "record": record, "checks": [check], "estimates": [estimate],
+        "results": None,
+    }  # fmt: skip
+    write_atomic(folder / "judged.json", json.dumps(document | changes).encode())
+    write_atomic(folder / "pictures" / "judged_cpl.png", a_picture())
+    return folder
+
+
 @pytest.fixture
 def a_cell() -> MakeCell:
     return make_cell
@@ -124,6 +141,11 @@ def a_run() -> WriteRun:
 @pytest.fixture
 def a_training() -> WriteRun:
     return make_training
+
+
+@pytest.fixture
+def a_judged() -> WriteRun:
+    return make_judged
 
 
 @pytest.fixture(scope="session")
@@ -141,3 +163,9 @@ def grid(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         for attack in ("cpl", "dlg")
     ]
     return [make_run(root / "eval", cells), make_training(root / "train")]
+
+
+@pytest.fixture(scope="session")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Captures that were judged without a truth."""
+    return make_judged(tmp_path_factory.mktemp("judged"))

@@ -30,9 +30,9 @@ def browser() -> Iterator:
 
 
 @pytest.fixture(scope="module")
-def report(grid: list[Path], tmp_path_factory: pytest.TempPathFactory) -> str:
+def report(grid: list[Path], judged: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     file = tmp_path_factory.mktemp("page") / "report.html"
-    file.write_text(make_page(read_runs(grid)))
+    file.write_text(make_page(read_runs([*grid, judged])))
     return file.as_uri()
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from harness.reports.html.places import decided_places
-from harness.reports.html.runs import RunData, read_runs
+from harness.reports.html.run_data import RunData
+from harness.reports.html.runs import read_runs
 from harness.reports.html.verdict import Overview, verdict
 from harness.results import CellResult, Control
 

@@ -1,0 +1,50 @@
+"""One run, as far as it could be read."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from harness.reports import text
+from harness.reports.html.judged import Judged
+from harness.results import CellResult, SummaryRow, VictimRecord
+from harness.training.records import TrainDocument
+
+
+@dataclass
+class RunData:
+    """One run: the cells of ``harness evaluate``, the document of ``harness train``, or both.
+
+    Attributes:
+        name: the folder's name, told apart where several runs share it.
+        judged: what ``harness judge`` says of captures beside the cells; without a truth there are none.
+        written: when, in seconds since 1970.
+        settings: the exact settings of each cell by its key, where its own file has them.
+        left_out: what could not be used, a sentence each.
+    """
+
+    name: str
+    folder: Path
+    environment: dict[str, Any] = field(default_factory=dict)
+    valid: bool = True
+    valid_reason: str | None = None
+    cells: list[CellResult] = field(default_factory=list)
+    summary: list[SummaryRow] = field(default_factory=list)
+    victims: dict[str, list[VictimRecord]] = field(default_factory=dict)
+    settings: dict[str, dict[str, Any]] = field(default_factory=dict)
+    training: TrainDocument | None = None
+    judged: Judged | None = None
+    written: float | None = None
+    left_out: list[str] = field(default_factory=list)
+
+    def skip(self, what: str) -> None:
+        """Notes something that is left out."""
+        self.left_out.append(text.safe(what, 300))
+
+    @property
+    def fault(self) -> str:
+        """Why nothing of an invalid run may be used."""
+        return text.safe(self.valid_reason or "a negative control failed", 300)
+
+    def cell(self, key: str | None) -> CellResult | None:
+        """The cell of a key."""
+        return next((cell for cell in self.cells if key is not None and cell.key == key), None)

@@ -1,0 +1,106 @@
+"""What ``harness judge`` found out on the page: checks and estimates, and never more than an estimate says."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.reports.html import all_tables, make_page, read_runs
+from harness.reports.html.places import decided_places
+from harness.reports.html.verdict import verdict
+
+CHECK = {"name": "noise is on every tensor", "outcome": "violated", "detail": "it is off"}
+TOLD = {"name": "the truth explains what was sent", "outcome": "violated", "detail": "they differ"}
+HOLDS = CHECK | {"outcome": "holds"}
+
+
+def estimated(*estimates: str) -> list[dict[str, Any]]:
+    return [{"attack": "cpl", "estimates": list(estimates), "reason": "the attack does not leak even undefended"}]
+
+
+def lines(folder: Path) -> list[tuple[str, str]]:
+    runs = read_runs([folder])
+    return [(line.kind, line.words) for line in verdict(runs, decided_places(runs)).headline]
+
+
+PLAUSIBLE, TELL, NO = "plausibly reconstructed", "could not tell", "no"
+STATES: dict[str, tuple[dict[str, Any], tuple[str, str]]] = {
+    "some": (
+        {"estimates": estimated(PLAUSIBLE, NO, TELL)},
+        ("plausible", "cpl plausibly reconstructed 1 of 3 captures (an estimate, as no truth is known)."),
+    ),
+    "none": (
+        {"estimates": estimated(NO, NO)},
+        ("untried", "cpl plausibly reconstructed none of 2 captures (an estimate, as no truth is known)."),
+    ),
+    "undecided": (
+        {"estimates": estimated(TELL, NO)},
+        ("inconclusive", "We could not tell whether cpl reconstructs 2 captures: the attack does not leak even "
+                         "undefended (an estimate, as no truth is known)."),
+    ),
+    "a check failed": (
+        {"checks": [HOLDS, CHECK]},
+        ("leaks", "What was sent is not what was declared; violated: noise is on every tensor."),
+    ),
+    "all checks held": ({"checks": [HOLDS]}, ("resilient", "What was sent looks as declared: 1 check held.")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("facts", "line"), STATES.values(), ids=STATES.keys())
+def test_a_headline_says_no_more_than_the_estimate(
+    tmp_path: Path, a_judged: Callable, facts: dict[str, Any], line: tuple[str, str]
+) -> None:
+    assert lines(a_judged(tmp_path, **({"checks": [], "estimates": []} | facts))) == [line]
+
+
+def test_a_check_that_cannot_tell_claims_nothing(tmp_path: Path, a_judged: Callable) -> None:
+    unknown = [HOLDS, CHECK | {"outcome": "cannot tell"}]
+    assert lines(a_judged(tmp_path, checks=unknown, estimates=estimated(NO)))[0][0] == "untried"
+
+
+def test_a_truth_that_explains_nothing_leaves_no_verdict(
+    tmp_path: Path, a_cell: Callable, a_run: Callable, a_judged: Callable
+) -> None:
+    a_run(tmp_path, [a_cell("fed_cdp")], pictures=False)
+    a_judged(tmp_path, valid=False, checks=[CHECK, TOLD], estimates=[], results={})
+    page = make_page(read_runs([tmp_path]))
+    assert "its verdicts must not be used: the truth explains what was sent? No: they differ" in page
+    assert lines(tmp_path)[1] == ("invalid", "fed_cdp: no verdict, as the run is invalid.")
+    assert "LEAKS</a>" not in page
+
+
+def test_tables_and_pictures_of_captures(judged: Path) -> None:
+    runs = read_runs([judged])
+    rows = {table.name: [[value.shown for value in row] for row in table.rows] for table in all_tables(runs)}
+    assert rows["checks"] == [[judged.name, "noise is on every tensor", "✖ violated", "it is off"]]
+    assert rows["estimates"][1] == [judged.name, "cpl", "2", "no", "0.4", "0.5", "1e-08", "0"]
+    page = make_page(runs)
+    assert "captured clients against cpl" in page and "data:image/webp" in page
+    assert "3 clients, 1 example each, training lenet, captured in flower; fed_cdp is declared" in page
+    assert 'id="tables"' not in page and "LEAKS" not in page
+
+
+def test_stand_ins_are_nobody_whose_verdict_is_asked_for(
+    tmp_path: Path, a_cell: Callable, a_run: Callable, a_judged: Callable
+) -> None:
+    """Their cells lie in the folder, as those of a run that was killed would; also where the document is damaged."""
+    stand_ins = a_run(tmp_path, [a_cell("fed_cdp", dataset="stand-ins")], pictures=False)
+    (stand_ins / "results.json").unlink()
+    [run] = read_runs([a_judged(tmp_path)])
+    assert run.cells == [] and run.judged
+    other = a_run(tmp_path / "good", [a_cell()], pictures=False)
+    (tmp_path / "judged.json").write_text("{}")
+    [damaged, _] = read_runs([tmp_path, other])
+    assert damaged.cells == [] and "judged.json is not as harness judge writes it" in damaged.left_out[0]
+
+
+@pytest.mark.parametrize("name", ["<script>alert(1)</script>", "../../etc/passwd", "{{ 7*7 }}", "a\x00\x1b[31mb"])
+def test_whatever_it_says_stays_text(tmp_path: Path, a_judged: Callable, name: str) -> None:
+    record = {"model": name, "framework": name, "defense": {"name": name}}
+    estimate = estimated(PLAUSIBLE)[0] | {"attack": name, "reason": name, "labels": [[1]], "left": [None]}
+    a_judged(tmp_path, record=record, checks=[CHECK | {"name": name, "detail": name}], estimates=[estimate])
+    page = make_page(read_runs([tmp_path]))
+    assert page.count("<script>") == 1 and "\x1b" not in page and "data:image/webp" not in page
+    assert json.loads((tmp_path / "judged.json").read_text())["record"]["model"] == name
