@@ -84,6 +84,37 @@ def recorded(module: nn.Module) -> Iterator[list[LayerStatistics]]:
             hook.remove()
 
 
+@contextmanager
+def batch_statistics(module: nn.Module) -> Iterator[Buffers]:
+    """Around a single pass that is given these buffers in the place of the network's: torch itself leaves in them what
+    it normalises the batch by, at no cost, since with a momentum of one running statistics are the last batch's."""
+    layers = {name: layer for name, layer in trained_layers(module).items() if layer.running_mean is not None}
+    momenta = {name: layer.momentum for name, layer in layers.items()}
+    for layer in layers.values():
+        layer.track_running_stats, layer.momentum = True, 1.0
+    try:
+        yield {
+            f"{name}.{key}": torch.zeros_like(value)
+            for name, layer in layers.items()
+            for key, value in layer.named_buffers()
+        }
+    finally:
+        for name, layer in layers.items():
+            layer.track_running_stats, layer.momentum = False, momenta[name]
+
+
+def layers_of(buffers: Buffers, counts: Mapping[str, int]) -> list[LayerStatistics]:
+    """Batches' statistics from running ones (R, channels) that are the last batch's, with the unbiased variance."""
+    names = [key.removesuffix(".running_mean") for key in buffers if key.endswith(".running_mean")]
+    return [
+        LayerStatistics(
+            name, buffers[f"{name}.running_mean"],
+            buffers[f"{name}.running_var"] * ((counts[name] - 1) / counts[name]), counts[name],
+        )
+        for name in names
+    ]  # fmt: skip
+
+
 class RunningStatistics:
     """Running statistics of N clients, each tensor (N, ...) named as in the network's state.
 

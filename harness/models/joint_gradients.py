@@ -1,6 +1,6 @@
 """The gradient of a batch that is normalised as a whole: no example has one of its own."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -8,7 +8,7 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from harness.errors import UsageError
-from harness.models.batch_norm import LayerStatistics, recorded, refusal
+from harness.models.batch_norm import LayerStatistics, batch_statistics, layers_of, refusal
 from harness.vectors.layout import Layout
 
 
@@ -32,21 +32,25 @@ class JointGradients:
 
     @classmethod
     def of(
-        cls, name: str, module: nn.Module, layout: Layout, weights: Tensor, images: Tensor, labels: Tensor
-    ) -> "JointGradients":
+        cls, name: str, module: nn.Module, layout: Layout, places: Mapping[str, int], weights: Tensor, images: Tensor,
+        labels: Tensor,
+    ) -> "JointGradients":  # fmt: skip
         """Those of batches (N, B, C, H, W) with labels (N, B) under weights (N, P), one after another.
 
-        A batch fills the library's own layers, so a client costs what its own training loop costs.
+        A batch fills the library's own layers, so a client costs what its own training loop costs. ``places``: values
+        per channel and example that each layer in training mode sees.
         """
+        counts = {layer: count * images.shape[1] for layer, count in places.items()}
         gradients, statistics = [], []
         for flat, batch, truth in zip(weights, images, labels, strict=True):
-            leaves = {key: part.detach().requires_grad_() for key, part in layout.split(flat).items()}
-            with torch.enable_grad(), recorded(module) as seen:
-                loss = functional.cross_entropy(functional_call(module, leaves, (batch,)), truth)
+            leaves = {key: _laid_out(part.detach()).requires_grad_() for key, part in layout.split(flat).items()}
+            with torch.enable_grad(), batch_statistics(module) as kept:
+                loss = functional.cross_entropy(functional_call(module, leaves | kept, (_laid_out(batch),)), truth)
             parts = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
             gradients.append(torch.cat([part.flatten() for part in parts]))
-            statistics.append(seen)
-        return cls(name, torch.stack(gradients), _stacked(statistics), layout.sizes, images.shape[1])
+            statistics.append(kept)
+        together = {key: torch.stack([kept[key] for kept in statistics]) for key in statistics[0]}
+        return cls(name, torch.stack(gradients), layers_of(together, counts), layout.sizes, images.shape[1])
 
     def mean(self) -> Tensor:
         """The batch gradient (N, P)."""
@@ -68,12 +72,6 @@ class JointGradients:
         return refusal(self._name, "gradients of single examples are clipped or read here")
 
 
-def _stacked(rows: list[list[LayerStatistics]]) -> list[LayerStatistics]:
-    """The layers of every row's pass as one, with a row each."""
-    return [
-        LayerStatistics(
-            layer[0].name, torch.stack([one.mean.detach() for one in layer]),
-            torch.stack([one.variance.detach() for one in layer]), layer[0].count,
-        )
-        for layer in zip(*rows, strict=True)
-    ]  # fmt: skip
+def _laid_out(values: Tensor) -> Tensor:
+    """Images, or a convolution's weights, in the order in which convolutions are fastest; others as they are."""
+    return values.contiguous(memory_format=torch.channels_last) if values.dim() == 4 else values

@@ -237,7 +237,7 @@ class RowModel:
     def joint_gradients(self, weights: Tensor, images: Tensor, labels: Tensor) -> JointGradients:
         """Gradients of batches (N, B, C, H, W) that are normalised as a whole, and what they are normalised by."""
         self.require_batch(images.shape[1])
-        return JointGradients.of(self.name, self.plain_module, self.layout, weights, images, labels)
+        return JointGradients.of(self.name, self.plain_module, self.layout, self.places, weights, images, labels)
 
     def require_batch(self, examples: int) -> None:
         """Raises:
