@@ -24,6 +24,7 @@ from harness.judging.checks import checks_of, explained
 from harness.judging.declared import cells_of
 from harness.judging.evidence import Check
 from harness.judging.federation import CapturedClients, gathered, names_of
+from harness.judging.given_away import given_away
 from harness.judging.kin import Kin, kin_of
 from harness.judging.with_truth import judge_with_truth
 from harness.judging.without_truth import Guess, guess
@@ -75,6 +76,7 @@ def judge_command(
     folder, checks = RunFolder(out), checks_of(captured, cells[0]) if captured.record.defense else []
     told = explained(captured, cells[0], root, chunk) if captured.images is not None else None
     checks += [told] if told else []
+    beside = given_away(captured, cells[0], root)
     # Controls on another client than the captured one say nothing of it.
     stands = told is None or told.outcome != "violated"
     with resumable(), claimed(out):
@@ -86,11 +88,14 @@ def judge_command(
             guesses = _guessed(captured, cells, kin, root, folder, chunk, resume)
         judged = {"valid": stands and (document is None or document.valid)}
         judged |= _document(captured, checks, document, guesses)
+        judged |= {"running_statistics": asdict(beside)} if beside else {}
         write_atomic(out / "judged.json", json.dumps(judged, indent=1).encode())
     if as_json:
         sys.stdout.write(json.dumps(judged, indent=1) + "\n")
     else:
         _print(checks, document, guesses, out)
+        if beside:
+            print(beside)
         if document is not None and kin is None:
             print("no verdict without look-alikes: add --prior NAME or --prior FILE.npz, data that no client holds")
         if told and not stands:

@@ -45,7 +45,11 @@ def explained(captured: CapturedClients, settings: CellSettings, data_root: Path
     apart = captured.target - made
     if noise is None or level is None:
         worst = float((apart.norm(dim=1) / made.norm(dim=1).clamp_min(1e-30)).max())
-        mend = "" if worst < _UNLIKE else "; check learning_rate, the optimizer, the truth's order and scale, BatchNorm"
+        mend = (
+            ""
+            if worst < _UNLIKE
+            else "; check learning_rate, the optimizer, the truth's order and scale, each layer's mode"
+        )
         return Check(name, "violated" if mend else "holds", f"they differ by at most {worst:.2g} of its norm{mend}")
     freedom = apart.shape[1]
     sizes = apart.double().square().sum(1).numpy() / level**2

@@ -166,8 +166,9 @@ def _shared_buffers(captures: Sequence[Capture], module: nn.Module) -> dict[str,
 
 
 def _running(captures: Sequence[Capture], module: nn.Module) -> Buffers:
-    """What became of the running statistics at each client; {} where not every capture holds them."""
-    names = list(RunningStatistics(trained_layers(module), 1).buffers)
+    """What became of the running statistics at each client; {} where not every capture holds them, or none moved."""
+    whole = RunningStatistics(trained_layers(module), 1).buffers
+    names = [name for name, values in whole.items() if values.is_floating_point()]
     if not names or captures[0].kind == "gradient":
         return {}
     rows = []
@@ -175,9 +176,11 @@ def _running(captures: Sequence[Capture], module: nn.Module) -> Buffers:
         moved = fitted_arrays(capture.moved, module, whole=False)
         if not moved.keys() >= set(names):
             return {}
+        before = fitted_arrays(capture.before, module, whole=True)
         if capture.kind == "update":
-            before = fitted_arrays(capture.before, module, whole=True)
             moved = {name: before[name] + moved[name] for name in names}
+        if all(torch.equal(moved[name], before[name]) for name in names):
+            return {}
         rows.append(moved)
     return {name: torch.stack([row[name] for row in rows]) for name in names}
 

@@ -1,5 +1,6 @@
 """The papers' tables, ours beside theirs."""
 
+from harness.reproduction.batch_norm import batch_norm
 from harness.reproduction.client_level.clients import s003_table1, s003_table2, s003_table3
 from harness.reproduction.client_level.global_dp import s001
 from harness.reproduction.client_level.joint import s003_table4
@@ -35,6 +36,7 @@ TABLES = {
     "s002-sampling": s002_sampling,
     "s003-table1": s003_table1, "s003-table2": s003_table2, "s003-table3": s003_table3, "s003-table4": s003_table4,
     "s001": s001, "judged-verdicts": judged_verdicts, "judged-withstand": judged_withstand,
+    "batch-norm": batch_norm,
 }  # fmt: skip
 
 __all__ = ["TABLES", "Comparison", "Request"]

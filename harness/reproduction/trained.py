@@ -19,10 +19,13 @@ from harness.training.checkpoint import DOCUMENT
 
 
 class TrainedRuns:
-    """The training runs of one request. ``chunk``: clients trained together, which changes no number."""
+    """The training runs of one request.
 
-    def __init__(self, request: Request, chunk: int = 25) -> None:
-        self.request, self.chunk = request, chunk
+    ``chunk``: clients trained together, which changes no number; ``keep``: rounds whose model is kept.
+    """
+
+    def __init__(self, request: Request, chunk: int = 25, keep: tuple[int, ...] = ()) -> None:
+        self.request, self.chunk, self.keep = request, chunk, keep
         self._made: dict[str, dict[int, float]] = {}
 
     def curve(self, title: str, settings: TrainSettings, every: int) -> dict[int, float]:
@@ -47,7 +50,12 @@ class TrainedRuns:
             return read_training(folder.path)
         with progress(f"training {title}", settings.rounds) as bar:
             options = TrainOptions(
-                self.chunk, every, resume=resume, notes=Notes if bayesian else None, on_round=lambda _: bar.advance(1)
+                self.chunk,
+                every,
+                self.keep,
+                resume,
+                notes=Notes if bayesian else None,
+                on_round=lambda _: bar.advance(1),
             )
             try:
                 return train(settings, self.request.data_root, folder, options)

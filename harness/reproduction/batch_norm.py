@@ -1,0 +1,110 @@
+"""What running statistics give away: GradInversion without them, with those of the model, with those that travelled.
+
+Sources: Yin et al. 2021, "See through Gradients" (CVPR), section 3.3: the BatchNorm prior, with running statistics of
+the model in the place of the batch's; Huang et al. 2021, "Evaluating Gradient Inversion Attacks and Defenses in
+Federated Learning" (NeurIPS), section 3.1: what such attacks owe to knowing the batch's own.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from harness.experiment import CellSettings, cell_settings
+from harness.observation import UpdateModel
+from harness.reproduction.comparison import Comparison, Request, number
+from harness.reproduction.data import at_hand
+from harness.reproduction.trained import TrainedRuns
+from harness.results import CellResult
+from harness.storage.files import sha256
+from harness.training import TrainSettings, fitted, kept_model, train_settings
+
+ROUNDS, QUICK_ROUNDS = (0, 5, 10, 20, 40), (0, 40)
+VICTIMS, QUICK_VICTIMS = 16, 4
+ITERATIONS, QUICK_ITERATIONS = 2000, 300
+BATCH = 4
+
+# Name, settings of the attack, and whether running statistics travel.
+ARMS: dict[str, tuple[dict[str, Any], str]] = {
+    "no prior": ({"batch_norm": 0.0, "first_batch_norm": 0.0}, "hidden"),
+    "hidden": ({}, "hidden"),
+    "sent": ({}, "sent"),
+}
+
+
+def federation(dataset: str, root: Path) -> TrainSettings:
+    """ResNet-8, two of ten clients a round, one local pass each over what they hold."""
+    whole = train_settings(
+        dataset=dataset, model="resnet8", clients=10, clients_per_round=2, rounds=max(ROUNDS), local_steps=78,
+        batch_size=64, split="iid", learning_rate=0.03, local_momentum=0.9,
+    )  # fmt: skip
+    return fitted(whole, root)
+
+
+def batch_norm(request: Request) -> Comparison:
+    """Attacks on rounds of a ResNet-8 on its way to be trained; ``--quick``: fewer victims, rounds and iterations."""
+    dataset, line = at_hand("cifar10", request.data_root)
+    assert dataset is not None  # at least the sample
+    settings = federation(dataset, request.data_root)
+    runs = TrainedRuns(request, keep=ROUNDS)
+    curve = runs.curve(f"ResNet-8 on {dataset}", settings, every=5)
+    victims, most = request.count(VICTIMS, QUICK_VICTIMS), QUICK_ITERATIONS if request.quick else ITERATIONS
+    rows = []
+    for done in QUICK_ROUNDS if request.quick else ROUNDS:
+        model = kept_model(runs.folder(settings), done)
+        common = {"round": done, "weights": str(model), "weights_hash": sha256(model)}
+        common |= {"victims": victims, "dataset": dataset}
+        cells = {arm: request.run.cell(_settings(request, common, most, *chosen)).cell for arm, chosen in ARMS.items()}
+        rows.append(_row(done, curve.get(done), cells))
+    return Comparison(
+        "GradInversion and BatchNorm's statistics on ResNet-8, CIFAR-10",
+        [
+            f"{victims} clients of {BATCH} images, one local step in training mode, labels known, no defense, "
+            f"{most} iterations from one start, seeds {list(request.seeds)}",
+            f"accuracy after training: {', '.join(f'{share:.1%} in round {done}' for done, share in curve.items())}",
+            line,
+        ],
+        rows,
+        [
+            "RMSE is the median over images, PSNR the mean; strict: images with an RMSE of at most 0.1",
+            "no prior: without the term; hidden: running statistics of the model that the client started from; sent: "
+            "the batch's own, from running statistics that travelled",
+            "agrees: statistics that travelled bring images back better than either (Huang et al.); in round 0 running "
+            "statistics of the model are those of no data at all",
+        ],
+        against="the claim that knowing the batch's statistics helps",
+    )  # fmt: skip
+
+
+def _settings(
+    request: Request, common: dict[str, Any], most: int, arguments: dict[str, Any], statistics: str
+) -> CellSettings:
+    first: UpdateModel = "first"
+    return cell_settings(
+        **common, model="resnet8", attack="gradinversion", batch_norm=statistics, tap="T1.out",
+        attack_args={"restarts": 1, "max_iterations": most, **arguments}, batch_size=BATCH, update_model=first,
+        labels="known", rounds=max(ROUNDS) + 1, learning_rate=0.03, seeds=request.seeds, device=request.device,
+    )  # fmt: skip
+
+
+def _row(done: int, accuracy: float | None, cells: dict[str, CellResult]) -> dict[str, Any]:
+    errors = {arm: _mean(cell, "rmse") for arm, cell in cells.items()}
+    others = [error for arm, error in errors.items() if arm != "sent"]
+    return {
+        "round": done, "accuracy": "-" if accuracy is None else f"{accuracy:.1%}",
+        **{
+            f"{arm}: RMSE, PSNR, strict": f"{number(_median(cell, 'rmse'))}, {number(_mean(cell, 'psnr'), 1)}, "
+            f"{cell.asr['strict'].successes}/{cell.asr['strict'].n}"
+            for arm, cell in cells.items()
+        },
+        "lineup p, sent": number(cells["sent"].lineup.p_value, 4),
+        "verdict": "agrees" if all(errors["sent"] < other for other in others) else "differs",
+    }  # fmt: skip
+
+
+def _mean(cell: CellResult, name: str) -> float:
+    made = cell.metrics[name].mean
+    assert made is not None
+    return made
+
+
+def _median(cell: CellResult, name: str) -> float | None:
+    return cell.metrics[name].median

@@ -1,0 +1,106 @@
+"""Captured clients that train BatchNorm in training mode: what they sent is explained, and what came back beside it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from harness.capture import CaptureRecord, write_capture
+from harness.capture.reading import read_capture
+from harness.cli import run
+from harness.errors import UsageError
+from harness.judging.checks import explained
+from harness.judging.declared import cells_of
+from harness.judging.federation import gathered
+from harness.judging.given_away import GivenAway, given_away
+from harness.models import build_module
+from harness.testing import digits
+
+BATCH, RATE = 4, 0.1
+
+
+def own_network() -> nn.Module:
+    """As it stands in a federation that knows nothing of this project: running statistics move."""
+    network = build_module("resnet8", (1, 8, 8), 10, seed=0)
+    for layer in network.modules():
+        if isinstance(layer, nn.BatchNorm2d):
+            layer.track_running_stats = True
+    return network
+
+
+def captures(folder: Path, steps: int = 1, kind: str = "after", sends: bool = True, **facts: Any) -> list[Path]:
+    images, labels = digits(3, BATCH * steps)
+    record = CaptureRecord(
+        model="resnet8", image_shape=(1, 8, 8), classes=10, learning_rate=RATE, batch_size=BATCH, local_steps=steps,
+        **facts,
+    )  # fmt: skip
+    network = own_network()
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    for client in range(3):
+        network.load_state_dict(before)
+        optimizer = torch.optim.SGD(network.parameters(), lr=RATE)
+        for batch, truth in zip(images[client].split(BATCH), labels[client].split(BATCH), strict=True):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(network(batch), truth).backward()
+            optimizer.step()
+        after = {name: value.clone() for name, value in network.state_dict().items()}
+        if not sends:
+            after |= {name: before[name] for name, _ in network.named_buffers()}
+        sent = after if kind == "after" else {name: after[name] - before[name] for name in after}
+        write_capture(
+            folder / str(client), record, before, images=images[client], labels=labels[client], **{kind: sent}
+        )
+    return [folder / str(client) for client in range(3)]
+
+
+def judged(folders: list[Path], root: Path) -> tuple[str, GivenAway | None, str | None]:
+    clients = gathered([read_capture(folder) for folder in folders])
+    (cell,) = cells_of(clients, "captures", ["gradinversion"], "none", "cpu")
+    return explained(clients, cell, root).outcome, given_away(clients, cell, root), cell.batch_norm
+
+
+@pytest.mark.parametrize("kind", ["after", "update"])
+@pytest.mark.parametrize("steps", [1, 2])
+def test_the_truth_explains_the_update_and_what_came_back(tmp_path: Path, steps: int, kind: str) -> None:
+    outcome, found, hidden = judged(captures(tmp_path, steps, kind), tmp_path)
+    assert outcome == "holds" and hidden is None and found is not None
+    assert (found.layers, found.first) == (7, "norm")
+    assert found.error < 1e-4 < 0.01 < found.apart
+    if steps == 1:
+        images, _ = digits(3, BATCH)
+        inputs = own_network().convolution(images[1])
+        torch.testing.assert_close(torch.tensor(found.means[1]), inputs.mean((0, 2, 3)), atol=1e-5, rtol=1e-3)
+        biased = inputs.var((0, 2, 3), unbiased=False)
+        torch.testing.assert_close(torch.tensor(found.variances[1]), biased, atol=1e-5, rtol=1e-3)
+    assert str(found).startswith("running statistics that came back give away each batch's mean and variance of 16")
+
+
+def test_clients_that_keep_their_statistics_give_none_away(tmp_path: Path) -> None:
+    assert judged(captures(tmp_path, sends=False), tmp_path) == ("holds", None, "hidden")
+
+
+def test_another_truth_does_not_explain_them(tmp_path: Path) -> None:
+    folders = captures(tmp_path)
+    (folders[0] / "truth.npz").write_bytes((folders[1] / "truth.npz").read_bytes())
+    outcome, found, _ = judged(folders, tmp_path)
+    assert outcome == "violated" and found is not None and found.error > 0.01
+
+
+def test_a_defense_of_single_examples_is_refused(tmp_path: Path) -> None:
+    folders = captures(tmp_path, defense={"name": "fed_cdp"})
+    with pytest.raises(UsageError, match=r"single examples.*resnet8\+group_norm"):
+        judged(folders, tmp_path)
+
+
+@pytest.mark.slow
+def test_the_command_says_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folders = captures(tmp_path / "captures")
+    out = ["--out", str(tmp_path / "out"), "--prior", "digits", "--attack", "map"]
+    assert run(["judge", *map(str, folders), *out]) == 0
+    assert "running statistics that came back give away" in capsys.readouterr().out
+    document = json.loads((tmp_path / "out" / "judged.json").read_text())
+    assert document["running_statistics"]["first"] == "norm"
+    assert {cell["batch_norm"] for cell in document["results"]["cells"]} == {"sent"}
