@@ -1,6 +1,5 @@
 """The papers' tables, ours beside theirs."""
 
-from harness.reproduction.batch_norm import batch_norm
 from harness.reproduction.client_level.clients import s003_table1, s003_table2, s003_table3
 from harness.reproduction.client_level.global_dp import s001
 from harness.reproduction.client_level.joint import s003_table4
@@ -18,6 +17,7 @@ from harness.reproduction.fed_acdp.table10 import table10
 from harness.reproduction.fed_acdp.table11 import table11
 from harness.reproduction.judged.verdicts import judged_verdicts
 from harness.reproduction.judged.withstand import judged_withstand
+from harness.reproduction.running_statistics import batch_norm
 from harness.reproduction.scaffold.accounting import s002_accounting, s002_tradeoff
 from harness.reproduction.scaffold.accuracy import s002_accuracy
 from harness.reproduction.scaffold.budgets import s002_sampling, s002_tradeoff_accuracy
