@@ -1,11 +1,5 @@
-"""Captures on Flower: with stand-ins for its messages at once, with Flower itself in an environment of its own."""
+"""Captures on Flower, with stand-ins for its messages."""
 
-import json
-import os
-import shutil
-import subprocess
-import sys
-import sysconfig
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +15,6 @@ from harness.errors import UsageError
 FACTS: dict[str, Any] = {
     "model": "logistic", "image_shape": (1, 8, 8), "classes": 10, "learning_rate": 0.1, "batch_size": 1,
 }  # fmt: skip
-APP = Path(__file__).parent / "flower_app"
 
 
 class Array:
@@ -84,26 +77,3 @@ def test_a_server_keeps_what_reaches_it(tmp_path: Path) -> None:
     kept = read_capture(tmp_path / "round-2-client-7")
     assert kept.before["weight"].tolist() == [1.0] and kept.moved["weight"].tolist() == [2.0]
     assert len(list(tmp_path.iterdir())) == 1
-
-
-@pytest.mark.slow
-def test_a_federation_on_flower_is_judged(tmp_path: Path) -> None:
-    """Flower from the package index, beside this project in one environment; both sides' captures are plausible."""
-    shutil.copytree(APP, tmp_path / "app")
-    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
-    packages = sysconfig.get_paths(vars={"base": str(tmp_path / "venv")})["purelib"]
-    # What this environment has, the project among it, is there too; what Flower needs comes first.
-    beside = f"import site; site.addsitedir({sysconfig.get_paths()['purelib']!r})"
-    Path(packages, "beside.pth").write_text(beside)
-    python = str(tmp_path / "venv" / "bin" / "python")
-    subprocess.run([python, "-m", "pip", "install", "--quiet", "flwr[simulation]"], check=True)
-    environment = os.environ | {"PYTHONPATH": str(tmp_path / "app"), "FLWR_TELEMETRY_ENABLED": "0"}
-    place: dict[str, Any] = {"cwd": tmp_path, "env": environment, "check": True}
-    subprocess.run([python, "app/federation.py"], **place)
-    for side in ("client", "server"):
-        folders = sorted(map(str, (tmp_path / f"{side}-captures").iterdir()))
-        assert len(folders) == 4
-        command = [python, "-m", "harness", "judge", *folders, "--prior", "digits", "--attack", "cpl", "--out", side]
-        subprocess.run(command, **place)
-        (made,) = json.loads((tmp_path / side / "judged.json").read_text())["estimates"]
-        assert made["estimates"] == ["plausibly reconstructed"] * 4

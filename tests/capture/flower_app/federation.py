@@ -1,4 +1,7 @@
-"""A federation of four clients on Flower's simulation, one digit each, captured on both sides."""
+"""A federation of four clients on Flower, one digit each, captured on both sides; run as it is, it is simulated."""
+
+import os
+from pathlib import Path
 
 import torch
 from flower_net import make
@@ -16,7 +19,10 @@ FACTS = {
     "model": "flower_net:make", "image_shape": SHAPE, "classes": CLASSES, "learning_rate": 0.1, "batch_size": 1,
 }  # fmt: skip
 
-client_app = ClientApp(mods=[capture_mod("client-captures", **FACTS)])
+# Flower starts apps in places of its own.
+FOLDER = Path(os.environ.get("CAPTURES", "."))
+
+client_app = ClientApp(mods=[capture_mod(FOLDER / "client-captures", **FACTS)])
 server_app = ServerApp()
 
 
@@ -37,7 +43,7 @@ def train(message: Message, context: Context) -> Message:
 def main(grid: Grid, context: Context) -> None:
     strategy = FedAvg(fraction_evaluate=0.0, min_train_nodes=CLIENTS, min_available_nodes=CLIENTS)
     start = ArrayRecord(make(SHAPE, CLASSES).state_dict())
-    capturing(strategy, "server-captures", **FACTS).start(grid=grid, initial_arrays=start, num_rounds=1)
+    capturing(strategy, FOLDER / "server-captures", **FACTS).start(grid=grid, initial_arrays=start, num_rounds=1)
 
 
 if __name__ == "__main__":

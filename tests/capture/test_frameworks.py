@@ -1,0 +1,147 @@
+"""Captures on Flower and NVFlare themselves, from the package index, each beside this project in an environment."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.slow
+CLIENTS = 4
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Framework:
+    """An environment with a framework and this project, and where an app runs that keeps all it writes there."""
+
+    programs: Path
+    folder: Path
+
+    def run(self, name: str, *arguments: str) -> None:
+        """Run a program of the environment to its end."""
+        subprocess.run(self.program(name, *arguments), check=True, timeout=400, **self.place)
+
+    def program(self, name: str, *arguments: str) -> list[str]:
+        """A command."""
+        return [str(self.programs / name), *arguments]
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """Where and how programs are started."""
+        own = {"PYTHONPATH": str(self.folder / "app"), "CAPTURES": str(self.folder), "FLWR_HOME": str(self.folder),
+               "FLWR_TELEMETRY_ENABLED": "0", "PATH": f"{self.programs}{os.pathsep}{os.environ['PATH']}"}  # fmt: skip
+        return {"cwd": self.folder, "env": {**os.environ, **own}}
+
+    def assert_judged(self, captures: str, count: int) -> None:
+        """So many captures are there, and plausible."""
+        folders = sorted(map(str, self.folder.glob(captures)))
+        assert len(folders) == count
+        self.run("python", "-m", "harness", "judge", *folders, "--prior", "digits", "--attack", "cpl", "--out", "out")
+        (made,) = json.loads((self.folder / "out" / "judged.json").read_text())["estimates"]
+        assert made["estimates"] == ["plausibly reconstructed"] * count
+
+
+def installed(package: str, folder: Path) -> Path:
+    """A fresh environment with a package from the index; returns where its programs are."""
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    packages = sysconfig.get_paths(vars={"base": str(folder)})["purelib"]
+    # What this environment has, the project among it, is there too; what the framework needs comes first.
+    beside = f"import site; site.addsitedir({sysconfig.get_paths()['purelib']!r})"
+    Path(packages, "beside.pth").write_text(beside)
+    subprocess.run([folder / "bin" / "python", "-m", "pip", "install", "--quiet", package], check=True)
+    return folder / "bin"
+
+
+@pytest.fixture(scope="module")
+def with_flower(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return installed("flwr[simulation]", tmp_path_factory.mktemp("flower") / "venv")
+
+
+@pytest.fixture
+def flower(with_flower: Path, tmp_path: Path) -> Framework:
+    shutil.copytree(Path(__file__).parent / "flower_app", tmp_path / "app")
+    return Framework(with_flower, tmp_path)
+
+
+def test_a_simulated_federation_on_flower_is_judged(flower: Framework) -> None:
+    flower.run("python", "app/federation.py")
+    for side in ("client", "server"):
+        flower.assert_judged(f"{side}-captures/*", CLIENTS)
+
+
+def test_a_federation_of_several_processes_on_flower_is_judged(flower: Framework) -> None:
+    """A link, four nodes and ``flwr run``, as a federation is deployed, on this machine alone."""
+    port = free_port()
+    address = f"{LOOPBACK}:{port}"
+    (flower.folder / "config.toml").write_text(f'[superlink.here]\naddress = "{address}"\ninsecure = true\n')
+    link = ("--insecure", "--disable-runtime-dependency-installation", "--host", LOOPBACK, "--port", str(port))
+    with running(flower.program("flower-superlink", *link), flower.place) as superlink:
+        await_port(port, superlink)
+        with nodes(flower, address):
+            flower.run("flwr", "run", "app", "here", "--stream")
+    for side in ("client", "server"):
+        flower.assert_judged(f"{side}-captures/*", CLIENTS)
+
+
+def test_a_simulated_federation_on_nvflare_is_judged(tmp_path: Path) -> None:
+    shutil.copytree(Path(__file__).parent / "nvflare_app", tmp_path / "app")
+    flare = Framework(installed("nvflare", tmp_path / "venv"), tmp_path)
+    flare.run("python", "app/job.py")
+    flare.assert_judged("round-0-client-site-*", 2)
+
+
+@contextmanager
+def nodes(flower: Framework, address: str, number: int = 0) -> Iterator[None]:
+    """So many supernodes as there are clients; they give up on their own where the link is gone."""
+    if number == CLIENTS:
+        yield
+        return
+    which = ("--node-config", f"partition-id={number}", "--port", str(free_port()), "--max-wait-time", "60")
+    command = flower.program("flower-supernode", "--insecure", "--superlink", address, *which)
+    with running(command, flower.place), nodes(flower, address, number + 1):
+        yield
+
+
+@contextmanager
+def running(command: list[str], place: dict[str, Any]) -> Iterator[subprocess.Popen[bytes]]:
+    """A program in a group of its own, which ends with all that it started."""
+    process = subprocess.Popen(command, start_new_session=True, **place)
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=20)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(timeout=20)
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind((LOOPBACK, 0))
+        return one.getsockname()[1]
+
+
+def await_port(port: int, process: subprocess.Popen[bytes]) -> None:
+    """Until somebody listens there."""
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        assert process.poll() is None, "the link ended"
+        with suppress(OSError), socket.create_connection((LOOPBACK, port), timeout=1):
+            return
+        time.sleep(0.5)
+    raise AssertionError("nobody listens")
