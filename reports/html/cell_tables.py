@@ -8,7 +8,7 @@ from harness.reports.html.places import Decided, Shown
 from harness.reports.html.run_data import RunData
 from harness.reports.html.table import Head, Table, Value, figure, make, words
 from harness.reports.theorem import at_most, blind, event_of
-from harness.results import CellResult, SummaryRow
+from harness.results import CellResult
 from harness.results.schema import SuccessRule
 from harness.scoring import METRICS, Metric
 
@@ -25,10 +25,11 @@ def verdict_value(kind: str) -> Value:
     return Value(f"{wording.SYMBOLS[kind]} {wording.WORDS[kind]}", kind, kind)
 
 
-def _word(row: SummaryRow | CellResult, told: bool) -> Value:
+def _word(item: Decided | Shown, told: bool) -> Value:
     """The verdict; where an attack that reconstructs nothing tells the truth among look-alikes, that too."""
-    value = verdict_value(row.verdict)
-    return Value(f"{value.shown} · identifies", value.order, value.kind) if told else value
+    value = verdict_value(item.kind)
+    says_so = told and item.kind not in ("impossible", "invalid")
+    return Value(f"{value.shown} · identifies", value.order, value.kind) if says_so else value
 
 
 def _rate(cell: CellResult | None, rule: SuccessRule = "strict") -> Value:
@@ -64,7 +65,7 @@ def resilience_table(places: Sequence[Decided]) -> Table:
     """The verdict on each defense at each place over all attacks."""
     rows = [
         (
-            *_place(place, place.summary), _word(place.summary, bool(place.summary.identifies)),
+            *_place(place, place.summary), _word(place, bool(place.summary.identifies)),
             words(place.summary.tier), words(place.summary.strongest),
             _rate(place.cell), words(text.headed(place.summary.headline, place.summary.verdict_reason)),
             words(", ".join(one.attack for one in place.summary.attacks)), words(place.summary.suite),
@@ -104,10 +105,9 @@ def cell_table(cells: Sequence[Shown]) -> Table:
 
 def _cell(item: Shown) -> tuple[Value, ...]:
     cell = item.cell
-    impossible = cell.not_applicable_reason is not None
     told = cell.identified.rate if cell.identified is not None else None
     return (
-        *_place(item, cell), verdict_value("impossible") if impossible else _word(cell, _told(cell)),
+        *_place(item, cell), _word(item, _told(cell)),
         words(cell.attack), words(cell.tier), _rate(cell), Value(columns.identified(cell), told),
         _rate(cell, "ssim"), _rate(cell, "table3"), *(_measured(cell, metric) for metric in _SHOWN),
         figure(getattr(cell.metrics.get("tau"), "mean", None), 0),

@@ -16,7 +16,7 @@ MOST_ROWS = 40
 WIDTH, ROW, MARGIN = 9.0, 0.3, 1.0
 LABELS = 2.6
 SIZE = 9
-VERDICT_COLOURS = {"leaks": "#d0453f", "resilient": "#2b9160", "inconclusive": "#b98410"}
+VERDICT_COLOURS = {"leaks": "#d0453f", "resilient": "#2b9160", "inconclusive": "#b98410", "invalid": "#7a828c"}
 COLOURS = ("#3b7dd8", "#d1495b", "#2a9d6f", "#9a5fc9", "#c9791b", "#1798a8", "#8a6d5a", "#c2569b")
 MARKS, DASHES = "osD^vPX*", ("-", "--", ":", "-.")
 
@@ -41,11 +41,11 @@ class Line:
 
     @property
     def label(self) -> str:
-        return f"{wording.SYMBOLS[self.shown.cell.verdict]} {self.name} · {', '.join(self.places)}"
+        return f"{wording.SYMBOLS[self.shown.kind]} {self.name} · {', '.join(self.places)}"
 
     @property
     def colour(self) -> str:
-        return VERDICT_COLOURS[self.shown.cell.verdict]
+        return VERDICT_COLOURS[self.shown.kind]
 
 
 def lines(members: Sequence[Shown]) -> list[Line]:

@@ -141,13 +141,12 @@ def _of_cells(members: Sequence[Shown], chief: set[tuple[str, str | None]], name
         f"final one. Defense {first.defense}, read {places}, {first.setting}. Verdict {cell.verdict}, {success}, "
         f"median RMSE {columns.median_error(cell)}."
     )
-    kinds = [member.cell.verdict if member.run.valid else "invalid" for member in members]
     detail = " · ".join(filter(None, (success, first.arguments, first.setting if name_setting else "")))
     words = f"{first.defense} against {attack}", places, detail, alt
     keys = tuple(member.cell.key or "" for member in members)
     return _Candidate(
         first.run.name, first.run.folder, cell.key or "", keys, not columns.is_table(cell),
-        (first.run.name, cell.key) in chief, min(kinds, key=GRAVITY.index), words,
+        (first.run.name, cell.key) in chief, min((member.kind for member in members), key=GRAVITY.index), words,
     )  # fmt: skip
 
 

@@ -6,9 +6,8 @@ from harness.reports import text
 from harness.reports.html import wording
 from harness.reports.html.places import Shown, grouped
 from harness.reports.html.table import Head, Table, Value, make
-from harness.results import CellResult
 
-_LETTERS = {"leaks": "N", "resilient": "Y", "inconclusive": "?"}
+_LETTERS = {"leaks": "N", "resilient": "Y", "inconclusive": "?", "invalid": "!"}
 _MISSING = Value(text.MISSING)
 
 
@@ -23,7 +22,7 @@ def paper_tables(cells: Sequence[Shown]) -> list[Table]:
 
 def _table(number: int, setting: str, attack: str, members: Sequence[Shown]) -> Table:
     names = list(dict.fromkeys(item.row for item in members))
-    at = {(item.row, item.cell.tap): item.cell for item in members}
+    at = {(item.row, item.cell.tap): item for item in members}
     taps = sorted({(-(item.cell.surface or 0), item.cell.tap): item.cell for item in members}.items())
     rows = [
         (Value(wording.surface(first)), Value(title), *(_entry(at.get((name, first.tap)), show) for name in names))
@@ -33,23 +32,24 @@ def _table(number: int, setting: str, attack: str, members: Sequence[Shown]) -> 
     titles = [Head("surface"), Head("measure"), *(Head(" ".join(filter(None, name))) for name in names)]
     return make(
         f"paper-{number}", f"{text.safe(attack, 40)}: {setting}", titles, rows,
-        "Y resilient, N leaks, ? undecided: the verdict with its controls, not a pixel threshold. ASR: attack success "
-        "rate; distance: median RMSE; iterations: mean over all victims, failures at the cap.",
+        "Y resilient, N leaks, ? undecided, ! of an invalid run: the verdict with its controls, not a pixel threshold. "
+        "ASR: attack success rate; distance: median RMSE; iterations: mean over all victims, failures at the cap.",
     )  # fmt: skip
 
 
-def _entry(cell: CellResult | None, show: Callable[[CellResult], str]) -> Value:
-    return _MISSING if cell is None else Value(show(cell))
+def _entry(item: Shown | None, show: Callable[[Shown], str]) -> Value:
+    return _MISSING if item is None else Value(show(item))
 
 
-def _median(cell: CellResult) -> str:
+def _median(item: Shown) -> str:
+    cell = item.cell
     summary = cell.metrics.get("rmse") or cell.metrics.get("continuous_rmse")
     return text.number(None if summary is None else summary.median, 4)
 
 
-_MEASURES: tuple[tuple[str, Callable[[CellResult], str]], ...] = (
-    ("resilient", lambda cell: _LETTERS[cell.verdict]),
-    ("ASR", lambda cell: text.rate(cell.asr.get("strict"))),
+_MEASURES: tuple[tuple[str, Callable[[Shown], str]], ...] = (
+    ("resilient", lambda item: _LETTERS[item.kind]),
+    ("ASR", lambda item: text.rate(item.cell.asr.get("strict"))),
     ("distance", _median),
-    ("iterations", lambda cell: text.mean(cell.metrics.get("tau"), 0)),
+    ("iterations", lambda item: text.mean(item.cell.metrics.get("tau"), 0)),
 )

@@ -32,6 +32,13 @@ class Shown:
         return self.defense, self.arguments
 
     @property
+    def kind(self) -> str:
+        """The verdict; ``impossible`` where it could not be run, ``invalid`` where it must not be used."""
+        if self.cell.not_applicable_reason is not None:
+            return "impossible"
+        return self.cell.verdict if self.run.valid else "invalid"
+
+    @property
     def trained(self) -> tuple[str, int] | None:
         """Folder and finished rounds of the training run whose model was attacked; None where none was named."""
         run = self.run.settings.get(self.cell.key or "", {}).get("trained")

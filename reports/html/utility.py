@@ -99,8 +99,8 @@ def leakage(run: RunData, places: Sequence[Decided]) -> str:
     """The worst verdict on the trained defense on its dataset; empty where it was not attacked."""
     settings = run.training.settings if run.training else {}
     found = {
-        place.summary.verdict
+        place.kind
         for place in places
         if (place.summary.defense, place.summary.dataset) == (settings.get("defense"), settings.get("dataset"))
     }
-    return next((kind for kind in ("leaks", "inconclusive", "resilient") if kind in found), "")
+    return next((kind for kind in ("invalid", "leaks", "inconclusive", "resilient") if kind in found), "")

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.reports.html import all_tables, formats, read_runs
-from harness.reports.html.table import Head, Table, Value
+from harness.reports.html.table import Head, Table, Value, condensed, folded
+from harness.results import Control
 
 
 def table_of(*entries: str) -> Table:
@@ -67,6 +68,24 @@ def test_latex_is_balanced(tables: list[Table]) -> None:
     assert made.count(r"\toprule") == len(tables)
 
 
+def test_equal_rows_and_columns_are_said_once() -> None:
+    def row(*entries: str) -> tuple[Value, ...]:
+        return tuple(map(Value, entries))
+
+    columns = tuple(map(Head, ("run", "surface", "attack", "rate", "seconds")))
+    rows = row("a", "2", "cpl", "0%", "1.5"), row("a", "1", "cpl", "0%", "2.5"), row("a", "1", "map", "5%", "3.5")
+    made = folded(Table("cells", "Cells", columns, rows, "A note."), "surface", ["seconds"])
+    assert [[value.shown for value in one] for one in made.rows] == [
+        ["a", "2, 1", "cpl", "0%"],
+        ["a", "1", "map", "5%"],
+    ]
+    short = condensed(made)
+    assert [column.title for column in short.columns] == ["surface", "attack", "rate"]
+    assert short.note == "A note. In all rows run: a." and len(short.rows) == 2
+    alone = Table("cells", "Cells", columns, rows[:1])
+    assert condensed(alone) == alone and folded(alone, "no such column") == alone
+
+
 @given(st.text(st.characters(exclude_categories=("Cs", "Cc")), max_size=40))
 def test_no_entry_breaks_out_of_latex(entry: str) -> None:
     [line] = [line for line in formats.latex([table_of(entry)]).splitlines() if line.endswith(r"\\")][1:]
@@ -103,3 +122,11 @@ def test_missing_columns_are_left_out(tmp_path: Path, a_cell: Callable, a_run: C
     made = all_tables(read_runs([a_run(tmp_path, [a_cell()], pictures=False)]))
     [cells] = [table for table in made if table.name == "cells"]
     assert "LPIPS" not in [column.title for column in cells.columns]
+
+
+def test_no_table_has_a_verdict_of_an_invalid_run(tmp_path: Path, a_cell: Callable, a_run: Callable) -> None:
+    leaked = Control(name="swap", held=False, detail="lineup p = 1e-05")
+    made = all_tables(read_runs([a_run(tmp_path, [a_cell(controls=[leaked])], pictures=False)]))
+    shown = {table.name: " ".join(value.shown for row in table.rows for value in row) for table in made}
+    assert all("! invalid" in shown[name] for name in ("resilience", "cells")) and " ! " in shown["paper-1"]
+    assert not any("LEAKS" in words for words in shown.values())
