@@ -4,6 +4,7 @@ import base64
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from importlib.resources import files
 from typing import ClassVar
 
@@ -122,17 +123,21 @@ def _figures(number: int, named: tuple[str, ...], members: Sequence[Shown]) -> F
     return Figures(title, charts, tuple(commands.evaluate_commands(members)))
 
 
-def _render(page: Page) -> str:
-    environment = Environment(
+@lru_cache(maxsize=1)
+def _templates() -> Environment:
+    return Environment(
         loader=PackageLoader("harness.reports.html"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
+
+
+def _render(page: Page) -> str:
     style, script = _own("report.css"), _own("report.js")
     policy = (
         f"default-src 'none'; img-src data:; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
         "base-uri 'none'; form-action 'none'"
     )
-    return environment.get_template("report.html.j2").render(
+    return _templates().get_template("report.html.j2").render(
         page=page, style=Markup(style), script=Markup(script), policy=policy, meanings=wording.MEANINGS,
         symbols=wording.SYMBOLS, words=wording.WORDS,
     )  # fmt: skip

@@ -23,6 +23,7 @@ FEW = {"canaries": 300, "guesses": 100, "others": 4, "clients_per_round": 2}
 # Of 304 vectors, each rotated into 2,048 coordinates, tossed for as for one of twice its size.
 TOSSED = 2048**0.5 * 0.25 * 2**0.5 / 304**0.5
 ONE, COUNT = {"steps": 1}, 6
+SLOW = pytest.mark.slow
 FOUR, TWO = {**ONE, "clients_per_round": 4}, {**ONE, "clients_per_round": 2}
 
 
@@ -48,11 +49,11 @@ def expected(expected_correct: Callable[..., float], gap: float, settings: dict[
     [
         ("secagg_ddp", {"sigma": 1}, FOUR, 1.0),
         ("secagg_ddp", {"sigma": 1, **AWAY}, {**ONE, "clients_per_round": 6}, 1.0),
-        ("secagg_ddp", {"sigma": 2, "protocol": "sum"}, {**FOUR, "rounds": 4}, 1.0),
+        pytest.param("secagg_ddp", {"sigma": 2, "protocol": "sum"}, {**FOUR, "rounds": 4}, 1.0, marks=SLOW),
         ("secagg_ddp", {"sigma": 0.5}, {**FOUR, "sampling_rate": 0.5}, 2.0),
         ("secagg_ddp", {"sigma": 1, **GAUSSIAN}, FOUR, 1.0),
-        ("secagg_ddp", {"sigma": 1, **GAUSSIAN, **AWAY}, {**ONE, "clients_per_round": 5}, 1.0),
-        ("secagg_ddp", {"sigma": 2**0.5, **GAUSSIAN}, {**FOUR, "steps": 2}, 1.0),
+        pytest.param("secagg_ddp", {"sigma": 1, **GAUSSIAN, **AWAY}, {**ONE, "clients_per_round": 5}, 1.0, marks=SLOW),
+        pytest.param("secagg_ddp", {"sigma": 2**0.5, **GAUSSIAN}, {**FOUR, "steps": 2}, 1.0, marks=SLOW),
         ("secagg_ddp", {"sigma": 0.5**0.5, **GAUSSIAN, "noises": (2, 1, 1)}, {**ONE, "clients_per_round": 3}, 1.0),
         ("secagg_ddp", TOSSES, {**ONE, **FEW}, TOSSED),
         ("fed_cdp", {"sigma": 0.5, "clipping": "whole"}, FOUR, 1.0),
@@ -110,7 +111,7 @@ def _one_client_s_noise_is_known(patch: pytest.MonkeyPatch) -> None:
         ),
         (_one_client_s_noise_is_known, {"sigma": 1}, {**TWO, "colluders": 1}, 1.0),
         (_one_client_s_noise_is_known, {"sigma": 1, **GAUSSIAN}, {**TWO, "colluders": 1}, 1.0),
-        (_one_client_s_noise_is_known, TOSSES, {**ONE, **FEW, "colluders": 1}, TOSSED / 2**0.5),
+        pytest.param(_one_client_s_noise_is_known, TOSSES, {**ONE, **FEW, "colluders": 1}, TOSSED / 2**0.5, marks=SLOW),
         (_absent_vectors_toss_no_coins, TOSSES, {**ONE, **FEW}, TOSSED),
     ],
 )
