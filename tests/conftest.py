@@ -13,7 +13,7 @@ from harness.privacy import pld, valid_epsilon
 
 
 def pytest_collection_finish() -> None:
-    """What was imported to collect thousands of tests stays; nothing is gained by looking through it again and again."""
+    """What was imported to collect thousands of tests stays: nothing is gained by looking through it over and over."""
     gc.collect()
     gc.freeze()
 

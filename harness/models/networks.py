@@ -170,7 +170,7 @@ def build_module(name: str, image_shape: ImageShape, classes: int, seed: int) ->
     """
     factory, (_, changes) = find_factory(name), split_name(name)
     with torch.random.fork_rng(devices=[]):
-        # Not torch.manual_seed: it seeds every accelerator too, which nothing puts back, and is slow where there is none.
+        # Not torch.manual_seed: it seeds accelerators too, which nothing puts back, and is slow where there is none.
         torch.default_generator.manual_seed(seed)
         try:
             with own_code():

@@ -66,7 +66,11 @@ CONTRACT = [
         pytest.param(name, settings, network, marks=pytest.mark.slow if name in ("dlg", "idlg", "map") else ())
         for name, settings, network, _ in TABLE
     ),
-    *((name, settings, "mlp") for name, settings, *_ in TABLE if name in ("dlg", "map")),
+    *(
+        pytest.param(name, settings, "mlp", marks=pytest.mark.slow if name == "dlg" else ())
+        for name, settings, *_ in TABLE
+        if name in ("dlg", "map")
+    ),
 ]
 
 

@@ -29,7 +29,10 @@ def errors(attack: Attack, observation: Observation, digits: Callable[..., tuple
     return (made - digits(VICTIMS, 1)[0]).square().flatten(1).mean(1).sqrt()
 
 
-@pytest.mark.parametrize("facts", [{}, {"clipping": Clipping(1.0, "layer", "example")}], ids=["raw", "scale-free"])
+@pytest.mark.parametrize("facts", [
+    pytest.param({}, id="raw"),
+    pytest.param({"clipping": Clipping(1.0, "layer", "example")}, id="scale-free", marks=pytest.mark.slow),
+])  # fmt: skip
 def test_a_masked_attack_recovers_more(
     facts: dict[str, Clipping], victims: Victims, digits: Callable[..., tuple[Tensor, Tensor]]
 ) -> None:

@@ -25,6 +25,7 @@ def test_an_observation_holds_these_facts_and_no_others() -> None:
         "correction",  # only when the adversary knows a SCAFFOLD client's variate from earlier rounds
         "noise", "prior",  # only to who knows the defense and its settings, and public data
         "simulation",  # the round for public examples, where victims share weights
+        "batches",  # running statistics that travel, where the network normalises batches
     }  # fmt: skip
     assert Observation.__dataclass_params__.frozen
     assert next(field for field in fields(Observation) if field.name == "labels").default is None

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("coarse_losses")
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 
 SECONDS = 60
-FEW, MANY = 4, 150
+FEW, MANY = 3, 150
 AMOUNT = pytest.mark.parametrize("examples", [FEW, pytest.param(MANY, marks=pytest.mark.slow)])
 
 ATTACK = "--attack-arg max_iterations=1 --surface 2 --no-pictures"

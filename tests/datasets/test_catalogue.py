@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import torchvision
 
 import harness.datasets
 from harness.datasets import DATASETS, cifar10, data_root, dataset_status, fetch_dataset, load_dataset, mnist
@@ -153,11 +152,11 @@ def test_fetch_mends_a_damaged_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         write(target, bytes([0, 0, 8, 3, *([0, 0, 0, 1] * 3), 255]))
 
     write(tmp_path, b"damaged")
-    monkeypatch.setattr(torchvision.datasets, "MNIST", download)
+    monkeypatch.setattr("torchvision.datasets.MNIST", download)
     fetch_dataset("mnist", tmp_path)
     assert load_dataset("mnist", tmp_path).labels.tolist() == [7]
     assert [path.name for path in tmp_path.iterdir()] == ["MNIST"]
-    monkeypatch.setattr(torchvision.datasets, "MNIST", fail)
+    monkeypatch.setattr("torchvision.datasets.MNIST", fail)
     fetch_dataset("mnist", tmp_path)
     (tmp_path / "MNIST" / "raw" / "t10k-labels-idx1-ubyte").unlink()
     with pytest.raises(UsageError, match="could not be downloaded"):  # the test part counts too

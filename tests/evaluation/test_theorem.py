@@ -3,12 +3,13 @@
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 
 from harness.defenses.fed_cdp import FedCDP
+from harness.evaluation.observe import Scene
 from harness.evaluation.theorem import limit_of
 from harness.experiment import CellSettings, cell_settings
 from harness.federation.context import RoundContext
@@ -61,9 +62,9 @@ def scene(**changes: Any) -> Any:
     model = SimpleNamespace(uncovered=None, layout=LAYOUT)
     values = {"model": model, "dataset": SimpleNamespace(uncovered=None), "indices": torch.arange(6).reshape(3, 2)}
     values |= changes
-    return SimpleNamespace(
-        observation=SimpleNamespace(model=values["model"]), dataset=values["dataset"],
-        truth=SimpleNamespace(indices=values["indices"]),
+    return Scene(
+        cast(Any, SimpleNamespace(model=values["model"], batches=None)),
+        cast(Any, SimpleNamespace(indices=values["indices"])), cast(Any, values["dataset"]),
     )  # fmt: skip
 
 

@@ -91,7 +91,7 @@ LARGE = [
 ]
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [CASES[0], pytest.param(CASES[1], marks=pytest.mark.slow), *CASES[2:]])
 def test_a_lying_server_recovers_a_vector_only_without_the_consistency_check(lying_server: Any, case: Case) -> None:
     assert recovering(lying_server, case, consistency=False, enough=1) == 1
     assert recovering(lying_server, case, consistency=True) == 0
