@@ -100,7 +100,7 @@ def _entry(place: Decided) -> Entry:
     counted = f"{held} of {wording.plural(len(checks), 'control')} held" if checks else ""
     cell = place.cell
     return Entry(
-        place.kind, evidence.said(place), *_rate(cell), bool(place.summary.identifies), promise(place), _tried(place),
+        place.kind, evidence.said(place).removeprefix("not run: "), *_rate(cell), bool(place.summary.identifies), promise(place), _tried(place),
         counted, tuple(failed), (wording.place(place.summary),), place.run.name, (cell and cell.key) or "",
     )  # fmt: skip
 

@@ -61,6 +61,11 @@ class Page:
     FOLDED: ClassVar[Sequence[str]] = ("privacy", "cells", "controls", "rounds", "settings", "environment")
 
     @property
+    def has_figures(self) -> bool:
+        """Whether anything is drawn."""
+        return self.utility is not None or any(group.charts for group in self.figures)
+
+    @property
     def has_tables(self) -> bool:
         """Whether anything stands below the heading of tables."""
         return not {"training", *self.FOLDED}.isdisjoint(self.tables)

@@ -76,7 +76,7 @@ def folded(table: Table, by: str, without: Sequence[str] = ()) -> Table:
 
 
 def condensed(table: Table) -> Table:
-    """Columns in which all rows agree are said once, in the note."""
+    """Columns in which all rows agree are said once, in the note; that all are of one run goes without saying."""
     if len(table.rows) < 2:
         return table
     alike = [place for place in range(len(table.columns)) if len({row[place] for row in table.rows}) == 1]
@@ -84,8 +84,13 @@ def condensed(table: Table) -> Table:
     if not alike or len(alike) == len(table.columns):
         return table
     kept = [place for place in range(len(table.columns)) if place not in alike]
-    said = "; ".join(f"{table.columns[place].title}: {table.rows[0][place].shown}" for place in alike)
+    said = "; ".join(
+        f"{table.columns[place].title}: {table.rows[0][place].shown}"
+        for place in alike
+        if table.columns[place].title != "run"
+    )
+    note = f"{table.note} In all rows {said}.".strip() if said else table.note
     return replace(
-        table, columns=tuple(table.columns[place] for place in kept), note=f"{table.note} In all rows {said}.".strip(),
+        table, columns=tuple(table.columns[place] for place in kept), note=note,
         rows=tuple(tuple(row[place] for place in kept) for row in table.rows),
     )  # fmt: skip

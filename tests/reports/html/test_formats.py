@@ -72,7 +72,7 @@ def test_equal_rows_and_columns_are_said_once() -> None:
     def row(*entries: str) -> tuple[Value, ...]:
         return tuple(map(Value, entries))
 
-    columns = tuple(map(Head, ("run", "surface", "attack", "rate", "seconds")))
+    columns = tuple(map(Head, ("tier", "surface", "attack", "rate", "seconds")))
     rows = row("a", "2", "cpl", "0%", "1.5"), row("a", "1", "cpl", "0%", "2.5"), row("a", "1", "map", "5%", "3.5")
     made = folded(Table("cells", "Cells", columns, rows, "A note."), "surface", ["seconds"])
     assert [[value.shown for value in one] for one in made.rows] == [
@@ -81,7 +81,7 @@ def test_equal_rows_and_columns_are_said_once() -> None:
     ]
     short = condensed(made)
     assert [column.title for column in short.columns] == ["surface", "attack", "rate"]
-    assert short.note == "A note. In all rows run: a." and len(short.rows) == 2
+    assert short.note == "A note. In all rows tier: a." and len(short.rows) == 2
     alone = Table("cells", "Cells", columns, rows[:1])
     assert condensed(alone) == alone and folded(alone, "no such column") == alone
 

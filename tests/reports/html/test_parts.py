@@ -62,7 +62,7 @@ def test_what_could_not_be_run_says_why(tmp_path: Path, a_cell: Callable, a_run:
     cells = [a_cell("none"), a_cell("fed_sdp", 0, **IMPOSSIBLE)]
     [matrix] = matrices(decided_places(read_runs([a_run(tmp_path, cells, pictures=False)])))
     said = [(entry.kind, entry.word, entry.said) for row in matrix.rows for entry in row.entries]
-    assert said[1] == ("impossible", "not run", "not run: needs a batch")
+    assert said[1] == ("impossible", "not run", "needs a batch")
 
 
 def stated(**facts: object) -> Statement:
