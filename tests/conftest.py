@@ -18,6 +18,10 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # libraries complain of what is left at the end
+
+
 @pytest.fixture(scope="module", autouse=True)
 def one_thread() -> Iterator[None]:
     """Thousands of tiny operations: on a busy machine waiting for threads makes them ten times slower."""

@@ -169,7 +169,7 @@ def test_the_informed_attack_keeps_the_contract_and_beats_a_guess(monkeypatch: p
     exec(compile(block, "ridge_matching.py", "exec"), {"__name__": __name__})
     ridge = ATTACKS["ridge_matching"]
     assert_attack_contract(ridge(max_iterations=2))
-    images, labels = digits(8)
+    images, labels = digits(5)
     clean = undefended(images, labels, model="mlp", prior=digits_prior())
     noise = 0.01 * torch.randn(clean.target.shape, generator=torch.Generator().manual_seed(0))
     noisy = replace(clean, target=clean.target + noise, noise=Noise("gaussian", 0.01))

@@ -27,7 +27,7 @@ LAYOUT = Layout(("a", "b", "c", "d"), ((3,),) * 4)
 def test_noise_that_is_not_the_one_declared_makes_the_run_invalid(
     small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = small.cell(defense="fed_cdp", victims=8, attack_args={"max_iterations": 8})
+    settings = small.cell(defense="fed_cdp", victims=8, attack_args={"max_iterations": 5})
     honest = small.alone(settings, tmp_path / "honest").cell
     assert fault_of([honest]) is None
     lineup, strict = honest.bound.events

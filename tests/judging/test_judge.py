@@ -56,9 +56,9 @@ def test_a_defended_client_does_not(federation: Federation, judge: Any) -> None:
 
 
 def test_without_truth_it_is_an_estimate(federation: Federation, judge: Any, tmp_path: Path) -> None:
-    _, document, _ = judge(federation(3, truth=False), "--prior", "digits", "--attack", "cpl")
+    _, document, _ = judge(federation(2, truth=False), "--prior", "digits", "--attack", "cpl")
     (made,) = document["estimates"]
-    assert made["estimates"] == ["plausibly reconstructed"] * 3 and document["results"] is None
+    assert made["estimates"] == ["plausibly reconstructed"] * 2 and document["results"] is None
     assert max(made["left"]) < min(made["left_shuffled"]) and made["left_usually"] < min(made["left_shuffled"])
     assert (tmp_path / "out" / "pictures" / "judged_cpl.png").stat().st_size > 1000
 
@@ -71,7 +71,7 @@ def test_without_truth_noise_is_seen_to_protect(federation: Federation, judge: A
 
 
 def test_an_update_that_was_shuffled_is_not_plausible(federation: Federation, judge: Any) -> None:
-    folders = federation(3, truth=False)
+    folders = federation(2, truth=False)
     with np.load(folders[1] / "before.npz") as archive:
         before = dict(archive)
     with np.load(folders[1] / "after.npz") as archive:
@@ -81,7 +81,7 @@ def test_an_update_that_was_shuffled_is_not_plausible(federation: Federation, ju
              for name in before}  # fmt: skip
     np.savez(folders[1] / "after.npz", **moved)
     _, document, _ = judge(folders, "--prior", "digits", "--attack", "cpl")
-    assert document["estimates"][0]["estimates"] == ["plausibly reconstructed", "no", "plausibly reconstructed"]
+    assert document["estimates"][0]["estimates"] == ["plausibly reconstructed", "no"]
 
 
 MISTAKES: dict[str, tuple[Callable[[Path], object], tuple[str, ...], str]] = {

@@ -40,7 +40,7 @@ LONG: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda _: account(sigma=6, sampling_rate=0.01, steps=10_000_000), "accounting for 10000000 steps",
     ),
     "audit": (
-        lambda folder: audit(audit_settings(defense="fed_cdp", dataset="digits", rounds=200_000, steps=2), folder),
+        lambda folder: audit(audit_settings(defense="none", dataset="digits", rounds=200_000, steps=2), folder),
         "an audit of 200000 rounds of 2 steps",
     ),
     "schedule": (lambda _: account(sigma_schedule="linear", rounds=100_000), "accounting for 100000 sigmas"),
