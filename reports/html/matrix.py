@@ -99,9 +99,10 @@ def _entry(place: Decided) -> Entry:
     held = sum(check.held for _, check in checks)
     counted = f"{held} of {wording.plural(len(checks), 'control')} held" if checks else ""
     cell = place.cell
+    said = evidence.said(place).removeprefix("not run: ")
     return Entry(
-        place.kind, evidence.said(place).removeprefix("not run: "), *_rate(cell), bool(place.summary.identifies), promise(place), _tried(place),
-        counted, tuple(failed), (wording.place(place.summary),), place.run.name, (cell and cell.key) or "",
+        place.kind, said, *_rate(cell), bool(place.summary.identifies), promise(place), _tried(place), counted,
+        tuple(failed), (wording.place(place.summary),), place.run.name, (cell and cell.key) or "",
     )  # fmt: skip
 
 
