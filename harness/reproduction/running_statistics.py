@@ -17,7 +17,7 @@ from harness.results import CellResult
 from harness.storage.files import sha256
 from harness.training import TrainSettings, fitted, kept_model, train_settings
 
-ROUNDS, QUICK_ROUNDS = (0, 5, 10, 20, 40), (0, 40)
+ROUNDS, QUICK_ROUNDS = (0, 2, 10, 20), (0, 20)
 VICTIMS, QUICK_VICTIMS = 16, 4
 ITERATIONS, QUICK_ITERATIONS = 2000, 300
 BATCH = 4
@@ -34,7 +34,7 @@ def federation(dataset: str, root: Path) -> TrainSettings:
     """ResNet-8, two of ten clients a round, one local pass each over what they hold."""
     whole = train_settings(
         dataset=dataset, model="resnet8", clients=10, clients_per_round=2, rounds=max(ROUNDS), local_steps=78,
-        batch_size=64, split="iid", learning_rate=0.03, local_momentum=0.9,
+        batch_size=64, split="iid", learning_rate=0.05, local_momentum=0.9,
     )  # fmt: skip
     return fitted(whole, root)
 
@@ -45,7 +45,7 @@ def batch_norm(request: Request) -> Comparison:
     assert dataset is not None  # at least the sample
     settings = federation(dataset, request.data_root)
     runs = TrainedRuns(request, keep=ROUNDS)
-    curve = runs.curve(f"ResNet-8 on {dataset}", settings, every=5)
+    curve = runs.curve(f"ResNet-8 on {dataset}", settings, every=2)
     victims, most = request.count(VICTIMS, QUICK_VICTIMS), QUICK_ITERATIONS if request.quick else ITERATIONS
     rows = []
     for done in QUICK_ROUNDS if request.quick else ROUNDS:
@@ -81,7 +81,7 @@ def _settings(
     return cell_settings(
         **common, model="resnet8", attack="gradinversion", batch_norm=statistics, tap="T1.out",
         attack_args={"restarts": 1, "max_iterations": most, **arguments}, batch_size=BATCH, update_model=first,
-        labels="known", rounds=max(ROUNDS) + 1, learning_rate=0.03, seeds=request.seeds, device=request.device,
+        labels="known", rounds=max(ROUNDS) + 1, learning_rate=0.05, seeds=request.seeds, device=request.device,
     )  # fmt: skip
 
 

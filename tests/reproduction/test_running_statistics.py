@@ -16,7 +16,7 @@ from harness.reproduction.running_statistics import ARMS, federation
 @pytest.fixture
 def trained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A training run of which only the kept models' files are there."""
-    monkeypatch.setattr(running_statistics.TrainedRuns, "curve", lambda *_, **__: {5: 0.4, 40: 0.61})
+    monkeypatch.setattr(running_statistics.TrainedRuns, "curve", lambda *_, **__: {2: 0.4, 20: 0.61})
     kept = tmp_path / "model.pt"
     kept.write_bytes(b"weights")
     monkeypatch.setattr(running_statistics.TrainedRuns, "folder", lambda *_: tmp_path)
@@ -54,7 +54,7 @@ def test_the_three_arms_differ_in_statistics_alone(trained: Path, errors: dict[s
     made = table(trained, errors, asked)
     assert [row["verdict"] for row in made.rows] == [expected] * 2
     assert [row["accuracy"] for row in made.rows] == ["-", "61.0%"]
-    assert len(asked) == 2 * len(ARMS) and {one.round for one in asked} == {0, 40}
+    assert len(asked) == 2 * len(ARMS) and {one.round for one in asked} == {0, 20}
     same = {one.model_dump_json(exclude={"attack_args", "batch_norm", "round"}) for one in asked}
     assert len(same) == 1 and {one.batch_norm for one in asked} == {"sent", "hidden"}
     attacks = [build(ATTACKS, one.attack, one.attack_args) for one in asked[:3]]
