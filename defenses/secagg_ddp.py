@@ -25,7 +25,7 @@ from harness.federation.examples import ExampleGradients
 from harness.federation.privacy_facts import PrivacyFacts
 from harness.federation.secure_sum import Key, Mechanism, SumSettings, build_mechanism, sum_integers, sum_reals
 from harness.federation.taps import TAPS_AFTER_STEP, Hook, Tap
-from harness.mechanisms import FixedPoint, PoissonBinomial, numbers, padded
+from harness.mechanisms import FixedPoint, PoissonBinomial, SkellamGrid, numbers, padded
 from harness.observation import Clipping, Noise
 from harness.privacy import Limit, NoLimit, Statement, without_guarantee
 from harness.settings.ranges import Clip, Count, CountOrNone, Positive, Sigma
@@ -128,6 +128,7 @@ class SecAggDDP(Defense):
         if self.mechanism != "skellam" or self.mode != "strict_grid" or self.rotation or tap not in TAPS_AFTER_STEP:
             return None
         mechanism = self._mechanism(context, context.keys[0])
+        assert isinstance(mechanism, SkellamGrid)
         return 1 / (mechanism.scale * context.cohort.batch_size * steps)
 
     def noise_of(self, hook: Hook, context: RoundContext) -> Noise | None:

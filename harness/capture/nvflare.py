@@ -54,5 +54,6 @@ class CaptureFilter(Filter):
             number, before = _GOT.pop(client)
             record = CaptureRecord(**self.facts, framework="nvflare", client=client, round=number)
             folder = Path(self.folder) / f"round-{number}-client-{client}"
-            write_capture(folder, record, before, **{kind: dict(content.data)})
+            sent: dict[str, Any] = {kind: dict(content.data)}
+            write_capture(folder, record, before, **sent)
         return shareable

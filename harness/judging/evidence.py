@@ -1,7 +1,7 @@
 """What checks of a declared defense go by, and how they answer."""
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Literal
 
 import numpy as np
@@ -124,12 +124,12 @@ def ranks_of(module: nn.Module, record: CaptureRecord, examples: int) -> dict[st
     """
     rows: dict[str, int] = {}
 
-    def count(name: str, given: Tensor) -> None:
-        rows[name] = rows.get(name, 0) + given.shape[:-1].numel() * examples
+    def count(name: str, _: nn.Module, given: tuple[Tensor, ...]) -> None:
+        rows[name] = rows.get(name, 0) + given[0].shape[:-1].numel() * examples
 
     layers = [(f"{name}.weight" if name else "weight", layer) for name, layer in module.named_modules()]
     hooks = [
-        layer.register_forward_pre_hook(lambda _, given, name=name: count(name, given[0]))
+        layer.register_forward_pre_hook(partial(count, name))
         for name, layer in layers if type(layer) is nn.Linear
     ]  # fmt: skip
     try:

@@ -43,7 +43,8 @@ def no_signal(evidence: Evidence) -> tuple[list[str], np.ndarray, np.ndarray, np
             names.append(name)
             columns.append(noise_beyond(values.unflatten(1, shape), rank, level, evidence.rounding(values.shape[1])))
     if not columns:
-        return [], *(np.empty((evidence.captured.clients, 0)) for _ in range(3))
+        none = np.empty((evidence.captured.clients, 0))
+        return [], none, none, none
     weaker, stronger, found = (np.stack(one, 1) for one in zip(*columns, strict=True))
     return names, weaker, stronger, found
 

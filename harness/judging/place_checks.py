@@ -43,8 +43,9 @@ def buffers(evidence: Evidence) -> Check | None:
         return None
     if not changed:
         return Check(BUFFERS, "holds", "none was sent, or all as they were")
-    rest = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+    first, *others = changed
+    rest = f" and {len(others)} more" if others else ""
     return Check(
-        BUFFERS, "violated", f"{changed[0]}{rest} came back changed: running statistics tell each batch's mean and "
+        BUFFERS, "violated", f"{first}{rest} came back changed: running statistics tell each batch's mean and "
         "variance, and no defense of the weights is on them; keep them at the client",
     )  # fmt: skip

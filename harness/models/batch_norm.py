@@ -8,6 +8,7 @@ al., ICLR 2021) keeps them at the client.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -67,13 +68,14 @@ def recorded(module: nn.Module) -> Iterator[list[LayerStatistics]]:
     """Around a forward pass: what every BatchNorm is given, (channels,) each, in the order of calling."""
     seen: list[LayerStatistics] = []
 
-    def record(name: str, inputs: Tensor) -> None:
+    def record(name: str, _: nn.Module, given: tuple[Tensor, ...]) -> None:
+        (inputs,) = given
         axes = [axis for axis in range(inputs.dim()) if axis != 1]
         variance, count = inputs.var(axes, unbiased=False), inputs.numel() // inputs.shape[1]
         seen.append(LayerStatistics(name, inputs.mean(axes), variance, count))
 
     hooks = [
-        layer.register_forward_pre_hook(lambda _, inputs, name=name: record(name, inputs[0]))
+        layer.register_forward_pre_hook(partial(record, name))
         for name, layer in module.named_modules()
         if isinstance(layer, BatchNorm)
     ]
