@@ -10,7 +10,7 @@ import pytest
 
 from harness.capture import CaptureRecord, write_capture
 from harness.cli import run
-from harness.evaluation import Run
+from harness.evaluation import Run, evaluate
 from harness.experiment import cell_settings
 from harness.results import RunFolder
 
@@ -172,26 +172,43 @@ def test_bare_lists_are_in_the_order_of_the_state(federation: Federation, judge:
     assert document["results"]["summary"][0]["verdict"] == "leaks"
 
 
-def test_what_evaluate_saw_is_judged_as_evaluate_judges_it(tmp_path: Path, judge: Any) -> None:
-    """The same clients, captured from a run of ours: the same reconstructions to the bit."""
-    settings = cell_settings(dataset="digits", model="mlp", victims=5)
+ALIKE: list[Any] = [
+    (5, "none", {}, "leaks"), pytest.param(59, "none", {}, "leaks", marks=pytest.mark.slow),
+    pytest.param(59, "fed_cdp", CDP["settings"], "resilient", marks=pytest.mark.slow),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("clients", "defense", "arguments", "verdict"), ALIKE)
+def test_what_evaluate_saw_is_judged_as_evaluate_judges_it(
+    tmp_path: Path, judge: Any, clients: int, defense: str, arguments: dict[str, Any], verdict: str
+) -> None:
+    """The same clients, captured from a run of ours: the same reconstructions to the bit, and the same verdict."""
+    settings = cell_settings(
+        dataset="digits", model="mlp", victims=clients, defense=defense, defense_args=arguments, prior="none"
+    )
     run_ = Run(tmp_path, RunFolder(tmp_path / "evaluated"))
-    scene, ours = run_.stage.set(settings), run_.cell(settings)
+    document, scene = evaluate([settings], run_), run_.stage.set(settings)
+    declared = {"defense": {"name": defense, "settings": arguments}} if arguments else {}
     folders = []
-    for row in range(5):
+    for row in range(clients):
         seen = scene.observation
         folders.append(
             write_capture(
-                tmp_path / str(row), CaptureRecord(**FACTS), seen.model.state(seen.weights[row]),
+                tmp_path / str(row), CaptureRecord(**FACTS, **declared), seen.model.state(seen.weights[row]),
                 images=scene.truth.images[row], labels=scene.truth.labels[row],
                 gradient=seen.model.layout.split(seen.target[row]),
             )
         )  # fmt: skip
-    judge(folders, "--attack", "cpl")
-    lines = [json.loads(line) for line in (tmp_path / "out" / "victims.jsonl").read_text().splitlines()]
-    judged = [line for line in lines if line["role"] == "cell"]
-    assert [line["rmse_raw"] for line in judged] == [victim.rmse_raw for victim in ours.victims]
-    assert [line["loss"] for line in judged] == [victim.loss for victim in ours.victims]
+    _, judged, _ = judge(folders, "--attack", "cpl", "--prior", "digits")
+    ours, theirs = (
+        [json.loads(line) for line in (tmp_path / name / "victims.jsonl").read_text().splitlines()]
+        for name in ("evaluated", "out")
+    )
+    for name in ("rmse_raw", "loss", "outcome"):
+        of_cell = [[line[name] for line in lines if line["role"] == "cell"] for lines in (ours, theirs)]
+        assert of_cell[0] == of_cell[1] and len(of_cell[0]) == clients, name
+    (row,) = judged["results"]["summary"]
+    assert document.summary[0].verdict == row["verdict"] == verdict
 
 
 def test_a_report_names_the_command_that_judged(federation: Federation, judge: Any, tmp_path: Path) -> None:
