@@ -1,4 +1,7 @@
-"""What all tests share. Imported before any test module: ``harness`` tunes the libraries underneath torch first."""
+"""What all tests share. Imported before any test module: ``harness`` tunes the libraries underneath torch first.
+
+Nothing heavy is imported here, since the process that hands tests to the workers reads this too, and they wait for it.
+"""
 
 import harness  # noqa: F401
 
@@ -7,9 +10,6 @@ import gc
 from collections.abc import Iterator
 
 import pytest
-import torch
-
-from harness.privacy import pld, valid_epsilon
 
 
 def pytest_collection_finish() -> None:
@@ -25,6 +25,8 @@ def pytest_unconfigure() -> None:
 @pytest.fixture(scope="module", autouse=True)
 def one_thread() -> Iterator[None]:
     """Thousands of tiny operations: on a busy machine waiting for threads makes them ten times slower."""
+    import torch
+
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -37,6 +39,8 @@ def coarse_losses() -> Iterator[None]:
 
     For tests that do not ask how tight an epsilon is; few differ before the fourth digit.
     """
+    from harness.privacy import pld, valid_epsilon
+
     fine = pld._distribution
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pld, "_distribution", lambda spent, grid, interval: fine(spent, grid, max(interval, 1e-3)))

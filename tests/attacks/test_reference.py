@@ -54,7 +54,7 @@ def test_the_first_iterations_agree(
 
 @pytest.mark.parametrize(
     ("name", "settings"),
-    [("cpl", {"max_iterations": 12}), ("dlg", {"max_iterations": 15})],
+    [("cpl", {"max_iterations": 12}), pytest.param("dlg", {"max_iterations": 15}, marks=pytest.mark.slow)],
 )
 def test_full_runs_have_equal_outcomes(
     name: str, settings: dict[str, Any], victims: Victims, digits: Callable[..., tuple[torch.Tensor, torch.Tensor]]

@@ -52,7 +52,7 @@ def results(attack: Attack, victims: int, batch: int, repetitions: int = REPETIT
 
 
 @pytest.mark.parametrize(("attack", "victims", "batch"), [
-    (class_mean, 32, 1),
+    pytest.param(class_mean, 32, 1, marks=pytest.mark.slow),
     (other_image_of_the_class, 12, 4),
     pytest.param(class_mean, 12, 4, marks=pytest.mark.slow),
     pytest.param(other_image_of_the_class, 32, 1, marks=pytest.mark.slow),

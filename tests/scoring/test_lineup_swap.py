@@ -18,7 +18,7 @@ def draw_victims(random: torch.Generator, victims: int, batch: int) -> torch.Ten
     return torch.randperm(len(IMAGES), generator=random)[: victims * batch].view(victims, batch)
 
 
-@pytest.mark.parametrize(("victims", "batch"), [(64, 1), (16, 4)])
+@pytest.mark.parametrize(("victims", "batch"), [pytest.param(64, 1, marks=pytest.mark.slow), (16, 4)])
 def test_the_swap_control_holds_for_perfect_reconstructions(victims: int, batch: int) -> None:
     p_values = []
     for seed in range(40):

@@ -104,7 +104,9 @@ def test_nor_among_many_clients(lying_server: Any, case: Case) -> None:
     assert recovering(lying_server, case, consistency=True) == 0
 
 
-@pytest.mark.parametrize(("clients", "degree"), [(4, None), (4, 2), (10, None), (10, 6), (12, 4)])
+@pytest.mark.parametrize(("clients", "degree"), [
+    (4, None), (4, 2), (10, None), pytest.param(10, 6, marks=pytest.mark.slow), (12, 4),
+])  # fmt: skip
 def test_whatever_the_threshold(lying_server: Any, clients: int, degree: int | None) -> None:
     for threshold in range(2, (degree or clients - 1) + 2):
         assert recovering(lying_server, (clients, degree, threshold), consistency=True) == 0
