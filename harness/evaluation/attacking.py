@@ -16,6 +16,7 @@ from torch import Tensor
 from harness.attacks import ATTACKS, Reconstruction, reconstructing, run_attack, run_reference
 from harness.attacks.stopping import REASONS
 from harness.evaluation.controls import smaller
+from harness.evaluation.foresight import Foresight
 from harness.evaluation.measure import strict_rule
 from harness.evaluation.observe import Scene
 from harness.evaluation.recorder import AttackRecorder
@@ -71,11 +72,12 @@ def attack_scene(
     title = f"{settings.attack} vs {settings.defense} at {settings.tap} on {settings.dataset}"
     if settings.noise_scale != 1:
         title += f", noise x{settings.noise_scale:g}"
+    watched = Foresight(recorder, f"{rows} victims x {settings.attack}", rows * attack.starts, attack.max_iterations)
     with progress(title, rows) as bar:
         if settings.engine == "reference":
-            reconstruction = run_reference(attack, observation, recorder, bar.advance)
+            reconstruction = run_reference(attack, observation, watched, bar.advance)
         else:
-            reconstruction = run_attack(attack, observation, chunk, recorder, bar.advance)
+            reconstruction = run_attack(attack, observation, chunk, watched, bar.advance)
     record = AttackRecord(
         key,
         reconstruction,

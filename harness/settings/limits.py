@@ -60,11 +60,11 @@ def seconds_of(steps: int, gradients: int) -> float:
     return steps * _SECONDS_PER_STEP + gradients * _SECONDS_PER_GRADIENT
 
 
-def forecast(seconds: float, what: str) -> None:
-    """Tells in one line, before it starts, of work that takes minutes on two cores or longer."""
+def forecast(seconds: float, what: str, where: str = "on two cores") -> None:
+    """Tells in one line, before it starts, of work that takes minutes or longer, and ``where`` it does."""
     if seconds >= _WORTH_TELLING:
         unit, size = next((unit, size) for unit, size in _UNITS if seconds >= 2 * size)
-        log.warning("harness: %s takes about %.0f %s on two cores", what, seconds / size, unit)
+        log.warning("harness: %s takes about %.0f %s %s", what, seconds / size, unit, where)
 
 
 def _free() -> int | None:
