@@ -32,7 +32,7 @@ def table(root: Path, errors: dict[str, float], asked: list[CellSettings]) -> An
         value = SimpleNamespace(mean=error, median=error)
         made = SimpleNamespace(
             metrics={"rmse": value, "psnr": value}, asr={"strict": SimpleNamespace(successes=1, n=16)},
-            lineup=SimpleNamespace(p_value=0.01),
+            lineup=SimpleNamespace(p_value=error),
         )  # fmt: skip
         return SimpleNamespace(cell=made)
 
@@ -43,10 +43,11 @@ def table(root: Path, errors: dict[str, float], asked: list[CellSettings]) -> An
 @pytest.mark.parametrize(
     ("errors", "expected"),
     [
-        ({"sent": 0.1, "hidden": 0.2, "no prior": 0.3}, "agrees"),
-        ({"sent": 0.2, "hidden": 0.1, "no prior": 0.3}, "differs"),
-        ({"sent": 0.2, "hidden": 0.3, "no prior": 0.1}, "differs"),
-        ({"sent": 0.2, "hidden": 0.2, "no prior": 0.3}, "differs"),
+        ({"sent": 0.01, "hidden": 0.02, "no prior": 0.3}, "agrees"),
+        ({"sent": 0.1, "hidden": 0.2, "no prior": 0.3}, "differs"),
+        ({"sent": 0.02, "hidden": 0.01, "no prior": 0.3}, "differs"),
+        ({"sent": 0.02, "hidden": 0.03, "no prior": 0.01}, "differs"),
+        ({"sent": 0.02, "hidden": 0.02, "no prior": 0.3}, "differs"),
     ],
 )
 def test_the_three_arms_differ_in_statistics_alone(trained: Path, errors: dict[str, float], expected: str) -> None:
