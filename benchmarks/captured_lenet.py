@@ -1,9 +1,9 @@
 """Captures of one LeNet client with a batch of four digits, undefended and behind Fed-CDP, with and without its truth.
 
-    python benchmarks/captured_lenet.py captures
-    harness judge captures/undefended/0 --prior mnist-sample --attack cpl
-    harness judge captures/undefended-without-truth/0 --prior mnist-sample --attack cpl,map
-    harness judge captures/fed_cdp/0 --prior mnist-sample --attack cpl,map
+python benchmarks/captured_lenet.py captures
+harness judge captures/undefended/0 --prior mnist-sample --attack cpl
+harness judge captures/undefended-without-truth/0 --prior mnist-sample --attack cpl,map
+harness judge captures/fed_cdp/0 --prior mnist-sample --attack cpl,map
 """
 
 import harness  # noqa: F401  (before torch, which reads at its start what this sets)

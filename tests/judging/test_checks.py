@@ -36,11 +36,10 @@ def checked(folders: list[Path]) -> dict[str, Check]:
 
 CASES = {case.about: case for case in suite_cases()}
 QUICK = (
-    "a batch", "one client alone", "weak noise", "sent in half precision", "shared noise on a grid",
-    "pruned, then noise", "noise off, where it would be weak", "biases left out", "the same noise in all rounds",
-    "the same noise in all tensors", "the same noise in all steps", "no clip", "clipped per tensor, not as a whole",
-    "rounded behind its noise, and not declared", "statistics of BatchNorm sent raw",
-    "a tenth sent, a hundredth declared", "no integers",
+    "a batch", "weak noise", "shared noise on a grid", "pruned, then noise", "noise off, where it would be weak",
+    "biases left out", "the same noise in all rounds", "the same noise in all tensors", "no clip",
+    "clipped per tensor, not as a whole", "rounded behind its noise, and not declared",
+    "statistics of BatchNorm sent raw", "a tenth sent, a hundredth declared", "no integers",
 )  # fmt: skip
 
 

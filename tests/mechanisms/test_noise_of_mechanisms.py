@@ -68,7 +68,9 @@ def test_gaussian_noise_is_sigma_times_clip() -> None:
     assert mechanism.deviation == 1.0
 
 
-@pytest.mark.parametrize(("trials", "theta"), [(16, 0.1), (64, 0.25), (1, 0.25)])
+@pytest.mark.parametrize(("trials", "theta"), [
+    (16, 0.1), pytest.param(64, 0.25, marks=pytest.mark.slow), (1, 0.25),
+])  # fmt: skip
 def test_poisson_binomial_is_unbiased_with_the_variance_of_its_tosses(trials: int, theta: float) -> None:
     mechanism = PoissonBinomial(4, 1.0, trials, theta)
     row, repeats = np.array([0.0, 0.3, -0.6, 0.7]), 20_000

@@ -76,6 +76,7 @@ def test_many_sigmas_are_computed_as_each_alone() -> None:
         assert together[row] == pytest.approx(poisson(sigmas[row : row + 1], 0.02, PAPER_ORDERS)[0], rel=1e-9)
 
 
+@pytest.mark.slow
 def test_ten_thousand_distinct_sigmas() -> None:
     event = compose(GaussianRelease(sigma, 0.01, "poisson") for sigma in np.linspace(15.76, 3.71, 10_000))
     began = time.process_time()

@@ -28,7 +28,9 @@ def test_table7() -> None:
     assert [row["verdict"] for row in rows if row["method"] == "Fed-SDP"] == ["agrees"] * 4 + ["irreproducible"]
 
 
-@pytest.mark.parametrize(("policy", "data", "paper"), [("staircase", "mnist", 95), ("linear", "cancer", 3)])
+@pytest.mark.parametrize(("policy", "data", "paper"), [
+    ("staircase", "mnist", 95), pytest.param("linear", "cancer", 3, marks=pytest.mark.slow),
+])  # fmt: skip
 def test_table8_agrees(policy: str, data: str, paper: int) -> None:
     assert table8_row(policy, data, paper)["verdict"] == "agrees"
 
@@ -45,7 +47,12 @@ def test_table11_targets(name: str, paper: float) -> None:
 
 @pytest.mark.parametrize(
     ("name", "rounds"),
-    [("base", (97, 97, 97)), ("advanced", (95, 95, 94)), ("zcdp", (95, 95, 96)), ("rdp", (95, 95, 96))],
+    [
+        ("base", (97, 97, 97)),
+        ("advanced", (95, 95, 94)),
+        ("zcdp", (95, 95, 96)),
+        pytest.param("rdp", (95, 95, 96), marks=pytest.mark.slow),
+    ],
 )
 def test_table11_rounds(name: str, rounds: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     # The loss distributions beside the rounds take seconds.

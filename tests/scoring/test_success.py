@@ -52,12 +52,12 @@ def test_rate() -> None:
 def test_images_of_one_victim_are_not_independent() -> None:
     """95% intervals of victims that succeed as a whole or not at all hold the truth as often as they say."""
     random, truth, images = np.random.default_rng(0), 0.8, 4
-    together = [np.repeat(random.random((30, 1)) < truth, images, 1) for _ in range(2000)]
+    together = [np.repeat(random.random((30, 1)) < truth, images, 1) for _ in range(800)]
     held = np.mean([low <= truth <= high for low, high in (rate_of(flags).ci95 for flags in together)])
     # As if all images were trials of their own:
     naive = np.mean([low <= truth <= high for low, high in (rate_of(flags.ravel()).ci95 for flags in together)])
     assert held > 0.94 and naive < 0.8
-    independent = [random.random((30, images)) < truth for _ in range(2000)]
+    independent = [random.random((30, images)) < truth for _ in range(800)]
     found = [rate_of(flags).ci95 for flags in independent]
     assert np.mean([low <= truth <= high for low, high in found]) > 0.93
     exact = [rate_of(flags.ravel()).ci95 for flags in independent]

@@ -50,7 +50,8 @@ def test_noise_reaches_the_model_once_for_all_clients(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", [
-    {}, pytest.param({"protocol": "sum"}, marks=pytest.mark.slow), {"mechanism": "poisson_binomial"},
+    {}, pytest.param({"protocol": "sum"}, marks=pytest.mark.slow),
+    pytest.param({"mechanism": "poisson_binomial"}, marks=pytest.mark.slow),
     pytest.param(PAPER, marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_chunks_change_nothing_nor_does_the_protocol(tmp_path: Path, arguments: dict[str, Any]) -> None:
