@@ -3,6 +3,11 @@
 Nothing heavy is imported here, since the process that hands tests to the workers reads this too, and they wait for it.
 """
 
+import os
+
+# A worker per core, and thousands of tiny operations: threads would only wait for each other, in numpy's too.
+os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+
 import harness  # noqa: F401
 
 # isort: split
@@ -20,17 +25,6 @@ def pytest_collection_finish() -> None:
 
 def pytest_unconfigure() -> None:
     gc.unfreeze()  # libraries complain of what is left at the end
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Thousands of tiny operations: on a busy machine waiting for threads makes them ten times slower."""
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
