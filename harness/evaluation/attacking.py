@@ -61,13 +61,27 @@ def attack_scene(
     rows = observation.rows
     truth = scene.truth.images.reshape(rows, -1, *scene.dataset.image_shape)
     key = _attack_key(settings, observation, truth)
-    if reuse or key in seen:
-        stored = folder.read_arrays(key)
-        if stored is not None and _is_of(stored, truth, scene.dataset.num_classes):
-            seen.add(key)
-            return _unpack(key, stored)
-        if stored is not None:
-            log.warning("the reconstruction %s is computed again: its arrays are not those of this attack", key)
+    with folder.alone_with(key):
+        if reuse or key in seen:
+            stored = folder.read_arrays(key)
+            if stored is not None and _is_of(stored, truth, scene.dataset.num_classes):
+                seen.add(key)
+                return _unpack(key, stored)
+            if stored is not None:
+                log.warning("the reconstruction %s is computed again: its arrays are not those of this attack", key)
+        record = _attacked(settings, scene, observation, truth, chunk, key)
+        folder.write_arrays(key, _pack(record))
+        seen.add(key)
+    own = smaller(settings).victims * (rows // len(scene.truth.labels))
+    if own < rows:  # what a control of this cell would attack, as the result of attacking it alone
+        _keep_first(own, record, settings, observation, truth, folder, seen)
+    return record
+
+
+def _attacked(
+    settings: CellSettings, scene: Scene, observation: Observation, truth: Tensor, chunk: int, key: str
+) -> AttackRecord:
+    attack, rows = reconstructing(settings.build_attack()), observation.rows
     recorder = AttackRecorder(truth, attack.starts, strict_rule(scene.dataset))
     title = f"{settings.attack} vs {settings.defense} at {settings.tap} on {settings.dataset}"
     if settings.noise_scale != 1:
@@ -78,18 +92,12 @@ def attack_scene(
             reconstruction = run_reference(attack, observation, watched, bar.advance)
         else:
             reconstruction = run_attack(attack, observation, chunk, watched, bar.advance)
-    record = AttackRecord(
+    return AttackRecord(
         key,
         reconstruction,
         recorder.tau(reconstruction.restart, attack.max_iterations),
         recorder.snapshots(reconstruction.restart, reconstruction.images),
     )
-    folder.write_arrays(key, _pack(record))
-    seen.add(key)
-    own = smaller(settings).victims * (rows // len(scene.truth.labels))
-    if own < rows:  # what a control of this cell would attack, as the result of attacking it alone
-        _keep_first(own, record, settings, observation, truth, folder, seen)
-    return record
 
 
 def _keep_first(

@@ -70,19 +70,24 @@ class Run:
 
         A cell whose settings are impossible together is recorded as not applicable.
         """
-        if control:  # it is the same for an attack that was named itself
-            settings = settings.model_copy(update={"suite": None})
-        sources = self._own_sources(settings) | {"harness": __version__}
-        identity = {**settings.identity(), **sources, "control": control}
+        settings = _as_control(settings) if control else settings
+        identity = self.identity(settings, control)
         key = cell_key(identity)
         if key not in self.done:
-            stored = self.folder.read_cell(key, identity) if self.resume else None
-            if stored is None or not self._controls_at_hand(stored):
-                stored = self._fresh(settings, key, identity, control)
+            with self.folder.alone_with(key):
+                stored = self.folder.read_cell(key, identity) if self.resume else None
+                if stored is None or not self._controls_at_hand(stored):
+                    stored = self._fresh(settings, key, identity, control)
             self.done[key] = stored
             if self.on_cell:
                 self.on_cell(stored.cell)
         return self.done[key]
+
+    def identity(self, settings: CellSettings, control: str | None = None) -> dict[str, Any]:
+        """What tells a cell from all others, by which it is found again: its settings and what computes it."""
+        settings = _as_control(settings) if control else settings
+        sources = self._own_sources(settings) | {"harness": __version__}
+        return {**settings.identity(), **sources, "control": control}
 
     def _own_sources(self, settings: CellSettings) -> dict[str, str]:
         """Digests of the user's own files as they were when the run first needed them, which it then keeps loaded."""
@@ -174,3 +179,8 @@ class Run:
         if negative_control_failed(p_values[0]):
             p_values.append(self._evaluate(with_other_key(smaller(scored.settings)), "swap").scores.swap_p)
         return [judge_negative("swap", p_values)]
+
+
+def _as_control(settings: CellSettings) -> CellSettings:
+    """It is the same for an attack that was named itself."""
+    return settings.model_copy(update={"suite": None})

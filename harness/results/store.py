@@ -8,21 +8,29 @@ import io
 import json
 import logging
 import math
+import os
 import re
-from collections.abc import Iterable, Mapping
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import FileLock
 
+from harness.errors import OutputError
 from harness.results.schema import CellResult, ResultDocument
 from harness.results.victim import StoredCell, VictimRecord
 from harness.storage.atomic import write_atomic
-from harness.storage.files import MOST_OF_A_DOCUMENT, Absent, Unreadable, read_bytes
+from harness.storage.files import MOST_BYTES, MOST_OF_A_DOCUMENT, Absent, Unreadable, read_bytes
 from harness.storage.stored import Damaged, checked, parse_arrays, parse_json
 from harness.version import SCHEMA_VERSION
 
 log = logging.getLogger(__name__)
+
+#: The folder of locks, one per key, below a run's.
+LOCKS = "locks"
 
 _KEY = re.compile(r"[0-9a-f]{8,64}")
 
@@ -46,10 +54,43 @@ def _plain(value: Any) -> Any:
 
 
 class RunFolder:
-    """The files of one run below ``path``; the folder is created when something is written."""
+    """The files of one run below ``path``; the folder is created when something is written.
 
-    def __init__(self, path: Path | str) -> None:
-        self.path = Path(path)
+    Args:
+        path: the folder.
+        since: files that were changed before that are not there, in seconds of the folder's own clock
+            (:meth:`clock`): what workers of this run made is told from what an earlier one left.
+        shared: whether several workers write into it, each cell by one of them.
+    """
+
+    def __init__(self, path: Path | str, since: float = 0.0, shared: bool = False) -> None:
+        self.path, self.since, self.shared = Path(path), since, shared
+
+    def clock(self) -> float:
+        """The time that a file written now would have. Raises OutputError where none can be written."""
+        with _told_of(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=self.path, prefix=".", suffix=".partial") as stamp:
+                return Path(stamp.name).stat().st_mtime
+
+    @contextmanager
+    def alone_with(self, key: str) -> Iterator[None]:
+        """Whoever else makes what this key names waits for us, or we for them; in a shared folder only.
+
+        The system lets go of what a worker held that died.
+        """
+        if not self.shared:
+            yield
+            return
+        with _told_of(self.path):
+            lock = self.path / LOCKS / _checked(key)
+            lock.parent.mkdir(parents=True, exist_ok=True)
+            held = FileLock(lock)
+            held.acquire()
+        try:
+            yield
+        finally:
+            held.release()
 
     @property
     def pictures(self) -> Path:
@@ -75,7 +116,7 @@ class RunFolder:
         """
         path = self._cell_file(key)
         try:
-            stored = _parse_cell(read_bytes(path, MOST_OF_A_DOCUMENT))
+            stored = _parse_cell(self._read(path, MOST_OF_A_DOCUMENT))
         except Absent:
             return None
         except Unreadable as problem:
@@ -90,7 +131,7 @@ class RunFolder:
         """The finished cell of this key, whatever its settings; None where there is none that can be trusted."""
         try:
             path = self._cell_file(key)
-            settings = _parse_cell(read_bytes(path, MOST_OF_A_DOCUMENT)).settings
+            settings = _parse_cell(self._read(path, MOST_OF_A_DOCUMENT)).settings
         except (Unreadable, Damaged, ValueError):
             return None
         return self.read_cell(key, settings) if cell_key(settings) == key else None
@@ -112,7 +153,7 @@ class RunFolder:
         """The arrays stored under a key; None where there are none or the file is damaged. Nothing is unpickled."""
         path = self._arrays_file(name)
         try:
-            return parse_arrays(read_bytes(path))
+            return parse_arrays(self._read(path, MOST_BYTES))
         except Absent:
             return None
         except Unreadable as problem:
@@ -120,11 +161,24 @@ class RunFolder:
         except Damaged as problem:
             return _ignore(path, str(problem))
 
+    def _read(self, path: Path, most: int) -> bytes:
+        if self.since and os.path.exists(path) and path.stat().st_mtime < self.since:
+            raise Absent(path, "is of an earlier run")
+        return read_bytes(path, most)
+
     def _cell_file(self, key: str) -> Path:
         return self.path / "cells" / f"{_checked(key)}.json"
 
     def _arrays_file(self, name: str) -> Path:
         return self.path / "reconstructions" / f"{_checked(name)}.npz"
+
+
+@contextmanager
+def _told_of(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, NotImplementedError) as error:
+        raise OutputError(f"cannot write {str(folder)!r} ({error}); choose another folder with --out") from error
 
 
 def _checked(key: str) -> str:
