@@ -25,6 +25,7 @@ from harness.observation import Observation
 from harness.own_sources import plugin_source
 from harness.progress import progress
 from harness.results import RunFolder
+from harness.settings.devices import threads_of
 from harness.version import SCHEMA_VERSION, __version__
 
 log = logging.getLogger(__name__)
@@ -119,6 +120,7 @@ def _attack_key(settings: CellSettings, observation: Observation, truth: Tensor)
         "engine": settings.engine,
         "dtype": settings.dtype,
         "device": settings.device,
+        "threads": threads_of(settings.device),
         "schema": SCHEMA_VERSION,
         "harness": __version__,
         **plugin_source(ATTACKS, settings.attack),

@@ -32,6 +32,7 @@ from harness.evaluation.scores import LPIPS_UNASKED, score
 from harness.experiment import CellSettings
 from harness.results import CellResult, Control, RunFolder, StoredCell, cell_key
 from harness.scoring import LpipsScorer, negative_control_failed
+from harness.settings.devices import threads_of
 from harness.version import SCHEMA_VERSION, __version__
 
 
@@ -87,7 +88,7 @@ class Run:
         """What tells a cell from all others, by which it is found again: its settings and what computes it."""
         settings = _as_control(settings) if control else settings
         sources = self._own_sources(settings) | {"harness": __version__}
-        return {**settings.identity(), **sources, "control": control}
+        return {**settings.identity(), **sources, "threads": threads_of(settings.device), "control": control}
 
     def _own_sources(self, settings: CellSettings) -> dict[str, str]:
         """Digests of the user's own files as they were when the run first needed them, which it then keeps loaded."""
