@@ -19,6 +19,7 @@ from harness.evaluation.controls import smaller
 from harness.evaluation.foresight import Foresight
 from harness.evaluation.measure import strict_rule
 from harness.evaluation.observe import Scene
+from harness.evaluation.outlook import Outlook
 from harness.evaluation.recorder import AttackRecorder
 from harness.experiment import CellSettings
 from harness.observation import Observation
@@ -45,8 +46,9 @@ class AttackRecord:
 
 
 def attack_scene(
-    settings: CellSettings, scene: Scene, folder: RunFolder, chunk: int, reuse: bool, seen: set[str]
-) -> AttackRecord:
+    settings: CellSettings, scene: Scene, folder: RunFolder, chunk: int, reuse: bool, seen: set[str],
+    outlook: Outlook | None = None,
+) -> AttackRecord:  # fmt: skip
     """Attacks a scene, or reads the result of an equal observation attacked before.
 
     Args:
@@ -56,6 +58,7 @@ def attack_scene(
         chunk: rows attacked together.
         reuse: whether files of earlier runs may be used (``--resume``).
         seen: keys already attacked in this run; updated.
+        outlook: on what follows in this run.
     """
     attack = reconstructing(settings.build_attack())
     observation = scene.observation.known_to(attack.tier)
@@ -70,7 +73,7 @@ def attack_scene(
                 return _unpack(key, stored)
             if stored is not None:
                 log.warning("the reconstruction %s is computed again: its arrays are not those of this attack", key)
-        record = _attacked(settings, scene, observation, truth, chunk, key)
+        record = _attacked(settings, scene, observation, truth, chunk, key, outlook)
         folder.write_arrays(key, _pack(record))
         seen.add(key)
     own = smaller(settings).victims * (rows // len(scene.truth.labels))
@@ -80,25 +83,29 @@ def attack_scene(
 
 
 def _attacked(
-    settings: CellSettings, scene: Scene, observation: Observation, truth: Tensor, chunk: int, key: str
-) -> AttackRecord:
+    settings: CellSettings, scene: Scene, observation: Observation, truth: Tensor, chunk: int, key: str,
+    outlook: Outlook | None,
+) -> AttackRecord:  # fmt: skip
     attack, rows = reconstructing(settings.build_attack()), observation.rows
     recorder = AttackRecorder(truth, attack.starts, strict_rule(scene.dataset))
-    title = f"{settings.attack} vs {settings.defense} at {settings.tap} on {settings.dataset}"
-    if settings.noise_scale != 1:
-        title += f", noise x{settings.noise_scale:g}"
-    watched = Foresight(recorder, f"{rows} victims x {settings.attack}", rows * attack.starts, attack.max_iterations)
-    with progress(title, rows) as bar:
+    with progress(title_of(settings), rows, "victims", at_most=True) as bar:
+        watched = Foresight(recorder, bar, rows, attack, settings, outlook)
         if settings.engine == "reference":
-            reconstruction = run_reference(attack, observation, watched, bar.advance)
+            reconstruction = run_reference(attack, observation, watched, watched.advance)
         else:
-            reconstruction = run_attack(attack, observation, chunk, watched, bar.advance)
+            reconstruction = run_attack(attack, observation, chunk, watched, watched.advance)
     return AttackRecord(
         key,
         reconstruction,
         recorder.tau(reconstruction.restart, attack.max_iterations),
         recorder.snapshots(reconstruction.restart, reconstruction.images),
     )
+
+
+def title_of(settings: CellSettings) -> str:
+    """A cell in words."""
+    noise = f", noise x{settings.noise_scale:g}" if settings.noise_scale != 1 else ""
+    return f"{settings.attack} vs {settings.defense} at {settings.tap} on {settings.dataset}{noise}"
 
 
 def _keep_first(

@@ -1,41 +1,82 @@
-"""How long an attack will take, from its own first iterations."""
+"""How far an attack is, and how long it and all that follows will take, from its own first iterations."""
 
 import time
 from collections.abc import Callable
 
 from torch import Tensor
 
-from harness.settings.limits import forecast
+from harness.attacks import Attack
+from harness.evaluation.outlook import Outlook, work_of
+from harness.experiment import CellSettings
+from harness.progress import Progress, in_words
+from harness.settings.limits import WORTH_TELLING, log
 
 Observer = Callable[[Tensor, Tensor, int, Tensor], None]
 #: Iterations that are timed; the one before them also pays for what is only done once.
 TIMED = 5
-_MEND = "here at most; --device cuda, fewer victims or --attack analytic take less"
+#: Seconds after which what was timed by then has to do.
+PATIENCE = 60.0
+_MEND = "--device cuda, fewer --victims, or --attack analytic take less"
 
 
 class Foresight:
-    """Stands before an attack's observer, and tells once of an attack that will take minutes.
+    """Stands before an attack's observer, moves its bar, and tells once of an attack that will take minutes.
 
     Args:
-        observer: gets all that comes.
-        what: is attacked, in words.
-        starts: of all victims together.
-        iterations: of each start, at most; many stop earlier.
+        observer: gets all that comes, if there is one.
+        bar: counts rows.
+        rows: all that are attacked.
+        attack: with its starts, each of at most so many iterations; many stop earlier.
+        settings: the cell.
+        outlook: on what follows; None where nothing does.
     """
 
-    def __init__(self, observer: Observer, what: str, starts: int, iterations: int) -> None:
-        self._observer, self._what = observer, what
-        self._starts, self._iterations = starts, iterations
-        self._since: float | None = None
+    def __init__(
+        self, observer: Observer | None, bar: Progress, rows: int, attack: Attack, settings: CellSettings,
+        outlook: Outlook | None = None,
+    ) -> None:  # fmt: skip
+        self._observer, self._bar, self._rows, self._attack = observer, bar, rows, attack
+        self._settings, self._outlook = settings, outlook
+        self._began, self._since = time.monotonic(), 0.0
         self._together, self._told = 0, False
 
+    def advance(self, rows: int) -> None:
+        """So many rows are done, and the next ones begin."""
+        self._bar.advance(rows)
+        self._together = 0
+
     def __call__(self, victims: Tensor, restarts: Tensor, iteration: int, images: Tensor) -> None:
-        self._observer(victims, restarts, iteration, images)
-        if self._told:
+        if self._observer:
+            self._observer(victims, restarts, iteration, images)
+        most = self._attack.max_iterations
+        # Some of those that began together stop before the others.
+        self._together = max(self._together, len(victims))
+        part = self._together / self._attack.starts * iteration / most
+        self._bar.under_way(part, f"iteration {iteration} of {'at most ' if most > 1 else ''}{most}")
+        if not self._told:
+            self._look_ahead(iteration)
+
+    def _look_ahead(self, iteration: int) -> None:
+        now = time.monotonic()
+        if iteration == 1:
+            self._since = now
+            if now - self._began < PATIENCE:
+                return
+            each = now - self._began
+        elif iteration > TIMED or now - self._began >= PATIENCE:
+            each = (now - self._since) / (iteration - 1)
+        else:
             return
-        if self._since is None:
-            self._since, self._together = time.monotonic(), len(victims)
-        elif iteration > TIMED:
-            self._told = True
-            each = (time.monotonic() - self._since) / TIMED
-            forecast(each * self._iterations * self._starts / self._together, self._what, _MEND)
+        self._told = True
+        self._tell(each * self._attack.max_iterations * self._rows * self._attack.starts / self._together)
+
+    def _tell(self, seconds: float) -> None:
+        """``seconds``: of this attack, at most."""
+        own = work_of(self._settings)
+        rest = seconds * self._outlook.work_left() / own if self._outlook and own else 0.0
+        if seconds + rest < WORTH_TELLING:
+            return
+        said = f"{self._rows} victims x {self._settings.attack} take at most {in_words(seconds)} here"
+        if rest >= 1:
+            said += f", and with all cells and controls of the run that follow at most about {in_words(seconds + rest)}"
+        log.warning("harness: %s; %s", said, _MEND)

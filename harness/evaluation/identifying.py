@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from harness.attacks import Identifier
+from harness.evaluation.attacking import title_of
 from harness.evaluation.observe import Scene
 from harness.experiment import CellSettings
 from harness.observation import Observation
-from harness.progress import progress
+from harness.progress import Progress, progress
 from harness.results import Control, Identified, LabelInference, Lineup, Outcomes, Rate, Summary
 from harness.results.victim import Outcome
 from harness.scoring import METRICS, Ranking, Verdict, identity_test, judge_identity, summary_of
@@ -93,13 +94,11 @@ def identify_scene(
         must_not_identify: whether this is a negative control, whose p-value has to be resolved below 1e-4.
     """
     truth, images, labels = scene.truth, scene.dataset.images, scene.dataset.labels
-    title = f"{settings.attack} vs {settings.defense} at {settings.tap} on {settings.dataset}"
-    with progress(title, len(truth.labels)) as bar:
+    with progress(title_of(settings), len(truth.labels), "victims") as bar:
         observation = scene.observation.known_to(attack.tier)
-        lineups = _Lineups(attack, observation, images, len(truth.labels), settings.seeds[0], chunk)
+        lineups = _Lineups(attack, observation, images, len(truth.labels), settings.seeds[0], chunk, bar)
         tested = (lineups.compare, truth.indices, labels, settings.seeds[0])
         ranking, swapped = identity_test(*tested, MANY) if must_not_identify else identity_test(*tested)
-        bar.advance(len(truth.labels))
     return IdentityScores(
         ranking, swapped and swapped.lineup.p_value, lineups.evaluations, lineups.doubt(), settings.clusters
     )
@@ -109,8 +108,10 @@ class _Lineups:
     """The attack's distances, class by class, and each row's most probable candidate of all."""
 
     def __init__(
-        self, attack: Identifier, observation: Observation, images: Tensor, victims: int, seed: int, chunk: int
-    ) -> None:
+        self, attack: Identifier, observation: Observation, images: Tensor, victims: int, seed: int, chunk: int,
+        bar: Progress,
+    ) -> None:  # fmt: skip
+        self._bar = bar
         self._attack, self._observation, self._images = attack, observation, images
         self._each, self._seed, self._chunk = observation.rows // victims, seed, chunk
         self._least = torch.full((observation.rows,), torch.inf, dtype=torch.float64)
@@ -137,6 +138,7 @@ class _Lineups:
         distances = np.empty((len(victims), len(items)))
         # A victim whose examples were read one by one is as near as the nearest of them.
         distances[:, order] = found.reshape(len(victims), self._each, -1).amin(1).numpy()
+        self._bar.advance(len(victims))
         return distances, np.zeros(distances.shape, dtype=bool)
 
     def doubt(self) -> str | None:

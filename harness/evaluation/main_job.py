@@ -17,11 +17,12 @@ def evaluate(cells: list[CellSettings], run: Run) -> ResultDocument:
     """
     if not cells:
         raise UsageError("there is no cell to evaluate; name a defense and an attack")
-    for settings in cells:
-        run.cell(settings)
-        made = sorted(run.done.values(), key=lambda stored: stored.cell.role)
-        document = document_of([stored.cell for stored in made], cells[0].device)
-        run.folder.write_results(document, [record for stored in made for record in stored.victims])
+    with run.outlook.over(cells, run.at_hand):
+        for settings in cells:
+            run.cell(settings)
+            made = sorted(run.done.values(), key=lambda stored: stored.cell.role)
+            document = document_of([stored.cell for stored in made], cells[0].device)
+            run.folder.write_results(document, [record for stored in made for record in stored.victims])
     asked = [cell for cell in document.cells if cell.role == "cell"]
     if all(cell.not_applicable_reason for cell in asked):
         raise UsageError(asked[0].not_applicable_reason or "no cell could be evaluated")

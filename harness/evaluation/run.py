@@ -26,6 +26,7 @@ from harness.evaluation.controls import (
 )
 from harness.evaluation.identifying import identify_scene
 from harness.evaluation.observe import Stage
+from harness.evaluation.outlook import Outlook
 from harness.evaluation.report_cell import cell_result, impossible_cell, victim_records
 from harness.evaluation.scored import Scored
 from harness.evaluation.scores import LPIPS_UNASKED, score
@@ -63,6 +64,7 @@ class Run:
         self.stage = stage or Stage(data_root, chunk)
         self.lpips = LpipsScorer.load(data_root)
         self.done: dict[str, StoredCell] = {}
+        self.outlook = Outlook()
         self._attacked: set[str] = set()
         self._sources: dict[tuple[object, ...], dict[str, str]] = {}
 
@@ -78,7 +80,8 @@ class Run:
             with self.folder.alone_with(key):
                 stored = self.folder.read_cell(key, identity) if self.resume else None
                 if stored is None or not self._controls_at_hand(stored):
-                    stored = self._fresh(settings, key, identity, control)
+                    with self.outlook.at(settings, control):
+                        stored = self._fresh(settings, key, identity, control)
             self.done[key] = stored
             if self.on_cell:
                 self.on_cell(stored.cell)
@@ -89,6 +92,11 @@ class Run:
         settings = _as_control(settings) if control else settings
         sources = self._own_sources(settings) | {"harness": __version__}
         return {**settings.identity(), **sources, "threads": threads_of(settings.device), "control": control}
+
+    def at_hand(self, settings: CellSettings) -> bool:
+        """Whether a cell is done, or an earlier run seems to have left it."""
+        key = cell_key(self.identity(settings))
+        return key in self.done or (self.resume and self.folder.has_cell(key))
 
     def _own_sources(self, settings: CellSettings) -> dict[str, str]:
         """Digests of the user's own files as they were when the run first needed them, which it then keeps loaded."""
@@ -130,7 +138,7 @@ class Run:
         if isinstance(attack, Identifier):
             found = identify_scene(settings, attack, scene, self.chunk, must_not_identify=control in NEGATIVE)
             return Scored(settings, scene, None, found, time.perf_counter() - began)
-        record = attack_scene(settings, scene, self.folder, self.chunk, self.resume, self._attacked)
+        record = attack_scene(settings, scene, self.folder, self.chunk, self.resume, self._attacked, self.outlook)
         lpips = LPIPS_UNASKED if control else self.lpips
         scores = score(settings, scene, record, lpips, must_not_leak=control in NEGATIVE)
         return Scored(settings, scene, record, scores, time.perf_counter() - began)

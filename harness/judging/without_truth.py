@@ -15,11 +15,13 @@ from torch import Tensor
 
 from harness.attacks import Reconstruction, reconstructing, run_attack
 from harness.evaluation import Run
+from harness.evaluation.foresight import Foresight
 from harness.experiment import CellSettings
 from harness.judging.federation import CapturedClients
 from harness.judging.kin import Kin
 from harness.judging.stage import SimulatedStage
 from harness.observation import Observation, Tier
+from harness.progress import progress
 from harness.results import CellResult, RunFolder, StoredCell
 from harness.vectors.randomness import generator
 
@@ -69,10 +71,18 @@ def guess(
     scene = stage.set(own)
     attack = reconstructing(settings.build_attack())
     seen = observed(captured, scene.observation.known_to(attack.tier), settings)
-    made, drowned = (run_attack(attack, one, chunk) for one in (seen, replace(seen, target=shuffled(seen))))
+    made = _attacked(seen, "what was captured", settings, chunk)
+    drowned = _attacked(replace(seen, target=shuffled(seen)), "what was captured, shuffled", settings, chunk)
     left, left_of_shuffled, usual = _of(made, attack.tier), _of(drowned, attack.tier), _usual(stored, attack.tier)
     estimates, reason = _estimates(stored.cell, left, left_of_shuffled, usual)
     return Guess(settings.attack, made.images, made.labels, left, left_of_shuffled, usual, estimates, reason, stored)
+
+
+def _attacked(seen: Observation, what: str, settings: CellSettings, chunk: int) -> Reconstruction:
+    attack = reconstructing(settings.build_attack())
+    with progress(f"{settings.attack} on {what}", seen.rows, "clients", at_most=True) as bar:
+        watched = Foresight(None, bar, seen.rows, attack, settings)
+        return run_attack(attack, seen, chunk, watched, watched.advance)
 
 
 def stand_ins_of(captured: CapturedClients, kin: Kin, settings: CellSettings) -> CapturedClients:

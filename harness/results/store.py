@@ -127,6 +127,10 @@ class RunFolder:
             return _ignore(path, "was made with other settings")
         return stored
 
+    def has_cell(self, key: str) -> bool:
+        """Whether there is a file of this key, whatever it holds."""
+        return self._cell_file(key).is_file()
+
     def find_cell(self, key: str) -> StoredCell | None:
         """The finished cell of this key, whatever its settings; None where there is none that can be trusted."""
         try:

@@ -4,6 +4,7 @@ import logging
 import os
 
 from harness.errors import UsageError
+from harness.progress import in_words
 
 log = logging.getLogger(__name__)
 
@@ -15,8 +16,8 @@ MOST_STEPS = 10_000_000
 _GIGABYTE = 1e9
 # As measured of the papers' networks on two cores.
 _SECONDS_PER_STEP, _SECONDS_PER_GRADIENT = 1e-3, 2e-5
-_WORTH_TELLING = 120
-_UNITS = (("days", 86_400), ("hours", 3_600), ("minutes", 60))
+#: Seconds of work that is told of before it is done.
+WORTH_TELLING = 120
 
 
 def require_memory(needed: float, what: str, mend: str) -> None:
@@ -60,11 +61,10 @@ def seconds_of(steps: int, gradients: int) -> float:
     return steps * _SECONDS_PER_STEP + gradients * _SECONDS_PER_GRADIENT
 
 
-def forecast(seconds: float, what: str, where: str = "on two cores") -> None:
-    """Tells in one line, before it starts, of work that takes minutes or longer, and ``where`` it does."""
-    if seconds >= _WORTH_TELLING:
-        unit, size = next((unit, size) for unit, size in _UNITS if seconds >= 2 * size)
-        log.warning("harness: %s takes about %.0f %s %s", what, seconds / size, unit, where)
+def forecast(seconds: float, what: str) -> None:
+    """Tells in one line, before it starts, of work that takes minutes on two cores or longer."""
+    if seconds >= WORTH_TELLING:
+        log.warning("harness: %s takes about %s on two cores", what, in_words(seconds))
 
 
 def _free() -> int | None:

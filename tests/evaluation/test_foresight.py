@@ -1,4 +1,4 @@
-"""How long an attack will take is told after its first iterations, and only where it is worth telling."""
+"""How long an attack and what follows it take is told after its first iterations, where it is worth telling."""
 
 import logging
 from types import SimpleNamespace
@@ -7,32 +7,87 @@ from typing import Any
 import pytest
 import torch
 
+from harness.attacks import reconstructing
 from harness.evaluation import foresight
 from harness.evaluation.foresight import Foresight
+from harness.evaluation.outlook import Outlook, work_of
+from harness.experiment import cell_settings
+from harness.progress import progress
+
+MEND = "; --device cuda, fewer --victims, or --attack analytic take less"
+CELL = cell_settings(dataset="digits", victims=64, attack_args={"max_iterations": 500, "restarts": 2})
 
 
 @pytest.mark.parametrize(
-    ("each", "said"),
+    ("first", "each", "others", "said", "at"),
     [
-        (0.001, None),
-        (1.2, "harness: 64 victims x cpl takes about 40 minutes here at most; --device cuda"),
-        (36.0, "harness: 64 victims x cpl takes about 20 hours here at most; --device cuda"),
+        (1000, 0.001, 0, None, None),
+        (10, 1.2, 0, "at most 40 minutes here", 6),
+        (10, 36.0, 0, "at most 20 hours here", 3),
+        (10, 36.0, 1, "at most 20 hours here, and with all cells and controls of the run that follow at most about "
+         "40 hours", 3),
+        (10, 0.01, 9, "at most 20 seconds here, and with all cells and controls of the run that follow at most about "
+         "3 minutes", 6),
+        (72, 72.0, 0, "at most 40 hours here", 1),
     ],
-)
-def test_five_iterations_tell(
-    each: float, said: str | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+)  # fmt: skip
+def test_a_few_iterations_tell(
+    first: float, each: float, others: int, said: str | None, at: int | None, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
     """64 victims with two starts, 32 starts at a time: four turns of 500 iterations at most. The first one is slow."""
     now, seen = [0.0], list[int]()
     monkeypatch.setattr(foresight, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    ahead = SimpleNamespace(work_left=lambda: others * work_of(CELL))
 
     def observer(victims: Any, restarts: Any, iteration: int, images: Any) -> None:
         seen.append(iteration)
+        told.append(len(caplog.records))
 
-    watched = Foresight(observer, "64 victims x cpl", 128, 500)
-    with caplog.at_level(logging.WARNING):
+    told = list[int]()
+    with caplog.at_level(logging.WARNING), progress("attacking", 64) as bar:
+        watched = Foresight(observer, bar, 64, reconstructing(CELL.build_attack()), CELL, ahead)  # type: ignore[arg-type]
         for iteration in range(1, 20):
-            now[0] += 1000 if iteration == 1 else each
+            now[0] += first if iteration == 1 and first != 1000 else each
             watched(torch.arange(32), torch.zeros(32), iteration, torch.zeros(32))
     assert seen == list(range(1, 20))
-    assert [record.getMessage()[: len(said or "")] for record in caplog.records] == ([said] if said else [])
+    expected = [f"harness: 64 victims x cpl take {said}{MEND}"] if said else []
+    assert [record.getMessage() for record in caplog.records] == expected
+    assert (told.index(1) if said else None) == at
+
+
+def test_what_is_under_way_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    with progress("attacking", 64, "victims") as bar:
+        watched = Foresight(None, bar, 64, reconstructing(CELL.build_attack()), CELL)
+        shown = list[float]()
+        monkeypatch.setattr(bar, "under_way", lambda part, note: shown.append(part))
+        for rows, iteration in ((32, 1), (32, 250), (10, 500)):
+            watched(torch.arange(rows), torch.zeros(rows), iteration, torch.zeros(rows))
+        watched.advance(16)
+        watched(torch.arange(32), torch.zeros(32), 250, torch.zeros(32))
+    assert shown == [16 / 500, 8, 16, 8]
+
+
+def cell(**values: Any) -> Any:
+    return cell_settings(**{"dataset": "digits", "victims": 64, "attack_args": {"max_iterations": 10}} | values)
+
+
+# 64 victims, of a control 24: each for ten outer iterations of at most twenty gradients.
+OWN, CONTROL = 64 * 200, 24 * 200
+PLANS = {
+    "one without a defense is its own control": ([cell()], [], 0),
+    "a defended one has three": ([cell(defense="fed_cdp")], [], 3 * CONTROL),
+    "two share one": ([cell(defense="fed_cdp"), cell(defense="fed_sdp")], [], OWN + 5 * CONTROL),
+    "a batch is as many images": ([cell(), cell(batch_size=3)], [], 3 * OWN),
+    "what is at hand is done": ([cell(), cell(batch_size=3)], [1], 0),
+    "no gradient, no work": ([cell(), cell(attack="identify", attack_args={})], [], 0),
+}
+
+
+@pytest.mark.parametrize(("cells", "at_hand", "left"), PLANS.values(), ids=PLANS)
+def test_work_ahead(cells: list[Any], at_hand: list[int], left: int) -> None:
+    """While the first cell is attacked."""
+    outlook = Outlook()
+    done = [cells[place] for place in at_hand]
+    with outlook.over(cells, done.__contains__), outlook.at(cells[0], None):
+        assert outlook.work_left() == left
