@@ -2,16 +2,18 @@
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import TypeVar
 
 from tqdm import tqdm
 
 #: Seconds before the first plain line, and between two.
 FIRST, CALM = 30.0, 60.0
 _UNITS = (("days", 86_400), ("hours", 3_600), ("minutes", 60), ("seconds", 1))
+T = TypeVar("T")
 _PLACE: ContextVar[tuple[str, ...]] = ContextVar("place", default=())
 
 
@@ -108,6 +110,15 @@ def progress(description: str, total: int, unit: str = "", at_most: bool = False
             yield Progress(bar, title, total, unit, at_most, time.monotonic())
     finally:
         _pace.end()
+
+
+def counted(things: Iterable[T], what: str) -> Iterator[T]:
+    """One thing after another; what is shown while it is at hand is within ``row 3 of 12``, if ``what`` is a row."""
+    known = list(things)
+    with within():
+        for number, thing in enumerate(known, 1):
+            with within(f"{what} {number} of {len(known)}"):
+                yield thing
 
 
 @contextmanager

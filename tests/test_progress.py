@@ -9,7 +9,7 @@ import pytest
 from harness import progress as module
 from harness.evaluation.outlook import Outlook
 from harness.experiment import cell_settings
-from harness.progress import in_words, progress, within
+from harness.progress import counted, in_words, progress, within
 
 
 class Terminal(io.StringIO):
@@ -123,3 +123,13 @@ def test_cells_are_counted_and_their_controls_are_not(at_hand: list[int], titles
                 with outlook.at(one, "positive"), progress("x", 1) as bar:
                     assert bar.title == f"{found[-1].removesuffix(', x')}, its control positive, x"
     assert found == [f"{title}, x" for title in titles]
+
+
+def test_things_are_counted() -> None:
+    with progress("x", 1) as bar:
+        before = bar.title
+    found = []
+    for letter in counted("ab", "row"):
+        with progress(letter, 1) as bar:
+            found.append(bar.title)
+    assert (before, found) == ("x", ["row 1 of 2, a", "row 2 of 2, b"])

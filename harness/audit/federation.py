@@ -1,6 +1,6 @@
 """The federation that an audit plays: its defense, and what the server and the clients remember."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -24,7 +24,7 @@ class AuditedFederation:
     """A federation under a defense, and the server's and the clients' memory of it.
 
     ``stream`` names its random streams; ``clients`` maps the first number of a chunk of clients to what they keep
-    between rounds.
+    between rounds; ``on_round`` is called at the end of each.
     """
 
     defense: Defense
@@ -35,6 +35,7 @@ class AuditedFederation:
     noise_scale: float
     server: State = field(default_factory=dict)
     clients: dict[int, State] = field(default_factory=dict)
+    on_round: Callable[[], None] = lambda: None
 
     def context(self, now: int, first: int, count: int) -> RoundContext:
         """The beginning of round ``now`` for ``count`` clients from number ``first``."""
@@ -67,4 +68,6 @@ class AuditedFederation:
 
     def finish(self, server: ServerRound, now: int) -> Tensor:
         """What the server applies at the end of round ``now``, (P,)."""
-        return server.aggregate(self.context(now, 0, 1))
+        applied = server.aggregate(self.context(now, 0, 1))
+        self.on_round()
+        return applied

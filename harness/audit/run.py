@@ -1,5 +1,6 @@
 """One audit: a run with canaries under a defense, scored and judged."""
 
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from harness.audit.sums import SumAudit
 from harness.datasets import Dataset, load_dataset, select_victims
 from harness.errors import UsageError
 from harness.models import RowModel
+from harness.progress import progress
 from harness.settings.limits import forecast, require_memory, seconds_of
 
 
@@ -45,16 +47,19 @@ def audit(settings: AuditSettings, data_root: Path) -> AuditResult:
     included = coins(settings.seed, settings.canaries)
     weights = model.initial_weights([(settings.seed, "audit")])[0]
     real = _real_gradients(model, dataset, settings) if together and settings.others else None
-    federation = _federation(settings, unit, model)
-    if unit == "example":
-        played = SumAudit if settings.sums else ExampleAudit
-        scores = played(federation, PlayedExamples(settings, canaries, included, real), weights).scores()
-    else:
-        others = torch.zeros(0, model.layout.total)
-        if real is not None:
-            gradients = real(weights[None], torch.arange(settings.others)[None])[0]
-            others = -settings.learning_rate * settings.steps * gradients
-        scores = ClientAudit(federation, settings, canaries, included, others, settings.rate(unit), view).scores()
+    apart = not together and (settings.sums if unit == "example" else view != "server")
+    rounds = settings.rounds * (settings.canaries if apart else 1)
+    with progress(f"auditing {settings.defense} by canaries {settings.design}", rounds, "rounds") as bar:
+        federation = replace(_federation(settings, unit, model), on_round=lambda: bar.advance(1))
+        if unit == "example":
+            played = SumAudit if settings.sums else ExampleAudit
+            scores = played(federation, PlayedExamples(settings, canaries, included, real), weights).scores()
+        else:
+            others = torch.zeros(0, model.layout.total)
+            if real is not None:
+                gradients = real(weights[None], torch.arange(settings.others)[None])[0]
+                others = -settings.learning_rate * settings.steps * gradients
+            scores = ClientAudit(federation, settings, canaries, included, others, settings.rate(unit), view).scores()
     return audit_result(settings, claim, scores, included)
 
 

@@ -22,6 +22,7 @@ from harness.defenses import DEFENSES, Cohort, Defense, ExampleGradients, RoundC
 from harness.extensions.building import build
 from harness.federation.client_round import train_locally
 from harness.models import RowModel
+from harness.progress import counted
 
 Methods = dict[str, tuple[str, dict[str, Any]]]
 
@@ -44,7 +45,9 @@ def bench_train(
         A document: what was measured, a row per K with milliseconds and ratios, and the checks with their limits.
     """
     bench = IterationBench(dataset, model, batch_size, device, data_root)
-    rows = [_row(count, bench.medians(METHODS, count, repeats_for(repeats, count))) for count in clients]
+    rows = [
+        _row(count, bench.medians(METHODS, count, repeats_for(repeats, count))) for count in counted(clients, "row")
+    ]
     return {
         "dataset": dataset, "model": bench.model.name, "batch size": batch_size, "threads": torch.get_num_threads(),
         "device": device, "load average": round(os.getloadavg()[0], 1),

@@ -18,7 +18,7 @@ from harness.datasets import data_root as find_data_root
 from harness.defenses import DEFENSES
 from harness.errors import UsageError
 from harness.extensions.building import parse_assignments
-from harness.progress import progress
+from harness.progress import counted
 from harness.results.environment import environment
 from harness.storage.atomic import require_writable, write_atomic
 
@@ -104,12 +104,7 @@ def _combinations(
 
 
 def _audit_all(chosen: list[AuditSettings], root: Path) -> list:
-    results = []
-    with progress("audits", len(chosen)) as bar:
-        for settings in chosen:
-            results.append(audit(settings, root))
-            bar.advance(1, settings.defense)
-    return results
+    return [audit(settings, root) for settings in counted(chosen, "audit")]
 
 
 def _suite(root: Path, out: Path | None, as_json: bool) -> int:

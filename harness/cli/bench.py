@@ -15,6 +15,7 @@ from harness.cli.options import numbers, split_lists
 from harness.datasets import DATASETS
 from harness.datasets import data_root as find_data_root
 from harness.errors import UsageError
+from harness.progress import counted
 from harness.settings.devices import choose_device
 from harness.settings.limits import require_memory
 
@@ -38,7 +39,10 @@ def attack_command(
         raise UsageError("--chunk must be at least 1")
     names = split_lists(dataset or ["mnist-sample", "cifar10-sample"])
     where = choose_device(device)
-    figures = (bench_attack(name, attack, victims, chunk, growth, where, find_data_root(data_root)) for name in names)
+    figures = (
+        bench_attack(name, attack, victims, chunk, growth, where, find_data_root(data_root))
+        for name in counted(names, "dataset")
+    )
     if as_json:
         sys.stdout.write(json.dumps([dict(each) for each in figures], indent=1) + "\n")
         return DONE

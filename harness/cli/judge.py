@@ -28,7 +28,7 @@ from harness.judging.given_away import given_away
 from harness.judging.kin import Kin, kin_of
 from harness.judging.with_truth import judge_with_truth
 from harness.judging.without_truth import Guess, guess
-from harness.progress import within
+from harness.progress import counted, within
 from harness.reports.cell_picture import save_cell_picture
 from harness.reports.guesses import save_guesses
 from harness.reports.table import print_results
@@ -80,7 +80,7 @@ def judge_command(
     beside = given_away(captured, cells[0], root)
     # Controls on another client than the captured one say nothing of it.
     stands = told is None or told.outcome != "violated"
-    with resumable(), claimed(out):
+    with resumable(), claimed(out), within():
         document, guesses = None, list[Guess]()
         if captured.images is not None:
             draw = partial(save_cell_picture, folder)
@@ -117,9 +117,8 @@ def _guessed(
     if not able:
         raise UsageError(f"attack {cells[0].attack!r} tells known images apart, so needs the truth; use --attack cpl")
     found = []
-    for number, cell in enumerate(able, 1):
-        with within(f"attack {number} of {len(able)}"):
-            made = guess(captured, cell, kin, root, folder, chunk, resume)
+    for cell in counted(able, "attack"):
+        made = guess(captured, cell, kin, root, folder, chunk, resume)
         found.append(made)
         if made.images is not None:
             captions = [one for one in made.estimates for _ in range(made.images.shape[1])]

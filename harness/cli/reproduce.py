@@ -14,6 +14,7 @@ from harness.cli.options import numbers
 from harness.datasets import data_root as find_data_root
 from harness.errors import UsageError
 from harness.evaluation import Run, document_of
+from harness.progress import within
 from harness.reports.cell_picture import save_cell_picture
 from harness.reproduction import TABLES, Request
 from harness.results import RunFolder, claimed
@@ -44,7 +45,7 @@ def reproduce_command(
         raise UsageError("--victims must be at least 1")
     where, root, folder = choose_device(device), find_data_root(data_root), RunFolder(out)
     seeds = tuple(numbers(seed or ["0"], "seed"))
-    with resumable(), claimed(out):
+    with resumable(), claimed(out), within():
         run = Run(root, folder, chunk, resume, partial(save_cell_picture, folder))
         comparison = TABLES[table](Request(run, root, where, quick, victims, seeds))
         made = list(run.done.values())

@@ -59,7 +59,7 @@ def train_command(
         few = f"{fitting.examples} examples per client, the most that {settings.split} clients of {dataset} hold"
         notes.append(f"{few} without repeats: {settings.local_steps} local steps pass over them several times")
         settings = fitting
-    with resumable(), progress(f"training under {name} on {dataset}", settings.rounds) as bar:
+    with resumable(), progress(f"training under {name} on {dataset}", settings.rounds, "rounds") as bar:
 
         def on_round(record: RoundRecord) -> None:
             bar.advance(1)

@@ -32,8 +32,8 @@ class Outlook:
         """Around all that one cell, or one control of it, takes."""
         self._begun.add(_name(settings, control))
         if control is None:
-            self._waiting.pop(settings.model_dump_json(), None)
-            self._cell, self._count = settings, self._count + 1
+            fresh = self._waiting.pop(settings.model_dump_json(), None) is not None or self.total is None
+            self._cell, self._count = settings, self._count + fresh
         of = f" of {self.total}" if self.total is not None else ""
         with within(f"its control {control}" if control else f"cell {self._count}{of}"):
             yield

@@ -77,11 +77,10 @@ class Run:
         identity = self.identity(settings, control)
         key = cell_key(identity)
         if key not in self.done:
-            with self.folder.alone_with(key):
+            with self.folder.alone_with(key), self.outlook.at(settings, control):
                 stored = self.folder.read_cell(key, identity) if self.resume else None
                 if stored is None or not self._controls_at_hand(stored):
-                    with self.outlook.at(settings, control):
-                        stored = self._fresh(settings, key, identity, control)
+                    stored = self._fresh(settings, key, identity, control)
             self.done[key] = stored
             if self.on_cell:
                 self.on_cell(stored.cell)

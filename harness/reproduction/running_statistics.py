@@ -10,6 +10,7 @@ from typing import Any
 
 from harness.experiment import CellSettings, cell_settings
 from harness.observation import UpdateModel
+from harness.progress import counted
 from harness.reproduction.comparison import Comparison, Request, number
 from harness.reproduction.data import at_hand
 from harness.reproduction.trained import TrainedRuns
@@ -48,7 +49,7 @@ def batch_norm(request: Request) -> Comparison:
     curve = runs.curve(f"ResNet-8 on {dataset}", settings, every=2)
     victims, most = request.count(VICTIMS, QUICK_VICTIMS), QUICK_ITERATIONS if request.quick else ITERATIONS
     rows = []
-    for done in QUICK_ROUNDS if request.quick else ROUNDS:
+    for done in counted(QUICK_ROUNDS if request.quick else ROUNDS, "row"):
         model = kept_model(runs.folder(settings), done)
         common = {"round": done, "weights": str(model), "weights_hash": sha256(model)}
         common |= {"victims": victims, "dataset": dataset}

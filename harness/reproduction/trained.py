@@ -48,7 +48,7 @@ class TrainedRuns:
         resume, folder = self.request.run.resume, TrainFolder(self.folder(settings))
         if resume and (folder.path / DOCUMENT).exists():
             return read_training(folder.path)
-        with progress(f"training {title}", settings.rounds) as bar:
+        with progress(f"training {title}", settings.rounds, "rounds") as bar:
             options = TrainOptions(
                 self.chunk,
                 every,

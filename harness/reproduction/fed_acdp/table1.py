@@ -3,6 +3,7 @@
 from typing import Any
 
 from harness.experiment import cell_settings
+from harness.progress import counted
 from harness.reproduction.comparison import Comparison, Request, number, tau_of_successes
 from harness.reproduction.data import at_hand
 from harness.reproduction.fed_acdp.paper_attacks import TABLE_1
@@ -19,7 +20,7 @@ def table1(request: Request) -> Comparison:
     rows, lines = [], []
     found = {name: at_hand(name, request.data_root) for name in ("mnist", "cifar10", "lfw")}
     lines += [line for _, line in found.values()]
-    for (attack, name), printed in TABLE_1.items():
+    for (attack, name), printed in counted(TABLE_1.items(), "row"):
         dataset = found[name][0]
         stored = None
         if dataset:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from harness.experiment import cell_settings
+from harness.progress import counted
 from harness.reproduction.comparison import Comparison, Request
 from harness.reproduction.data import at_hand
 from harness.reproduction.fed_acdp.accuracy import METHODS as TRAINED
@@ -21,7 +22,7 @@ VICTIMS, QUICK_VICTIMS = 100, 60
 def table10(request: Request) -> Comparison:
     """Table X: trains every method, times a local iteration and attacks it on MNIST."""
     accuracies, count = Accuracies(request), request.count(VICTIMS, QUICK_VICTIMS)
-    resilient = {method: _resilient(request, name, count) for method, name in METHODS.items()}
+    resilient = {method: _resilient(request, name, count) for method, name in counted(METHODS.items(), "row")}
     rows = [
         row for column, data in enumerate(DATA) for row in _rows(request, accuracies, resilient, data, column)
     ]  # fmt: skip

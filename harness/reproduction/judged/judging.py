@@ -5,6 +5,7 @@ from typing import Any
 
 from harness.attacks import expanded
 from harness.experiment import cell_settings
+from harness.progress import counted
 from harness.reproduction.comparison import Request
 from harness.results import CellResult, SummaryRow
 from harness.scoring.summarise import summarise
@@ -50,7 +51,7 @@ def judge(request: Request, **settings: Any) -> Judged:
         request.run.cell(
             cell_settings(attack=chosen.attack, attack_args=dict(chosen.arguments), suite=chosen.suite, **common)
         ).cell
-        for chosen in expanded([(name, {}) for name in attacks_of(request)])
+        for chosen in counted(expanded([(name, {}) for name in attacks_of(request)]), "attack")
     ]
     (informed,) = summarise(cells)
     # A verdict without the informed is that of attacks which were named one by one.

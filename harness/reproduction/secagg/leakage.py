@@ -4,11 +4,13 @@ Noise is that of S000's configuration "Fashion-MNIST, 1 step" (epsilon 1 in 20 r
 little, and none: then the aggregation protects alone.
 """
 
+import itertools
 import math
 from typing import Any
 
 from harness.experiment import CellSettings, cell_settings
 from harness.federation.taps import SURFACES
+from harness.progress import counted
 from harness.reproduction.comparison import Comparison, Request, number
 from harness.reproduction.data import at_hand
 from harness.reproduction.secagg.paper import S000
@@ -37,8 +39,7 @@ def secagg_leakage(request: Request) -> Comparison:
             {"dataset": dataset, "attack": attack, "attack_args": {"max_iterations": cap}, "victims": count},
             noise,
         )
-        for attack, cap in attacks.items()
-        for noise in (own, WEAK, 0.0)
+        for (attack, cap), noise in counted(itertools.product(attacks.items(), (own, WEAK, 0.0)), "row")
     ]
     left_out = ["quick: cpl only, stopped after 15 iterations, and too few victims to show resilience"]
     return Comparison(
