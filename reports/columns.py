@@ -109,7 +109,7 @@ def is_of_images(cell: CellResult) -> bool:
 def verdict(cell: CellResult) -> Text:
     """The verdict in its colour."""
     if cell.not_applicable_reason is not None:
-        return Text("impossible", style="dim")
+        return Text("not run", style="dim")
     word = "identifies" if cell.identified is not None and cell.identified.identifies else cell.verdict
     return verdict_word(word)
 

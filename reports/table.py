@@ -133,7 +133,7 @@ def _reasons(cells: Iterable[CellResult]) -> list[RenderableType]:
     affected: dict[str, list[str]] = defaultdict(list)
     for cell in cells:
         if cell.verdict == "inconclusive":
-            kind = "inconclusive" if cell.not_applicable_reason is None else "impossible"
+            kind = "inconclusive" if cell.not_applicable_reason is None else "not run"
             reason = text.safe(cell.not_applicable_reason or cell.verdict_reason or "no reason recorded", 300)
             place = f"{text.safe(cell.defense, 40)} / {text.safe(cell.attack, 24)} / {columns.surface(cell)}"
             affected[f"{kind}: {reason}"].append(place + columns.circumstances(cell))

@@ -4,6 +4,7 @@ from pydantic import Field
 
 from harness.results.place import Place
 from harness.results.record import Record, TierWord, VerdictWord
+from harness.results.withstood import was_withstood
 
 
 class AttackStanding(Record):
@@ -22,6 +23,11 @@ class AttackStanding(Record):
     reason: str | None = None
     identifies: bool | None = None
     flags: list[str] = Field(default_factory=list)
+
+    @property
+    def was_withstood(self) -> bool:
+        """See :func:`harness.results.withstood.was_withstood`."""
+        return was_withstood(self.verdict, self.informative, self.identifies, bool(self.flags))
 
 
 class SummaryRow(Place):

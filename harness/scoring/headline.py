@@ -5,6 +5,9 @@ from typing import Literal
 
 from harness.scoring.strongest import Attempt
 
+#: Of a place that is resilient though every attack that worked there carries a flag.
+UNFIT = "withstood no attack that was fit to find anything"
+
 
 def headline(
     verdict: Literal["leaks", "resilient", "inconclusive"], attempts: Sequence[Attempt], noisy: bool = False
@@ -26,6 +29,8 @@ def headline(
         )
         return f"fell {only} {known}"
     withstood = [attempt for attempt in attempts if attempt.was_withstood]
+    if not withstood:
+        return UNFIT
     if not any(attempt.informed for attempt in withstood):
         return f"withstood only attackers who do not know {known}"
     some = (

@@ -18,12 +18,15 @@ without its noise. One that does not is uninformative: its failure supports noth
 those that bear the verdict (leaking, resilient, or just working), the one with most victims reconstructed,
 then the smallest lineup p.
 
+An attack was *withstood* where it works, carries no flag that says it was unfit (:mod:`harness.evaluation.fitness`),
+and neither leaks nor, if that is all it does, may identify anybody: only such attacks are counted in words.
+
 An attack that only *identifies* reconstructs nothing: it makes no row leak, and none resilient. Where it identifies,
 the reason begins with that word. Where the defense adds noise, and no attack that knows it was tried and failed, the
 reason of ``resilient`` ends with that.
 
-Where a *suite* was tried, ``resilient`` needs an attack of the highest tier that is possible there, which works, was
-withstood, and carries no flag that says it was unfit (:mod:`harness.evaluation.fitness`).
+Where a *suite* was tried, ``resilient`` needs an attack of the highest tier that is possible there, which
+was withstood.
 
 Each row is a claim of its own; over the rows of a run their chances of error add up.
 """
@@ -34,6 +37,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from harness.results import Lineup
+from harness.results.withstood import was_withstood
 from harness.scoring.success import upper_bound
 from harness.scoring.verdict import CONFIRMED_SUCCESSES, LEAK_P, RESILIENT_RATE, VICTIMS_NEEDED
 
@@ -68,8 +72,8 @@ class Attempt:
 
     @property
     def was_withstood(self) -> bool:
-        """Whether it works and neither leaks nor identifies."""
-        return self.obstacle is None and self.verdict != "leaks" and not self.identifies
+        """See :func:`harness.results.withstood.was_withstood`."""
+        return was_withstood(self.verdict, self.obstacle is None, self.identifies, bool(self.flags))
 
 
 @dataclass(frozen=True)
@@ -106,7 +110,7 @@ def strongest(attempts: Sequence[Attempt], noisy: bool = False, suite: bool = Fa
 def _unfit(attempts: Sequence[Attempt]) -> str | None:
     """Why no attack of the highest tier that was possible can be said to have been withstood, or None."""
     tier = [attempt for attempt in attempts if attempt.informed] or attempts
-    if any(attempt.was_withstood and not attempt.flags for attempt in tier):
+    if any(attempt.was_withstood for attempt in tier):
         return None
     flags = [f"{attempt.attack}: {attempt.flags[0]}" for attempt in tier if attempt.flags]
     name = "informed" if tier[0].informed else "plain"

@@ -6,6 +6,7 @@ from harness.reports import text
 from harness.reports.html import wording
 from harness.reports.html.places import Decided
 from harness.results import AttackStanding, CellResult
+from harness.scoring.headline import UNFIT
 
 
 def said(place: Decided) -> str:
@@ -20,7 +21,10 @@ def said(place: Decided) -> str:
     words = text.safe(row.headline, 120)
     if place.kind == "leaks":
         return words or "fell to an attack"
-    count = wording.plural(len(_withstood(place)), "attack")
+    withstood = _withstood(place)
+    if not withstood:
+        return UNFIT
+    count = wording.plural(len(withstood), "attack")
     if not words:
         return f"withstood {count}"
     return words if count in words else f"{words} ({count})"
@@ -73,6 +77,4 @@ def tried(places: Sequence[Decided]) -> str:
 
 
 def _withstood(place: Decided) -> list[AttackStanding]:
-    return [
-        one for one in place.summary.attacks if one.informative and one.verdict != "leaks" and not one.identifies
-    ]  # fmt: skip
+    return [one for one in place.summary.attacks if one.was_withstood]

@@ -6,7 +6,7 @@ import pytest
 
 from harness.results import Lineup
 from harness.scoring import Attempt, strongest
-from harness.scoring.headline import headline
+from harness.scoring.headline import UNFIT, headline
 
 PLAIN = Attempt("cpl", "resilient", None, 0, 0, 64, Lineup(p_value=0.5, confirmed_p_value=1))
 KNOWS = replace(PLAIN, attack="map", informed=True)
@@ -25,17 +25,21 @@ def flagged(attempt: Attempt) -> Attempt:
 
 IDENTIFIES = replace(TELLS, verdict="inconclusive", identifies=True)
 KNOWN = "withstood 2 attacks, among them attackers who know the noise"
+ALONE = "withstood 1 attack, an attacker who knows the noise"
 UNKNOWN = "withstood only attackers who do not know the noise"
 # Attacks of a suite, its verdict, and the words on it.
 PLACES: dict[str, tuple[list[Attempt], str, str]] = {
     "who knows the noise": ([PLAIN, KNOWS], "resilient", KNOWN),
     "by telling alone": ([PLAIN, TELLS], "resilient", KNOWN),
-    "one alone": ([KNOWS], "resilient", "withstood 1 attack, an attacker who knows the noise"),
+    "one alone": ([KNOWS], "resilient", ALONE),
     "only who does not": ([PLAIN], "resilient", UNKNOWN),
     "an idle one counts for nothing": ([PLAIN, KNOWS, replace(TELLS, obstacle=IDLE)], "resilient", KNOWN),
     "one that identifies was not withstood": ([PLAIN, KNOWS, IDENTIFIES], "resilient", KNOWN),
-    "one fit attack is enough": ([PLAIN, flagged(KNOWS), TELLS], "resilient", KNOWN.replace("2", "3")),
-    "an unfit plain one too": ([flagged(PLAIN), KNOWS], "resilient", KNOWN),
+    "one fit attack is enough": ([PLAIN, flagged(KNOWS), TELLS], "resilient", KNOWN),
+    "an unfit one counts for nothing": ([flagged(PLAIN), KNOWS], "resilient", ALONE),
+    "nor does one that could not tell": (
+        [PLAIN, KNOWS, replace(TELLS, verdict="inconclusive")], "resilient", KNOWN,
+    ),
     "none that knows was fit": ([PLAIN, flagged(KNOWS), flagged(TELLS)], "inconclusive", "could not tell"),
     "none that knows was withstood": ([PLAIN, flagged(KNOWS), IDENTIFIES], "inconclusive", "could not tell"),
     "none that knows works": ([PLAIN, replace(KNOWS, obstacle=IDLE)], "inconclusive", "could not tell"),
@@ -67,5 +71,7 @@ def test_attacks_that_were_named_themselves_decide_as_ever() -> None:
     for attempts, verdict, _ in PLACES.values():
         alone = strongest(attempts, noisy=True)
         assert alone.verdict == ("resilient" if attempts and verdict == "inconclusive" else verdict)
+        unfit = verdict == "inconclusive" and not any(one.was_withstood for one in attempts)
+        assert (headline(alone.verdict, attempts) == UNFIT) == (unfit and bool(attempts))
         unknown = "who do not know the noise" in alone.reason
         assert unknown == (alone.verdict == "resilient" and not any(a.informed and a.was_withstood for a in attempts))

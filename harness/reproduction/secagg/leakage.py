@@ -92,5 +92,5 @@ def _epsilon(value: float | None) -> str:
 
 def _shown(cell: CellResult) -> str:
     if cell.not_applicable_reason:
-        return "not applicable"
+        return "not run"
     return f"{cell.verdict} ({cell.outcomes.success}/{cell.victims})"

@@ -10,7 +10,7 @@ from harness.reports.html.places import decided_places
 from harness.reports.html.run_data import RunData
 from harness.reports.html.runs import read_runs
 from harness.reports.html.verdict import Overview, verdict
-from harness.results import CellResult, Control
+from harness.results import CellResult, Control, Identified
 
 SHOWN = Control(name="positive", held=True, detail="the attack leaks undefended")
 IDLE = Control(name="positive", held=False, detail="the attack does not leak even undefended")
@@ -22,6 +22,8 @@ INFORMED: dict[str, Any] = {"attack": "map", "tier": "informed", **NOISY}
 HELD: dict[str, Any] = {"verdict": "resilient", "controls": [SHOWN], **NOISY}
 DOUBT: dict[str, Any] = {"verdict": "inconclusive", **NOISY}
 REFUSED: dict[str, Any] = {**DOUBT, "not_applicable_reason": "it needs a linear layer", "metrics": {}, "asr": {}}
+TELLS: dict[str, Any] = {"attack": "identify", "verdict": "inconclusive", "identified": Identified(p_value=0.2)}
+UNFIT: dict[str, Any] = {"flags": ["stalled: the loss of most victims never left its start"]}
 
 # Of each state the cells of fed_cdp, a kind, the headline, and how many attacks by whom.
 STATES: dict[str, tuple[list[dict[str, Any]], str, str, str]] = {
@@ -43,6 +45,20 @@ STATES: dict[str, tuple[list[dict[str, Any]], str, str, str]] = {
     "resilient to plain attacks": (
         [HELD], "resilient",
         "fed_cdp withstood only attackers who do not know the noise (1 attack).",
+        "1 attack tried (cpl): its attacker does not know the defense and its noise.",
+    ),
+    "an attacker who could not tell was not withstood": (
+        [HELD, HELD | INFORMED, HELD | INFORMED | TELLS], "resilient",
+        "fed_cdp withstood 2 attacks, among them attackers who know the noise.",
+        "3 attacks tried (cpl, map and identify): among them attackers who know the defense and its noise.",
+    ),
+    "nor was one that was unfit": (
+        [HELD, HELD | INFORMED | UNFIT], "resilient",
+        "fed_cdp withstood only attackers who do not know the noise (1 attack).",
+        "2 attacks tried (cpl and map): among them attackers who know the defense and its noise.",
+    ),
+    "nobody was fit": (
+        [HELD | UNFIT], "resilient", "fed_cdp withstood no attack that was fit to find anything.",
         "1 attack tried (cpl): its attacker does not know the defense and its noise.",
     ),
     "resilient, most of it untried": (
