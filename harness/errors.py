@@ -15,3 +15,9 @@ class OutputError(UsageError):
 def in_one_line(error: BaseException) -> str:
     """What went wrong in somebody else's code, short enough to stand in a message."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")[:200]
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """Whether that is what went wrong; libraries say it with types of their own."""
+    words = ("allocate memory", "out of memory", "Unable to allocate")
+    return isinstance(error, MemoryError) or any(word in str(error) for word in words)

@@ -13,7 +13,7 @@ import typer
 
 from harness.cli import STOPPED, Unwritable
 from harness.cli.lazy_group import lazy_group
-from harness.errors import UsageError, in_one_line
+from harness.errors import UsageError, in_one_line, lacks_memory
 from harness.version import __version__
 
 DONE, REGRESSION, MISTAKE, INVALID = 0, 1, 2, 3
@@ -35,6 +35,7 @@ COMMANDS = {
     "history": "Show how success rates and lineup ranks moved from run to run, the cells that moved most first.",
     "judge": "Say what leaks from captured updates, and whether the declared defense is on.",
     "list": "List attacks, defenses, datasets, models, surfaces and presets, with their settings.",
+    "merge": "Put the cells of a run's shards together, and judge the whole.",
     "new": "Write a package to start an attack or a defense of your own from: its file, its test, its entry point.",
     "report": "Make a report of runs: what leaks where, pictures, figures, privacy statements, how to make it again.",
     "reproduce": "Run a table of the papers and print ours beside theirs, with a verdict per cell.",
@@ -81,7 +82,7 @@ def run(arguments: list[str]) -> int:
     warnings.filterwarnings("ignore", message="CUDA initialization")
     try:
         command = typer.main.get_command(app)
-        with command.make_context("harness", arguments or ["--help"]) as context:
+        with command.make_context("harness", arguments or ["--help"], obj=arguments) as context:
             code = command.invoke(context)
         return code if isinstance(code, int) else DONE
     except typer.Exit as end:
@@ -108,16 +109,11 @@ def resumable() -> Iterator[None]:
 
 
 def _fault(error: BaseException) -> int:
-    if _lacks_memory(error):
+    if lacks_memory(error):
         return _say(f"there is not enough memory: take fewer of what was asked for ({in_one_line(error)})")
     if os.environ.get("HARNESS_TRACEBACK"):
         traceback.print_exception(error)
     return _say(f"a fault, not a mistake of yours: {in_one_line(error)}; HARNESS_TRACEBACK=1 shows where", FAULT)
-
-
-def _lacks_memory(error: BaseException) -> bool:
-    words = ("allocate memory", "out of memory", "Unable to allocate")
-    return isinstance(error, MemoryError) or any(word in str(error) for word in words)
 
 
 def _say(message: str, code: int = MISTAKE) -> int:

@@ -1,6 +1,8 @@
 """``harness evaluate``: attack clients under a defense and say what leaks."""
 
+import shlex
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,6 +13,7 @@ from rich.console import Console
 from harness.cli.app import DONE, INVALID, app, resumable
 from harness.cli.options import PASSED_ON, cells_from, merge
 from harness.cli.settings_options import options_of
+from harness.cli.spreading_options import JobsOption, ShardOption, ThreadsOption, chosen_threads, without
 from harness.datasets import data_root as find_data_root
 from harness.errors import UsageError
 from harness.evaluation import Run, evaluate
@@ -20,6 +23,10 @@ from harness.reports.success_curves import save_curves
 from harness.reports.table import print_results
 from harness.results import ResultDocument, RunFolder, claimed
 from harness.settings.devices import choose_device
+from harness.spreading.plan import make_shard
+from harness.spreading.processes import evaluate_in_processes
+from harness.spreading.shard import Shard
+from harness.spreading.worker import Job
 
 Names = Annotated[list[str] | None, typer.Option(help="Comma-separated or repeated; every combination is a cell.")]
 Assignments = Annotated[list[str] | None, typer.Option(help="[NAME.]key=value, repeated.")]
@@ -31,6 +38,7 @@ _LISTS = ("batch_size", "observations")
 @app.command("evaluate")
 @options_of(CellSettings, [*_LISTS, *PASSED_ON], several=_LISTS, unset=True)
 def evaluate_command(
+    context: typer.Context,
     defense: Names = None,
     attack: Names = None,
     dataset: Names = None,
@@ -64,6 +72,9 @@ def evaluate_command(
     resume: Annotated[bool, typer.Option("--resume", help="Use what an earlier run left in the folder.")] = False,
     pictures: Annotated[bool, typer.Option(help="Draw a grid of reconstructions per cell.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result document and nothing else.")] = False,
+    shard: ShardOption = None,
+    jobs: JobsOption = 1,
+    threads: ThreadsOption = None,
     **settings: Any,
 ) -> int:
     """Attack clients that train under a defense, at every surface, and judge what leaks."""
@@ -74,15 +85,35 @@ def evaluate_command(
     }  # fmt: skip
     if chunk < 1:
         raise UsageError("--chunk must be at least 1")
-    where = choose_device(device)
+    where, part = choose_device(device), Shard.parse(shard) if shard else None
+    own_threads = chosen_threads(jobs, threads, shard)
     cells = [cell for options in merge(given, preset, config) for cell in cells_from(options, where)]
-    folder = RunFolder(out)
-    draw = partial(save_cell_picture, folder) if pictures else None
+    folder, draw = RunFolder(out), save_cell_picture if pictures else None
+    job = Job(find_data_root(data_root), out, 0.0, chunk, own_threads, draw)
+    if part:
+        command = without(context.find_root().obj, ("--shard", "--out"))
+        with resumable():
+            return _show_shard(make_shard(cells, job, part, command), part, as_json, out)
     with resumable(), claimed(out):
-        document = evaluate(cells, Run(find_data_root(data_root), folder, chunk, resume, draw))
+        if jobs > 1:
+            document = evaluate_in_processes(cells, job if resume else replace(job, since=folder.clock()), jobs)
+        else:
+            own_draw = partial(draw, folder) if draw else None
+            document = evaluate(cells, Run(job.data_root, folder, chunk, resume, own_draw))
         if pictures:
             save_curves(folder.pictures, document.cells)
     show(document, as_json, out)
+    return DONE if document.valid else INVALID
+
+
+def _show_shard(document: ResultDocument, shard: Shard, as_json: bool, out: Path) -> int:
+    """A verdict is the whole run's; this one says that its part is done."""
+    if as_json:
+        sys.stdout.write(document.model_dump_json(indent=1) + "\n")
+    else:
+        made = sum(cell.role == "cell" for cell in document.cells)
+        print(f"shard {shard} is done: {made} cells in {out}")
+        print(f"once all are: harness merge {shlex.quote(str(out))} --out {shlex.quote(str(out))}")
     return DONE if document.valid else INVALID
 
 

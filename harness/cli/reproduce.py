@@ -18,6 +18,7 @@ from harness.progress import within
 from harness.reports.cell_picture import save_cell_picture
 from harness.reproduction import TABLES, Request
 from harness.results import RunFolder, claimed
+from harness.results.environment import environment
 from harness.settings.devices import choose_device
 
 _WIDTH = 170
@@ -49,7 +50,7 @@ def reproduce_command(
         run = Run(root, folder, chunk, resume, partial(save_cell_picture, folder))
         comparison = TABLES[table](Request(run, root, where, quick, victims, seeds))
         made = list(run.done.values())
-        document = document_of([stored.cell for stored in made], where)
+        document = document_of([stored.cell for stored in made], environment(where))
         folder.write_results(document, [record for stored in made for record in stored.victims])
     if as_json:
         sys.stdout.write(json.dumps(comparison.document(), indent=1) + "\n")

@@ -1,37 +1,66 @@
 """The main job: all cells of a run, their controls, and the result document."""
 
+import time
+from collections.abc import Mapping, Sequence
+
 from harness.errors import UsageError
 from harness.evaluation.run import Run
 from harness.experiment import CellSettings
-from harness.results import CellResult, ResultDocument
+from harness.results import CellResult, ResultDocument, StoredCell
 from harness.results.environment import environment
+from harness.results.record import Facts
 from harness.scoring.summarise import summarise
 from harness.scoring.validity import fault_of
 
+# Writing the document takes longer with every cell of it, and may take this share of a run's time.
+_SHARE = 0.05
+
 
 def evaluate(cells: list[CellSettings], run: Run) -> ResultDocument:
-    """Evaluates cells one after another and writes results.json and victims.jsonl after each of them.
+    """Evaluates cells one after another; writes results.json and victims.jsonl at the end, and now and then before.
 
     Raises:
         UsageError: there are no cells, or every one is impossible; the message is that of the first.
     """
     if not cells:
         raise UsageError("there is no cell to evaluate; name a defense and an attack")
+    asked: list[StoredCell] = []
+    written, took = 0.0, 0.0
     with run.outlook.over(cells, run.at_hand):
         for settings in cells:
-            run.cell(settings)
-            made = sorted(run.done.values(), key=lambda stored: stored.cell.role)
-            document = document_of([stored.cell for stored in made], cells[0].device)
-            run.folder.write_results(document, [record for stored in made for record in stored.victims])
-    asked = [cell for cell in document.cells if cell.role == "cell"]
-    if all(cell.not_applicable_reason for cell in asked):
-        raise UsageError(asked[0].not_applicable_reason or "no cell could be evaluated")
+            asked.append(run.cell(settings))
+            began = time.monotonic()
+            if len(asked) < len(cells) and began - written > took / _SHARE:
+                _write(asked, run, cells[0].device)
+                written = time.monotonic()
+                took = written - began
+    document = _write(asked, run, cells[0].device)
+    if all(stored.cell.not_applicable_reason for stored in asked):
+        raise UsageError(asked[0].cell.not_applicable_reason or "no cell could be evaluated")
     return document
 
 
-def document_of(cells: list[CellResult], device: str) -> ResultDocument:
-    """The result document of evaluated cells."""
+def _write(asked: Sequence[StoredCell], run: Run, device: str) -> ResultDocument:
+    made = with_controls(asked, run.done)
+    document = document_of([stored.cell for stored in made], environment(device))
+    run.folder.write_results(document, [record for stored in made for record in stored.victims])
+    return document
+
+
+def with_controls(asked: Sequence[StoredCell], done: Mapping[str, StoredCell]) -> list[StoredCell]:
+    """Cells in the order asked for, then their controls in the order of the cells: the same whoever made which.
+
+    Args:
+        done: cells and controls by their keys.
+    """
+    cells = {stored.cell.key: stored for stored in asked}
+    keys = (key for stored in cells.values() for check in stored.cell.controls for key in check.cells)
+    return [*cells.values(), *(done[key] for key in dict.fromkeys(keys) if key not in cells)]
+
+
+def document_of(cells: list[CellResult], made_in: Facts) -> ResultDocument:
+    """The result document of cells that were evaluated in an environment."""
     fault = fault_of(cells)
     return ResultDocument(
-        environment=environment(device), valid=fault is None, valid_reason=fault, cells=cells, summary=summarise(cells)
+        environment=made_in, valid=fault is None, valid_reason=fault, cells=cells, summary=summarise(cells)
     )

@@ -2,6 +2,7 @@
 
 import platform
 import subprocess
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -37,6 +38,7 @@ def environment(device: str) -> dict[str, JsonValue]:
     }
 
 
+@cache
 def git_commit(source: Path) -> str | None:
     """The commit of the checkout that tracks the file ``source``; None where none does or git is not there."""
     # A package installed inside somebody else's checkout is untracked there: that commit says nothing about it.

@@ -134,11 +134,10 @@ class RunFolder:
     def find_cell(self, key: str) -> StoredCell | None:
         """The finished cell of this key, whatever its settings; None where there is none that can be trusted."""
         try:
-            path = self._cell_file(key)
-            settings = _parse_cell(self._read(path, MOST_OF_A_DOCUMENT)).settings
+            stored = _parse_cell(self._read(self._cell_file(key), MOST_OF_A_DOCUMENT))
         except (Unreadable, Damaged, ValueError):
             return None
-        return self.read_cell(key, settings) if cell_key(settings) == key else None
+        return stored if cell_key(stored.settings) == key else None
 
     def write_results(self, document: ResultDocument, victims: Iterable[VictimRecord]) -> None:
         """Write ``victims.jsonl``, then ``results.json``. Raises UsageError where the folder cannot be written."""

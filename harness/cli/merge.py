@@ -1,0 +1,26 @@
+"""``harness merge``: the shards of a run as one run."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.cli.app import DONE, INVALID, app
+from harness.cli.evaluate import show
+from harness.reports.success_curves import save_curves
+from harness.results import RunFolder, claimed
+from harness.spreading.merging import merge
+
+
+@app.command("merge")
+def merge_command(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of shards: one that they share, or one each.")],
+    out: Annotated[Path, typer.Option(help="Folder of the whole; the shards' own may be it.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result document and nothing else.")] = False,
+) -> int:
+    """Put the cells of a run's shards together, and judge the whole."""
+    with claimed(out):
+        document = merge(runs, out)
+        save_curves(RunFolder(out).pictures, document.cells)
+    show(document, as_json, out)
+    return DONE if document.valid else INVALID

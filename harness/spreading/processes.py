@@ -1,0 +1,86 @@
+"""``--jobs N``: a run over processes of one machine, which survives the loss of any of them."""
+
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
+
+from loky import cpu_count
+from loky.process_executor import ProcessPoolExecutor
+
+from harness.errors import UsageError, in_one_line, lacks_memory
+from harness.evaluation import evaluate
+from harness.experiment import CellSettings
+from harness.progress import progress
+from harness.results import ResultDocument
+from harness.spreading.units import Unit, shared_controls, units_of
+from harness.spreading.worker import Job, make
+
+log = logging.getLogger(__name__)
+
+_ATTEMPTS = 4
+_OF_LIBRARIES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+def threads_per_job(jobs: int) -> int:
+    """The cores that this process may use, dealt to the jobs; at least one each."""
+    return max(1, cpu_count() // jobs)
+
+
+def evaluate_in_processes(cells: list[CellSettings], job: Job, jobs: int) -> ResultDocument:
+    """Evaluates cells in ``jobs`` processes; the document is that of one.
+
+    Raises:
+        UsageError: as :func:`harness.evaluation.evaluate`; or processes are lost again and again.
+    """
+    run = job.run()
+    in_processes(job, [*shared_controls(cells, run), *units_of(cells, run)], jobs)
+    return evaluate(cells, run)
+
+
+def in_processes(job: Job, units: Sequence[Unit], jobs: int) -> None:
+    """Makes units in ``jobs`` processes, those named first before others.
+
+    Where a process is lost or lacks memory, what it was making is made again, with half as many rows together.
+
+    Raises:
+        UsageError: processes are lost again and again.
+    """
+    waiting, problem = list(units), ""
+    with progress("units", len(waiting)) as bar:
+        for attempt in range(_ATTEMPTS if waiting else 0):
+            smaller = replace(job, chunk=max(1, job.chunk >> attempt))
+            if attempt:
+                log.warning("%s; %d units are made again, %d rows at a time", problem, len(waiting), smaller.chunk)
+            waiting, problem = _attempt(smaller, waiting, jobs, lambda unit: bar.advance(1, unit.words))
+            if not waiting:
+                break
+    if waiting:
+        raise UsageError(f"{problem}, {_ATTEMPTS} times; lower --jobs or --chunk, and go on with --resume")
+
+
+def _attempt(job: Job, units: Sequence[Unit], jobs: int, made: Callable[[Unit], None]) -> tuple[list[Unit], str]:
+    """Units that are still to be made, and why."""
+    left: list[Unit] = []
+    problem = ""
+    # Libraries read it when they are loaded, before anything of ours runs.
+    few = {name: str(job.threads or threads_per_job(jobs)) for name in _OF_LIBRARIES}
+    executor = ProcessPoolExecutor(min(jobs, len(units)), env=few)
+    try:
+        futures: dict[Future[None], Unit] = {executor.submit(make, job, unit): unit for unit in units}
+        for future in as_completed(futures):
+            try:
+                future.result()
+                made(futures[future])
+            except Exception as error:
+                if not isinstance(error, BrokenProcessPool) and not lacks_memory(error):
+                    raise
+                left.append(futures[future])
+                problem = (
+                    f"a worker lacks memory ({in_one_line(error)})" if lacks_memory(error) else "a worker was lost"
+                )
+    finally:
+        executor.shutdown(wait=True, kill_workers=True)
+    order = {unit.name: place for place, unit in enumerate(units)}
+    return sorted(left, key=lambda unit: order[unit.name]), problem

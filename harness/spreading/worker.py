@@ -1,0 +1,53 @@
+"""What a worker does, wherever it is: makes units in a folder, with what it loaded for earlier ones."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+
+from harness.evaluation.run import Run
+from harness.evaluation.scored import Scored
+from harness.results import CellResult, RunFolder
+from harness.settings.devices import use_threads
+from harness.spreading.units import Unit
+
+#: Draws a cell into a folder.
+Draw = Callable[[RunFolder, Scored, CellResult], None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What every unit of a run is made with.
+
+    Attributes:
+        data_root: where datasets and LPIPS weights lie.
+        out: the run's folder.
+        since: what stood in it before that is another run's (:class:`harness.results.RunFolder`).
+        chunk: rows attacked together.
+        threads: that each worker computes with; None leaves it to torch.
+        draw: makes a picture of every new cell.
+    """
+
+    data_root: Path
+    out: Path
+    since: float = 0.0
+    chunk: int = 128
+    threads: int | None = None
+    draw: Draw | None = None
+
+    def run(self) -> Run:
+        """A run that shares its folder with others, and takes what they made."""
+        folder = RunFolder(self.out, self.since, shared=True)
+        draw = partial(self.draw, folder) if self.draw else None
+        return Run(self.data_root, folder, self.chunk, resume=True, draw=draw)
+
+
+def make(job: Job, unit: Unit) -> None:
+    """Makes a unit in this process."""
+    use_threads(job.threads)
+    unit.make(_run(job))
+
+
+@lru_cache(maxsize=1)
+def _run(job: Job) -> Run:
+    return job.run()
