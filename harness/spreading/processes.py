@@ -80,7 +80,9 @@ def _attempt(job: Job, units: Sequence[Unit], jobs: int, made: Callable[[Unit], 
                 problem = (
                     f"a worker lacks memory ({in_one_line(error)})" if lacks_memory(error) else "a worker was lost"
                 )
-    finally:
+    except BaseException:
         executor.shutdown(wait=True, kill_workers=True)
+        raise
+    executor.shutdown(wait=True)
     order = {unit.name: place for place, unit in enumerate(units)}
     return sorted(left, key=lambda unit: order[unit.name]), problem

@@ -1,0 +1,66 @@
+"""What the tests of spread runs share: a small run of several units, the command, and how two folders compare."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.cli import run
+
+Content = tuple[list[str], dict[str, Any], Any]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What a command left: its exit code, standard output and standard error."""
+
+    code: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Finished]
+
+
+@pytest.fixture
+def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
+    """Runs the command in this process, in an empty folder; what its workers say is caught too."""
+    monkeypatch.setenv("HARNESS_DATA", str(tmp_path / "no-data"))
+    monkeypatch.chdir(tmp_path)
+
+    def command(*arguments: str) -> Finished:
+        capfd.readouterr()
+        code = run(list(arguments))
+        return Finished(code, *capfd.readouterr())
+
+    return command
+
+
+@pytest.fixture(scope="session")
+def small() -> tuple[str, ...]:
+    """Six cells in three units, whose undefended one is another's positive control."""
+    return (
+        "evaluate", "--dataset", "digits", "--model", "mlp2", "--defense", "none,fed_cdp,pruning", "--attack", "idlg",
+        "--surface", "1,2", "--victims", "2", "--attack-arg", "max_iterations=2", "--no-pictures", "--threads", "1",
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def content() -> Callable[[Path], Content]:
+    """Reads lines of victims sorted, cells by file, and the document, without how long each took."""
+
+    def read(folder: Path) -> Content:
+        cells = {path.name: _timeless(json.loads(path.read_text())) for path in (folder / "cells").glob("*.json")}
+        victims = sorted((folder / "victims.jsonl").read_text().splitlines())
+        return victims, cells, _timeless(json.loads((folder / "results.json").read_text()))
+
+    return read
+
+
+def _timeless(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _timeless(entry) for name, entry in value.items() if name != "seconds"}
+    return [_timeless(entry) for entry in value] if isinstance(value, list) else value
