@@ -28,6 +28,7 @@ class _Pace:
 
     def __init__(self) -> None:
         self.due, self.running = 0.0, 0
+        self.hushed = False
 
     def begin(self) -> None:
         now = time.monotonic()
@@ -41,12 +42,17 @@ class _Pace:
     def say(self, line: str) -> None:
         """Writes the line where no terminal shows a bar, if it is time."""
         now = time.monotonic()
-        if now >= self.due and not sys.stderr.isatty():
+        if now >= self.due and not self.hushed and not sys.stderr.isatty():
             self.due = now + CALM
             print(f"harness: {line}", file=sys.stderr, flush=True)
 
 
 _pace = _Pace()
+
+
+def hush() -> None:
+    """Nothing is shown by this process any more: it is one of several, and another speaks for all."""
+    _pace.hushed = True
 
 
 @dataclass
@@ -105,7 +111,13 @@ def progress(description: str, total: int, unit: str = "", at_most: bool = False
     shape = "{desc}: {percentage:3.0f}%|{bar}| {n:.0f}/{total} [{elapsed}{postfix}]"
     try:
         with tqdm(
-            desc=title, total=total, disable=None, leave=False, dynamic_ncols=True, bar_format=shape, mininterval=0.5
+            desc=title,
+            total=total,
+            disable=_pace.hushed or None,
+            leave=False,
+            dynamic_ncols=True,
+            bar_format=shape,
+            mininterval=0.5,
         ) as bar:
             yield Progress(bar, title, total, unit, at_most, time.monotonic())
     finally:

@@ -8,7 +8,7 @@ from harness.errors import UsageError
 from harness.evaluation.main_job import document_of, with_controls
 from harness.evaluation.run import Run
 from harness.experiment import CellSettings
-from harness.progress import progress
+from harness.progress import within
 from harness.results import ResultDocument, cell_key, write_atomic
 from harness.results.environment import environment
 from harness.results.record import Count, Facts, Record
@@ -84,10 +84,9 @@ def make_shard(cells: Sequence[CellSettings], job: Job, shard: Shard, command: S
     plan = plan_of(cells, run, shard, command)
     write_plan(job.out, plan)
     own = shard.of(units_of(cells, run))
-    with progress(f"shard {shard}", len(own)) as bar:
+    with within(f"shard {shard}"), run.outlook.over([cell for unit in own for cell in unit.cells], run.at_hand):
         for unit in own:
             unit.make(run)
-            bar.advance(1, unit.words)
     asked = [run.done[cell.key] for cell in plan.cells if cell.shard == shard.index]
     return document_of([stored.cell for stored in with_controls(asked, run.done)], plan.environment)
 

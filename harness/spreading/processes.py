@@ -12,7 +12,7 @@ from loky.process_executor import ProcessPoolExecutor
 from harness.errors import UsageError, in_one_line, lacks_memory
 from harness.evaluation import evaluate
 from harness.experiment import CellSettings
-from harness.progress import progress
+from harness.progress import hush, progress
 from harness.results import ResultDocument
 from harness.spreading.units import Unit, shared_controls, units_of
 from harness.spreading.worker import Job, make
@@ -48,7 +48,7 @@ def in_processes(job: Job, units: Sequence[Unit], jobs: int) -> None:
         UsageError: processes are lost again and again.
     """
     waiting, problem = list(units), ""
-    with progress("units", len(waiting)) as bar:
+    with progress("cells that share observations", len(waiting), "groups") as bar:
         for attempt in range(_ATTEMPTS if waiting else 0):
             smaller = replace(job, chunk=max(1, job.chunk >> attempt))
             if attempt:
@@ -60,6 +60,11 @@ def in_processes(job: Job, units: Sequence[Unit], jobs: int) -> None:
         raise UsageError(f"{problem}, {_ATTEMPTS} times; lower --jobs or --chunk, and go on with --resume")
 
 
+def _quietly(job: Job, unit: Unit) -> None:
+    hush()
+    make(job, unit)
+
+
 def _attempt(job: Job, units: Sequence[Unit], jobs: int, made: Callable[[Unit], None]) -> tuple[list[Unit], str]:
     """Units that are still to be made, and why."""
     left: list[Unit] = []
@@ -68,7 +73,7 @@ def _attempt(job: Job, units: Sequence[Unit], jobs: int, made: Callable[[Unit], 
     few = {name: str(job.threads or threads_per_job(jobs)) for name in _OF_LIBRARIES}
     executor = ProcessPoolExecutor(min(jobs, len(units)), env=few)
     try:
-        futures: dict[Future[None], Unit] = {executor.submit(make, job, unit): unit for unit in units}
+        futures: dict[Future[None], Unit] = {executor.submit(_quietly, job, unit): unit for unit in units}
         for future in as_completed(futures):
             try:
                 future.result()

@@ -101,7 +101,7 @@ def test_what_was_lost_is_made_again_with_fewer_rows(
             raise error
 
     monkeypatch.setattr(processes, "ProcessPoolExecutor", Threads)
-    monkeypatch.setattr(processes, "make", make)
+    monkeypatch.setattr(processes, "_quietly", make)
     cell = cell_settings(dataset="digits")
     units = [Unit(name, (cell,)) for name in ("easy", "large", "larger")]
     processes.in_processes(Job(Path(), Path(), chunk=128), units, 2)
@@ -116,6 +116,6 @@ def test_a_fault_of_another_kind_is_told_at_once(monkeypatch: pytest.MonkeyPatch
         raise UsageError("no such data")
 
     monkeypatch.setattr(processes, "ProcessPoolExecutor", Threads)
-    monkeypatch.setattr(processes, "make", make)
+    monkeypatch.setattr(processes, "_quietly", make)
     with pytest.raises(UsageError, match="no such data"):
         processes.in_processes(Job(Path(), Path()), [Unit("one", (cell_settings(dataset="digits"),))], 2)
