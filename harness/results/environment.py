@@ -34,17 +34,22 @@ def environment(device: str) -> dict[str, JsonValue]:
         "device": _device_name(torch.device(device)),
         "machine": platform.machine(),
         "threads": torch.get_num_threads(),
-        "git": git_commit(Path(harness.__file__)),
+        "git": _own_commit(),
     }
 
 
-@cache
 def git_commit(source: Path) -> str | None:
     """The commit of the checkout that tracks the file ``source``; None where none does or git is not there."""
     # A package installed inside somebody else's checkout is untracked there: that commit says nothing about it.
     if _git(source.parent, "ls-files", "--error-unmatch", "--", source.name) is None:
         return None
     return _git(source.parent, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+
+
+@cache
+def _own_commit() -> str | None:
+    """Asked for once: a document is written many times, and a process keeps the code that it began with."""
+    return git_commit(Path(harness.__file__))
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
