@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from harness.attacks.adam import Adam
 from harness.attacks.attack import Attack, Dummy
@@ -131,7 +132,8 @@ class _OneStart:
         batches = self.observation.batches
         size = len(images) if batches is None else batches.size
         parts = zip(images.split(size), targets.split(size), strict=True)
-        return torch.stack([cross_entropy(self.module, *part) for part in parts]).mean()
+        with sdpa_kernel(SDPBackend.MATH):  # the only attention whose gradient has a derivative
+            return torch.stack([cross_entropy(self.module, *part) for part in parts]).mean()
 
     def _remember(self, matching: Tensor) -> None:
         self.first_loss = matching if self.evaluations == 1 else self.first_loss

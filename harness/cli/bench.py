@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from harness.bench.attack import bench_attack
+from harness.bench.network import bench_network
 from harness.bench.secagg import bench_secagg, table
 from harness.bench.train import bench_train
 from harness.cli.app import DONE, app
@@ -25,22 +26,41 @@ app.add_typer(bench_app, name="bench")
 
 @bench_app.command("attack")
 def attack_command(
-    dataset: Annotated[list[str] | None, typer.Option(help="Comma-separated (mnist-sample,cifar10-sample).")] = None,
-    attack: Annotated[str, typer.Option(help="Which attack.")] = "cpl",
-    victims: Annotated[int, typer.Option(help="Victims for both engines.")] = 100,
+    dataset: Annotated[
+        list[str] | None, typer.Option(help="Comma-separated (mnist-sample,cifar10-sample; with --model the latter).")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Time an iteration on this network instead: engine, plain loop, arithmetic.")
+    ] = None,
+    attack: Annotated[str | None, typer.Option(help="Which attack (cpl; with --model inverting_gradients).")] = None,
+    victims: Annotated[int | None, typer.Option(min=1, help="Victims for both engines (100; with --model 2).")] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(min=1, help="With --model: images per victim (1; 4 under BatchNorm in training mode).")
+    ] = None,
+    iterations: Annotated[int, typer.Option(min=1, max=1_000_000, help="With --model: iterations in a turn.")] = 3,
     chunk: Annotated[int, typer.Option(help="Victims attacked together.")] = 128,
-    growth: Annotated[bool, typer.Option(help="Also time 1 to 256 victims.")] = True,
+    growth: Annotated[bool, typer.Option(help="Also time 1 to 256 victims; not with --model.")] = True,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     data_root: Annotated[Path | None, typer.Option(help="Folder of datasets.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> int:
-    """Victims per second of the batched and the sequential reference engine on the same victims."""
+    """Victims per second of the batched and the sequential reference engine on the same victims.
+
+    With --model, seconds per victim and iteration on that network, beside a plain autograd loop and what the
+    convolutions and matrix products alone would take.
+    """
     if chunk < 1:
         raise UsageError("--chunk must be at least 1")
-    names = split_lists(dataset or ["mnist-sample", "cifar10-sample"])
-    where = choose_device(device)
+    if model is None and batch_size is not None:
+        raise UsageError("--batch-size is for the bench of a network; name one with --model, or leave it out")
+    names = split_lists(dataset or (["cifar10-sample"] if model else ["mnist-sample", "cifar10-sample"]))
+    where, root = choose_device(device), find_data_root(data_root)
     figures = (
-        bench_attack(name, attack, victims, chunk, growth, where, find_data_root(data_root))
+        bench_attack(name, attack or "cpl", victims or 100, chunk, growth, where, root)
+        if model is None
+        else bench_network(
+            name, model, attack or "inverting_gradients", victims or 2, batch_size, iterations, chunk, where, root
+        )
         for name in counted(names, "dataset")
     )
     if as_json:

@@ -38,6 +38,7 @@ def both(name: str, settings: dict[str, Any], observation: Observation) -> tuple
         pytest.param("map", {"max_iterations": 1}, 2, {"noise": Noise("gaussian", None)}, id="map-estimated"),
         pytest.param("inverting_gradients", {"max_iterations": 8}, 1, {}, id="inverting-gradients"),
         pytest.param("gradinversion", {"max_iterations": 8, "warm_up": 3, "group": 0}, 1, {}, id="gradinversion"),
+        pytest.param("inverting_gradients", {"max_iterations": 3}, 1, {"model": "vit"}, id="transformer"),
     ],
 )  # fmt: skip
 def test_the_first_iterations_agree(

@@ -93,6 +93,7 @@ def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("pca_mlp", (1, 28, 28), 10, 14_210),
         ("frozen_linear", (1, 28, 28), 10, 10_250),
         ("frozen_linear", (3, 32, 32), 10, 10_250),
+        ("vit", (3, 32, 32), 10, 914_122),
         ("mlp", (1, 8, 8), 10, 64 * 200 + 200 + 200 * 100 + 100 + 100 * 10 + 10),
     ],
 )
@@ -179,6 +180,8 @@ def test_a_network_without_a_last_linear_layer_has_no_labels_to_infer() -> None:
         ("tempered_cnn", (1, 15, 16), r"at least 16x16 pixels.*--model mlp"),
         ("tempered_cnn", (1, 1, 30), "needs images, not table rows of 30"),
         ("frozen_linear", (1, 1, 30), "needs images, not table rows of 30"),
+        ("vit", (1, 1, 30), "needs images, not table rows of 30"),
+        ("vit", (1, 28, 30), "multiples of 4 pixels, not 28x30; use another --model"),
     ],
 )
 def test_data_that_a_network_cannot_take(name: str, shape: tuple[int, ...], message: str) -> None:
