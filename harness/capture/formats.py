@@ -8,11 +8,11 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import IO, Annotated, BinaryIO
-from zipfile import ZipFile
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
+from harness.storage.archive import open_archive
 from harness.storage.stored import Damaged, checked, parse_json
 
 # The format's own limit is larger; a network of a hundred thousand tensors has a header of this size.
@@ -52,7 +52,7 @@ def quoted(name: str) -> str:
 def in_npz(stream: BinaryIO) -> dict[str, Entry]:
     """The arrays of an ``.npz`` archive by name. Raises Damaged, or what a damaged archive makes others raise."""
     found: dict[str, Entry] = {}
-    with ZipFile(stream) as archive:
+    with open_archive(stream) as archive:
         for member in archive.infolist():
             if not member.filename.endswith(".npy"):
                 raise Damaged(f"holds {quoted(member.filename)}, no plain array, which may run code; {CONVERT}")
@@ -79,7 +79,7 @@ def _header(values: IO[bytes]) -> tuple[Shape, np.dtype]:
 
 def _member(name: str) -> Callable[[BinaryIO], np.ndarray]:
     def read(stream: BinaryIO) -> np.ndarray:
-        with ZipFile(stream) as archive, archive.open(name) as values:
+        with open_archive(stream) as archive, archive.open(name) as values:
             return np.lib.format.read_array(values, allow_pickle=False)
 
     return read

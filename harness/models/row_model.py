@@ -240,8 +240,10 @@ class RowModel:
         return JointGradients.of(self.name, self.plain_module, self.layout, self.places, weights, images, labels)
 
     def require_batch(self, examples: int) -> None:
-        """Raises:
-        UsageError: a layer that normalises a batch sees one value of it.
+        """Looks whether batches of so many examples can be normalised.
+
+        Raises:
+            UsageError: a layer that normalises a batch sees one value of it.
         """
         require_variance(self.name, self.places, examples)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
-from zipfile import ZipFile, is_zipfile
+from zipfile import is_zipfile
 
 import numpy as np
 import torch
@@ -18,16 +18,14 @@ from pydantic_core import from_json
 from torch import Tensor
 
 from harness.errors import UsageError
+from harness.storage.archive import open_archive
+from harness.storage.damaged import Damaged
 from harness.storage.files import MOST_BYTES, read_bytes
 
 Kind = TypeVar("Kind")
 _LONGEST_PLACE = 80
 # Of a tensor that repeats its values, in bytes.
 _LARGEST = 2**30
-
-
-class Damaged(Exception):
-    """Why content is not what it should be, as a half-sentence."""
 
 
 def parse_json(content: bytes) -> Any:
@@ -71,7 +69,7 @@ def parse_tensors(content: bytes) -> Any:
 def _bounded(content: bytes, whole: bool = False) -> bytes:
     """The content. Raises Damaged: an archive that unpacks to too much, or not to the ``whole`` of what was packed."""
     if is_zipfile(io.BytesIO(content)):
-        with ZipFile(io.BytesIO(content)) as archive:
+        with open_archive(io.BytesIO(content)) as archive:
             if sum(entry.file_size for entry in archive.infolist()) > MOST_BYTES:
                 raise Damaged(f"unpacks to more than {MOST_BYTES // 2**20} MiB")
             if whole and archive.testzip() is not None:
