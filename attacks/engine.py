@@ -9,6 +9,7 @@ from torch import Tensor
 from harness.attacks.attack import Attack
 from harness.attacks.stopping import CAP, StopRules
 from harness.observation import Observation
+from harness.settings.memory import peak_of
 
 Observer = Callable[[Tensor, Tensor, int, Tensor], None]
 """Called after every outer iteration with victims (A,), restarts (A,), the iteration and the best images so far
@@ -66,6 +67,21 @@ def run_attack(
             progress(len(victims))
     starts = {name: torch.cat([getattr(part, name) for part in parts]) for name in parts[0].__dataclass_fields__}
     return choose_restarts(Reconstruction(**starts), attack.starts)
+
+
+def memory_of_row(attack: Attack, observation: Observation) -> float:
+    """Bytes that a row (a start of a victim) takes while it is attacked, measured on a victim or two."""
+    few = torch.arange(min(2, observation.rows))
+    seen = observation.take(few.to(observation.target.device))
+    labels = attack.labels_of_starts(seen)
+
+    def begin() -> object:
+        run = _ChunkRun(attack, seen, labels, few, None)
+        position = run.position[run.active.to(run.position.device)]
+        state = attack.optimizer().start(position)
+        return run, state, run._evaluate(position)
+
+    return peak_of(begin) / (len(few) * attack.starts)
 
 
 def choose_restarts(starts: Reconstruction, restarts: int) -> Reconstruction:

@@ -7,13 +7,15 @@ one's key too, which spares an undefended cell's victims a second attack as some
 import hashlib
 import json
 import logging
+import math
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from harness.attacks import ATTACKS, Reconstruction, reconstructing, run_attack, run_reference
+from harness.attacks import ATTACKS, Attack, Reconstruction, reconstructing, run_attack, run_reference
+from harness.attacks.engine import memory_of_row
 from harness.attacks.stopping import REASONS
 from harness.evaluation.controls import smaller
 from harness.evaluation.foresight import Foresight
@@ -27,6 +29,7 @@ from harness.own_sources import plugin_source
 from harness.progress import progress
 from harness.results import RunFolder
 from harness.settings.devices import threads_of
+from harness.settings.memory import fitting, is_small
 from harness.version import SCHEMA_VERSION, __version__
 
 log = logging.getLogger(__name__)
@@ -93,13 +96,27 @@ def _attacked(
         if settings.engine == "reference":
             reconstruction = run_reference(attack, observation, watched, watched.advance)
         else:
-            reconstruction = run_attack(attack, observation, chunk, watched, watched.advance)
+            reconstruction = run_attack(
+                attack, observation, at_once(attack, observation, chunk, settings), watched, watched.advance
+            )
     return AttackRecord(
         key,
         reconstruction,
         recorder.tau(reconstruction.restart, attack.max_iterations),
         recorder.snapshots(reconstruction.restart, reconstruction.images),
     )
+
+
+def at_once(attack: Attack, observation: Observation, chunk: int, settings: CellSettings) -> int:
+    """How many rows to attack together: ``chunk``, or as many as fit into memory."""
+    rows, model = observation.rows * attack.starts, observation.model
+    pixels = observation.examples * math.prod(model.image_shape)
+    asked = min(chunk, rows)
+    if is_small(asked, model.layout.total, pixels, settings.device):
+        return chunk
+    what = f"{settings.attack} on {settings.model}, victims" + (" and starts" if attack.starts > 1 else "")
+    fits = fitting(asked, memory_of_row(attack, observation), what, settings.device)
+    return chunk if fits == asked else fits
 
 
 def title_of(settings: CellSettings) -> str:

@@ -20,6 +20,7 @@ from harness.results.victim import Outcome
 from harness.scoring import METRICS, Ranking, Verdict, identity_test, judge_identity, summary_of
 from harness.scoring.lineup import MANY
 from harness.scoring.verdict import identified_of
+from harness.settings.memory import fitting, is_small, peak_of
 from harness.vectors.randomness import derive_seed
 
 NOTHING = "the attack tells images apart and reconstructs none"
@@ -96,12 +97,22 @@ def identify_scene(
     truth, images, labels = scene.truth, scene.dataset.images, scene.dataset.labels
     with progress(title_of(settings), len(truth.labels), "victims") as bar:
         observation = scene.observation.known_to(attack.tier)
-        lineups = _Lineups(attack, observation, images, len(truth.labels), settings.seeds[0], chunk, bar)
+        pairs = _at_once(attack, observation, images, settings, chunk)
+        lineups = _Lineups(attack, observation, images, len(truth.labels), settings.seeds[0], pairs, bar)
         tested = (lineups.compare, truth.indices, labels, settings.seeds[0])
         ranking, swapped = identity_test(*tested, MANY) if must_not_identify else identity_test(*tested)
     return IdentityScores(
         ranking, swapped and swapped.lineup.p_value, lineups.evaluations, lineups.doubt(), settings.clusters
     )
+
+
+def _at_once(attack: Identifier, seen: Observation, images: Tensor, settings: CellSettings, chunk: int) -> int:
+    """How many pairs of a row and a candidate to compare together: ``chunk``, or as many as fit into memory."""
+    if is_small(chunk, seen.model.layout.total, images[0].numel(), settings.device):
+        return chunk
+    first = seen.take(torch.tensor([0], device=seen.target.device))
+    each = peak_of(lambda: attack.distances(first, images[None, :2], torch.zeros(1, dtype=torch.long), 2)) / 2
+    return fitting(chunk, each, f"{settings.attack} on {settings.model}, pairs", settings.device)
 
 
 class _Lineups:

@@ -1,5 +1,6 @@
 """Victims train for a round under a defense; what a tap shows becomes an Observation, the truth stays apart."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from harness.models.batch_norm import UNCOVERED
 from harness.observation import Noise, Observation
 from harness.own_sources import own_sources
 from harness.priors import Prior, fit_prior
+from harness.settings.memory import fitting, is_small, peak_of
 
 # A cell, its control's size and its noise-free one; other attacks on them come soon after.
 _SCENES = 3
@@ -149,8 +151,26 @@ class Stage:
         self, model: RowModel, weights: Tensor, truth: Victims, keys: list[Key], settings: CellSettings
     ) -> Reading:
         """What the adversary reads of the victims' round."""
-        slices = _slices(len(keys), max(1, self.chunk // settings.together))
-        return Reading.joined([read_round(model, weights[part], truth, part, keys[part], settings) for part in slices])
+
+        def read(part: slice) -> Reading:
+            return read_round(model, weights[part], truth, part, keys[part], settings)
+
+        most = min(len(keys), max(1, self.chunk // settings.together))
+        slices = _slices(len(keys), self._at_once(most, read, model, truth, settings))
+        return Reading.joined([read(part) for part in slices])
+
+    def _at_once(
+        self, most: int, read: Callable[[slice], Reading], model: RowModel, truth: Victims, settings: CellSettings
+    ) -> int:
+        """How many victims to read together: as many as were asked for, or fit into memory."""
+        pixels, together = truth.images[0].numel(), settings.together
+        if is_small(most * together, model.layout.total, pixels // together, settings.device):
+            return most
+        few = min(2, most)
+        # Kept of all victims: their parts of what was read, and these joined.
+        kept = 2.0 * len(truth.labels) * model.layout.total * torch.finfo(getattr(torch, settings.dtype)).bits / 8
+        each = peak_of(lambda: read(slice(0, few))) / few
+        return fitting(most, each, f"clients of {settings.model} under {settings.defense}", settings.device, kept)
 
     def _observation(
         self, model: RowModel, weights: Tensor, made: Reading, truth: Victims, keys: list[Key], settings: CellSettings

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from harness.attacks import Reconstruction, reconstructing, run_attack
 from harness.evaluation import Run
+from harness.evaluation.attacking import at_once
 from harness.evaluation.foresight import Foresight
 from harness.experiment import CellSettings
 from harness.judging.federation import CapturedClients
@@ -82,6 +83,7 @@ def _attacked(seen: Observation, what: str, settings: CellSettings, chunk: int) 
     attack = reconstructing(settings.build_attack())
     with progress(f"{settings.attack} on {what}", seen.rows, "clients", at_most=True) as bar:
         watched = Foresight(None, bar, seen.rows, attack, settings)
+        chunk = at_once(attack, seen, chunk, settings)
         return run_attack(attack, seen, chunk, watched, watched.advance)
 
 

@@ -2,9 +2,15 @@
 
 import logging
 import os
+from pathlib import Path
 
 from harness.errors import UsageError
 from harness.progress import in_words
+
+try:
+    import resource
+except ImportError:  # of Unix
+    resource = None
 
 log = logging.getLogger(__name__)
 
@@ -14,6 +20,7 @@ MOST_GRADIENTS = 10**11
 MOST_STEPS = 10_000_000
 
 _GIGABYTE = 1e9
+_GROUP = Path("/sys/fs/cgroup")
 # As measured of the papers' networks on two cores.
 _SECONDS_PER_STEP, _SECONDS_PER_GRADIENT = 1e-3, 2e-5
 #: Seconds of work that is told of before it is done.
@@ -26,7 +33,7 @@ def require_memory(needed: float, what: str, mend: str) -> None:
     Raises:
         UsageError: there is less.
     """
-    free = _free()
+    free = free_memory()
     if free is not None and needed > free:
         raise UsageError(
             f"{what} takes about {needed / _GIGABYTE:.3g} GB of memory, and {free / _GIGABYTE:.3g} GB are free; {mend}"
@@ -67,7 +74,13 @@ def forecast(seconds: float, what: str) -> None:
         log.warning("harness: %s takes about %s on two cores", what, in_words(seconds))
 
 
-def _free() -> int | None:
+def free_memory() -> int | None:
+    """Bytes that can be taken: what the system has available, or less where this process may have less."""
+    known = [bytes_ for bytes_ in (_available(), _left_in_group(), _left_of_addresses()) if bytes_ is not None]
+    return min(known, default=None)
+
+
+def _available() -> int | None:
     try:
         with open("/proc/meminfo", encoding="ascii") as lines:
             facts = dict(line.split(":", 1) for line in lines)
@@ -78,3 +91,25 @@ def _free() -> int | None:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):
         return None
+
+
+def _left_in_group() -> int | None:
+    """What a container's own limit leaves; files that the system keeps in memory are given up when it is needed."""
+    try:
+        most = int((_GROUP / "memory.max").read_text())  # "max" where there is none
+        used = int((_GROUP / "memory.current").read_text())
+        facts = dict(line.split() for line in (_GROUP / "memory.stat").read_text().splitlines())
+        return max(0, most - used + int(facts["inactive_file"]))
+    except (OSError, KeyError, ValueError):
+        return None
+
+
+def _left_of_addresses() -> int | None:
+    """What ``ulimit -v`` leaves."""
+    if resource is None or (most := resource.getrlimit(resource.RLIMIT_AS)[0]) == resource.RLIM_INFINITY:
+        return None
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+    except (OSError, ValueError):
+        return None
+    return max(0, most - pages * os.sysconf("SC_PAGE_SIZE"))

@@ -224,7 +224,7 @@ def test_what_a_bound_holds_for_is_said(
 
 
 def test_more_clients_than_memory_holds_are_refused(audited: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "_free", lambda: 10_000_000)
+    monkeypatch.setattr(limits, "free_memory", lambda: 10_000_000)
     with pytest.raises(UsageError, match="lower --clients-per-round"):
         audited("secagg_ddp", {}, **ONE, clients_per_round=1000)
 
