@@ -13,7 +13,15 @@ from rich.console import Console
 from harness.cli.app import DONE, INVALID, app, resumable
 from harness.cli.options import PASSED_ON, cells_from, merge
 from harness.cli.settings_options import options_of
-from harness.cli.spreading_options import JobsOption, ShardOption, ThreadsOption, chosen_threads, without
+from harness.cli.spreading_options import (
+    ClusterArgs,
+    ClusterOption,
+    JobsOption,
+    ShardOption,
+    ThreadsOption,
+    chosen_threads,
+    without,
+)
 from harness.datasets import data_root as find_data_root
 from harness.errors import UsageError
 from harness.evaluation import Run, evaluate
@@ -23,6 +31,7 @@ from harness.reports.success_curves import save_curves
 from harness.reports.table import print_results
 from harness.results import ResultDocument, RunFolder, claimed
 from harness.settings.devices import choose_device
+from harness.spreading.clusters import evaluate_on_cluster
 from harness.spreading.plan import make_shard
 from harness.spreading.processes import evaluate_in_processes
 from harness.spreading.shard import Shard
@@ -75,6 +84,8 @@ def evaluate_command(
     shard: ShardOption = None,
     jobs: JobsOption = 1,
     threads: ThreadsOption = None,
+    cluster: ClusterOption = None,
+    cluster_arg: ClusterArgs = None,
     **settings: Any,
 ) -> int:
     """Attack clients that train under a defense, at every surface, and judge what leaks."""
@@ -86,7 +97,7 @@ def evaluate_command(
     if chunk < 1:
         raise UsageError("--chunk must be at least 1")
     where, part = choose_device(device), Shard.parse(shard) if shard else None
-    own_threads = chosen_threads(jobs, threads, shard)
+    own_threads = chosen_threads(jobs, threads, shard, cluster)
     cells = [cell for options in merge(given, preset, config) for cell in cells_from(options, where)]
     folder, draw = RunFolder(out), save_cell_picture if pictures else None
     job = Job(find_data_root(data_root), out, 0.0, chunk, own_threads, draw)
@@ -95,8 +106,13 @@ def evaluate_command(
         with resumable():
             return _show_shard(make_shard(cells, job, part, command), part, as_json, out)
     with resumable(), claimed(out):
-        if jobs > 1:
-            document = evaluate_in_processes(cells, job if resume else replace(job, since=folder.clock()), jobs)
+        if jobs > 1 or cluster:
+            job = job if resume else replace(job, since=folder.clock())
+            document = (
+                evaluate_in_processes(cells, job, jobs)
+                if not cluster
+                else evaluate_on_cluster(cells, job, jobs, cluster, cluster_arg or [])
+            )
         else:
             own_draw = partial(draw, folder) if draw else None
             document = evaluate(cells, Run(job.data_root, folder, chunk, resume, own_draw))

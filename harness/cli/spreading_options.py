@@ -16,11 +16,19 @@ ShardOption = Annotated[
 ]
 JobsOption = Annotated[int, typer.Option(help="Processes that share the cells out among themselves.")]
 ThreadsOption = Annotated[
-    int | None, typer.Option(help="Threads per process, which may change last bits (cores, dealt to the jobs).")
+    int | None,
+    typer.Option(help="Threads per process; may change last bits (cores dealt to the jobs; 1 on a cluster)."),
+]
+
+ClusterOption = Annotated[
+    str | None, typer.Option(help="ray or slurm: make the cells on a cluster (extras of these names).")
+]
+ClusterArgs = Annotated[
+    list[str] | None, typer.Option(help="key=value, repeated: ray's address, gpus; what sbatch takes.")
 ]
 
 
-def chosen_threads(jobs: int, threads: int | None, shard: str | None = None) -> int | None:
+def chosen_threads(jobs: int, threads: int | None, shard: str | None = None, cluster: str | None = None) -> int | None:
     """Threads of each process, which this one takes too; None leaves it to torch.
 
     Raises:
@@ -30,7 +38,14 @@ def chosen_threads(jobs: int, threads: int | None, shard: str | None = None) -> 
         raise UsageError(f"--jobs must be 1 to {_MOST_JOBS}, not {jobs}")
     if shard and jobs > 1:
         raise UsageError("--shard and --jobs were both given; start one shard per process, or take --jobs alone")
-    own = threads_per_job(jobs) if threads is None and jobs > 1 else threads
+    if shard and cluster:
+        raise UsageError("--shard and --cluster were both given; choose one")
+    if threads is not None:
+        own = threads
+    elif cluster:
+        own = 1
+    else:
+        own = threads_per_job(jobs) if jobs > 1 else None
     use_threads(own)
     return own
 

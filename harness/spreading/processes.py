@@ -35,7 +35,8 @@ def evaluate_in_processes(cells: list[CellSettings], job: Job, jobs: int) -> Res
         UsageError: as :func:`harness.evaluation.evaluate`; or processes are lost again and again.
     """
     run = job.run()
-    in_processes(job, [*shared_controls(cells, run), *units_of(cells, run)], jobs)
+    units = units_of(cells, run)
+    in_processes(job, [*shared_controls(units, run).values(), *units], jobs)
     return evaluate(cells, run)
 
 

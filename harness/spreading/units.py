@@ -1,5 +1,6 @@
 """What is dealt to workers: cells that share observations, attacks and controls stay together."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -44,16 +45,23 @@ def units_of(cells: Sequence[CellSettings], run: Run) -> list[Unit]:
     return [Unit(name, tuple(members)) for name, members in groups.items()]
 
 
-def shared_controls(cells: Sequence[CellSettings], run: Run) -> list[Unit]:
-    """The undefended controls that several units of a run need, each a unit of its own: made first, nobody waits."""
-    needed: dict[str, list[str]] = {}
-    controls: dict[str, Unit] = {}
-    for unit in units_of(cells, run):
-        for settings in unit.cells:
-            control = positive_control(settings)
-            if control == smaller(settings, observations=1):
-                continue  # it is its own control
+def shared_controls(units: Sequence[Unit], run: Run) -> dict[str, Unit]:
+    """The undefended controls that several units need, each a unit of its own, by name: made first, nobody waits."""
+    found: dict[str, Unit] = {}
+    needed: Counter[str] = Counter()
+    for unit in units:
+        own = undefended(unit, run)
+        found |= own
+        needed.update(own.keys())
+    return {name: unit for name, unit in found.items() if needed[name] > 1}
+
+
+def undefended(unit: Unit, run: Run) -> dict[str, Unit]:
+    """The undefended controls of a unit's cells, by name."""
+    controls = {}
+    for settings in unit.cells:
+        control = positive_control(settings)
+        if control != smaller(settings, observations=1):  # else it is its own control
             name = cell_key(run.identity(control, "positive"))
-            controls.setdefault(name, Unit(name, (control,), "positive"))
-            needed.setdefault(name, []).append(unit.name)
-    return [controls[name] for name, units in needed.items() if len(set(units)) > 1]
+            controls[name] = Unit(name, (control,), "positive")
+    return controls
