@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from threading import RLock
 from typing import TypeVar
 
 from tqdm import tqdm
@@ -48,6 +49,8 @@ class _Pace:
 
 
 _pace = _Pace()
+# Its own lock is shared with other processes, and a process that is killed leaves a warning about it.
+tqdm.set_lock(RLock())
 
 
 def hush() -> None:

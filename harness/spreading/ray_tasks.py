@@ -1,15 +1,20 @@
 """``--cluster ray``: units as tasks of a Ray cluster, whose files come back to the driver; no shared disk is needed."""
 
 import logging
+import socket
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from loky.process_executor import ProcessPoolExecutor
 
 from harness.errors import UsageError, in_one_line, lacks_memory
 from harness.evaluation import Run, evaluate
@@ -26,6 +31,7 @@ log = logging.getLogger(__name__)
 Files = dict[str, bytes]
 
 _ATTEMPTS = 4
+_PATIENCE_SECONDS = 10.0
 _FOLDERS = ("cells", "reconstructions", "pictures")
 
 
@@ -48,18 +54,27 @@ def evaluate_on_ray(cells: list[CellSettings], job: Job, options: RayOptions) ->
         UsageError: as :func:`harness.evaluation.evaluate`; Ray is not installed, cannot be reached, was lost on the
             way, or a task fails again and again.
     """
+    if find_spec("ray") is None:
+        raise UsageError("--cluster ray needs Ray; pip install 'gradient-leakage-harness[ray]'")
+    # Ray ends the process that talks to a cluster whose head is gone, whatever it was doing.
+    with ProcessPoolExecutor(1) as driver:
+        try:
+            driver.submit(_drive, cells, job, options).result()
+        except BrokenProcessPool as error:
+            raise UsageError("the Ray cluster was lost; what came back is kept: go on with --resume") from error
+    return evaluate(cells, job.run())
+
+
+def _drive(cells: list[CellSettings], job: Job, options: RayOptions) -> None:
+    use_threads(job.threads)
     run = job.run()
     units = [unit for unit in units_of(cells, run) if not all(map(run.at_hand, unit.cells))]
     if units:
         _make(units, job, run, options)
-    return evaluate(cells, run)
 
 
 def _make(units: Sequence[Unit], job: Job, run: Run, options: RayOptions) -> None:
-    try:
-        ray = import_module("ray")
-    except ImportError as error:
-        raise UsageError("--cluster ray needs Ray; pip install 'gradient-leakage-harness[ray]'") from error
+    ray = import_module("ray")
     with _connected(ray, options):
         controls = shared_controls(units, run)
         tasks = _Tasks(ray, job, options)
@@ -77,6 +92,7 @@ def _connected(ray: ModuleType, options: RayOptions) -> Iterator[None]:
     lost = (ray.exceptions.RaySystemError, ray.exceptions.RpcError, ConnectionError)
     own = not ray.is_initialized()
     try:
+        _require_reachable(options.address)
         if own:
             ray.init(address=options.address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
     except Exception as error:  # Ray raises a dozen types for a cluster that is not there
@@ -93,6 +109,13 @@ def _connected(ray: ModuleType, options: RayOptions) -> Iterator[None]:
     finally:
         if own:
             ray.shutdown()
+
+
+def _require_reachable(address: str) -> None:
+    """Raises OSError where nobody listens at ``host:port``, which Ray itself would wait for for many minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdecimal():
+        socket.create_connection((host, int(port)), timeout=_PATIENCE_SECONDS).close()
 
 
 @dataclass

@@ -25,6 +25,10 @@ class Unreadable(UsageError):
         super().__init__(f"{str(path)!r} {reason}; {mend}")
         self.reason = reason
 
+    def __reduce__(self) -> tuple[type[UsageError], tuple[object, ...]]:
+        # A worker's exception comes back by its message alone.
+        return UsageError, self.args
+
 
 class Absent(Unreadable):
     """A file that is not there."""

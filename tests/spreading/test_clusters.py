@@ -1,4 +1,4 @@
-"""Clusters for real, where their packages are installed: a Ray cluster of several nodes, and submitit's own processes."""
+"""Clusters for real, where their packages are installed: Ray with several nodes, and submitit's own processes."""
 
 import shutil
 import subprocess
@@ -60,10 +60,65 @@ def test_a_head_that_dies_keeps_what_came_back(harness: Command, small: Small, c
     while not list(Path("ray/cells").glob("*.json")):
         assert process.poll() is None
         time.sleep(0.05)
-    cluster.head_node.kill_gcs(check_alive=False)
+    cluster.head_node.kill_gcs_server(check_alive=False)
     cluster.head_node.kill_raylet(check_alive=False)
     out, err = process.communicate(timeout=300)
-    assert process.returncode == 2 and "--resume" in err.splitlines()[-1], (out, err)
+    assert process.returncode == 2, (out, err)
+    assert "harness: the Ray cluster was lost; what came back is kept: go on with --resume" in err.splitlines()
     assert harness(*longer, "--out", "ray", "--resume").code == 0
     assert harness(*longer, "--out", "one").code == 0
     assert content(Path("ray"))[:2] == content(Path("one"))[:2]
+
+
+@pytest.mark.slow
+def test_slurm_gives_the_same_bytes(harness: Command, small: Small, content: Read) -> None:
+    """With processes in the place of jobs."""
+    pytest.importorskip("submitit")
+    command = shutil.which("harness", path=Path(sys.executable).parent)
+    assert command is not None
+    where = ("--cluster", "slurm", "--cluster-arg", "executor=local", "--jobs", "2", "--out", "slurm")
+    done = subprocess.run([command, *small, *where], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert harness(*small, "--out", "one").code == 0
+    assert content(Path("slurm")) == content(Path("one"))
+
+
+MISTAKES = {
+    "no such cluster": (("--cluster", "kubernetes"), "unknown cluster 'kubernetes'; choose ray or slurm"),
+    "a shard of a cluster": (("--cluster", "ray", "--shard", "1/2"), "--shard and --cluster were both given"),
+    "no assignment": (("--cluster", "ray", "--cluster-arg", "auto"), "is no key=value; write for example address=auto"),
+    "no such key": (("--cluster", "ray", "--cluster-arg", "nodes=3"), "is unknown to ray; it takes address and gpus"),
+    "gpus in words": (("--cluster", "ray", "--cluster-arg", "gpus=all"), "gpus must be 0 to 8"),
+    "jobs of Ray": (("--cluster", "ray", "--jobs", "4"), "--jobs says nothing to Ray"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_what_cannot_be_asked_of_a_cluster(harness: Command, small: Small, mistake: str) -> None:
+    options, words = MISTAKES[mistake]
+    done = harness(*small, *options)
+    assert done.code == 2 and words in done.err and done.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(("cluster", "package"), [("ray", "ray"), ("slurm", "submitit")])
+def test_a_package_that_is_not_installed(
+    harness: Command, small: Small, monkeypatch: pytest.MonkeyPatch, cluster: str, package: str
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    done = harness(*small, "--cluster", cluster)
+    assert done.code == 2 and f"pip install 'gradient-leakage-harness[{cluster}]'" in done.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("package", "options", "words"),
+    [
+        ("ray", ("ray", "--cluster-arg", "address=127.0.0.1:1"), "no Ray cluster at '127.0.0.1:1'"),
+        ("submitit", ("slurm",), "no jobs could be sent"),
+        ("submitit", ("slurm", "--cluster-arg", "executor=local", "--cluster-arg", "colour=red"), "colour"),
+    ],
+)
+def test_a_cluster_that_is_not_there(harness: Command, small: Small, package: str, options: Small, words: str) -> None:
+    pytest.importorskip(package)
+    done = harness(*small, "--cluster", *options)
+    assert done.code == 2 and words in done.err.splitlines()[-1]
