@@ -75,7 +75,7 @@ def evaluate_command(
     preset: Annotated[str | None, typer.Option(help="A named set of options; see harness list presets.")] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file of these options.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    chunk: Annotated[int, typer.Option(help="Victims attacked together; bounds memory.")] = 128,
+    chunk: Annotated[int, typer.Option(help="Most victims attacked together; fewer where memory is short.")] = 128,
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("runs"),
     data_root: Annotated[Path | None, typer.Option(help="Folder of datasets.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Use what an earlier run left in the folder.")] = False,

@@ -48,7 +48,7 @@ def judge_command(
     ] = None,
     update_model: Annotated[str, typer.Option(help="Of several local steps: avg or unroll.")] = "unroll",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    chunk: Annotated[int, typer.Option(help="Clients attacked together; bounds memory.")] = 128,
+    chunk: Annotated[int, typer.Option(help="Most clients attacked together; fewer where memory is short.")] = 128,
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("runs"),
     data_root: Annotated[Path | None, typer.Option(help="Folder of datasets.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Use what an earlier run left in the folder.")] = False,

@@ -23,6 +23,7 @@ from harness.models.batch_norm import UNCOVERED
 from harness.observation import Noise, Observation
 from harness.own_sources import own_sources
 from harness.priors import Prior, fit_prior
+from harness.settings.limits import require_memory
 from harness.settings.memory import fitting, is_small, peak_of
 
 # A cell, its control's size and its noise-free one; other attacks on them come soon after.
@@ -126,6 +127,9 @@ class Stage:
         keys: list[Key] = [(seed, victim) for seed in settings.seeds for victim in range(settings.victims)]
         model = RowModel(settings.model, dataset.image_shape, dataset.num_classes, whole.images)
         model.require_batch(settings.batch_size)
+        # All of them, beside what was read of each in parts and joined.
+        needed = 3.0 * rows * model.layout.total * torch.finfo(getattr(torch, settings.dtype)).bits / 8
+        require_memory(needed, f"a round of {rows} victims", "lower --victims, or take a smaller --model")
         weights = self.start(model, settings, keys)
         device, dtype = torch.device(settings.device), getattr(torch, settings.dtype)
         model.to(device, dtype)

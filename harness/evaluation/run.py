@@ -43,7 +43,8 @@ class Run:
     Args:
         data_root: where datasets and LPIPS weights lie.
         folder: where results go.
-        chunk: rows attacked together; bounds memory, and on CPU changes no number of a chain of known layers.
+        chunk: most rows attacked together, fewer where memory is short; on CPU it changes no number of a chain of known
+            layers.
         resume: use what an earlier run left in the folder.
         draw: called with every new cell, controls left out, before it counts as finished.
         on_cell: called with every finished cell and control.

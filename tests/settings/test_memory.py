@@ -122,6 +122,12 @@ def test_a_row_takes_its_weights_target_and_gradient_at_least() -> None:
     assert each / 1.5 < double < each * 1.5  # of each start
 
 
+def test_more_victims_than_any_memory_holds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "free_memory", lambda: 100_000)
+    with pytest.raises(UsageError, match=r"a round of 7 victims takes about .* GB of memory, .*; lower --victims"):
+        Stage(Path("no data root"), 64).set(cell())
+
+
 @pytest.mark.parametrize("attack", ["cpl", "identify"])
 def test_no_number_depends_on_what_is_free(
     attack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
