@@ -170,7 +170,8 @@ def _footer(document: ResultDocument, folder: Path | None) -> Text:
         )
     else:
         reason = text.safe(document.valid_reason or "a negative control failed", 300)
-        footer.append(f"THE RUN IS INVALID, its verdicts must not be used: {reason}", style="not dim bold red")
+        state = "INVALID" if document.complete else "UNFINISHED"
+        footer.append(f"THE RUN IS {state}, its verdicts must not be used: {reason}", style="not dim bold red")
     if folder is not None:
         there = [name for name in ("results.json", "victims.jsonl", "pictures") if (folder / name).exists()]
         footer.append(f"\nFiles: {text.safe(str(folder), 500)} ({', '.join(there)})", style="not dim")

@@ -31,7 +31,7 @@ def evaluate(cells: list[CellSettings], run: Run) -> ResultDocument:
             asked.append(run.cell(settings))
             began = time.monotonic()
             if len(asked) < len(cells) and began - written > took / _SHARE:
-                _write(asked, run, cells[0].device)
+                _write(asked, run, cells[0].device, complete=False)
                 written = time.monotonic()
                 took = written - began
     document = _write(asked, run, cells[0].device)
@@ -40,11 +40,19 @@ def evaluate(cells: list[CellSettings], run: Run) -> ResultDocument:
     return document
 
 
-def _write(asked: Sequence[StoredCell], run: Run, device: str) -> ResultDocument:
+def _write(asked: Sequence[StoredCell], run: Run, device: str, complete: bool = True) -> ResultDocument:
     made = with_controls(asked, run.done)
-    document = document_of([stored.cell for stored in made], environment(device))
+    whole = document_of([stored.cell for stored in made], environment(device))
+    document = whole if complete else _unfinished(whole, run.outlook.total)
     run.folder.write_results(document, [record for stored in made for record in stored.victims])
     return document
+
+
+def _unfinished(document: ResultDocument, planned: int | None) -> ResultDocument:
+    """What stands in the folder while the run goes on, and is left there by one that was stopped."""
+    done = sum(cell.role == "cell" for cell in document.cells)
+    reason = f"it is unfinished, {done} of {planned} cells are done; add --resume to the same command to go on"
+    return document.model_copy(update={"valid": False, "valid_reason": reason, "complete": False, "planned": planned})
 
 
 def with_controls(asked: Sequence[StoredCell], done: Mapping[str, StoredCell]) -> list[StoredCell]:
@@ -62,5 +70,6 @@ def document_of(cells: list[CellResult], made_in: Facts) -> ResultDocument:
     """The result document of cells that were evaluated in an environment."""
     fault = fault_of(cells)
     return ResultDocument(
-        environment=made_in, valid=fault is None, valid_reason=fault, cells=cells, summary=summarise(cells)
-    )
+        environment=made_in, valid=fault is None, valid_reason=fault, cells=cells, summary=summarise(cells),
+        planned=sum(cell.role == "cell" for cell in cells),
+    )  # fmt: skip

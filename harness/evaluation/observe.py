@@ -23,8 +23,7 @@ from harness.models.batch_norm import UNCOVERED
 from harness.observation import Noise, Observation
 from harness.own_sources import own_sources
 from harness.priors import Prior, fit_prior
-from harness.settings.limits import require_memory
-from harness.settings.memory import fitting, is_small, peak_of
+from harness.settings.memory import fitting, is_small, peak_of, require_room
 
 # A cell, its control's size and its noise-free one; other attacks on them come soon after.
 _SCENES = 3
@@ -129,7 +128,7 @@ class Stage:
         model.require_batch(settings.batch_size)
         # All of them, beside what was read of each in parts and joined.
         needed = 3.0 * rows * model.layout.total * torch.finfo(getattr(torch, settings.dtype)).bits / 8
-        require_memory(needed, f"a round of {rows} victims", "lower --victims, or take a smaller --model")
+        require_room(needed, f"the networks of {rows} victims", settings.device)
         weights = self.start(model, settings, keys)
         device, dtype = torch.device(settings.device), getattr(torch, settings.dtype)
         model.to(device, dtype)

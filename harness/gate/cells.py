@@ -108,7 +108,8 @@ def read_runs(paths: Iterable[Path]) -> tuple[list[GateCell], dict[str, Any], li
             raise UsageError(f"{str(path)!r} was made with other versions than the run before it; check them apart")
         versions = own
         if not document.valid:
-            problems.append(f"the run {str(path)!r} is invalid: {document.valid_reason}")
+            state = "invalid" if document.complete else "unfinished"
+            problems.append(f"the run {str(path)!r} is {state}: {document.valid_reason}")
         stored += _cells_of(path, document, problems)
     return merged(stored), versions or {}, problems
 

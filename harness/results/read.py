@@ -39,6 +39,10 @@ def _read(file: Path) -> bytes:
     try:
         return read_bytes(file, MOST_OF_A_DOCUMENT)
     except Absent as error:
+        done = len(list((file.parent / "cells").glob("*.json")))
+        if done:
+            said = f"does not exist: the run is unfinished, {done} cells and controls are done"
+            raise _wrong(file, said, "add --resume to the command that began it") from error
         raise _wrong(file, "does not exist", "give the folder a finished harness evaluate wrote with --out") from error
 
 

@@ -111,12 +111,16 @@ class CellResult(Place):
 class ResultDocument(Record):
     """All cells of a run, and ``summary``: the verdict over all attacks for each defense at each place.
 
-    A run is not ``valid`` when a negative control failed or a theorem was contradicted; ``valid_reason`` says which.
+    A run is not ``valid`` when a negative control failed, a theorem was contradicted or it is not ``complete``;
+    ``valid_reason`` says which. ``planned`` is the number of cells that it consists of once it is complete, None in
+    older documents.
     """
 
     schema_version: Literal[1] = SCHEMA_VERSION
     environment: Facts
     valid: bool = True
     valid_reason: str | None = None
+    complete: bool = True
+    planned: Count | None = None
     cells: list[CellResult]
     summary: list[SummaryRow] = Field(default_factory=list)

@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from harness.errors import UsageError
 from harness.settings.limits import free_memory
 
 log = logging.getLogger(__name__)
@@ -81,17 +80,13 @@ def fitting(asked: int, each: float, what: str, device: str, reserved: float = 0
         At least two where as many were asked for: a single row is computed twice.
 
     Raises:
-        UsageError: not even that fits.
+        MemoryError: not even that fits. It is no mistake in the settings, which may fit at another time.
     """
     free, least = _free(device), min(asked, 2)
     if free is None:
         return asked
-    fits = min(asked, int(_SHARE * (free - reserved) / max(each, 1.0)))
-    if fits < least:
-        raise UsageError(
-            f"{what} takes about {(reserved + least * each) / _SHARE / 1e9:.3g} GB of memory, and {free / 1e9:.3g} GB "
-            "are free; take a smaller --model, fewer --victims or a smaller --batch-size"
-        )
+    require_room(reserved + least * each / _SHARE, what, device)
+    fits = max(least, min(asked, int(_SHARE * (free - reserved) / max(each, 1.0))))
     if fits < asked and what not in _told:
         _told.add(what)
         log.warning(
@@ -99,6 +94,16 @@ def fitting(asked: int, each: float, what: str, device: str, reserved: float = 0
             what, fits, asked, each / 1e9, free / 1e9,
         )  # fmt: skip
     return fits
+
+
+def require_room(needed: float, what: str, device: str) -> None:
+    """Raises MemoryError: fewer bytes than ``needed`` are free."""
+    free = _free(device)
+    if free is not None and needed > free:
+        raise MemoryError(
+            f"{what} take about {needed / 1e9:.3g} GB of memory, and {free / 1e9:.3g} GB are free; fewer --victims, a "
+            "smaller --model or a smaller --batch-size take less"
+        )
 
 
 def _free(device: str) -> float | None:

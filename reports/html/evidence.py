@@ -12,7 +12,7 @@ from harness.scoring.headline import UNFIT
 def said(place: Decided) -> str:
     """A few words that go on after the defense's name, such as ``withstood 2 attacks, ...``."""
     if place.kind == "invalid":
-        return "no verdict, as the run is invalid"
+        return f"no verdict, as the run is {place.run.state}"
     if place.kind == "impossible":
         return f"not run: {text.safe(place.refused[0].not_applicable_reason or '', 200)}"
     if place.kind == "inconclusive":

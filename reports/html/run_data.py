@@ -17,6 +17,7 @@ class RunData:
     Attributes:
         name: the folder's name, told apart where several runs share it.
         judged: what ``harness judge`` says of captures beside the cells; without a truth there are none.
+        complete: whether all its cells are there.
         written: when, in seconds since 1970.
         settings: the exact settings of each cell by its key, where its own file has them.
         left_out: what could not be used, a sentence each.
@@ -27,6 +28,7 @@ class RunData:
     environment: dict[str, Any] = field(default_factory=dict)
     valid: bool = True
     valid_reason: str | None = None
+    complete: bool = True
     cells: list[CellResult] = field(default_factory=list)
     summary: list[SummaryRow] = field(default_factory=list)
     victims: dict[str, list[VictimRecord]] = field(default_factory=dict)
@@ -39,6 +41,11 @@ class RunData:
     def skip(self, what: str) -> None:
         """Notes something that is left out."""
         self.left_out.append(text.safe(what, 300))
+
+    @property
+    def state(self) -> str:
+        """What it is if it is not valid, in a word."""
+        return "invalid" if self.complete else "unfinished"
 
     @property
     def fault(self) -> str:

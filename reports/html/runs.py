@@ -112,7 +112,7 @@ def _read_results(run: RunData) -> bool:
         return False if _is_there(run, "judged.json") else _rescue(run)
     environment, reason = document.get("environment"), document.get("valid_reason")
     run.environment = environment if isinstance(environment, dict) else {}
-    run.valid = document.get("valid") is True
+    run.valid, run.complete = document.get("valid") is True, document.get("complete") is not False
     run.valid_reason = reason if isinstance(reason, str) else None
     if "valid" not in document:
         run.skip("results.json does not say whether the run is valid, so it counts as invalid")
@@ -157,7 +157,9 @@ def _rescue(run: RunData) -> bool:
         run.cells.append(stored.cell)
     if run.cells:
         run.skip(f"results.json; {len(run.cells)} finished cells were read from the folder cells instead")
-        run.valid_reason = fault_of(run.cells)
+        run.complete = _is_there(run, "results.json")  # it is written in the end at the latest
+        unfinished = None if run.complete else f"{len(run.cells)} cells and controls are done, it has no results.json"
+        run.valid_reason = unfinished or fault_of(run.cells)
         run.valid = run.valid_reason is None
         run.summary = summarise(run.cells)
     return bool(run.cells)

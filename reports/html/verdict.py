@@ -37,7 +37,7 @@ class Overview:
 def verdict(runs: Sequence[RunData], places: Sequence[Decided]) -> Overview:
     """The verdict over all runs."""
     warnings = [
-        f"Run {run.name} is invalid and its verdicts must not be used: {run.fault}"
+        f"Run {run.name} is {run.state.upper()} and its verdicts must not be used: {run.fault}"
         for run in runs
         if run.cells and not run.valid
     ]

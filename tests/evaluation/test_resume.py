@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from harness.results import CellResult, ResultDocument, RunFolder
+from harness.results import CellResult, ResultDocument, RunFolder, read_results
 
 
 def test_resuming_a_finished_run_attacks_nothing(
@@ -44,6 +44,28 @@ def test_a_run_killed_between_cells_resumes_to_the_same_numbers(
     assert small.numbers(resumed) == small.numbers(uninterrupted[0])
     assert small.victims(tmp_path) == small.victims(uninterrupted[1])
     assert not set(before) & set(attacks)
+
+
+def test_what_a_killed_run_leaves_says_that_it_is_unfinished(
+    small: Any, tmp_path: Path, uninterrupted: tuple[ResultDocument, Path]
+) -> None:
+    """Killed in the second of two cells: the first is whole, the run is not."""
+    done: list[str] = []
+
+    def die(made: CellResult) -> None:
+        done.append(made.role)
+        if done.count("cell") and made.role == "control":
+            raise Killed
+
+    with pytest.raises(Killed):
+        small.play(small.cells, tmp_path, on_cell=die)
+    left = read_results(tmp_path)
+    assert (left.valid, left.complete, left.planned) == (False, False, 2)
+    assert left.valid_reason and left.valid_reason.startswith("it is unfinished, 1 of 2 cells are done; add --resume")
+    small.play(small.cells, tmp_path, resume=True)
+    whole = read_results(tmp_path)
+    assert (whole.valid, whole.complete, whole.planned) == (True, True, 2)
+    assert small.numbers(whole) == small.numbers(uninterrupted[0])
 
 
 @pytest.mark.parametrize("written", [pytest.param(0, marks=pytest.mark.slow), 3])

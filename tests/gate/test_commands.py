@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -74,14 +75,26 @@ def test_where_nothing_is_left_to_compare_the_damage_is_told(harness: Command, r
     assert code == 2 and "missing or damaged; run harness evaluate again" in err and "--update" not in err
 
 
-def test_an_invalid_run_fails_and_makes_no_baseline(harness: Command, run: Path) -> None:
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ({"valid_reason": "negative control swap failed"}, "'run' is invalid: negative control swap failed"),
+        (
+            {"valid_reason": "1 of 2 cells are done", "complete": False, "planned": 2},
+            "'run' is unfinished: 1 of 2 cells are done",
+        ),
+    ],
+)
+def test_an_invalid_run_fails_and_makes_no_baseline(
+    harness: Command, run: Path, facts: dict[str, Any], said: str
+) -> None:
     harness("check", "run", "--baseline", "b.json", "--update")
     results = json.loads((run / "results.json").read_text())
-    results |= {"valid": False, "valid_reason": "negative control swap failed"}
-    (run / "results.json").write_text(json.dumps(results))
+    (run / "results.json").write_text(json.dumps(results | {"valid": False} | facts))
     code, out, _ = harness("check", "run", "--baseline", "b.json", "--json")
-    assert code == 1 and "negative control swap failed" in json.loads(out)["findings"][0]["detail"]
+    assert code == 1 and said in json.loads(out)["findings"][0]["detail"]
     assert harness("check", "run", "--baseline", "b.json", "--update")[0] == 2
+    assert said in " ".join(harness("compare", "run", "--defense", "none,noise")[1].split())
 
 
 def test_a_key_that_climbs_out_of_the_folder_is_no_key(harness: Command, run: Path) -> None:

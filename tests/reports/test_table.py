@@ -125,6 +125,9 @@ def test_an_invalid_run_says_so_and_a_valid_one_too() -> None:
     assert "THE RUN IS INVALID" in printed(a_cell(), valid=False, reason="swap leaked")
     assert "swap leaked" in printed(a_cell(), valid=False, reason="swap leaked")
     assert "The run is valid" in printed(a_cell())
+    console = Console(file=io.StringIO(), width=120)
+    print_results(ResultDocument(environment={}, valid=False, valid_reason="1 of 2", complete=False, cells=[]), console)
+    assert "THE RUN IS UNFINISHED" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_a_claim_that_agrees_with_the_recomputed_epsilon_is_not_repeated() -> None:

@@ -44,7 +44,17 @@ def test_a_bad_document_is_refused_in_one_line(tmp_path: Path, content: str, exp
 def test_a_good_document_is_read(tmp_path: Path) -> None:
     path = tmp_path / "results.json"
     path.write_text(json.dumps(GOOD))
-    assert read_results(path).cells == []
+    found = read_results(path)
+    assert found.cells == []
+    # A document from before unfinished ones said so.
+    assert (found.complete, found.planned) == (True, None)
+
+
+def test_cells_without_a_document_are_those_of_an_unfinished_run(tmp_path: Path) -> None:
+    (tmp_path / "cells").mkdir()
+    for name in "ab":
+        (tmp_path / "cells" / f"{name}.json").write_text("{}")
+    assert "the run is unfinished, 2 cells and controls are done; add --resume" in refusal(tmp_path)
 
 
 def test_missing_results_name_the_command_that_writes_them(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from harness.attacks import reconstructing
 from harness.attacks.engine import memory_of_row
-from harness.errors import UsageError
 from harness.evaluation import Run, evaluate
 from harness.evaluation.observe import Stage
 from harness.experiment import CellSettings, cell_settings
@@ -66,7 +65,7 @@ FITS: dict[str, tuple[float | None, int, float, int | str]] = {
     "as many as a share of what is free holds": (1000, 64, 20, 30),
     "beside what is kept of all": (1000, 64, 12, 50),
     "two at least, as one is computed twice": (1000, 64, 300, 2),
-    "not even these": (1000, 64, 301, "takes about 1e-06 GB of memory, and 1e-06 GB are free; take a smaller --model"),
+    "not even these": (1000, 64, 301, "take about 1e-06 GB of memory, and 1e-06 GB are free; fewer --victims"),
     "one that is alone": (1000, 1, 600, 1),
     "where no system says": (None, 64, 1e9, 64),
 }
@@ -79,7 +78,7 @@ def test_what_fits(
 ) -> None:  # fmt: skip
     monkeypatch.setattr(memory, "free_memory", lambda: free)
     if isinstance(found, str):
-        with pytest.raises(UsageError, match=found.replace("+", ".")):
+        with pytest.raises(MemoryError, match=found.replace("+", ".")):
             fitting(asked, each, "this", "cpu")
         return
     for _ in range(3):
@@ -123,8 +122,8 @@ def test_a_row_takes_its_weights_target_and_gradient_at_least() -> None:
 
 
 def test_more_victims_than_any_memory_holds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "free_memory", lambda: 100_000)
-    with pytest.raises(UsageError, match=r"a round of 7 victims takes about .* GB of memory, .*; lower --victims"):
+    monkeypatch.setattr(memory, "free_memory", lambda: 100_000)
+    with pytest.raises(MemoryError, match=r"networks of 7 victims take about .* GB of memory, .*; fewer --victims"):
         Stage(Path("no data root"), 64).set(cell())
 
 

@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import json
 import re
 from collections.abc import Callable
 from html.parser import HTMLParser
@@ -12,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from harness.reports.html import make_page, read_runs
+from harness.results import RunFolder
 
 VOID = {"meta", "img", "br", "input", "link"}
 
@@ -167,9 +169,18 @@ def test_any_name_renders_as_text(
     check_tame(hostile_page(tmp_path_factory.mktemp("fuzz"), a_cell, a_run, a_training, name))
 
 
-def test_an_invalid_run_says_so_above_its_verdicts(tmp_path: Path, a_cell: Callable, a_run: Callable) -> None:
+@pytest.mark.parametrize("state", ["invalid", "unfinished", "without a document"])
+def test_an_invalid_run_says_so_above_its_verdicts(
+    tmp_path: Path, a_cell: Callable, a_run: Callable, state: str
+) -> None:
     a_run(tmp_path / "eval", [a_cell()], pictures=False)
     file = tmp_path / "eval" / "results.json"
-    file.write_text(file.read_text().replace('"valid": true', '"valid": false'))
+    document = json.loads(file.read_text()) | {"valid": False, "complete": state == "invalid"}
+    file.write_text(json.dumps(document))
+    if state == "without a document":
+        file.unlink()
+        RunFolder(tmp_path / "eval").write_cell("0" * 20, {}, a_cell(), [])
+    word = "invalid" if state == "invalid" else "unfinished"
     text = Outline(make_page(read_runs([tmp_path / "eval"]))).text
-    assert text.index("INVALID") < text.index("Without a defense, no verdict, as the run is invalid.")
+    where = text.index(f"Run eval is {word.upper()} and its verdicts must not be used")
+    assert where < text.index(f"Without a defense, no verdict, as the run is {word}.")
