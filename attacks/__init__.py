@@ -8,6 +8,7 @@ from harness.attacks import (  # noqa: F401  (imported to register)
     gradinversion,
     identify,
     idlg,
+    imprint,
     inverting_gradients,
     learned,
     map,

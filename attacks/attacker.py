@@ -9,6 +9,7 @@ from torch import Tensor
 
 from harness.extensions.registry import Registry
 from harness.observation import Observation, Tier
+from harness.tampering import Tamper
 
 T = TypeVar("T")
 
@@ -29,6 +30,18 @@ class Attacker:
     def parameters(self) -> dict[str, Any]:
         """Every hyper-parameter by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def tamper(self, clients: int, examples: int) -> Tamper | None:
+        """What a server does to the network before the round; None for who reads along only.
+
+        Args:
+            clients: whose messages it sees in one sum; 1 where it sees each.
+            examples: of each of them that are behind what it sees.
+
+        Raises:
+            UsageError: that is impossible for so many.
+        """
+        return None
 
 
 @validated_attack

@@ -7,13 +7,14 @@ does to what is read, it does to the public examples too. That takes victims who
 import hashlib
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from harness.attacks.attack import ATTACKS, Attack, Count, Dummy, validated_attack
+from harness.attacks.attack import ATTACKS, validated_attack
+from harness.attacks.closed_form import ClosedForm
 from harness.attacks.linear_inverse import LinearInverse, fit_inverse
 from harness.errors import UsageError
 from harness.observation import Observation, Simulation, Tier
@@ -25,7 +26,7 @@ FEWEST = 20
 
 @ATTACKS.register("learned")
 @validated_attack
-class Learned(Attack):
+class Learned(ClosedForm):
     """The linear estimator of least mean square error; images of a batch in the order of their labels.
 
     ``simulations``: at most so many public observations. They are learned from without noise where the defense can be
@@ -33,12 +34,9 @@ class Learned(Attack):
     """
 
     simulations: Annotated[int, Field(ge=FEWEST, le=5000)] = 2000
-    max_iterations: Count = 1
-    box: Literal[False] = False
     tier: ClassVar[Tier] = "informed"
-    closed_form: ClassVar[bool] = True
 
-    def start(self, observation: Observation, keys: list[tuple[int | str, ...]]) -> Tensor:
+    def solved(self, observation: Observation) -> Tensor:
         """The estimates (R, n*D).
 
         Raises:
@@ -53,14 +51,10 @@ class Learned(Attack):
         inverses = [_fit(self._task(observation, weights)) for weights in networks]
         # One at a time: products of several rows take kernels that differ by how many there are.
         made = [inverses[number].of(row) for number, row in zip(which.tolist(), observation.target, strict=True)]
-        return torch.stack(made).nan_to_num(0.0, 0.0, 0.0)
+        return torch.stack(made)
 
     def effort(self, observation: Observation) -> int:
         return self._count(observation) if observation.simulation else 0
-
-    def matching(self, observation: Observation, dummy: Dummy) -> Tensor:
-        """0 for every candidate: there is one. No number where what was read is none."""
-        return 0.0 * (dummy.images.flatten(1).sum(1) + observation.target.sum(1))
 
     def _task(self, observation: Observation, weights: Tensor) -> "_Task":
         assert observation.simulation is not None

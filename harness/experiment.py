@@ -214,12 +214,33 @@ def expand(grid: dict[str, list[Any]], **common: Any) -> list[CellSettings]:
     return cells
 
 
+def check_adversary(adversary: str | None, cells: list[CellSettings]) -> None:
+    """Refuses attacks beyond what the server is said to do; a tampering attack that is named implies its server.
+
+    Raises:
+        UsageError: there is no such adversary; an honest server would have to tamper, or a tampering one has no attack.
+    """
+    if adversary not in (None, "honest", "tampering"):
+        raise UsageError(f"unknown adversary {adversary!r}; use --adversary honest or tampering")
+    tampers = [cell.attack for cell in cells if cell.build_attack().tier == "tampering"]
+    if adversary == "honest" and tampers:
+        raise UsageError(
+            f"attack {tampers[0]!r} sends weights of its own making, which an honest server does not; use --adversary "
+            "tampering, or another attack"
+        )
+    if adversary == "tampering" and not tampers:
+        known = ", ".join(name for name in ATTACKS if ATTACKS[name].tier == "tampering")
+        raise UsageError(
+            f"no attack that was named tampers with the model; use --attack {known}, or --adversary honest"
+        )
+
+
 def usual_prior(attacks: list[str]) -> str:
     """What is public unless said otherwise.
 
     Where any attack of a run knows public data, all are tried on the victims that these leave: none else is fair.
     """
-    return AUTO if any(ATTACKS[name].tier == "informed" for name in members(attacks)) else NONE
+    return AUTO if any(ATTACKS[name].tier != "plain" for name in members(attacks)) else NONE
 
 
 def taps_of(surfaces: list[int], taps: list[str]) -> list[str]:

@@ -7,7 +7,7 @@ from harness.datasets import data_root as find_data_root
 from harness.errors import UsageError
 from harness.evaluation import Run
 from harness.evaluation import evaluate as evaluate_cells
-from harness.experiment import expand, usual_prior
+from harness.experiment import check_adversary, expand, usual_prior
 from harness.results import ResultDocument, RunFolder
 from harness.settings.devices import choose_device
 from harness.storage.claim import claimed
@@ -18,12 +18,14 @@ from harness.training import train as train_run
 def evaluate(
     *, defense: str | list[str], attack: str | list[str] = "cpl", tap: str | list[str] = "T2.step",
     defense_args: dict[str, Any] | None = None, attack_args: dict[str, Any] | None = None, device: str = "auto",
-    chunk: int = 128, out: Path | str = "runs", data_root: Path | None = None, resume: bool = False, **settings: Any,
+    adversary: str | None = None, chunk: int = 128, out: Path | str = "runs", data_root: Path | None = None,
+    resume: bool = False, **settings: Any,
 ) -> ResultDocument:  # fmt: skip
     """Attacks clients that train under every one of the defenses, by every attack at every tap, and judges what leaks.
 
     Args:
         defense_args, attack_args: settings of every one of them; call it once for each that has settings of its own.
+        adversary: ``honest`` refuses attacks that tamper with the model, ``tampering`` asks for one.
         settings: the fields of :class:`harness.experiment.CellSettings`: ``dataset``, ``model``, ``victims``, ...
 
     Returns:
@@ -40,6 +42,7 @@ def evaluate(
     }
     settings.setdefault("prior", usual_prior(_listed(attack)))
     cells = expand(grid, device=choose_device(device), **settings)
+    check_adversary(adversary, cells)
     with claimed(Path(out)):
         return evaluate_cells(cells, Run(find_data_root(data_root), RunFolder(out), chunk, resume))
 

@@ -13,9 +13,10 @@ from harness.priors import Prior
 from harness.vectors.layout import Grouping
 
 UpdateModel = Literal["first", "avg", "unroll"]
-Tier = Literal["plain", "informed"]
+Tier = Literal["plain", "informed", "tampering"]
 """What an attacker knows beyond the network, its weights, the learning rate and the batch size: ``plain``, whether it
-is clipped and that coordinates are left out; ``informed``, the defense with all its settings, and public data."""
+is clipped and that coordinates are left out; ``informed``, the defense with all its settings, and public data;
+``tampering``, the same as a server that sends weights of its own making."""
 Law = Literal["gaussian", "laplace", "skellam", "poisson_binomial", "unknown"]
 
 _CLOSED_UNDER_SUMS = ("gaussian", "skellam", "poisson_binomial")
@@ -126,9 +127,9 @@ class Observation:
     read, with zeros in their place. ``correction`` (R, P) is what every local step is known to add to the gradient
     (SCAFFOLD), where it is known; ``target`` is without it. ``batches`` is there where the network normalises batches
     as a whole (BatchNorm in training mode): how large they are, and what running statistics gave away of them.
-    ``noise``, ``prior`` and ``simulation`` are for attackers of the tier ``informed`` alone: the noise that ``target``
-    is known to carry (None where it is known to carry none), what public data of the same kind say of the examples,
-    and where victims share weights, the round to run such data through.
+    ``noise``, ``prior`` and ``simulation`` are for attackers of the tiers above ``plain`` alone: the noise that
+    ``target`` is known to carry (None where it is known to carry none), what public data of the same kind say of the
+    examples, and where victims share weights, the round to run such data through.
     """
 
     model: RowModel

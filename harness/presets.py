@@ -8,6 +8,7 @@ from typing import Any
 
 from harness.attacks import ATTACKS
 from harness.defenses import DEFENSES
+from harness.results.record import TIERS
 
 Grid = dict[str, Any]
 
@@ -67,8 +68,7 @@ def _nightly() -> list[Grid]:
     # is the control of others.
     closed_form, elsewhere = "analytic", ("analytic", "learned", "blind")
     attacks = [name for name in ATTACKS if name not in elsewhere and _without_settings(ATTACKS[name])]
-    informed = [name for name in attacks if ATTACKS[name].tier == "informed"]
-    plain = [name for name in attacks if name not in informed]
+    plain, informed, tampering = ([name for name in attacks if ATTACKS[name].tier == tier] for tier in TIERS)
     cpl = {"attack": ["cpl"], "attack_arg": ["max_iterations=60"]}
     return [
         grid
@@ -76,6 +76,14 @@ def _nightly() -> list[Grid]:
         for grid in (
             some | {"dataset": ["mnist-sample"], "attack": plain, "attack_arg": _CAPS},
             some | {"dataset": ["mnist-sample"], "attack": informed, "prior": "auto"},
+            some
+            | {
+                "dataset": ["mnist-sample"],
+                "attack": tampering,
+                "prior": "auto",
+                "batch_size": ["4"],
+                "victims": 24,
+            },
             some | {"dataset": ["mnist-sample"], "attack": [closed_form], "model": ["mlp2"]},
             some | {"dataset": ["cifar10-sample"], "victims": 24, **cpl},
             some | {"dataset": ["cancer"], **cpl},

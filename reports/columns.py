@@ -189,6 +189,21 @@ def guarantees_and_theorem(cell: CellResult) -> str:
     return f"{stated}\nfirst in lineup {first_in_lineup(cell)}" if cell.bound is not None else stated
 
 
+def detectable(cell: CellResult) -> str:
+    """What a watchful client would see of a server that tampers: a line for each thing to look at."""
+    seen = cell.detectable
+    if seen is None:
+        return text.MISSING
+    lines = [f"module: {text.safe(seen.module, 60)}"] if seen.module else []
+    lines.append(f"weights {text.number(seen.weights)}")
+    if seen.gradients is not None:
+        lines.append(f"gradients {text.number(seen.gradients)} (honest {text.number(seen.gradients_honest)})")
+    if seen.dead_units is not None:
+        honest = "" if seen.dead_units_honest is None else f" (honest {text.percent(seen.dead_units_honest)})"
+        lines.append(f"dead units {text.percent(seen.dead_units)}{honest}")
+    return "\n".join(lines)
+
+
 def outcomes(cell: CellResult) -> str:
     """How victims ended, leaving out what never happened."""
     counts = cell.outcomes.model_dump()
@@ -211,6 +226,10 @@ THEOREM = Column(
     "first in lineup, and the theorem", first_in_lineup, wraps_at=18,
     concerns=lambda cell: cell.bound is not None,
 )  # fmt: skip
+DETECTABLE = Column(
+    "a client could see", detectable, wraps_at=18,
+    concerns=lambda cell: cell.detectable is not None,
+)  # fmt: skip
 GUARANTEE = Column("guarantee", guarantees, wraps_at=16)
 
 TABLE_ERRORS = (
@@ -225,6 +244,7 @@ MEDIUM = (
     *TABLE_ERRORS,
     LINEUP,
     Column("guarantee", guarantees_and_theorem, wraps_at=16),
+    DETECTABLE,
 )
 WIDE = (
     *_WHO,
@@ -236,6 +256,7 @@ WIDE = (
     LINEUP,
     THEOREM,
     GUARANTEE,
+    DETECTABLE,
     Column("outcomes", outcomes, wraps_at=10),
 )
 CONTROLS = (Column("control", lambda cell: text.safe(cell.control or "", 24)), *_WHO, LINEUP)

@@ -18,7 +18,7 @@ _MEANING = (
     "leaks: private images come back, closer to the truth than to look-alikes. "
     "resilient: they do not, the attack is proven to work without the defense, and at most 5% of victims can "
     "succumb (95% confidence). inconclusive: neither may be claimed. plain: the attacker does not know the noise; "
-    "informed: it knows the defense and its settings."
+    "informed: it knows the defense and its settings; tampering: the same, as a server that sends weights of its own."
 )
 _VALID = "The run is valid: no negative control failed, and no attack did what a theorem rules out."
 
@@ -124,6 +124,8 @@ def _details(cell: CellResult) -> list[str]:
     facts = (measured, judged) if cell.identified is None else (told,)
     lines += ["; ".join(filter(None, some)) for some in facts] if possible else []
     lines += [f"{columns.THEOREM.title}: {columns.first_in_lineup(cell)}"] if columns.THEOREM.concerns(cell) else []
+    if columns.DETECTABLE.concerns(cell):
+        lines.append(f"{columns.DETECTABLE.title}: {'; '.join(columns.detectable(cell).splitlines())}")
     lines += columns.guarantees(cell).splitlines() if cell.privacy and cell.role == "cell" else []
     return list(filter(None, lines))
 

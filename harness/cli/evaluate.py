@@ -50,6 +50,9 @@ def evaluate_command(
     context: typer.Context,
     defense: Names = None,
     attack: Names = None,
+    adversary: Annotated[
+        str | None, typer.Option(help="honest, or tampering: the server sends weights of its own making.")
+    ] = None,
     dataset: Names = None,
     model: Names = None,
     surface: Annotated[list[str] | None, typer.Option(help="0 server, 1 update, 2 local step; all by default.")] = None,
@@ -90,7 +93,8 @@ def evaluate_command(
 ) -> int:
     """Attack clients that train under a defense, at every surface, and judge what leaks."""
     given = {
-        "defense": defense, "attack": attack, "dataset": dataset, "model": model, "surface": surface, "tap": tap,
+        "defense": defense, "attack": attack, "adversary": adversary, "dataset": dataset, "model": model,
+        "surface": surface, "tap": tap,
         "seed": seed, "round": round_, "training": training, "weights": weights, "server_state": server_state,
         "variates": variates, "defense_arg": defense_arg, "attack_arg": attack_arg, **settings,
     }  # fmt: skip

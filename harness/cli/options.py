@@ -10,7 +10,7 @@ from harness.attacks import ATTACKS, SUITES, suites
 from harness.datasets import DATASETS
 from harness.defenses import DEFENSES
 from harness.errors import UsageError, in_one_line
-from harness.experiment import CellSettings, expand, taps_of, usual_prior
+from harness.experiment import CellSettings, check_adversary, expand, taps_of, usual_prior
 from harness.extensions.building import parse_assignments
 from harness.federation.state_files import read_state
 from harness.presets import PRESETS
@@ -139,6 +139,7 @@ def cells_from(options: dict[str, Any], device: str) -> list[CellSettings]:
         "model_at": [_model_at(options, round_index) for round_index in numbers(options["round"], "round")],
     }
     cells = [_with_server_state(cell, options) for cell in expand(grid, **common)]
+    check_adversary(options.get("adversary"), cells)
     if options.get("server_state") and not any(cell.server_state for cell in cells):
         raise UsageError(
             "no cell goes by --server-state: that needs a --round above 0 and a defense whose bound adapts, such as "

@@ -12,8 +12,10 @@ from harness.datasets import Dataset, Victims, divide, load_dataset, select_vict
 from harness.datasets.public import NONE
 from harness.defenses import DEFENSES
 from harness.errors import UsageError
+from harness.evaluation.detecting import detectable
 from harness.evaluation.played_round import Key, known_correction, round_context, server_state
 from harness.evaluation.reading import Reading, known_batches, read_round
+from harness.evaluation.sending import Sent, sent_by, tampering_of
 from harness.evaluation.simulating import simulation
 from harness.experiment import CellSettings
 from harness.federation.context import State
@@ -23,7 +25,9 @@ from harness.models.batch_norm import UNCOVERED
 from harness.observation import Noise, Observation
 from harness.own_sources import own_sources
 from harness.priors import Prior, fit_prior
+from harness.results import Detectable
 from harness.settings.memory import fitting, is_small, peak_of, require_room
+from harness.tampering import Tamper
 
 # A cell, its control's size and its noise-free one; other attacks on them come soon after.
 _SCENES = 3
@@ -34,12 +38,13 @@ class Scene:
     """One cell's observation for the attack, and the truth for the scorer.
 
     A tap that shows every example on its own gives one observation row per example; ``truth`` always has one row per
-    victim (V, n), drawn from ``dataset``.
+    victim (V, n), drawn from ``dataset``. ``detectable``: what clients could see of a server that tampers.
     """
 
     observation: Observation
     truth: Victims
     dataset: Dataset
+    detectable: Detectable | None = None
 
     @property
     def uncovered(self) -> str | None:
@@ -106,7 +111,10 @@ class Stage:
         Raises:
             UsageError: the combination of settings is impossible.
         """
-        place = settings.model_dump_json(exclude={"attack", "attack_args", "suite", "engine"})
+        # A server that tampers makes a round of its own.
+        tampers = settings.build_attack().tier == "tampering"
+        named = set() if tampers else {"attack", "attack_args"}
+        place = settings.model_dump_json(exclude={"suite", "engine", *named})
         scene = self._scenes.pop(place, None) or self._fresh(settings)
         while len(self._scenes) >= _SCENES:
             del self._scenes[next(iter(self._scenes))]
@@ -124,7 +132,11 @@ class Stage:
                 raise
             raise UsageError(f"{error} (the rest is public; see --prior)") from error
         keys: list[Key] = [(seed, victim) for seed in settings.seeds for victim in range(settings.victims)]
-        model = RowModel(settings.model, dataset.image_shape, dataset.num_classes, whole.images)
+        tamper = self.tampering(settings)
+        sent = tamper and sent_by(tamper, room.public, settings)
+        model = RowModel(
+            settings.model, dataset.image_shape, dataset.num_classes, whole.images, tamper and tamper.front
+        )
         model.require_batch(settings.batch_size)
         # All of them, beside what was read of each in parts and joined.
         needed = 3.0 * rows * model.layout.total * torch.finfo(getattr(torch, settings.dtype)).bits / 8
@@ -132,19 +144,37 @@ class Stage:
         weights = self.start(model, settings, keys)
         device, dtype = torch.device(settings.device), getattr(torch, settings.dtype)
         model.to(device, dtype)
-        weights = weights.to(device, dtype)
-        observation = self._observation(
-            model, weights, self.look(model, weights, truth, keys, settings), truth, keys, settings
-        )
+        weights, seen = weights.to(device, dtype), None
+        if sent is None:
+            reading = self.look(model, weights, truth, keys, settings)
+        else:
+            weights, seen = self._tampered(sent, model, weights, truth, settings)
+            reading = self._played(model, weights, truth, keys, settings, sent)
+        observation = self._observation(model, weights, reading, truth, keys, settings)
         if room.prior:
             observation = replace(observation, prior=room.prior.to(device, dtype))
         if room.public and settings.networks_are_shared and settings.variates is None:
             observation = replace(observation, simulation=simulation(read_round, model, room.public, settings))
-        return Scene(observation, truth, dataset)
+        return Scene(observation, truth, dataset, seen)
 
     def choose(self, dataset: Dataset, rows: int, settings: CellSettings) -> Victims:
         """Who is attacked."""
         return _select(dataset, rows, settings)
+
+    def tampering(self, settings: CellSettings) -> Tamper | None:
+        """What the server does to the network before the round."""
+        return tampering_of(settings)
+
+    def _tampered(
+        self, sent: Sent, model: RowModel, weights: Tensor, truth: Victims, settings: CellSettings
+    ) -> tuple[Tensor, Detectable]:
+        """What is sent (V, P) in the place of honest weights, and what of that clients could see."""
+        changed, honest = sent.first(model, weights), model
+        if model.front is not None:
+            honest = RowModel(settings.model, model.image_shape, model.classes, self.dataset(settings.dataset).images)
+            honest.to(weights.device, weights.dtype)
+        own = weights[:, weights.shape[1] - honest.layout.total :]
+        return changed, detectable(sent.tamper, (model, changed), (honest, own), truth, settings.batch_size)
 
     def start(self, model: RowModel, settings: CellSettings, keys: list[Key]) -> Tensor:
         """The weights (V, P) that each victim starts its round from."""
@@ -154,9 +184,14 @@ class Stage:
         self, model: RowModel, weights: Tensor, truth: Victims, keys: list[Key], settings: CellSettings
     ) -> Reading:
         """What the adversary reads of the victims' round."""
+        return self._played(model, weights, truth, keys, settings)
 
+    def _played(
+        self, model: RowModel, weights: Tensor, truth: Victims, keys: list[Key], settings: CellSettings,
+        sent: Sent | None = None,
+    ) -> Reading:  # fmt: skip
         def read(part: slice) -> Reading:
-            return read_round(model, weights[part], truth, part, keys[part], settings)
+            return read_round(model, weights[part], truth, part, keys[part], settings, sent)
 
         most = min(len(keys), max(1, self.chunk // settings.together))
         slices = _slices(len(keys), self._at_once(most, read, model, truth, settings))

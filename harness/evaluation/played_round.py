@@ -101,6 +101,8 @@ class PlayedRound:
             joint = self.model.joint_gradients(weights, self.images[:, part], self.labels[:, part])
             self._running[-1].follow(joint.statistics)
             return joint
+        if self.model.front is not None:  # it has too many parameters for a gradient of each example
+            return self.model.example_gradients(weights, self.images[:, part], self.labels[:, part], None, batch)
         made = self.model.per_example_gradients(weights, self.images[:, part], self.labels[:, part])
         return MaterialisedGradients(made, self.model.layout.sizes)
 

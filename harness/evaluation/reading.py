@@ -9,6 +9,7 @@ from harness.datasets import Victims
 from harness.errors import UsageError
 from harness.evaluation.averaging import average
 from harness.evaluation.played_round import Key, PlayedRound
+from harness.evaluation.sending import Sent
 from harness.experiment import CellSettings
 from harness.models import RowModel
 from harness.models.batch_norm import Buffers, recovered, shares_of
@@ -35,17 +36,18 @@ class Reading(NamedTuple):
 
 
 def read_round(
-    model: RowModel, weights: Tensor, truth: Victims, part: slice, keys: list[Key], settings: CellSettings
-) -> Reading:
-    """What the adversary makes of some victims' round."""
+    model: RowModel, weights: Tensor, truth: Victims, part: slice, keys: list[Key], settings: CellSettings,
+    sent: Sent | None = None,
+) -> Reading:  # fmt: skip
+    """What the adversary makes of some victims' round; ``sent``: what a server that tampers sends to their clients."""
     images, labels = truth.images[part].to(weights), truth.labels[part].to(weights.device)
     together = settings.together
     if together > 1:
-        # A victim is a whole round of clients, all of which begin with the same model.
+        # A victim is a whole round of clients, all of which honest servers send the same model.
         images, labels = (
             values.reshape(-1, values.shape[1] // together, *values.shape[2:]) for values in (images, labels)
         )
-        weights = weights.repeat_interleave(together, 0)
+        weights = weights.repeat_interleave(together, 0) if sent is None else sent.to_all(model, weights, together)
         keys = [(*key, "client", client) for key in keys for client in range(together)]
     if len(keys) == 1:
         # One row alone takes other CPU kernels than the same row among many.

@@ -34,6 +34,7 @@ def cell_result(
         controls=list(controls),
         flags=[] if control else flags_of(scored, controls),
         bound=bound_of(scored),
+        detectable=scored.scene.detectable,
         seconds=scored.seconds,
     )
 

@@ -10,6 +10,7 @@ from harness.attacks import ATTACKS
 from harness.datasets import Dataset, Victims
 from harness.datasets.public import NONE
 from harness.defenses import DEFENSES
+from harness.errors import UsageError
 from harness.evaluation.observe import Room, Stage
 from harness.evaluation.played_round import Key
 from harness.evaluation.reading import Reading
@@ -19,6 +20,7 @@ from harness.judging.federation import CapturedClients
 from harness.models import RowModel
 from harness.own_sources import own_sources
 from harness.priors import fit_prior
+from harness.tampering import Tamper
 
 
 class CapturedStage(Stage):
@@ -58,6 +60,14 @@ class CapturedStage(Stage):
     def choose(self, dataset: Dataset, rows: int, settings: CellSettings) -> Victims:
         positions = torch.arange(rows * settings.examples).reshape(rows, -1)
         return Victims(dataset.images[positions], dataset.labels[positions], positions)
+
+    def tampering(self, settings: CellSettings) -> Tamper | None:
+        if super().tampering(settings) is not None:
+            raise UsageError(
+                f"attack {settings.attack!r} needs clients who train the weights that it sends, and these are "
+                "captured; use --attack cpl or another that reads along"
+            )
+        return None
 
     def start(self, model: RowModel, settings: CellSettings, keys: list[Key]) -> Tensor:
         model.take_buffers(self._captured.buffers)

@@ -24,6 +24,7 @@ from harness.models.batch_norm import (
 from harness.models.checking import Trial, agrees, fails_twice, refuse_other_functions
 from harness.models.example_gradients import FactoredGradients, MaterialisedGradients
 from harness.models.feature_extractor import FeatureExtractor
+from harness.models.imprint import Front, Fronted
 from harness.models.joint_gradients import JointGradients
 from harness.models.layers import called_layers
 from harness.models.networks import ImageShape, build_module, is_own
@@ -47,12 +48,20 @@ class RowModel:
     Attributes:
         normalised: the layers that normalise batches as a whole, BatchNorm in training mode, by name. Their running
             statistics are those that everybody begins with; no pass moves them.
+        front: makes what a tampering server put before the network, whose parameters come first; None where nothing is.
         uncovered: what of the network was computed from private data without noise, in words; None where nothing was.
     """
 
-    def __init__(self, name: str, image_shape: ImageShape, classes: int, images: Tensor | None = None) -> None:
-        self.name, self.image_shape, self.classes = name, image_shape, classes
-        self.plain_module = build_module(name, image_shape, classes, seed=0)
+    def __init__(
+        self,
+        name: str,
+        image_shape: ImageShape,
+        classes: int,
+        images: Tensor | None = None,
+        front: Front | None = None,
+    ) -> None:
+        self.name, self.image_shape, self.classes, self.front = name, image_shape, classes, front
+        self.plain_module = self._built(seed=0)
         self.normalised = trained_layers(self.plain_module)
         self._fit(images)
         self.layout = Layout.of(self.plain_module)
@@ -64,6 +73,10 @@ class RowModel:
             self._check(chain)
         else:
             self._evaluate_by(chain, row_operators=True)
+
+    def _built(self, seed: int) -> nn.Module:
+        network = build_module(self.name, self.image_shape, self.classes, seed)
+        return network if self.front is None else Fronted(self.front(self.image_shape), network)
 
     def _evaluate_by(self, sequence: RowSequence | None, row_operators: bool) -> None:
         self._sequence, self._row_operators = sequence, row_operators
@@ -140,7 +153,7 @@ class RowModel:
         return torch.stack([self._fresh(derive_seed("weights", *key)) for key in keys])
 
     def _fresh(self, seed: int) -> Tensor:
-        module = build_module(self.name, self.image_shape, self.classes, seed)
+        module = self._built(seed)
         return self.layout.flatten(dict(module.named_parameters())).detach()
 
     def state(self, weights: Tensor) -> dict[str, Tensor]:
@@ -153,7 +166,8 @@ class RowModel:
         Raises:
             UsageError: the file is missing, is not a plain state dictionary, or does not fit the network.
         """
-        load_state(self.plain_module, self.name, path)
+        own = self.plain_module
+        load_state(own.network if isinstance(own, Fronted) else own, self.name, path)
         self._evaluate_by(self._sequence, self._row_operators)
         return self.layout.flatten(dict(self.plain_module.named_parameters())).detach()
 
@@ -166,6 +180,9 @@ class RowModel:
 
     def logits(self, weights: Tensor, images: Tensor, gradient_once: bool = False) -> Tensor:
         """Logits (R, B, K) of images (R, B, C, H, W) under weights (R, P); ``gradient_once`` is of RowSequence."""
+        if self._sequence is not None and self.front is not None:
+            # A product of rows, where a copy of the weights for every example would not fit into memory.
+            return self._sequence.record(self.layout.split(weights), images)[0]
         if self._sequence is not None:
             return self._sequence(self.layout.split(weights), images, gradient_once)
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from harness.models.feature_extractor import FeatureExtractor
+from harness.models.imprint import Fronted, Imprint, Lightened
 from harness.models.row_convolution import are_fast_grouped, convolve_rows
 from harness.models.row_operators import MatrixProduct, is_plain_convolution, patches_of, zero_padding
 from harness.models.row_sigmoid import RowSigmoid
@@ -131,7 +132,7 @@ class RowSequence:
             if isinstance(stage, Product):
                 values = stage(named, values, gradient_once, first=gradient_once and values is images)
             else:
-                values = _without_weights(stage, values)
+                values = _without_weights(stage, values, images)
         return values
 
     def record(self, named: Named, images: Tensor) -> tuple[Tensor, list[Recorded]]:
@@ -149,27 +150,32 @@ class RowSequence:
         self,
         values: Tensor,
         record: Callable[[Product, Tensor], Recorded],
-        pass_on: Callable[[nn.Module, Tensor], Tensor],
+        pass_on: Callable[[nn.Module, Tensor, Tensor], Tensor],
     ) -> tuple[Tensor, list[Recorded]]:
         recorded: list[Recorded] = []
+        images = values
         for stage in self.stages:
             if isinstance(stage, Product):
                 recorded.append(record(stage, values))
                 values = recorded[-1].output
             else:
-                values = pass_on(stage, values)
+                values = pass_on(stage, values, images)
         return values, recorded
 
 
-def _without_weights(stage: nn.Module, values: Tensor) -> Tensor:
-    """A stage's output (R, B, ...) of values (R, B, ...)."""
+def _without_weights(stage: nn.Module, values: Tensor, images: Tensor) -> Tensor:
+    """A stage's output (R, B, ...) of values (R, B, ...), and of the images where it looks at them again."""
+    if isinstance(stage, Lightened):
+        return stage(values, images)
     if isinstance(stage, FeatureExtractor):
         return stage.rows(values)
     return stage(values.flatten(0, 1)).unflatten(0, values.shape[:2])
 
 
-def _alone(stage: nn.Module, values: Tensor) -> Tensor:
+def _alone(stage: nn.Module, values: Tensor, images: Tensor) -> Tensor:
     """A stage's output (B, ...) of values (B, ...)."""
+    if isinstance(stage, Lightened):
+        return stage(values, images)
     return stage.rows(values[None])[0] if isinstance(stage, FeatureExtractor) else stage(values)
 
 
@@ -180,8 +186,9 @@ def row_sequence(module: nn.Module) -> RowSequence | None:
 
 
 def _collect(module: nn.Module, prefix: str, stages: list[Product | nn.Module]) -> bool:
-    if type(module) is nn.Sequential:
-        return all(_collect(child, f"{prefix}{name}.", stages) for name, child in module._modules.items())
+    if type(module) in _CHAINS:
+        children = module._modules.items()
+        return all(child is not None and _collect(child, f"{prefix}{name}.", stages) for name, child in children)
     if type(module) is nn.Linear:
         stages.append(_linear(prefix, module))
     elif type(module) is nn.Conv2d and is_plain_convolution(module):
@@ -195,6 +202,8 @@ def _collect(module: nn.Module, prefix: str, stages: list[Product | nn.Module]) 
     return True
 
 
+_CHAINS = (nn.Sequential, Fronted, Imprint)
 _WEIGHTLESS = (
     nn.Flatten, nn.ReLU, nn.Tanh, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.LeakyReLU, nn.ELU, nn.Identity,
+    Lightened,
 )  # fmt: skip

@@ -1,6 +1,7 @@
 """What a run leaves behind: the schema of its results, the folder that holds them, and how they are read back."""
 
 from harness.results.bound import Bound, Ceiling
+from harness.results.detectable import Detectable
 from harness.results.place import Place, PublicData
 from harness.results.read import read_results
 from harness.results.schema import CellResult, Outcomes, ResultDocument
@@ -18,6 +19,7 @@ __all__ = [
     "Ceiling",
     "CellResult",
     "Control",
+    "Detectable",
     "Identified",
     "LabelInference",
     "Lineup",

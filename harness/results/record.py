@@ -6,7 +6,9 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
 
 VerdictWord = Literal["leaks", "resilient", "inconclusive"]
-TierWord = Literal["plain", "informed"]
+TierWord = Literal["plain", "informed", "tampering"]
+TIERS: tuple[TierWord, ...] = ("plain", "informed", "tampering")
+"""From who knows least to who may do most."""
 
 
 def without_non_finite(value: Any) -> Any:

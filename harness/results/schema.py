@@ -9,6 +9,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from harness.results.bound import Bound
+from harness.results.detectable import Detectable
 from harness.results.place import Place
 from harness.results.record import Count, Facts, Number, Record, TierWord, VerdictWord
 from harness.results.scores import Control, Identified, LabelInference, Lineup, Rate, Summary
@@ -50,8 +51,9 @@ class CellResult(Place):
     are strict successes and first in their lineup; ``identified`` is of attacks that reconstruct nothing, None for
     others; ``warnings`` are sentences on what contradicts what was declared, ``flags``
     sentences on why the attack was not fit to find anything there; ``bound`` is the theorem beside all that,
-    None in documents that are older than it; ``seconds`` is wall-clock time. A cell that is impossible has
-    ``not_applicable_reason``, no metrics, and all its victims counted as not applicable.
+    None in documents that are older than it; ``detectable``: what clients could see of a server that tampers, None for
+    others; ``seconds`` is wall-clock time. A cell that is impossible has ``not_applicable_reason``, no metrics, and all
+    its victims counted as not applicable.
     """
 
     key: str | None = None
@@ -76,6 +78,7 @@ class CellResult(Place):
     controls: list[Control] = Field(default_factory=list)
     outcomes: Outcomes = Outcomes()
     bound: Bound | None = None
+    detectable: Detectable | None = None
     units: str = ""
     privacy: list[Statement] = Field(default_factory=list)
     seconds: Number = None

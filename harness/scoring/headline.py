@@ -24,6 +24,8 @@ def headline(
         return "could not tell"
     if verdict == "leaks":
         leaking = [attempt for attempt in attempts if attempt.verdict == "leaks"]
+        if all(one.tampering for one in leaking):
+            return "fell only to a server that tampers"
         only = (
             "only to attackers who know" if all(one.informed for one in leaking) else "to attackers who need not know"
         )
@@ -33,9 +35,8 @@ def headline(
         return UNFIT
     if not any(attempt.informed for attempt in withstood):
         return f"withstood only attackers who do not know {known}"
-    some = (
-        "1 attack, an attacker who knows"
-        if len(withstood) == 1
-        else (f"{len(withstood)} attacks, among them attackers who know")
-    )
-    return f"withstood {some} {known}"
+    server = any(attempt.tampering for attempt in withstood)
+    if len(withstood) == 1:
+        return f"withstood 1 attack, {'a server that tampers and knows' if server else 'an attacker who knows'} {known}"
+    among = f"attackers who know {known}" + (" and a server that tampers" if server else "")
+    return f"withstood {len(withstood)} attacks, among them {among}"

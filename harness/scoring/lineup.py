@@ -225,12 +225,47 @@ def lineup_ranks(pool: ClassPool, chosen: NDArray[np.integer]) -> NDArray[np.flo
     that are nearer and half of those that tie. Summed signs count both: (others + sum of signs) / 2.
     """
     ranks = np.empty((len(chosen), len(pool.slots)))
-    for slot, (pool_ranks, item) in enumerate(zip(pool.ranks, pool.items, strict=True)):
-        values = pool_ranks[chosen]
-        own = values[:, item]
-        signs = np.sign(own[:, None] - values).sum(axis=1)
-        ranks[:, slot] = (own - (pool.truths - 1 + signs)) / 2.0
+    there: NDArray[np.int16] | None = None
+    for slots in _of_one_victim(pool):
+        # They share a row of ranks.
+        own, items = pool.ranks[slots[0]], chosen[:, pool.items[slots]]
+        if len(slots) * pool.truths > len(pool.images):
+            there = _membership(chosen, len(pool.images)) if there is None else there
+            signs = _counted_signs(own, there, items) - pool.truths
+        else:
+            signs = _summed_signs(own, chosen, items)
+        ranks[:, slots] = (own[items] - (pool.truths - 1 + signs)) / 2.0
     return ranks
+
+
+def _of_one_victim(pool: ClassPool) -> list[NDArray[np.int64]]:
+    victims = pool.slots[:, 0]
+    return [np.flatnonzero(victims == victim) for victim in np.unique(victims)]
+
+
+def _summed_signs(
+    ranks: NDArray[np.int32], chosen: NDArray[np.integer], items: NDArray[np.integer]
+) -> NDArray[np.int64]:
+    """(M, S): over the chosen items (M, T), the signs of how much farther each of ``items`` (M, S) is."""
+    values = ranks[chosen]
+    return np.stack([np.sign(ranks[one][:, None] - values).sum(axis=1) for one in items.T], axis=1)
+
+
+def _membership(chosen: NDArray[np.integer], items: int) -> NDArray[np.int16]:
+    """(P, M): 1 where an item is among the chosen (M, T)."""
+    there = np.zeros((items, len(chosen)), dtype=np.int16)
+    there[chosen.T, np.arange(len(chosen))] = 1
+    return there
+
+
+def _counted_signs(ranks: NDArray[np.int32], there: NDArray[np.int16], items: NDArray[np.integer]) -> NDArray[np.int64]:
+    """The same and T on top, where several are asked for: who is there (P, M) is counted once, in order of ranks."""
+    order = np.argsort(ranks)
+    nearer = np.zeros((len(ranks) + 1, there.shape[1]), dtype=np.int16)
+    np.cumsum(there[order], axis=0, dtype=np.int16, out=nearer[1:])
+    below, upto = (np.searchsorted(ranks[order], ranks, side)[items] for side in ("left", "right"))
+    columns = np.arange(there.shape[1])[:, None]
+    return nearer[below, columns].astype(np.int64) + nearer[upto, columns]
 
 
 def _relative(ranks: NDArray[np.float64], pool: ClassPool) -> NDArray[np.float64]:

@@ -51,7 +51,7 @@ class Attempt:
     ``obstacle``: why the attack is uninformative there, None where it works; ``confirmed``: images that are accurate
     and first in their lineup; ``successes`` of ``victims`` with an accurate image; ``lineup``: the cell's test;
     ``identifies``: None for an attack that reconstructs; ``informed``: whether it knows the defense's noise;
-    ``flags``: why it was not fit there.
+    ``flags``: why it was not fit there; ``tampering``: whether its server sends weights of its own making.
     """
 
     attack: str
@@ -64,6 +64,7 @@ class Attempt:
     identifies: bool | None = None
     informed: bool = False
     flags: tuple[str, ...] = ()
+    tampering: bool = False
 
     @property
     def bound(self) -> float:

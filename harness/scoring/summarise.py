@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from harness.results import AttackStanding, CellResult, Place, SummaryRow
+from harness.results.record import TIERS, TierWord
 from harness.scoring.headline import headline
 from harness.scoring.strongest import Attempt, strongest
 from harness.scoring.verdict import within_networks
@@ -34,7 +35,7 @@ def _row(cells: list[CellResult]) -> SummaryRow:
         verdict=decision.verdict,
         verdict_reason=reason,
         strongest=decision.attack,
-        tier="informed" if any(cell.tier == "informed" for cell in possible) else "plain",
+        tier=_highest(cell.tier for cell in possible),
         suite=suite,
         headline=headline(decision.verdict, attempts, noisy),
         identifies=any(identified) if identified else None,
@@ -42,11 +43,15 @@ def _row(cells: list[CellResult]) -> SummaryRow:
     )
 
 
+def _highest(tiers: Iterable[TierWord]) -> TierWord:
+    return TIERS[max((TIERS.index(tier) for tier in tiers), default=0)]
+
+
 def _attempt(cell: CellResult) -> Attempt:
     return Attempt(
         cell.attack, cell.verdict, _obstacle(cell), cell.confirmed, cell.outcomes.success, cell.victims, cell.lineup,
-        None if cell.identified is None else cell.identified.identifies, cell.tier == "informed",
-        tuple(cell.flags),
+        None if cell.identified is None else cell.identified.identifies, cell.tier != "plain",
+        tuple(cell.flags), cell.tier == "tampering",
     )  # fmt: skip
 
 

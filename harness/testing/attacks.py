@@ -17,14 +17,14 @@ from harness.testing.observations import digits, digits_prior, digits_simulation
 
 def assert_attack_contract(attack: Attack, observation: Observation | None = None) -> None:
     """All checks of this module; ``observation`` has four rows or more, and public data for attacks that know some."""
-    observation = observation or _read_digits()
+    observation = observation or _read_digits(attack)
     assert_result(attack, observation)
     assert_rows_apart(attack, observation)
     assert_frozen(attack, observation)
 
 
-def _read_digits() -> Observation:
-    seen = undefended(*digits(4), model="mlp", prior=digits_prior())
+def _read_digits(attack: Attack) -> Observation:
+    seen = undefended(*digits(4), model="mlp", prior=digits_prior(), tamper=attack.tamper(1, 1))
     return replace(seen, simulation=digits_simulation(seen.model))
 
 

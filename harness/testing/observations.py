@@ -11,6 +11,7 @@ from harness.datasets import Dataset
 from harness.models import RowModel
 from harness.observation import Observation, Simulated, Simulation
 from harness.priors import Prior, fit_prior
+from harness.tampering import Tamper
 
 CLASSES = 10
 
@@ -53,6 +54,7 @@ def undefended(
     classes: int = CLASSES,
     model: str = "lenet",
     weights: Tensor | None = None,
+    tamper: Tamper | None = None,
     **facts: Any,
 ) -> Observation:
     """The raw batch gradients of images (R, n, C, H, W) with labels (R, n), each row under a network of its own.
@@ -63,11 +65,15 @@ def undefended(
         classes: K.
         model: a registered network.
         weights: (R, P); fresh ones by default.
+        tamper: what a server does to them, knowing scikit-learn's digits from the 400th on.
         facts: what else an :class:`Observation` may hold.
     """
     rows, examples = labels.shape
-    network = RowModel(model, tuple(images.shape[2:]), classes).to(torch.device("cpu"), images.dtype)
+    network = RowModel(model, tuple(images.shape[2:]), classes, front=tamper and tamper.front)
+    network.to(torch.device("cpu"), images.dtype)
     keys = tuple((0, victim) for victim in range(rows))
     weights = network.initial_weights(list(keys)) if weights is None else weights
     weights = weights.to(images.dtype)
+    if tamper is not None:
+        weights = tamper.send(network, weights, _digits()[0][400:].to(weights), 0)
     return Observation(network, weights, network.gradient(weights, images, labels), examples, keys, **facts)

@@ -93,13 +93,16 @@ def cell_table(cells: Sequence[Shown]) -> Table:
         Head("tau", number=True), Head("labels", number=True), Head("lineup p", number=True),
         Head("first in lineup [95%]", number=True), Head("first, blindly", number=True),
         Head("first, by the theorem"), Head("success, by the theorem"), Head("outcomes"),
+        Head("a client could see", wide=True),
         Head("seconds", number=True), Head("why", wide=True), Head("suite", choice=True), Head("cell"),
     )  # fmt: skip
     return make(
         "cells", "Every attack at every place", titles, [_cell(item) for item in cells],
         "RMSE and RMSE/std are medians over all victims, PSNR, SSIM, LPIPS and tau means; a victim that never came "
         "back counts with the iteration cap in tau. An informed attacker knows the defense and its noise; one that "
-        "identifies tells images apart that it is shown, and reconstructs none.",
+        "identifies tells images apart that it is shown, and reconstructs none; a tampering one is a server that sends "
+        "weights of its own making, of which a client could see what stands there: distances of Kolmogorov and "
+        "Smirnov of weights and gradients from an honest round's.",
     )  # fmt: skip
 
 
@@ -113,6 +116,7 @@ def _cell(item: Shown) -> tuple[Value, ...]:
         figure(getattr(cell.metrics.get("tau"), "mean", None), 0),
         Value(text.percent(cell.label.accuracy), cell.label.accuracy),
         Value(text.p_value(cell.tested_p), cell.tested_p), *_theorem(cell), words(columns.outcomes(cell)),
+        words("; ".join(columns.detectable(cell).splitlines()) if cell.detectable else None),
         figure(cell.seconds, 1), words(_why(cell)), words(cell.suite), words(cell.key, 64),
     )  # fmt: skip
 

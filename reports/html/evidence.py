@@ -56,8 +56,8 @@ def strength(place: Decided) -> tuple[bool, bool, int]:
     """How much a place says for its defense: that only who knows it came through, whether somebody informed was
     withstood, and how many attacks were."""
     withstood, leaking = _withstood(place), [one for one in place.summary.attacks if one.verdict == "leaks"]
-    informed = any(one.tier == "informed" for one in withstood)
-    return all(one.tier == "informed" for one in leaking), informed, len(withstood)
+    informed = any(one.tier != "plain" for one in withstood)
+    return all(one.tier != "plain" for one in leaking), informed, len(withstood)
 
 
 def tried(places: Sequence[Decided]) -> str:
@@ -67,7 +67,7 @@ def tried(places: Sequence[Decided]) -> str:
     if not names:
         return "No attack could be run."
     listed = wording.join(names if len(names) <= 8 else [*names[:7], f"{len(names) - 7} more"])
-    informed = [cell for cell in ran if cell.tier == "informed"]
+    informed = [cell for cell in ran if cell.tier != "plain"]
     known = "the defense and its noise" if any(cell.noise for cell in informed or ran) else "the defense"
     if len(names) == 1:
         who = f"its attacker {'knows' if informed else 'does not know'} {known}"

@@ -116,7 +116,7 @@ def _tried(place: Decided) -> tuple[tuple[str, str], ...]:
     for cell in place.cells:
         who = "not run" if cell.not_applicable_reason is not None else cell.tier
         found.setdefault(who, []).append(f"{text.safe(cell.attack, 40)} {_found(cell)}".strip())
-    return tuple((who, ", ".join(found[who])) for who in ("plain", "informed", "not run") if who in found)
+    return tuple((who, ", ".join(found[who])) for who in ("plain", "informed", "tampering", "not run") if who in found)
 
 
 def _found(cell: CellResult) -> str:

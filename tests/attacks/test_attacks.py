@@ -19,6 +19,7 @@ VICTIMS = 4
 # name, settings, network, smallest share of victims reconstructed to a clamped RMSE of at most 0.1
 TABLE: list[tuple[str, dict[str, Any], str, float]] = [
     ("analytic", {}, "mlp", 1.0),
+    ("imprint", {"bins": 16}, "mlp", 1.0),
     ("blind", {}, "mlp", 0.0),  # a control: it guesses the class mean
     ("cpl", {"max_iterations": 15}, "lenet", 1.0),
     ("dlg", {"max_iterations": 15}, "lenet", 1.0),
@@ -43,7 +44,8 @@ def test_reconstructs_undefended_victims(
     victims: Callable[..., Observation],
     digits: Callable[..., tuple[Tensor, Tensor]],
 ) -> None:
-    attack, observation = build(ATTACKS, name, settings), victims(VICTIMS, model=network)
+    attack = build(ATTACKS, name, settings)
+    observation = victims(VICTIMS, model=network, tamper=attack.tamper(1, 1))
     images, labels = digits(VICTIMS, 1)
     result = assert_result(attack, observation)
     rmse = (result.images.clamp(0, 1) - images).square().flatten(1).mean(1).sqrt()
@@ -80,7 +82,7 @@ def test_keeps_the_contract(
 ) -> None:
     few = {"simulations": 30} if name == "learned" else {"max_iterations": 2, "restarts": 2}
     attack = build(ATTACKS, name, settings | few)
-    assert_attack_contract(attack, victims(VICTIMS, model=network))
+    assert_attack_contract(attack, victims(VICTIMS, model=network, tamper=attack.tamper(1, 1)))
 
 
 @pytest.mark.parametrize(("name", "settings", "network", "at_least"), TABLE, ids=[name for name, *_ in TABLE])
@@ -93,9 +95,10 @@ def test_reconstructs_nothing_from_noise(
     digits: Callable[..., tuple[Tensor, Tensor]],
 ) -> None:
     """The table's success rates are not had without a gradient."""
-    observation = victims(VICTIMS, model=network)
+    attack = build(ATTACKS, name, settings | {"max_iterations": 2})
+    observation = victims(VICTIMS, model=network, tamper=attack.tamper(1, 1))
     noise = torch.randn(observation.target.shape, generator=torch.Generator().manual_seed(0))
     observation.target.copy_(24.0 * noise)
-    result = run_attack(build(ATTACKS, name, settings | {"max_iterations": 2}), observation)
+    result = run_attack(attack, observation)
     rmse = (result.images.clamp(0, 1) - digits(VICTIMS, 1)[0]).square().flatten(1).mean(1).sqrt()
     assert (rmse > 0.1).all() and result.images.isfinite().all()

@@ -11,6 +11,7 @@ from torch import Tensor
 from harness.attacks import Attack, run_attack, run_reference
 from harness.attacks.cpl import CPL
 from harness.observation import Observation
+from harness.tampering import Sender
 
 Victims = Callable[..., Observation]
 
@@ -56,11 +57,16 @@ def test_no_method_of_an_attack_is_handed_the_truth() -> None:
         if not method.__name__.startswith("_")
         for name in inspect.signature(method).parameters
     }
-    # The three facts of an iterate, the observation, what the engine derives from them, and the images it made itself.
+    # The three facts of an iterate, the observation, what the engine derives from them, and the images it made itself;
+    # before the round, how many clients and examples there will be.
     assert handed == {
         "self", "observation", "keys", "position", "labels", "dummy", "candidate", "victims", "iteration",
-        "images",
+        "images", "clients", "examples",
     }  # fmt: skip
+
+
+def test_a_sender_is_handed_public_data_alone() -> None:
+    assert list(inspect.signature(Sender.__call__).parameters) == ["self", "model", "weights", "public", "client"]
 
 
 @pytest.mark.parametrize("engine", ENGINES)

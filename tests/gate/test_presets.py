@@ -35,7 +35,7 @@ def test_nightly_is_every_defense_attack_and_surface() -> None:
 def test_no_victim_changes_because_an_informed_attack_joined(preset: str) -> None:
     """Public data leave other victims: only who knows them meets those."""
     public = {(ATTACKS[cell.attack].tier, cell.prior) for cell in cells(preset)}
-    assert public <= {("plain", "none"), ("informed", "auto")} and ("plain", "none") in public
+    assert public <= {("plain", "none"), ("informed", "auto"), ("tampering", "auto")} and ("plain", "none") in public
 
 
 def test_inverting_gradients_is_capped_by_a_stated_argument() -> None:

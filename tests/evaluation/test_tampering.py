@@ -1,0 +1,92 @@
+"""Servers that tamper: the same round with other weights, rows that say so, and theorems that hold for them too."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from harness.errors import UsageError
+from harness.evaluation.observe import Scene, Stage
+from harness.experiment import check_adversary
+
+TAMPERING: dict[str, Any] = {
+    "attack": "imprint", "attack_args": {"bins": 64}, "prior": "auto", "batch_size": 8, "victims": 6,
+}  # fmt: skip
+
+
+@pytest.fixture
+def scene(small: Any) -> Any:
+    def of(chunk: int = 64, **settings: Any) -> Scene:
+        return Stage(Path("no data root"), chunk).set(small.cell(**{**TAMPERING, **settings}))
+
+    return of
+
+
+@pytest.fixture(scope="module")
+def document(small: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    common = TAMPERING | {"victims": 12}
+    cells = [
+        *(small.cell(**common, tap=tap) for tap in ("T2.step", "T0.in")),
+        small.cell(**common, defense="fed_cdp"),
+        small.cell(**common | {"attack": "blind", "attack_args": {}}),
+    ]
+    return small.play(cells, tmp_path_factory.mktemp("tampering"))
+
+
+def test_an_undefended_batch_comes_back_and_a_defended_one_does_not(document: Any) -> None:
+    step, update, noisy, honest = (cell for cell in document.cells if cell.role == "cell")
+    assert document.valid and step.asr["strict"].rate > 0.7
+    assert update.asr["strict"] == step.asr["strict"] and step.verdict == update.verdict == "leaks"
+    assert noisy.asr["strict"].rate <= noisy.kappa.ci95[1] and noisy.verdict != "leaks"
+    assert {check.name: check.held for check in noisy.controls} == {
+        "positive": True, "positive_sigma0": True, "swap": True, "noise_x100": True, "blind": True,
+    }  # fmt: skip
+    assert noisy.bound.theorem and all(event.p_value > 1e-3 for event in noisy.bound.events if event.p_value)
+    assert (step.tier, honest.tier) == ("tampering", "informed") and honest.detectable is None
+
+
+def test_a_row_says_what_a_client_could_see(document: Any) -> None:
+    seen = document.cells[0].detectable
+    assert seen.module == "64 units over the whole image"
+    assert seen.weights == 0 and seen.dead_units_honest is None and 0 < seen.dead_units < 0.5
+    assert 0 < seen.gradients <= 1 and 0 < seen.gradients_honest <= 1
+
+
+def test_all_attacks_at_a_place_are_judged_together(document: Any) -> None:
+    row = next(row for row in document.summary if row.tap == "T2.step" and row.defense == "none")
+    assert row.tier == "tampering" and [one.tier for one in row.attacks] == ["tampering", "informed"]
+    assert row.headline == "fell only to a server that tampers" and row.strongest == "imprint"
+
+
+def test_chunks_change_no_bit(scene: Any) -> None:
+    for settings in ({}, {"defense": "fed_cdp"}, {"tap": "T1.out", "local_steps": 2, "update_model": "avg"}):
+        assert len({scene(chunk, **settings).observation.fingerprint() for chunk in (64, 2, 1)}) == 1
+
+
+def test_what_is_sent_follows_from_public_data_and_from_no_victim(scene: Any) -> None:
+    """Other victims are sent the same module, and beside another attack nothing is tampered with."""
+    ours, theirs = (scene(seeds=(seed,)).observation for seed in (0, 1))
+    layout = ours.model.layout
+    sent, other = (layout.split(one.weights) for one in (ours, theirs))
+    for name in ("front.linear.weight", "front.linear.bias"):
+        assert torch.equal(sent[name], other[name]) and len(sent[name].unique(dim=0)) == 1
+    honest = scene(attack="cpl", attack_args={}).observation
+    assert torch.equal(honest.weights, ours.weights[:, -honest.weights.shape[1] :])
+
+
+def test_one_stage_keeps_the_rounds_of_different_servers_apart(small: Any) -> None:
+    stage = Stage(Path("no data root"), 64)
+    made = [
+        stage.set(small.cell(**TAMPERING | changes)).observation.weights.shape[1]
+        for changes in ({}, {"attack": "cpl", "attack_args": {}}, {"attack_args": {"bins": 32}}, {})
+    ]
+    assert len(set(made)) == 3 and made[0] == made[3]
+
+
+def test_a_tampering_attack_implies_its_server(small: Any) -> None:
+    cells = [small.cell(**TAMPERING)]
+    for adversary in (None, "tampering"):
+        check_adversary(adversary, cells)
+    with pytest.raises(UsageError, match="an honest server does not"):
+        check_adversary("honest", cells)
