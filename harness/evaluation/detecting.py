@@ -15,7 +15,7 @@ from harness.models.imprint import Fronted
 from harness.results.detectable import Detectable
 from harness.tampering import Tamper
 
-_CLIENTS, _VALUES = 8, 20_000
+_CLIENTS, _VALUES, _FEW = 8, 20_000, 100
 _OWN = "network."
 
 
@@ -68,8 +68,9 @@ def _gradients(model: RowModel, weights: Tensor, images: Tensor, labels: Tensor)
 
 
 def _largest(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> tuple[float, str]:
-    """The tensor whose values differ most, with their distance."""
-    distances = {name: _apart(_values(ours[name]), _values(theirs[name])) for name in ours}
+    """The tensor whose values differ most, with their distance; of a few values none could be told."""
+    large = {name: values for name, values in ours.items() if values[0].numel() >= _FEW}
+    distances = {name: _apart(_values(ours[name]), _values(theirs[name])) for name in large or ours}
     name = max(distances, key=lambda one: distances[one])
     return distances[name], name
 

@@ -7,8 +7,8 @@ class Detectable(Record):
     """How far what a tampering server sends, and what comes back of it, lie from an honest round.
 
     ``module``: what was put before the network, in words; null where nothing was;
-    ``weights``: the largest Kolmogorov-Smirnov distance, over the network's own tensors, between weights that were sent
-    and those an honest server would have sent, with the ``weights_tensor``; in [0, 1];
+    ``weights``: the largest Kolmogorov-Smirnov distance, over the network's own tensors of 100 values or more, between
+    weights that were sent and those an honest server would have sent, with the ``weights_tensor``; in [0, 1];
     ``gradients``, ``gradients_tensor``: the same of the gradients that clients compute, before any defense, beside
     those of other clients in an honest round; ``gradients_honest``: what that is between honest clients;
     ``dead_units``, ``dead_units_honest``: share of rectified linear units that no example of a client's batch

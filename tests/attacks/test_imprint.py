@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from harness.attacks import ATTACKS, run_attack
-from harness.attacks.imprint import brightness, quantiles
+from harness.attacks.bins import brightness, quantiles
 from harness.errors import UsageError
 from harness.extensions.building import build
 from harness.observation import Clipping, Noise, Observation
