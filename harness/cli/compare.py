@@ -13,8 +13,8 @@ from harness.cli.app import DONE, app
 from harness.cli.options import split_lists
 from harness.defenses import DEFENSES
 from harness.errors import UsageError
-from harness.gate import read_runs
-from harness.gate.contrast import contrast_defenses, contrast_runs
+from harness.gate import GateCell, read_runs
+from harness.gate.contrast import Contrast, contrast_defenses, contrast_runs
 from harness.reports.contrast import print_contrasts
 
 _WIDTH = 140
@@ -35,16 +35,24 @@ def compare_command(
     problems = list(dict.fromkeys([*problems, *more]))
     if problems and not (first and (second or b is None)):
         raise UsageError(f"nothing can be compared: {problems[0]}; run harness evaluate again")
-    if defense:
-        names = [DEFENSES.resolve(name) for name in split_lists(defense)]
-        if len(names) != 2:
-            raise UsageError(f"--defense takes two names here, got {len(names)}; write for example fed_cdp,fed_acdp")
-        contrasts, alone = contrast_defenses(first, second, (names[0], names[1]))
-    else:
-        contrasts, alone = contrast_runs(first, second)
+    try:
+        contrasts, alone = _contrasts(first, second, defense)
+    except UsageError as error:
+        raise (UsageError(f"{error} ({problems[0]})") if problems else error) from error
     if as_json:
         document = {"contrasts": [asdict(one) for one in contrasts], "only_in_one": alone, "problems": problems}
         sys.stdout.write(json.dumps(document, indent=1) + "\n")
     else:
         print_contrasts(contrasts, alone, problems, Console(width=max(Console().width, _WIDTH)))
     return DONE
+
+
+def _contrasts(
+    first: list[GateCell], second: list[GateCell], defense: list[str] | None
+) -> tuple[list[Contrast], list[str]]:
+    if defense:
+        names = [DEFENSES.resolve(name) for name in split_lists(defense)]
+        if len(names) != 2:
+            raise UsageError(f"--defense takes two names here, got {len(names)}; write for example fed_cdp,fed_acdp")
+        return contrast_defenses(first, second, (names[0], names[1]))
+    return contrast_runs(first, second)

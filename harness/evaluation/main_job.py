@@ -51,7 +51,7 @@ def _write(asked: Sequence[StoredCell], run: Run, device: str, complete: bool = 
 def _unfinished(document: ResultDocument, planned: int | None) -> ResultDocument:
     """What stands in the folder while the run goes on, and is left there by one that was stopped."""
     done = sum(cell.role == "cell" for cell in document.cells)
-    reason = f"it is unfinished, {done} of {planned} cells are done; add --resume to the same command to go on"
+    reason = f"{done} of {planned} cells are done; add --resume to the same command to go on"
     return document.model_copy(update={"valid": False, "valid_reason": reason, "complete": False, "planned": planned})
 
 

@@ -61,7 +61,7 @@ def test_what_a_killed_run_leaves_says_that_it_is_unfinished(
         small.play(small.cells, tmp_path, on_cell=die)
     left = read_results(tmp_path)
     assert (left.valid, left.complete, left.planned) == (False, False, 2)
-    assert left.valid_reason and left.valid_reason.startswith("it is unfinished, 1 of 2 cells are done; add --resume")
+    assert left.valid_reason and left.valid_reason.startswith("1 of 2 cells are done; add --resume")
     small.play(small.cells, tmp_path, resume=True)
     whole = read_results(tmp_path)
     assert (whole.valid, whole.complete, whole.planned) == (True, True, 2)

@@ -95,6 +95,8 @@ def test_an_invalid_run_fails_and_makes_no_baseline(
     assert code == 1 and said in json.loads(out)["findings"][0]["detail"]
     assert harness("check", "run", "--baseline", "b.json", "--update")[0] == 2
     assert said in " ".join(harness("compare", "run", "--defense", "none,noise")[1].split())
+    code, _, err = harness("compare", "run", "--defense", "none,fed_cdp")
+    assert code == 2 and "no cell in common" in err and said in err
 
 
 def test_a_key_that_climbs_out_of_the_folder_is_no_key(harness: Command, run: Path) -> None:
