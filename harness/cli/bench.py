@@ -10,6 +10,7 @@ import typer
 from harness.bench.attack import bench_attack
 from harness.bench.network import bench_network
 from harness.bench.secagg import bench_secagg, table
+from harness.bench.store import bench_store
 from harness.bench.train import bench_train
 from harness.cli.app import DONE, app
 from harness.cli.options import numbers, split_lists
@@ -124,4 +125,25 @@ def secagg_command(
     require_memory(3 * 8 * length * max(counts, default=0), "so many vectors", "lower --clients or --length")
     rows = bench_secagg(counts, length, bits, dropped, most_complete)
     sys.stdout.write((json.dumps(rows, indent=1) if as_json else table(rows)) + "\n")
+    return DONE
+
+
+@bench_app.command("store")
+def store_command(
+    cells: Annotated[list[str] | None, typer.Option(help="Comma-separated, growing (100,1000,10000).")] = None,
+    data_root: Annotated[Path | None, typer.Option(help="Folder of datasets.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+) -> int:
+    """What a cell costs a run's folder as cells grow in number: to store, to find again, to merge, to show."""
+    counts = numbers(cells or ["100,1000,10000"], "cells")
+    if min(counts) < 1 or max(counts) > 100_000 or counts != sorted(counts):
+        raise UsageError("--cells must be growing numbers of 1 to 100,000")
+    rows = bench_store(counts, find_data_root(data_root))
+    if as_json:
+        sys.stdout.write(json.dumps(list(rows), indent=1) + "\n")
+        return DONE
+    for row in rows:
+        for title, value in row.items():
+            print(f"{title:34} {value}", flush=True)
+        print()
     return DONE
