@@ -13,6 +13,7 @@ from harness.experiment import cell_settings
 from harness.reports.html import make_page, read_runs
 from harness.results import RunFolder, StoredCell, VictimRecord, cell_key
 from harness.results.environment import environment
+from harness.results.record import Facts
 from harness.spreading.merging import merge
 from harness.spreading.plan import Plan, PlannedCell, write_plan
 from harness.version import SCHEMA_VERSION
@@ -52,7 +53,7 @@ def _template(folder: Path, data_root: Path) -> tuple[StoredCell, list[StoredCel
 def _copy(stored: StoredCell, number: int) -> StoredCell:
     """The same cell with another noise multiplier."""
     arguments = stored.cell.defense_args | {"sigma": 6 + number}
-    settings = stored.settings | {"defense_args": {"sigma": 6 + number}}
+    settings: Facts = stored.settings | {"defense_args": {"sigma": 6 + number}}
     key = cell_key(settings)
     cell = stored.cell.model_copy(update={"key": key, "defense_args": arguments})
     victims: list[VictimRecord] = [victim.model_copy(update={"cell": key}) for victim in stored.victims]
