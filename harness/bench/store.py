@@ -53,7 +53,7 @@ def _template(folder: Path, data_root: Path) -> tuple[StoredCell, list[StoredCel
 def _copy(stored: StoredCell, number: int) -> StoredCell:
     """The same cell with another noise multiplier."""
     arguments = stored.cell.defense_args | {"sigma": 6 + number}
-    settings: Facts = stored.settings | {"defense_args": {"sigma": 6 + number}}
+    settings: Facts = {**stored.settings, "defense_args": {"sigma": 6 + number}}
     key = cell_key(settings)
     cell = stored.cell.model_copy(update={"key": key, "defense_args": arguments})
     victims: list[VictimRecord] = [victim.model_copy(update={"cell": key}) for victim in stored.victims]
