@@ -17,7 +17,9 @@ _LONGEST_ARGUMENTS = 240
 
 def safe(text: str, longest: int = 120) -> str:
     """One line without control characters, cut to ``longest`` characters; terminals obey escape codes in names."""
-    printable = "".join(character if character.isprintable() else "?" for character in text)
+    printable = text
+    if not text.isprintable():
+        printable = "".join(character if character.isprintable() else "?" for character in text)
     return printable if len(printable) <= longest else printable[: longest - 3] + "..."
 
 

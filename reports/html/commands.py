@@ -36,14 +36,13 @@ def report_command(runs: Sequence[RunData]) -> str:
 def evaluate_commands(cells: Iterable[Shown]) -> list[str]:
     """What makes these cells again, as few commands as cover them; at most six."""
     groups: dict[tuple[str, ...], list[Shown]] = {}
-    taken: dict[tuple[tuple[str, ...], str, str], list[str]] = {}
+    taken: dict[tuple[tuple[str, ...], str, str], dict[str, int]] = {}
     for item in cells:
         common = _common(item)
         # A command sets a defense's arguments once: other arguments are another command.
-        variants = taken.setdefault((common, item.cell.defense, item.cell.attack), [])
-        arguments = repr(_arguments(item))
-        variants += [arguments] if arguments not in variants else []
-        groups.setdefault((*common, str(variants.index(arguments))), []).append(item)
+        variants = taken.setdefault((common, item.cell.defense, item.cell.attack), {})
+        variant = variants.setdefault(repr(_arguments(item)), len(variants))
+        groups.setdefault((*common, str(variant)), []).append(item)
     commands = list(dict.fromkeys(_evaluate(members) for members in groups.values()))
     more = [f"# and {len(commands) - _MOST} more, see the exact settings"] if len(commands) > _MOST else []
     return commands[:_MOST] + more

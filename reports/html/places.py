@@ -2,7 +2,7 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.reports.html import wording
@@ -86,8 +86,9 @@ def decided_places(runs: Sequence[RunData]) -> list[Decided]:
     """Every summary row."""
     names = _Names(runs)
     return [
-        Decided(run, row, wording.setting(row), *names.of(run, row), _strongest_cell(run, row), _cells(run, row))
+        Decided(run, row, wording.setting(row), *names.of(run, row), _strongest_cell(known, row), _cells(known, row))
         for run in runs
+        for known in [run.by_key()]
         for row in run.summary
     ]
 
@@ -98,15 +99,15 @@ def inward(place: Decided) -> tuple[bool, int]:
     return surface is None, -(surface or 0)
 
 
-def _strongest_cell(run: RunData, row: SummaryRow) -> CellResult | None:
+def _strongest_cell(known: Mapping[str, CellResult], row: SummaryRow) -> CellResult | None:
     """The cell of the strongest attack, else of the first that was possible."""
     order = sorted(row.attacks, key=lambda standing: standing.attack != row.strongest)
-    found = (run.cell(standing.cell) for standing in order)
+    found = (known.get(standing.cell or "") for standing in order)
     return next((cell for cell in found if cell is not None and cell.not_applicable_reason is None), None)
 
 
-def _cells(run: RunData, row: SummaryRow) -> tuple[CellResult, ...]:
-    found = (run.cell(standing.cell) for standing in row.attacks)
+def _cells(known: Mapping[str, CellResult], row: SummaryRow) -> tuple[CellResult, ...]:
+    found = (known.get(standing.cell or "") for standing in row.attacks)
     return tuple(cell for cell in found if cell is not None)
 
 
@@ -114,12 +115,13 @@ class _Names:
     """Names of defenses that differ wherever the defenses do."""
 
     def __init__(self, runs: Sequence[RunData]) -> None:
-        self._arguments: dict[tuple[str, str, str], dict[str, None]] = defaultdict(dict)
+        self._arguments: dict[tuple[str, str, str], dict[str, int]] = defaultdict(dict)
         self._runs: dict[tuple[str, str, str, str], dict[str, None]] = defaultdict(dict)
         for run in runs:
             for cell in [*run.cells, *run.summary]:
                 if getattr(cell, "role", "cell") == "cell":
-                    self._arguments[self._alike(cell)][_canonical(cell)] = None
+                    variants = self._arguments[self._alike(cell)]
+                    variants.setdefault(_canonical(cell), len(variants) + 1)
                     self._runs[(*self._alike(cell), _canonical(cell))][run.name] = None
 
     def of(self, run: RunData, cell: wording.Placed) -> tuple[str, str]:
@@ -128,7 +130,7 @@ class _Names:
         variants = self._arguments[self._alike(cell)]
         parts = [arguments] if arguments else []
         if len(variants) > 1:
-            parts.append(f"variant {list(variants).index(_canonical(cell)) + 1}")
+            parts.append(f"variant {variants[_canonical(cell)]}")
         if len(self._runs[(*self._alike(cell), _canonical(cell))]) > 1:
             parts.append(f"run {run.name}")
         return name, ", ".join(parts)

@@ -52,6 +52,6 @@ class RunData:
         """Why nothing of an invalid run may be used."""
         return text.safe(self.valid_reason or "a negative control failed", 300)
 
-    def cell(self, key: str | None) -> CellResult | None:
-        """The cell of a key."""
-        return next((cell for cell in self.cells if key is not None and cell.key == key), None)
+    def by_key(self) -> dict[str, CellResult]:
+        """Cells by their keys, the first of each."""
+        return {cell.key: cell for cell in reversed(self.cells) if cell.key is not None}
