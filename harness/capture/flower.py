@@ -30,9 +30,11 @@ def capture_mod(folder: Path | str, **facts: Any) -> Mod:
     CaptureRecord(**facts)  # a mistake is told when the app starts, not in its first round
 
     def mod(message: Any, context: Any, call_next: Callable[[Any, Any], Any]) -> Any:
+        if not str(message.metadata.message_type).startswith("train"):
+            return call_next(message, context)  # which may hold anything
         before = _arrays(message)
         answer = call_next(message, context)
-        if str(message.metadata.message_type).startswith("train") and not answer.has_error():
+        if not answer.has_error():
             _write(Path(folder), _number(message), context.node_id, before, _arrays(answer), facts)
         return answer
 

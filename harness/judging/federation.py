@@ -137,6 +137,11 @@ def _client(capture: Capture, module: nn.Module, layout: Layout) -> tuple[Tensor
         grain = max(grain, capture.before.grain)
     scale = record.learning_rate * record.local_steps
     seen = (update / -scale).to(before.dtype) + 0.0
+    if not seen.isfinite().all():
+        raise UsageError(
+            f"capture {str(folder)!r}: what was sent is too large for a gradient: the client's training diverged, or "
+            "learning_rate is wrong; capture another round"
+        )
     if not seen.any():
         raise UsageError(f"capture {str(folder)!r}: the client sent what it got; check that it trained in between")
     return before, seen, grain / scale, _moved_buffers(capture, module, state, sent)

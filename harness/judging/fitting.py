@@ -29,7 +29,8 @@ def fitted_arrays(arrays: StoredArrays, module: nn.Module, whole: bool) -> dict[
     state = dict(module.state_dict())
     trained = [name for name, _ in module.named_parameters()]
     stored = _stored_names(arrays, list(state), trained)
-    shapes = {name: arrays.shapes[own] for name, own in stored.items()}
+    told = arrays.shapes
+    shapes = {name: told[own] for name, own in stored.items()}
     expected = state if whole else {name: state[name] for name in trained}
     problems = [
         *(f"{name} {_shape(value.shape)} is missing" for name, value in expected.items() if name not in shapes),
@@ -46,7 +47,19 @@ def fitted_arrays(arrays: StoredArrays, module: nn.Module, whole: bool) -> dict[
             f"{str(arrays.path)!r} does not fit the network: {'; '.join(problems[:_TOLD])}{rest}. Check model, "
             "image_shape and classes in capture.json"
         )
-    return {name: torch.from_numpy(np.array(arrays[own])).to(state[name].dtype) for name, own in stored.items()}
+    return {name: _fitted(arrays, own, state[name]) for name, own in stored.items()}
+
+
+def _fitted(arrays: StoredArrays, own: str, like: Tensor) -> Tensor:
+    found = arrays[own]
+    # Files may hold another machine's order of bytes, which torch does not know.
+    fitted = torch.from_numpy(np.array(found, dtype=found.dtype.newbyteorder("="))).to(like.dtype)
+    if not fitted.isfinite().all():
+        raise UsageError(
+            f"{str(arrays.path)!r}: {quoted(own)} holds numbers up to {np.abs(found).max():.3g}, more than the network "
+            "can; the client's training diverged, capture another round"
+        )
+    return fitted
 
 
 def _stored_names(arrays: StoredArrays, state: list[str], trained: list[str]) -> dict[str, str]:

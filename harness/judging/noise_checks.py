@@ -13,6 +13,7 @@ from scipy.stats import chi2
 
 from harness.judging.evidence import LEVEL, UNKNOWN_LEVEL, Check, Evidence, bonferroni
 from harness.judging.no_signal import no_signal
+from harness.judging.noise_shape import shape
 
 BOUND = "norms are within the bound"
 ENOUGH = "noise is on every tensor"
@@ -33,7 +34,8 @@ def noise_checks(evidence: Evidence) -> list[Check]:
     bound = _bound(evidence)
     if bound.outcome == "violated" and more.outcome == "more than declared":
         bound = Check(BOUND, "cannot tell", "there is more noise than declared, behind which the clip is not seen")
-    return [bound, _enough(evidence, names, weaker, found), more, _anew(evidence), _unrounded(evidence)]
+    enough = _enough(evidence, names, weaker, found)
+    return [bound, enough, more, shape(evidence, enough), _anew(evidence), _unrounded(evidence)]
 
 
 def _bound(evidence: Evidence) -> Check:

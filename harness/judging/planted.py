@@ -23,6 +23,7 @@ class Client:
         draws: when a generator begins anew: for every client and round as it should be (``right``), with the same
             numbers for all clients (``shared``), for every tensor, or for every step.
         noise_before_clip: whether noise is added to each example's gradient and clipped with it.
+        law: of the noise, all of the same deviation.
         rounded: the step of a grid that the mean gradient is rounded to at random, which looks like noise; 0 for none.
     """
 
@@ -35,6 +36,7 @@ class Client:
     noisy: Literal["all", "last", "first", "weights"] = "all"
     draws: Literal["right", "shared", "each tensor", "each step"] = "right"
     noise_before_clip: bool = False
+    law: Literal["normal", "laplace", "uniform", "signs"] = "normal"
     rounded: float = 0.0
 
     def train(self, network: nn.Module, images: Tensor, labels: Tensor, rate: float, number: int) -> None:
@@ -76,10 +78,19 @@ class Client:
         for number, one in enumerate(tensors):
             if self.draws == "each tensor":
                 random.manual_seed(1)
-            drawn = self.deviation * torch.randn(one.shape, generator=random)
+            drawn = self.deviation * self._unit(one.shape, random)
             chosen = {"all": True, "last": number >= last, "first": number < 2, "weights": one.dim() > 1}[self.noisy]
             noisy.append(one + drawn if chosen and self.deviation else one)
         return noisy
+
+    def _unit(self, shape: torch.Size, random: torch.Generator) -> Tensor:
+        """Noise of deviation 1."""
+        if self.law == "normal":
+            return torch.randn(shape, generator=random)
+        even = 2 * torch.rand(shape, generator=random) - 1
+        if self.law == "laplace":
+            return -even.sign() * torch.log1p(-even.abs()) / 2**0.5
+        return 3**0.5 * even if self.law == "uniform" else even.sign()
 
     def _send(self, network: nn.Module, start: list[Tensor], rate: float, random: torch.Generator) -> None:
         """Puts what is sent into the network: the start less ``rate`` times the round's defended mean gradient."""

@@ -4,6 +4,7 @@ from typing import Any
 
 from harness.capture.record import Declared
 from harness.judging.noise_checks import ANEW, BOUND, ENOUGH, NO_MORE, UNROUNDED
+from harness.judging.noise_shape import SHAPE
 from harness.judging.place_checks import BUFFERS, LEFT_OUT, ON_GRID
 from harness.judging.planted import Client
 from harness.judging.suite import RATE, Case
@@ -91,6 +92,9 @@ def _planted() -> list[Case]:
         Case("only the first layer", _cdp(), wrong(noisy="first"), ENOUGH),
         Case("biases left out", _cdp(), wrong(noisy="weights"), ENOUGH),
         Case("noise before the clip", _cdp(), wrong(noise_before_clip=True), ENOUGH),
+        Case("Laplace noise of the same level", _cdp(), wrong(law="laplace"), SHAPE),
+        Case("tosses of a sign of the same level", _cdp(), wrong(batch=4, law="signs"), SHAPE),
+        Case("uniform noise of the same level", _sdp(), wrong(of_update=True, law="uniform"), SHAPE, clients=1),
         Case("the same noise in all clients", _cdp(), wrong(draws="shared"), ANEW),
         Case("the same noise in all rounds", _cdp(), wrong(draws="shared"), ANEW, rounds=True),
         Case("the same noise in all tensors", _cdp(), wrong(draws="each tensor"), ANEW, clients=1),

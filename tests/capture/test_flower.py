@@ -49,6 +49,11 @@ def test_only_what_was_trained_is_kept(tmp_path: Path, kind: str, error: bool) -
     assert not list(tmp_path.iterdir())
 
 
+def test_what_is_no_training_passes_whatever_it_holds(tmp_path: Path) -> None:
+    asked, answer = message([1.0], kind="query", more={}), message([2.0])
+    assert capture_mod(tmp_path, **FACTS)(asked, SimpleNamespace(node_id=5), lambda *_: answer) is answer
+
+
 def test_bare_lists_are_numbered(tmp_path: Path) -> None:
     mod = capture_mod(tmp_path, **FACTS)
     mod(message([1.0], name="0"), SimpleNamespace(node_id=5), lambda *_: message([2.0], name="0"))

@@ -17,10 +17,11 @@ from harness.cli import run
 from harness.errors import UsageError
 from harness.judging.checks import checks_of, explained
 from harness.judging.declared import cells_of
-from harness.judging.evidence import Check, ranks_of
+from harness.judging.evidence import LEVEL, Check, ranks_of
 from harness.judging.federation import gathered
 from harness.judging.no_signal import distance, noise_beyond
 from harness.judging.noise_checks import BOUND, ENOUGH, NO_MORE
+from harness.judging.noise_shape import crowded, tailless
 from harness.judging.suite import run_case
 from harness.judging.suite_cases import suite_cases
 
@@ -38,7 +39,8 @@ CASES = {case.about: case for case in suite_cases()}
 QUICK = (
     "a batch", "weak noise", "shared noise on a grid", "pruned, then noise", "noise off, where it would be weak",
     "biases left out", "the same noise in all rounds", "the same noise in all tensors", "no clip",
-    "clipped per tensor, not as a whole", "rounded behind its noise, and not declared",
+    "clipped per tensor, not as a whole", "Laplace noise of the same level", "uniform noise of the same level",
+    "rounded behind its noise, and not declared",
     "statistics of BatchNorm sent raw", "a tenth sent, a hundredth declared", "no integers",
 )  # fmt: skip
 
@@ -61,6 +63,27 @@ def test_the_suite_brings_its_own_clients(tmp_path: Path, capsys: pytest.Capture
     assert run(["judge", "--suite", str(tmp_path)]) == run(["judge"]) == 2
     said = capsys.readouterr().err
     assert "brings its own clients" in said and "add folders of captures, or --suite" in said
+
+
+LAWS: dict[str, Callable[[torch.Generator], torch.Tensor]] = {
+    "normal": lambda random: torch.randn(200, 800, generator=random),
+    "laplace": lambda random: torch.empty(200, 800).exponential_(2**0.5, generator=random)
+    * (2 * torch.randint(2, (200, 800), generator=random) - 1),
+    "uniform": lambda random: 3**0.5 * (2 * torch.rand(200, 800, generator=random) - 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("signal", [0.0, 0.3, 3.0])
+def test_the_shape_of_noise_is_seen_and_no_signal_makes_gaussian_noise_another(law: str, signal: float) -> None:
+    """200 draws of 800 coordinates: p-values of Gaussian noise are never too small, under whatever signal."""
+    random = torch.Generator().manual_seed(0)
+    sent = (LAWS[law](random) + signal * (torch.arange(800) % 3 - 1)).double()
+    p_values = np.minimum(crowded(sent, np.zeros(200)), tailless(sent, np.zeros(200))) * 2
+    if law == "normal":
+        assert all((p_values < share).mean() <= 1.5 * share for share in (0.02, 0.1, 0.5))
+    elif not signal:
+        assert (p_values < LEVEL).mean() > 0.9
 
 
 SIGNAL = 50.0

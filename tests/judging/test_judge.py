@@ -97,6 +97,11 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], tuple[str, ...], str]] = {
     "a shape": (lambda folder: rewrite(folder, lambda array: array[:-1]), (), "the network's ("),
     "a name": (lambda folder: rewrite(folder, None), (), "is not the network's"),
     "nan": (lambda folder: rewrite(folder, lambda array: array * np.nan), (), "holds NaN or infinity"),
+    "more than a float holds": (
+        lambda folder: rewrite(folder, lambda array: array.astype(np.float64) * 0 + 1e300), (), "up to 1e+300",
+    ),
+    "more than a gradient holds": (lambda folder: rewrite(folder, lambda array: array * 0 + np.float32(3e38)), (),
+                                   "too large for a gradient"),
     "an object": (lambda folder: rewrite(folder, lambda array: np.array([{}], dtype=object)), (), "pickled objects"),
     "more truth than trained on": (
         lambda folder: np.savez(folder / "truth.npz", images=np.zeros((9, 1, 8, 8)), labels=np.zeros(9, int)), (),
@@ -170,6 +175,15 @@ def test_bare_lists_are_in_the_order_of_the_state(federation: Federation, judge:
             np.savez(folder / f"{kind}.npz", *values)
     _, document, _ = judge(folders, "--prior", "digits", "--attack", "cpl")
     assert document["results"]["summary"][0]["verdict"] == "leaks"
+
+
+def test_another_machine_s_order_of_bytes_is_read(federation: Federation, judge: Any) -> None:
+    (folder,) = federation(1)
+    for kind in ("before", "after"):
+        with np.load(folder / f"{kind}.npz") as archive:
+            np.savez(folder / f"{kind}.npz", **{name: array.astype(">f4") for name, array in archive.items()})
+    code, document, _ = judge([folder], "--attack", "cpl")
+    assert code == 0 and document["checks"][0]["outcome"] == "holds"
 
 
 ALIKE: list[Any] = [
