@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from harness.attacks.attack import Attack
 from harness.attacks.stopping import CAP, StopRules
+from harness.models.side_by_side import side_by_side
 from harness.observation import Observation
 from harness.settings.memory import peak_of
 
@@ -59,6 +61,8 @@ def run_attack(
     """
     labels = attack.labels_of_starts(observation)
     victims_per_chunk = max(chunk // attack.starts, 1)
+    if observation.model.evaluates_alone:
+        victims_per_chunk = min(victims_per_chunk, torch.get_num_threads())
     parts = []
     for first in range(0, observation.rows, victims_per_chunk):
         victims = torch.arange(first, min(first + victims_per_chunk, observation.rows))
@@ -94,6 +98,15 @@ def choose_restarts(starts: Reconstruction, restarts: int) -> Reconstruction:
     return Reconstruction(**chosen)
 
 
+class _Part(NamedTuple):
+    """Rows that are evaluated together: their places among the active ones, what is known of them, their victims."""
+
+    rows: Tensor
+    seen: Observation
+    labels: Tensor | None
+    victims: Tensor
+
+
 class _ChunkRun:
     """All starts of some victims, optimised in lockstep; rows that stop are compacted away."""
 
@@ -127,11 +140,28 @@ class _ChunkRun:
         self._focus(wanted.nonzero()[:, 0])
 
     def _focus(self, rows: Tensor) -> None:
-        """Makes ``rows`` the active ones. A single row is doubled, since one row alone takes other CPU kernels."""
-        self.active = rows.repeat(2) if len(rows) == 1 else rows
+        """Makes ``rows`` the active ones.
+
+        Where rows are evaluated together a single one is doubled, since one row alone takes other CPU kernels.
+        """
+        self.active = self._doubled(rows)
         index = self.active.to(self.position.device)
         self.seen = self.observation.take(index)
         self.seen_labels = None if self.labels is None else self.labels[index]
+        self.parts = self._split() if self.observation.model.evaluates_alone else []
+
+    def _split(self) -> list["_Part"]:
+        """The active rows of one victim each."""
+        victims = self.victims[self.active]
+        parts = []
+        for positions in (victims[:, None] == victims.unique()).T:
+            index = positions.nonzero()[:, 0].to(self.position.device)
+            labels = None if self.seen_labels is None else self.seen_labels[index]
+            parts.append(_Part(index, self.seen.take(index), labels, victims[positions]))
+        return parts
+
+    def _doubled(self, rows: Tensor) -> Tensor:
+        return rows.repeat(2) if len(rows) == 1 and not self.observation.model.evaluates_alone else rows
 
     def run(self) -> Reconstruction:
         attack = self.attack
@@ -152,26 +182,35 @@ class _ChunkRun:
                 # A doubled single row keeps one copy here; _focus doubles it again.
                 rows, positions = _first_occurrences(self.active, going)
                 self._focus(rows)
-                kept = positions.repeat(2) if len(positions) == 1 else positions
-                optimizer.take(kept.to(self.position.device))
+                optimizer.take(self._doubled(positions).to(self.position.device))
         return self._result()
 
     def _evaluate(self, position: Tensor) -> tuple[Tensor, Tensor]:
         """Loss and gradient of the active rows; remembers the best finite iterate of each by matching loss."""
-        leaf = position.detach().requires_grad_(True)
-        with torch.enable_grad():
-            dummy = self.attack.dummy(self.seen, leaf, self.seen_labels)
-            matching = self.attack.matching(self.seen, dummy)
-            loss = matching + self.attack.penalty(self.seen, dummy, self.victims[self.active].to(leaf.device))
-            (gradient,) = torch.autograd.grad(loss.sum(), leaf)
-        matching = matching.detach()
-        rows = self.active.to(leaf.device)
-        better = matching.isfinite() & (matching < self.best_loss[rows]) & leaf.detach().isfinite().all(1)
-        self.best[rows] = torch.where(better[:, None], leaf.detach(), self.best[rows])
+        position = position.detach()
+        if self.parts:
+            made = side_by_side(lambda part: self._evaluate_part(part, position[part.rows]), self.parts)
+            loss, matching, gradient = (torch.cat(pieces) for pieces in zip(*made, strict=True))
+        else:
+            every = _Part(self.active, self.seen, self.seen_labels, self.victims[self.active])
+            loss, matching, gradient = self._evaluate_part(every, position)
+        rows = self.active.to(position.device)
+        better = matching.isfinite() & (matching < self.best_loss[rows]) & position.isfinite().all(1)
+        self.best[rows] = torch.where(better[:, None], position, self.best[rows])
         self.best_loss[rows] = torch.where(better, matching, self.best_loss[rows])
         self.first_loss[rows] = torch.where(self.first_loss[rows].isnan(), matching, self.first_loss[rows])
         self.last_loss[rows] = matching
-        return loss.detach(), gradient
+        return loss, gradient
+
+    def _evaluate_part(self, part: "_Part", position: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Loss, matching loss and gradient of some rows at their positions."""
+        leaf = position.detach().requires_grad_(True)
+        with torch.enable_grad():
+            dummy = self.attack.dummy(part.seen, leaf, part.labels)
+            matching = self.attack.matching(part.seen, dummy)
+            loss = matching + self.attack.penalty(part.seen, dummy, part.victims.to(leaf.device))
+            (gradient,) = torch.autograd.grad(loss.sum(), leaf)
+        return loss.detach(), matching.detach(), gradient
 
     def _report(self, iteration: int) -> None:
         if self.observer is None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from harness.vectors.inner_products import LONG, group_products, inner_products
 from harness.vectors.layout import group_sums
 
 _TINY = 1e-30
@@ -23,6 +24,8 @@ class _SquaredDistance(torch.autograd.Function):
     def forward(ctx: Any, candidate: Tensor, target: Tensor) -> Tensor:
         difference = candidate - target
         ctx.save_for_backward(difference)
+        if difference.shape[1] >= LONG:  # a norm of millions of numbers is off by a thousandth
+            return inner_products(difference, difference)
         # One pass, without a tensor of squares.
         return torch.linalg.vector_norm(difference, dim=1).square()
 
@@ -31,6 +34,60 @@ class _SquaredDistance(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         (difference,) = ctx.saved_tensors
         return difference * (2 * gradient)[:, None], None
+
+
+class _ScaleFreeDistance(torch.autograd.Function):
+    """:func:`l2_scale_free` of long gradients, which autograd would pass over a dozen times; differentiable once."""
+
+    @staticmethod
+    def forward(ctx: Any, candidate: Tensor, target: Tensor, groups: tuple[int, ...]) -> Tensor:
+        inner = group_products(candidate, target, groups)
+        scale = (inner / group_products(candidate, candidate, groups).clamp_min(_TINY)).clamp_min(0.0)
+        difference = _scaled(candidate, scale, groups).sub_(target)
+        ctx.save_for_backward(difference, scale)
+        ctx.groups = groups
+        return inner_products(difference, difference)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        difference, scale = ctx.saved_tensors
+        return _scaled(difference, scale * (2 * gradient)[:, None], ctx.groups), None, None
+
+
+class _CosineDistance(torch.autograd.Function):
+    """:func:`cosine` of long gradients, which autograd would pass over a dozen times; differentiable once."""
+
+    @staticmethod
+    def forward(ctx: Any, candidate: Tensor, target: Tensor, groups: tuple[int, ...]) -> Tensor:
+        inner = group_products(candidate, target, groups)
+        own, others = (group_products(values, values, groups) for values in (candidate, target))
+        lengths = (own * others).clamp_min(_TINY).sqrt()
+        ctx.save_for_backward(candidate, target, inner, own, lengths)
+        ctx.groups = groups
+        return (1 - inner / lengths).mean(1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        candidate, target, inner, own, lengths = ctx.saved_tensors
+        each = gradient[:, None] / (len(ctx.groups) * lengths)
+        # Where a length is next to nothing, it counts as that constant.
+        shrinking = torch.where(lengths.square() > _TINY, each * inner / own, 0.0)
+        made = _scaled(target, -each, ctx.groups)
+        for part, own_part, factor in zip(
+            made.split(ctx.groups, 1), candidate.split(ctx.groups, 1), shrinking.split(1, 1), strict=True
+        ):
+            part.addcmul_(own_part, factor)
+        return made, None, None
+
+
+def _scaled(values: Tensor, factors: Tensor, groups: tuple[int, ...]) -> Tensor:
+    """Values (R, P) times a factor (R, M) per group."""
+    made = torch.empty_like(values)
+    for part, given, factor in zip(made.split(groups, 1), values.split(groups, 1), factors.split(1, 1), strict=True):
+        torch.mul(given, factor, out=part)
+    return made
 
 
 def l2(candidate: Tensor, target: Tensor) -> Tensor:
@@ -43,6 +100,8 @@ def l2_scale_free(candidate: Tensor, target: Tensor, groups: tuple[int, ...]) ->
 
     The scale is treated as a constant in the derivative: at its optimum the derivative through it vanishes.
     """
+    if candidate.shape[1] >= LONG:
+        return _ScaleFreeDistance.apply(candidate, target, groups)
     with torch.no_grad():
         inner = group_sums(candidate * target, groups)
         scale = (inner / group_sums(candidate.square(), groups).clamp_min(_TINY)).clamp_min(0.0)
@@ -52,6 +111,8 @@ def l2_scale_free(candidate: Tensor, target: Tensor, groups: tuple[int, ...]) ->
 
 def cosine(candidate: Tensor, target: Tensor, groups: tuple[int, ...]) -> Tensor:
     """One minus the cosine similarity (R,), averaged over groups; one group is the plain cosine distance."""
+    if candidate.shape[1] >= LONG:
+        return _CosineDistance.apply(candidate, target, groups)
     inner = group_sums(candidate * target, groups)
     lengths = group_sums(candidate.square(), groups) * group_sums(target.square(), groups)
     return (1 - inner / lengths.clamp_min(_TINY).sqrt()).mean(1)
