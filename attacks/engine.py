@@ -1,5 +1,6 @@
 """Runs an attack on many victims at once: chunks, restarts, freezing of finished rows, best-so-far by loss."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -18,6 +19,9 @@ Observer = Callable[[Tensor, Tensor, int, Tensor], None]
 (A, n, C, H, W) of the rows still running. It returns nothing, so nothing can flow back into the attack."""
 
 Progress = Callable[[int], None]
+
+_WORTH_SHARING = 2**16
+"""Values of a victim's images from which threads share its operations, and do not take a victim each."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,7 @@ def run_attack(
     labels = attack.labels_of_starts(observation)
     victims_per_chunk = max(chunk // attack.starts, 1)
     if observation.model.evaluates_alone:
-        victims_per_chunk = min(victims_per_chunk, torch.get_num_threads())
+        victims_per_chunk = min(victims_per_chunk, torch.get_num_threads() if _is_light(observation) else 1)
     parts = []
     for first in range(0, observation.rows, victims_per_chunk):
         victims = torch.arange(first, min(first + victims_per_chunk, observation.rows))
@@ -71,6 +75,11 @@ def run_attack(
             progress(len(victims))
     starts = {name: torch.cat([getattr(part, name) for part in parts]) for name in parts[0].__dataclass_fields__}
     return choose_restarts(Reconstruction(**starts), attack.starts)
+
+
+def _is_light(observation: Observation) -> bool:
+    values = observation.examples * math.prod(observation.model.image_shape)
+    return values < _WORTH_SHARING and observation.target.device.type == "cpu"
 
 
 def memory_of_row(attack: Attack, observation: Observation) -> float:
@@ -149,6 +158,7 @@ class _ChunkRun:
         self.seen = self.observation.take(index)
         self.seen_labels = None if self.labels is None else self.labels[index]
         self.parts = self._split() if self.observation.model.evaluates_alone else []
+        self.apart = _is_light(self.seen)
 
     def _split(self) -> list["_Part"]:
         """The active rows of one victim each."""
@@ -189,7 +199,7 @@ class _ChunkRun:
         """Loss and gradient of the active rows; remembers the best finite iterate of each by matching loss."""
         position = position.detach()
         if self.parts:
-            made = side_by_side(lambda part: self._evaluate_part(part, position[part.rows]), self.parts)
+            made = side_by_side(lambda part: self._evaluate_part(part, position[part.rows]), self.parts, self.apart)
             loss, matching, gradient = (torch.cat(pieces) for pieces in zip(*made, strict=True))
         else:
             every = _Part(self.active, self.seen, self.seen_labels, self.victims[self.active])

@@ -6,6 +6,7 @@ of thousands of weights spends its time on reading these, and products of many r
 
 import copy
 import threading
+from collections.abc import Sequence
 from contextlib import nullcontext
 
 import torch
@@ -50,7 +51,19 @@ class LoneRows:
 
     def gradient(self, weights: Tensor, images: Tensor, targets: Tensor, create_graph: bool) -> Tensor:
         """Gradients (R, P) of each row's mean cross-entropy; see :meth:`~harness.models.RowModel.gradient`."""
-        rows = zip(_rows(weights), _rows(images), targets.unbind(), strict=True)
+        return self._gradients(_rows(weights), _rows(images), targets.unbind(), create_graph)
+
+    def per_example_gradients(self, weights: Tensor, images: Tensor, targets: Tensor, create_graph: bool) -> Tensor:
+        """The same (R, B, P) of each example's own loss, without a copy of the weights for each."""
+        batch = images.shape[1]
+        repeated = [flat for flat in _rows(weights) for _ in range(batch)]
+        examples, alone = _rows(images.flatten(0, 1)[:, None]), targets.flatten(0, 1)[:, None].unbind()
+        return self._gradients(repeated, examples, alone, create_graph).unflatten(0, (-1, batch))
+
+    def _gradients(
+        self, weights: Sequence[Tensor], images: Sequence[Tensor], targets: Sequence[Tensor], create_graph: bool
+    ) -> Tensor:
+        rows = zip(weights, images, targets, strict=True)
         with torch.enable_grad(), twice_differentiable_attention():
             parts = [part.flatten() for row in rows for part in self._parts(*row, create_graph)]
         return torch.cat(parts).unflatten(0, (len(weights), -1))

@@ -235,11 +235,7 @@ class RowModel:
         Raises:
             UsageError: ``create_graph`` for a network whose gradients cannot be differentiated.
         """
-        if create_graph and self._second_derivative:
-            raise UsageError(
-                f"model {self.name!r} has no second derivative, which this attack needs ({self._second_derivative}); "
-                "use layers that have one, or --attack analytic"
-            )
+        self._require_derivatives(create_graph)
         if self._alone is not None:
             return self._alone.gradient(weights, images, targets, create_graph)
         own_leaf = not weights.requires_grad
@@ -251,6 +247,13 @@ class RowModel:
             (gradient,) = torch.autograd.grad(total, weights, create_graph=create_graph)
         return gradient
 
+    def _require_derivatives(self, create_graph: bool) -> None:
+        if create_graph and self._second_derivative:
+            raise UsageError(
+                f"model {self.name!r} has no second derivative, which this attack needs ({self._second_derivative}); "
+                "use layers that have one, or --attack analytic"
+            )
+
     def per_example_gradients(
         self, weights: Tensor, images: Tensor, targets: Tensor, create_graph: bool = False
     ) -> Tensor:
@@ -261,6 +264,9 @@ class RowModel:
         """
         if self.normalised:
             raise refusal(self.name, "gradients of single examples are computed here")
+        self._require_derivatives(create_graph)
+        if self._alone is not None:
+            return self._alone.per_example_gradients(weights, images, targets, create_graph)
         rows, batch = images.shape[:2]
         expanded = weights[:, None].expand(rows, batch, -1).reshape(rows * batch, -1)
         flat = self.gradient(expanded, images.flatten(0, 1)[:, None], targets.flatten(0, 1)[:, None], create_graph)

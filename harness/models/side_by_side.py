@@ -18,10 +18,13 @@ T = TypeVar("T")
 Made = TypeVar("Made")
 
 
-def side_by_side(work: Callable[[T], Made], things: Sequence[T]) -> list[Made]:
-    """What ``work`` makes of each thing. Each is made by one thread: no bit depends on how many threads there are."""
+def side_by_side(work: Callable[[T], Made], things: Sequence[T], apart: bool = True) -> list[Made]:
+    """What ``work`` makes of each thing. Each is made by one thread: no bit depends on how many threads there are.
+
+    Not ``apart``, one is made after another, each by all threads.
+    """
     threads = torch.get_num_threads()
-    if threads == 1:
+    if threads == 1 or not apart:
         return [work(thing) for thing in things]
     with twice_differentiable_attention():
         return list(_threads(threads).map(work, things))
@@ -32,7 +35,8 @@ def _threads(count: int) -> ThreadPoolExecutor:
     pool, all_there = ThreadPoolExecutor(count, "row"), threading.Barrier(count)
 
     def begin(_: int) -> None:
-        torch.set_num_threads(1)  # of this thread, but also of those that are yet to start
+        torch.get_num_threads()  # a thread's first look takes over the number of all
+        torch.set_num_threads(1)  # of this thread, but also of those that are yet to look
         all_there.wait()
 
     list(pool.map(begin, range(count)))

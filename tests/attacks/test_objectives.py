@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from harness.attacks import objectives
 from harness.attacks.objectives import RAW, SCALE_FREE, cosine, l2, l2_scale_free, observed_only, total_variation
+from harness.vectors.inner_products import inner_products
 
 GROUPS = (3, 1, 5)
 
@@ -56,6 +58,32 @@ def test_distances_follow_their_definitions() -> None:
                 scale_free_by_hand(a, g, groups)
             )
             assert float(cosine(candidate, target, groups)[row]) == pytest.approx(cosine_by_hand(a, g, groups))
+
+
+@pytest.mark.parametrize("objective", [*RAW, "l2_scale_free", "cosine_scale_free"])
+def test_long_gradients_are_passed_over_once_with_the_same_result(
+    objective: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    distance = SCALE_FREE[objective.removesuffix("_scale_free")] if objective.endswith("free") else RAW[objective]
+    candidate, target = gradients()
+    candidate[1], candidate[2, 3:] = -target[1], 0.0  # of another sign, and with groups of no length
+    target[3] = 0.0
+    found = []
+    for long in (2**60, 1):
+        monkeypatch.setattr(objectives, "LONG", long)
+        leaf = candidate.clone().requires_grad_()
+        value = distance(leaf, target, GROUPS)
+        (slope,) = torch.autograd.grad((value * torch.arange(1.0, 5.0, dtype=torch.float64)).sum(), leaf)
+        found.append((value.detach(), slope))
+    torch.testing.assert_close(*(value for value, _ in found))
+    torch.testing.assert_close(*(slope.nan_to_num() for _, slope in found))
+
+
+def test_inner_products_of_millions_are_exact_to_a_few_parts_in_a_million() -> None:
+    random = torch.Generator().manual_seed(0)
+    values = torch.randn(2, 3_000_001, generator=random)
+    truth = values.double().square().sum(1)
+    assert ((inner_products(values, values).double() - truth) / truth).abs().max() < 5e-6
 
 
 def test_raw_distances_ignore_the_groups() -> None:
