@@ -13,6 +13,8 @@ from harness.attacks import (  # noqa: F401  (imported to register)
     learned,
     loki,
     map,
+    spear,
+    trap_weights,
 )
 from harness.attacks.attack import Attack, Dummy, reconstructing
 from harness.attacks.attacker import ATTACKS, Attacker, Identifier, validated_attack

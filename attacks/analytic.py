@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from harness.attacks.attack import ATTACKS, Attack, Dummy, validated_attack
 from harness.errors import UsageError
+from harness.models import RowModel
 from harness.models.feature_extractor import FeatureExtractor
 from harness.observation import Observation
 
@@ -37,9 +38,9 @@ class Analytic(Attack):
         if observation.examples > 1:
             raise UsageError(
                 f"attack 'analytic' reads one example per observation, not {observation.examples}; "
-                "use --batch-size 1 and one local step, or another attack"
+                "use --batch-size 1 and one local step, or --attack spear"
             )
-        _first_linear(observation)
+        first_linear(observation.model, "analytic")
         return observation.target.new_zeros(len(keys), 1)
 
     def dummy(self, observation: Observation, position: Tensor, labels: Tensor | None) -> Dummy:
@@ -53,7 +54,9 @@ def closed_form(observation: Observation, masked: bool) -> Tensor:
 
     Where ``masked``, weight gradients that are exactly zero are taken as left out and not as observed zeros.
     """
-    weight, bias = (observation.model.layout.split(observation.target)[name] for name in _first_linear(observation))
+    weight, bias = (
+        observation.model.layout.split(observation.target)[name] for name in first_linear(observation.model, "analytic")
+    )
     errors = bias[:, :, None]
     evidence = errors.square().where(weight != 0, 0.0) if masked else errors.square()
     tiny = 1e-30
@@ -61,9 +64,12 @@ def closed_form(observation: Observation, masked: bool) -> Tensor:
     return solved.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
 
 
-def _first_linear(observation: Observation) -> tuple[str, str]:
-    """Parameter names of the first layer's weight and bias."""
-    model = observation.model
+def first_linear(model: RowModel, attack: str) -> tuple[str, str]:
+    """Parameter names of the first layer's weight and bias.
+
+    Raises:
+        UsageError: it is not linear with a bias.
+    """
     features = math.prod(model.image_shape)
     prefix, first = model.called_layers()[0]
     hidden = any(isinstance(layer, FeatureExtractor) for layer in model.plain_module.modules())
@@ -71,7 +77,7 @@ def _first_linear(observation: Observation) -> tuple[str, str]:
     linear = isinstance(first, nn.Linear) and set(names) <= set(model.layout.names)
     if hidden or not linear or first.in_features != features:
         raise UsageError(
-            f"attack 'analytic' needs a first layer that is linear with a bias, which model {model.name!r} lacks; "
+            f"attack {attack!r} needs a first layer that is linear with a bias, which model {model.name!r} lacks; "
             "use --model mlp2 or another attack"
         )
     return names

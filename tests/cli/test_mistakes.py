@@ -51,6 +51,10 @@ MISTAKES: dict[str, tuple[str, str]] = {
         EVALUATE + "--attack imprint --attack-arg bins=4 --batch-size 8",
         "--attack-arg imprint.bins=64",
     ),
+    "traps without a layer for them": (
+        "evaluate --defense none --dataset digits --victims 2 --model lenet --attack trap_weights",
+        "use --model mlp2",
+    ),
     "bins without public data": (EVALUATE + "--attack imprint --prior none", "use --prior auto"),
     "module of a model": (EVALUATE + "--model absent_module:make", "check the module name"),
     "factory of a model": (EVALUATE + "--model math:make", "check its name"),

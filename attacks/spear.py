@@ -1,0 +1,54 @@
+"""Spear: whole batches, exactly, from a network whose first layer is fully connected with rectified units.
+
+The gradient of such a layer has the rank of the batch, and the units that an example leaves dead are zeros in its
+factor. Source: Dimitrov et al., "SPEAR: Exact Gradient Inversion of Batches in Federated Learning" (NeurIPS 2024). They
+search for directions with many zeros by sampling sets of rows, at a cost that grows exponentially with the batch; here
+units that one example alone activates are looked for, confirmed by the known weights, and examples taken out one by
+one, which is ours (:mod:`harness.attacks.relu_layer`). The server is honest: it only reads.
+"""
+
+import torch
+from torch import Tensor
+
+from harness.attacks.attack import ATTACKS, validated_attack
+from harness.attacks.bins import blank_of
+from harness.attacks.closed_form import ClosedForm
+from harness.attacks.relu_layer import peeled, rectified_layer
+from harness.errors import UsageError
+from harness.observation import Observation
+
+
+@ATTACKS.register("spear")
+@validated_attack
+class Spear(ClosedForm):
+    """It has no settings of its own; batches may be as large as a tenth of the layer, and often larger."""
+
+    def solved(self, observation: Observation) -> Tensor:
+        return solved_by_layer(observation, "spear")
+
+
+def solved_by_layer(observation: Observation, attack: str) -> Tensor:
+    """Images (R, n*D) by a rectified first layer; the mean of public images, or grey, where none is found.
+
+    Raises:
+        UsageError: the network has no such layer, or it has fewer units than examples are behind an observation.
+    """
+    weight, bias = rectified_layer(observation.model, attack)
+    layout, blank, count = observation.model.layout, blank_of(observation), observation.examples
+    gradients, sent = (layout.split(flat) for flat in (observation.target, observation.weights))
+    units = gradients[weight].shape[1]
+    if count > units:
+        raise UsageError(
+            f"attack {attack!r} tells at most as many examples apart as the first layer of model "
+            f"{observation.model.name!r} has units, {units}, and {count} are behind one observation; use a smaller "
+            "--batch-size"
+        )
+    made = []
+    for row in range(observation.rows):
+        read, known = (torch.cat([one[weight][row], one[bias][row, :, None]], 1).double() for one in (gradients, sent))
+        if not read.isfinite().all():
+            made.append(blank.repeat(count))
+            continue
+        found = peeled(read, known, count).to(blank)
+        made.append(torch.cat([found, blank.expand(count - len(found), -1)]).flatten())
+    return torch.stack(made)

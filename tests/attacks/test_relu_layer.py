@@ -1,0 +1,78 @@
+"""Whole batches from a rectified first layer: exact, told apart from accidents, and refused where there is none."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from harness.attacks import ATTACKS, run_attack
+from harness.attacks.relu_layer import peeled
+from harness.errors import UsageError
+from harness.extensions.building import build
+from harness.observation import Observation
+from harness.testing import undefended
+
+Digits = Callable[..., tuple[Tensor, Tensor]]
+
+
+def errors(name: str, observation: Observation, images: Tensor) -> Tensor:
+    """The RMSE (V, n) from each true image to the nearest that came back."""
+    made = run_attack(build(ATTACKS, name, {}), observation).images.clamp(0, 1)
+    return torch.cdist(images.flatten(2), made.flatten(2)).amin(2) / images[0, 0].numel() ** 0.5
+
+
+@pytest.mark.parametrize("batch", [4, 8])
+def test_batches_come_back_exactly(batch: int, digits: Digits) -> None:
+    images, labels = digits(6, batch)
+    found = errors("spear", undefended(images, labels, model="mlp2"), images)
+    assert (found <= 0.1).float().mean() >= 0.9 and found.median() < 1e-4
+
+
+def test_the_peeling_is_that_of_a_layer_whatever_comes_behind_it() -> None:
+    """From E X alone, where which units are dead follows from the weights: no network, no loss."""
+    random = torch.Generator().manual_seed(0)
+    truth, sent = torch.randn(6, 20, generator=random).double(), torch.randn(400, 21, generator=random).double()
+    behind = torch.cat([truth, torch.ones(6, 1)], 1)
+    signals = torch.randn(400, 6, generator=random).double() * (sent @ behind.T > 0)
+    found = peeled(signals @ behind, sent, 6)
+    assert torch.cdist(truth, found).amin(1).max() < 1e-8
+    others = peeled(signals @ behind, sent.roll(1, 0), 6)  # the weights of other units confirm nothing
+    assert len(others) < 6 or torch.cdist(truth, others).amin(1).max() > 1e-3
+
+
+def test_traps_bring_back_more_of_a_large_batch(digits: Digits) -> None:
+    images, labels = digits(4, 32)
+    tamper = build(ATTACKS, "trap_weights", {}).tamper(1, 32)
+    sent = undefended(images, labels, model="mlp2", tamper=tamper)
+    weights = sent.model.layout.split(sent.weights)["1.weight"]
+    active = torch.einsum("vnd,vud->vnu", images.flatten(2), weights) > 0
+    assert 0.01 < active.float().mean() < 0.1  # one in 32, as public digits have it
+    assert (errors("trap_weights", sent, images) <= 0.1).float().mean() > 0.3
+
+
+def test_a_victim_whose_numbers_are_none_disturbs_nobody(digits: Digits) -> None:
+    images, labels = digits(2, 4)
+    observation = undefended(images, labels, model="mlp2")
+    spoiled = observation.target.clone()
+    spoiled[1] = torch.inf
+    clean, dirty = (
+        run_attack(build(ATTACKS, "spear", {}), one) for one in (observation, replace(observation, target=spoiled))
+    )
+    assert torch.equal(clean.images[0], dirty.images[0]) and dirty.images.isfinite().all()
+
+
+@pytest.mark.parametrize(("model", "said"), [("mlp", "rectified units"), ("lenet", "linear with a bias")])
+def test_a_network_without_such_a_layer_is_refused(model: str, said: str, digits: Digits) -> None:
+    images, labels = digits(2, 2)
+    with pytest.raises(UsageError, match=f"{said}.*use --model mlp2"):
+        run_attack(build(ATTACKS, "spear", {}), undefended(images, labels, model=model))
+    with pytest.raises(UsageError, match=f"attack 'trap_weights'.*{said}"):
+        undefended(images, labels, model=model, tamper=build(ATTACKS, "trap_weights", {}).tamper(1, 2))
+
+
+def test_more_examples_than_units_are_refused(digits: Digits) -> None:
+    images, labels = digits(2, 201)
+    with pytest.raises(UsageError, match="units, 200, and 201"):
+        run_attack(build(ATTACKS, "spear", {}), undefended(images, labels, model="mlp2"))
