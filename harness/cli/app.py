@@ -16,7 +16,7 @@ from harness.cli.lazy_group import lazy_group
 from harness.errors import UsageError, in_one_line, lacks_memory
 from harness.version import __version__
 
-DONE, REGRESSION, MISTAKE, INVALID = 0, 1, 2, 3
+DONE, REGRESSION, MISTAKE, INVALID, INCOMPARABLE = 0, 1, 2, 3, 4
 #: A fault that is nobody's mistake, as sysexits.h numbers it.
 FAULT = 70
 
@@ -70,8 +70,9 @@ def _options(
 def run(arguments: list[str]) -> int:
     """Runs a command and returns its exit code.
 
-    0 done, 1 regression, 2 a mistake to mend, 3 an invalid run, 70 a fault of this program or of what it was given to
-    import, 130 stopped by hand. Never a traceback, unless ``HARNESS_TRACEBACK`` is set.
+    0 done, 1 regression, 2 a mistake to mend, 3 an invalid run, 4 what could not be compared, 70 a fault of this
+    program or of what it was given to import, 130 stopped by hand. Never a traceback, unless ``HARNESS_TRACEBACK`` is
+    set.
 
     Raises:
         BrokenPipeError: nobody reads the output any more.

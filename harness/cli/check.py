@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from harness.cli.app import DONE, REGRESSION, app
+from harness.cli.app import DONE, INCOMPARABLE, REGRESSION, app
 from harness.errors import UsageError
 from harness.gate import Finding, Report, as_baseline, check, read_baseline, read_runs, write_baseline
 from harness.gate.movement import VICTIMS_NEEDED
@@ -47,6 +47,8 @@ def check_command(
         sys.stdout.write(json.dumps(report.document(), indent=1) + "\n")
     else:
         print_gate(report, Console(width=max(Console().width, _WIDTH)))
+    if report.only_incomparable:
+        return INCOMPARABLE
     return REGRESSION if report.failed else DONE
 
 

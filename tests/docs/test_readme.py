@@ -92,11 +92,13 @@ def test_every_evaluation_is_possible(line: str, tmp_path: Path, monkeypatch: py
     """Everything but the evaluation itself: names, settings and their combination."""
     asked: list[Any] = []
 
-    def evaluate(cells: list[Any], _: Any) -> ResultDocument:
+    def evaluate(cells: list[Any], *_: Any) -> ResultDocument:
         asked.extend(cells)
         return ResultDocument(environment={}, cells=[])
 
-    monkeypatch.setattr(command, "evaluate", evaluate)
+    for way in ("evaluate", "evaluate_in_processes", "make_shard"):
+        monkeypatch.setattr(command, way, evaluate)
+    monkeypatch.setattr("torch.set_num_threads", lambda count: None)
     monkeypatch.chdir(tmp_path)
     (config,) = blocks(README, "toml")
     (tmp_path / "experiment.toml").write_text(config)

@@ -119,11 +119,24 @@ def test_a_setting_added_since_may_stand_at_its_default(cell: Made) -> None:
     assert verdict([old], [gone]).findings[0].detail == "other settings: defense.clip 4.0 -> absent"
 
 
-def test_other_versions_are_incomparable(cell: Made) -> None:
-    report = verdict([cell()], [cell()], versions=VERSIONS | {"torch": "2.12.0"}, problems=["the run is invalid"])
-    assert report.failed and kinds(report) == ["invalid run", "incomparable"]
-    assert "torch 2.11.0 -> 2.12.0" in report.findings[1].detail and "--update" in report.findings[1].detail
-    assert not verdict([cell()], [cell()], versions=VERSIONS | {"torch": "2.11.4"}).failed
+def test_other_versions_are_news_and_cells_are_compared(cell: Made) -> None:
+    """Networks and noise drawn anew for the same victims are no regression; noise that is gone is one all the same."""
+    other = VERSIONS | {"torch": "2.12.0"}
+    report = verdict([cell(0.3, 32, 1)], [cell(0.3, 32, 2)], versions=other)
+    assert not report.failed and kinds(report) == ["other versions", "unmoved"]
+    assert "torch 2.11.0 -> 2.12.0" in report.findings[0].detail
+    assert kinds(verdict([cell(0.1, 32, 1)], [cell(0.95, 32, 2)], versions=other)) == ["regression", "other versions"]
+    assert kinds(verdict([cell()], [cell()], versions=VERSIONS | {"torch": "2.11.4"})) == ["unmoved"]
+
+
+def test_what_is_only_incomparable_is_no_regression(cell: Made) -> None:
+    changed = verdict([cell(0.5), cell(0.5, tap="T1.out")], [cell(0.5, batch_size=4), cell(0.5, tap="T1.out")])
+    assert changed.failed and changed.only_incomparable
+    worse = verdict(
+        [cell(0.5), cell(0.1, 32, 1, tap="T1.out")], [cell(0.5, batch_size=4), cell(0.95, 32, 2, tap="T1.out")]
+    )
+    assert worse.failed and not worse.only_incomparable
+    assert not verdict([cell()], [cell()]).only_incomparable
 
 
 def test_nothing_in_common_is_a_mistake(cell: Made) -> None:
