@@ -9,6 +9,8 @@ from harness.results import Control
 
 AT_CHANCE = 0.05
 """From this p-value on, inferred labels are no better than guesses."""
+# Of fewer victims the labels of all, exchanged, are right too often for any p-value below that.
+_FEWEST = 4
 _FOREIGN, _ERRORS = 1.5, 2.0
 
 
@@ -30,8 +32,12 @@ def _stalled(scores: Scores) -> list[str]:
 
 
 def _labels(scored: Scored) -> list[str]:
-    p_value = scored.scores.label.p_value if isinstance(scored.scores, Scores) else None
-    if scored.settings.labels == "known" or p_value is None or p_value < AT_CHANCE:
+    if scored.settings.labels == "known" or not isinstance(scored.scores, Scores):
+        return []
+    label = scored.scores.label
+    if label.p_value is None or label.p_value < AT_CHANCE or label.accuracy == 1:
+        return []
+    if scored.scores.victims < _FEWEST and (label.accuracy or 0) > (label.chance or 0):
         return []
     return ["label inference at chance; --labels known shows what comes back where they are known"]
 

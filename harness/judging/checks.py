@@ -23,9 +23,11 @@ _UNLIKE = 0.02
 def checks_of(captured: CapturedClients, settings: CellSettings) -> list[Check]:
     """All checks of the defense that ``settings`` declare."""
     evidence = Evidence(captured, settings)
-    sparse = evidence.defense.sparse_at(settings.tap)
-    found = [left_out(evidence)] if sparse else [*noise_checks(evidence), on_grid(evidence)]
-    return [check for check in (*found, buffers(evidence)) if check is not None]
+    place = left_out(evidence)
+    # Zeros in the place of coordinates have no noise, unless they were filled again behind it.
+    filled = place is None or evidence.most_sent is None
+    noise = [*noise_checks(evidence), on_grid(evidence)] if filled else []
+    return [check for check in (place, *noise, buffers(evidence)) if check is not None]
 
 
 def explained(captured: CapturedClients, settings: CellSettings, data_root: Path, chunk: int = 128) -> Check:

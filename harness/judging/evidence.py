@@ -91,6 +91,11 @@ class Evidence:
         return self.clipping.bound / (self.settings.local_steps if self.clipping.unit == "update" else 1)
 
     @cached_property
+    def most_sent(self) -> int | None:
+        """How many coordinates may differ from zero; None where all may."""
+        return self.defense.most_sent(self.settings.tap, self.layout)
+
+    @cached_property
     def ranks(self) -> dict[str, int]:
         """Of each tensor that multiplies a few rows of every example, the most rank that its gradient can have."""
         return ranks_of(self.module, self.captured.record, self.captured.examples)

@@ -226,4 +226,4 @@ def checked_truth(file: DataFile, images: np.ndarray, labels: np.ndarray, record
 
 def names_of(folders: Sequence[Path]) -> str:
     """What the captures are called in a result: the folder, or how many."""
-    return folders[0].name if len(folders) == 1 else f"{len(folders)} captures"
+    return f"capture {folders[0].resolve().name}" if len(folders) == 1 else f"{len(folders)} captures"

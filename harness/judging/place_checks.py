@@ -11,10 +11,12 @@ BUFFERS = "buffers carry no data"
 _FINEST = 16
 
 
-def left_out(evidence: Evidence) -> Check:
-    """Whether no more coordinates were sent than declared."""
+def left_out(evidence: Evidence) -> Check | None:
+    """Whether no more coordinates were sent than declared; None where none is to be left out."""
+    if not evidence.defense.sparse_at(evidence.settings.tap):
+        return None
     sent, total = int((evidence.sent != 0).sum(1).max()), evidence.sent.shape[1]
-    most = evidence.defense.most_sent(evidence.settings.tap, evidence.layout)
+    most = evidence.most_sent
     said = f"a client sent at most {sent} of {total} coordinates ({sent / total:.1%})"
     if most is None:
         return Check(LEFT_OUT, "cannot tell", f"{said}; how many it may send is not declared")

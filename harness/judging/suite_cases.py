@@ -31,6 +31,10 @@ def _named(name: str, **settings: Any) -> Declared:
     return Declared(name=name, settings=settings)
 
 
+def _pruned_then_noise() -> Declared:
+    return _named("pruning+fed_sdp", **{"fed_sdp.noise_at": "client"})
+
+
 def _secure(**more: Any) -> Declared:
     """A client's share of a secure sum on a grid that float32 can show."""
     grid = {"rotation": False, "bits": 16, "clip": 1.0, "sigma": 4.0, "protocol": "sum"}
@@ -63,7 +67,7 @@ def _honest() -> list[Case]:
         Case("adaptive bound", _named("quantile", sigma=1.5)),
         Case("pruned", _named("pruning", threshold=0.9), batch=4),
         Case("pruned per tensor", _named("pruning", threshold=0.5, mode="layer")),
-        Case("pruned, then noise", _named("pruning+fed_sdp", **{"fed_sdp.noise_at": "client"})),
+        Case("pruned, then noise", _pruned_then_noise()),
         Case("convolutions", _cdp(), Client(clip=1.0, deviation=6.0, batch=2), model="lenet"),
         Case("few coordinates", _named("dssgd", share=0.05)),
     ]
@@ -109,6 +113,7 @@ def _planted() -> list[Case]:
              train_mode=True),
         Case("half pruned, nine tenths declared", _named("pruning", threshold=0.9),
              _named("pruning", threshold=0.5), LEFT_OUT),
+        Case("pruned, and its noise off", _pruned_then_noise(), _named("pruning", threshold=0.9), ENOUGH),
         Case("a tenth sent, a hundredth declared", _named("dssgd", share=0.01), _named("dssgd", share=0.1), LEFT_OUT),
         Case("no integers", _secure(), _named("fed_cdp", clip=1.0, sigma=1.3, clipping="whole"), ON_GRID),
     ]  # fmt: skip

@@ -21,6 +21,8 @@ MOST_STEPS = 10_000_000
 
 _GIGABYTE = 1e9
 _GROUP = Path("/sys/fs/cgroup")
+# Processes of one run that share this machine's memory.
+_workers = 1
 # As measured of the papers' networks on two cores.
 _SECONDS_PER_STEP, _SECONDS_PER_GRADIENT = 1e-3, 2e-5
 #: Seconds of work that is told of before it is done.
@@ -74,10 +76,22 @@ def forecast(seconds: float, what: str) -> None:
         log.warning("harness: %s takes about %s on two cores", what, in_words(seconds))
 
 
+def share_memory(workers: int) -> None:
+    """Says that this process is one of so many on this machine, which all take what they find free."""
+    global _workers
+    _workers = workers
+
+
+def own_share(free: int) -> int:
+    """Of bytes that are free on this machine, those that this process may count on."""
+    return free // _workers
+
+
 def free_memory() -> int | None:
-    """Bytes that can be taken: what the system has available, or less where this process may have less."""
-    known = [bytes_ for bytes_ in (_available(), _left_in_group(), _left_of_addresses()) if bytes_ is not None]
-    return min(known, default=None)
+    """Bytes that can be taken: a share of what the system has available, or less where this process may have less."""
+    shared = [own_share(bytes_) for bytes_ in (_available(), _left_in_group()) if bytes_ is not None]
+    own = [bytes_ for bytes_ in (_left_of_addresses(),) if bytes_ is not None]
+    return min([*shared, *own], default=None)
 
 
 def _available() -> int | None:

@@ -72,7 +72,8 @@ def _attempt(job: Job, units: Sequence[Unit], jobs: int, made: Callable[[Unit], 
     problem = ""
     # Libraries read it when they are loaded, before anything of ours runs.
     few = {name: str(job.threads or threads_per_job(jobs)) for name in _OF_LIBRARIES}
-    executor = ProcessPoolExecutor(min(jobs, len(units)), env=few)
+    job = replace(job, workers=min(jobs, len(units)))
+    executor = ProcessPoolExecutor(job.workers, env=few)
     try:
         futures: dict[Future[None], Unit] = {executor.submit(_quietly, job, unit): unit for unit in units}
         for future in as_completed(futures):

@@ -9,6 +9,7 @@ from harness.evaluation.run import Run
 from harness.evaluation.scored import Scored
 from harness.results import CellResult, RunFolder
 from harness.settings.devices import use_threads
+from harness.settings.limits import share_memory
 from harness.spreading.units import Unit
 
 #: Draws a cell into a folder.
@@ -26,6 +27,7 @@ class Job:
         chunk: rows attacked together.
         threads: that each worker computes with; None leaves it to torch.
         draw: makes a picture of every new cell.
+        workers: that share the memory of one machine.
     """
 
     data_root: Path
@@ -34,6 +36,7 @@ class Job:
     chunk: int = 128
     threads: int | None = None
     draw: Draw | None = None
+    workers: int = 1
 
     def run(self) -> Run:
         """A run that shares its folder with others, and takes what they made."""
@@ -45,6 +48,7 @@ class Job:
 def make(job: Job, unit: Unit) -> None:
     """Makes a unit in this process."""
     use_threads(job.threads)
+    share_memory(job.workers)
     unit.make(_run(job))
 
 

@@ -45,7 +45,8 @@ def verdict(runs: Sequence[RunData], places: Sequence[Decided]) -> Overview:
     ran = [place.summary.victims for place in places if place.kind not in ("impossible", "invalid")]
     victims = max(ran, default=VICTIMS_NEEDED)
     if victims < VICTIMS_NEEDED:
-        notes.append(f"Nothing can be resilient: {victims} victims are too few for that ({VICTIMS_NEEDED} needed).")
+        few = "one victim is" if victims == 1 else f"{victims} victims are"
+        notes.append(f"Nothing can be resilient: {few} too few for that ({VICTIMS_NEEDED} needed).")
     judged = [Line(kind, words) for run in runs if run.judged for kind, words in run.judged.headline]
     lines = judged + (_headline(places) if places or not judged else [])
     return Overview(tuple(lines), evidence.tried(places) if places else "", tuple(notes), tuple(warnings))

@@ -93,6 +93,10 @@ UNFIT: dict[str, tuple[dict[str, Any], Control, str | None]] = {
         {"evaluations": np.ones(5), "success": {"strict": np.ones(5, bool)}}, HELD, None,
     ),
     "labels": ({"label": LabelInference(p_value=0.2)}, HELD, "label inference at chance"),
+    "labels that are all right": ({"label": LabelInference(accuracy=1, chance=0.1, p_value=1)}, HELD, None),
+    "labels of victims too few to test": (
+        {"label": LabelInference(accuracy=0.8, chance=0.2, p_value=1), "victims": 2}, HELD, None,
+    ),
     "labels of which nothing is said": ({"label": LabelInference()}, HELD, None),
 }  # fmt: skip
 

@@ -144,6 +144,21 @@ def test_no_number_depends_on_what_is_free(
     assert all("at once instead of" in record.getMessage() for record in caplog.records)
 
 
+def test_processes_of_one_run_share_what_is_free_but_not_what_each_may_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "_workers", 1)
+    monkeypatch.setattr(limits, "_GROUP", tmp_path)
+    monkeypatch.setattr(limits, "_available", lambda: 1200)
+    found = []
+    for addresses in (None, 350):
+        monkeypatch.setattr(limits, "_left_of_addresses", lambda addresses=addresses: addresses)
+        for workers in (1, 3, 4):
+            limits.share_memory(workers)
+            found.append(limits.free_memory())
+    assert found == [1200, 400, 300, 350, 350, 300]
+
+
 @pytest.mark.parametrize(
     ("most", "current", "inactive", "left"),
     [("1000", "400", "100", 700), ("max", "400", "0", None), (None, "", "", None)],

@@ -13,9 +13,10 @@ import pytest
 
 from harness.errors import UsageError
 from harness.experiment import cell_settings
+from harness.settings import limits
 from harness.spreading import processes
 from harness.spreading.units import Unit
-from harness.spreading.worker import Job
+from harness.spreading.worker import Job, make
 
 Command = Callable[..., Any]
 Small = tuple[str, ...]
@@ -86,6 +87,20 @@ FAULTS = {
     "none for torch": (RuntimeError("can't allocate memory: you tried"), "a worker lacks memory"),
     "lost": (BrokenProcessPool(), "a worker was lost; 2 units"),
 }
+
+
+def test_workers_share_what_is_free(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    found: list[int | None] = []
+    monkeypatch.setattr(processes, "ProcessPoolExecutor", Threads)
+    monkeypatch.setattr(processes, "_quietly", make)
+    for name, free in (("_workers", 1), ("_available", lambda: 6000), ("_left_in_group", lambda: None)):
+        monkeypatch.setattr(limits, name, free)
+    monkeypatch.setattr(limits, "_left_of_addresses", lambda: None)
+    monkeypatch.setattr(Unit, "make", lambda *_: found.append(limits.free_memory()))
+    units = [Unit(name, (cell_settings(dataset="digits"),)) for name in ("one", "two")]
+    for jobs in (1, 2, 6):
+        processes.in_processes(Job(tmp_path, tmp_path), units, jobs)
+    assert found == [6000, 6000, 3000, 3000, 3000, 3000]  # no more workers than units
 
 
 @pytest.mark.parametrize("fault", FAULTS)
