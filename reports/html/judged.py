@@ -11,7 +11,9 @@ from harness.reports import text
 from harness.reports.html import wording
 from harness.results.record import Number
 
-_KINDS = {"holds": "resilient", "violated": "leaks", "cannot tell": "inconclusive"}
+_KINDS = {
+    "holds": "resilient", "violated": "leaks", "more than declared": "inconclusive", "cannot tell": "inconclusive",
+}  # fmt: skip
 # An estimate that something came back is no leak, and one that it did not no resilience.
 _ESTIMATES = {"plausibly reconstructed": "plausible", "could not tell": "inconclusive", "no": "untried"}
 
@@ -24,7 +26,7 @@ class Check(_Part):
     """One named check of what was sent against what is declared."""
 
     name: str
-    outcome: Literal["holds", "violated", "cannot tell"]
+    outcome: Literal["holds", "violated", "more than declared", "cannot tell"]
     detail: str = ""
 
     @property
@@ -120,9 +122,23 @@ class Judged(_Part):
         if self.violated:
             names = wording.join([text.safe(check.name, 80) for check in self.violated])
             lines.append(("leaks", f"What was sent is not what was declared; violated: {names}."))
-        elif self.checks and all(check.outcome == "holds" for check in self.checks):
-            checks = wording.plural(len(self.checks), "check")
-            lines.append(("resilient", f"What was sent looks as declared: {checks} held."))
+        elif more := [check for check in self.checks if check.outcome == "more than declared"]:
+            lines.append(("inconclusive", f"What was sent is noisier than declared: {text.safe(more[0].detail, 300)}."))
+        elif self.checks:
+            lines.append(self._looks)
         for one in self.estimates:
             lines.append((one.kind, one.said))
         return lines
+
+    @property
+    def _looks(self) -> tuple[str, str]:
+        """What is said where no check is against what is declared: how many of them say anything."""
+        checks, held = len(self.checks), sum(check.outcome == "holds" for check in self.checks)
+        if held == checks:
+            return "resilient", f"What was sent looks as declared: {wording.plural(checks, 'check')} held."
+        if held == 0:
+            return "inconclusive", "We could not tell whether what was sent is what was declared: no check applies."
+        return (
+            "inconclusive",
+            f"No check is against what was declared; {held} of {checks} held, the others cannot tell.",
+        )

@@ -95,7 +95,9 @@ UNFIT: dict[str, tuple[dict[str, Any], Control, str | None]] = {
     "labels": ({"label": LabelInference(p_value=0.2)}, HELD, "label inference at chance"),
     "labels that are all right": ({"label": LabelInference(accuracy=1, chance=0.1, p_value=1)}, HELD, None),
     "labels of victims too few to test": (
-        {"label": LabelInference(accuracy=0.8, chance=0.2, p_value=1), "victims": 2}, HELD, None,
+        {"label": LabelInference(accuracy=0.8, chance=0.2, p_value=1), "victims": 2,
+         "losses": np.full(2, 0.5), "first_losses": np.ones(2), "evaluations": np.full(2, 9.0),
+         "success": {"strict": np.zeros(2, bool)}, "stop_reason": ["cap"] * 2}, HELD, None,
     ),
     "labels of which nothing is said": ({"label": LabelInference()}, HELD, None),
 }  # fmt: skip

@@ -3,17 +3,18 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
+from harness.judging.evidence import Outcome
 from harness.reports.html import all_tables, make_page, read_runs
 from harness.reports.html.places import decided_places
 from harness.reports.html.verdict import verdict
 
 CHECK = {"name": "noise is on every tensor", "outcome": "violated", "detail": "it is off"}
 TOLD = {"name": "the truth explains what was sent", "outcome": "violated", "detail": "they differ"}
-HOLDS = CHECK | {"outcome": "holds"}
+HOLDS, UNKNOWN = (CHECK | {"outcome": outcome} for outcome in ("holds", "cannot tell"))
 
 
 def estimated(*estimates: str) -> list[dict[str, Any]]:
@@ -45,6 +46,18 @@ STATES: dict[str, tuple[dict[str, Any], tuple[str, str]]] = {
         ("leaks", "What was sent is not what was declared; violated: noise is on every tensor."),
     ),
     "all checks held": ({"checks": [HOLDS]}, ("resilient", "What was sent looks as declared: 1 check held.")),
+    "some cannot tell": (
+        {"checks": [HOLDS, UNKNOWN]},
+        ("inconclusive", "No check is against what was declared; 1 of 2 held, the others cannot tell."),
+    ),
+    "none can tell": (
+        {"checks": [UNKNOWN]},
+        ("inconclusive", "We could not tell whether what was sent is what was declared: no check applies."),
+    ),
+    "more than declared": (
+        {"checks": [HOLDS, CHECK | {"outcome": "more than declared", "detail": "deviation 9, declared is 6"}]},
+        ("inconclusive", "What was sent is noisier than declared: deviation 9, declared is 6."),
+    ),
 }  # fmt: skip
 
 
@@ -55,9 +68,11 @@ def test_a_headline_says_no_more_than_the_estimate(
     assert lines(a_judged(tmp_path, **({"checks": [], "estimates": []} | facts))) == [line]
 
 
-def test_a_check_that_cannot_tell_claims_nothing(tmp_path: Path, a_judged: Callable) -> None:
-    unknown = [HOLDS, CHECK | {"outcome": "cannot tell"}]
-    assert lines(a_judged(tmp_path, checks=unknown, estimates=estimated(NO)))[0][0] == "untried"
+@pytest.mark.parametrize("outcome", get_args(Outcome))
+def test_whatever_a_check_can_say_is_shown(tmp_path: Path, a_judged: Callable, outcome: str) -> None:
+    [run] = read_runs([a_judged(tmp_path, checks=[CHECK | {"outcome": outcome}])])
+    assert run.judged and not run.left_out
+    assert f"{outcome}</td>" in make_page([run])
 
 
 def test_a_truth_that_explains_nothing_leaves_no_verdict(
