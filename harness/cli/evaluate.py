@@ -106,7 +106,7 @@ def evaluate_command(
     folder, draw = RunFolder(out), save_cell_picture if pictures else None
     job = Job(find_data_root(data_root), out, 0.0, chunk, own_threads, draw)
     if part:
-        command = without(context.find_root().obj, ("--shard", "--out"))
+        command = without(context.find_root().obj, ("--shard", "--out"), ("--resume", "--json"))
         with resumable():
             return _show_shard(make_shard(cells, job, part, command), part, as_json, out)
     with resumable(), claimed(out):

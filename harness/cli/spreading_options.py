@@ -50,12 +50,12 @@ def chosen_threads(jobs: int, threads: int | None, shard: str | None = None, clu
     return own
 
 
-def without(arguments: Sequence[str], options: Sequence[str]) -> list[str]:
-    """A command's arguments without some of its options, each of which takes a value."""
+def without(arguments: Sequence[str], options: Sequence[str], flags: Sequence[str]) -> list[str]:
+    """A command's arguments without some of its options, each of which takes a value, and without some flags."""
     kept: list[str] = []
     value_of_one = False
     for argument in arguments:
-        if not value_of_one and argument.partition("=")[0] not in options:
+        if not value_of_one and argument not in flags and argument.partition("=")[0] not in options:
             kept.append(argument)
         value_of_one = not value_of_one and argument in options
     return kept

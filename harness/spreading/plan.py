@@ -41,11 +41,6 @@ class Plan(Record):
     cells: list[PlannedCell]
     environment: Facts
 
-    @property
-    def whole(self) -> tuple[object, ...]:
-        """What all shards of a run have in common."""
-        return self.shards, tuple(self.command), tuple((cell.key, cell.shard) for cell in self.cells)
-
     def command_of(self, shard: int, out: str) -> str:
         """What makes a shard, or the rest of it, into a folder."""
         return shlex.join(["harness", *self.command, "--shard", f"{shard}/{self.shards}", "--out", out])

@@ -135,7 +135,14 @@ def test_shards_of_other_commands_are_not_merged(harness: Command, small: Small)
     assert harness(*small, "--shard", "1/2", "--out", "part").code == 0
     assert harness(*small, "--victims", "3", "--shard", "2/2", "--out", "part").code == 0
     done = harness("merge", "part", "--out", "all")
-    assert done.code == 2 and "the commands of shard 2/2" in done.err
+    assert done.code == 2 and "the cells of shard 2/2" in done.err
+
+
+def test_how_a_shard_is_printed_or_resumed_does_not_matter(harness: Command, small: Small) -> None:
+    assert harness(*small, "--shard", "1/2", "--out", "part").code == 0
+    assert harness(*small, "--json", "--shard=2/2", "--out", "part", "--resume", "--data-root", ".").code == 0
+    assert harness("merge", "part", "--out", "all").code == 0
+    assert "--json" not in json.loads(Path("part/shards/2-of-2.json").read_text())["command"]
 
 
 def test_nothing_to_merge(harness: Command) -> None:
