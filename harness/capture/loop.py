@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.capture.record import CaptureRecord
 from harness.capture.writing import write_capture
+from harness.errors import UsageError
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -41,11 +42,12 @@ def captured(network: "nn.Module", folder: Path | str, **facts: Any) -> Iterator
         facts: the fields of :class:`CaptureRecord`.
 
     Raises:
-        UsageError: the folder cannot be written.
+        UsageError: the network computes in bfloat16, or the folder cannot be written.
         ValidationError: a fact is missing or out of range.
     """
     record, watched = CaptureRecord(**facts), Watched()
     before = {name: value.detach().cpu().clone() for name, value in network.state_dict().items()}
+    _require_known_numbers(before)
     yield watched
     truth: dict[str, Any] = {}
     if watched.images:
@@ -53,3 +55,10 @@ def captured(network: "nn.Module", folder: Path | str, **facts: Any) -> Iterator
 
         truth = {"images": torch.cat(watched.images), "labels": torch.cat(watched.labels)}
     write_capture(folder, record, before, after=network.state_dict(), **truth)
+
+
+def _require_known_numbers(state: "dict[str, Tensor]") -> None:
+    """Before the training, which would be lost: arrays on disk know no bfloat16."""
+    coarse = [name for name, value in state.items() if str(value.dtype) == "torch.bfloat16"]
+    if coarse:
+        raise UsageError(f"{coarse[0]!r} is in bfloat16, which a capture cannot hold; train this client in float32")
