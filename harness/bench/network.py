@@ -15,6 +15,7 @@ from harness.evaluation.observe import Scene, Stage
 from harness.experiment import cell_settings, usual_prior
 from harness.models import build_module
 from harness.models.batch_norm import trained_layers
+from harness.models.side_by_side import side_by_side
 
 _TURNS = 5
 _JOINT = 4  # images of a batch that is normalised as a whole, where no number is asked for
@@ -32,6 +33,7 @@ def bench_network(
     sequential reference, which is a loop of plain autograd over the plain network with PyTorch's own optimizer; and
     the convolutions and matrix products that an iteration consists of (:mod:`harness.bench.arithmetic`). An iteration
     is one gradient evaluation. "CPU s" are seconds of all threads together, which other work on the machine moves less.
+    The plain loop's threads share every operation, as PyTorch has it; the other two share victims where the engine does.
 
     Raises:
         UsageError: the attack reconstructs nothing, or one of the engines does not have it.
@@ -83,9 +85,10 @@ def _contestants(scene: Scene, attack: Attack, chunk: int) -> dict[str, Callable
     alone = arithmetic(products_of(seen.model.plain(seen.weights[0]), first))
 
     def products() -> float:
-        for _ in range(seen.rows * attack.max_iterations):
-            alone()
-        return float(seen.rows * attack.max_iterations)
+        """Shared out to threads as the engine does it."""
+        iterations = range(seen.rows * attack.max_iterations)
+        side_by_side(lambda _: alone(), iterations, apart=seen.model.evaluates_alone)
+        return float(len(iterations))
 
     return {
         OURS: lambda: float(run_attack(attack, seen, chunk).evaluations.sum()),
