@@ -33,7 +33,8 @@ def bench_network(
     sequential reference, which is a loop of plain autograd over the plain network with PyTorch's own optimizer; and
     the convolutions and matrix products that an iteration consists of (:mod:`harness.bench.arithmetic`). An iteration
     is one gradient evaluation. "CPU s" are seconds of all threads together, which other work on the machine moves less.
-    The plain loop's threads share every operation, as PyTorch has it; the other two share victims where the engine does.
+    The plain loop's threads share every operation, as PyTorch has it; those of the others share victims where the
+    engine's do.
 
     Raises:
         UsageError: the attack reconstructs nothing, or one of the engines does not have it.

@@ -41,7 +41,7 @@ from harness.vectors.randomness import derive_seed
 torch.backends.mha.set_fastpath_enabled(False)
 
 
-# Weights from which a network that is no chain is faster one row at a time, measured on networks of 19 thousand to 11
+# Weights from which a network that is no chain is faster one row at a time, measured on networks of 13 thousand to 11
 # million of them; fewer where batches are normalised as a whole, since these are never of one image.
 _LARGE, _LARGE_FOR_BATCHES = 2**19, 2**16
 
