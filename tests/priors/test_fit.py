@@ -138,3 +138,13 @@ def test_it_is_a_function_of_the_examples_alone() -> None:
     first = fit_prior(data).fingerprint()
     torch.manual_seed(2)
     assert fit_prior(data).fingerprint() == first != fit_prior(made([80, 450], 500, key="other")).fingerprint()
+
+
+def test_a_row_does_not_depend_on_the_rows_beside_it() -> None:
+    """To the bit, also where few rows are of its class: processors multiply few rows otherwise than many."""
+    prior = fit_prior(made([600, 600]))
+    coordinates = torch.randn(9, 1, WIDTH, generator=generator("rows"))
+    labels = torch.tensor([0, 0, 1, 0, 1, 0, 0, 0, 0])[:, None]
+    whole = prior.place(coordinates, labels)
+    for rows in ([0], [2], [0, 1], [2, 4], [0, 1, 3], [0, 2, 3, 5], list(range(8))):
+        assert torch.equal(prior.place(coordinates[rows], labels[rows]), whole[rows]), rows
