@@ -36,7 +36,9 @@ def evaluate_in_processes(cells: list[CellSettings], job: Job, jobs: int) -> Res
     """
     run = job.run()
     units = units_of(cells, run)
-    in_processes(job, [*shared_controls(units, run).values(), *units], jobs)
+    # The longest first: what is begun last ends alone.
+    longest = sorted(units, key=lambda unit: unit.work, reverse=True)
+    in_processes(job, [*shared_controls(units, run).values(), *longest], jobs)
     return evaluate(cells, run)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.evaluation.controls import positive_control, smaller
+from harness.evaluation.outlook import work_of
 from harness.evaluation.run import Run
 from harness.experiment import CellSettings
 from harness.results import cell_key
@@ -27,6 +28,11 @@ class Unit:
         """Makes its cells, or finds them made."""
         for settings in self.cells:
             run.cell(settings, self.control)
+
+    @property
+    def work(self) -> float:
+        """Gradients of single images that its attacks evaluate, at most."""
+        return sum(work_of(settings) for settings in self.cells)
 
     @property
     def words(self) -> str:
