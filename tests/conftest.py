@@ -12,7 +12,9 @@ import harness  # noqa: F401
 
 # isort: split
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -41,3 +43,29 @@ def coarse_losses() -> Iterator[None]:
         valid_epsilon.cache_clear()
         yield
     valid_epsilon.cache_clear()
+
+
+class Finished(NamedTuple):
+    """What a command left: its exit code, standard output and standard error."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture(name="harness")
+def harness_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Finished]:
+    """Runs the command in this process, in an empty folder without datasets beyond the bundled ones."""
+    from harness.cli import run
+
+    monkeypatch.setenv("HARNESS_DATA", str(tmp_path / "no-data"))
+    monkeypatch.chdir(tmp_path)
+
+    def command(*arguments: str) -> Finished:
+        capsys.readouterr()
+        code = run(list(arguments))
+        return Finished(code, *capsys.readouterr())
+
+    return command

@@ -102,6 +102,8 @@ def evaluate_command(
         raise UsageError("--chunk must be at least 1")
     where, part = choose_device(device), Shard.parse(shard) if shard else None
     own_threads = chosen_threads(jobs, threads, shard, cluster)
+    if cluster_arg and not cluster:
+        raise UsageError("--cluster-arg says something of a cluster; name it with --cluster ray or --cluster slurm")
     cells = [cell for options in merge(given, preset, config) for cell in cells_from(options, where)]
     folder, draw = RunFolder(out), save_cell_picture if pictures else None
     job = Job(find_data_root(data_root), out, 0.0, chunk, own_threads, draw)
@@ -111,12 +113,7 @@ def evaluate_command(
             return _show_shard(make_shard(cells, job, part, command), part, as_json, out)
     with resumable(), claimed(out):
         if jobs > 1 or cluster:
-            job = job if resume else replace(job, since=folder.clock())
-            document = (
-                evaluate_in_processes(cells, job, jobs)
-                if not cluster
-                else evaluate_on_cluster(cells, job, jobs, cluster, cluster_arg or [])
-            )
+            document = _spread(cells, job if resume else replace(job, since=folder.clock()), jobs, cluster, cluster_arg)
         else:
             own_draw = partial(draw, folder) if draw else None
             document = evaluate(cells, Run(job.data_root, folder, chunk, resume, own_draw))
@@ -124,6 +121,14 @@ def evaluate_command(
             save_curves(folder.pictures, document.cells)
     show(document, as_json, out)
     return DONE if document.valid else INVALID
+
+
+def _spread(
+    cells: list[CellSettings], job: Job, jobs: int, cluster: str | None, cluster_arg: list[str] | None
+) -> ResultDocument:
+    if cluster:
+        return evaluate_on_cluster(cells, job, jobs, cluster, cluster_arg or [])
+    return evaluate_in_processes(cells, job, jobs)
 
 
 def _show_shard(document: ResultDocument, shard: Shard, as_json: bool, out: Path) -> int:

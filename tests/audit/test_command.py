@@ -9,21 +9,8 @@ from typing import Any
 import pytest
 
 from harness.audit import suite_cases, suite_summary
-from harness.cli import run
 
 QUICK = ("--dataset", "digits", "--canaries", "100", "--steps", "1", "--others", "4")
-
-
-@pytest.fixture
-def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable:
-    """Runs the command in an empty folder; returns exit code, standard output and standard error."""
-    monkeypatch.setenv("HARNESS_DATA", str(tmp_path / "no-data"))
-    monkeypatch.chdir(tmp_path)
-
-    def command(*arguments: str) -> tuple[int, str, str]:
-        return (run(list(arguments)), *capsys.readouterr())
-
-    return command
 
 
 def test_the_table_and_no_file(harness: Callable, tmp_path: Path) -> None:

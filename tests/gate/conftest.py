@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.cli import run as run_command
 from harness.cli.options import cells_from, merge
 from harness.evaluation import Run, evaluate
 from harness.experiment import CellSettings, cell_settings
@@ -50,20 +49,6 @@ def synthetic_cell(leak: float = 0.0, victims: int = 32, draw: int = 0, first: i
 def cell() -> Made:
     """The function above: test modules cannot import it from here."""
     return synthetic_cell
-
-
-@pytest.fixture
-def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Runs a command in this process, in an empty folder: its exit code, standard output and standard error."""
-    monkeypatch.setenv("HARNESS_DATA", str(tmp_path / "no-data"))
-    monkeypatch.chdir(tmp_path)
-
-    def command(*arguments: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        code = run_command(list(arguments))
-        return code, *capsys.readouterr()
-
-    return command
 
 
 class GateRun(Run):

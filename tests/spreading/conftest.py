@@ -1,42 +1,13 @@
-"""What the tests of spread runs share: a small run of several units, the command, and how two folders compare."""
+"""What the tests of spread runs share: a small run of several units, and how two folders compare."""
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from harness.cli import run
-
 Content = tuple[list[str], dict[str, Any], Any]
-
-
-@dataclass(frozen=True)
-class Finished:
-    """What a command left: its exit code, standard output and standard error."""
-
-    code: int
-    out: str
-    err: str
-
-
-Command = Callable[..., Finished]
-
-
-@pytest.fixture
-def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
-    """Runs the command in this process, in an empty folder; what its workers say is caught too."""
-    monkeypatch.setenv("HARNESS_DATA", str(tmp_path / "no-data"))
-    monkeypatch.chdir(tmp_path)
-
-    def command(*arguments: str) -> Finished:
-        capfd.readouterr()
-        code = run(list(arguments))
-        return Finished(code, *capfd.readouterr())
-
-    return command
 
 
 @pytest.fixture(scope="session")
