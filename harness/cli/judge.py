@@ -88,6 +88,7 @@ def judge_command(
         else:
             guesses = _guessed(captured, cells, kin, root, folder, chunk, resume)
         judged = {"valid": stands and (document is None or document.valid)}
+        judged |= {"prior": cells[0].prior, "update_model": cells[0].update_model}
         judged |= _document(captured, checks, document, guesses)
         judged |= {"running_statistics": asdict(beside)} if beside else {}
         write_atomic(out / "judged.json", json.dumps(judged, indent=1).encode())

@@ -144,7 +144,8 @@ def _estimates(
     cell: CellResult, left: np.ndarray, shuffled: np.ndarray, usual: float | None
 ) -> tuple[list[Estimate], str]:  # fmt: skip
     found, count = cell.outcomes.success, cell.victims
-    told = f"of {count} stand-ins under the declared defense it brings {found} back"
+    under = "without a defense" if cell.defense == "none" else "under the declared defense"
+    told = f"of {count} stand-ins {under} it brings {found} back"
     if failed := next((check for check in cell.controls if check.kind == "positive" and not check.held), None):
         return _all(left, "could not tell"), failed.detail or f"{failed.name} failed"
     if usual is None or found < _FEW * count:

@@ -34,6 +34,7 @@ from harness.models.networks import ImageShape, build_module, is_own
 from harness.models.row_operators import with_row_operators
 from harness.models.row_sequence import RowSequence, row_sequence
 from harness.models.weights_files import load_state
+from harness.tuning import say_if_too_late
 from harness.vectors.layout import Layout
 from harness.vectors.randomness import derive_seed
 
@@ -76,6 +77,7 @@ class RowModel:
         images: Tensor | None = None,
         front: Front | None = None,
     ) -> None:
+        say_if_too_late()
         self.name, self.image_shape, self.classes, self.front = name, image_shape, classes, front
         self.plain_module = self._built(seed=0)
         self.normalised = trained_layers(self.plain_module)

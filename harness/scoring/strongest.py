@@ -39,7 +39,7 @@ from typing import Literal
 from harness.results import Lineup
 from harness.results.withstood import was_withstood
 from harness.scoring.success import upper_bound
-from harness.scoring.verdict import CONFIRMED_SUCCESSES, LEAK_P, RESILIENT_RATE, VICTIMS_NEEDED
+from harness.scoring.verdict import CONFIRMED_SUCCESSES, LEAK_P, RESILIENT_RATE, VICTIMS_NEEDED, too_few
 
 FAMILY_P = 0.01
 
@@ -155,7 +155,7 @@ def _obstacle(attempts: Sequence[Attempt], leaking: Sequence[Attempt], working: 
     if not any(attempt.verdict == "resilient" for attempt in working):
         most = max(attempt.victims for attempt in working)
         if most < VICTIMS_NEEDED:
-            return f"no attack leaks, but {most} victims are too few to show resilience (needs {VICTIMS_NEEDED})"
+            return f"no attack leaks, but {too_few(most)} to show resilience (needs {VICTIMS_NEEDED})"
         return f"no attack leaks, but none that works there shows resilience ({_names(working)})"
     doubtful = [attempt for attempt in attempts if attempt.bound > RESILIENT_RATE]
     if doubtful:

@@ -115,6 +115,11 @@ def identified_of(
     )  # fmt: skip
 
 
+def too_few(victims: int) -> str:
+    """Says that so many are."""
+    return f"{victims} {'victim is' if victims == 1 else 'victims are'} too few"
+
+
 def _below(p_value: float | None) -> bool:
     return p_value is not None and p_value < LEAK_P
 
@@ -138,5 +143,5 @@ def _evidence_obstacle(strict_victims: Rate, lineup_p: float | None) -> str | No
     if bound <= RESILIENT_RATE:
         return None
     if successes == 0:
-        return f"{victims} victims are too few to bound the success rate below 5% (needs {VICTIMS_NEEDED})"
+        return f"{too_few(victims)} to bound the success rate below 5% (needs {VICTIMS_NEEDED})"
     return f"{successes} of {victims} victims were reconstructed, so the success rate may be as high as {bound:.1%}"

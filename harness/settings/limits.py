@@ -21,8 +21,8 @@ MOST_STEPS = 10_000_000
 
 _GIGABYTE = 1e9
 _GROUP = Path("/sys/fs/cgroup")
-# Processes of one run that share this machine's memory.
-_workers = 1
+# Processes of one run that share this machine's memory, and that of one of its devices.
+_workers, _on_device = 1, 1
 # As measured of the papers' networks on two cores.
 _SECONDS_PER_STEP, _SECONDS_PER_GRADIENT = 1e-3, 2e-5
 #: Seconds of work that is told of before it is done.
@@ -76,21 +76,25 @@ def forecast(seconds: float, what: str) -> None:
         log.warning("harness: %s takes about %s on two cores", what, in_words(seconds))
 
 
-def share_memory(workers: int) -> None:
-    """Says that this process is one of so many on this machine, which all take what they find free."""
-    global _workers
-    _workers = workers
+def share_memory(workers: int, on_device: int | None = None) -> None:
+    """Says that this process is one of so many on this machine, which all take what they find free.
+
+    Args:
+        on_device: as many of them compute on one device; None for all.
+    """
+    global _workers, _on_device
+    _workers, _on_device = workers, workers if on_device is None else on_device
 
 
-def own_share(free: int) -> int:
-    """Of bytes that are free on this machine, those that this process may count on."""
-    return free // _workers
+def own_share_of_device(free: int) -> int:
+    """Of bytes that are free on a device, those that this process may count on."""
+    return free // _on_device
 
 
 def free_memory() -> int | None:
     """Bytes that can be taken: a share of what the system has available, or less where this process may have less."""
-    shared = [own_share(bytes_) for bytes_ in (_available(), _left_in_group()) if bytes_ is not None]
-    own = [bytes_ for bytes_ in (_left_of_addresses(),) if bytes_ is not None]
+    shared = [bytes_ // _workers for bytes_ in (_available(), _left_in_group()) if bytes_ is not None]
+    own = [bytes_ for bytes_ in (_left_of_addresses(), _left_of_grant()) if bytes_ is not None]
     return min([*shared, *own], default=None)
 
 
@@ -122,8 +126,27 @@ def _left_of_addresses() -> int | None:
     """What ``ulimit -v`` leaves."""
     if resource is None or (most := resource.getrlimit(resource.RLIMIT_AS)[0]) == resource.RLIM_INFINITY:
         return None
+    used = _used(0)
+    return None if used is None else max(0, most - used)
+
+
+def granted() -> int | None:
+    """Bytes that Slurm grants this job on its node; None where it is no job, or all of the node is granted."""
+    for name, times in (("SLURM_MEM_PER_NODE", "1"), ("SLURM_MEM_PER_CPU", os.environ.get("SLURM_CPUS_ON_NODE", "1"))):
+        megabytes = os.environ.get(name, "")
+        if megabytes.isdecimal() and times.isdecimal() and int(megabytes):
+            return int(megabytes) * int(times) * 2**20
+    return None
+
+
+def _left_of_grant() -> int | None:
+    most, used = granted(), _used(1)
+    return None if most is None or used is None else max(0, most - used)
+
+
+def _used(column: int) -> int | None:
+    """Bytes that this process takes: addresses (0), or memory (1)."""
     try:
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        return int(Path("/proc/self/statm").read_text().split()[column]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError):
         return None
-    return max(0, most - pages * os.sysconf("SC_PAGE_SIZE"))

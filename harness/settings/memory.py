@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from harness.settings.limits import free_memory, own_share
+from harness.settings.limits import free_memory, own_share_of_device
 
 log = logging.getLogger(__name__)
 
@@ -110,4 +110,4 @@ def _free(device: str) -> float | None:
     if not device.startswith("cuda"):
         return free_memory()
     free, _ = torch.cuda.mem_get_info(device)
-    return own_share(free) + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return own_share_of_device(free) + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)

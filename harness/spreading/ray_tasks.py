@@ -22,6 +22,7 @@ from harness.experiment import CellSettings
 from harness.progress import hush, progress
 from harness.results import ResultDocument, write_atomic
 from harness.settings.devices import use_threads
+from harness.spreading.neighbours import share_node
 from harness.spreading.units import Unit, shared_controls, undefended, units_of
 from harness.spreading.worker import Job
 
@@ -77,7 +78,7 @@ def _make(units: Sequence[Unit], job: Job, run: Run, options: RayOptions) -> Non
     ray = import_module("ray")
     with _connected(ray, options):
         controls = shared_controls(units, run)
-        tasks = _Tasks(ray, job, options)
+        tasks = _Tasks(ray, replace(job, workers=len(controls) + len(units)), options)
         for control in controls.values():
             tasks.submit(control)
         for unit in units:
@@ -179,6 +180,7 @@ def make_elsewhere(job: Job, unit: Unit, *known: Files) -> Files:
     """
     hush()
     use_threads(job.threads)
+    share_node(import_module("ray"), job.workers)
     own = _workplace(job)
     for files in known:
         own.take(files)

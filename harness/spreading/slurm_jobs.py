@@ -14,6 +14,7 @@ from harness.experiment import CellSettings
 from harness.progress import hush, progress
 from harness.results import ResultDocument
 from harness.settings.devices import use_threads
+from harness.spreading.neighbours import share_slurm_node
 from harness.spreading.shard import Shard
 from harness.spreading.units import shared_controls, units_of
 from harness.spreading.worker import Job
@@ -46,7 +47,7 @@ def evaluate_on_slurm(
     shards = [Shard(index, jobs) for index in range(1, jobs + 1)]
     with progress("jobs", jobs) as bar:
         for attempt in range(_ATTEMPTS):
-            smaller = replace(job, chunk=max(1, job.chunk >> attempt))
+            smaller = replace(job, chunk=max(1, job.chunk >> attempt), workers=len(shards))
             shards, problem = _attempt(submitit, cells, smaller, shards, cluster, parameters, bar.advance)
             if not shards:
                 return evaluate(cells, job.run())
@@ -85,6 +86,7 @@ def make_part(cells: list[CellSettings], job: Job, shard: Shard) -> None:
     """What a job does: the shared controls that nobody makes yet, then its own cells."""
     hush()
     use_threads(job.threads)
+    share_slurm_node(job.workers)
     run = job.run()
     units = units_of(cells, run)
     for unit in [*shard.of(list(shared_controls(units, run).values())), *shard.of(units)]:

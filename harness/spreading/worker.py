@@ -27,7 +27,7 @@ class Job:
         chunk: rows attacked together.
         threads: that each worker computes with; None leaves it to torch.
         draw: makes a picture of every new cell.
-        workers: that share the memory of one machine.
+        workers: that share the memory of one machine; on a cluster as many may be on one node, or fewer.
     """
 
     data_root: Path

@@ -1,7 +1,7 @@
 """The commands that make a figure again. Names come from result files: each is quoted for a shell."""
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from harness.capture.record import AS_CAPTURED
@@ -12,6 +12,7 @@ from harness.reports.html.run_data import RunData
 from harness.results import Place
 
 _MOST = 6
+_JUDGED_BY = "unroll"  # of several local steps, unless something else is asked for
 # Settings that are named otherwise, or by no option at all.
 _ELSEWHERE = {
     *Place.model_fields, "attack", "attack_args", "suite", "seeds", "distinct_labels", "device", "noise_scale",
@@ -46,6 +47,12 @@ def evaluate_commands(cells: Iterable[Shown]) -> list[str]:
     commands = list(dict.fromkeys(_evaluate(members) for members in groups.values()))
     more = [f"# and {len(commands) - _MOST} more, see the exact settings"] if len(commands) > _MOST else []
     return commands[:_MOST] + more
+
+
+def judge_commands(runs: Iterable[RunData]) -> list[str]:
+    """What makes the estimates again; where the truth was known, the cells say it."""
+    judged = [run.judged for run in runs if run.judged and run.judged.estimates]
+    return [_judge(_option("attack", ",".join(one.attack for one in made.estimates)), dict(made)) for made in judged]
 
 
 def train_command(run: RunData) -> str:
@@ -112,10 +119,16 @@ def _evaluate(members: Sequence[Shown]) -> str:
 
     settings = _settings(members[0])
     if settings.get("weights") == AS_CAPTURED:
-        return " ".join(["harness judge CAPTURE...", every("attack"), _option("prior", settings.get("prior", "none"))])
+        return _judge(every("attack"), settings)
     arguments = dict.fromkeys(part for item in members for part in _arguments(item))
     named = (every(name) for name in ("defense", "attack", "tap"))
     return " ".join(["harness evaluate", *named, *_common(members[0]), *arguments])
+
+
+def _judge(attacks: str, settings: Mapping[str, Any]) -> str:
+    steps = settings.get("update_model", "first")
+    several = [_option("update_model", steps)] if steps not in ("first", _JUDGED_BY) else []
+    return " ".join(["harness judge CAPTURE...", attacks, _option("prior", settings.get("prior", "none")), *several])
 
 
 def _option(name: str, value: object) -> str:

@@ -82,7 +82,10 @@ class Record(_Part):
 
 
 class Judged(_Part):
-    """The document; ``results`` are those of ``harness evaluate``, None where no truth was known."""
+    """The document; ``results`` are those of ``harness evaluate``, None where no truth was known.
+
+    ``prior`` and ``update_model`` are as asked for, in the words of the options.
+    """
 
     valid: bool
     captures: Annotated[int, Field(ge=1)]
@@ -91,6 +94,8 @@ class Judged(_Part):
     checks: Annotated[list[Check], Field(max_length=100)]
     estimates: Annotated[list[Estimate], Field(max_length=100)]
     results: dict[str, Any] | None = None
+    prior: str = "none"
+    update_model: str = "first"
 
     @property
     def captured(self) -> str:

@@ -82,7 +82,7 @@ def make_page(runs: Sequence[RunData], earlier: Sequence[RunData] = ()) -> str:
         {table.name: _short(table) for table in tables if not table.name.startswith("paper-")},
         [_short(table) for table in tables if table.name.startswith("paper-")],
         [_short(table) for table in tables if table.name in ("checks", "estimates")],
-        commands.report_command(runs), commands.evaluate_commands(cells),
+        commands.report_command(runs), [*commands.evaluate_commands(cells), *commands.judge_commands(runs)],
     )  # fmt: skip
     page.left_out.extend(f"{run.name}: {reason}" for run in [*unread(earlier), *runs] for reason in run.left_out)
     page.left_out.extend(page.gallery.left_out)

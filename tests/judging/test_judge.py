@@ -59,6 +59,10 @@ def test_without_truth_it_is_an_estimate(federation: Federation, judge: Any, tmp
     _, document, _ = judge(federation(2, truth=False), "--prior", "digits", "--attack", "cpl")
     (made,) = document["estimates"]
     assert made["estimates"] == ["plausibly reconstructed"] * 2 and document["results"] is None
+    assert made["reason"].startswith("of 24 stand-ins without a defense it brings 24 back")
+    assert run(["report", str(tmp_path / "out"), "--out", str(tmp_path / "page.html")]) == 0
+    command = "harness judge CAPTURE... --attack cpl --prior digits"
+    assert command in (tmp_path / "page.html").read_text()
     assert max(made["left"]) < min(made["left_shuffled"]) and made["left_usually"] < min(made["left_shuffled"])
     assert (tmp_path / "out" / "pictures" / "judged_cpl.png").stat().st_size > 1000
 
@@ -67,7 +71,7 @@ def test_without_truth_noise_is_seen_to_protect(federation: Federation, judge: A
     folders = federation(3, truth=False, declared=CDP, clip=1.0, deviation=6.0)
     _, document, _ = judge(folders, "--prior", "digits", "--attack", "map")
     (made,) = document["estimates"]
-    assert made["estimates"] == ["no"] * 3 and "stand-ins" in made["reason"]
+    assert made["estimates"] == ["no"] * 3 and "stand-ins under the declared defense it" in made["reason"]
 
 
 def test_an_update_that_was_shuffled_is_not_plausible(federation: Federation, judge: Any) -> None:

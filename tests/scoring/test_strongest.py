@@ -109,6 +109,7 @@ def test_the_rule(case: str) -> None:
         ([idle(resists())], "no attack is known to work"),
         ([unsure()], "no attack leaks, but none that works there shows resilience (c)"),
         ([unsure(victims=8), idle(unsure(victims=64))], "8 victims are too few to show resilience (needs 59)"),
+        ([unsure(victims=1)], "but 1 victim is too few to show resilience (needs 59)"),
         ([resists(), unsure(successes=3)], "c may reconstruct as many as 11.7% of victims"),
         ([resists(), resists("d", successes=1, victims=100)], "each reconstructs at most 4.7% of victims"),
         ([leaks(), leaks("d"), resists()], "a, d of 3 attacks"),

@@ -51,6 +51,7 @@ def rate(successes: int, n: int) -> Rate:
         ((0, SHARP), rate(0, 64), 0.5, HELD[1:], "inconclusive", "no positive control"),
         ((0, SHARP), rate(0, 64), None, HELD, "inconclusive", "no victim has same-class decoys"),
         ((0, SHARP), rate(0, 0), 0.5, HELD, "inconclusive", "0 victims are too few"),
+        ((0, SHARP), rate(0, 1), 0.5, HELD, "inconclusive", "^1 victim is too few to bound"),
     ],
 )
 def test_verdicts(

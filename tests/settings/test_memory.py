@@ -147,8 +147,8 @@ def test_no_number_depends_on_what_is_free(
 def test_processes_of_one_run_share_what_is_free_but_not_what_each_may_address(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "_workers", 1)
-    monkeypatch.setattr(limits, "_GROUP", tmp_path)
+    for name, value in (("_workers", 1), ("_on_device", 1), ("_GROUP", tmp_path)):
+        monkeypatch.setattr(limits, name, value)
     monkeypatch.setattr(limits, "_available", lambda: 1200)
     found = []
     for addresses in (None, 350):

@@ -97,6 +97,25 @@ def test_tables_and_pictures_of_captures(judged: Path) -> None:
     assert 'id="tables"' not in page and "LEAKS" not in page
 
 
+@pytest.mark.parametrize(
+    ("facts", "command"),
+    [
+        ({"prior": "digits"}, "--attack cpl --prior digits"),
+        (
+            {"prior": "my data.npz", "update_model": "avg"},
+            "--attack cpl --prior &#39;my data.npz&#39; --update-model avg",
+        ),
+        ({"prior": "digits", "update_model": "unroll"}, "--attack cpl --prior digits"),
+        ({}, "--attack cpl --prior none"),
+    ],
+)
+def test_the_command_behind_an_estimate(
+    tmp_path: Path, a_judged: Callable, facts: dict[str, str], command: str
+) -> None:
+    page = make_page(read_runs([a_judged(tmp_path, **facts)]))
+    assert f"harness judge CAPTURE... {command}</pre>" in page
+
+
 def test_stand_ins_are_nobody_whose_verdict_is_asked_for(
     tmp_path: Path, a_cell: Callable, a_run: Callable, a_judged: Callable
 ) -> None:
