@@ -6,6 +6,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from harness.attacks import Attack
+from harness.evaluation.endurance import Endurance
 from harness.evaluation.outlook import Outlook, work_of
 from harness.experiment import CellSettings
 from harness.progress import Progress, in_words
@@ -38,23 +39,38 @@ class Foresight:
         self._observer, self._bar, self._rows, self._attack = observer, bar, rows, attack
         self._settings, self._outlook = settings, outlook
         self._began, self._since = time.monotonic(), 0.0
-        self._together, self._told = 0, False
+        self._endurance = Endurance(attack.max_iterations)
+        # Starts that began together, and that still go on after some iteration; rows that are done.
+        self._together, self._going, self._iteration, self._done = 0, 0, 0, 0
+        self._told = False
 
     def advance(self, rows: int) -> None:
         """So many rows are done, and the next ones begin."""
+        self._endurance.note(0, self._going if self._iteration < self._attack.max_iterations else 0)
+        self._done += rows
+        self._together, self._going, self._iteration = 0, 0, 0
         self._bar.advance(rows)
-        self._together = 0
 
     def __call__(self, victims: Tensor, restarts: Tensor, iteration: int, images: Tensor) -> None:
         if self._observer:
             self._observer(victims, restarts, iteration, images)
         most = self._attack.max_iterations
+        going = len(victims)
+        self._together = max(self._together, going)
         # Some of those that began together stop before the others.
-        self._together = max(self._together, len(victims))
-        part = self._together / self._attack.starts * iteration / most
-        self._bar.under_way(part, f"iteration {iteration} of {'at most ' if most > 1 else ''}{most}")
+        self._endurance.note(going * (iteration - self._iteration), max(self._going - going, 0))
+        self._going, self._iteration = going, iteration
+        self._bar.at_most = self._bar.at_most and not self._endurance.known
+        said = f"iteration {iteration} of {'at most ' if most > 1 else ''}{most}"
+        self._bar.under_way(self._share() * self._rows - self._done, said)
         if not self._told:
             self._look_ahead(iteration)
+
+    def _share(self) -> float:
+        """Of all iterations, those that are done."""
+        waiting = (self._rows - self._done) * self._attack.starts - self._together
+        ahead = self._going * self._endurance.ahead(self._iteration) + waiting * self._endurance.ahead()
+        return self._endurance.spent / (self._endurance.spent + ahead)
 
     def _look_ahead(self, iteration: int) -> None:
         now = time.monotonic()

@@ -61,11 +61,36 @@ def test_what_is_under_way_counts(monkeypatch: pytest.MonkeyPatch) -> None:
         watched = Foresight(None, bar, 64, reconstructing(CELL.build_attack()), CELL)
         shown = list[float]()
         monkeypatch.setattr(bar, "under_way", lambda part, note: shown.append(part))
-        for rows, iteration in ((32, 1), (32, 250), (10, 500)):
+        for rows, iteration in ((32, 1), (32, 250), (32, 500)):
             watched(torch.arange(rows), torch.zeros(rows), iteration, torch.zeros(rows))
         watched.advance(16)
         watched(torch.arange(32), torch.zeros(32), 250, torch.zeros(32))
-    assert shown == [16 / 500, 8, 16, 8]
+    assert shown == pytest.approx([16 / 500, 8, 16, 8])
+
+
+LIVES = {"all go to the cap": 10_000.0, "most end early": 40.0, "all end very early": 8.0}
+
+
+@pytest.mark.parametrize("mean", LIVES.values(), ids=LIVES)
+def test_time_left_goes_by_rows_that_ended(mean: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """128 starts, 32 at a time, of exponential lives; an iteration of a start takes a second."""
+    now = [0.0]
+    monkeypatch.setattr("harness.progress.time", SimpleNamespace(monotonic=lambda: now[0]))
+    random = torch.Generator().manual_seed(3)
+    lives = torch.empty(4, 32).exponential_(1 / mean, generator=random).ceil().clamp(max=500)
+    total, early, said = float(lives.sum()), float("nan"), ""
+    with progress("attacking", 64, "victims", at_most=True) as bar:
+        watched = Foresight(None, bar, 64, reconstructing(CELL.build_attack()), CELL)
+        for turn in lives:
+            for iteration in range(1, int(turn.max()) + 1):
+                going = int((turn >= iteration).sum())
+                now[0] += going
+                watched(torch.arange(going), torch.zeros(going), iteration, torch.zeros(going))
+                if early != early and now[0] > total / 10:
+                    early, said = now[0] + (bar.left() or 0.0), bar._left_in_words()
+            watched.advance(16)
+    assert early == pytest.approx(total, rel=0.3)  # the cap alone would say 64,000
+    assert ("about" in said) == (mean < 500)
 
 
 def cell(**values: Any) -> Any:
