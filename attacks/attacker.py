@@ -53,7 +53,7 @@ class Identifier(Attacker):
 
         Args:
             observation: R rows.
-            candidates: (R, C, *image shape) in [0, 1], those of each row in an order that says nothing.
+            candidates: (R, C, ...) images in [0, 1], those of each row in an order that says nothing.
             labels: (R,), the class of each row's candidates.
             chunk: most pairs of a row and a candidate whose gradients are held at once.
 
@@ -67,7 +67,7 @@ class Identifier(Attacker):
 
         Args:
             observation: R rows.
-            images: (R, *image shape), each row's most probable candidate.
+            images: (R, ...), each row's most probable candidate.
             labels: (R,), its class.
         """
         return None

@@ -12,9 +12,10 @@ import harness  # noqa: F401
 
 # isort: split
 import gc
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -43,6 +44,21 @@ def coarse_losses() -> Iterator[None]:
         valid_epsilon.cache_clear()
         yield
     valid_epsilon.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Chromium, for tests marked ``browser``."""
+    driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; pip install '.[dev]'")
+    names = ("chromium", "chromium-browser", "google-chrome")
+    program = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
+    if not program:
+        pytest.skip("no chromium on this machine; apt-get install chromium, or name one in $CHROMIUM")
+    with driver.sync_playwright() as playwright:
+        # As root, in a container, Chromium has no sandbox of its own.
+        chromium = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
 
 
 class Finished(NamedTuple):

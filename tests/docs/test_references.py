@@ -47,10 +47,3 @@ def test_every_link_of_a_document_resolves() -> None:
     ]
     assert len(links) > 10
     assert [(name, link) for name, link in links if not (ROOT / name).parent.joinpath(link).exists()] == []
-
-
-@needs_git
-def test_every_document_is_pointed_at() -> None:
-    documents = {path.name for path in (ROOT / "docs").glob("*.md")}
-    outside = "\n".join(text for name, text in FILES.items() if not name.startswith("docs/"))
-    assert {name for name in documents if f"docs/{name}" not in outside} == set()

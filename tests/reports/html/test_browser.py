@@ -1,6 +1,5 @@
 """The report in a real browser: sorting, filters, dark and light, a narrow screen, keyboard, accessibility, time."""
 
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -12,21 +11,7 @@ from harness.reports.html import make_page, read_runs
 
 pytestmark = pytest.mark.browser
 
-_NAMES = ("chromium", "chromium-browser", "google-chrome")
-CHROMIUM = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, _NAMES)), None)
 SECONDS = 3.0
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator:
-    driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; pip install '.[dev]'")
-    if not CHROMIUM:
-        pytest.skip("no chromium on this machine; apt-get install chromium, or name one in $CHROMIUM")
-    with driver.sync_playwright() as playwright:
-        # As root, in a container, Chromium has no sandbox of its own.
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture(scope="module")

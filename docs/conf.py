@@ -1,0 +1,36 @@
+"""How Sphinx builds the documentation: ``sphinx-build -W -c docs . build/docs``.
+
+The source is the repository's root, so that a link between documents, results and code is the same on every reader.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent / "extensions"))
+
+from harness import __version__
+
+project = "harness"
+author = "The gradient-leakage-harness project"
+project_copyright = author
+release = version = __version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "command_reference"]
+root_doc = "docs/index"
+include_patterns = ["docs/*.md", "benchmarks/results/*.md", "CONTRIBUTING.md"]
+exclude_patterns = [".*", "build", "runs", "nightly", "tests", "harness", "attacks", "defenses", "datasets", "reports"]
+# Anchors for headings, as GitHub makes them; a link to one that is not there is a warning, and so an error.
+myst_heading_anchors = 4
+myst_enable_extensions = ["deflist"]
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"
+napoleon_use_rtype = False
+
+html_theme = "pydata_sphinx_theme"
+html_title = f"harness {release}"
+html_copy_source = False
+html_show_sourcelink = False
+html_show_sphinx = False
+html_sidebars = {"docs/index": []}
+html_theme_options = {"show_prev_next": False, "navigation_with_keys": False, "header_links_before_dropdown": 6}
