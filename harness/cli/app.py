@@ -32,6 +32,7 @@ COMMANDS = {
     "compare": "Show paired differences, B minus A, of success rate, lineup rank and log RMSE with 95% intervals.",
     "data": "Show and fetch datasets.",
     "evaluate": "Attack clients that train under a defense, at every surface, and judge what leaks.",
+    "frontier": "Say how much noise is needed and what it costs: accuracy, proven epsilon and leakage, level by level.",
     "history": "Show how success rates and lineup ranks moved from run to run, the cells that moved most first.",
     "judge": "Say what leaks from captured updates, and whether the declared defense is on.",
     "list": "List attacks, defenses, datasets, models, surfaces and presets, with their settings.",

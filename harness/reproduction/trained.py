@@ -21,11 +21,15 @@ from harness.training.checkpoint import DOCUMENT
 class TrainedRuns:
     """The training runs of one request.
 
-    ``chunk``: clients trained together, which changes no number; ``keep``: rounds whose model is kept.
+    ``chunk``: clients trained together, which changes no number; ``keep``: rounds whose model is kept; ``resume``: use
+    what an earlier run left, by default where the request does.
     """
 
-    def __init__(self, request: Request, chunk: int = 25, keep: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self, request: Request, chunk: int = 25, keep: tuple[int, ...] = (), resume: bool | None = None
+    ) -> None:
         self.request, self.chunk, self.keep = request, chunk, keep
+        self.resume = request.run.resume if resume is None else resume
         self._made: dict[str, dict[int, float]] = {}
 
     def curve(self, title: str, settings: TrainSettings, every: int) -> dict[int, float]:
@@ -45,7 +49,7 @@ class TrainedRuns:
         self, title: str, settings: TrainSettings, every: int = 1, bayesian: bool = False
     ) -> TrainDocument | None:
         """The run itself; None where it diverged. ``bayesian``: with notes for Bayesian accounting."""
-        resume, folder = self.request.run.resume, TrainFolder(self.folder(settings))
+        resume, folder = self.resume, TrainFolder(self.folder(settings))
         if resume and (folder.path / DOCUMENT).exists():
             return read_training(folder.path)
         with progress(f"training {title}", settings.rounds, "rounds") as bar:

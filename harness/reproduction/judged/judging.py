@@ -1,10 +1,11 @@
 """One place, judged twice on the same observations: by attackers who do not know the defense, and by all."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from harness.attacks import expanded
-from harness.experiment import cell_settings
+from harness.experiment import CellSettings, cell_settings
 from harness.progress import counted
 from harness.reproduction.comparison import Request
 from harness.results import CellResult, SummaryRow
@@ -30,11 +31,11 @@ class Judged:
         """Whether knowing the defense overturns that it withstood."""
         return self.plain.verdict != "leaks" and self.informed.verdict == "leaks"
 
-    def best(self, tier: str) -> CellResult | None:
-        """The cell of the tier's attack that brings most images back; None where none was possible."""
+    def best(self, tier: str | None = None) -> CellResult | None:
+        """The cell of the (tier's) attack that brings most images back; None where none was possible."""
         possible = [
             cell for cell in self.cells
-            if cell.tier == tier and cell.not_applicable_reason is None and "strict" in cell.asr
+            if tier in (None, cell.tier) and cell.not_applicable_reason is None and "strict" in cell.asr
         ]  # fmt: skip
         return max(possible, key=lambda cell: cell.outcomes.success, default=None)
 
@@ -44,19 +45,23 @@ class Judged:
         return next((cell for cell in self.cells if cell.identified and not cell.not_applicable_reason), None)
 
 
-def judge(request: Request, **settings: Any) -> Judged:
-    """Runs every attack at one place; ``settings`` are a cell's without its attack."""
+def cells_at(request: Request, attacks: Sequence[str], **settings: Any) -> list[CellSettings]:
+    """The cells of every attack at one place; ``settings`` are a cell's without its attack."""
     common = {"seeds": request.seeds, "device": request.device, "prior": "auto"} | settings
-    cells = [
-        request.run.cell(
-            cell_settings(attack=chosen.attack, attack_args=dict(chosen.arguments), suite=chosen.suite, **common)
-        ).cell
-        for chosen in counted(expanded([(name, {}) for name in attacks_of(request)]), "attack")
+    return [
+        cell_settings(attack=chosen.attack, attack_args=dict(chosen.arguments), suite=chosen.suite, **common)
+        for chosen in expanded([(name, {}) for name in attacks])
     ]
+
+
+def judge(request: Request, attacks: Sequence[str] = (), **settings: Any) -> Judged:
+    """Runs every attack at one place, those of the request where none is named."""
+    asked = cells_at(request, attacks or attacks_of(request), **settings)
+    cells = [request.run.cell(one).cell for one in counted(asked, "attack")]
     (informed,) = summarise(cells)
     # A verdict without the informed is that of attacks which were named one by one.
-    (plain,) = summarise(cell.model_copy(update={"suite": None}) for cell in cells if cell.tier == "plain")
-    return Judged(cells, plain, informed)
+    plain = summarise(cell.model_copy(update={"suite": None}) for cell in cells if cell.tier == "plain")
+    return Judged(cells, plain[0] if plain else informed, informed)
 
 
 def attacks_of(request: Request) -> tuple[str, ...]:

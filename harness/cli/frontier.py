@@ -1,0 +1,105 @@
+"""``harness frontier``: how much noise is needed, and what does it cost?"""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic import ValidationError
+from rich.console import Console
+
+from harness.cli.app import DONE, INVALID, app, resumable
+from harness.cli.options import numbers, split_lists
+from harness.cli.settings_options import options_of
+from harness.cli.spreading_options import JobsOption, ThreadsOption, chosen_threads
+from harness.datasets import data_root as find_data_root
+from harness.defenses import DEFENSES
+from harness.errors import UsageError
+from harness.evaluation import Run
+from harness.experiment import taps_of
+from harness.extensions.building import one_line, parse_assignments
+from harness.frontier import FrontierSettings, known_dataset, make_frontier, usual
+from harness.frontier.settings import Grid
+from harness.reports.frontier_picture import save_frontier
+from harness.reports.frontier_table import print_frontier
+from harness.reproduction import Request
+from harness.results import RunFolder, claimed, write_atomic
+from harness.settings.devices import choose_device
+from harness.spreading.worker import Job
+
+_WIDTH = 150
+Names = Annotated[list[str] | None, typer.Option(help="Comma-separated or repeated.")]
+
+
+@app.command("frontier")
+@options_of(FrontierSettings, list(FrontierSettings.model_fields))
+def frontier_command(
+    dataset: Names = None,
+    defense: Names = None,
+    defense_arg: Annotated[list[str] | None, typer.Option(help="[NAME.]key=value, repeated.")] = None,
+    sigma: Annotated[list[str] | None, typer.Option(help="Levels of noise, comma-separated.")] = None,
+    surface: Annotated[list[str] | None, typer.Option(help="0 server, 1 update, 2 local step (0).")] = None,
+    tap: Annotated[list[str] | None, typer.Option(help="A tap instead of a surface.")] = None,
+    attack: Annotated[list[str] | None, typer.Option(help="Attacks in the place of the suite auto.")] = None,
+    full: Annotated[bool, typer.Option("--full", help="More data, defenses, levels and places; hours.")] = False,
+    jobs: JobsOption = 1,
+    threads: ThreadsOption = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    chunk: Annotated[int, typer.Option(help="Most victims attacked together.")] = 128,
+    out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("frontier"),
+    data_root: Annotated[Path | None, typer.Option(help="Folder of datasets.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Use what an earlier run left in the folder.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the document and nothing else.")] = False,
+    **chosen: Any,
+) -> int:
+    """Say how much noise is needed and what it costs: accuracy, proven epsilon and leakage, level by level."""
+    if chunk < 1:
+        raise UsageError("--chunk must be at least 1")
+    try:
+        settings = FrontierSettings(**chosen)
+    except ValidationError as error:
+        raise UsageError(one_line(error)) from error
+    grid = _grid(usual(full), dataset, defense, defense_arg, sigma, attack)
+    if surface or tap:
+        grid = replace(grid, taps=tuple(taps_of(numbers(surface or [], "surface"), split_lists(tap or []))))
+    where, root, own_threads = choose_device(device), find_data_root(data_root), chosen_threads(jobs, threads)
+    with resumable(), claimed(out):
+        job = Job(root, out, 0.0, chunk, own_threads)
+        if not resume:
+            job = replace(job, since=RunFolder(out).clock())
+        run = job.run() if jobs > 1 else Run(root, RunFolder(out), chunk, resume)
+        request = Request(run, root, where, seeds=(settings.seed,))
+        document = make_frontier(settings, grid, request, job, jobs, resume)
+        write_atomic(out / "frontier.json", document.model_dump_json(indent=1).encode())
+        save_frontier(out / "frontier.png", document)
+    if as_json:
+        sys.stdout.write(document.model_dump_json(indent=1) + "\n")
+    else:
+        print_frontier(document, Console(width=max(Console().width, _WIDTH)))
+        print(f"Files: {out} (frontier.json, frontier.png, results.json, trained)")
+    return DONE if document.valid else INVALID
+
+
+def _grid(
+    grid: Grid, dataset: list[str] | None, defense: list[str] | None, defense_arg: list[str] | None,
+    sigma: list[str] | None, attack: list[str] | None,
+) -> Grid:  # fmt: skip
+    """What is usual, but for what is named."""
+    if dataset:
+        grid = replace(grid, datasets=tuple(dict.fromkeys(known_dataset(name) for name in split_lists(dataset))))
+    if defense or defense_arg:
+        usually = dict(grid.defenses)
+        names = [DEFENSES.resolve(name) for name in split_lists(defense)] if defense else list(usually)
+        given = parse_assignments(defense_arg or [], names, DEFENSES)
+        grid = replace(grid, defenses=tuple((name, usually.get(name, {}) | given[name]) for name in names))
+    if sigma:
+        grid = replace(grid, levels=tuple(sorted({_level(value) for value in split_lists(sigma)})))
+    return replace(grid, attacks=tuple(split_lists(attack))) if attack else grid
+
+
+def _level(value: str) -> float:
+    try:
+        return float(value)
+    except ValueError as error:
+        raise UsageError(f"--sigma takes numbers separated by commas, got {value!r}") from error
