@@ -15,10 +15,22 @@ author = "The gradient-leakage-harness project"
 project_copyright = author
 release = version = __version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "command_reference"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "command_reference", "printed_tables"]
 root_doc = "docs/index"
 include_patterns = ["docs/*.md", "benchmarks/results/*.md", "CONTRIBUTING.md"]
-exclude_patterns = [".*", "build", "runs", "nightly", "tests", "harness", "attacks", "defenses", "datasets", "reports"]
+exclude_patterns = [
+    ".*",
+    "build",
+    "docs/root",
+    "runs",
+    "nightly",
+    "tests",
+    "harness",
+    "attacks",
+    "defenses",
+    "datasets",
+    "reports",
+]
 # Anchors for headings, as GitHub makes them; a link to one that is not there is a warning, and so an error.
 myst_heading_anchors = 4
 myst_enable_extensions = ["deflist"]
@@ -29,6 +41,7 @@ napoleon_use_rtype = False
 
 html_theme = "pydata_sphinx_theme"
 html_title = f"harness {release}"
+html_extra_path = ["root"]  # its first page leads to ours
 html_copy_source = False
 html_show_sourcelink = False
 html_show_sphinx = False
