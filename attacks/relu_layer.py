@@ -95,8 +95,9 @@ def _next(rest: _Rest) -> tuple[Tensor, _Rest] | None:
     rank = rows.shape[1]
     if len(speaking) == 0:
         return None
-    guesses = _examples(rows, basis)
-    active = guesses @ rest.sent[speaking].T > 0
+    # What each row, read as an example, would make of every unit: the examples themselves are many, and large.
+    signals = rows @ (basis @ rest.sent.T) * (rows @ basis[:, -1:]).sign() > 0
+    active = signals[:, speaking]
     dead = (~active).to(rows)
     # One small matrix per guess: the second moments of the rows that it leaves dead.
     moments = torch.einsum("hr,ra,rb->hab", dead, rows, rows)
@@ -117,11 +118,11 @@ def _next(rest: _Rest) -> tuple[Tensor, _Rest] | None:
     away = vectors[chosen, :, 0]
     own = rows[chosen] / (rows[chosen] @ away)
     left, _, _ = torch.linalg.svd(rest.rows, full_matrices=False)
-    share = (left[:, :rank] @ away).where(rest.sent @ guesses[chosen] > 0, 0.0)
+    share = (left[:, :rank] @ away).where(signals[chosen], 0.0)
     remaining = left[:, :rank] - share[:, None] * own
     units, sizes, directions = torch.linalg.svd(remaining, full_matrices=False)
     kept = units[:, : rank - 1] * sizes[: rank - 1]
-    return guesses[chosen, :-1], _Rest(kept, directions[: rank - 1] @ basis, rest.sent, _largest(kept))
+    return _examples(rows[chosen], basis)[:-1], _Rest(kept, directions[: rank - 1] @ basis, rest.sent, _largest(kept))
 
 
 def _largest(rows: Tensor) -> float:
@@ -134,9 +135,9 @@ def _alike(rows: Tensor) -> Tensor:
 
 
 def _examples(rows: Tensor, basis: Tensor) -> Tensor:
-    """Rows (m, k) read as one example each, (m, D+1) with a one behind; what has no bias becomes zeros."""
+    """Rows (..., k) read as one example each, (..., D+1) with a one behind; what has no bias becomes zeros."""
     read = rows @ basis
-    return (read / read[:, -1:]).nan_to_num(0.0, 0.0, 0.0)
+    return (read / read[..., -1:]).nan_to_num(0.0, 0.0, 0.0)
 
 
 def _repeated(rest: _Rest, count: int) -> Tensor:

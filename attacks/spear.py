@@ -15,6 +15,7 @@ from harness.attacks.bins import blank_of
 from harness.attacks.closed_form import ClosedForm
 from harness.attacks.relu_layer import peeled, rectified_layer
 from harness.errors import UsageError
+from harness.models.side_by_side import side_by_side
 from harness.observation import Observation
 
 
@@ -43,12 +44,13 @@ def solved_by_layer(observation: Observation, attack: str) -> Tensor:
             f"{observation.model.name!r} has units, {units}, and {count} are behind one observation; use a smaller "
             "--batch-size"
         )
-    made = []
-    for row in range(observation.rows):
+
+    def of_row(row: int) -> Tensor:
         read, known = (torch.cat([one[weight][row], one[bias][row, :, None]], 1).double() for one in (gradients, sent))
         if not read.isfinite().all():
-            made.append(blank.repeat(count))
-            continue
+            return blank.repeat(count)
         found = peeled(read, known, count).to(blank)
-        made.append(torch.cat([found, blank.expand(count - len(found), -1)]).flatten())
-    return torch.stack(made)
+        return torch.cat([found, blank.expand(count - len(found), -1)]).flatten()
+
+    # Many small decompositions: threads that shared each of them would mostly wait for each other.
+    return torch.stack(side_by_side(of_row, range(observation.rows), observation.target.device.type == "cpu"))

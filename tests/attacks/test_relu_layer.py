@@ -42,6 +42,21 @@ def test_the_peeling_is_that_of_a_layer_whatever_comes_behind_it() -> None:
     assert relu_layer._next(relu_layer._Rest.of(signals @ behind, strangers, 6)) is None
 
 
+def test_victims_side_by_side_are_what_each_is_alone(digits: Digits) -> None:
+    images, labels = digits(5, 4)
+    observation, attack = undefended(images, labels, model="mlp2"), build(ATTACKS, "spear", {})
+    threads = torch.get_num_threads()
+    made = []
+    try:
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            made.append(attack.solved(observation))
+    finally:
+        torch.set_num_threads(threads)
+    alone = torch.cat([attack.solved(observation.take(torch.tensor([row]))) for row in range(5)])
+    assert torch.equal(made[0], made[1]) and torch.equal(made[0], alone)
+
+
 def test_traps_bring_back_more_of_a_large_batch(digits: Digits) -> None:
     images, labels = digits(4, 32)
     tamper = build(ATTACKS, "trap_weights", {}).tamper(1, 32)
