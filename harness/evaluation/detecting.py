@@ -15,7 +15,8 @@ from harness.models.imprint import Fronted
 from harness.results.detectable import Detectable
 from harness.tampering import Tamper
 
-_CLIENTS, _VALUES, _FEW = 8, 20_000, 100
+CLIENTS = 8
+_VALUES, _FEW = 20_000, 100
 _OWN = "network."
 
 
@@ -31,7 +32,7 @@ def detectable(
         truth: of the victims.
         batch: images of a client's first local step.
     """
-    count = min(_CLIENTS, len(truth.labels))
+    count = min(CLIENTS, len(truth.labels))
     images, labels = (values[:count, :batch].to(sent[1].device) for values in (truth.images, truth.labels))
     images = images.to(sent[1])
     weights, usual = (_named(model, flat[:count]) for model, flat in (sent, honest))

@@ -12,7 +12,7 @@ from harness.datasets import Dataset, Victims, divide, load_dataset, select_vict
 from harness.datasets.public import NONE
 from harness.defenses import DEFENSES
 from harness.errors import UsageError
-from harness.evaluation.detecting import detectable
+from harness.evaluation.detecting import CLIENTS, detectable
 from harness.evaluation.played_round import Key, known_correction, round_context, server_state
 from harness.evaluation.reading import Reading, known_batches, read_round
 from harness.evaluation.sending import Sent, sent_by, tampering_of
@@ -46,6 +46,13 @@ class Scene:
     dataset: Dataset
     detectable: Detectable | None = None
 
+    def first(self, count: int) -> "Scene":
+        """The same of its first ``count`` victims."""
+        rows = count * (self.observation.rows // len(self.truth.labels))
+        observation = self.observation.take(torch.arange(rows, device=self.observation.target.device))
+        truth = Victims(self.truth.images[:count], self.truth.labels[:count], self.truth.indices[:count])
+        return replace(self, observation=observation, truth=truth)
+
     @property
     def uncovered(self) -> str | None:
         """What an adversary has of private data that no epsilon and no theorem is about, in words; None for nothing."""
@@ -70,7 +77,7 @@ class Stage:
         self.data_root, self.chunk = data_root, chunk
         self._datasets: dict[str, Dataset] = {}
         self._rooms: dict[tuple[str, str], Room] = {}
-        self._scenes: dict[str, Scene] = {}
+        self._scenes: dict[tuple[str, int], Scene] = {}
 
     def dataset(self, name: str) -> Dataset:
         """A dataset, loaded at its first use."""
@@ -114,12 +121,21 @@ class Stage:
         # A server that tampers makes a round of its own.
         tampers = settings.build_attack().tier == "tampering"
         named = set() if tampers else {"attack", "attack_args"}
-        place = settings.model_dump_json(exclude={"suite", "engine", *named})
-        scene = self._scenes.pop(place, None) or self._fresh(settings)
+        place = settings.model_dump_json(exclude={"suite", "engine", "victims", *named})
+        scene = self._scenes.pop((place, settings.victims), None) or self._first(place, settings)
+        scene = scene or self._fresh(settings)
         while len(self._scenes) >= _SCENES:
             del self._scenes[next(iter(self._scenes))]
-        self._scenes[place] = scene
+        self._scenes[place, settings.victims] = scene
         return scene
+
+    def _first(self, place: str, settings: CellSettings) -> Scene | None:
+        """A scene as the first victims of a larger one at hand, who are the same and played the same round."""
+        count = settings.victims
+        larger = (scene for (known, victims), scene in self._scenes.items() if known == place and victims > count)
+        scene = next(larger, None) if len(settings.seeds) == 1 else None
+        # Fewer clients than are looked at would see something else.
+        return None if scene is None or (scene.detectable and count < CLIENTS) else scene.first(count)
 
     def _fresh(self, settings: CellSettings) -> Scene:
         whole, room = self.dataset(settings.dataset), self.room(settings)

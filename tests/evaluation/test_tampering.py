@@ -88,6 +88,35 @@ def test_one_stage_keeps_the_rounds_of_different_servers_apart(small: Any) -> No
     assert len(set(made)) == 3 and made[0] == made[3]
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"defense": "fed_cdp"},
+        {
+            "attack": "cpl",
+            "attack_args": {},
+            "defense": "fed_cdp",
+            "defense_args": {"convention": "per_example"},
+            "tap": "T2.examples",
+            "shared_weights": True,
+        },
+    ],
+)
+def test_a_smaller_scene_is_the_beginning_of_a_larger_one(small: Any, settings: Any, monkeypatch: Any) -> None:
+    """So a control of some of a cell's victims plays no round again."""
+    stage, fresh = Stage(Path("no data root"), 64), Stage(Path("no data root"), 64)
+    large, few = (small.cell(**TAMPERING | settings | {"victims": count}) for count in (12, 8))
+    whole, alone = stage.set(large), fresh.set(few)
+    monkeypatch.setattr(stage, "_fresh", None)  # nothing may be played
+    part = stage.set(few)
+    assert part.observation.fingerprint() == alone.observation.fingerprint() != whole.observation.fingerprint()
+    assert torch.equal(part.truth.images, alone.truth.images) and torch.equal(part.truth.indices, alone.truth.indices)
+    assert part.detectable == alone.detectable and stage.set(few) is part and stage.set(large) is whole
+    with pytest.raises(TypeError):  # fewer clients than are looked at, or other networks, are played
+        stage.set(small.cell(**TAMPERING | settings | ({"victims": 2} if whole.detectable else {"seeds": (1,)})))
+
+
 def test_a_tampering_attack_implies_its_server(small: Any) -> None:
     cells = [small.cell(**TAMPERING)]
     for adversary in (None, "tampering"):
