@@ -1,18 +1,17 @@
 """Noise against success, a panel per defense: who knows the noise, who does not, blind luck, and the theorem."""
 
-import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from harness.reports.pictures import DOTS_PER_INCH, FRAME, drawable, plain_text
-from harness.results import CellResult, Rate, write_atomic
+from harness.reports.pictures import drawable, plain_text
+from harness.reports.success_axes import draw_rates, dress, legend_above, save_figure
+from harness.results import CellResult
 
 _ACROSS = 3
 _WIDTH, _HEIGHT, _LEGEND = 3.7, 2.9, 0.5  # of a panel, and of the legend above all of them; in inches
@@ -51,15 +50,8 @@ def save_noise_ladders(path: Path, ladders: Mapping[str, Sequence[Rung]]) -> Non
         _draw(panel, title, rungs)
     for panel in panels[len(ladders) :]:
         panel.set_visible(False)
-    handles = {line.get_label(): line for panel in panels for line in panel.get_legend_handles_labels()[0]}
-    figure.legend(
-        list(handles.values()), list(map(str, handles)), loc="outside upper center", ncols=len(handles), frameon=False,
-        fontsize=8.5,
-    )  # fmt: skip
-    buffer = io.BytesIO()
-    # Without the software's name equal inputs give equal bytes whatever matplotlib wrote them.
-    figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
-    write_atomic(path, buffer.getvalue())
+    legend_above(figure, list(panels))
+    save_figure(figure, path)
 
 
 def _draw(panel: Axes, title: str, rungs: Sequence[Rung]) -> None:
@@ -79,30 +71,10 @@ def _draw(panel: Axes, title: str, rungs: Sequence[Rung]) -> None:
     ):  # fmt: skip
         cells = [(rung.noise, getattr(rung, tier)) for rung in rungs if getattr(rung, tier) is not None]
         if cells:
-            _curve(panel, cells, {"color": colour, "marker": mark, "label": name})
+            draw_rates(panel, cells, {"color": colour, "marker": mark, "label": name})
     panel.set_xscale("log")
-    panel.set(ylim=(-4, 104), xlim=(noise[0] / 1.6, noise[-1] * 1.6))
-    panel.set_yticks(range(0, 101, 25), [f"{percent}%" for percent in range(0, 101, 25)], **plain_text())
+    panel.set(xlim=(noise[0] / 1.6, noise[-1] * 1.6))
     name, _, axis = title.rpartition(": ")
     panel.set_title(drawable(name), fontsize=9, fontweight="bold", loc="left", **plain_text())
     panel.set_xlabel(drawable(f"{axis} (hollow: no leak was found)"), fontsize=8.5, **plain_text())
-    panel.grid(axis="y", color=FRAME, linewidth=0.4)
-    panel.tick_params(labelsize=8, color=FRAME)
-    for edge_name, line in panel.spines.items():
-        line.set(color=FRAME, visible=edge_name in ("left", "bottom"))
-
-
-def _curve(panel: Axes, cells: Sequence[tuple[float, CellResult]], style: dict[str, Any]) -> None:
-    rates = [cell.asr["strict"] for _, cell in cells]
-    middle = [100 * (rate.rate or 0.0) for rate in rates]
-    reach = [[_reach(rate, end) for rate in rates] for end in (0, 1)]
-    noise = [level for level, _ in cells]
-    panel.errorbar(noise, middle, reach, capsize=2.5, lw=1.5, elinewidth=0.9, markersize=5, **style)
-    held = [number for number, (_, cell) in enumerate(cells) if cell.verdict != "leaks"]
-    hollow = [noise[number] for number in held], [middle[number] for number in held]
-    panel.plot(*hollow, ls="", marker=style["marker"], color=style["color"], markerfacecolor="white", zorder=4)
-
-
-def _reach(rate: Rate, end: int) -> float:
-    """How far the interval goes from the rate, in per cent."""
-    return 0.0 if rate.ci95 is None else max(0.0, 100 * abs((rate.ci95[end] or 0.0) - (rate.rate or 0.0)))
+    dress(panel)

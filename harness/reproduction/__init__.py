@@ -25,6 +25,7 @@ from harness.reproduction.scaffold.gap import s002_gap
 from harness.reproduction.secagg.accounting import s000_accounting, s000_averaging
 from harness.reproduction.secagg.accuracy import s000_cifar10, s000_images, s000_income
 from harness.reproduction.secagg.leakage import secagg_leakage
+from harness.reproduction.tampering.table import tampering
 
 TABLES = {
     "table1": table1, "table3": table3, "table4": table4, "table5": table5, "table6": table6, "table7": table7,
@@ -36,7 +37,7 @@ TABLES = {
     "s002-sampling": s002_sampling,
     "s003-table1": s003_table1, "s003-table2": s003_table2, "s003-table3": s003_table3, "s003-table4": s003_table4,
     "s001": s001, "judged-verdicts": judged_verdicts, "judged-withstand": judged_withstand,
-    "batch-norm": batch_norm,
+    "batch-norm": batch_norm, "tampering": tampering,
 }  # fmt: skip
 
 __all__ = ["TABLES", "Comparison", "Request"]

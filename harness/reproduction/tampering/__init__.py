@@ -1,0 +1,1 @@
+"""Servers that tamper, and exact batches: the papers' figures, and secure sums judged again."""

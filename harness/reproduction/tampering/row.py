@@ -1,0 +1,26 @@
+"""One line of the table: what an attack brought back of an observation, beside what was published or is promised."""
+
+from typing import Any
+
+from harness.reports import text
+from harness.reports.theorem import first_in_lineup
+from harness.results import CellResult
+
+
+def row_of(cell: CellResult, clients: int, noise: str, published: str, verdict: str) -> dict[str, Any]:
+    """A line of the table; ``clients``: behind one observation."""
+    strict, luck = cell.asr.get("strict"), cell.kappa
+    possible = cell.not_applicable_reason is None and strict is not None
+    return {
+        "attack": cell.attack, "server": "tampers" if cell.tier == "tampering" else "honest",
+        "data": cell.dataset, "batch": cell.batch_size, "clients": clients, "noise": noise,
+        "strict": f"{strict.successes}/{strict.n}" if possible and strict else "not possible",
+        "share [95%]": text.rate(strict) if possible and strict else text.MISSING,
+        "blind": text.rate(luck) if luck else text.MISSING,
+        "first in its lineup": first_in_lineup(cell) if possible else text.MISSING,
+        "s per victim": _seconds(cell), "promised or published": published, "verdict": verdict if possible else "-",
+    }  # fmt: skip
+
+
+def _seconds(cell: CellResult) -> str:
+    return text.MISSING if cell.seconds is None else f"{cell.seconds / cell.victims:.2f}"

@@ -1,0 +1,82 @@
+"""Clients behind a secure sum against success: who reads along, who tampers, with and without distributed noise."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from harness.reports.pictures import drawable, plain_text
+from harness.reports.success_axes import draw_rates, dress, legend_above, save_figure
+from harness.results import CellResult
+
+_WIDTH, _HEIGHT, _LEGEND = 4.2, 3.1, 0.45  # of a panel, and of the legend above all of them; in inches
+_READS, _TAMPERS = ("#1f77b4", "#17becf", "#9467bd"), ("#d62728", "#ff7f0e", "#8c564b")
+_MARKS = {False: "osv", True: "D^P"}
+_THEOREM, _LUCK = "#7f7f7f", "#b8b8b8"
+_ASIDE = 1.035
+"""Lines stand so far aside of each other, as a factor, that one at zero does not hide the next."""
+
+
+@dataclass(frozen=True)
+class Sums:
+    """A panel: of each attack, cells by how many clients (two or more) are behind a sum.
+
+    ``ceiling``: the largest share of strict images in [0, 1] that a theorem allows, by clients; none where none exists.
+    """
+
+    title: str
+    lines: Mapping[str, Mapping[int, CellResult]]
+    ceiling: Mapping[int, float]
+
+
+def save_secure_sums(path: Path, panels: Sequence[Sums]) -> None:
+    """Write a PNG with the panels side by side.
+
+    Raises:
+        ValueError: there is nothing to draw.
+        UsageError: the folder cannot be written.
+    """
+    if not panels or not all(panel.lines for panel in panels):
+        raise ValueError("there is no secure sum to draw")
+    figure = Figure(figsize=(_WIDTH * len(panels), _HEIGHT + _LEGEND), facecolor="white", layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = list(figure.subplots(1, len(panels), squeeze=False, sharey=True)[0])
+    for panel, made in zip(axes, panels, strict=True):
+        _draw(panel, made)
+    axes[0].set_ylabel("images back [95%]", fontsize=8.5, **plain_text())
+    legend_above(figure, axes, across=4)
+    save_figure(figure, path)
+
+
+def _draw(panel: Axes, made: Sums) -> None:
+    clients = sorted({count for line in made.lines.values() for count in line})
+    if made.ceiling:
+        most = [100 * made.ceiling[count] for count in sorted(made.ceiling)]
+        panel.fill_between(sorted(made.ceiling), most, 104, color=_THEOREM, alpha=0.2, lw=0)
+        panel.plot(sorted(made.ceiling), most, color=_THEOREM, lw=1.2, label="no attacker gets beyond")
+    luck = {count: cell.kappa.rate for line in made.lines.values() for count, cell in line.items() if cell.kappa}
+    if luck:
+        places = sorted(luck)
+        panel.plot(places, [100 * (luck[one] or 0) for one in places], color=_LUCK, ls=":", lw=1.5, label="blind guess")
+    seen = {False: 0, True: 0}
+    for number, (attack, line) in enumerate(made.lines.items()):
+        tampers = next(iter(line.values())).tier == "tampering"
+        rank, colours = seen[tampers], _TAMPERS if tampers else _READS
+        seen[tampers] += 1
+        aside = _ASIDE ** (number - (len(made.lines) - 1) / 2)
+        style = {
+            "color": colours[rank % len(colours)], "marker": _MARKS[tampers][rank % 3],
+            "ls": "-" if tampers else "--",
+            "label": drawable(f"{attack} ({'tampers' if tampers else 'reads along'})"),
+        }  # fmt: skip
+        draw_rates(panel, [(count * aside, line[count]) for count in sorted(line)], style)
+    panel.set_xscale("log")
+    panel.set(xlim=(clients[0] / 1.25, clients[-1] * 1.25))
+    panel.set_xticks(clients, [str(count) for count in clients], **plain_text())
+    panel.minorticks_off()
+    panel.set_xlabel("clients in the sum (hollow: no leak was found)", fontsize=8.5, **plain_text())
+    panel.set_title(drawable(made.title), fontsize=9, fontweight="bold", loc="left", **plain_text())
+    dress(panel)
