@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from harness.vectors.inner_products import LONG, group_products, inner_products
+from harness.vectors.inner_products import LONG, blocks, group_products, inner_products
 from harness.vectors.layout import group_sums
 
 _TINY = 1e-30
@@ -41,8 +41,8 @@ class _ScaleFreeDistance(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, candidate: Tensor, target: Tensor, groups: tuple[int, ...]) -> Tensor:
-        inner = group_products(candidate, target, groups)
-        scale = (inner / group_products(candidate, candidate, groups).clamp_min(_TINY)).clamp_min(0.0)
+        inner, own, _ = group_products(candidate, target, groups)
+        scale = (inner / own.clamp_min(_TINY)).clamp_min(0.0)
         difference = _scaled(candidate, scale, groups).sub_(target)
         ctx.save_for_backward(difference, scale)
         ctx.groups = groups
@@ -60,8 +60,7 @@ class _CosineDistance(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, candidate: Tensor, target: Tensor, groups: tuple[int, ...]) -> Tensor:
-        inner = group_products(candidate, target, groups)
-        own, others = (group_products(values, values, groups) for values in (candidate, target))
+        inner, own, others = group_products(candidate, target, groups)
         lengths = (own * others).clamp_min(_TINY).sqrt()
         ctx.save_for_backward(candidate, target, inner, own, lengths)
         ctx.groups = groups
@@ -74,11 +73,12 @@ class _CosineDistance(torch.autograd.Function):
         each = gradient[:, None] / (len(ctx.groups) * lengths)
         # Where a length is next to nothing, it counts as that constant.
         shrinking = torch.where(lengths.square() > _TINY, each * inner / own, 0.0)
-        made = _scaled(target, -each, ctx.groups)
-        for part, own_part, factor in zip(
-            made.split(ctx.groups, 1), candidate.split(ctx.groups, 1), shrinking.split(1, 1), strict=True
-        ):
-            part.addcmul_(own_part, factor)
+        made = torch.empty_like(candidate)
+        split = (values.split(ctx.groups, 1) for values in (made, target, candidate))
+        for group, nearer, shorter in zip(zip(*split, strict=True), -each.mT, shrinking.mT, strict=True):
+            for factor, further, *row in zip(nearer, shorter, *group, strict=True):
+                for part, given, own_part in blocks(*row):
+                    torch.mul(given, factor, out=part).addcmul_(own_part, further)
         return made, None, None
 
 

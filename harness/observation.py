@@ -156,6 +156,8 @@ class Observation:
 
     def take(self, index: Tensor) -> "Observation":
         """The same observation restricted to some rows (in the given order, repeats allowed)."""
+        if torch.equal(index.cpu(), torch.arange(self.rows)):
+            return self  # of a large network the copy takes as long as an iteration
         return replace(
             self,
             weights=self.weights[index],

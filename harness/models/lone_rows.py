@@ -15,7 +15,7 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from harness.models.batch_norm import LayerStatistics, recorded
-from harness.models.lone_layers import gradient_once
+from harness.models.differentiated_once import gradient_once
 from harness.models.side_by_side import twice_differentiable_attention
 from harness.vectors.layout import Layout
 

@@ -95,9 +95,9 @@ class _Images(torch.autograd.Function):
         return _Images.apply(patches.movedim(in_dims[0], 0), *geometry), 0
 
 
-def patches_of(images: Tensor, convolution: nn.Conv2d) -> Tensor:
+def patches_of(images: Tensor, kernel: Size, padding: Size, stride: Size) -> Tensor:
     """Patches (..., C*k*k, L) that a convolution sees of images (..., C, H, W)."""
-    return _Patches.apply(images, convolution.kernel_size, zero_padding(convolution), convolution.stride)
+    return _Patches.apply(images, kernel, padding, stride)
 
 
 def images_of(patches: Tensor, size: Size, kernel: Size, padding: Size, stride: Size) -> Tensor:

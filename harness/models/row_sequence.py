@@ -86,7 +86,7 @@ def _linear(name: str, layer: nn.Linear) -> Product:
 
 def _convolution(name: str, layer: nn.Conv2d) -> Product:
     def columns(values: Tensor) -> Tensor:
-        return patches_of(values, layer)
+        return patches_of(values, layer.kernel_size, zero_padding(layer), layer.stride)
 
     def output(product: Tensor, values: Tensor) -> Tensor:
         rows, places = (

@@ -33,7 +33,22 @@ class VisionTransformer(nn.Module):
         """Logits (B, K) of images (B, C, H, W)."""
         patches = self.tokens(images).flatten(2).mT
         tokens = torch.cat([self.class_token.expand(len(images), -1, -1), patches], 1) + self.places
-        return self.head(self.norm(self.encoder(tokens)[:, 0]))
+        *layers, last = self.encoder
+        for layer in layers:
+            tokens = layer(tokens)
+        return self.head(self.norm(_first_token(last, tokens)))
+
+
+def _first_token(layer: nn.Module, tokens: Tensor) -> Tensor:
+    """What an encoder layer makes of the first of tokens (B, T, E), and it alone, as nothing reads the others: (B, E).
+
+    Every token goes into its attention, none but the first through all that follows.
+    """
+    assert isinstance(layer, nn.TransformerEncoderLayer)
+    normed = layer.norm1(tokens)
+    attended, _ = layer.self_attn(normed[:, :1], normed, normed, need_weights=False)
+    own = tokens[:, 0] + attended[:, 0]
+    return own + layer.linear2(layer.activation(layer.linear1(layer.norm2(own))))
 
 
 @MODELS.register("vit")

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from harness.attacks import objectives
 from harness.attacks.objectives import RAW, SCALE_FREE, cosine, l2, l2_scale_free, observed_only, total_variation
-from harness.vectors.inner_products import inner_products
+from harness.vectors.inner_products import group_products, inner_products
+from harness.vectors.layout import group_sums
 
 GROUPS = (3, 1, 5)
 
@@ -84,6 +85,16 @@ def test_inner_products_of_millions_are_exact_to_a_few_parts_in_a_million() -> N
     values = torch.randn(2, 3_000_001, generator=random)
     truth = values.double().square().sum(1)
     assert ((inner_products(values, values).double() - truth) / truth).abs().max() < 5e-6
+
+
+def test_products_of_groups_of_all_lengths() -> None:
+    random = torch.Generator().manual_seed(1)
+    groups = (5, 200_000, 1, 65_536, 70_001)
+    left, right = torch.randn(2, 2, sum(groups), generator=random, dtype=torch.float64)
+    for made, (one, other) in zip(
+        group_products(left, right, groups), ((left, right), (left, left), (right, right)), strict=True
+    ):
+        torch.testing.assert_close(made, group_sums(one * other, groups))
 
 
 def test_raw_distances_ignore_the_groups() -> None:

@@ -10,7 +10,9 @@ from torch import Tensor, nn
 
 import harness.models.row_model as row_model
 from harness.models import RowModel
-from harness.models.lone_layers import LoneAttention, LoneConv2d, LoneLinear, transposed_product, with_lone_layers
+from harness.models.lone_convolution import LoneConv2d
+from harness.models.lone_layers import LoneAttention, LoneLinear, with_lone_layers
+from harness.models.onednn import transposed_product
 from harness.models.side_by_side import side_by_side
 
 SHAPE, CLASSES = (3, 8, 8), 5
@@ -50,8 +52,24 @@ class Attends(nn.Module):
         return self.head((values + weighed).mean(0)) + weights.mean()
 
 
+class Shrinks(nn.Module):
+    """Convolutions of images so small that kernels reach beyond them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(3, 6, 3, 2, 1), nn.Tanh(), nn.Conv2d(6, 6, (7, 3), padding=(3, 1)), nn.Tanh(),
+            nn.Conv2d(6, 8, 3, 2, 1), nn.Tanh(), nn.Conv2d(8, 8, 3, 2, 1), nn.Tanh(), nn.Conv2d(8, 8, 5, padding=2),
+        )  # fmt: skip
+        self.head = nn.Linear(8, CLASSES)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.layers(images).flatten(1))
+
+
 NETWORKS: dict[str, Callable[[], nn.Module] | str] = {
     "normalised": Normalised, "attends": Attends, "resnet8": "resnet8", "groups": "resnet8+group_norm", "vit": "vit",
+    "shrinks": Shrinks,
 }  # fmt: skip
 
 

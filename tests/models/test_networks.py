@@ -9,6 +9,7 @@ from torch import nn
 
 from harness.errors import UsageError
 from harness.models import MODELS, RowModel, build_module, find_factory
+from harness.models.vision_transformer import VisionTransformer
 
 OWN = '''
 """A user's networks."""
@@ -110,6 +111,15 @@ def test_the_attack_lenet_starts_uniform_and_the_accuracy_network_has_no_bias() 
     assert weights.abs().max() <= 0.5 and float(weights.std()) == pytest.approx(12**-0.5, rel=0.03)
     assert len(lenet.layout.names) == 10 and lenet.last_linear() == ("9.weight", "9.bias")
     assert RowModel("cnn", (1, 12, 12), 4).last_linear() == ("7.weight", None)
+
+
+def test_the_transformer_s_last_layer_is_one_of_all_tokens_read_at_the_first() -> None:
+    network = build_module("vit", (3, 8, 8), 10, seed=0)
+    assert isinstance(network, VisionTransformer)
+    images = torch.rand(2, 3, 8, 8)
+    tokens = torch.cat([network.class_token.expand(2, -1, -1), network.tokens(images).flatten(2).mT], 1)
+    whole = network.head(network.norm(network.encoder(tokens + network.places)[:, 0]))
+    torch.testing.assert_close(network(images), whole)
 
 
 def test_the_table_names_these_networks() -> None:
