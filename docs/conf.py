@@ -17,7 +17,7 @@ release = version = __version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "command_reference", "printed_tables"]
 root_doc = "docs/index"
-include_patterns = ["docs/*.md", "benchmarks/results/*.md", "CONTRIBUTING.md"]
+include_patterns = ["docs/*.md", "benchmarks/results/*.md", "examples/README.md", "CONTRIBUTING.md", "CHANGELOG.md"]
 exclude_patterns = [
     ".*",
     "build",

@@ -20,6 +20,9 @@ DONE, REGRESSION, MISTAKE, INVALID, INCOMPARABLE = 0, 1, 2, 3, 4
 #: A fault that is nobody's mistake, as sysexits.h numbers it.
 FAULT = 70
 
+#: Set by a shell that asks what could come next, to how it asks.
+COMPLETE = "_HARNESS_COMPLETE"
+
 #: What `harness list` prints of our own names, beside this file.
 CATALOGUE = "catalogue.json"
 
@@ -47,7 +50,7 @@ COMMANDS = {
 _REFUSED: Any = [kind for kind in typer.BadParameter.__mro__ if hasattr(kind, "format_message")][-1]
 
 app = typer.Typer(
-    add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None,
+    no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None,
     context_settings={"help_option_names": ["--help", "-h"]},
     help="Does a federated-learning defense really stop gradient leakage?",
 )  # fmt: skip
@@ -84,7 +87,7 @@ def run(arguments: list[str]) -> int:
     warnings.filterwarnings("ignore", message="CUDA initialization")
     try:
         command = typer.main.get_command(app)
-        with command.make_context("harness", arguments or ["--help"], obj=arguments) as context:
+        with _parsed(command, arguments) as context:
             code = command.invoke(context)
         return code if isinstance(code, int) else DONE
     except typer.Exit as end:
@@ -99,6 +102,20 @@ def run(arguments: list[str]) -> int:
         raise
     except (Exception, SystemExit) as error:
         return _fault(error)
+
+
+def _parsed(command: Any, arguments: list[str]) -> Any:
+    """The context of the whole command line, or what a shell asked for, printed.
+
+    Raises:
+        typer.Exit: that was all; completion itself ends the process, which a user's own code must not do elsewhere.
+    """
+    try:
+        if COMPLETE in os.environ:
+            command.main(arguments, "harness", COMPLETE)
+        return command.make_context("harness", arguments or ["--help"], obj=arguments)
+    except SystemExit as end:
+        raise typer.Exit(end.code if isinstance(end.code, int) else DONE) from None
 
 
 @contextmanager

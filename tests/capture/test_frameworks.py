@@ -19,6 +19,7 @@ import pytest
 
 pytestmark = pytest.mark.slow
 CLIENTS = 4
+EXAMPLES = Path(__file__).parents[2] / "examples"
 LOOPBACK = "127.0.0.1"
 
 
@@ -71,7 +72,7 @@ def with_flower(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def flower(with_flower: Path, tmp_path: Path) -> Framework:
-    shutil.copytree(Path(__file__).parent / "flower_app", tmp_path / "app")
+    shutil.copytree(EXAMPLES / "flower", tmp_path / "app")
     return Framework(with_flower, tmp_path)
 
 
@@ -96,7 +97,7 @@ def test_a_federation_of_several_processes_on_flower_is_judged(flower: Framework
 
 
 def test_a_simulated_federation_on_nvflare_is_judged(tmp_path: Path) -> None:
-    shutil.copytree(Path(__file__).parent / "nvflare_app", tmp_path / "app")
+    shutil.copytree(EXAMPLES / "nvflare", tmp_path / "app")
     flare = Framework(installed("nvflare", tmp_path / "venv"), tmp_path)
     flare.run("python", "app/job.py")
     flare.assert_judged("round-0-client-site-*", 2)

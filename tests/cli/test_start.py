@@ -33,6 +33,30 @@ def test_a_command_that_only_says_something_imports_nothing_slow(line: str) -> N
     assert printed.splitlines()[-1] == "set()"
 
 
+def completed(words: str, place: int) -> subprocess.CompletedProcess[str]:
+    """What bash is told could stand at a place of a line."""
+    asked = {"_HARNESS_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(place)}
+    return process(env=os.environ | asked)
+
+
+def test_a_shell_completes_commands_and_options() -> None:
+    assert completed("harness ", 1).stdout.split() == list(COMMANDS)
+    assert completed("harness ev", 1).stdout.split() == ["evaluate"]
+    assert completed("harness list --js", 2).stdout.split() == ["--json"]
+
+
+def test_completing_a_command_imports_nothing_slow() -> None:
+    code = f"import sys; from harness.cli import run; run([]); print(set(sys.modules) & {SLOW})"
+    asked = {"_HARNESS_COMPLETE": "complete_bash", "COMP_WORDS": "harness ", "COMP_CWORD": "1"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | asked)
+    assert done.stdout.splitlines()[-1] == "set()", done.stderr
+
+
+def test_the_script_of_a_shell_is_printed() -> None:
+    done = process("--show-completion", "bash", env=os.environ | {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"})
+    assert (done.returncode, done.stderr) == (0, "") and "_HARNESS_COMPLETE=complete_bash" in done.stdout
+
+
 def test_the_list_is_that_of_the_registries() -> None:
     written = (files("harness.cli") / "catalogue.json").read_text(encoding="utf-8")
     assert written == text(), "write it again: python -m harness.cli.catalogue"

@@ -34,7 +34,7 @@ EVALUATIONS = sorted({line for page in MANUAL for line in lines_of(page) if line
 
 
 def test_every_command_is_shown_somewhere() -> None:
-    assert {line.split()[1] for line in EVERY} == set(COMMANDS)
+    assert {line.split()[1] for line in EVERY} >= set(COMMANDS)
     assert len(EVERY) > 60 and len(EVALUATIONS) > 12
 
 
@@ -42,6 +42,8 @@ def test_every_command_is_shown_somewhere() -> None:
 def test_it_is_understood(line: str) -> None:
     """Parsed with all its options and their types, not executed."""
     _, *arguments = shlex.split(line)
+    if arguments[0] in ("--version", "--show-completion"):
+        return  # run by tests/cli/test_start.py
     parser: Any = typer.main.get_command(app)
     context = parser.make_context("harness", list(arguments))
     while hasattr(parser, "resolve_command"):

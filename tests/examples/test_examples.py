@@ -1,0 +1,82 @@
+"""Every example runs and says what its text says; those on frameworks are run by tests/capture."""
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.defenses import DEFENSES
+from harness.testing import assert_defense_contract
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+NOTEBOOK = EXAMPLES / "first_look.ipynb"
+
+
+def printed(name: str, folder: Path) -> str:
+    program = [sys.executable, str(EXAMPLES / name)]
+    done = subprocess.run(program, cwd=folder, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert "Warning" not in done.stderr
+    return done.stdout
+
+
+def test_every_example_is_in_the_list_and_nothing_else() -> None:
+    listed = re.findall(r"\]\(([\w./]+)\)", (EXAMPLES / "README.md").read_text(encoding="utf-8"))
+    folders = {path.name for path in EXAMPLES.iterdir() if path.name != "README.md"} - {"__pycache__", "runs"}
+    assert {name.split("/")[0] for name in listed if not name.startswith("..")} == folders
+
+
+def test_the_new_defense_keeps_the_contract(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DEFENSES, "_entries", dict(DEFENSES._entries))
+    found = importlib.util.spec_from_file_location("new_defense", EXAMPLES / "new_defense.py")
+    assert found and found.loader
+    monkeypatch.setitem(sys.modules, "new_defense", module := importlib.util.module_from_spec(found))
+    found.loader.exec_module(module)
+    assert_defense_contract(module.Coarse())
+    assert_defense_contract(module.Coarse(step=1e-5))
+
+
+def test_the_workflow_is_the_guides() -> None:
+    guide = (EXAMPLES.parent / "docs" / "gate-in-your-repository.md").read_text(encoding="utf-8")
+    assert f"```yaml\n{(EXAMPLES / 'gate' / 'resilience.yml').read_text(encoding='utf-8')}```" in guide
+
+
+@pytest.mark.slow
+def test_the_new_defense_gets_its_verdict(tmp_path: Path) -> None:
+    lines = printed("new_defense.py", tmp_path).splitlines()
+    assert len(lines) == 4 and all(" leaks: " in line for line in lines)
+    assert lines[0].endswith("64 of 64 images come back") and lines[2].endswith(" 0 of 64 images come back")
+
+
+@pytest.mark.slow
+def test_images_come_back_through_the_own_resnet(tmp_path: Path) -> None:
+    undefended, defended = printed("own_resnet.py", tmp_path).splitlines()
+    assert undefended.startswith("none: leaks") and defended == "fed_cdp: inconclusive, 0 of 12 images come back"
+
+
+def said(notebook: dict) -> str:
+    made = [output for cell in notebook["cells"] for output in cell.get("outputs", ())]
+    return "".join("".join(output.get("text", ())) for output in made if output.get("name") == "stdout")
+
+
+def test_the_notebook_is_kept_with_small_outputs() -> None:
+    assert NOTEBOOK.stat().st_size < 100_000
+    assert "resilient" in said(json.loads(NOTEBOOK.read_text(encoding="utf-8")))
+
+
+@pytest.mark.slow
+def test_the_notebook_runs_and_says_what_it_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    kept = said(notebook)
+    nbclient.NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    # The last digits of p-values and how many images come back by weak noise are the processor's.
+    verdicts = re.compile(r"^.*(?:leaks|resilient|inconclusive|epsilon)\b", re.MULTILINE)
+    assert verdicts.findall(said(notebook)) == verdicts.findall(kept)
+    assert len(verdicts.findall(kept)) == 12
