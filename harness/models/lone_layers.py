@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from harness.models.bilinear import multiply
 from harness.models.differentiated_once import passes
 from harness.models.feature_extractor import FeatureExtractor
+from harness.models.lone_class_token import spare_other_tokens
 from harness.models.lone_convolution import LoneConv2d
 from harness.models.onednn import transposed_product
 from harness.models.row_operators import is_plain_convolution
@@ -99,6 +100,7 @@ def with_lone_layers(module: nn.Module) -> nn.Module:
 def _replace(layer: nn.Module) -> None:
     if isinstance(layer, FeatureExtractor):
         return
+    spare_other_tokens(layer)
     if type(layer) in _LONE and not (type(layer) is nn.Conv2d and not is_plain_convolution(layer)):
         layer.__class__ = _LONE[type(layer)]  # pyright: ignore[reportAttributeAccessIssue]  # a subclass of its own
     for child in layer.children():

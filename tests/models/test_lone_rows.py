@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
+from torchvision.models import VisionTransformer
 
 import harness.models.row_model as row_model
 from harness.models import RowModel
@@ -70,6 +71,9 @@ class Shrinks(nn.Module):
 NETWORKS: dict[str, Callable[[], nn.Module] | str] = {
     "normalised": Normalised, "attends": Attends, "resnet8": "resnet8", "groups": "resnet8+group_norm", "vit": "vit",
     "shrinks": Shrinks,
+    "of torchvision": lambda: VisionTransformer(
+        image_size=8, patch_size=4, num_layers=2, num_heads=2, hidden_dim=8, mlp_dim=16, num_classes=CLASSES
+    ),
 }  # fmt: skip
 
 
@@ -158,6 +162,14 @@ def test_layers_keep_their_kind_and_what_is_not_plain_stays() -> None:
     kinds = {name: type(layer) for name, layer in made.named_modules()}
     assert (kinds["0.first"], kinds["0.head"], kinds["1.sideways"]) == (LoneConv2d, LoneLinear, LoneAttention)
     assert kinds["0.dilated"] is kinds["0.grouped"] is nn.Conv2d and isinstance(made[0].first, nn.Conv2d)
+
+
+def test_of_a_transformer_s_last_layer_only_the_class_token_is_computed() -> None:
+    network = VisionTransformer(8, 4, num_layers=2, num_heads=2, hidden_dim=8, mlp_dim=16)
+    made, tokens = with_lone_layers(nn.Sequential(network)), torch.rand(2, 5, 8)
+    spared = made.get_submodule("0.encoder")(tokens)
+    assert spared.shape == (2, 1, 8)
+    torch.testing.assert_close(spared, network.encoder(tokens)[:, :1])
 
 
 @pytest.mark.parametrize(("rows", "inner", "columns"), [(3, 5, 7), (65, 192, 768), (130, 768, 192)])
