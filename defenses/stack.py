@@ -91,6 +91,9 @@ class Stack(Defense):
                 most = None
         return most
 
+    def refuses_module(self, module: str) -> bool:
+        return any(part.refuses_module(module) for _, part in self.parts)
+
     def acts_at(self, hook: Hook) -> bool:
         return any(part.acts_at(hook) for _, part in self.parts)
 

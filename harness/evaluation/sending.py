@@ -37,9 +37,15 @@ def tampering_of(settings: CellSettings) -> Tamper | None:
     """What the cell's attack does to the network before the round; None for one that reads along only.
 
     Raises:
-        UsageError: that is impossible for so many clients or examples.
+        UsageError: that is impossible for so many clients or examples, or these clients would not train it.
     """
-    return settings.build_attack().tamper(settings.together, settings.examples // settings.together)
+    tamper = settings.build_attack().tamper(settings.together, settings.examples // settings.together)
+    if tamper and tamper.module and settings.build_defense().refuses_module(tamper.module):
+        raise UsageError(
+            f"clients under defense {settings.defense!r} train no network with a module that was not agreed on, and "
+            f"attack {settings.attack!r} puts one before it; use --attack trap_weights, or another --defense"
+        )
+    return tamper
 
 
 def sent_by(tamper: Tamper, public: Dataset | None, settings: CellSettings) -> Sent:

@@ -173,6 +173,10 @@ class Defense:
         """What each client may remember of its rounds (``context.client``), by name."""
         return {}
 
+    def refuses_module(self, module: str) -> bool:
+        """Whether clients train no network that a server has put such a module before, named in words."""
+        return False
+
     def adapts(self) -> bool:
         """Whether what the server remembers from earlier rounds changes later ones."""
         return bool(self.server_remembers())

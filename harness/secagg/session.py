@@ -61,7 +61,8 @@ class Session:
         most = self.clients if self.degree is None else self.degree + 1
         _require(
             2 <= self.threshold <= most,
-            f"the threshold must be 2 to {most}, the holders of a share, not {self.threshold}",
+            f"the threshold must be 2 to {most}, the holders of a share, not {self.threshold}; choose one of these, or "
+            "let more clients take part",
         )
         _require(
             self.threshold > self.colluders,

@@ -1,12 +1,14 @@
 """Servers that tamper: the same round with other weights, rows that say so, and theorems that hold for them too."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 
 from harness.attacks import ATTACKS, run_attack
+from harness.defenses import DEFENSES, Defense
+from harness.defenses.registry import validated_defense
 from harness.errors import UsageError
 from harness.evaluation.observe import Scene, Stage
 from harness.evaluation.sending import Sent
@@ -115,6 +117,47 @@ def test_a_smaller_scene_is_the_beginning_of_a_larger_one(small: Any, settings: 
     assert part.detectable == alone.detectable and stage.set(few) is part and stage.set(large) is whole
     with pytest.raises(TypeError):  # fewer clients than are looked at, or other networks, are played
         stage.set(small.cell(**TAMPERING | settings | ({"victims": 2} if whole.detectable else {"seeds": (1,)})))
+
+
+@pytest.fixture
+def watchful(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A defense ``watchful`` whose clients train only the network that was agreed on."""
+
+    @validated_defense
+    class Watchful(Defense):
+        name: ClassVar[str] = "watchful"
+
+        def refuses_module(self, module: str) -> bool:
+            return bool(module)
+
+    monkeypatch.setattr(DEFENSES, "_entries", dict(DEFENSES._entries))
+    DEFENSES.register("watchful")(Watchful)
+
+
+@pytest.mark.usefixtures("watchful")
+@pytest.mark.parametrize("defense", ["watchful", "watchful+fed_cdp"])
+def test_clients_may_refuse_a_module_that_was_not_agreed_on(scene: Any, defense: str) -> None:
+    with pytest.raises(UsageError, match=r"no network with a module.*'imprint' puts one.*use --attack trap_weights"):
+        scene(defense=defense)
+    changed = {"attack": "trap_weights", "attack_args": {}, "model": "mlp2"}  # weights alone are changed: no module
+    assert scene(**changed, defense=defense).detectable.module is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"clients_per_round": 1}, "1 clients are there for a secure sum, 2 are needed.*; raise clients_per_round"),
+        ({"defense_args": {"threshold": 6}}, "threshold must be 2 to 4.*, not 6; choose one of these, or let more"),
+        ({"defense_args": {"dropouts": 3}}, "3 of 4 clients must stay.*expect fewer dropouts"),
+        ({"attack_args": {"bins": 2}}, "at most 2 images apart.*use --attack-arg loki.bins=64"),
+        ({"attack": "trap_weights", "attack_args": {}}, "needs a first layer with rectified units.*use --model mlp2"),
+        ({"prior": "none"}, "from public data; use --prior auto"),
+    ],
+)
+def test_mistakes_of_sums_are_told_with_their_mend(scene: Any, settings: Any, told: str) -> None:
+    common = {"attack": "loki", "defense": "secagg_ddp", "tap": "T0.in", "victims": 2, "clients_per_round": 4}
+    with pytest.raises(UsageError, match=told):
+        scene(**common | settings)
 
 
 def test_a_tampering_attack_implies_its_server(small: Any) -> None:
