@@ -38,6 +38,11 @@ def test_no_victim_changes_because_an_informed_attack_joined(preset: str) -> Non
     assert public <= {("plain", "none"), ("informed", "auto"), ("tampering", "auto")} and ("plain", "none") in public
 
 
+def test_bins_are_capped_by_a_stated_argument() -> None:
+    layers = [cell.attack_args["bins"] for cell in cells("nightly") if cell.attack in ("imprint", "loki")]
+    assert set(layers) == {"128", "32"}
+
+
 def test_inverting_gradients_is_capped_by_a_stated_argument() -> None:
     capped = [cell for cell in cells("nightly") if cell.attack == "inverting_gradients"]
     assert {cell.attack_args["max_iterations"] for cell in capped} == {"300"}
