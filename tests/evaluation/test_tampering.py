@@ -186,6 +186,18 @@ def test_a_secure_sum_keeps_apart_whom_the_server_sends_other_kernels(scene: Any
     assert kernels.sum() == 3  # one copy of each victim's first client
 
 
+def test_small_local_steps_share_one_layer(scene: Any) -> None:
+    """An update of several steps gives away what their gradients would together: all their images share the bins."""
+    back = {}
+    for steps in (1, 4):
+        settings = {"local_steps": steps, "update_model": "avg", "tap": "T1.out", "batch_size": 4}
+        made = scene(**settings, learning_rate=0.01)
+        images = run_attack(build(ATTACKS, "imprint", TAMPERING["attack_args"]), made.observation).images
+        nearest = torch.cdist(made.truth.images.flatten(2), images.flatten(2).clamp(0, 1)).amin(2) / 8
+        back[steps] = float((nearest <= 0.1).float().mean())
+    assert 0.6 < back[4] <= back[1]
+
+
 def test_each_client_of_a_sum_is_sent_kernels_of_its_own(small: Any) -> None:
     model = RowModel("mlp", (1, 8, 8), 10, front=build(ATTACKS, "loki", {"bins": 8}).tamper(3, 2).front)
     sent = Sent(build(ATTACKS, "loki", {"bins": 8}).tamper(3, 2), torch.rand(50, 1, 8, 8))
