@@ -9,11 +9,13 @@ LONG = 2**18
 """Coordinates from which a vector leaves the caches, and passes over it are what its arithmetic costs."""
 
 _BLOCK = 2**16  # few enough for single precision to add up, and for a core's own cache
+_LAUNCHED = 2**22  # on a GPU, where every piece costs a launch
 
 
 def blocks(*vectors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """Pieces of vectors of one length, side by side: what is done to one piece finds it in the cache."""
-    return zip(*(vector.split(_BLOCK) for vector in vectors), strict=True)
+    size = _BLOCK if vectors[0].device.type == "cpu" else _LAUNCHED
+    return zip(*(vector.split(size) for vector in vectors), strict=True)
 
 
 def inner_products(left: Tensor, right: Tensor) -> Tensor:
