@@ -45,5 +45,12 @@ html_extra_path = ["root"]  # its first page leads to ours
 html_copy_source = False
 html_show_sourcelink = False
 html_show_sphinx = False
-html_sidebars = {"docs/index": []}
-html_theme_options = {"show_prev_next": False, "navigation_with_keys": False, "header_links_before_dropdown": 6}
+templates_path = ["templates"]
+html_sidebars = {"**": ["contents.html"]}
+html_theme_options = {
+    "navbar_center": [],
+    "show_prev_next": False,
+    "navigation_with_keys": False,
+    "footer_start": ["copyright"],
+    "footer_end": [],
+}

@@ -55,8 +55,8 @@ def browser() -> Iterator[Any]:
     if not program:
         pytest.skip("no chromium on this machine; apt-get install chromium, or name one in $CHROMIUM")
     with driver.sync_playwright() as playwright:
-        # As root, in a container, Chromium has no sandbox of its own.
-        chromium = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        # As root, in a container, Chromium has no sandbox of its own, and little shared memory.
+        chromium = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-dev-shm-usage"])
         yield chromium
         chromium.close()
 
