@@ -15,21 +15,17 @@ from harness.results import CellResult
 _WIDTH, _HEIGHT, _LEGEND = 4.2, 3.1, 0.45  # of a panel, and of the legend above all of them; in inches
 _READS, _TAMPERS = ("#1f77b4", "#17becf", "#9467bd"), ("#d62728", "#ff7f0e", "#8c564b")
 _MARKS = {False: "osv", True: "D^P"}
-_THEOREM, _LUCK = "#7f7f7f", "#b8b8b8"
+_LUCK = "#b8b8b8"
 _ASIDE = 1.035
 """Lines stand so far aside of each other, as a factor, that one at zero does not hide the next."""
 
 
 @dataclass(frozen=True)
 class Sums:
-    """A panel: of each attack, cells by how many clients (two or more) are behind a sum.
-
-    ``ceiling``: the largest share of strict images in [0, 1] that a theorem allows, by clients; none where none exists.
-    """
+    """A panel: of each attack, cells by how many clients (two or more) are behind a sum."""
 
     title: str
     lines: Mapping[str, Mapping[int, CellResult]]
-    ceiling: Mapping[int, float]
 
 
 def save_secure_sums(path: Path, panels: Sequence[Sums]) -> None:
@@ -43,20 +39,16 @@ def save_secure_sums(path: Path, panels: Sequence[Sums]) -> None:
         raise ValueError("there is no secure sum to draw")
     figure = Figure(figsize=(_WIDTH * len(panels), _HEIGHT + _LEGEND), facecolor="white", layout="constrained")
     FigureCanvasAgg(figure)
-    axes = list(figure.subplots(1, len(panels), squeeze=False, sharey=True)[0])
+    clients = sorted({count for panel in panels for line in panel.lines.values() for count in line})
+    axes = list(figure.subplots(1, len(panels), squeeze=False, sharex=True, sharey=True)[0])
     for panel, made in zip(axes, panels, strict=True):
-        _draw(panel, made)
+        _draw(panel, made, clients)
     axes[0].set_ylabel("images back [95%]", fontsize=8.5, **plain_text())
-    legend_above(figure, axes, across=4)
+    legend_above(figure, axes, across=3)
     save_figure(figure, path)
 
 
-def _draw(panel: Axes, made: Sums) -> None:
-    clients = sorted({count for line in made.lines.values() for count in line})
-    if made.ceiling:
-        most = [100 * made.ceiling[count] for count in sorted(made.ceiling)]
-        panel.fill_between(sorted(made.ceiling), most, 104, color=_THEOREM, alpha=0.2, lw=0)
-        panel.plot(sorted(made.ceiling), most, color=_THEOREM, lw=1.2, label="no attacker gets beyond")
+def _draw(panel: Axes, made: Sums, clients: Sequence[int]) -> None:
     luck = {count: cell.kappa.rate for line in made.lines.values() for count, cell in line.items() if cell.kappa}
     if luck:
         places = sorted(luck)

@@ -102,4 +102,4 @@ def test_the_picture_has_a_panel_for_each_noise(table: Any, tmp_path: Path) -> N
     with Image.open(tmp_path / sums.PICTURE) as picture:
         assert picture.width > 2 * picture.height and len(set(np.asarray(picture.convert("L")).flatten().tolist())) > 10
     with pytest.raises(ValueError, match="no secure sum"):
-        save_secure_sums(tmp_path / "none.png", [Sums("nothing", {}, {})])
+        save_secure_sums(tmp_path / "none.png", [Sums("nothing", {})])

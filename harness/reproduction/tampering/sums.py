@@ -13,7 +13,6 @@ from typing import Any
 from harness.experiment import cell_settings
 from harness.progress import counted
 from harness.reports.secure_sums import Sums, save_secure_sums
-from harness.reports.theorem import event_of
 from harness.reproduction.comparison import Request
 from harness.reproduction.data import at_hand
 from harness.reproduction.secagg.paper import S000
@@ -59,10 +58,7 @@ def judge_sums(request: Request) -> list[dict[str, Any]]:
             made[noise].setdefault(attack, {})[clients] = cell
         luck = next((cell.kappa for cell in cells.values() if cell.kappa), None)
         rows += [_row(cell, clients, noise, luck) for cell in cells.values()]
-    panels = [
-        Sums(f"{noise.name} on the sum" if noise.sigma else "no noise", lines, _ceilings(lines))
-        for noise, lines in made.items()
-    ]
+    panels = [Sums(f"{noise.name} on the sum" if noise.sigma else "no noise", lines) for noise, lines in made.items()]
     save_secure_sums(request.run.folder.path / PICTURE, panels)
     return rows
 
@@ -109,14 +105,3 @@ def _beyond(measured: Rate | None, luck: Rate | None) -> bool:
     if measured is None or luck is None or measured.ci95 is None or luck.ci95 is None:
         return False
     return (measured.ci95[0] or 0.0) > (luck.ci95[1] or 0.0)
-
-
-def _ceilings(lines: dict[str, dict[int, CellResult]]) -> dict[int, float]:
-    """The theorem's ceiling on strict images, where a cell knows one."""
-    found: dict[int, float] = {}
-    for line in lines.values():
-        for clients, cell in line.items():
-            event = event_of(cell, "strict image")
-            if event is not None and event.ceiling is not None:
-                found[clients] = event.ceiling
-    return found
