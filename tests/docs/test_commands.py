@@ -11,6 +11,7 @@ import typer
 import harness.cli.evaluate as command
 from harness.cli import run
 from harness.cli.app import COMMANDS, app
+from harness.reproduction import TABLES
 from harness.results import ResultDocument
 
 ROOT = Path(__file__).parents[2]
@@ -36,6 +37,10 @@ EVALUATIONS = sorted({line for page in MANUAL for line in lines_of(page) if line
 def test_every_command_is_shown_somewhere() -> None:
     assert {line.split()[1] for line in EVERY} >= set(COMMANDS)
     assert len(EVERY) > 60 and len(EVALUATIONS) > 12
+
+
+def test_every_table_of_the_papers_has_its_command() -> None:
+    assert {line.split()[2] for line in lines_of("papers-tables")} == set(TABLES)
 
 
 @pytest.mark.parametrize("line", EVERY)
