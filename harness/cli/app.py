@@ -43,7 +43,9 @@ COMMANDS = {
     "new": "Write a package to start an attack or a defense of your own from: its file, its test, its entry point.",
     "report": "Make a report of runs: what leaks where, pictures, figures, privacy statements, how to make it again.",
     "reproduce": "Run a table of the papers and print ours beside theirs, with a verdict per cell.",
+    "site": "Make a static board of runs: every row a card that anybody can make again.",
     "train": "Train a federation under a defense: accuracy, epsilon, noise and gradient norm per round.",
+    "verify": "Make a card's row again; exit code 1 where it comes out otherwise, which is named.",
 }
 
 # What the parser refuses, which is typer's own in its newer versions and click's in those that Flower shares.

@@ -4,7 +4,8 @@ from pathlib import Path
 
 from harness.datasets import dataset_status
 
-_SAMPLES = {"mnist": "mnist-sample", "cifar10": "cifar10-sample"}
+#: The bundled sample of a dataset.
+SAMPLES = {"mnist": "mnist-sample", "cifar10": "cifar10-sample"}
 # Another dataset of the same shape and size, to run an experiment on at all; its numbers are not the paper's.
 _SURROGATES = {"fashion-mnist": "mnist", "emnist": "emnist-bymerge"}
 
@@ -14,7 +15,7 @@ def at_hand(name: str, root: Path) -> tuple[str | None, str]:
     available = {status.name for status in dataset_status(root) if status.available}
     if name in available:
         return name, f"{name}: full training split"
-    sample = _SAMPLES.get(name)
+    sample = SAMPLES.get(name)
     if sample:
         return sample, f"{name}: bundled sample only (harness data fetch {name} gets the full split)"
     if name in _SURROGATES:

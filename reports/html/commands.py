@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from harness.attacks import SUITES
 from harness.capture.record import AS_CAPTURED
 from harness.experiment import CellSettings
 from harness.reports import text
@@ -94,10 +95,10 @@ def _common(item: Shown) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def _arguments(item: Shown) -> list[str]:
+def _arguments(item: Shown, attack: bool = True) -> list[str]:
     settings, cell = _settings(item), item.cell
     own = _assignments("defense", settings.get("defense_args"), None if "+" in cell.defense else cell.defense)
-    return own + _assignments("attack", settings.get("attack_args"), cell.attack)
+    return own + (_assignments("attack", settings.get("attack_args"), cell.attack) if attack else [])
 
 
 def _assignments(kind: str, values: Any, owner: str | None) -> list[str]:
@@ -120,9 +121,17 @@ def _evaluate(members: Sequence[Shown]) -> str:
     settings = _settings(members[0])
     if settings.get("weights") == AS_CAPTURED:
         return _judge(every("attack"), settings)
-    arguments = dict.fromkeys(part for item in members for part in _arguments(item))
-    named = (every(name) for name in ("defense", "attack", "tap"))
-    return " ".join(["harness evaluate", *named, *_common(members[0]), *arguments])
+    suite = _suite(members)
+    arguments = dict.fromkeys(part for item in members for part in _arguments(item, attack=suite is None))
+    attacks = every("attack") if suite is None else _option("attack", suite)
+    return " ".join(["harness evaluate", every("defense"), attacks, every("tap"), *_common(members[0]), *arguments])
+
+
+def _suite(members: Sequence[Shown]) -> str | None:
+    """The suite that these cells are the whole of, whose members have settings of their own; None of others."""
+    (suite, *others) = {item.cell.suite for item in members}
+    whole = not others and suite is not None and {item.cell.attack for item in members} == set(SUITES.get(suite, ()))
+    return suite if whole else None
 
 
 def _judge(attacks: str, settings: Mapping[str, Any]) -> str:

@@ -137,14 +137,19 @@ def _templates() -> Environment:
 
 
 def _render(page: Page) -> str:
+    return render("report.html.j2", page=page)
+
+
+def render(template: str, **values: object) -> str:
+    """A page of ours: it loads nothing, and runs no script but its own."""
     style, script = _own("report.css"), _own("report.js")
     policy = (
         f"default-src 'none'; img-src data:; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
         "base-uri 'none'; form-action 'none'"
     )
-    return _templates().get_template("report.html.j2").render(
-        page=page, style=Markup(style), script=Markup(script), policy=policy, meanings=wording.MEANINGS,
-        symbols=wording.SYMBOLS, words=wording.WORDS,
+    return _templates().get_template(template).render(
+        style=Markup(style), script=Markup(script), policy=policy, meanings=wording.MEANINGS,
+        symbols=wording.SYMBOLS, words=wording.WORDS, **values,
     )  # fmt: skip
 
 

@@ -10,12 +10,13 @@ from harness.reports import text
 class Value:
     """An entry: what is shown, and what it is sorted by (a number where it has one).
 
-    ``kind`` is a style of ours, never a word from a result.
+    ``kind`` is a style of ours, never a word from a result; ``link`` is an address of ours, empty without one.
     """
 
     shown: str
     order: float | str | None = None
     kind: str = ""
+    link: str = ""
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import lru_cache
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,49 @@ from harness.results import (
     VictimRecord,
     write_atomic,
 )
+from harness.results.bound import Bound, Ceiling
+from harness.results.card import Card, CardCell, CardTraining, MeasuredVictims, Reported
 from harness.scoring.summarise import summarise
 from harness.scoring.validity import fault_of
 
 TAPS = {2: "T2.step", 1: "T1.out", 0: "T0.in"}
 MakeCell = Callable[..., CellResult]
 WriteRun = Callable[..., Path]
+
+
+VOID = {"meta", "img", "br", "input", "link"}
+
+
+class Outline(HTMLParser):
+    """Elements with their attributes; fails where one is left open."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.words: list[str] = []
+        self.feed(page)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attributes)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open and self.open.pop() == tag
+
+    def handle_data(self, words: str) -> None:
+        if "script" not in self.open and "style" not in self.open:
+            self.words.append(words)
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
 
 
 def make_cell(defense: str = "none", surface: int = 2, **changes: Any) -> CellResult:
@@ -128,6 +166,33 @@ def make_judged(folder: Path, **changes: Any) -> Path:
     return folder
 
 
+def make_card(cell: CellResult, **changes: object) -> Card:
+    (row,) = summarise([cell])
+    facts: dict[str, Any] = {
+        "environment": {"versions": {"harness": "0.1.2", "torch": "2.14"}, "machine": "x86_64", "threads": 1},
+        "command": "harness evaluate --defense fed_cdp", "row": row,
+        "cells": [CardCell(settings={}, result=cell, victims=MeasuredVictims())],
+    }  # fmt: skip
+    return Card(**facts | changes).sealed()
+
+
+def make_cards() -> list[Card]:
+    statement = Statement(view="server", epsilon=12.5, delta=1e-5, unit="example", guarantee="sample-DP", notes="why")
+    trained = CardTraining(settings={}, accuracy=0.906, rounds=20, test_examples=360, privacy=[statement])
+    event = Ceiling(event="strict image", ceiling=0.25)
+    return [
+        make_card(make_cell("none"), reported=Reported(source="a paper, Table III", data="mnist", resists="Y")),
+        make_card(
+            make_cell("fed_cdp", 1, verdict="resilient", bound=Bound(theorem="Gaussian", events=[event])),
+            training=trained, statement=statement,
+        ),
+        make_card(make_cell("fed_sdp", 0, verdict="inconclusive", bound=Bound(reason="nothing is clipped"))),
+        make_card(make_cell("dssgd", 0), status="unreliable", reason="negative control swap failed"),
+        make_card(make_cell("pruning", 0, not_applicable_reason="too large", verdict="inconclusive", asr={})),
+        *(make_card(make_cell("noise", 0, defense_args={"amount": float(one)})) for one in range(4)),
+    ]  # fmt: skip
+
+
 @pytest.fixture
 def a_cell() -> MakeCell:
     return make_cell
@@ -169,3 +234,19 @@ def grid(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def judged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Captures that were judged without a truth."""
     return make_judged(tmp_path_factory.mktemp("judged"))
+
+
+@pytest.fixture(scope="session")
+def outline_of() -> Callable[[str], Outline]:
+    return Outline
+
+
+@pytest.fixture
+def a_card() -> Callable[..., Card]:
+    return make_card
+
+
+@pytest.fixture(scope="session")
+def cards() -> list[Card]:
+    """A board's, of every kind of verdict."""
+    return make_cards()

@@ -1,4 +1,4 @@
-"""The report in a real browser: sorting, filters, dark and light, a narrow screen, keyboard, accessibility, time."""
+"""The report and the board in a real browser: sorting, dark and light, narrow screens, accessibility, time."""
 
 import shutil
 import time
@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from harness.reports.html import make_page, read_runs
+from harness.reports.html.site import make_site
+from harness.results.card import Card
 
 pytestmark = pytest.mark.browser
 
@@ -28,6 +30,15 @@ def nights(grid: list[Path], tmp_path_factory: pytest.TempPathFactory) -> str:
     runs = [Path(shutil.copytree(grid[0], folder / name)) for name in ("monday-the-sixteenth", "tuesday")]
     (folder / "report.html").write_text(make_page(read_runs(runs)))
     return (folder / "report.html").as_uri()
+
+
+@pytest.fixture(scope="module")
+def board(cards: list[Card], tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("board")
+    for name, content in make_site(cards).items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(content)
+    return (folder / "index.html").as_uri()
 
 
 @pytest.fixture
@@ -203,3 +214,27 @@ def test_it_opens_quickly(visit: Callable) -> None:
     page.reload()
     page.wait_for_selector("html[data-ready]")
     assert time.perf_counter() - began < SECONDS
+
+
+@SCREENS
+def test_the_board_and_a_rows_page_fit_every_screen(visit: Callable, board: str, scheme: str, width: int) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
+    page = visit(width, address=board, color_scheme=scheme)
+    for _ in ("the board", "the page of its first row"):
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert axe.Axe().run(page).response["violations"] == []
+        page.locator("a[href^=rows], a[href^='../index']").first.click()
+        page.wait_for_selector("html[data-ready]")
+    assert page.locator("#board").is_visible()
+
+
+def test_the_board_sorts_and_filters_and_needs_no_script(visit: Callable, board: str) -> None:
+    page = visit(address=board)
+    page.locator("#board thead th button", has_text="accuracy").click()
+    assert column(page, "board", "accuracy")[0] == "90.6%"
+    page.locator("#board .tools select").nth(1).select_option("✔ resilient")
+    assert [name.split()[0] for name in column(page, "board", "defense")] == ["fed_cdp"]
+    plain = visit(address=board, java_script_enabled=False)
+    assert plain.locator("#board tbody tr").count() == 9 and plain.locator("#board tbody tr").last.is_visible()
+    plain.locator("#board tbody a").first.click()
+    assert plain.locator("#again pre").is_visible() and plain.locator("a[href^='../cards/']").is_visible()

@@ -1,0 +1,98 @@
+"""The rows of runs as cards; what cannot be one is named, with the reason."""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from harness.board.making import make_card
+from harness.defenses import DEFENSES
+from harness.errors import UsageError
+from harness.experiment import CellSettings
+from harness.extensions.building import build
+from harness.own_sources import OWN_NAMES
+from harness.reports import text
+from harness.reports.html.run_data import RunData
+from harness.results import ResultDocument, RunFolder, StoredCell, SummaryRow, read_results
+from harness.results.card import Card
+from harness.training import TrainDocument, read_training
+from harness.training.checkpoint import DOCUMENT
+
+_BESIDE = {"harness", "threads", "control"}
+
+
+@dataclass
+class Collected:
+    """Cards without repeats, and a sentence for each row that is none."""
+
+    cards: list[Card] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+
+
+def collect(paths: Sequence[Path]) -> Collected:
+    """The cards of all runs, each with a training of the very federation where one of the folders holds it.
+
+    Raises:
+        UsageError: a folder holds no result of ``harness evaluate`` and no training run.
+    """
+    trainings = [training for path in paths for training in _trainings(path)]
+    found, seen = Collected(), set()
+    for path in paths:
+        if not (path / "results.json").exists() and (path / DOCUMENT).exists():
+            continue
+        document = read_results(path)
+        for row in document.summary:
+            try:
+                card = _card(path, document, row, trainings)
+            except UsageError as problem:
+                where = f"{row.defense} at {row.tap} on {row.dataset} in {str(path)!r}"
+                found.left_out.append(text.safe(f"{where}: {problem}", 300))
+                continue
+            if card.name not in seen:
+                seen.add(card.name)
+                found.cards.append(card)
+    return found
+
+
+def _trainings(path: Path) -> Iterator[TrainDocument]:
+    """The run's own, and those that a frontier trained."""
+    for file in [path / DOCUMENT, *sorted((path / "trained").glob(f"*/{DOCUMENT}"))]:
+        if file.exists():
+            yield read_training(file.parent)
+
+
+def _card(path: Path, document: ResultDocument, row: SummaryRow, trainings: Sequence[TrainDocument]) -> Card:
+    folder = RunFolder(path if os.path.isdir(path) else path.parent)
+    stored = [_stored(folder, attack.cell) for attack in row.attacks]
+    settings = CellSettings.model_validate(
+        {name: value for name, value in stored[0].settings.items() if name in CellSettings.model_fields}
+    )
+    run = RunData(text.safe(path.name, 60), folder.path, settings={one.cell.key or "": one.settings for one in stored})
+    fault = None if document.valid else document.valid_reason or "a negative control failed"
+    training = next((one for one in trainings if is_of(settings, one)), None)
+    return make_card(stored, document.environment, fault, training, run)
+
+
+def _stored(folder: RunFolder, key: str | None) -> StoredCell:
+    stored = folder.find_cell(key or "")
+    if stored is None:
+        raise UsageError("the file of one of its cells is missing or damaged")
+    files = [name for name in stored.settings if name not in CellSettings.model_fields and name not in _BESIDE]
+    if files or stored.settings.get("weights") is not None:
+        raise UsageError("it was made with files that a card does not hold")
+    return stored
+
+
+def is_of(settings: CellSettings, training: TrainDocument) -> bool:
+    """Whether a run trained the federation that a cell describes, under the same defense, with no file of its own."""
+    own = training.settings
+    facts = (
+        settings.dataset, settings.model, settings.defense, settings.clients, settings.clients_per_round,
+        settings.rounds, settings.steps_per_round, settings.learning_rate,
+    )  # fmt: skip
+    names = (
+        "dataset", "model", "defense", "clients", "clients_per_round", "rounds", "local_steps", "learning_rate",
+    )  # fmt: skip
+    if facts != tuple(own.get(name) for name in names) or OWN_NAMES.keys() & training.sources.keys():
+        return False
+    return build(DEFENSES, settings.defense, own["defense_args"]) == settings.build_defense()

@@ -1,0 +1,157 @@
+"""What differs between a card and the same made again: every field, or victims statistically where versions differ."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.attacks.suites import LATEST
+from harness.errors import UsageError
+from harness.gate import GateCell, Victim, as_baseline, check
+from harness.gate.settings import effective
+from harness.results import StoredCell
+from harness.results.card import Card, CardCell
+from harness.version import SCHEMA_VERSION
+
+_OF_A_ROW = {"defense_args", "tap", "tier", "suite", "victims", "seeds", "prior"}
+_MOVED = ("regression", "broken attack", "stronger attack", "more resilient", "missing", "extra")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """``differences`` in words, none where the card is confirmed; ``notes``: how it was compared, and why."""
+
+    differences: list[str]
+    exact: bool
+    notes: list[str] = field(default_factory=list)
+
+
+def compare(card: Card, again: Card, statistically: bool = False) -> Comparison:
+    """A card beside the same made again.
+
+    Where both were made with the same versions on the same kind of machine, everything must be equal. Where not, or if
+    asked for, what draws noise is compared as ``harness check`` compares runs; all else must be equal still.
+    """
+    other = [
+        f"{name} {card.environment.get(name)} there, {again.environment.get(name)} here"
+        for name in ("machine", "device", "threads")
+        if card.environment.get(name) != again.environment.get(name)
+    ]
+    other += _other_versions(card.environment.get("versions"), again.environment.get("versions"))
+    if not other and not statistically:
+        found = differing(card.model_dump(mode="json"), again.model_dump(mode="json"))
+        return Comparison([*_outdated(card), *(one for one in found if not one.startswith("hash:"))], exact=True)
+    why = "; ".join(other) if other else "it was asked for"
+    return Comparison(
+        [*_outdated(card), *_settled(card, again), *_moved(card, again)], exact=False,
+        notes=[f"compared statistically, as harness check does: {why}"],
+    )  # fmt: skip
+
+
+def _outdated(card: Card) -> list[str]:
+    """A verdict over the attacks of an older suite is none of today's board."""
+    suite = card.row.suite
+    today = LATEST.get(suite.rpartition("-")[0], suite) if suite else None
+    return [] if suite == today else [f"row.suite: {suite} in the card, today's is {today}"]
+
+
+def differing(there: Any, here: Any, place: str = "") -> list[str]:
+    """Every place where two documents differ, with both values."""
+    if isinstance(there, dict) and isinstance(here, dict):
+        names = dict.fromkeys([*there, *here])
+        return [
+            line
+            for name in names
+            for line in differing(there.get(name), here.get(name), f"{place}.{name}" if place else name)
+        ]
+    if isinstance(there, list) and isinstance(here, list) and len(there) == len(here):
+        return [
+            line
+            for number, (one, other) in enumerate(zip(there, here, strict=True))
+            for line in differing(one, other, f"{place}[{number}]")
+        ]
+    return [] if there == here else [f"{place}: {_short(there)} in the card, {_short(here)} made again"]
+
+
+def _short(value: Any) -> str:
+    said = f"{len(value)} entries" if isinstance(value, list | dict) and len(str(value)) > 80 else str(value)
+    return " ".join(said.split())[:160]
+
+
+def _other_versions(there: Any, here: Any) -> list[str]:
+    """Which libraries differ at all: the last bits may."""
+    before, after = (one if isinstance(one, Mapping) else {} for one in (there, here))
+    names = dict.fromkeys([*before, *after])
+    return [
+        f"{name} {before.get(name)} there, {after.get(name)} here"
+        for name in names
+        if before.get(name) != after.get(name)
+    ]
+
+
+def _settled(card: Card, again: Card) -> Iterator[str]:
+    """What no draw of noise changes."""
+    yield from differing(_without_draws(card), _without_draws(again))
+    if {card.row.verdict, again.row.verdict} == {"leaks", "resilient"}:
+        yield f"row.verdict: {card.row.verdict} in the card, {again.row.verdict} made again"
+
+
+def _without_draws(card: Card) -> dict[str, Any]:
+    row = card.row
+    statement = card.statement
+    return {
+        "status": card.status, "reported": card.reported and card.reported.model_dump(), "command": card.command,
+        "row": row.model_dump(mode="json", include=_OF_A_ROW),
+        "statement": statement and {
+            "guarantee": statement.guarantee, "unit": statement.unit, "epsilon": _rounded(statement.epsilon),
+        },
+        "cells": [
+            {
+                "attack": one.result.attack, "tier": one.result.tier, "victims": one.result.victims,
+                "controls": [check.name for check in one.result.controls],
+                "theorem": one.result.bound and one.result.bound.theorem,
+                "mu": one.result.bound and _rounded(one.result.bound.mu),
+                "ceilings": [_rounded(event.ceiling) for event in one.result.bound.events] if one.result.bound else [],
+            }
+            for one in card.cells
+        ],
+        "training": card.training and card.training.settings,
+    }  # fmt: skip
+
+
+def _rounded(value: float | None) -> str | None:
+    return None if value is None else f"{value:.6g}"
+
+
+def _moved(card: Card, again: Card) -> Iterator[str]:
+    """Victims that moved by more than the gate lets pass, in either direction; and accuracy by more than luck."""
+    before, after = ([_gate_cell(one) for one in side.cells if one.victims.names] for side in (card, again))
+    try:
+        report = check(as_baseline(before, {}), after, {})
+    except UsageError as problem:
+        yield f"victims: nothing can be compared ({problem})"
+        return
+    for finding in report.findings:
+        if finding.kind in _MOVED or finding.kind == "incomparable":
+            yield f"victims: {finding.kind}: {finding.cell} {finding.detail}".rstrip()
+    if card.training and again.training:
+        yield from _accuracy(card.training.accuracy, again.training.accuracy, card.training.test_examples)
+
+
+def _accuracy(there: float | None, here: float | None, examples: int) -> Iterator[str]:
+    """Two draws of a training differ by no more than four standard errors of their difference, and three points."""
+    if there is None or here is None:
+        if there != here:
+            yield f"training.accuracy: {there} in the card, {here} made again"
+        return
+    most = 0.03 + 4 * (2 * max(here * (1 - here), 0.01) / max(1, examples)) ** 0.5
+    if abs(there - here) > most:
+        yield f"training.accuracy: {there:.3f} in the card, {here:.3f} made again (luck is at most {most:.3f})"
+
+
+def _gate_cell(one: CardCell) -> GateCell:
+    numbers = zip(one.victims.names, one.victims.ranks, one.victims.rmses, one.victims.successes, strict=True)
+    stored = StoredCell(schema_version=SCHEMA_VERSION, settings=one.settings, cell=one.result, victims=[])
+    return GateCell(
+        effective(stored),
+        {name: Victim(rank=rank, rmse=rmse or 1.0, success=success) for name, rank, rmse, success in numbers},
+    )

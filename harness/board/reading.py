@@ -1,0 +1,63 @@
+"""Reading a card that may come from anywhere."""
+
+from pathlib import Path
+
+from harness.attacks import SUITES
+from harness.errors import UsageError
+from harness.experiment import CellSettings, cell_settings
+from harness.models.networks import is_own
+from harness.results.card import KIND, Card
+from harness.storage.files import MOST_OF_A_DOCUMENT, Unreadable, read_bytes
+from harness.storage.stored import Damaged, checked, parse_json
+from harness.version import SCHEMA_VERSION
+
+_OF_AN_ATTACK = {"attack": "cpl", "attack_args": {}, "suite": None}
+_MEND = "take it from the board again"
+
+
+def read_card(path: Path) -> Card:
+    """The card in a file, whose hash is that of its content.
+
+    Raises:
+        UsageError: there is none, it is not a card, of another schema, damaged, or its content is not what was sealed.
+    """
+    try:
+        document = parse_json(read_bytes(path, MOST_OF_A_DOCUMENT))
+    except Unreadable as problem:
+        raise UsageError(f"card {str(path)!r} {problem.reason}; check the path") from problem
+    except Damaged as problem:
+        raise UsageError(f"card {str(path)!r} {problem}; {_MEND}") from problem
+    if not isinstance(document, dict) or document.get("kind") != KIND:
+        raise UsageError(f"{str(path)!r} is not a card; give a file that harness site wrote below cards/")
+    if document.get("schema_version") != SCHEMA_VERSION:
+        raise UsageError(
+            f"card {str(path)!r} is of another schema than this harness's ({SCHEMA_VERSION}); use the one that wrote it"
+        )
+    try:
+        card = checked(Card, document)
+    except Damaged as problem:
+        raise UsageError(f"card {str(path)!r} {problem}; {_MEND}") from problem
+    if card.hash != card.digest():
+        raise UsageError(f"card {str(path)!r} was changed: its hash is not that of its content; {_MEND}")
+    return card
+
+
+def cells_of(card: Card) -> list[CellSettings]:
+    """The cells that a card asks for; of a suite all members.
+
+    Raises:
+        UsageError: they are impossible, or not those of its suite.
+    """
+    for one in card.cells:
+        files = [name for name in ("weights", "server_state", "variates", "trained") if one.settings.get(name)]
+        named = [str(one.settings.get(name, "")) for name in ("dataset", "model", "prior")]
+        if files or any(is_own(name) or name.endswith(".npz") for name in named):
+            raise UsageError(f"the card names files that it does not hold; {_MEND}")
+    asked = [cell_settings(**one.settings) for one in card.cells]
+    if len({one.model_copy(update=_OF_AN_ATTACK).model_dump_json() for one in asked}) > 1:
+        raise UsageError(f"the card's attacks are of more than one place; {_MEND}")
+    for suite in {one.suite for one in asked if one.suite}:
+        absent = set(SUITES[suite]) - {one.attack for one in asked}
+        if absent:
+            raise UsageError(f"the card lacks {', '.join(sorted(absent))} of its suite {suite}; {_MEND}")
+    return asked

@@ -1,0 +1,53 @@
+"""``harness verify``: make a board's row again from its card, and say whether it comes out as it says."""
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.board import compare, read_card, rebuild
+from harness.board.rebuilding import Place
+from harness.cli.app import DONE, REGRESSION, app, resumable
+from harness.datasets import data_root as find_data_root
+from harness.errors import UsageError
+from harness.results import claimed
+
+_MOST = 12
+
+
+@app.command("verify")
+def verify_command(
+    card: Annotated[Path, typer.Argument(help="A card that harness site wrote.")],
+    statistically: Annotated[
+        bool, typer.Option("--statistically", help="Compare as on another processor, whose last bits may differ.")
+    ] = False,
+    out: Annotated[Path | None, typer.Option(help="Folder to make it in, and to go on in (a temporary one).")] = None,
+    chunk: Annotated[int, typer.Option(help="Most victims attacked together.")] = 128,
+    data_root: Annotated[Path | None, typer.Option(help="Folder of datasets.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+) -> int:
+    """Make a card's row again; exit code 1 where it comes out otherwise, which is named."""
+    if chunk < 1:
+        raise UsageError("--chunk must be at least 1")
+    there = read_card(card)
+    if there.status == "unreliable":
+        raise UsageError(f"the card says itself that nothing may be claimed ({there.reason}); take another card")
+    root = find_data_root(data_root)
+    with resumable(), tempfile.TemporaryDirectory() as scratch:
+        folder = out or Path(scratch)
+        with claimed(folder):
+            found = compare(there, rebuild(there, Place(root, folder, chunk)), statistically)
+    if as_json:
+        said = {"confirmed": not found.differences, "exact": found.exact, "notes": found.notes}
+        sys.stdout.write(json.dumps(said | {"differences": found.differences}, indent=1) + "\n")
+    else:
+        for line in (*found.notes, *found.differences[:_MOST]):
+            print(line)
+        if len(found.differences) > _MOST:
+            print(f"and {len(found.differences) - _MOST} more")
+        how = "byte by byte" if found.exact else "statistically"
+        print(f"DIFFERS from what is made again: {card}" if found.differences else f"confirmed, {how}: {card}")
+    return REGRESSION if found.differences else DONE

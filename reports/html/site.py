@@ -1,0 +1,181 @@
+"""The public board: a page of all rows, and a page of each; what cards hold is data, never markup."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.reports import text
+from harness.reports.html import wording
+from harness.reports.html.cell_tables import cell_table, control_table, verdict_value
+from harness.reports.html.page import render
+from harness.reports.html.places import shown_cells
+from harness.reports.html.privacy_table import privacy_table
+from harness.reports.html.run_data import RunData
+from harness.reports.html.table import Head, Table, Value, condensed, make, words
+from harness.reports.html.verdict import Line
+from harness.reports.theorem import at_most, event_of
+from harness.results import CellResult
+from harness.results.card import Card
+
+_COLUMNS = (
+    ("surface", "where an adversary reads: 2 inside the client, 1 what leaves it, 0 what arrives at the server"),
+    ("success", "images, or table rows, that the best attack brings back (RMSE at most 0.1), with its 95% interval"),
+    ("at most", "what no attacker whatever can exceed, by a theorem; none exists where noise hides nothing provably"),
+    ("epsilon", "the smallest that is proven and covers what is read there, and whose it is; none where nothing is"),
+    ("accuracy", "of a model trained under that defense in that very federation, where one was"),
+    ("paper", "whether the paper says that the defense resists there, where its figure is held"),
+    ("tier", "what the attackers know at most: plain ones neither the defense nor such data, informed ones both"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Site:
+    """All that the board's page shows; ``example``: a card's name."""
+
+    headline: Sequence[Line]
+    board: Table
+    left_out: Sequence[str]
+    example: str
+    columns: Sequence[tuple[str, str]] = _COLUMNS
+
+
+@dataclass(frozen=True)
+class Row:
+    """All that a row's page shows."""
+
+    name: str
+    title: str
+    kind: str
+    words: str
+    facts: Sequence[tuple[str, str]]
+    tables: Sequence[Table]
+    command: str
+
+
+def make_site(cards: Sequence[Card], left_out: Sequence[str] = ()) -> dict[str, bytes]:
+    """Every file of the board by its path: pages and cards."""
+    board = make(
+        "board", "The board", _HEADS, [_entries(card) for card in cards],
+        "A place is a defense on data, read at a surface or tap. Each row leads to its page.",
+    )  # fmt: skip
+    site = Site(_headline(cards), board, [text.safe(line, 300) for line in left_out], cards[0].name)
+    pages = {"index.html": render("site.html.j2", site=site).encode()}
+    for card in cards:
+        pages[f"rows/{card.name}.html"] = render("row.html.j2", row=_row(card)).encode()
+        pages[f"cards/{card.name}.json"] = card.content()
+    return pages
+
+
+_HEADS = (
+    Head("defense", choice=True), Head("verdict", choice=True), Head("data", choice=True),
+    Head("surface", choice=True), Head("success [95%]", number=True), Head("at most", number=True),
+    Head("epsilon", number=True), Head("accuracy", number=True), Head("paper", choice=True), Head("tier", choice=True),
+    Head("model"), Head("suite", choice=True), Head("harness"),
+)  # fmt: skip
+
+
+def kind_of(card: Card) -> str:
+    """The verdict; ``invalid`` where nothing may be claimed, ``impossible`` where nothing could be run."""
+    if card.status == "unreliable":
+        return "invalid"
+    refused = all(one.result.not_applicable_reason is not None for one in card.cells)
+    return "impossible" if refused else card.row.verdict
+
+
+def _best(card: Card) -> CellResult:
+    """The cell of the attack that brings most back."""
+    return max((one.result for one in card.cells), key=lambda cell: (bool(cell.asr), cell.outcomes.success))
+
+
+def _named(card: Card) -> str:
+    return " ".join(filter(None, wording.label(card.row.defense, card.row.defense_args)))
+
+
+def _bound(card: Card) -> tuple[str, float | None]:
+    cell = _best(card)
+    event = event_of(cell, "strict image")
+    if event is None or event.ceiling is None:
+        return ("none exists" if cell.bound and cell.bound.theorem is None else text.MISSING), None
+    return text.percent(event.ceiling), event.ceiling
+
+
+def _epsilon(card: Card) -> tuple[str, float | None]:
+    if card.statement is None or card.statement.epsilon is None:
+        return "none", None
+    return f"{card.statement.epsilon:.3g} ({text.safe(card.statement.unit or '?', 12)})", card.statement.epsilon
+
+
+def _entries(card: Card) -> tuple[Value, ...]:
+    row, best, accuracy = card.row, _best(card), card.training.accuracy if card.training else None
+    rate = best.asr.get("strict")
+    versions = card.environment.get("versions")
+    return (
+        Value(text.safe(_named(card), 200), link=f"rows/{card.name}.html"),
+        verdict_value(kind_of(card)), words(row.dataset, 40),
+        Value(wording.surface(row), -1.0 if row.surface is None else float(row.surface)),
+        Value(text.rate(rate), rate.rate if rate else None), Value(*_bound(card)),
+        Value(*_epsilon(card)), Value(text.percent(accuracy), accuracy), words(_paper(card)), words(row.tier),
+        words(row.model, 40), words(row.suite, 24),
+        words(versions.get("harness") if isinstance(versions, dict) else None, 24),
+    )  # fmt: skip
+
+
+def _paper(card: Card) -> str | None:
+    return card.reported and {"Y": "resists", "N": "leaks"}[card.reported.resists]
+
+
+def _headline(cards: Sequence[Card]) -> list[Line]:
+    """How many rows say what, and how many contradict their paper."""
+    counts = Counter(kind_of(card) for card in cards)
+    lines = [
+        Line(kind, f"{wording.plural(counts[kind], 'row')} of {len(cards)} {said}.")
+        for kind, said in (
+            ("leaks", "leak"), ("resilient", "withstood every attack"), ("inconclusive", "are undecided"),
+            ("impossible", "could not be run"), ("invalid", "are of runs that must not be used"),
+        )
+        if counts[kind]
+    ]  # fmt: skip
+    fallen = sum(kind_of(card) == "leaks" and _paper(card) == "resists" for card in cards)
+    if fallen:
+        lines.append(Line("leaks", f"{wording.plural(fallen, 'row')} leak where the paper says that nothing does."))
+    return lines
+
+
+def _row(card: Card) -> Row:
+    row, kind = card.row, kind_of(card)
+    run = RunData(
+        card.name, Path(), dict(card.environment), card.status == "evaluated", card.reason,
+        cells=[one.result for one in card.cells], summary=[row],
+    )  # fmt: skip
+    tables = [cell_table(shown_cells([run])), control_table([run]), privacy_table([run], shown_cells([run]))]
+    said = f"{wording.WORDS[kind]}: {card.reason or text.headed(row.headline, row.verdict_reason)}"
+    return Row(
+        card.name, text.safe(f"{_named(card)} on {row.dataset}, {wording.where(row)}", 200), kind,
+        text.safe(said, 600), _facts(card), [condensed(made) for made in tables if made.rows],
+        "\n".join(text.safe(line, 2000) for line in card.command.splitlines()),
+    )  # fmt: skip
+
+
+def _facts(card: Card) -> list[tuple[str, str]]:
+    row, trained, statement = card.row, card.training, card.statement
+    bound = next((at_most(one.result.bound, event_of(one.result, "strict image")) for one in card.cells), "")
+    versions = card.environment.get("versions")
+    known = versions if isinstance(versions, dict) else {}
+    facts = [
+        ("attacked", wording.setting(row)),
+        ("federation", _federation(row.cohort)), ("tier", row.tier), ("suite", row.suite or "attacks named one by one"),
+        ("any attacker", bound),
+        ("epsilon", f"{_epsilon(card)[0]}: {statement.notes}" if statement else "none covers what is read there"),
+        ("accuracy", f"{text.percent(trained.accuracy)} of {trained.test_examples} test examples after "
+                     f"{trained.rounds} rounds" if trained else ""),
+        ("paper", f"{card.reported.source}: {_paper(card)}, on {card.reported.data}" if card.reported else ""),
+        ("made with", ", ".join(f"{name} {known[name]}" for name in ("harness", "torch", "numpy") if name in known)
+                      + f", {card.environment.get('threads')} threads, {card.environment.get('machine')}"),
+        ("hash", card.hash),
+    ]  # fmt: skip
+    return [(what, text.safe(said, 700)) for what, said in facts if said]
+
+
+def _federation(cohort: Mapping[str, object]) -> str:
+    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in cohort.items())

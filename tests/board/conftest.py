@@ -1,0 +1,74 @@
+"""A small run with its training and a suite of two attacks, its card, and a folder where that was made again."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.board import collect, read_card
+from harness.board.rebuilding import Place, rebuild
+from harness.results.card import Card
+
+FEDERATION = "--clients 4 --clients-per-round 4 --rounds 2 --learning-rate 0.1 --dataset digits --model logistic"
+ATTACKED = (
+    f"evaluate --defense fed_cdp --defense-arg sigma=1 --attack tiny --surface 0 --victims 24 {FEDERATION} "
+    "--steps-per-round 2 --no-pictures"
+)
+TRAINED = (
+    f"train --defense fed_cdp --defense-arg sigma=1 {FEDERATION} --local-steps 2 --batch-size 4 --split iid "
+    "--client-sampling all --batch-sampling poisson"
+)
+
+
+@pytest.fixture(scope="package")
+def a_suite() -> Iterator[None]:
+    """``tiny``, with an older version that lacks an attack."""
+    from harness.attacks import SUITES
+    from harness.attacks.suites import LATEST
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(SUITES, "tiny-1", {"analytic": {}})
+        patch.setitem(SUITES, "tiny-2", {"analytic": {}, "identify": {}})
+        patch.setitem(LATEST, "tiny", "tiny-2")
+        yield
+
+
+@pytest.fixture(scope="package")
+def runs(tmp_path_factory: pytest.TempPathFactory, a_suite: None) -> list[Path]:
+    """The folders of ``harness evaluate`` and ``harness train``."""
+    from harness.cli import run
+
+    folder = tmp_path_factory.mktemp("runs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HARNESS_DATA", str(folder / "none"))
+        assert run([*ATTACKED.split(), "--out", str(folder / "attacked")]) == 0
+        assert run([*TRAINED.split(), "--out", str(folder / "trained")]) == 0
+    return [folder / "attacked", folder / "trained"]
+
+
+@pytest.fixture(scope="package")
+def card(runs: list[Path]) -> Card:
+    (made,) = collect(runs).cards
+    return made
+
+
+@pytest.fixture(scope="package")
+def again(card: Card, tmp_path_factory: pytest.TempPathFactory) -> tuple[Card, Path]:
+    """The card made again from nothing, and the folder of that."""
+    folder = tmp_path_factory.mktemp("again")
+    return rebuild(card, Place(folder / "none", folder / "made")), folder / "made"
+
+
+@pytest.fixture
+def file(card: Card, tmp_path: Path) -> Path:
+    path = tmp_path / "card.json"
+    path.write_bytes(card.content())
+    assert read_card(path) == card
+    return path
+
+
+@pytest.fixture
+def made(again: tuple[Card, Path], tmp_path: Path) -> Path:
+    """A copy of the folder, so that only what a wrong card asks for beyond it is made."""
+    return Path(shutil.copytree(again[1], tmp_path / "made"))

@@ -1,0 +1,257 @@
+"""Cards: a true one is made again byte by byte; wrong ones are rejected, each for what is wrong with it."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.board import collect, compare
+from harness.results import RunFolder, cell_key
+from harness.results.card import Card
+
+Harness = Callable[..., Any]
+Planted = Callable[[dict[str, Any]], None]
+
+
+def test_a_true_card_is_made_again_byte_by_byte(card: Card, again: tuple[Card, Path]) -> None:
+    assert again[0].content() == card.content() and again[0].hash == card.hash == card.digest()
+    assert compare(card, again[0]).differences == [] and compare(card, again[0]).exact
+
+
+def test_a_card_says_what_was_evaluated(card: Card) -> None:
+    assert (card.status, card.row.suite, card.row.tap) == ("evaluated", "tiny-2", "T0.in")
+    assert [one.result.attack for one in card.cells] == ["analytic", "identify"]
+    assert all(len(one.victims.names) == 24 and one.result.seconds is None for one in card.cells)
+    assert card.training and card.training.accuracy is not None
+    assert card.statement and (card.statement.epsilon, card.statement.unit) == (
+        next(one.epsilon for one in card.training.privacy if one.view == "server"), "example",
+    )  # fmt: skip
+    assert "--attack tiny-2 " in card.command and "attack-arg" not in card.command
+
+
+def test_without_its_training_a_card_has_no_accuracy(runs: list[Path]) -> None:
+    (alone,) = collect(runs[:1]).cards
+    assert alone.training is None and alone.statement
+
+
+def cell(card: dict[str, Any], number: int = 0) -> dict[str, Any]:
+    return card["cells"][number]["result"]
+
+
+def number(card: dict[str, Any]) -> None:
+    cell(card)["asr"]["strict"]["rate"] = 0.5
+
+
+def verdict(card: dict[str, Any]) -> None:
+    other = "resilient" if card["row"]["verdict"] != "resilient" else "leaks"
+    card["row"]["verdict"] = cell(card)["verdict"] = other
+
+
+def other_seed(card: dict[str, Any]) -> None:
+    for one in card["cells"]:
+        one["settings"]["seeds"] = [1]
+
+
+def missing_control(card: dict[str, Any]) -> None:
+    cell(card)["controls"].pop()
+
+
+def older_suite(card: dict[str, Any]) -> None:
+    """One attack fewer than the version of today, under the name of an older one."""
+    card["cells"].pop()
+    card["row"]["attacks"].pop()
+    card["row"]["suite"] = cell(card)["suite"] = card["cells"][0]["settings"]["suite"] = "tiny-1"
+    card["command"] = card["command"].replace("tiny-2", "tiny-1")
+
+
+def attack_left_out(card: dict[str, Any]) -> None:
+    card["cells"].pop()
+    card["row"]["attacks"].pop()
+
+
+def epsilon(card: dict[str, Any]) -> None:
+    card["statement"]["epsilon"] /= 2
+
+
+def bound(card: dict[str, Any]) -> None:
+    cell(card)["bound"]["events"][1]["ceiling"] = 0.01
+
+
+def tier(card: dict[str, Any]) -> None:
+    cell(card)["tier"] = "informed"
+
+
+def dropped_victims(card: dict[str, Any]) -> None:
+    for numbers in card["cells"][0]["victims"].values():
+        del numbers[-4:]
+
+
+def accuracy(card: dict[str, Any]) -> None:
+    card["training"]["accuracy"] = 0.99
+
+
+def command(card: dict[str, Any]) -> None:
+    card["command"] += " --seed 1"
+
+
+def reported(card: dict[str, Any]) -> None:
+    card["reported"] = {"source": "a table", "data": "digits", "resists": "Y"}
+
+
+def wrong_versions(card: dict[str, Any]) -> None:
+    """Numbers of nobody, excused by another torch."""
+    card["environment"]["versions"]["torch"] = "1.0"
+    numbers = card["cells"][0]["victims"]
+    numbers["rmses"], numbers["ranks"], numbers["successes"] = [0.001] * 24, [0.0] * 24, [1.0] * 24
+
+
+def bound_of_other_versions(card: dict[str, Any]) -> None:
+    card["environment"]["versions"]["torch"] = "1.0"
+    bound(card)
+
+
+def control_of_other_versions(card: dict[str, Any]) -> None:
+    card["environment"]["versions"]["torch"] = "1.0"
+    missing_control(card)
+
+
+def accuracy_of_other_versions(card: dict[str, Any]) -> None:
+    card["environment"]["versions"]["torch"] = "1.0"
+    accuracy(card)
+
+
+def impossible(card: dict[str, Any]) -> None:
+    card["cells"][0]["settings"]["victims"] = 0
+
+
+def unknown_setting(card: dict[str, Any]) -> None:
+    card["cells"][0]["settings"]["luck"] = 1
+
+
+def names_a_file(card: dict[str, Any]) -> None:
+    card["cells"][0]["settings"]["weights"] = "/etc/passwd"
+
+
+def names_a_module(card: dict[str, Any]) -> None:
+    for one in card["cells"]:
+        one["settings"]["model"] = "antigravity:fly"
+
+
+def unreliable(card: dict[str, Any]) -> None:
+    card["status"], card["reason"] = "unreliable", "a negative control failed"
+
+
+def other_places(card: dict[str, Any]) -> None:
+    card["cells"][1]["settings"]["tap"] = "T2.step"
+
+
+WRONG: dict[str, tuple[Planted, int, str]] = {
+    "changed number": (number, 1, "cells[0].result.asr.strict.rate: 0.5 in the card, "),
+    "changed verdict": (verdict, 1, "row.verdict: "),
+    "other seed": (other_seed, 1, "seeds[0]: 0 in the card, 1 made again"),
+    "missing control": (missing_control, 1, "cells[0].result.controls: "),
+    "older suite": (older_suite, 1, "row.suite: tiny-1 in the card, today's is tiny-2"),
+    "attack left out of the suite": (attack_left_out, 2, "lacks identify of its suite tiny-2"),
+    "changed epsilon": (epsilon, 1, "statement.epsilon: "),
+    "changed bound": (bound, 1, "bound.events[1].ceiling: 0.01 in the card"),
+    "other tier": (tier, 1, "tier: informed in the card, plain made again"),
+    "dropped victims": (dropped_victims, 1, "victims.names: 20 entries in the card, 24 entries made again"),
+    "changed accuracy": (accuracy, 1, "training.accuracy: 0.99 in the card"),
+    "changed command": (command, 1, "command: "),
+    "invented report": (reported, 1, "reported: "),
+    "numbers of other versions": (wrong_versions, 1, "victims: "),
+    "bound of other versions": (bound_of_other_versions, 1, "ceilings[1]: 0.01 in the card"),
+    "missing control of other versions": (control_of_other_versions, 1, "controls"),
+    "accuracy of other versions": (accuracy_of_other_versions, 1, "training.accuracy: 0.990 in the card"),
+    "impossible settings": (impossible, 2, "victims"),
+    "unknown setting": (unknown_setting, 2, "luck"),
+    "a file of this machine": (names_a_file, 2, "names files"),
+    "code of this machine": (names_a_module, 2, "names files"),
+    "another place for an attack": (other_places, 2, "more than one place"),
+    "unreliable": (unreliable, 2, "a negative control failed"),
+}
+
+
+@pytest.mark.parametrize(("planted", "code", "said"), WRONG.values(), ids=WRONG)
+def test_wrong_cards_are_rejected(
+    harness: Harness, card: Card, file: Path, made: Path, planted: Planted, code: int, said: str
+) -> None:
+    """Each is sealed anew: its hash is right, and what it says is not."""
+    content = json.loads(card.content())
+    planted(content)
+    wrong = Card.model_validate(content).sealed()
+    file.write_bytes(wrong.content())
+    finished = harness("verify", str(file), "--out", str(made))
+    assert finished.code == code, finished
+    assert said in (finished.err if code == 2 else finished.out)
+    assert finished.err.count("\n") == (code == 2) and "confirmed" not in finished.out
+
+
+def test_the_true_card_is_confirmed(harness: Harness, file: Path, made: Path) -> None:
+    finished = harness("verify", str(file), "--out", str(made))
+    assert (finished.code, finished.err) == (0, "") and finished.out.startswith("confirmed, byte by byte: ")
+    told = harness("verify", str(file), "--out", str(made), "--json", "--statistically")
+    assert told.code == 0 and json.loads(told.out)["confirmed"] and not json.loads(told.out)["exact"]
+
+
+def test_other_versions_are_compared_statistically_and_said_so(
+    harness: Harness, card: Card, file: Path, made: Path
+) -> None:
+    content = json.loads(card.content())
+    content["environment"]["versions"]["torch"] = "1.0"
+    content["cells"][0]["victims"]["rmses"] = [one * 1.001 for one in content["cells"][0]["victims"]["rmses"]]
+    file.write_bytes(Card.model_validate(content).sealed().content())
+    finished = harness("verify", str(file), "--out", str(made))
+    assert finished.code == 0 and "confirmed, statistically" in finished.out
+    assert "compared statistically, as harness check does: torch 1.0 there" in finished.out
+
+
+def test_whether_it_is_slow_or_cut_short_a_card_is_of_its_settings(runs: list[Path], card: Card) -> None:
+    """A stored cell's name is that of its settings, so that one under a forged name is none."""
+    key = card.cells[0].result.key or ""
+    stored = RunFolder(runs[0]).find_cell(key)
+    assert stored and cell_key(stored.settings) == key and stored.cell.seconds is not None
+
+
+def not_json(content: bytes) -> bytes:
+    return content[:-9]
+
+
+def other_schema(content: bytes) -> bytes:
+    return content.replace(b'"schema_version": 1', b'"schema_version": 7', 1)
+
+
+def edited(content: bytes) -> bytes:
+    return content.replace(b'"status": "evaluated"', b'"status": "unreliable"', 1)
+
+
+def extended(content: bytes) -> bytes:
+    return content.replace(b"{", b'{"more": 1,', 1)
+
+
+BAD = {
+    "cut off": (not_json, "not complete JSON"),
+    "other schema": (other_schema, "another schema"),
+    "wrong hash": (edited, "its hash is not that of its content"),
+    "unknown field": (extended, "'more'"),
+    "another document": (lambda content: b'{"schema_version": 1, "cells": []}', "is not a card"),
+    "a list": (lambda content: b"[]", "is not a card"),
+    "no text": (lambda content: b"\xff\x00", "not complete JSON"),
+}
+
+
+@pytest.mark.parametrize(("spoil", "said"), BAD.values(), ids=BAD)
+def test_what_is_no_card_is_told_in_one_line(
+    harness: Harness, file: Path, spoil: Callable[[bytes], bytes], said: str
+) -> None:
+    file.write_bytes(spoil(file.read_bytes()))
+    finished = harness("verify", str(file))
+    assert (finished.code, finished.out, finished.err.count("\n")) == (2, "", 1) and said in finished.err
+
+
+@pytest.mark.parametrize("name", [".", "absent.json"])
+def test_a_card_that_is_not_there(harness: Harness, name: str) -> None:
+    finished = harness("verify", name)
+    assert (finished.code, finished.err.count("\n")) == (2, 1)
