@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,9 +22,9 @@ TRAINED = (
 )
 
 
-@pytest.fixture(scope="package")
-def a_suite() -> Iterator[None]:
-    """``tiny``, with an older version that lacks an attack."""
+@contextmanager
+def the_suite() -> Iterator[pytest.MonkeyPatch]:
+    """``tiny``, with an older version that lacks an attack, known for as long as it is needed."""
     from harness.attacks import SUITES
     from harness.attacks.suites import LATEST
 
@@ -31,33 +32,41 @@ def a_suite() -> Iterator[None]:
         patch.setitem(SUITES, "tiny-1", {"analytic": {}})
         patch.setitem(SUITES, "tiny-2", {"analytic": {}, "identify": {}})
         patch.setitem(LATEST, "tiny", "tiny-2")
+        yield patch
+
+
+@pytest.fixture(autouse=True)
+def a_suite() -> Iterator[None]:
+    with the_suite():
         yield
 
 
-@pytest.fixture(scope="package")
-def runs(tmp_path_factory: pytest.TempPathFactory, a_suite: None) -> list[Path]:
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """The folders of ``harness evaluate`` and ``harness train``."""
     from harness.cli import run
 
     folder = tmp_path_factory.mktemp("runs")
-    with pytest.MonkeyPatch.context() as patch:
+    with the_suite() as patch:
         patch.setenv("HARNESS_DATA", str(folder / "none"))
         assert run([*ATTACKED.split(), "--out", str(folder / "attacked")]) == 0
         assert run([*TRAINED.split(), "--out", str(folder / "trained")]) == 0
     return [folder / "attacked", folder / "trained"]
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def card(runs: list[Path]) -> Card:
-    (made,) = collect(runs).cards
+    with the_suite():
+        (made,) = collect(runs).cards
     return made
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def again(card: Card, tmp_path_factory: pytest.TempPathFactory) -> tuple[Card, Path]:
     """The card made again from nothing, and the folder of that."""
     folder = tmp_path_factory.mktemp("again")
-    return rebuild(card, Place(folder / "none", folder / "made")), folder / "made"
+    with the_suite():
+        return rebuild(card, Place(folder / "none", folder / "made")), folder / "made"
 
 
 @pytest.fixture
