@@ -18,7 +18,7 @@ from harness.results.frontier import FrontierDocument, FrontierPoint
 _ACROSS = 3
 _WIDTH, _HEIGHT, _LEGEND = 4.3, 3.6, 0.7  # of a panel, and of the legend above all of them; in inches
 _MARKS = "osD^vPX"
-_WORDS = {"leaks": "leaks", "inconclusive": "nobody could tell", "resilient": "resilient"}
+_WORDS = {"leaks": "leaks", "inconclusive": "undecided", "resilient": "resilient"}
 _INK = "#222222"
 
 
@@ -59,7 +59,8 @@ def _draw(panel: Axes, title: str, points: Sequence[tuple[FrontierPoint, bool]],
     if base is not None and base.accuracy is not None:
         panel.axhspan(100 * base.accuracy - 5, 100 * base.accuracy, color=FRAME, alpha=0.3, lw=0)
         panel.axhline(100 * base.accuracy, color=VERDICT_COLOURS[base.verdict], lw=1.3, ls="--")
-    for defense, mark in marks.items():
+    # Numbers of one defense stand above its points, of the next one below.
+    for place, (defense, mark) in enumerate(marks.items()):
         own = sorted(
             (x, 100 * (one.accuracy or 0), one, best) for one, best, x in drawn if one.defense == defense and x
         )
@@ -69,13 +70,14 @@ def _draw(panel: Axes, title: str, points: Sequence[tuple[FrontierPoint, bool]],
             panel.plot(x, y, marker=mark, color=colour, markersize=8, markeredgecolor="white", zorder=3)
             if best:
                 panel.plot(x, y, marker="o", color=_INK, markersize=17, fillstyle="none", zorder=4)
+            away = (19 if best else 15) * (-1 if place % 2 else 1) - 3
             panel.annotate(
-                f"{one.level:g}", (x, y), xytext=(0, -19 if best else -15), textcoords="offset points",
+                f"{one.level:g}", (x, y), xytext=(0, away), textcoords="offset points",
                 ha="center", fontsize=7.5, zorder=5, **plain_text(),
             )  # fmt: skip
     panel.set_xscale("log")
     panel.margins(x=0.12)
-    panel.set_ylim(0, 104)
+    panel.set_ylim(0, 108)
     panel.set_yticks(range(0, 101, 25), [f"{percent}%" for percent in range(0, 101, 25)], **plain_text())
     panel.set_title(drawable(title), fontsize=9.5, fontweight="bold", loc="left", **plain_text())
     said = "proven epsilon (smaller promises more)" if proven else "noise level: no epsilon is proven here"
@@ -96,6 +98,12 @@ def _legend(figure: Figure, marks: dict[str, str], across: int) -> None:
         *(dot(mark, "#8a8a8a", drawable(name)) for name, mark in marks.items()),
         *(dot("s", VERDICT_COLOURS[word], said) for word, said in _WORDS.items()),
         dot("o", _INK, "the best (numbers: noise)", filled=False),
-        Line2D([], [], color=VERDICT_COLOURS["leaks"], ls="--", lw=1.3, label="no defense; 5 points below"),
+        Line2D([], [], color=VERDICT_COLOURS["leaks"], ls="--", lw=1.3, label="no defense (grey: 5 points below)"),
     ]
-    figure.legend(handles=handles, loc="outside upper center", ncols=2 * across, frameon=False, fontsize=8.5)
+    figure.legend(
+        handles=handles,
+        loc="outside upper center",
+        ncols=len(handles) if across == _ACROSS else 2 * across,
+        frameon=False,
+        fontsize=8.5,
+    )

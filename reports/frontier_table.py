@@ -75,4 +75,4 @@ def _reasons(document: FrontierDocument) -> list[str]:
         if point.verdict == "inconclusive":
             at = f"{name}, {point.setting} {point.level:g}" if point.level is not None else name
             found.setdefault(f"undecided: {point.verdict_reason}", {})[at] = None
-    return [text.safe(f"{reason} ({'; '.join(names)})", 300) for reason, names in found.items()]
+    return [text.safe(f"{reason} ({'; '.join(names)})", 900) for reason, names in found.items()]

@@ -28,7 +28,7 @@ from harness.results import RunFolder, claimed, write_atomic
 from harness.settings.devices import choose_device
 from harness.spreading.worker import Job
 
-_WIDTH = 150
+_WIDTH = 158
 Names = Annotated[list[str] | None, typer.Option(help="Comma-separated or repeated.")]
 
 
