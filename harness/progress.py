@@ -29,7 +29,7 @@ class _Pace:
 
     def __init__(self) -> None:
         self.due, self.running = 0.0, 0
-        self.hushed = False
+        self.hushed, self.foretold = False, False
 
     def begin(self) -> None:
         now = time.monotonic()
@@ -56,6 +56,12 @@ tqdm.set_lock(RLock())
 def hush() -> None:
     """Nothing is shown by this process any more: it is one of several, and another speaks for all."""
     _pace.hushed = True
+
+
+def may_foretell() -> bool:
+    """Whether to say how long something takes: once in a process that is one of several, which are alike."""
+    first, _pace.foretold = not _pace.foretold, True
+    return first or not _pace.hushed
 
 
 @dataclass

@@ -19,7 +19,8 @@ from harness.cli.spreading_options import (
     JobsOption,
     ShardOption,
     ThreadsOption,
-    chosen_threads,
+    chosen_jobs,
+    require_one_way,
     without,
 )
 from harness.datasets import data_root as find_data_root
@@ -85,7 +86,7 @@ def evaluate_command(
     pictures: Annotated[bool, typer.Option(help="Draw a grid of reconstructions per cell.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result document and nothing else.")] = False,
     shard: ShardOption = None,
-    jobs: JobsOption = 1,
+    jobs: JobsOption = None,
     threads: ThreadsOption = None,
     cluster: ClusterOption = None,
     cluster_arg: ClusterArgs = None,
@@ -101,12 +102,13 @@ def evaluate_command(
     if chunk < 1:
         raise UsageError("--chunk must be at least 1")
     where, part = choose_device(device), Shard.parse(shard) if shard else None
-    own_threads = chosen_threads(jobs, threads, shard, cluster)
-    if cluster_arg and not cluster:
-        raise UsageError("--cluster-arg says something of a cluster; name it with --cluster ray or --cluster slurm")
+    require_one_way(shard, jobs, cluster, cluster_arg)
     cells = [cell for options in merge(given, preset, config) for cell in cells_from(options, where)]
+    if cluster and threads is None:
+        threads = 1
+    jobs, threads = chosen_jobs(jobs, threads, cells, elsewhere=bool(part or cluster))
     folder, draw = RunFolder(out), save_cell_picture if pictures else None
-    job = Job(find_data_root(data_root), out, 0.0, chunk, own_threads, draw)
+    job = Job(find_data_root(data_root), out, 0.0, chunk, threads, draw)
     if part:
         command = without(context.find_root().obj, ("--shard", "--out"), ("--resume", "--json"))
         with resumable():

@@ -6,15 +6,19 @@ from typing import Annotated
 import typer
 
 from harness.errors import UsageError
+from harness.experiment import CellSettings
 from harness.settings.devices import use_threads
-from harness.spreading.processes import threads_per_job
+from harness.spreading.processes import suitable_jobs, threads_per_job
 
 _MOST_JOBS = 1024
 
 ShardOption = Annotated[
     str | None, typer.Option(metavar="I/N", help="Make this part of the cells only; harness merge makes the whole.")
 ]
-JobsOption = Annotated[int, typer.Option(help="Processes that share the cells out among themselves.")]
+JobsOption = Annotated[
+    int | None,
+    typer.Option(help="Processes that share the cells out among themselves (one per core where that is quicker)."),
+]
 ThreadsOption = Annotated[
     int | None,
     typer.Option(help="Threads per process; may change last bits (cores dealt to the jobs; 1 on a cluster)."),
@@ -28,26 +32,37 @@ ClusterArgs = Annotated[
 ]
 
 
-def chosen_threads(jobs: int, threads: int | None, shard: str | None = None, cluster: str | None = None) -> int | None:
-    """Threads of each process, which this one takes too; None leaves it to torch.
+def chosen_jobs(
+    jobs: int | None, threads: int | None, cells: Sequence[CellSettings], elsewhere: bool
+) -> tuple[int, int | None]:
+    """Processes, and the threads of each, which this one takes too; None leaves threads to torch.
+
+    Args:
+        jobs: as asked for; where neither this nor ``threads`` is given, what suits the cells.
+        elsewhere: a shard or a cluster's tasks: processes are started by others.
 
     Raises:
-        UsageError: a number out of range, or options that exclude each other.
+        UsageError: a number out of range.
     """
+    if jobs is None:
+        jobs = suitable_jobs(cells) if threads is None and not elsewhere else 1
     if not 1 <= jobs <= _MOST_JOBS:
         raise UsageError(f"--jobs must be 1 to {_MOST_JOBS}, not {jobs}")
-    if shard and jobs > 1:
+    own = threads_per_job(jobs) if threads is None and jobs > 1 else threads
+    use_threads(own)
+    return jobs, own
+
+
+def require_one_way(
+    shard: str | None, jobs: int | None, cluster: str | None, cluster_arg: Sequence[str] | None
+) -> None:
+    """Raises UsageError: options that exclude each other."""
+    if shard and jobs is not None and jobs > 1:
         raise UsageError("--shard and --jobs were both given; start one shard per process, or take --jobs alone")
     if shard and cluster:
         raise UsageError("--shard and --cluster were both given; choose one")
-    if threads is not None:
-        own = threads
-    elif cluster:
-        own = 1
-    else:
-        own = threads_per_job(jobs) if jobs > 1 else None
-    use_threads(own)
-    return own
+    if cluster_arg and not cluster:
+        raise UsageError("--cluster-arg says something of a cluster; name it with --cluster ray or --cluster slurm")
 
 
 def without(arguments: Sequence[str], options: Sequence[str], flags: Sequence[str]) -> list[str]:

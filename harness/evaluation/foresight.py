@@ -9,7 +9,7 @@ from harness.attacks import Attack
 from harness.evaluation.endurance import Endurance
 from harness.evaluation.outlook import Outlook, work_of
 from harness.experiment import CellSettings
-from harness.progress import Progress, in_words
+from harness.progress import Progress, in_words, may_foretell
 from harness.settings.limits import WORTH_TELLING, log
 
 Observer = Callable[[Tensor, Tensor, int, Tensor], None]
@@ -90,7 +90,7 @@ class Foresight:
         """``seconds``: of this attack, at most."""
         own = work_of(self._settings)
         rest = seconds * self._outlook.work_left() / own if self._outlook and own else 0.0
-        if seconds + rest < WORTH_TELLING:
+        if seconds + rest < WORTH_TELLING or not may_foretell():
             return
         said = f"{self._rows} victims x {self._settings.attack} take at most {in_words(seconds)} here"
         if rest >= 1:

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from harness.attacks import Attack
 from harness.evaluation.controls import positive_control, smaller
 from harness.evaluation.outlook import work_of
 from harness.evaluation.run import Run
@@ -66,8 +67,35 @@ def undefended(unit: Unit, run: Run) -> dict[str, Unit]:
     """The undefended controls of a unit's cells, by name."""
     controls = {}
     for settings in unit.cells:
-        control = positive_control(settings)
-        if control != smaller(settings, observations=1):  # else it is its own control
+        if not _is_own_control(settings):
+            control = positive_control(settings)
             name = cell_key(run.identity(control, "positive"))
             controls[name] = Unit(name, (control,), "positive")
     return controls
+
+
+def in_good_order(units: Sequence[Unit], run: Run) -> list[Unit]:
+    """Units, and the undefended controls that several need, so that workers of one folder make nothing twice.
+
+    What has no defense comes first: the victims of a control are the first of an undefended unit, if there is one, else
+    it is a unit of its own. Then the longest first: what is begun last ends alone.
+    """
+    brought = {unit.name: _brought(unit, run) for unit in units}
+    kept = set[str]().union(*brought.values())
+    alone = [control for name, control in shared_controls(units, run).items() if name not in kept]
+    longest = sorted(units, key=lambda unit: unit.work, reverse=True)
+    return [*alone, *sorted(longest, key=lambda unit: not brought[unit.name])]
+
+
+def _brought(unit: Unit, run: Run) -> set[str]:
+    """The names of controls whose reconstructions are among this unit's, and are kept as theirs."""
+    controls = (
+        smaller(settings)
+        for settings in unit.cells
+        if _is_own_control(settings) and settings.observations == 1 and isinstance(settings.build_attack(), Attack)
+    )
+    return {cell_key(run.identity(control, "positive")) for control in controls}
+
+
+def _is_own_control(settings: CellSettings) -> bool:
+    return positive_control(settings) == smaller(settings, observations=1)
