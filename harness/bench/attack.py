@@ -3,7 +3,7 @@
 import resource
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -12,95 +12,103 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from harness.attacks import Reconstruction, reconstructing, run_attack, run_reference
+from harness.attacks import Reconstruction, reconstructing, run_attack
+from harness.bench.engines import arithmetic_alone, take_turns, timed_batch
 from harness.evaluation.measure import measure
 from harness.evaluation.observe import Scene, Stage
+from harness.evaluation.outlook import work_of
 from harness.experiment import CellSettings, cell_settings, usual_prior
 from harness.results import Rate
 from harness.scoring import rate_of
 
-GROWTH = (1, 4, 16, 64, 256)
+GROWTH = (1, 4, 16, 64, 256, 1024)
 MANY, MANY_ITERATIONS = 1000, 5
-_TURNS = 4
-_TRIED = 10  # victims that the reference's thread count is chosen on
+# Of its seconds the two engines have this share; then come what patience loses, growth and memory, as far as they get.
+_ENGINES = 0.6
+# Rows whose arithmetic is done together.
+_TOGETHER = 32
+LEFT_OUT = "left out, for want of --minutes"
 
 
 def bench_attack(
-    dataset: str, attack: str, victims: int, chunk: int, growth: bool, device: str, data_root: Path
+    dataset: str, attack: str, victims: int, chunk: int, growth: int, seconds: float, device: str, data_root: Path
 ) -> Iterator[tuple[str, Any]]:
     """Times both engines on undefended victims and compares what they find; gives every figure as soon as it is there.
 
-    The reference engine is timed with every thread count up to the machine's and its best one is used for all
-    victims. The engines take turns, since machines are noisy: the batched one attacks all victims before every part of
-    the reference's, and its median counts. Rates are victims per second, memory is the process's peak in MiB.
+    The engines take turns, since machines are noisy: the batched one attacks all victims, whose median counts, then the
+    reference some of them, one by one, with every number of threads up to the machine's, whose best one counts. It gets
+    as far as time allows, so its rate is that of its gradient evaluations: both engines do the same for a victim. The
+    arithmetic alone is that of :mod:`harness.bench.arithmetic` for as many evaluations, on many rows at once. Rates are
+    victims per second, memory is the process's peak in MiB.
+
+    Args:
+        growth: most victims whose time by their number is taken; 0 for none.
+        seconds: after which nothing more is begun; what was left out is said.
     """
+    ends = time.monotonic() + seconds
     settings = cell_settings(
         dataset=dataset, attack=attack, victims=victims, device=device, prior=usual_prior([attack])
     )
     stage = Stage(data_root, chunk)
     scene = stage.set(settings)
     threads = torch.get_num_threads()
-    _batched(scene, settings, min(2, victims), chunk)  # warm-up
     yield from {"dataset": dataset, "attack": attack, "device": _device_name(device), "threads": threads}.items()
-    best = min(
-        range(1, threads + 1), key=lambda count: _reference(scene, settings, range(min(_TRIED, victims)), count)[0]
-    )
-    batched_seconds, reference_seconds, parts = [], 0.0, []
-    for part in torch.arange(victims).chunk(_TURNS):
-        torch.set_num_threads(threads)
-        seconds, batched = _batched(scene, settings, victims, chunk)
-        batched_seconds.append(seconds)
-        seconds, made = _reference(scene, settings, part.tolist(), best)
-        reference_seconds += seconds
-        parts.append(made)
-    torch.set_num_threads(threads)
-    yield "batched victims/s", round(victims / median(batched_seconds), 3)
-    yield "reference victims/s", round(victims / reference_seconds, 3)
-    yield "reference threads", best
-    yield "ratio", round(reference_seconds / median(batched_seconds), 2)
+    timed_batch(scene, settings, min(2, victims), chunk)  # warm-up
+    turns = take_turns(scene, settings, chunk, time.monotonic() + _ENGINES * seconds)
+    spent, evaluations = median(turns.batched), turns.evaluations
+    yield "victims", victims
+    yield "batched victims/s", round(victims / spent, 3)
+    each = min(turns.reference.values())
+    yield "reference victims/s", round(victims / (each * evaluations), 3)
+    yield "reference threads", min(turns.reference, key=lambda count: turns.reference[count])
+    yield "victims of the reference", len(turns.made)
+    yield "ratio", round(each * evaluations / spent, 2)
+    alone = evaluations * arithmetic_alone(scene, min(_TOGETHER, victims))
+    yield "arithmetic's share of batched", round(alone / spent, 3)
     yield "peak memory MiB (both engines)", _peak_memory(device)
-    yield "ASR strict batched", _strict(scene, batched.images)
-    yield "ASR strict reference", _strict(scene, torch.cat([made.images for made in parts]))
-    yield "successes lost to patience", _lost_to_patience(scene, settings, chunk, batched)
+    yield "ASR strict batched", _strict(scene, turns.last.images)
+    yield "ASR strict batched, reference's", _strict(scene, turns.last.images[: len(turns.made)])
+    yield "ASR strict reference", _strict(scene, turns.made)
+    hopeless = len(_given_up(turns.last)) * reconstructing(settings.build_attack()).max_iterations
+    worst = spent / max(int(turns.last.iterations.sum()), 1)
+    fits = time.monotonic() + hopeless * worst < ends
+    yield "successes lost to patience", _lost_to_patience(scene, settings, chunk, turns.last) if fits else LEFT_OUT
     if growth:
-        yield "seconds by victims", _growth(stage, settings, chunk)
-        yield from _many(stage, settings, chunk, device).items()
+        yield from _growth(stage, settings, chunk, growth, ends)
+        yield from _many(stage, settings, chunk, spent / evaluations, ends)
 
 
-def _batched(scene: Scene, settings: CellSettings, victims: int, chunk: int) -> tuple[float, Reconstruction]:
-    seen = scene.observation.take(torch.arange(victims))
-    began = time.perf_counter()
-    made = run_attack(reconstructing(settings.build_attack()), seen, chunk)
-    return time.perf_counter() - began, made
-
-
-def _reference(
-    scene: Scene, settings: CellSettings, victims: Sequence[int], threads: int
-) -> tuple[float, Reconstruction]:
-    torch.set_num_threads(threads)
-    seen = scene.observation.take(torch.tensor(victims))
-    began = time.perf_counter()
-    made = run_reference(reconstructing(settings.build_attack()), seen)
-    return time.perf_counter() - began, made
-
-
-def _growth(stage: Stage, settings: CellSettings, chunk: int) -> dict[str, float]:
+def _growth(
+    stage: Stage, settings: CellSettings, chunk: int, most: int, ends: float
+) -> Iterator[tuple[str, float | str]]:
     """Wall-clock seconds for more and more victims, as many as there are."""
-    counts = [count for count in GROWTH if count <= _there(stage, settings)]
+    counts = [count for count in GROWTH if count <= min(most, _there(stage, settings))]
     scene = stage.set(settings.model_copy(update={"victims": max(counts)}))
-    return {str(count): round(_batched(scene, settings, count, chunk)[0], 2) for count in counts}
+    seconds, before = 0.0, 1
+    for count in counts:
+        # Never faster than in proportion.
+        if time.monotonic() + seconds * count / before >= ends:
+            yield f"seconds for {count} victims", LEFT_OUT
+            continue
+        seconds, before = timed_batch(scene, settings, count, chunk)[0], count
+        yield f"seconds for {count} victims", round(seconds, 2)
 
 
-def _many(stage: Stage, settings: CellSettings, chunk: int, device: str) -> dict[str, Any]:
+def _many(
+    stage: Stage, settings: CellSettings, chunk: int, each: float, ends: float
+) -> Iterator[tuple[str, int | str]]:
     """Peak memory of an attack on many victims; a few iterations reach it, since the history grows with them only once.
 
     L-BFGS keeps at most 100 past steps: five outer iterations fill it.
     """
     count = min(MANY, _there(stage, settings))
-    scene = stage.set(settings.model_copy(update={"victims": count}))
+    few = settings.model_copy(update={"victims": count})
     attack = replace(reconstructing(settings.build_attack()), max_iterations=MANY_ITERATIONS)
-    run_attack(attack, scene.observation, chunk)
-    return {"victims in memory test": count, "peak memory MiB (memory test)": _peak_memory(device)}
+    if time.monotonic() + each * work_of(few) / settings.build_attack().max_iterations * MANY_ITERATIONS >= ends:
+        yield f"peak memory MiB ({count} victims)", LEFT_OUT
+        return
+    run_attack(attack, stage.set(few).observation, chunk)
+    yield f"peak memory MiB ({count} victims)", _peak_memory(settings.device)
 
 
 def _there(stage: Stage, settings: CellSettings) -> int:
@@ -110,13 +118,16 @@ def _there(stage: Stage, settings: CellSettings) -> int:
 
 def _lost_to_patience(scene: Scene, settings: CellSettings, chunk: int, patient: Reconstruction) -> int:
     """Victims given up as hopeless that the full number of iterations would have reconstructed."""
-    attack = reconstructing(settings.build_attack())
-    given_up = (patient.stop_reason == 3).nonzero()[:, 0]
+    attack, given_up = reconstructing(settings.build_attack()), _given_up(patient)
     if not attack.patience or len(given_up) == 0:
         return 0
     stubborn = replace(attack, patience=attack.max_iterations)
     made = run_attack(stubborn, scene.observation.take(given_up), chunk)
     return _successes(scene, scene.truth.images[given_up], made.images).successes
+
+
+def _given_up(patient: Reconstruction) -> Tensor:
+    return (patient.stop_reason == 3).nonzero()[:, 0]
 
 
 def _strict(scene: Scene, images: Tensor) -> str:

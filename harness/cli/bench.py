@@ -34,13 +34,19 @@ def attack_command(
         str | None, typer.Option(help="Time an iteration on this network instead: engine, plain loop, arithmetic.")
     ] = None,
     attack: Annotated[str | None, typer.Option(help="Which attack (cpl; with --model inverting_gradients).")] = None,
-    victims: Annotated[int | None, typer.Option(min=1, help="Victims for both engines (100; with --model 2).")] = None,
+    victims: Annotated[int | None, typer.Option(min=1, help="Victims for both engines (32; with --model 2).")] = None,
     batch_size: Annotated[
         int | None, typer.Option(min=1, help="With --model: images per victim (1; 4 under BatchNorm in training mode).")
     ] = None,
     iterations: Annotated[int, typer.Option(min=1, max=1_000_000, help="With --model: iterations in a turn.")] = 3,
     chunk: Annotated[int, typer.Option(help="Victims attacked together.")] = 128,
-    growth: Annotated[bool, typer.Option(help="Also time 1 to 256 victims; not with --model.")] = True,
+    growth: Annotated[
+        int, typer.Option(min=0, max=1024, help="Also time 1, 4, 16 ... victims, up to so many; not with --model.")
+    ] = 16,
+    minutes: Annotated[
+        float,
+        typer.Option(min=0.1, max=10_000, help="For all datasets; what does not fit is left out. Not with --model."),
+    ] = 4.0,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     data_root: Annotated[Path | None, typer.Option(help="Folder of datasets.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
@@ -57,7 +63,7 @@ def attack_command(
     names = split_lists(dataset or (["cifar10-sample"] if model else ["mnist-sample", "cifar10-sample"]))
     where, root = choose_device(device), find_data_root(data_root)
     figures = (
-        bench_attack(name, attack or "cpl", victims or 100, chunk, growth, where, root)
+        bench_attack(name, attack or "cpl", victims or 32, chunk, growth, 60 * minutes / len(names), where, root)
         if model is None
         else bench_network(
             name, model, attack or "inverting_gradients", victims or 2, batch_size, iterations, chunk, where, root

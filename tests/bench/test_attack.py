@@ -1,14 +1,37 @@
-"""The attack bench: it asks for no more victims than a dataset has beside what is public."""
+"""The attack bench: the same work for both engines, no more victims than there are, and no more time than it has."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import harness.bench.attack as bench
 
 
+def figures(folder: Path, attack: str, seconds: float, victims: int = 2, growth: int = 1024) -> dict[str, Any]:
+    return dict(bench.bench_attack("digits", attack, victims, 1000, growth, seconds, "cpu", folder))
+
+
 def test_as_many_victims_as_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "GROWTH", (1, 2, 1000))
-    figures = dict(bench.bench_attack("digits", "blind", 1, 1000, True, "cpu", tmp_path))
-    assert list(figures["seconds by victims"]) == ["1", "2"]
-    assert figures["victims in memory test"] == 898  # of 1,797, of which 899 are public
+    found = figures(tmp_path, "blind", 600.0)
+    assert [name for name in found if name.startswith("seconds for")] == [
+        "seconds for 1 victims",
+        "seconds for 2 victims",
+    ]
+    assert found["peak memory MiB (898 victims)"] > 0  # of 1,797, of which 899 are public
+    assert found["victims of the reference"] == 2 and found["ratio"] > 0
+
+
+def test_what_there_is_no_time_for_is_said(tmp_path: Path) -> None:
+    """One victim of the reference is always timed, with every number of threads."""
+    found = figures(tmp_path, "blind", 0.0)
+    assert found["victims of the reference"] == 1
+    assert found["seconds for 1 victims"] == found["peak memory MiB (898 victims)"] == bench.LEFT_OUT
+
+
+def test_both_engines_find_the_same(tmp_path: Path) -> None:
+    found = figures(tmp_path, "cpl", 20.0, growth=0)
+    assert found["ASR strict batched, reference's"] == found["ASR strict reference"]
+    assert 0 < found["arithmetic's share of batched"] < 1
+    assert not any(name.startswith("seconds for") for name in found)

@@ -143,7 +143,7 @@ LINES = {
                 "account --sigma-schedule linear --rounds 3"],
     "audit": ["audit --defense fed_cdp --canary alone --canaries 20 --others 4 --steps 1 --dataset digits --model mlp"],
     "bench": ["bench secagg --clients 3 --length 4", "bench train --dataset digits --clients 1 --repeats 1",
-              "bench attack --dataset digits --victims 1 --no-growth"],
+              "bench attack --dataset digits --victims 1 --growth 0"],
     "check": [CHECKED, f"{CHECKED} --update"],
     "compare": ["compare {here}/attacked {here}/attacked"],
     "data": ["data status", "data fetch digits", "data fetch x"],
@@ -199,7 +199,7 @@ FOUND = {
     "no training in a run": ("report attacked --out one.html", 0),
 }
 LONG = pytest.param(
-    "bench attack --dataset digits --victims 1 --no-growth", 0, id="one victim of a benchmark", marks=pytest.mark.slow
+    "bench attack --dataset digits --victims 1 --growth 0", 0, id="one victim of a benchmark", marks=pytest.mark.slow
 )
 
 

@@ -1,0 +1,93 @@
+"""Both attack engines on the same victims in turns, and the arithmetic of what they do alone."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import torch
+from torch import Tensor
+
+from harness.attacks import Reconstruction, reconstructing, run_attack, run_reference
+from harness.bench.arithmetic import arithmetic, products_of
+from harness.evaluation.observe import Scene
+from harness.experiment import CellSettings
+from harness.progress import progress
+
+_TURNS = 4
+
+
+@dataclass
+class Turns:
+    """Both engines on the same victims.
+
+    Attributes:
+        batched: seconds of all victims, one number a turn. last: what it made. evaluations: of a gradient, of all.
+        reference: seconds per evaluation, by threads. made: images (R, n, C, H, W) of the first R victims.
+    """
+
+    batched: list[float]
+    last: Reconstruction
+    reference: dict[int, float]
+    made: Tensor
+
+    @property
+    def evaluations(self) -> int:
+        return int(self.last.evaluations.sum())
+
+
+def take_turns(scene: Scene, settings: CellSettings, chunk: int, ends: float) -> Turns:
+    """Turns of both until ``ends`` by the monotonic clock; the first one of either is taken in any case."""
+    victims, threads = scene.observation.rows, torch.get_num_threads()
+    spent = {count: [0.0, 0.0] for count in range(1, threads + 1)}
+    batches: list[tuple[float, Reconstruction]] = []
+    taken: list[float] = []
+    made: list[Tensor] = []
+    with progress("reference", victims, "victims", at_most=True) as bar:
+        for part in torch.arange(victims).chunk(_TURNS):
+            batches.append(timed_batch(scene, settings, victims, chunk))
+            for victim in part.tolist():
+                for count, sums in spent.items():
+                    seconds, alone = _reference(scene, settings, [victim], count)
+                    sums[0], sums[1] = sums[0] + seconds, sums[1] + float(alone.evaluations.sum())
+                    if count == 1:
+                        made.append(alone.images)
+                bar.advance(1)
+                if time.monotonic() >= ends:
+                    break
+            torch.set_num_threads(threads)
+            taken = [seconds for seconds, _ in batches]
+            if time.monotonic() + median(taken) >= ends:
+                break
+    rates = {count: seconds / evaluations for count, (seconds, evaluations) in spent.items()}
+    return Turns(taken, batches[-1][1], rates, torch.cat(made))
+
+
+def arithmetic_alone(scene: Scene, rows: int) -> float:
+    """Seconds that the arithmetic of one gradient evaluation of one victim takes, on many at once."""
+    seen = scene.observation
+    images = scene.truth.images[:rows].flatten(0, 1).to(seen.target)
+    products = arithmetic(products_of(seen.model.plain(seen.weights[0]), images))
+    products()
+    began, times = time.perf_counter(), 0
+    while times < _TURNS or time.perf_counter() - began < 1.0:
+        products()
+        times += 1
+    return (time.perf_counter() - began) / times / rows
+
+
+def timed_batch(scene: Scene, settings: CellSettings, victims: int, chunk: int) -> tuple[float, Reconstruction]:
+    seen = scene.observation.take(torch.arange(victims))
+    began = time.perf_counter()
+    made = run_attack(reconstructing(settings.build_attack()), seen, chunk)
+    return time.perf_counter() - began, made
+
+
+def _reference(
+    scene: Scene, settings: CellSettings, victims: Sequence[int], threads: int
+) -> tuple[float, Reconstruction]:
+    torch.set_num_threads(threads)
+    seen = scene.observation.take(torch.tensor(victims))
+    began = time.perf_counter()
+    made = run_reference(reconstructing(settings.build_attack()), seen)
+    return time.perf_counter() - began, made
