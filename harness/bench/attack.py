@@ -69,7 +69,8 @@ def bench_attack(
     yield "ASR strict batched", _strict(scene, turns.last.images)
     yield "ASR strict batched, reference's", _strict(scene, turns.last.images[: len(turns.made)])
     yield "ASR strict reference", _strict(scene, turns.made)
-    hopeless = len(_given_up(turns.last)) * reconstructing(settings.build_attack()).max_iterations
+    most = reconstructing(settings.build_attack()).max_iterations
+    hopeless = len(_given_up(turns.last)) * most
     worst = spent / max(int(turns.last.iterations.sum()), 1)
     fits = time.monotonic() + hopeless * worst < ends
     yield "successes lost to patience", _lost_to_patience(scene, settings, chunk, turns.last) if fits else LEFT_OUT
@@ -104,7 +105,8 @@ def _many(
     count = min(MANY, _there(stage, settings))
     few = settings.model_copy(update={"victims": count})
     attack = replace(reconstructing(settings.build_attack()), max_iterations=MANY_ITERATIONS)
-    if time.monotonic() + each * work_of(few) / settings.build_attack().max_iterations * MANY_ITERATIONS >= ends:
+    whole = reconstructing(settings.build_attack()).max_iterations
+    if time.monotonic() + each * work_of(few) / whole * MANY_ITERATIONS >= ends:
         yield f"peak memory MiB ({count} victims)", LEFT_OUT
         return
     run_attack(attack, stage.set(few).observation, chunk)

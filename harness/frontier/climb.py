@@ -18,7 +18,7 @@ from harness.reproduction.trained import TrainedRuns
 from harness.results.environment import environment
 from harness.results.frontier import FrontierDocument, FrontierPoint
 from harness.spreading.processes import in_processes
-from harness.spreading.units import shared_controls, units_of
+from harness.spreading.units import in_good_order, units_of
 from harness.spreading.worker import Job
 from harness.storage.files import sha256
 from harness.training import TrainDocument, TrainSettings, fitted, kept_model, train_settings, trained_run
@@ -135,8 +135,7 @@ def make_frontier(
         trained = climb.train()
         if jobs > 1:
             units = units_of(list(climb.cells(trained)), request.run)
-            longest = sorted(units, key=lambda unit: unit.work, reverse=True)
-            in_processes(job, [*shared_controls(units, request.run).values(), *longest], jobs)
+            in_processes(job, in_good_order(units, request.run), jobs)
         points = list(climb.points(trained))
     made = list(request.run.done.values())
     document = document_of([stored.cell for stored in made], environment(request.device))
