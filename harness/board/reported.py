@@ -9,12 +9,16 @@ from harness.reproduction.data import SAMPLES
 from harness.reproduction.judged.published import Published, published
 from harness.results.card import Reported
 
+# What these tables attack.
+_NETWORK = "lenet"
 _PAPER = "Wei et al., Fed-αCDP"
 
 
 def reported_for(settings: CellSettings) -> Reported | None:
     """The printed verdict on such a defense at such a tap on that dataset, or on the one that a sample is of."""
     full = {sample: data for data, sample in SAMPLES.items()}
+    if settings.model != _NETWORK:
+        return None
     data, defense = full.get(settings.dataset, settings.dataset), settings.build_defense()
     for one in _published():
         place = (one.data, str(one.tap), one.batch)

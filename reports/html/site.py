@@ -129,16 +129,17 @@ def _headline(cards: Sequence[Card]) -> list[Line]:
     """How many rows say what, and how many contradict their paper."""
     counts = Counter(kind_of(card) for card in cards)
     lines = [
-        Line(kind, f"{wording.plural(counts[kind], 'row')} of {len(cards)} {said}.")
+        Line(kind, f"{counts[kind]} of {wording.plural(len(cards), 'row')}: {said}.")
         for kind, said in (
-            ("leaks", "leak"), ("resilient", "withstood every attack"), ("inconclusive", "are undecided"),
-            ("impossible", "could not be run"), ("invalid", "are of runs that must not be used"),
+            ("leaks", "private data come back"), ("resilient", "every attack was withstood"),
+            ("inconclusive", "nobody could tell"), ("impossible", "no attack could be run"),
+            ("invalid", "of runs that must not be used"),
         )
         if counts[kind]
     ]  # fmt: skip
     fallen = sum(kind_of(card) == "leaks" and _paper(card) == "resists" for card in cards)
     if fallen:
-        lines.append(Line("leaks", f"{wording.plural(fallen, 'row')} leak where the paper says that nothing does."))
+        lines.append(Line("leaks", f"{wording.plural(fallen, 'row')} of these: the paper says that nothing does."))
     return lines
 
 

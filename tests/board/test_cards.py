@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from harness.board import collect, compare
+from harness.board.reported import reported_for
+from harness.experiment import cell_settings
 from harness.results import RunFolder, cell_key
 from harness.results.card import Card
 
@@ -255,3 +257,17 @@ def test_what_is_no_card_is_told_in_one_line(
 def test_a_card_that_is_not_there(harness: Harness, name: str) -> None:
     finished = harness("verify", name)
     assert (finished.code, finished.err.count("\n")) == (2, 1)
+
+
+def test_what_a_paper_prints_stands_beside_its_own_place_only() -> None:
+    client = {"noise_at": "client"}
+    facts = {"dataset": "mnist-sample", "defense": "fed_sdp", "defense_args": client, "tap": "T1.out"}
+    found = reported_for(cell_settings(**facts, model="lenet"))
+    assert found and (found.data, found.resists) == ("mnist", "Y") and "Table III: Fed-SDP at client" in found.source
+    others = (
+        {"model": "logistic"},
+        {"defense_args": client | {"sigma": 1.0}},
+        {"dataset": "digits"},
+        {"batch_size": 4},
+    )
+    assert all(reported_for(cell_settings(**facts | {"model": "lenet"} | other)) is None for other in others)

@@ -34,7 +34,11 @@ def test_an_invalid_run_has_no_verdict(harness: Harness, runs: list[Path]) -> No
     folder = spoiled(runs[0], valid=False, valid_reason="negative control swap failed")
     assert harness("site", str(folder), "--out", "public").code == 0
     page = Path("public/index.html").read_text()
-    assert "1 row of 1 are of runs" in page and "resilient</td>" not in page and "LEAKS</td>" not in page
+    assert (
+        "1 of 1 row: of runs that must not be used" in page
+        and "resilient</td>" not in page
+        and "LEAKS</td>" not in page
+    )
     (file,) = Path("public/cards").glob("*.json")
     assert json.loads(file.read_text())["status"] == "unreliable"
     finished = harness("verify", str(file))

@@ -17,8 +17,9 @@ OutlineOf = Callable[[str], Any]
 def test_a_row_says_what_its_card_says(cards: list[Card], outline_of: OutlineOf) -> None:
     page = outline_of(make_site(cards)["index.html"].decode())
     for words in (
-        "5 rows of 9 leak.", "1 row of 9 withstood every attack.", "1 row of 9 are of runs that must not be used.",
-        "1 row leak where the paper says that nothing does.", "12.5 (example)", "90.6%", "25%", "none exists",
+        "5 of 9 rows: private data come back.", "1 of 9 rows: every attack was withstood.",
+        "1 of 9 rows: of runs that must not be used.", "1 row of these: the paper says that nothing does.",
+        "12.5 (example)", "90.6%", "25%", "none exists",
         "! invalid", "– not run", "? undecided",
     ):  # fmt: skip
         assert words in page.text
