@@ -30,13 +30,13 @@ class Published:
 
 # Proposition 1 of Fowl et al., as their code (breaching, analysis/imprint_guarantee.py) counts it: all ways of filling
 # the bins are taken as equally likely. Of independent images in equally likely bins 88.4% are alone.
-FOWL = Published(0.791, "79.1% expected (Fowl et al., their code)")
+FOWL = Published(0.791, "79.1% expected")
 # Abstract of Zhao et al.
-ZHAO = Published(0.76, "76-86%, 100 clients (Zhao et al.)")
+ZHAO = Published(0.76, "76-86%, 100 clients")
 # Abstract of Boenisch et al.: ImageNet.
-BOENISCH = Published(0.5, "more than 50% of ImageNet (Boenisch et al.)")
+BOENISCH = Published(0.5, "over 50%, ImageNet")
 # Abstract of Dimitrov et al.: exact for batches of up to about 25.
-DIMITROV = Published(1.0, "exact up to about 25 (Dimitrov et al.)")
+DIMITROV = Published(1.0, "exact to about 25")
 
 
 @dataclass(frozen=True)
