@@ -96,8 +96,10 @@ def _row(cell: CellResult, clients: int, noise: Noise, luck: Rate | None) -> dic
     if not noise.sigma:
         return row_of(cell, clients, noise.name, "", "-")
     epsilon = next((one.epsilon for one in cell.privacy if one.view == "server"), None)
-    promise = "nothing beyond blind" + (f"; ε {epsilon:.2g} in {cell.cohort['rounds']} rounds" if epsilon else "")
-    return row_of(cell, clients, noise.name, promise, "differs" if _beyond(cell.asr.get("strict"), luck) else "agrees")
+    promise = "blind" + (f", ε {epsilon:.2g}" if epsilon else "")
+    return row_of(
+        cell, clients, f"σ={noise.sigma:.3g}", promise, "differs" if _beyond(cell.asr.get("strict"), luck) else "agrees"
+    )
 
 
 def _beyond(measured: Rate | None, luck: Rate | None) -> bool:

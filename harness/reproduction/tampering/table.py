@@ -41,8 +41,9 @@ def tampering(request: Request) -> Comparison:
             "first in lineup: nearest to their own truth among look-alikes; at most: by any attacker, by theorem",
             "s per victim: playing the round, attack and scoring, on this machine; of a sum, per round of clients",
             "agrees: as many images as were published, within the interval; behind noise, no more than blindly",
-            "published: imprint, Fowl et al. 2022, by their public code; abstracts of Zhao et al. 2023 (loki), Boenisch "
-            "et al. 2023 (trap_weights) and Dimitrov et al. 2024 (spear)",
+            "published: Fowl et al. 2022 (imprint, by their public code); abstracts of Zhao et al. 2023 (loki), of "
+            "Boenisch et al. 2023 (trap_weights) and of Dimitrov et al. 2024 (spear)",
+            "blind, ε: no more than blindly, and the epsilon of the sum in as many rounds as the configuration has",
             "published figures are of other data and networks; differences are left standing",
             f"picture: {PICTURE} in the output folder",
         ],
