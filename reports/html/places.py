@@ -117,31 +117,34 @@ class _Names:
     def __init__(self, runs: Sequence[RunData]) -> None:
         self._arguments: dict[tuple[str, str, str], dict[str, int]] = defaultdict(dict)
         self._runs: dict[tuple[str, str, str, str], dict[str, None]] = defaultdict(dict)
+        self._labels: dict[tuple[str, str], tuple[str, str]] = {}
         for run in runs:
             for cell in [*run.cells, *run.summary]:
                 if getattr(cell, "role", "cell") == "cell":
-                    variants = self._arguments[self._alike(cell)]
-                    variants.setdefault(_canonical(cell), len(variants) + 1)
-                    self._runs[(*self._alike(cell), _canonical(cell))][run.name] = None
+                    alike, canonical = self._alike(cell)
+                    variants = self._arguments[alike]
+                    variants.setdefault(canonical, len(variants) + 1)
+                    self._runs[(*alike, canonical)][run.name] = None
 
     def of(self, run: RunData, cell: wording.Placed) -> tuple[str, str]:
         """The name, and the arguments with what tells them apart from others that look the same."""
-        name, arguments = wording.label(cell.defense, cell.defense_args)
-        variants = self._arguments[self._alike(cell)]
+        alike, canonical = self._alike(cell)
+        _, name, arguments = alike
+        variants = self._arguments[alike]
         parts = [arguments] if arguments else []
         if len(variants) > 1:
-            parts.append(f"variant {variants[_canonical(cell)]}")
-        if len(self._runs[(*self._alike(cell), _canonical(cell))]) > 1:
+            parts.append(f"variant {variants[canonical]}")
+        if len(self._runs[(*alike, canonical)]) > 1:
             parts.append(f"run {run.name}")
         return name, ", ".join(parts)
 
-    @staticmethod
-    def _alike(cell: wording.Placed) -> tuple[str, str, str]:
-        return wording.setting(cell), *wording.label(cell.defense, cell.defense_args)
-
-
-def _canonical(cell: wording.Placed) -> str:
-    return json.dumps(cell.defense_args, sort_keys=True, default=str)
+    def _alike(self, cell: wording.Placed) -> tuple[tuple[str, str, str], str]:
+        """What cells that look the same have in common, and what tells them apart."""
+        canonical = json.dumps(cell.defense_args, sort_keys=True, default=str)
+        defense = cell.defense, canonical
+        if defense not in self._labels:
+            self._labels[defense] = wording.label(cell.defense, cell.defense_args)
+        return (wording.setting(cell), *self._labels[defense]), canonical
 
 
 def grouped(items: Iterable[Shown]) -> dict[tuple[str, str], list[Shown]]:

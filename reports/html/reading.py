@@ -1,5 +1,6 @@
 """Files of a run folder, read with care: inside the folder, of a bounded size, never unpickled."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from harness.storage import files
 _LONGEST_LINE = 2**20
 # Beyond it a whole number is no longer exact as a JSON number, and no count of ours.
 _LARGEST = 2**53
+_MAY_BE_LARGER = re.compile(rb"(?<![.\d])\d{16}")
 
 
 class UnreadableRun(Exception):
@@ -52,7 +54,8 @@ def read_json(folder: Path, *parts: str) -> dict[str, Any]:
     if not content.strip():
         raise UnreadableRun("is empty")
     try:
-        parsed = tame(from_json(content))
+        parsed = from_json(content)
+        parsed = tame(parsed) if _MAY_BE_LARGER.search(content) else parsed
     except ValueError as error:
         raise UnreadableRun("is not complete JSON") from error
     if not isinstance(parsed, dict):
