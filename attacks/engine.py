@@ -89,7 +89,8 @@ def memory_of_row(attack: Attack, observation: Observation) -> float:
     labels = attack.labels_of_starts(seen)
 
     def begin() -> object:
-        run = _ChunkRun(attack, seen, labels, few, None)
+        # In another order, since a chunk of many rows copies what is known of its own, and all of them are not copied.
+        run = _ChunkRun(attack, seen, labels, few.flip(0), None)
         position = run.position[run.active.to(run.position.device)]
         state = attack.optimizer().start(position)
         return run, state, run._evaluate(position)

@@ -12,7 +12,7 @@ from rich.console import Console
 from harness.cli.app import DONE, INVALID, app, resumable
 from harness.cli.options import numbers, split_lists
 from harness.cli.settings_options import options_of
-from harness.cli.spreading_options import JobsOption, ThreadsOption, chosen_jobs
+from harness.cli.spreading_options import ThreadsOption, chosen_jobs
 from harness.datasets import data_root as find_data_root
 from harness.defenses import DEFENSES
 from harness.errors import UsageError
@@ -43,7 +43,8 @@ def frontier_command(
     tap: Annotated[list[str] | None, typer.Option(help="A tap instead of a surface.")] = None,
     attack: Annotated[list[str] | None, typer.Option(help="Attacks in the place of the suite auto.")] = None,
     full: Annotated[bool, typer.Option("--full", help="More data, defenses, levels and places; hours.")] = False,
-    jobs: JobsOption = None,
+    # Which cells there are is known after the trainings, so that no number suits by itself.
+    jobs: Annotated[int, typer.Option(help="Processes that share the cells out among themselves.")] = 1,
     threads: ThreadsOption = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     chunk: Annotated[int, typer.Option(help="Most victims attacked together.")] = 128,
@@ -64,7 +65,6 @@ def frontier_command(
     if surface or tap:
         grid = replace(grid, taps=tuple(taps_of(numbers(surface or [], "surface"), split_lists(tap or []))))
     where, root = choose_device(device), find_data_root(data_root)
-    # Which cells there are is known after the trainings.
     jobs, threads = chosen_jobs(jobs, threads, [], elsewhere=False)
     with resumable(), claimed(out):
         job = Job(root, out, 0.0, chunk, threads)

@@ -149,6 +149,8 @@ LINES = {
     "data": ["data status", "data fetch digits", "data fetch x"],
     "evaluate": [f"evaluate --defense none --dataset digits --model mlp --victims 2 {ATTACK}",
                  f"evaluate --training {{here}}/trained --round 1 --victims 2 {ATTACK}"],
+    "frontier": ["frontier --dataset digits --defense fed_cdp --sigma 1 --attack cpl --victims 2 --clients 4 "
+                 "--clients-per-round 4 --rounds 1 --local-steps 1 --batch-size 4"],
     "history": ["history {here}/attacked {here}/attacked"],
     "judge": [JUDGED],
     "report": ["report {here}/attacked {here}/trained"],
