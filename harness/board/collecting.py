@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.board.making import make_card
-from harness.defenses import DEFENSES
+from harness.board.trained import is_of
 from harness.errors import UsageError
 from harness.experiment import CellSettings
-from harness.extensions.building import build
 from harness.own_sources import OWN_NAMES
 from harness.reports import text
 from harness.reports.html.run_data import RunData
@@ -61,6 +60,11 @@ def _trainings(path: Path) -> Iterator[TrainDocument]:
             yield read_training(file.parent)
 
 
+def _is_public(training: TrainDocument) -> bool:
+    """Whether it was made with no file of its maker."""
+    return not OWN_NAMES.keys() & training.sources.keys()
+
+
 def _card(path: Path, document: ResultDocument, row: SummaryRow, trainings: Sequence[TrainDocument]) -> Card:
     folder = RunFolder(path if os.path.isdir(path) else path.parent)
     stored = [_stored(folder, attack.cell) for attack in row.attacks]
@@ -69,7 +73,7 @@ def _card(path: Path, document: ResultDocument, row: SummaryRow, trainings: Sequ
     )
     run = RunData(text.safe(path.name, 60), folder.path, settings={one.cell.key or "": one.settings for one in stored})
     fault = None if document.valid else document.valid_reason or "a negative control failed"
-    training = next((one for one in trainings if is_of(settings, one)), None)
+    training = next((one for one in trainings if _is_public(one) and is_of(settings, one.settings)), None)
     return make_card(stored, document.environment, fault, training, run)
 
 
@@ -81,18 +85,3 @@ def _stored(folder: RunFolder, key: str | None) -> StoredCell:
     if files or stored.settings.get("weights") is not None:
         raise UsageError("it was made with files that a card does not hold")
     return stored
-
-
-def is_of(settings: CellSettings, training: TrainDocument) -> bool:
-    """Whether a run trained the federation that a cell describes, under the same defense, with no file of its own."""
-    own = training.settings
-    facts = (
-        settings.dataset, settings.model, settings.defense, settings.clients, settings.clients_per_round,
-        settings.rounds, settings.steps_per_round, settings.learning_rate,
-    )  # fmt: skip
-    names = (
-        "dataset", "model", "defense", "clients", "clients_per_round", "rounds", "local_steps", "learning_rate",
-    )  # fmt: skip
-    if facts != tuple(own.get(name) for name in names) or OWN_NAMES.keys() & training.sources.keys():
-        return False
-    return build(DEFENSES, settings.defense, own["defense_args"]) == settings.build_defense()

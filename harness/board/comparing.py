@@ -1,18 +1,20 @@
 """What differs between a card and the same made again: every field, or victims statistically where versions differ."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from harness.attacks.suites import LATEST
 from harness.errors import UsageError
 from harness.gate import GateCell, Victim, as_baseline, check
 from harness.gate.settings import effective
-from harness.results import StoredCell
+from harness.results import Place, StoredCell
 from harness.results.card import Card, CardCell
+from harness.scoring.summarise import summarise
 from harness.version import SCHEMA_VERSION
 
-_OF_A_ROW = {"defense_args", "tap", "tier", "suite", "victims", "seeds", "prior"}
+_PLACE = set(Place.model_fields)
+_OF_A_ROW = _PLACE | {"tier", "suite", "verdict", "headline", "identifies"}
 _MOVED = ("regression", "broken attack", "stronger attack", "more resilient", "missing", "extra")
 
 
@@ -89,37 +91,45 @@ def _other_versions(there: Any, here: Any) -> list[str]:
 
 
 def _settled(card: Card, again: Card) -> Iterator[str]:
-    """What no draw of noise changes."""
+    """What no draw of noise changes, what is read first, and whether the row is that of the card's own cells."""
     yield from differing(_without_draws(card), _without_draws(again))
-    if {card.row.verdict, again.row.verdict} == {"leaks", "resilient"}:
-        yield f"row.verdict: {card.row.verdict} in the card, {again.row.verdict} made again"
+    said = summarise(one.result for one in card.cells)
+    yield from (
+        f"{line.removesuffix('made again')}by the card's own cells"
+        for line in differing([card.row.model_dump(mode="json")], [one.model_dump(mode="json") for one in said], "row")
+    )
 
 
-def _without_draws(card: Card) -> dict[str, Any]:
+def _without_draws(card: Card) -> Any:
     row = card.row
-    statement = card.statement
-    return {
+    return _rounded({
         "status": card.status, "reported": card.reported and card.reported.model_dump(), "command": card.command,
         "row": row.model_dump(mode="json", include=_OF_A_ROW),
-        "statement": statement and {
-            "guarantee": statement.guarantee, "unit": statement.unit, "epsilon": _rounded(statement.epsilon),
-        },
+        "statement": card.statement and asdict(card.statement),
         "cells": [
             {
-                "attack": one.result.attack, "tier": one.result.tier, "victims": one.result.victims,
+                "place": one.result.model_dump(mode="json", include=_PLACE),
+                "attack": one.result.attack, "tier": one.result.tier,
                 "controls": [check.name for check in one.result.controls],
                 "theorem": one.result.bound and one.result.bound.theorem,
-                "mu": one.result.bound and _rounded(one.result.bound.mu),
-                "ceilings": [_rounded(event.ceiling) for event in one.result.bound.events] if one.result.bound else [],
+                "mu": one.result.bound and one.result.bound.mu,
+                "kappas": [event.kappa for event in one.result.bound.events] if one.result.bound else [],
+                "ceilings": [event.ceiling for event in one.result.bound.events] if one.result.bound else [],
+                "privacy": [asdict(statement) for statement in one.result.privacy],
             }
             for one in card.cells
         ],
-        "training": card.training and card.training.settings,
-    }  # fmt: skip
+        "training": card.training and card.training.model_dump(mode="json", exclude={"accuracy"}),
+    })  # fmt: skip
 
 
-def _rounded(value: float | None) -> str | None:
-    return None if value is None else f"{value:.6g}"
+def _rounded(value: Any) -> Any:
+    """The same with six digits of every number that is not whole."""
+    if isinstance(value, dict):
+        return {name: _rounded(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_rounded(one) for one in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 def _moved(card: Card, again: Card) -> Iterator[str]:
@@ -133,19 +143,25 @@ def _moved(card: Card, again: Card) -> Iterator[str]:
     for finding in report.findings:
         if finding.kind in _MOVED or finding.kind == "incomparable":
             yield f"victims: {finding.kind}: {finding.cell} {finding.detail}".rstrip()
+    for number, (one, other) in enumerate(zip(card.cells, again.cells, strict=False)):
+        there, here = one.result.asr.get("strict"), other.result.asr.get("strict")
+        place = f"cells[{number}].result.asr.strict.rate"
+        yield from _luck(place, there and there.rate, here and here.rate, here.n if here else 0)
     if card.training and again.training:
-        yield from _accuracy(card.training.accuracy, again.training.accuracy, card.training.test_examples)
+        yield from _luck(
+            "training.accuracy", card.training.accuracy, again.training.accuracy, again.training.test_examples
+        )
 
 
-def _accuracy(there: float | None, here: float | None, examples: int) -> Iterator[str]:
-    """Two draws of a training differ by no more than four standard errors of their difference, and three points."""
+def _luck(place: str, there: float | None, here: float | None, trials: int) -> Iterator[str]:
+    """Two draws of a share differ by no more than four standard errors of their difference, and three points."""
     if there is None or here is None:
         if there != here:
-            yield f"training.accuracy: {there} in the card, {here} made again"
+            yield f"{place}: {there} in the card, {here} made again"
         return
-    most = 0.03 + 4 * (2 * max(here * (1 - here), 0.01) / max(1, examples)) ** 0.5
+    most = 0.03 + 4 * (2 * max(here * (1 - here), 0.01) / max(1, trials)) ** 0.5
     if abs(there - here) > most:
-        yield f"training.accuracy: {there:.3f} in the card, {here:.3f} made again (luck is at most {most:.3f})"
+        yield f"{place}: {there:.3f} in the card, {here:.3f} made again (luck is at most {most:.3f})"
 
 
 def _gate_cell(one: CardCell) -> GateCell:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from harness.attacks import SUITES
+from harness.board.trained import is_of
 from harness.errors import UsageError
 from harness.experiment import CellSettings, cell_settings
 from harness.models.networks import is_own
@@ -43,10 +44,10 @@ def read_card(path: Path) -> Card:
 
 
 def cells_of(card: Card) -> list[CellSettings]:
-    """The cells that a card asks for; of a suite all members.
+    """The cells that a card asks for; of a suite all members. Its training is of their federation.
 
     Raises:
-        UsageError: they are impossible, or not those of its suite.
+        UsageError: they are impossible, not those of its suite, or the training is of something else.
     """
     for one in card.cells:
         files = [name for name in ("weights", "server_state", "variates", "trained") if one.settings.get(name)]
@@ -56,6 +57,8 @@ def cells_of(card: Card) -> list[CellSettings]:
     asked = [cell_settings(**one.settings) for one in card.cells]
     if len({one.model_copy(update=_OF_AN_ATTACK).model_dump_json() for one in asked}) > 1:
         raise UsageError(f"the card's attacks are of more than one place; {_MEND}")
+    if card.training and not is_of(asked[0], card.training.settings):
+        raise UsageError(f"the card's training is not of the federation that was attacked; {_MEND}")
     for suite in {one.suite for one in asked if one.suite}:
         absent = set(SUITES[suite]) - {one.attack for one in asked}
         if absent:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,35 @@ def accuracy_of_other_versions(card: dict[str, Any]) -> None:
     accuracy(card)
 
 
+def fewer_test_examples_of_other_versions(card: dict[str, Any]) -> None:
+    """Luck grows with fewer examples, which a card says itself."""
+    accuracy_of_other_versions(card)
+    card["training"]["accuracy"], card["training"]["test_examples"] = 0.05, 1
+
+
+def success_of_other_versions(card: dict[str, Any]) -> None:
+    card["environment"]["versions"]["torch"] = "1.0"
+    rate = cell(card)["asr"]["strict"]
+    rate["rate"] = 0.0 if rate["rate"] > 0.5 else 1.0
+
+
+def delta_of_other_versions(card: dict[str, Any]) -> None:
+    card["environment"]["versions"]["torch"] = "1.0"
+    card["statement"]["delta"] = 1e-12
+
+
+def row_of_other_versions(card: dict[str, Any], name: str, value: object) -> None:
+    card["environment"]["versions"]["torch"] = "1.0"
+    card["row"][name] = value
+
+
+def place_of_other_versions(card: dict[str, Any]) -> None:
+    """Another defense than was attacked, in the row and in what is said of every attack."""
+    row_of_other_versions(card, "defense", "fed_sdp")
+    for one in card["cells"]:
+        one["result"]["defense"] = "fed_sdp"
+
+
 def impossible(card: dict[str, Any]) -> None:
     card["cells"][0]["settings"]["victims"] = 0
 
@@ -139,6 +169,15 @@ def names_a_file(card: dict[str, Any]) -> None:
 def names_a_module(card: dict[str, Any]) -> None:
     for one in card["cells"]:
         one["settings"]["model"] = "antigravity:fly"
+
+
+def training_names_a_module(card: dict[str, Any]) -> None:
+    card["training"]["settings"]["model"] = "antigravity:fly"
+
+
+def training_of_another_defense(card: dict[str, Any]) -> None:
+    """Its accuracy is true, and so is its epsilon: of a federation with hardly any noise."""
+    card["training"]["settings"]["defense_args"]["sigma"] = 0.01
 
 
 def unreliable(card: dict[str, Any]) -> None:
@@ -167,11 +206,27 @@ WRONG: dict[str, tuple[Planted, int, str]] = {
     "bound of other versions": (bound_of_other_versions, 1, "ceilings[1]: 0.01 in the card"),
     "missing control of other versions": (control_of_other_versions, 1, "controls"),
     "accuracy of other versions": (accuracy_of_other_versions, 1, "training.accuracy: 0.990 in the card"),
+    "test examples of other versions": (fewer_test_examples_of_other_versions, 1, "training.test_examples: 1 in"),
+    "success of other versions": (success_of_other_versions, 1, "cells[0].result.asr.strict.rate: "),
+    "delta of other versions": (delta_of_other_versions, 1, "statement.delta: 1e-12 in the card"),
+    "defense of other versions": (place_of_other_versions, 1, "row.defense: fed_sdp in the card, fed_cdp made again"),
+    "headline of other versions": (
+        partial(row_of_other_versions, name="headline", value="withstood 9 attacks"),
+        1,
+        "row.headline: withstood 9",
+    ),
+    "reason of other versions": (
+        partial(row_of_other_versions, name="verdict_reason", value="all is well"),
+        1,
+        "by the card's own cells",
+    ),
     "impossible settings": (impossible, 2, "victims"),
     "unknown setting": (unknown_setting, 2, "luck"),
     "a file of this machine": (names_a_file, 2, "names files"),
     "code of this machine": (names_a_module, 2, "names files"),
     "another place for an attack": (other_places, 2, "more than one place"),
+    "code of this machine to train": (training_names_a_module, 2, "training is not of the federation"),
+    "training of another defense": (training_of_another_defense, 2, "training is not of the federation"),
     "unreliable": (unreliable, 2, "a negative control failed"),
 }
 
