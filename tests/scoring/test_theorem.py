@@ -136,3 +136,13 @@ def test_a_blind_guess_is_accurate_for_the_fullest_ball_of_the_class() -> None:
     images = levels[:, None, None, None].expand(-1, 1, 2, 2)
     labels = torch.tensor([0, 0, 0, 0, 1, 1])
     assert blind_strict(images, labels, torch.tensor([[0, 1]])).tolist() == [[0.75, 0.5]]
+
+
+def test_of_a_large_class_the_fullest_ball_is_counted_whole() -> None:
+    """The fullest ball lies around one image, which a sample of the class leaves out."""
+    draws = torch.rand(3001, 1, 1, 1, generator=torch.Generator().manual_seed(0))
+    images = torch.where(draws < 0.5, draws * 0.6, 0.35 + draws).clamp(0, 2)
+    rows = images.flatten().double()
+    fullest = ((rows[:, None] - rows).abs() <= 0.2).double().mean(1).max()
+    found = blind_strict(images, torch.zeros(3001, dtype=torch.int64), torch.tensor([[0]]))
+    assert found.item() == pytest.approx(float(fullest), abs=2e-3)
