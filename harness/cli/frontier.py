@@ -97,7 +97,12 @@ def _grid(
         grid = replace(grid, defenses=tuple((name, usually.get(name, {}) | given[name]) for name in names))
     if sigma:
         grid = replace(grid, levels=tuple(sorted({_level(value) for value in split_lists(sigma)})))
-    return replace(grid, attacks=tuple(split_lists(attack))) if attack else grid
+    if attack:
+        grid = replace(grid, attacks=tuple(split_lists(attack)))
+    chosen = {"--dataset": grid.datasets, "--defense": grid.defenses, "--sigma": grid.levels, "--attack": grid.attacks}
+    for option in [option for option, values in chosen.items() if not values]:
+        raise UsageError(f"{option} names nothing; leave it out, or name some, separated by commas")
+    return grid
 
 
 def _level(value: str) -> float:

@@ -115,6 +115,15 @@ def test_a_mistake_is_told_in_one_line(harness: Harness, options: list[str], sai
     assert said in finished.err and not list(Path("f").glob("trained/*"))
 
 
+@pytest.mark.parametrize("option", ["--dataset", "--defense", "--sigma", "--attack"])
+def test_nothing_is_not_what_was_asked_for(harness: Harness, option: str) -> None:
+    place = TINY.index(option) + 1
+    finished = harness(*TINY[:place], ",", *TINY[place + 1 :], "--out", "f")
+    assert (finished.code, finished.err) == (
+        2, f"harness: {option} names nothing; leave it out, or name some, separated by commas\n"
+    )  # fmt: skip
+
+
 def point(level: float | None, accuracy: float | None, verdict: str, epsilon: float | None = None) -> FrontierPoint:
     noise: dict[str, Any] = {} if level is None else {"setting": "sigma", "level": level, "defense": "fed_cdp"}
     return FrontierPoint(
