@@ -4,6 +4,7 @@ from harness.reproduction.client_level.clients import s003_table1, s003_table2, 
 from harness.reproduction.client_level.global_dp import s001
 from harness.reproduction.client_level.joint import s003_table4
 from harness.reproduction.comparison import Comparison, Request
+from harness.reproduction.fed_acdp.full_accuracy import full_accuracy
 from harness.reproduction.fed_acdp.sweeps import sweep_noise, sweep_pruning
 from harness.reproduction.fed_acdp.table1 import table1
 from harness.reproduction.fed_acdp.table3 import table3
@@ -37,7 +38,7 @@ TABLES = {
     "s002-sampling": s002_sampling,
     "s003-table1": s003_table1, "s003-table2": s003_table2, "s003-table3": s003_table3, "s003-table4": s003_table4,
     "s001": s001, "judged-verdicts": judged_verdicts, "judged-withstand": judged_withstand,
-    "batch-norm": batch_norm, "tampering": tampering,
+    "batch-norm": batch_norm, "tampering": tampering, "full-accuracy": full_accuracy,
 }  # fmt: skip
 
 __all__ = ["TABLES", "Comparison", "Request"]

@@ -1,4 +1,4 @@
-"""What accuracy needs no training: the line below which a cell says nothing."""
+"""What is known of a network without training: its size, and the line below which an accuracy says nothing."""
 
 from dataclasses import replace
 from functools import lru_cache
@@ -26,8 +26,7 @@ def chance_level(dataset: str, model: str | None, data_root: Path) -> float:
     A network that is mostly noise does not guess at 1/classes: it prefers some classes, and scatters widely.
     """
     test = load_dataset(dataset, data_root, "test")
-    network = RowModel(model or ("mlp2" if test.columns else "cnn"), test.image_shape, test.num_classes, test.images)
-    network.to(torch.device("cpu"), torch.float32)
+    network = _network(test, model)
     every = max(len(test.labels) // _EXAMPLES, 1)  # spread out: the first ones may be of one class
     some = replace(test, images=test.images[::every], labels=test.labels[::every])
     weights = network.initial_weights([("chance", number) for number in range(UNTRAINED)])
@@ -37,3 +36,15 @@ def chance_level(dataset: str, model: str | None, data_root: Path) -> float:
 
 def _largest_share(test: Dataset) -> float:
     return float(test.labels.bincount().max()) / len(test.labels)
+
+
+@lru_cache(maxsize=16)
+def parameters(dataset: str, model: str | None, data_root: Path) -> int:
+    """P of the network that is trained on a dataset."""
+    return _network(load_dataset(dataset, data_root, "test"), model).layout.total
+
+
+def _network(test: Dataset, model: str | None) -> RowModel:
+    made = RowModel(model or ("mlp2" if test.columns else "cnn"), test.image_shape, test.num_classes, test.images)
+    made.to(torch.device("cpu"), torch.float32)
+    return made

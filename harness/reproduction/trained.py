@@ -8,6 +8,7 @@ from harness.reproduction.comparison import Request
 from harness.results import cell_key
 from harness.training import (
     DivergedError,
+    RoundRecord,
     TrainDocument,
     TrainFolder,
     TrainOptions,
@@ -31,6 +32,7 @@ class TrainedRuns:
         self.request, self.chunk, self.keep = request, chunk, keep
         self.resume = request.run.resume if resume is None else resume
         self._made: dict[str, dict[int, float]] = {}
+        self._begun: set[Path] = set()
 
     def curve(self, title: str, settings: TrainSettings, every: int) -> dict[int, float]:
         """Accuracy by round, measured each time ``every`` rounds have passed; empty where training diverged."""
@@ -45,13 +47,26 @@ class TrainedRuns:
         """Where the run of these settings lies."""
         return self.request.run.folder.path / "trained" / _key(settings)
 
+    def finished(self, settings: TrainSettings) -> TrainDocument | None:
+        """The run of these settings, if it is over: one of this request, or any where it resumes."""
+        folder = self.folder(settings)
+        known = self.resume or folder in self._begun
+        return read_training(folder) if known and (folder / DOCUMENT).exists() else None
+
+    def so_far(self, settings: TrainSettings) -> list[RoundRecord]:
+        """The rounds that a run has finished until it was stopped, or until it diverged."""
+        folder = self.folder(settings)
+        saved = TrainFolder(folder).load(settings, {}) if self.resume or folder in self._begun else None
+        return saved[2] if saved else []
+
     def document(
         self, title: str, settings: TrainSettings, every: int = 1, bayesian: bool = False
     ) -> TrainDocument | None:
         """The run itself; None where it diverged. ``bayesian``: with notes for Bayesian accounting."""
         resume, folder = self.resume, TrainFolder(self.folder(settings))
-        if resume and (folder.path / DOCUMENT).exists():
-            return read_training(folder.path)
+        if resume and (made := self.finished(settings)):
+            return made
+        self._begun.add(folder.path)
         with progress(f"training {title}", settings.rounds, "rounds") as bar:
             options = TrainOptions(
                 self.chunk,

@@ -180,10 +180,20 @@ def _differences(before: Any, settings: TrainSettings, done: int) -> list[str]:
         raise Damaged("is damaged: 'settings' are none")
     now = json.loads(settings.model_dump_json())
     names = [name for name in now if before.get(name) != now[name] and name not in ("device", "rounds")]
+    if "defense_args" in names and _same_defense(before, settings):
+        names.remove("defense_args")
     found = [f"{name} {before.get(name)} there, {now[name]} here" for name in names]
     if before.get("rounds") != now["rounds"] and (why := _end_is_fixed(settings, done)):
         found.append(f"rounds {before.get('rounds')} there, {now['rounds']} here, and {why}")
     return found
+
+
+def _same_defense(before: dict[str, Any], settings: TrainSettings) -> bool:
+    """Whether they say the same in other words: numbers of a command line are kept as text."""
+    try:
+        return checked(TrainSettings, before).build_defense() == settings.build_defense()
+    except (Damaged, UsageError):
+        return False
 
 
 def _end_is_fixed(settings: TrainSettings, done: int) -> str | None:

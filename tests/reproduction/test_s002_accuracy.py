@@ -8,12 +8,13 @@ import pytest
 from harness.evaluation import Run
 from harness.privacy.systems import scaffold_epsilon
 from harness.reproduction import TABLES, Request
+from harness.reproduction.measured import SeededRuns
 from harness.reproduction.scaffold import accuracy as by_algorithm
 from harness.reproduction.scaffold import budgets as s002_budgets
 from harness.reproduction.scaffold import gap, step_size
 from harness.reproduction.scaffold import runs as s002_runs
 from harness.reproduction.scaffold.methods import FAMILIES, METHODS, synthetic
-from harness.reproduction.scaffold.runs import S002Runs, SeededRuns, accounted, affordable
+from harness.reproduction.scaffold.runs import S002Runs, accounted, affordable
 from harness.results import RunFolder
 
 SMALL = synthetic(steps=2, rounds=2, users=20, records=20)

@@ -97,3 +97,12 @@ def test_a_model_of_another_run_in_the_folder_is_not_kept_by_this_one(tmp_path: 
     assert list(run(tmp_path, 2, replace(OPTIONS, keep=(0, 1, 2))).weights) == [0, 1, 2]
     assert list(run(tmp_path, 1, replace(OPTIONS, keep=(1,)), seed=1).weights) == [1]
     assert list(run(tmp_path, 4, replace(AGAIN, keep=(2, 4)), seed=1).weights) == [1, 2, 4]
+
+
+def test_a_number_of_a_command_line_is_no_other_setting(tmp_path: Path, killed_after: Callable) -> None:
+    changes = {"defense": "fed_cdp", "defense_args": {"sigma": 0.5}}
+    with killed_after(1) as kill:
+        run(tmp_path, 3, replace(OPTIONS, on_round=kill), **changes)
+    with pytest.raises(UsageError, match="defense_args"):
+        run(tmp_path, 3, AGAIN, **changes | {"defense_args": {"sigma": "0.6"}})
+    assert len(run(tmp_path, 3, AGAIN, **changes | {"defense_args": {"sigma": "0.5"}}).rounds) == 3

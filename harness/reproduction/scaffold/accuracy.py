@@ -7,9 +7,10 @@ from harness.privacy.systems import scaffold_epsilon
 from harness.reproduction.chance import CHANCE_NOTE
 from harness.reproduction.comparison import Comparison, Request, number
 from harness.reproduction.data import at_hand
+from harness.reproduction.measured import SeededRuns
 from harness.reproduction.ordering import NOT_AT_HAND, orders
 from harness.reproduction.scaffold.methods import FAMILIES, METHODS, SIMILARITIES, SYNTHETIC, Federated, synthetic
-from harness.reproduction.scaffold.runs import S002Runs, SeededRuns, accounted
+from harness.reproduction.scaffold.runs import S002Runs, accounted
 
 QUICK_DATA = (SYNTHETIC[0], SYNTHETIC[-1])
 # The other families' data.

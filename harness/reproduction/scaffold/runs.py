@@ -1,7 +1,6 @@
 """Accuracies of S002's experiments: the mean over the last tenth of the rounds, of several runs."""
 
 import statistics
-from dataclasses import dataclass
 
 from harness.privacy import steps_within
 from harness.privacy.events import Event
@@ -9,7 +8,7 @@ from harness.privacy.systems import Scaffold, scaffold_accountant, scaffold_even
 from harness.privacy.systems.scaffold import Mode
 from harness.reproduction.chance import chance_level
 from harness.reproduction.comparison import Request
-from harness.reproduction.measured import Measured
+from harness.reproduction.measured import SeededRuns
 from harness.reproduction.scaffold.methods import METHODS, Federated
 from harness.reproduction.scaffold.step_size import StepSizes
 from harness.reproduction.trained import TrainedRuns
@@ -17,29 +16,6 @@ from harness.reproduction.trained import TrainedRuns
 RUNS = 3
 LAST = 0.1
 _MEASUREMENTS = 100
-
-
-@dataclass(frozen=True)
-class SeededRuns:
-    """Accuracies of runs that differ in their seed only; None for one that diverged."""
-
-    values: tuple[float | None, ...]
-    chance: float
-
-    @property
-    def mean(self) -> float:
-        """Mean over the runs, one that diverged counting as 0."""
-        return statistics.fmean(value or 0.0 for value in self.values)
-
-    def __str__(self) -> str:
-        spread = f" ± {statistics.stdev(value or 0.0 for value in self.values):.3f}" if len(self.values) > 1 else ""
-        diverged = sum(value is None for value in self.values)
-        note = f" ({diverged} diverged)" if diverged else (" chance" if self.mean <= self.chance else "")
-        return f"{self.mean:.3f}{spread}{note}"
-
-    def measured(self, rounds: int) -> Measured:
-        """As one number, for orders."""
-        return Measured(self.mean, self.mean <= self.chance, {rounds: self.mean}, rounds)
 
 
 class S002Runs:
