@@ -4,7 +4,7 @@ With n examples the gradient of the layer's weights and biases is E X: rank n, w
 each example makes of unit r's derivative, zero where it leaves the unit dead, and X (n, D+1) the examples with a one
 behind each. A unit that one example alone activates has a row that is that example, up to a factor. Whether it is, the
 known weights can tell: they say which units the example would leave dead, and rows of those units must then have a
-rank of one less.
+rank of one less, while every unit that it would activate has a part of it.
 """
 
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ def rectified_layer(model: RowModel, attack: str) -> tuple[str, str]:
     names = first_linear(model, attack)
     leaves = [layer for layer in model.plain_module.modules() if not list(layer.children())]
     first = next(place for place, layer in enumerate(leaves) if isinstance(layer, nn.Linear))
-    if not isinstance(leaves[first + 1], nn.ReLU):
+    if not any(isinstance(layer, nn.ReLU) for layer in leaves[first + 1 : first + 2]):
         raise UsageError(
             f"attack {attack!r} needs a first layer with rectified units (ReLU), which model "
             f"{model.name!r} lacks; use --model mlp2 or another attack"
@@ -106,7 +106,9 @@ def _next(rest: _Rest) -> tuple[Tensor, _Rest] | None:
     singular = (values.clamp_min(0) / counted.clamp_min(1)[:, None]).sqrt()
     proven = (counted >= rank + _CHECKED) & (singular[:, 0] < _DEFICIENT) & active.diagonal()
     if rank > 1:
-        proven &= singular[:, 1] > _FULL
+        # Every unit that the example would activate must have a part of it, and no other unit has.
+        parts = (vectors[:, :, 0] @ rows.T).abs()
+        proven &= (singular[:, 1] > _FULL) & ((parts > _SILENT) | ~active).all(1)
     else:
         proven = active.diagonal()
     if not proven.any():

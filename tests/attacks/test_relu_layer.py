@@ -42,6 +42,28 @@ def test_the_peeling_is_that_of_a_layer_whatever_comes_behind_it() -> None:
     assert relu_layer._next(relu_layer._Rest.of(signals @ behind, strangers, 6)) is None
 
 
+def confirmed(observation: Observation, row: int) -> Tensor:
+    """The examples (k, D) of one victim that the weights confirm, before anything is guessed."""
+    gradients, sent = (observation.model.layout.split(flat) for flat in (observation.target, observation.weights))
+    read, known = (
+        torch.cat([one["1.weight"][row], one["1.bias"][row, :, None]], 1).double() for one in (gradients, sent)
+    )
+    rest, found = relu_layer._Rest.of(read, known, observation.examples), []
+    while len(found) < observation.examples and (made := relu_layer._next(rest)) is not None:
+        found.append(made[0])
+        rest = made[1]
+    return torch.stack(found).float()
+
+
+def test_what_is_confirmed_is_an_example_and_no_mixture(digits: Digits) -> None:
+    """A row of two examples may leave the units of one of them dead; taking it out would spoil what is left."""
+    images, labels = digits(6, 32)
+    seen = undefended(images, labels, model="mlp2", tamper=build(ATTACKS, "trap_weights", {}).tamper(1, 32))
+    found = [torch.cdist(confirmed(seen, row), images[row].flatten(1)).amin(1) / 8 for row in range(6)]
+    assert (torch.cat(found) <= 0.1).float().mean() > 0.985
+    assert (errors("trap_weights", seen, images) <= 0.1).float().mean() > 0.8
+
+
 def test_victims_side_by_side_are_what_each_is_alone(digits: Digits) -> None:
     images, labels = digits(5, 4)
     observation, attack = undefended(images, labels, model="mlp2"), build(ATTACKS, "spear", {})
@@ -78,7 +100,10 @@ def test_a_victim_whose_numbers_are_none_disturbs_nobody(digits: Digits) -> None
     assert torch.equal(clean.images[0], dirty.images[0]) and dirty.images.isfinite().all()
 
 
-@pytest.mark.parametrize(("model", "said"), [("mlp", "rectified units"), ("lenet", "linear with a bias")])
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [("mlp", "rectified units"), ("logistic", "rectified units"), ("lenet", "linear with a bias")],
+)
 def test_a_network_without_such_a_layer_is_refused(model: str, said: str, digits: Digits) -> None:
     images, labels = digits(2, 2)
     with pytest.raises(UsageError, match=f"{said}.*use --model mlp2"):
