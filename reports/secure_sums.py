@@ -15,9 +15,11 @@ from harness.results import CellResult
 _WIDTH, _HEIGHT, _LEGEND = 4.2, 3.1, 0.45  # of a panel, and of the legend above all of them; in inches
 _READS, _TAMPERS = ("#1f77b4", "#17becf", "#9467bd"), ("#d62728", "#ff7f0e", "#8c564b")
 _MARKS = {False: "osv", True: "D^P"}
-_LUCK = "#b8b8b8"
-_ASIDE = 1.035
-"""Lines stand so far aside of each other, as a factor, that one at zero does not hide the next."""
+_LUCK = "#777777"
+_FAINT = {"lw": 1.2, "alpha": 0.35, "zorder": 1}
+_ASIDE = 1.1
+"""Attacks stand so far aside of each other, as a factor, that none at zero hides the next."""
+_EDGE = 1.4
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ def save_secure_sums(path: Path, panels: Sequence[Sums]) -> None:
     axes = list(figure.subplots(1, len(panels), squeeze=False, sharex=True, sharey=True)[0])
     for panel, made in zip(axes, panels, strict=True):
         _draw(panel, made, clients)
-    axes[0].set_ylabel("images back [95%]", fontsize=8.5, **plain_text())
+    axes[0].set_ylabel("images back [95%, over whole rounds]", fontsize=8.5, **plain_text())
     legend_above(figure, axes, across=3)
     save_figure(figure, path)
 
@@ -61,12 +63,15 @@ def _draw(panel: Axes, made: Sums, clients: Sequence[int]) -> None:
         aside = _ASIDE ** (number - (len(made.lines) - 1) / 2)
         style = {
             "color": colours[rank % len(colours)], "marker": _MARKS[tampers][rank % 3],
-            "ls": "-" if tampers else "--",
-            "label": drawable(f"{attack} ({'tampers' if tampers else 'reads along'})"),
+            "ls": "none", "label": drawable(f"{attack} ({'tampers' if tampers else 'reads along'})"),
         }  # fmt: skip
-        draw_rates(panel, [(count * aside, line[count]) for count in sorted(line)], style)
+        placed = [(count * aside, line[count]) for count in sorted(line)]
+        # The way from one sum to the next is drawn faintly: several of them may lie at zero.
+        rates = [100 * (cell.asr["strict"].rate or 0.0) for _, cell in placed]
+        panel.plot([place for place, _ in placed], rates, color=style["color"], ls="-" if tampers else "--", **_FAINT)
+        draw_rates(panel, placed, style)
     panel.set_xscale("log")
-    panel.set(xlim=(clients[0] / 1.25, clients[-1] * 1.25))
+    panel.set(xlim=(clients[0] / _EDGE, clients[-1] * _EDGE))
     panel.set_xticks(clients, [str(count) for count in clients], **plain_text())
     panel.minorticks_off()
     panel.set_xlabel("clients in the sum (hollow: no leak was found)", fontsize=8.5, **plain_text())

@@ -1,5 +1,6 @@
 """Servers that tamper: the same round with other weights, rows that say so, and theorems that hold for them too."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -8,12 +9,15 @@ import torch
 
 from harness.attacks import ATTACKS, run_attack
 from harness.defenses import DEFENSES, Defense
+from harness.defenses.fed_cdp import FedCDP
 from harness.defenses.registry import validated_defense
 from harness.errors import UsageError
 from harness.evaluation.observe import Scene, Stage
 from harness.evaluation.sending import Sent
 from harness.experiment import check_adversary
 from harness.extensions.building import build
+from harness.federation.context import RoundContext
+from harness.federation.defense import LocalStep
 from harness.models import RowModel
 
 TAMPERING: dict[str, Any] = {
@@ -50,6 +54,22 @@ def test_an_undefended_batch_comes_back_and_a_defended_one_does_not(document: An
     }  # fmt: skip
     assert noisy.bound.theorem and all(event.p_value > 1e-3 for event in noisy.bound.events if event.p_value)
     assert (step.tier, honest.tier) == ("tampering", "informed") and honest.detectable is None
+
+
+def test_noise_that_is_not_there_makes_a_tampering_row_invalid(
+    small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The theorem is one of each image, however many a client has in its batch."""
+    applied = FedCDP.client_step
+
+    def too_quiet(self: FedCDP, per_example: Any, context: RoundContext) -> LocalStep:
+        return applied(self, per_example, replace(context, noise_scale=context.noise_scale / 1e6))
+
+    monkeypatch.setattr(FedCDP, "client_step", too_quiet)
+    planted = small.play([small.cell(**TAMPERING, defense="fed_cdp")], tmp_path)
+    lineup, strict = planted.cells[0].bound.events
+    assert (lineup.measured.n, strict.measured.n) == (48, 48) and lineup.p_value < 1e-6
+    assert "imprint against fed_cdp at T2.step did what no attacker can" in (planted.valid_reason or "")
 
 
 def test_a_row_says_what_a_client_could_see(document: Any) -> None:
