@@ -1,13 +1,10 @@
 """Public data of the same kind as the victims': what an attacker may know of the world without knowing a victim."""
 
-import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
-from torch import Tensor
-
 from harness.datasets.catalogue import DATASETS, OWN, source_of
+from harness.datasets.copies import among
 from harness.datasets.load import load_dataset
 from harness.datasets.parts import take_part
 from harness.datasets.record import Dataset
@@ -77,19 +74,6 @@ def _divided(dataset: Dataset, name: str, root: Path) -> Sides:
         part = "public half"
     public = public.take((~among(public, private)).nonzero()[:, 0])
     return Sides(private, replace(public, name=f"{dataset.name}, {part}"))
-
-
-def among(public: Dataset, private: Dataset) -> Tensor:
-    """(N,) whether each public example is among the private ones, at the precision that images are saved with."""
-    known = set(_digests(private))
-    return torch.tensor([digest in known for digest in _digests(public)], dtype=torch.bool)
-
-
-def _digests(dataset: Dataset) -> list[bytes]:
-    """One per example: of a row of a table as it is, of an image at 8 bits, in whatever precision it was saved."""
-    rows = dataset.images.flatten(1)
-    kept = (rows * 255).round().to(torch.uint8) if dataset.columns is None else rows + 0.0
-    return [hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in kept.numpy()]
 
 
 def _require_same_kind(dataset: Dataset, public: Dataset, choice: str) -> None:

@@ -4,8 +4,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.datasets import Dataset, load_dataset
+from harness.datasets.copies import among
 from harness.datasets.parts import take_part
-from harness.datasets.public import among, require_enough
+from harness.datasets.public import require_enough
 from harness.errors import UsageError
 from harness.judging.federation import CapturedClients
 

@@ -22,14 +22,18 @@ PLACES: dict[str, dict[str, Any]] = {
     "noise .1": {"defense": "noise", "defense_args": {"applies_to": "gradient", "amount": 0.1}},
     "fed_cdp .003": {"defense": "fed_cdp", "defense_args": {"sigma": 0.003}},
     "fed_cdp .01": {"defense": "fed_cdp", "defense_args": {"sigma": 0.01}},
-}
+    "pruning": {"defense": "pruning", "tap": "T1.out"},
+    "colours, undefended": {"dataset": "cifar10-sample", "defense": "none"},
+    "colours, noise .01": {
+        "dataset": "cifar10-sample", "defense": "noise", "defense_args": {"applies_to": "gradient", "amount": 0.01},
+    },
+}  # fmt: skip
 
 
 def strict(place: str, attack: str, settings: dict[str, Any]) -> np.ndarray:
     """(V,), whose image came back."""
-    cell = cell_settings(
-        dataset="mnist-sample", victims=VICTIMS, attack=attack, attack_args=settings, prior="auto", **PLACES[place]
-    )
+    usual: dict[str, Any] = {"dataset": "mnist-sample", "victims": VICTIMS, "prior": "auto"}
+    cell = cell_settings(**usual | PLACES[place], attack=attack, attack_args=settings)
     scene, own = STAGE.set(cell), reconstructing(cell.build_attack())
     images = run_attack(own, scene.observation.known_to(own.tier)).images
     return strict_rule(scene.dataset)(scene.truth.images, images)[:, 0].numpy()
