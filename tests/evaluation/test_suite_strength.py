@@ -1,4 +1,4 @@
-"""No member of a suite is significantly weaker than the same attack at its defaults, on the same victims."""
+"""No suite is significantly weaker than any of its members at its defaults, on the same victims."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,10 @@ from harness.experiment import cell_settings
 
 VICTIMS = 24
 STAGE = Stage(Path("no data root"), VICTIMS)
-SETTLED = {name: own for name, own in SUITES[LATEST["auto"]].items() if own}
+# Of images; `identify` brings none back, and `analytic` needs another network.
+RECONSTRUCTING = {
+    name: own for name, own in SUITES[LATEST["auto"]].items() if name not in ("identify", "analytic")
+}  # fmt: skip
 PLACES: dict[str, dict[str, Any]] = {
     "undefended": {"defense": "none"},
     "noise .01": {"defense": "noise", "defense_args": {"applies_to": "gradient", "amount": 0.01}},
@@ -47,11 +50,12 @@ def weaker(tried: np.ndarray, usual: np.ndarray) -> float:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("attack", SETTLED)
-def test_settings_of_a_suite_cost_no_success(attack: str, place: str) -> None:
-    usual, tried = strict(place, attack, {}), strict(place, attack, dict(SETTLED[attack]))
-    print(f"{place}: {attack} {usual.sum()} of {VICTIMS}, with the suite's settings {tried.sum()}")
-    assert weaker(tried, usual) > 0.05 / len(PLACES)
+def test_a_suite_is_as_strong_as_its_members_at_their_defaults(place: str) -> None:
+    own = {attack: strict(place, attack, dict(settings)) for attack, settings in RECONSTRUCTING.items()}
+    usual = own | {attack: strict(place, attack, {}) for attack, settings in RECONSTRUCTING.items() if settings}
+    strongest = max(own.values(), key=lambda found: int(found.sum()))
+    print(place, {attack: (int(own[attack].sum()), int(usual[attack].sum())) for attack in own}, f"of {VICTIMS}")
+    assert min(weaker(strongest, found) for found in usual.values()) > 0.05 / len(PLACES) / len(usual)
 
 
 @pytest.mark.slow
