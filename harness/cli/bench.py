@@ -136,12 +136,12 @@ def secagg_command(
 
 @bench_app.command("store")
 def store_command(
-    cells: Annotated[list[str] | None, typer.Option(help="Comma-separated, growing (100,1000,10000).")] = None,
+    cells: Annotated[list[str] | None, typer.Option(help="Comma-separated, growing (100,1000,2000,10000).")] = None,
     data_root: Annotated[Path | None, typer.Option(help="Folder of datasets.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> int:
     """What a cell costs a run's folder as cells grow in number: to store, to find again, to merge, to show."""
-    counts = numbers(cells or ["100,1000,10000"], "cells")
+    counts = numbers(cells or ["100,1000,2000,10000"], "cells")
     if min(counts) < 1 or max(counts) > 100_000 or counts != sorted(counts):
         raise UsageError("--cells must be growing numbers of 1 to 100,000")
     rows = bench_store(counts, find_data_root(data_root))
