@@ -5,7 +5,7 @@ import hashlib
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.spatial import cKDTree
+from scipy.spatial import KDTree
 from torch import Tensor
 from torch.nn import functional
 
@@ -44,7 +44,7 @@ def _near(some: Tensor, others: Tensor) -> Tensor:
 
     Averages over cells differ by no more than the pixels do, so that only images whose averages are near are compared.
     """
-    reach, tree = min(NEAR, _SHARE * float(others.double().std(correction=0))), cKDTree(_averages(others))
+    reach, tree = min(NEAR, _SHARE * float(others.double().std(correction=0))), KDTree(_averages(others))
     near, rows, there = torch.zeros(len(some), dtype=torch.bool), some.flatten(1), others.flatten(1)
     for places in torch.arange(len(some)).split(_TOGETHER):
         coarse = _averages(some[places])

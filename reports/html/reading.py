@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +34,17 @@ def inside(folder: Path, *parts: str) -> Path:
     try:
         if not file.exists():
             raise UnreadableRun("is not there", absent=True)
-        if not file.resolve().is_relative_to(folder.resolve()):
+        if not file.resolve().is_relative_to(_resolved(folder.absolute())):
             raise UnreadableRun("is a link that leaves the folder")
     except (OSError, ValueError, RuntimeError) as error:
         raise UnreadableRun(f"cannot be opened ({_problem(error)})") from error
     return file
+
+
+@lru_cache(maxsize=16)
+def _resolved(folder: Path) -> Path:
+    """Found out once for thousands of files; were the folder moved meanwhile, they would be refused."""
+    return folder.resolve()
 
 
 def read_bytes(folder: Path, *parts: str) -> bytes:
