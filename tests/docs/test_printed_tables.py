@@ -1,11 +1,14 @@
 """Tables in the documentation are those of the kept outputs, and what the page says of them follows from them."""
 
 import importlib.util
+import json
 import re
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from harness.reproduction.fed_acdp.full_cells import METHODS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "papers-tables.md").read_text(encoding="utf-8")
@@ -47,3 +50,14 @@ def test_what_is_said_in_short_follows_from_the_tables() -> None:
     assert f"{agreeing('table8')} follow; the schedules" in PAGE
     gap = (TABLES / "s002-gap-full.txt").read_text()
     assert re.search(r"yes, by ([\d.]+) points", PAGE)[1] in gap
+
+
+def test_which_accuracies_hold_at_full_scale_follows_from_the_kept_runs() -> None:
+    page = (ROOT / "docs" / "full-scale-accuracy.md").read_text(encoding="utf-8")
+    kept = json.loads((ROOT / "benchmarks" / "results" / "2026-11-22-tables" / "full-accuracy.json").read_text())
+    said = {cells[0].strip(): cells[1:] for cells in re.findall(r"^\|" + r"([^|\n]*)\|" * 5 + "$", page, re.MULTILINE)}
+    for data in ("cancer", "adult", "mnist", "lfw", "cifar10"):
+        for verdict, methods in zip(("agrees", "without noise", "differs", "-"), said[data], strict=True):
+            named = {row["method"] for row in kept["rows"] if (row["data"], row["verdict"]) == (data, verdict)}
+            everything = len([row for row in kept["rows"] if row["data"] == data]) == len(named)
+            assert methods.strip() == ("all" if everything else ", ".join(sorted(named, key=METHODS.index)) or "none")

@@ -159,7 +159,7 @@ _NOTES = [
     "which falls by the printed formula to a third of itself. One rule for all rows, nothing is tuned",
     "claimed ε: by the paper's convention for the run that learns; proven ε: the tightest that holds for that run, and "
     "towards whom; none: nothing is proven, since the noise follows the private batch (Fed-αCDP), since columns "
-    "were scaled by their private extremes (Adult, Cancer), or since a client holds an example twice",
+    "were scaled by their private extremes (Cancer), or since a client holds an example twice",
     "noise : update: expected L2 norm of the printed noise in the first round's average of K updates, and that of a "
     "client's update without noise, which is at least the average's",
     f"agrees: within {100 * MARGIN:g} points of the paper as printed, and above chance; without noise: only at ×0; "
