@@ -1,5 +1,7 @@
 """``harness frontier``: how much noise is needed, and what does it cost?"""
 
+import json
+import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,20 +14,21 @@ from rich.console import Console
 from harness.cli.app import DONE, INVALID, app, resumable
 from harness.cli.options import numbers, split_lists
 from harness.cli.settings_options import options_of
-from harness.cli.spreading_options import ThreadsOption, chosen_jobs
+from harness.cli.spreading_options import ShardOption, ThreadsOption, chosen_jobs, require_one_way
 from harness.datasets import data_root as find_data_root
 from harness.defenses import DEFENSES
 from harness.errors import UsageError
 from harness.evaluation import Run
 from harness.experiment import taps_of
 from harness.extensions.building import one_line, parse_assignments
-from harness.frontier import FrontierSettings, known_dataset, make_frontier, usual
+from harness.frontier import FrontierSettings, known_dataset, make_frontier, make_frontier_shard, usual
 from harness.frontier.settings import Grid
 from harness.reports.frontier_picture import save_frontier
 from harness.reports.frontier_table import print_frontier
 from harness.reproduction import Request
 from harness.results import RunFolder, claimed, write_atomic
 from harness.settings.devices import choose_device
+from harness.spreading.shard import Shard
 from harness.spreading.worker import Job
 
 _WIDTH = 158
@@ -44,7 +47,8 @@ def frontier_command(
     attack: Annotated[list[str] | None, typer.Option(help="Attacks in the place of the suite auto.")] = None,
     full: Annotated[bool, typer.Option("--full", help="More data, defenses, levels and places; hours.")] = False,
     # Which cells there are is known after the trainings, so that no number suits by itself.
-    jobs: Annotated[int, typer.Option(help="Processes that share the cells out among themselves.")] = 1,
+    jobs: Annotated[int | None, typer.Option(help="Processes that share the cells out among themselves (1).")] = None,
+    shard: ShardOption = None,
     threads: ThreadsOption = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     chunk: Annotated[int, typer.Option(help="Most victims attacked together.")] = 128,
@@ -65,9 +69,12 @@ def frontier_command(
     if surface or tap:
         grid = replace(grid, taps=tuple(taps_of(numbers(surface or [], "surface"), split_lists(tap or []))))
     where, root = choose_device(device), find_data_root(data_root)
-    jobs, threads = chosen_jobs(jobs, threads, [], elsewhere=False)
+    require_one_way(shard, jobs, None, None)
+    jobs, threads = chosen_jobs(1 if jobs is None else jobs, threads, [], elsewhere=bool(shard))
+    job = Job(root, out, 0.0, chunk, threads)
+    if shard:
+        return _make_shard(settings, grid, Request(job.run(), root, where, seeds=(settings.seed,)), shard, as_json)
     with resumable(), claimed(out):
-        job = Job(root, out, 0.0, chunk, threads)
         if not resume:
             job = replace(job, since=RunFolder(out).clock())
         run = job.run() if jobs > 1 else Run(root, RunFolder(out), chunk, resume)
@@ -81,6 +88,18 @@ def frontier_command(
         print_frontier(document, Console(width=max(Console().width, _WIDTH)))
         print(f"Files: {out} (frontier.json, frontier.png, results.json, trained)")
     return DONE if document.valid else INVALID
+
+
+def _make_shard(settings: FrontierSettings, grid: Grid, request: Request, shard: str, as_json: bool) -> int:
+    part, out = Shard.parse(shard), shlex.quote(str(request.run.folder.path))
+    with resumable():
+        points = make_frontier_shard(settings, grid, request, part)
+    if as_json:
+        sys.stdout.write(json.dumps([point.model_dump(mode="json") for point in points], indent=1) + "\n")
+    else:
+        print(f"shard {part} is done: {len(points)} points in {out}")
+        print(f"once all are: the same command with --resume and --out {out} instead of --shard {part}")
+    return DONE
 
 
 def _grid(

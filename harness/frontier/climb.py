@@ -18,6 +18,7 @@ from harness.reproduction.trained import TrainedRuns
 from harness.results.environment import environment
 from harness.results.frontier import FrontierDocument, FrontierPoint
 from harness.spreading.processes import in_processes
+from harness.spreading.shard import WHOLE, Shard
 from harness.spreading.units import in_good_order, units_of
 from harness.spreading.worker import Job
 from harness.storage.files import sha256
@@ -29,16 +30,18 @@ _OF_TRAINING = set(FrontierSettings.model_fields) & set(TrainSettings.model_fiel
 class _Climb:
     """What all levels share."""
 
-    def __init__(self, settings: FrontierSettings, grid: Grid, request: Request, resume: bool) -> None:
-        self.settings, self.grid, self.request = settings, grid, request
+    def __init__(
+        self, settings: FrontierSettings, grid: Grid, request: Request, resume: bool, shard: Shard = WHOLE
+    ) -> None:
+        self.settings, self.grid, self.request, self.shard = settings, grid, request, shard
         keep = (settings.rounds,) if settings.attacked == "trained" else ()
         self.runs = TrainedRuns(request, keep=keep, resume=resume)
 
     @cached_property
     def levels(self) -> list[Level]:
-        """Without a defense first, then every defense from its least noise on."""
+        """Without a defense first, then every defense from its least noise on; the shard's alone."""
         named = [(name, arguments, noise_setting(name)) for name, arguments in self.grid.defenses]
-        return [
+        every = [
             level
             for dataset in self.grid.datasets
             for level in (
@@ -50,6 +53,7 @@ class _Climb:
                 ),
             )
         ]
+        return self.shard.of(every)
 
     def training_of(self, level: Level) -> TrainSettings:
         """The federation that is trained."""
@@ -114,6 +118,19 @@ class _Climb:
                 judged = judge(self.request, self.grid.attacks, **self.place(level, tap))
                 folder = self.runs.folder(self.training_of(level)).relative_to(self.request.run.folder.path)
                 yield point(self.settings, level, document, str(folder), judged)
+
+
+def make_frontier_shard(settings: FrontierSettings, grid: Grid, request: Request, shard: Shard) -> list[FrontierPoint]:
+    """Trains and attacks a shard's levels in a folder that it may share with others; :func:`make_frontier` with
+    ``resume`` makes the whole of it.
+
+    Raises:
+        UsageError: as :func:`make_frontier`.
+    """
+    climb = _Climb(settings, grid, request, resume=True, shard=shard)
+    climb.refuse_mistakes()
+    with within(f"shard {shard}"):
+        return list(climb.points(climb.train()))
 
 
 def make_frontier(

@@ -23,6 +23,11 @@ class Level:
     setting: str | None = None
     level: float | None = None
 
+    @property
+    def name(self) -> str:
+        """By which shards tell it from the others."""
+        return f"{self.dataset} {self.defense} {self.level}"
+
 
 def point(
     settings: FrontierSettings, level: Level, document: TrainDocument | None, training: str, judged: Judged

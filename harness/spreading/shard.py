@@ -3,11 +3,23 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 from harness.errors import UsageError
-from harness.spreading.units import Unit
 
 _MOST = 10_000
+
+
+class Named(Protocol):
+    """A thing that processes tell apart by its name."""
+
+    @property
+    def name(self) -> str:
+        """The same in every process that is given the same options."""
+        ...
+
+
+N = TypeVar("N", bound=Named)
 
 
 @dataclass(frozen=True)
@@ -35,7 +47,7 @@ class Shard:
     def __str__(self) -> str:
         return f"{self.index}/{self.count}"
 
-    def of(self, units: Sequence[Unit]) -> list[Unit]:
+    def of(self, units: Sequence[N]) -> list[N]:
         """Its units, in the order asked for; all shards together have each unit once, and differ by one at most."""
         names = sorted(unit.name for unit in units)
         own = set(names[self.index - 1 :: self.count])

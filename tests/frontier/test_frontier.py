@@ -87,6 +87,21 @@ def test_the_same_again(made: Path, harness: Harness, tmp_path: Path, options: l
     assert (after.points, after.answers) == (before.points, before.answers)
 
 
+def test_shards_make_each_level_once_and_resuming_makes_the_whole(made: Path, harness: Harness) -> None:
+    points, trained = [], 0
+    for part in ("1/2", "2/2"):
+        finished = harness(*TINY, "--shard", part, "--out", "parts")
+        assert finished.code == 0, finished.err
+        points += json.loads(finished.out)
+        now = len(list(Path("parts/trained").iterdir()))
+        assert 1 <= now - trained <= 2 and not Path("parts/frontier.json").exists()
+        trained = now
+    whole = harness(*TINY, "--resume", "--out", "parts")
+    made_whole = FrontierDocument.model_validate_json(whole.out).points
+    assert made_whole == document_in(made).points[:3] and len(list(Path("parts/trained").iterdir())) == 3
+    assert sorted(one["level"] or 0 for one in points) == [0, 0.001, 1]
+
+
 def test_trained_weights_are_attacked_and_the_bound_counts_their_training(harness: Harness) -> None:
     finished = harness(*TINY, "--dataset", "digits", "--attacked", "trained", "--sigma", "3", "--out", "f")
     points = {one["level"]: one for one in json.loads(finished.out)["points"] if one["dataset"] == "digits"}
@@ -105,6 +120,9 @@ MISTAKES = {
     "no victims": (["--victims", "0"], "victims"),
     "setting": (["--defense-arg", "fed_cdp.clap=1"], "clip"),
     "convolution": (["--model", "lenet"], "table rows"),
+    "no such shard": (["--shard", "3/2"], "shards of 2 are 1/2 to 2/2"),
+    "two ways": (["--shard", "1/2", "--jobs", "2"], "take --jobs alone"),
+    "no process": (["--jobs", "0"], "--jobs must be 1"),
 }
 
 
