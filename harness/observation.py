@@ -2,11 +2,12 @@
 
 import hashlib
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Literal, Protocol, get_args
 
 import torch
 from torch import Tensor
 
+from harness.errors import UsageError
 from harness.models import RowModel
 from harness.models.known_batches import KnownBatches
 from harness.priors import Prior
@@ -46,11 +47,18 @@ class Noise:
             per coordinate. None where nobody publishes it (it follows the private data), or what came after the noise
             is not linear. Of coordinates that are known to be left out it says nothing.
         grouping: which coordinates share a level that has to be estimated: all, or those of a tensor.
+
+    Raises:
+        UsageError: there is no such law, with which attackers would reckon in silence as with another.
     """
 
     law: Law
     deviation: float | Tensor | None
     grouping: Grouping = "whole"
+
+    def __post_init__(self) -> None:
+        if self.law not in get_args(Law):
+            raise UsageError(f"noise of law {self.law!r} is not known; declare one of {', '.join(get_args(Law))}")
 
     @property
     def estimated(self) -> bool:

@@ -3,6 +3,7 @@
 import pytest
 
 from harness.defenses import DEFENSES
+from harness.errors import UsageError
 from harness.extensions.building import build
 from harness.federation.context import Cohort, RoundContext
 from harness.federation.known_noise import noise_at
@@ -37,3 +38,8 @@ def test_declared(defense: str, args: dict[str, object], tap: str, steps: int, e
 def test_looks_are_averaged() -> None:
     defense = build(DEFENSES, "noise", {"applies_to": "gradient", "amount": 0.3, "distribution": "laplace"})
     assert noise_at(defense, Tap.STEP, CONTEXT, looks=9) == Noise("unknown", pytest.approx(0.1))
+
+
+def test_a_mistyped_law_is_told() -> None:
+    with pytest.raises(UsageError, match="law 'laplacian' is not known; declare one of gaussian, laplace, "):
+        Noise("laplacian", 0.1)  # pyright: ignore[reportArgumentType]
