@@ -5,6 +5,9 @@ each example makes of unit r's derivative, zero where it leaves the unit dead, a
 behind each. A unit that one example alone activates has a row that is that example, up to a factor. Whether it is, the
 known weights can tell: they say which units the example would leave dead, and rows of those units must then have a
 rank of one less, while every unit that it would activate has a part of it.
+
+Numbers are rounded, at the client or by the fixed point of a secure sum. How much, the gradient shows itself: without
+rounding it had no singular value beyond the n-th. All that is asked below is asked in units of this noise.
 """
 
 from dataclasses import dataclass
@@ -16,13 +19,23 @@ from harness.attacks.analytic import first_linear
 from harness.errors import UsageError
 from harness.models import RowModel
 
-_SILENT = 1e-5
-"""Rows so much smaller than the largest hold rounding errors only."""
-_DEFICIENT, _FULL = 1e-4, 1e-3
-"""Singular values, per root of rows of unit length, below which a rank is one less, and above which it is not."""
-_ALIKE = 1e-4
+_SURE = 4.0
+"""Standard deviations of the noise beyond which a number is not taken for it."""
+_NOTHING, _MUCH = 25.0, 100.0
+"""Mean squares of rows along a direction, in variances of the noise: at most the first where no row has a part of it,
+though noise is misjudged once examples were taken out, and at least the second where some have."""
+_EDGE = 1.1
+"""Times the largest singular value of noise alone, as it is known for large matrices."""
+_ROUNDING = 1e-8
+"""Of the largest singular value: numbers are never more exact."""
+_SLIGHT, _ACCIDENTS = 1e-3, 0.02
+"""Of the usual part of an example in a unit that it activates: what is next to none; and how many may have no more."""
+_PLAIN = 3.0
+"""So many times the noise is the usual part of an example that is plain to see."""
 _CHECKED = 2
 """So many dead units more than the rank make its deficiency a proof and no accident."""
+_BLURRED = 0.1
+"""Angle that noise may turn a row by, above which two that agree say nothing."""
 
 
 def rectified_layer(model: RowModel, attack: str) -> tuple[str, str]:
@@ -44,29 +57,56 @@ def rectified_layer(model: RowModel, attack: str) -> tuple[str, str]:
 
 @dataclass
 class _Rest:
-    """What is left of the gradient: rows (U, k) in a basis (k, D+1), of the examples that are not found yet."""
+    """What is left of the gradient: rows (U, k) of the examples that are not found yet, in a basis (k, D+1) in which
+    the noise on each coordinate has a variance of one; ``sent``: the weights (U, D+1), biases last."""
 
     rows: Tensor
     basis: Tensor
     sent: Tensor
-    largest: float
 
     @classmethod
     def of(cls, gradient: Tensor, sent: Tensor, examples: int) -> "_Rest":
-        """From the gradient and the weights (U, D+1), biases last, of a layer that ``examples`` passed."""
+        """From the gradient (U, D+1) of a layer that ``examples`` passed."""
         left, sizes, right = torch.linalg.svd(gradient, full_matrices=False)
-        # An example that activates no unit leaves nothing.
-        rank = min(examples, int((sizes > _SILENT * sizes[0]).sum()))
-        rows = left[:, :rank] * sizes[:rank]
-        return cls(rows, right[:rank], sent, _largest(rows))
+        units, columns = gradient.shape
+        beyond = max((units - examples) * (columns - examples), 1)
+        noise = max(float((sizes[examples:].square().sum() / beyond).sqrt()), _ROUNDING * float(sizes[0]))
+        # An example that activates no unit leaves nothing; a matrix of noise alone has no larger singular value.
+        rank = min(examples, int((sizes > _EDGE * noise * (units**0.5 + columns**0.5)).sum()))
+        return cls(left[:, :rank] * sizes[:rank] / max(noise, 1e-300), noise * right[:rank], sent)
 
-    def whitened(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Units that say something (m,), their rows (m, k) of unit length, and the basis (k, D+1) to read them in."""
-        left, sizes, right = torch.linalg.svd(self.rows, full_matrices=False)
+    def speaking(self) -> Tensor:
+        """Units (m,) whose rows hold more than noise."""
         rank = self.rows.shape[1]
-        speaking = (self.rows.norm(dim=1) > _SILENT * self.largest).nonzero()[:, 0]
-        rows = left[speaking, :rank]
-        return speaking, rows / rows.norm(dim=1, keepdim=True), sizes[:rank, None] * right[:rank] @ self.basis
+        return (self.rows.square().sum(1) > rank + 2 * _SURE * (2 * rank) ** 0.5).nonzero()[:, 0]
+
+    def read(self, rows: Tensor) -> Tensor:
+        """Rows (..., k) as one example each, (..., D); what has no bias becomes zeros."""
+        full = rows @ self.basis
+        return (full / full[..., -1:]).nan_to_num(0.0, 0.0, 0.0)[..., :-1]
+
+    def signals(self, rows: Tensor) -> Tensor:
+        """What rows (m, k), each read as an example, would make of every unit, (m, U), in standard deviations; no
+        number where noise hides which way round the example is."""
+        bias, through = self.basis[:, -1], self.basis @ self.sent.T
+        brightness = rows @ bias
+        known = brightness.abs() > _SURE * bias.norm()
+        sign = brightness.sign().where(known, torch.nan)
+        return rows @ through * sign[:, None] / through.norm(dim=0)
+
+    def without(self, row: Tensor, away: Tensor, taken: Tensor) -> "_Rest":
+        """Without the example that ``row`` (k,) is a multiple of: all other examples are orthogonal to ``away`` (k,),
+        a unit vector, along which lies its part (U,) of every row, ``taken`` where there is one."""
+        own = row / (row @ away)
+        left = self.rows - taken[:, None] * own
+        aside = torch.linalg.qr(torch.cat([away[:, None], torch.eye(len(away)).to(away)], 1))[0][:, 1 : len(away)]
+        # Noise along ``away`` went out as a multiple of ``own``, so that there is more noise along that now.
+        more = own @ aside
+        scale = (1 + more @ more) ** 0.5
+        along = more / more.norm().clamp_min(1e-300)
+        turned, basis = left @ aside, aside.T @ self.basis
+        rows = turned + (1 / scale - 1) * (turned @ along)[:, None] * along
+        return _Rest(rows, basis + (scale - 1) * along[:, None] * (along @ basis), self.sent)
 
 
 def peeled(gradient: Tensor, sent: Tensor, examples: int) -> Tensor:
@@ -84,74 +124,68 @@ def peeled(gradient: Tensor, sent: Tensor, examples: int) -> Tensor:
             break
         found.append(made[0])
         rest = made[1]
-    width = gradient.shape[1] - 1
-    alone = torch.stack(found) if found else gradient.new_zeros(0, width)
-    return torch.cat([alone, _repeated(rest, examples - len(found))]) if len(found) < examples else alone
+    alone = torch.stack(found) if found else gradient.new_zeros(0, gradient.shape[1] - 1)
+    return torch.cat([alone, _repeated(rest, examples - len(found))])
 
 
 def _next(rest: _Rest) -> tuple[Tensor, _Rest] | None:
     """One example (D,) that the weights confirm, and what is left without it; None where none is confirmed."""
-    speaking, rows, basis = rest.whitened()
-    rank = rows.shape[1]
-    if len(speaking) == 0:
+    speaking = rest.speaking()
+    rows = rest.rows[speaking]
+    if len(rows) == 0:
         return None
-    # What each row, read as an example, would make of every unit: the examples themselves are many, and large.
-    signals = rows @ (basis @ rest.sent.T) * (rows @ basis[:, -1:]).sign() > 0
-    active = signals[:, speaking]
-    dead = (~active).to(rows)
-    # One small matrix per guess: the second moments of the rows that it leaves dead.
-    moments = torch.einsum("hr,ra,rb->hab", dead, rows, rows)
-    values, vectors = torch.linalg.eigh(moments)
-    counted = dead.sum(1)
-    singular = (values.clamp_min(0) / counted.clamp_min(1)[:, None]).sqrt()
-    proven = (counted >= rank + _CHECKED) & (singular[:, 0] < _DEFICIENT) & active.diagonal()
-    if rank > 1:
-        # Every unit that the example would activate must have a part of it, and no other unit has.
-        parts = (vectors[:, :, 0] @ rows.T).abs()
-        proven &= (singular[:, 1] > _FULL) & ((parts > _SILENT) | ~active).all(1)
-    else:
-        proven = active.diagonal()
+    signals = rest.signals(rows)
+    active, dead = signals > _SURE, signals < -_SURE
+    proven, away = _proven(rows, active[:, speaking], dead[:, speaking])
     if not proven.any():
         return None
     # A row that holds a little of another example may leave the same units dead: those that agree hold one alone.
-    agreeing = _alike(rows).sum(1).where(proven, 0)
-    chosen = int(singular[:, 0].where(proven & (agreeing == agreeing.max()), torch.inf).argmin())
-    # Rows that this example has no part in are orthogonal to ``away``; along it lies its part in every other.
-    away = vectors[chosen, :, 0]
-    own = rows[chosen] / (rows[chosen] @ away)
-    left, _, _ = torch.linalg.svd(rest.rows, full_matrices=False)
-    share = (left[:, :rank] @ away).where(signals[chosen], 0.0)
-    remaining = left[:, :rank] - share[:, None] * own
-    units, sizes, directions = torch.linalg.svd(remaining, full_matrices=False)
-    kept = units[:, : rank - 1] * sizes[: rank - 1]
-    return _examples(rows[chosen], basis)[:-1], _Rest(kept, directions[: rank - 1] @ basis, rest.sent, _largest(kept))
+    agreeing = (_alike(rows) & proven).sum(1).where(proven, 0)
+    own = (rows * away).sum(1).abs()
+    chosen = int(own.where(proven & (agreeing == agreeing.max()), -1.0).argmax())
+    parts = rest.rows @ away[chosen]
+    there = active[chosen] | (~dead[chosen] & (parts.abs() > _SURE))
+    return rest.read(rows[chosen]), rest.without(rows[chosen], away[chosen], parts.where(there, 0.0))
 
 
-def _largest(rows: Tensor) -> float:
-    return float(rows.norm(dim=1).max()) if rows.numel() else 0.0
+def _proven(rows: Tensor, active: Tensor, dead: Tensor) -> tuple[Tensor, Tensor]:
+    """Which rows (m, k) are one example each, by the units that it would activate or leave dead, (m, m) each; and the
+    directions (m, k) that no other example has a part in, if they are."""
+    rank, silent = rows.shape[1], dead.sum(1)
+    # One small matrix per guess: the second moments of the rows that it leaves dead.
+    values, vectors = torch.linalg.eigh(torch.einsum("hr,ra,rb->hab", dead.to(rows), rows, rows))
+    away = vectors[:, :, 0]
+    parts = (away @ rows.T).abs()
+    proven = active.diagonal() & (parts.diagonal() > _SURE)
+    if rank > 1:
+        proven &= (silent >= rank + _CHECKED) & (values[:, 0] < _NOTHING * silent)
+        proven &= values[:, 1] > (_MUCH * silent).maximum(_NOTHING * values[:, 0])
+    # Every unit that the example would activate must have a part of it. Of a normal law of this median ``usual`` a
+    # share of 0.54 * _SURE / usual lies within the noise.
+    usual = parts.where(active, torch.nan).nanmedian(1).values
+    lacking = ((parts < (_SLIGHT * usual).clamp_min(_SURE)[:, None]) & active).sum(1)
+    return proven & (usual > _PLAIN * _SURE) & (lacking <= active.sum(1) * (_ACCIDENTS + _SURE / usual)), away
+
+
+def _turned(rows: Tensor) -> Tensor:
+    """Angles (m,) by which noise turns rows (m, k), at most."""
+    return 1.5 * rows.shape[1] ** 0.5 / rows.norm(dim=1)
 
 
 def _alike(rows: Tensor) -> Tensor:
-    """Which rows (m, k) of unit length lie along one line: (m, m)."""
-    return (rows @ rows.T).abs() > 1 - _ALIKE**2
-
-
-def _examples(rows: Tensor, basis: Tensor) -> Tensor:
-    """Rows (..., k) read as one example each, (..., D+1) with a one behind; what has no bias becomes zeros."""
-    read = rows @ basis
-    return (read / read[..., -1:]).nan_to_num(0.0, 0.0, 0.0)
+    """Which rows (m, k) lie along one line, as far as noise can tell: (m, m)."""
+    angles, unit = _turned(rows), rows / rows.norm(dim=1, keepdim=True)
+    return 1 - (unit @ unit.T).square() < (angles[:, None] + angles).square() + 1e-8
 
 
 def _repeated(rest: _Rest, count: int) -> Tensor:
     """Up to ``count`` examples (k, D) that nothing confirms, but that several units' rows agree on."""
-    width = rest.basis.shape[1] - 1
-    if not rest.rows.shape[1]:
-        return rest.basis.new_zeros(0, width)
-    _, rows, basis = rest.whitened()
+    rows = rest.rows[rest.speaking()]
+    rows = rows[_turned(rows) < _BLURRED]
     alike = _alike(rows)
     agreeing, found = alike.sum(1), []
     while len(found) < count and len(agreeing) and int(agreeing.max()) > 1:
         first = int(agreeing.argmax())
         found.append(first)
         agreeing = agreeing.masked_fill(alike[first], 0)
-    return _examples(rows[found], basis)[:, :-1] if found else rest.basis.new_zeros(0, width)
+    return rest.read(rows[found])

@@ -24,8 +24,6 @@ CLIENTS, QUICK_CLIENTS = (2, 5, 10, 20, 50), (2, 10, 50)
 #: Clients behind the rounds of a cell, all together, where attacks are in closed form, and where they optimise for
 #: minutes; and fewest rounds.
 CLOSED_FORM, OPTIMISED, FEWEST = (200, 40), (40, 4), 2
-#: Most clients of a sum that is optimised against in a quick run.
-QUICK_OPTIMISED = 10
 BATCH, BINS = 2, 8
 # Most iterations, as in the nightly preset and in the table of what a secure sum hides.
 ITERATIONS, QUICK_ITERATIONS = {"cpl": 60, "inverting_gradients": 300, "map": 40}, {"cpl": 15, "map": 10}
@@ -70,9 +68,8 @@ def rounds_of(request: Request, clients: int, attack: str = "loki") -> int:
 
 
 def attacks_of(request: Request, clients: int) -> dict[str, dict[str, Any]]:
-    """Settings of each attack; ``--quick`` leaves out those that take minutes."""
-    few = {} if clients > QUICK_OPTIMISED else QUICK_ITERATIONS
-    iterations = few if request.quick else ITERATIONS
+    """Settings of each attack."""
+    iterations = QUICK_ITERATIONS if request.quick else ITERATIONS
     return {attack: {"max_iterations": most} for attack, most in iterations.items()} | {
         "imprint": {"bins": BINS * BATCH * clients}, "loki": {"bins": BINS * BATCH},
     }  # fmt: skip
