@@ -1,7 +1,9 @@
 """``harness reproduce``: the papers' tables, ours beside theirs."""
 
 import json
+import shlex
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -11,15 +13,19 @@ from rich.console import Console
 
 from harness.cli.app import DONE, INVALID, app, resumable
 from harness.cli.options import numbers
+from harness.cli.spreading_options import ShardOption, ThreadsOption, chosen_jobs, require_one_way
 from harness.datasets import data_root as find_data_root
 from harness.errors import UsageError
 from harness.evaluation import Run, document_of
 from harness.progress import within
 from harness.reports.cell_picture import save_cell_picture
 from harness.reproduction import TABLES, Request
+from harness.reproduction.parts import Part, make_in_processes, require_dealt
 from harness.results import RunFolder, claimed
 from harness.results.environment import environment
 from harness.settings.devices import choose_device
+from harness.spreading.shard import Shard
+from harness.spreading.worker import Job
 
 _WIDTH = 170
 
@@ -30,6 +36,9 @@ def reproduce_command(
     quick: Annotated[bool, typer.Option("--quick", help="Smaller runs; the header says how much.")] = False,
     victims: Annotated[int | None, typer.Option(help="Victims per cell, instead of the table's own number.")] = None,
     seed: Annotated[list[str] | None, typer.Option(help="Comma-separated; seeds are pooled (0).")] = None,
+    jobs: Annotated[int | None, typer.Option(help="Processes that share the rows out among themselves (1).")] = None,
+    shard: ShardOption = None,
+    threads: ThreadsOption = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     chunk: Annotated[int, typer.Option(help="Most victims attacked together; fewer where memory is short.")] = 128,
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("runs"),
@@ -44,11 +53,22 @@ def reproduce_command(
         raise UsageError("--chunk must be at least 1")
     if victims is not None and victims < 1:
         raise UsageError("--victims must be at least 1")
+    require_one_way(shard, jobs, None, None)
     where, root, folder = choose_device(device), find_data_root(data_root), RunFolder(out)
+    jobs, threads = chosen_jobs(1 if jobs is None else jobs, threads, [], elsewhere=bool(shard))
     seeds = tuple(numbers(seed or ["0"], "seed"))
+    asked = partial(Request, data_root=root, device=where, quick=quick, victims=victims, seeds=seeds)
+    job = Job(root, out, 0.0, chunk, threads, save_cell_picture)
+    if shard:
+        return _make_shard(table, asked, job, Shard.parse(shard), as_json)
     with resumable(), claimed(out), within():
         run = Run(root, folder, chunk, resume, partial(save_cell_picture, folder))
-        comparison = TABLES[table](Request(run, root, where, quick, victims, seeds))
+        if jobs > 1:
+            require_dealt(table, "--jobs")
+            job = job if resume else replace(job, since=folder.clock())
+            make_in_processes(table, asked, job, jobs)
+            run = job.run()
+        comparison = TABLES[table](asked(run=run))
         made = list(run.done.values())
         document = document_of([stored.cell for stored in made], environment(where))
         folder.write_results(document, [record for stored in made for record in stored.victims])
@@ -59,3 +79,16 @@ def reproduce_command(
         if document.valid_reason:
             print(f"the run is invalid: {document.valid_reason}")
     return DONE if document.valid else INVALID
+
+
+def _make_shard(table: str, asked: partial[Request], job: Job, shard: Shard, as_json: bool) -> int:
+    require_dealt(table, "--shard")
+    run, out = job.run(), shlex.quote(str(job.out))
+    with resumable(), within(f"shard {shard}"):
+        Part(table, asked, shard).make(run)
+    if as_json:
+        sys.stdout.write(json.dumps({"table": table, "shard": str(shard), "cells": list(run.done)}, indent=1) + "\n")
+    else:
+        print(f"shard {shard} of {table} is done: {len(run.done)} cells and controls in {out}")
+        print(f"once all are: the same command with --resume and --out {out} instead of --shard {shard}")
+    return DONE

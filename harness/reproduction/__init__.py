@@ -41,4 +41,12 @@ TABLES = {
     "batch-norm": batch_norm, "tampering": tampering, "full-accuracy": full_accuracy,
 }  # fmt: skip
 
-__all__ = ["TABLES", "Comparison", "Request"]
+#: Tables that are made by one process, and why.
+UNDEALT = {
+    "table9": "it compares times, which are those of one machine",
+    **dict.fromkeys(("s000-accounting", "s000-averaging", "s002-accounting", "s002-tradeoff"), "it trains and attacks "
+                    "nothing, and is made in minutes"),
+    "full-accuracy": "each of its runs has a command of its own, listed in full-accuracy.txt",
+}  # fmt: skip
+
+__all__ = ["TABLES", "UNDEALT", "Comparison", "Request"]

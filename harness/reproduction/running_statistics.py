@@ -10,7 +10,6 @@ from typing import Any
 
 from harness.experiment import CellSettings, cell_settings
 from harness.observation import UpdateModel
-from harness.progress import counted
 from harness.reproduction.comparison import Comparison, Request, number
 from harness.reproduction.data import at_hand
 from harness.reproduction.trained import TrainedRuns
@@ -45,16 +44,18 @@ def batch_norm(request: Request) -> Comparison:
     dataset, line = at_hand("cifar10", request.data_root)
     assert dataset is not None  # at least the sample
     settings = federation(dataset, request.data_root)
-    runs = TrainedRuns(request, keep=ROUNDS)
-    curve = runs.curve(f"ResNet-8 on {dataset}", settings, every=2)
+    runs, title = TrainedRuns(request, keep=ROUNDS), f"ResNet-8 on {dataset}"
     victims, most = request.count(VICTIMS, QUICK_VICTIMS), QUICK_ITERATIONS if request.quick else ITERATIONS
     rows = []
-    for done in counted(QUICK_ROUNDS if request.quick else ROUNDS, "row"):
+    for done in request.dealt(QUICK_ROUNDS if request.quick else ROUNDS, "row"):
+        curve = runs.curve(title, settings, every=2)
         model = kept_model(runs.folder(settings), done)
         common = {"round": done, "weights": str(model), "weights_hash": sha256(model)}
         common |= {"victims": victims, "dataset": dataset}
         cells = {arm: request.run.cell(_settings(request, common, most, *chosen)).cell for arm, chosen in ARMS.items()}
         rows.append(_row(done, curve.get(done), cells))
+    request.require_whole()
+    curve = runs.curve(title, settings, every=2)
     return Comparison(
         "GradInversion and BatchNorm's statistics on ResNet-8, CIFAR-10",
         [

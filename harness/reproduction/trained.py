@@ -23,7 +23,8 @@ class TrainedRuns:
     """The training runs of one request.
 
     ``chunk``: clients trained together, which changes no number; ``keep``: rounds whose model is kept; ``resume``: use
-    what an earlier run left, by default where the request does.
+    what an earlier run left, by default where the request does. In a folder that is shared each is trained by one
+    worker, for which others wait.
     """
 
     def __init__(
@@ -31,17 +32,14 @@ class TrainedRuns:
     ) -> None:
         self.request, self.chunk, self.keep = request, chunk, keep
         self.resume = request.run.resume if resume is None else resume
-        self._made: dict[str, dict[int, float]] = {}
+        self._made: dict[str, TrainDocument | None] = {}
         self._begun: set[Path] = set()
 
     def curve(self, title: str, settings: TrainSettings, every: int) -> dict[int, float]:
         """Accuracy by round, measured each time ``every`` rounds have passed; empty where training diverged."""
-        key = _key(settings)
-        if key not in self._made:
-            document = self.document(title, settings, every)
-            rounds = document.rounds if document else []
-            self._made[key] = {one.round: one.accuracy for one in rounds if one.accuracy is not None}
-        return self._made[key]
+        document = self.document(title, settings, every)
+        rounds = document.rounds if document else []
+        return {one.round: one.accuracy for one in rounds if one.accuracy is not None}
 
     def folder(self, settings: TrainSettings) -> Path:
         """Where the run of these settings lies."""
@@ -50,7 +48,7 @@ class TrainedRuns:
     def finished(self, settings: TrainSettings) -> TrainDocument | None:
         """The run of these settings, if it is over: one of this request, or any where it resumes."""
         folder = self.folder(settings)
-        known = self.resume or folder in self._begun
+        known = folder in self._begun or (self.resume and self.request.run.folder.is_of_this_run(folder / DOCUMENT))
         return read_training(folder) if known and (folder / DOCUMENT).exists() else None
 
     def so_far(self, settings: TrainSettings) -> list[RoundRecord]:
@@ -63,9 +61,16 @@ class TrainedRuns:
         self, title: str, settings: TrainSettings, every: int = 1, bayesian: bool = False
     ) -> TrainDocument | None:
         """The run itself; None where it diverged. ``bayesian``: with notes for Bayesian accounting."""
-        resume, folder = self.resume, TrainFolder(self.folder(settings))
-        if resume and (made := self.finished(settings)):
-            return made
+        key = _key(settings)
+        if key not in self._made:
+            with self.request.run.folder.alone_with(key):
+                made = self.finished(settings) if self.resume else None
+                self._made[key] = made or self._train(title, settings, every, bayesian)
+        return self._made[key]
+
+    def _train(self, title: str, settings: TrainSettings, every: int, bayesian: bool) -> TrainDocument | None:
+        folder = TrainFolder(self.folder(settings))
+        resume = self.resume and self.request.run.folder.is_of_this_run(folder.checkpoint)
         self._begun.add(folder.path)
         with progress(f"training {title}", settings.rounds, "rounds") as bar:
             options = TrainOptions(

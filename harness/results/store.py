@@ -73,6 +73,10 @@ class RunFolder:
             with tempfile.NamedTemporaryFile(dir=self.path, prefix=".", suffix=".partial") as stamp:
                 return Path(stamp.name).stat().st_mtime
 
+    def is_of_this_run(self, path: Path) -> bool:
+        """Whether there is a file, and no earlier run left it."""
+        return os.path.exists(path) and path.stat().st_mtime >= self.since
+
     @contextmanager
     def alone_with(self, key: str) -> Iterator[None]:
         """Whoever else makes what this key names waits for us, or we for them; in a shared folder only.
@@ -165,8 +169,8 @@ class RunFolder:
             return _ignore(path, str(problem))
 
     def _read(self, path: Path, most: int) -> bytes:
-        if self.since and os.path.exists(path) and path.stat().st_mtime < self.since:
-            raise Absent(path, "is of an earlier run")
+        if self.since and not self.is_of_this_run(path):
+            raise Absent(path, "is of an earlier run, or not there")
         return read_bytes(path, most)
 
     def _cell_file(self, key: str) -> Path:

@@ -15,8 +15,8 @@ from harness.evaluation.outlook import work_of
 from harness.experiment import CellSettings
 from harness.progress import hush, progress
 from harness.results import ResultDocument
-from harness.spreading.units import Unit, in_good_order, units_of
-from harness.spreading.worker import Job, make
+from harness.spreading.units import in_good_order, units_of
+from harness.spreading.worker import Job, Task, make
 
 log = logging.getLogger(__name__)
 
@@ -57,42 +57,47 @@ def evaluate_in_processes(cells: list[CellSettings], job: Job, jobs: int) -> Res
     return evaluate(cells, run)
 
 
-def in_processes(job: Job, units: Sequence[Unit], jobs: int) -> None:
-    """Makes units in ``jobs`` processes, those named first before others.
+def in_processes(
+    job: Job, tasks: Sequence[Task], jobs: int, what: str = "cells that share observations", unit: str = "groups"
+) -> None:
+    """Makes tasks in ``jobs`` processes, those named first before others.
 
     Where a process is lost or lacks memory, what it was making is made again, with half as many rows together.
+
+    Args:
+        what: is made, and the ``unit`` in which it is counted, for a person who waits.
 
     Raises:
         UsageError: processes are lost again and again.
     """
-    waiting, problem = list(units), ""
-    with progress("cells that share observations", len(waiting), "groups") as bar:
+    waiting, problem = list(tasks), ""
+    with progress(what, len(waiting), unit) as bar:
         for attempt in range(_ATTEMPTS if waiting else 0):
             smaller = replace(job, chunk=max(1, job.chunk >> attempt))
             if attempt:
-                log.warning("%s; %d units are made again, %d rows at a time", problem, len(waiting), smaller.chunk)
-            waiting, problem = _attempt(smaller, waiting, jobs, lambda unit: bar.advance(1, unit.words))
+                log.warning("%s; %d %s are made again, %d rows at a time", problem, len(waiting), unit, smaller.chunk)
+            waiting, problem = _attempt(smaller, waiting, jobs, lambda task: bar.advance(1, task.words))
             if not waiting:
                 break
     if waiting:
         raise UsageError(f"{problem}, {_ATTEMPTS} times; lower --jobs or --chunk, and go on with --resume")
 
 
-def _quietly(job: Job, unit: Unit) -> None:
+def _quietly(job: Job, task: Task) -> None:
     hush()
-    make(job, unit)
+    make(job, task)
 
 
-def _attempt(job: Job, units: Sequence[Unit], jobs: int, made: Callable[[Unit], None]) -> tuple[list[Unit], str]:
-    """Units that are still to be made, and why."""
-    left: list[Unit] = []
+def _attempt(job: Job, tasks: Sequence[Task], jobs: int, made: Callable[[Task], None]) -> tuple[list[Task], str]:
+    """Tasks that are still to be made, and why."""
+    left: list[Task] = []
     problem = ""
     # Libraries read it when they are loaded, before anything of ours runs.
     few = {name: str(job.threads or threads_per_job(jobs)) for name in _OF_LIBRARIES}
-    job = replace(job, workers=min(jobs, len(units)))
+    job = replace(job, workers=min(jobs, len(tasks)))
     executor = ProcessPoolExecutor(job.workers, env=few)
     try:
-        futures: dict[Future[None], Unit] = {executor.submit(_quietly, job, unit): unit for unit in units}
+        futures: dict[Future[None], Task] = {executor.submit(_quietly, job, task): task for task in tasks}
         for future in as_completed(futures):
             try:
                 future.result()
@@ -108,5 +113,5 @@ def _attempt(job: Job, units: Sequence[Unit], jobs: int, made: Callable[[Unit], 
         executor.shutdown(wait=True, kill_workers=True)
         raise
     executor.shutdown(wait=True)
-    order = {unit.name: place for place, unit in enumerate(units)}
-    return sorted(left, key=lambda unit: order[unit.name]), problem
+    order = {task.name: place for place, task in enumerate(tasks)}
+    return sorted(left, key=lambda task: order[task.name]), problem

@@ -4,16 +4,34 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import Protocol
 
 from harness.evaluation.run import Run
 from harness.evaluation.scored import Scored
 from harness.results import CellResult, RunFolder
 from harness.settings.devices import use_threads
 from harness.settings.limits import share_memory
-from harness.spreading.units import Unit
 
 #: Draws a cell into a folder.
 Draw = Callable[[RunFolder, Scored, CellResult], None]
+
+
+class Task(Protocol):
+    """What one worker makes at a time, as :class:`harness.spreading.units.Unit`."""
+
+    @property
+    def name(self) -> str:
+        """No other task has it."""
+        ...
+
+    @property
+    def words(self) -> str:
+        """What it is, for a person who waits."""
+        ...
+
+    def make(self, run: Run) -> None:
+        """Makes it in the run's folder, or finds it made."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -45,11 +63,11 @@ class Job:
         return Run(self.data_root, folder, self.chunk, resume=True, draw=draw)
 
 
-def make(job: Job, unit: Unit) -> None:
-    """Makes a unit in this process."""
+def make(job: Job, task: Task) -> None:
+    """Makes a task in this process."""
     use_threads(job.threads)
     share_memory(job.workers)
-    unit.make(_run(job))
+    task.make(_run(job))
 
 
 @lru_cache(maxsize=1)

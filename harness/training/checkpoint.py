@@ -52,6 +52,11 @@ class TrainFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
 
+    @property
+    def checkpoint(self) -> Path:
+        """What a run that was stopped goes on from."""
+        return self.path / _CHECKPOINT
+
     def save(
         self, settings: TrainSettings, sources: dict[str, str], weights: Tensor, memory: dict[str, Any],
         done: list[RoundRecord], kept: list[int],
@@ -65,7 +70,7 @@ class TrainFolder:
             "rounds": json.dumps([record.model_dump() for record in done]), "kept": kept,
             "sources": sources,
         }  # fmt: skip
-        write_atomic(self.path / _CHECKPOINT, _bytes(content))
+        write_atomic(self.checkpoint, _bytes(content))
 
     def load(
         self, settings: TrainSettings, sources: dict[str, str]
@@ -77,7 +82,7 @@ class TrainFolder:
         Raises:
             UsageError: the checkpoint is damaged, or of other settings.
         """
-        path = self.path / _CHECKPOINT
+        path = self.checkpoint
         try:
             content = read_bytes(path)
         except Absent:
@@ -105,7 +110,7 @@ class TrainFolder:
 
     def damaged(self, problem: Damaged) -> UsageError:
         """The one line for a checkpoint that nothing can go on from."""
-        return UsageError(f"checkpoint {str(self.path / _CHECKPOINT)!r} {problem}; delete it, or choose another --out")
+        return UsageError(f"checkpoint {str(self.checkpoint)!r} {problem}; delete it, or choose another --out")
 
     def keep(self, round_index: int, named: dict[str, Tensor], server: Mapping[str, Tensor]) -> None:
         """Writes the model after ``round_index`` rounds as a state dictionary, and what the server remembers."""

@@ -28,12 +28,12 @@ def cells(folder: Path) -> dict[str, Any]:
 
 def test_it_has_a_block_for_every_way() -> None:
     assert [("--jobs" in block, "--shard" in block, "--cluster" in block) for block in BLOCKS] == [
-        (True, False, False), (False, True, False), (False, False, True), (True, False, True),
+        (True, False, False), (False, True, False), (False, True, False), (False, False, True), (True, False, True),
     ]  # fmt: skip
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("block", BLOCKS, ids=["jobs", "shards", "ray", "slurm"])
+@pytest.mark.parametrize("block", BLOCKS, ids=["jobs", "shards", "tables", "ray", "slurm"])
 def test_its_commands_run(tmp_path: Path, block: str) -> None:
     needed = {"ray": "ray", "slurm": "submitit"}
     for cluster, package in needed.items():
@@ -45,6 +45,7 @@ def test_its_commands_run(tmp_path: Path, block: str) -> None:
         done = subprocess.run([program, *arguments], cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
     out = own[-1][own[-1].index("--out") + 1]
-    one = [program, "evaluate", "--preset", "smoke", "--threads", "1", "--out", "one"]
-    assert subprocess.run(one, cwd=tmp_path, capture_output=True).returncode == 0
+    table = [word for word in own[-1][1:] if word not in ("--resume", "--out", out)]
+    one = table if "reproduce" in table else ["evaluate", "--preset", "smoke", "--threads", "1"]
+    assert subprocess.run([program, *one, "--out", "one"], cwd=tmp_path, capture_output=True).returncode == 0
     assert cells(tmp_path / out) == cells(tmp_path / "one")

@@ -83,9 +83,9 @@ class Threads(ThreadPoolExecutor):
 
 
 FAULTS = {
-    "no memory": (MemoryError("of a test"), "a worker lacks memory (MemoryError: of a test); 2 units"),
+    "no memory": (MemoryError("of a test"), "a worker lacks memory (MemoryError: of a test); 2 groups"),
     "none for torch": (RuntimeError("can't allocate memory: you tried"), "a worker lacks memory"),
-    "lost": (BrokenProcessPool(), "a worker was lost; 2 units"),
+    "lost": (BrokenProcessPool(), "a worker was lost; 2 groups"),
 }
 
 

@@ -55,6 +55,8 @@ def client_table(table: str, request: Request) -> Comparison:
     """One of Tables I to III; ``--quick`` runs its first row."""
     runs, (data, split, rows) = ClientRuns(request), CLIENT_TABLES[table]
     wanted = [row for row in rows if not request.quick or row.clients == QUICK_CLIENTS]
+    made = [_row(runs, data, split, row) for row in request.dealt(wanted, "row")]
+    request.require_whole()
     return Comparison(
         f"S003, Table {table}: client-level privacy, {data}, {'non-i.i.d.' if split == 'shards' else 'i.i.d.'} "
         "(ours beside the paper's)",
@@ -63,7 +65,7 @@ def client_table(table: str, request: Request) -> Comparison:
             "sigma: such that the moments accountant reaches the printed DP epsilon in the last round; nothing then "
             "stops DP early, so DP and BDP are two readings of one run, and have one accuracy",
         ],
-        [_row(runs, data, split, row) for row in wanted],
+        made,
         [
             "agrees: the Bayesian epsilon (max) is below that of DP, and no private run is above the baseline; the "
             "paper's own parameters are unknown, so no equality is asked of any cell",

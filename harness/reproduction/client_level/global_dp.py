@@ -21,7 +21,8 @@ def s001(request: Request) -> Comparison:
     """Geyer's table; ``--quick`` leaves 10,000 clients out."""
     runs = ClientRuns(request)
     wanted = [row for row in GEYER_TABLE if not request.quick or row.clients in QUICK_CLIENTS]
-    made = {printed.clients: _trained(runs, printed) for printed in wanted}
+    made = {printed.clients: _trained(runs, printed) for printed in request.dealt(wanted, "row")}
+    request.require_whole()
     verdicts = orders(
         {str(row.clients): row.accuracy for row in wanted}, {str(row.clients): made[row.clients][1] for row in wanted}
     )

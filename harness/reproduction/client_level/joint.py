@@ -34,6 +34,8 @@ _SEQUENTIAL: Level = "instance sequential"
 def s003_table4(request: Request) -> Comparison:
     """Table IV, joint accounting at 100 clients."""
     runs, rounds = ClientRuns(request), QUICK_ROUNDS if request.quick else ROUNDS
+    rows = [_row(runs, printed) for printed in request.dealt(JOINT_TABLE, "row")]
+    request.require_whole()
     return Comparison(
         "S003, Table IV: joint accounting of instances and clients, 100 clients (ours beside the paper's)",
         [
@@ -46,7 +48,7 @@ def s003_table4(request: Request) -> Comparison:
             "BDP stops before the round in which instances, or clients by joint accounting (max), exceed what the "
             "paper prints",
         ],
-        [_row(runs, printed) for printed in JOINT_TABLE],
+        rows,
         [
             "agrees: BDP's run learns more than DP's; chance: neither learned",
             "instances: sequential accounting, at the rate of one local gradient among all clients' data; that no "

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from harness.experiment import cell_settings
-from harness.progress import counted
 from harness.reproduction.chance import CHANCE_NOTE
 from harness.reproduction.comparison import Comparison, Request, number
 from harness.reproduction.data import at_hand
@@ -33,7 +32,7 @@ def sweep_noise(request: Request) -> Comparison:
     rows = [
         _row(accuracies, data, "noise", "T2.step", "variance", level, STOPS_FROM.get(data),
              {"amount": level, "param": "var", "applies_to": "gradient"})
-        for data, level in counted(((data, level) for data in levels for level in levels[data]), "row")
+        for data, level in request.dealt(((data, level) for data in levels for level in levels[data]), "row")
     ]  # fmt: skip
     return _sweep(
         accuracies, levels, "Noise against leakage: Gaussian noise on every local step's gradient, no clipping", rows,
@@ -47,7 +46,7 @@ def sweep_pruning(request: Request) -> Comparison:
     accuracies, levels = Accuracies(request), QUICK_PRUNING if request.quick else dict.fromkeys(DATASETS, SHARES)
     rows = [
         _row(accuracies, data, "pruning", "T1.out", "pruned", level, PROTECTS_FROM.get(data), {"threshold": level})
-        for data, level in counted(((data, level) for data in levels for level in levels[data]), "row")
+        for data, level in request.dealt(((data, level) for data in levels for level in levels[data]), "row")
     ]
     return _sweep(
         accuracies, levels, "Pruning against leakage: the smallest coordinates of each update are zeroed", rows,
@@ -91,6 +90,7 @@ def _sweep(
     accuracies: Accuracies, datasets: Iterable[str], title: str, rows: list[dict[str, Any]], note: str
 ) -> Comparison:
     request = accuracies.request
+    request.require_whole()
     count = request.count(VICTIMS, QUICK_VICTIMS)
     left_out = ["left out by --quick: other datasets, and every other level"] if request.quick else []
     return Comparison(

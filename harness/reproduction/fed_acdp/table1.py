@@ -3,7 +3,6 @@
 from typing import Any
 
 from harness.experiment import cell_settings
-from harness.progress import counted
 from harness.reproduction.comparison import Comparison, Request, number, tau_of_successes
 from harness.reproduction.data import at_hand
 from harness.reproduction.fed_acdp.paper_attacks import TABLE_1
@@ -20,7 +19,7 @@ def table1(request: Request) -> Comparison:
     rows, lines = [], []
     found = {name: at_hand(name, request.data_root) for name in ("mnist", "cifar10", "lfw")}
     lines += [line for _, line in found.values()]
-    for (attack, name), printed in counted(TABLE_1.items(), "row"):
+    for (attack, name), printed in request.dealt(TABLE_1.items(), "row"):
         dataset = found[name][0]
         stored = None
         if dataset:
@@ -35,6 +34,7 @@ def table1(request: Request) -> Comparison:
             )
             stored = run.cell(settings)
         rows.append(_row(attack, name, printed, stored))
+    request.require_whole()
     scaled = f"quick: {count} victims instead of {VICTIMS}" if count < VICTIMS else f"{count} victims"
     return Comparison(
         "Table I: attacks on the undefended local step (ours beside the paper's)",

@@ -1,13 +1,13 @@
 """Table X: adaptive clipping beside Fed-αCDP[σ]: accuracy, time and resilience."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from harness.experiment import cell_settings
-from harness.progress import counted
 from harness.reproduction.comparison import Comparison, Request
 from harness.reproduction.data import at_hand
 from harness.reproduction.fed_acdp.accuracy import METHODS as TRAINED
-from harness.reproduction.fed_acdp.accuracy import NOTES, Accuracies
+from harness.reproduction.fed_acdp.accuracy import NOTES, Accuracies, Measured
 from harness.reproduction.fed_acdp.paper_accuracy import DATA, TABLE_10
 from harness.reproduction.fed_acdp.table3 import WORDS
 from harness.reproduction.fed_acdp.table9 import QUICK_REPEATS, REPEATS, measured
@@ -22,10 +22,11 @@ VICTIMS, QUICK_VICTIMS = 100, 60
 def table10(request: Request) -> Comparison:
     """Table X: trains every method, times a local iteration and attacks it on MNIST."""
     accuracies, count = Accuracies(request), request.count(VICTIMS, QUICK_VICTIMS)
-    resilient = {method: _resilient(request, name, count) for method, name in counted(METHODS.items(), "row")}
-    rows = [
-        row for column, data in enumerate(DATA) for row in _rows(request, accuracies, resilient, data, column)
-    ]  # fmt: skip
+    resilient = {method: _resilient(request, name, count) for method, name in request.dealt(METHODS.items(), "row")}
+    runs = [(method, data) for data in DATA for method in METHODS]
+    trained = {(method, data): accuracies.of(METHODS[method], data) for method, data in request.dealt(runs, "run")}
+    request.require_whole()
+    rows = [row for column, data in enumerate(DATA) for row in _rows(request, trained, resilient, data, column)]
     return Comparison(
         "Table X: adaptive clipping at sigma=6, first C=4 (ours beside the paper's)",
         [
@@ -43,9 +44,10 @@ def table10(request: Request) -> Comparison:
 
 
 def _rows(
-    request: Request, accuracies: Accuracies, resilient: dict[str, str], data: str, column: int
-) -> list[dict[str, Any]]:
-    ours = {method: accuracies.of(name, data) for method, name in METHODS.items()}
+    request: Request, trained: Mapping[tuple[str, str], Measured | None], resilient: Mapping[str, str], data: str,
+    column: int,
+) -> list[dict[str, Any]]:  # fmt: skip
+    ours = {method: trained[method, data] for method in METHODS}
     paper = {method: TABLE_10[method][0][column] for method in METHODS}
     defenses = {method: TRAINED[name] for method, name in METHODS.items()}
     seconds = measured(request, data, defenses, QUICK_REPEATS if request.quick else REPEATS)

@@ -4,7 +4,6 @@ from typing import Any
 
 from harness.experiment import CellSettings, cell_settings
 from harness.federation.taps import SURFACES, Tap
-from harness.progress import counted
 from harness.reproduction.comparison import Comparison, Request, number
 from harness.reproduction.data import at_hand
 from harness.reproduction.fed_acdp.paper_attacks import TABLE_3
@@ -29,7 +28,7 @@ def table3(request: Request) -> Comparison:
     common = {"victims": count, "seeds": seeds, "device": request.device, "attack": "cpl"}
     found = {name: at_hand(name, request.data_root) for name in ("mnist", "lfw")}
     rows = []
-    for (surface, defense, name), printed in counted(TABLE_3.items(), "row"):
+    for (surface, defense, name), printed in request.dealt(TABLE_3.items(), "row"):
         dataset = found[name][0]
         if dataset is None:
             rows.append(_row(surface, defense, name, "-", printed, None))
@@ -42,6 +41,7 @@ def table3(request: Request) -> Comparison:
         if server:
             beside = run.cell(_settings(defense, dataset, "T0.in", batch, **common)).cell
             rows[-1]["beside"] = f"T0.in: {WORDS[beside.verdict]} ({beside.verdict})"
+    request.require_whole()
     return Comparison(
         "Table III: resilience to CPL (ours beside the paper's)",
         [

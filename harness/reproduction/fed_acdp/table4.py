@@ -16,12 +16,14 @@ def table4(request: Request) -> Comparison:
     """Table IV; ``--quick`` runs its columns N=100 with 5 and 10 clients per round."""
     accuracies = Accuracies(request)
     sizes, shares = (QUICK_SIZES, QUICK_SHARES) if request.quick else (SIZES, SHARES_4)
-    groups = [
-        _group(accuracies, clients, share, sigma)
+    columns = [
+        (clients, share, sigma)
         for clients in sizes
         for share in shares
         for sigma in ((6.0, CODE_SIGMA) if clients == 100 else (6.0,))
     ]
+    groups = [_group(accuracies, *column) for column in request.dealt(columns, "column")]
+    request.require_whole()
     left_out = ["left out by --quick: N=1000 and N=10000, and 20% and 50% of the clients"] if request.quick else []
     return Comparison(
         "Table IV: accuracy on MNIST by clients N and clients per round K (ours beside the paper's)",

@@ -26,10 +26,11 @@ METHODS = ("non-private", "Fed-SDP", "Fed-CDP", "Fed-αCDP")
 def table6(request: Request) -> Comparison:
     """Table VI: accounting columns at the paper's settings, accuracy columns of our own runs."""
     accuracies = Accuracies(request)
+    columns = _columns(accuracies)
     return Comparison(
         "Table VI: epsilon and accuracy after all rounds (ours beside the paper's)",
         [CONVENTION, *accuracies.header(*DATA)],
-        with_accuracy(table6_accounting(), _columns(accuracies)),
+        with_accuracy(table6_accounting(), columns),
         [
             "verdict is of ε, order of the accuracy",
             *[f"{data}: non-private {accuracies.of('non-private', data) or '-'}, paper {paper:.3f}"
@@ -49,7 +50,13 @@ def table6(request: Request) -> Comparison:
 
 def _columns(accuracies: Accuracies) -> list[dict[str, Any]]:
     """Accuracy columns for every row of the accounting table."""
-    made = {(method, data): accuracies.of(method, data) for data in DATA for method in METHODS}
+    request = accuracies.request
+    places = [(method, data) for data in DATA for method in METHODS]
+    made = {place: accuracies.of(*place) for place in request.dealt(places, "run")}
+    at_code_sigma = {
+        place: accuracies.of(*place, defense_args={"sigma": CODE_SIGMA}) for place in request.dealt(TABLE_6, "row")
+    }
+    request.require_whole()
     placed = {
         (method, data): place
         for data in DATA
@@ -60,8 +67,7 @@ def _columns(accuracies: Accuracies) -> list[dict[str, Any]]:
     }
     return [
         accuracy_columns(made[method, data], TABLE_6_ACCURACY[method, data])
-        | {f"σ={CODE_SIGMA:g}": str(accuracies.of(method, data, defense_args={"sigma": CODE_SIGMA}) or "-"),
-           "order": placed[method, data]}
+        | {f"σ={CODE_SIGMA:g}": str(at_code_sigma[method, data] or "-"), "order": placed[method, data]}
         for method, data in TABLE_6
     ]  # fmt: skip
 

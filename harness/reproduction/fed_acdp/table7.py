@@ -22,10 +22,12 @@ from harness.reproduction.fed_acdp.paper_accuracy import DATA, TABLE_6_ACCURACY
 def table7(request: Request) -> Comparison:
     """Table VII: accounting columns at the paper's rounds, beside them the rounds of our own runs."""
     accuracies = Accuracies(request)
+    columns = [_columns(accuracies, *place) for place in request.dealt(TABLE_7, "row")]
+    request.require_whole()
     return Comparison(
         "Table VII: epsilon at equal accuracy (ours beside the paper's)",
         [CONVENTION, *accuracies.header(*DATA)],
-        with_accuracy(table7_accounting(), [_columns(accuracies, method, data) for method, data in TABLE_7]),
+        with_accuracy(table7_accounting(), columns),
         [
             "our rounds: the first measurement at which Fed-αCDP's accuracy is at least that of our Fed-SDP after all "
             "its rounds; ε there is of those rounds; nothing is reached where Fed-SDP itself is at chance",

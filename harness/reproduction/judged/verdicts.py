@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from harness.progress import counted
 from harness.reports.theorem import at_most, event_of
 from harness.reproduction.comparison import Comparison, Request
 from harness.reproduction.data import at_hand
@@ -20,7 +19,8 @@ def judged_verdicts(request: Request) -> Comparison:
     count = request.count(VICTIMS, QUICK_VICTIMS)
     places = published(request.quick)
     found = {data: at_hand(data, request.data_root) for data in dict.fromkeys(place.data for place in places)}
-    rows = [_row(request, place, found[place.data][0], count) for place in counted(places, "row")]
+    rows = [_row(request, place, found[place.data][0], count) for place in request.dealt(places, "row")]
+    request.require_whole()
     judged = [row for row in rows if row["verdict"] != "not at hand"]
     fallen = sum(row["falls"] == "falls" for row in judged)
     return Comparison(

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.progress import counted
 from harness.reports.noise_ladders import Rung, save_noise_ladders
 from harness.reproduction.comparison import Comparison, Request, number
 from harness.reproduction.data import at_hand
@@ -54,7 +53,8 @@ def judged_withstand(request: Request) -> Comparison:
     count = request.count(VICTIMS, QUICK_VICTIMS)
     common = {"dataset": dataset, "victims": count}
     ladders = LADDERS[:_QUICK] if request.quick else LADDERS
-    climbed = [(ladder, list(_climb(request, ladder, common))) for ladder in counted(ladders, "ladder")]
+    climbed = [(ladder, list(_climb(request, ladder, common))) for ladder in request.dealt(ladders, "ladder")]
+    request.require_whole()
     save_noise_ladders(
         request.run.folder.path / _PICTURE,
         {

@@ -27,7 +27,9 @@ def s002_tradeoff_accuracy(request: Request) -> Comparison:
     """Tables 1 and 4: accuracy after the rounds that a budget of epsilon 3 allows."""
     runs = S002Runs(request)
     data, sigmas = (DATA[:1], QUICK_SIGMAS) if request.quick else (DATA, SIGMAS)
-    rows = [_trade_off(runs, name, sigma) for name in data for sigma in sigmas]
+    places = [(name, sigma) for name in data for sigma in sigmas]
+    rows = [_trade_off(runs, *place) for place in request.dealt(places, "row")]
+    request.require_whole()
     scaled = [f"left out by --quick: {DATA[1]}, every other sigma"] if request.quick else []
     return Comparison(
         f"S002, Tables 1 and 4: accuracy of {METHOD} within epsilon {TARGET:g} (rounds: accuracy)",
@@ -56,8 +58,12 @@ def _trade_off(runs: S002Runs, data: str, sigma: float) -> dict[str, Any]:
 def s002_sampling(request: Request) -> Comparison:
     """Figures 9 and 10: accuracy at a fixed budget by the share of users, and of records, that a step samples."""
     runs, most = S002Runs(request), QUICK_ROUNDS if request.quick else MOST_ROUNDS
-    users = [_rates(runs, "l", synthetic(user_rate=rate), rate, most) for rate in USER_RATES]
-    records = [_rates(runs, "s", synthetic(user_rate=RATE_BESIDE, data_rate=rate), rate, most) for rate in DATA_RATES]
+    users = [_rates(runs, "l", synthetic(user_rate=rate), rate, most) for rate in request.dealt(USER_RATES, "row")]
+    records = [
+        _rates(runs, "s", synthetic(user_rate=RATE_BESIDE, data_rate=rate), rate, most)
+        for rate in request.dealt(DATA_RATES, "other row")
+    ]
+    request.require_whole()
     scaled = [f"by --quick: at most {QUICK_ROUNDS} rounds, so that small rates spend less"] if request.quick else []
     return Comparison(
         f"S002, Figures 9 and 10: accuracy within epsilon {SAMPLING_TARGET:g} by sampling rate",

@@ -12,7 +12,8 @@ def s002_gap(request: Request) -> Comparison:
     """Trains the two methods of the gap, which two cores can at full scale; ``--quick``: one seed, fewer rounds."""
     federated = synthetic(rounds=QUICK_ROUNDS) if request.quick else synthetic()
     runs = S002Runs(request)
-    made = {method: runs.of(method, federated) for method in METHODS}
+    made = {method: runs.of(method, federated) for method in request.dealt(METHODS, "row")}
+    request.require_whole()
     scaled = [f"by --quick: T={QUICK_ROUNDS} rounds instead of {synthetic().rounds}"] if request.quick else []
     seeds = "; ".join(
         f"{method} {', '.join(f'{value or 0:.3f}' for value in one.values)}" for method, one in made.items()

@@ -88,17 +88,15 @@ class StepSizes:
         return made.model_copy(update={"rounds": self.rounds + made.warm_up_rounds})
 
     def _accuracy(self, settings: TrainSettings) -> float:
-        path = self._file(settings)
-        if self.request.run.resume and path.exists():
-            return read_stored(path, _Measured, parse_json, "delete it").accuracy
-        accuracy = held_out_accuracy(settings, self.request.data_root)
-        document = {"settings": settings.model_dump(mode="json"), "accuracy": accuracy}
-        write_atomic(path, json.dumps(document, indent=1).encode())
+        run, key = self.request.run, cell_key({"step size": settings.model_dump(mode="json")})
+        path = run.folder.path / "step-sizes" / f"{key}.json"
+        with run.folder.alone_with(key):
+            if run.resume and run.folder.is_of_this_run(path):
+                return read_stored(path, _Measured, parse_json, "delete it").accuracy
+            accuracy = held_out_accuracy(settings, self.request.data_root)
+            document = {"settings": settings.model_dump(mode="json"), "accuracy": accuracy}
+            write_atomic(path, json.dumps(document, indent=1).encode())
         return accuracy
-
-    def _file(self, settings: TrainSettings) -> Path:
-        key = cell_key({"step size": settings.model_dump(mode="json")})
-        return self.request.run.folder.path / "step-sizes" / f"{key}.json"
 
 
 def held_out_accuracy(settings: TrainSettings, data_root: Path) -> float:

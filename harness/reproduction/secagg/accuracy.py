@@ -31,6 +31,10 @@ def s000_accuracy(figure: str, request: Request) -> Comparison:
     experiment, rows, gaps = EXPERIMENTS[figure], [], []
     pairs, federation = experiment.pairs(request.quick), find_federation(experiment, request.data_root)
     runs = None if federation is None else S000Runs(request, experiment, federation)
+    if runs is not None:
+        for name, seed, noise in request.dealt(runs.every([name for pair in pairs for name in pair]), "run"):
+            runs.train(name, seed, noise)
+    request.require_whole()
     for step, epoch in pairs:
         if runs is None:
             rows += [_absent(configuration) for configuration in (step, epoch)]

@@ -10,7 +10,6 @@ from typing import Any
 
 from harness.experiment import CellSettings, cell_settings
 from harness.federation.taps import SURFACES
-from harness.progress import counted
 from harness.reproduction.comparison import Comparison, Request, number
 from harness.reproduction.data import at_hand
 from harness.reproduction.secagg.paper import S000
@@ -39,8 +38,9 @@ def secagg_leakage(request: Request) -> Comparison:
             {"dataset": dataset, "attack": attack, "attack_args": {"max_iterations": cap}, "victims": count},
             noise,
         )
-        for (attack, cap), noise in counted(itertools.product(attacks.items(), (own, WEAK, 0.0)), "row")
+        for (attack, cap), noise in request.dealt(itertools.product(attacks.items(), (own, WEAK, 0.0)), "row")
     ]
+    request.require_whole()
     left_out = ["quick: cpl only, stopped after 15 iterations, and too few victims to show resilience"]
     return Comparison(
         f"SecAgg with distributed noise, {CLIENTS} clients: what leaks where",

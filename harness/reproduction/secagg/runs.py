@@ -149,13 +149,24 @@ class S000Runs:
 
     def of(self, name: str, noise: bool = True) -> SeededRuns:
         """A configuration's runs; without noise only the first seed's, as a control."""
-        documents = []
-        for seed in self.seeds if noise else self.seeds[:1]:
-            settings = self.settings(name, seed, noise)
-            title = f"{name}{'' if noise else ' without noise'}, seed {seed}"
-            documents.append(self._trained.document(title, settings, max(settings.rounds // _MEASUREMENTS, 1)))
-        level = chance_level(settings.dataset, settings.model, self.request.data_root)
-        return SeededRuns(tuple(documents), self.federation.tested, level)
+        level = chance_level(self.federation.dataset, self.experiment.model, self.request.data_root)
+        documents = tuple(self.train(*one) for one in self.every([name]) if one[2] == noise)
+        return SeededRuns(documents, self.federation.tested, level)
+
+    def every(self, names: Sequence[str]) -> list[tuple[str, int, bool]]:
+        """All runs of some configurations: their names, seeds, and whether there is noise."""
+        return [
+            (name, seed, noise)
+            for name in names
+            for noise in (True, False)
+            for seed in (self.seeds if noise else self.seeds[:1])
+        ]
+
+    def train(self, name: str, seed: int, noise: bool) -> TrainDocument | None:
+        """One run; None where it diverged."""
+        settings = self.settings(name, seed, noise)
+        title = f"{name}{'' if noise else ' without noise'}, seed {seed}"
+        return self._trained.document(title, settings, max(settings.rounds // _MEASUREMENTS, 1))
 
     def settings(self, name: str, seed: int, noise: bool = True) -> TrainSettings:
         """Training settings of a configuration on the data at hand; all clients' noise together is the paper's."""

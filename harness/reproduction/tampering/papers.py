@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.experiment import cell_settings
-from harness.progress import counted
 from harness.reproduction.comparison import Request
 from harness.reproduction.data import at_hand
 from harness.reproduction.tampering.row import row_of
@@ -65,7 +64,7 @@ CELLS = (
 
 def beside_the_papers(request: Request) -> Iterator[dict[str, Any]]:
     """A row per cell."""
-    for one in counted(CELLS, "row"):
+    for one in request.dealt(CELLS, "row"):
         dataset, _ = at_hand(one.data, request.data_root)
         secure = SUM | {"clients": one.clients, "clients_per_round": one.clients} if one.clients > 1 else {}
         settings = cell_settings(

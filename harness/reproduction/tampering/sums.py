@@ -50,12 +50,13 @@ def judge_sums(request: Request) -> list[dict[str, Any]]:
     made: dict[Noise, dict[str, dict[int, CellResult]]] = {noise: {} for noise in noises()}
     places = [(noise, clients) for noise in made for clients in (QUICK_CLIENTS if request.quick else CLIENTS)]
     rows = []
-    for noise, clients in counted(places, "sum"):
+    for noise, clients in request.dealt(places, "sum"):
         cells = dict(_cells(request, noise, clients))
         for attack, cell in cells.items():
             made[noise].setdefault(attack, {})[clients] = cell
         luck = next((cell.kappa for cell in cells.values() if cell.kappa), None)
         rows += [_row(cell, clients, noise, luck) for cell in cells.values()]
+    request.require_whole()
     panels = [Sums(f"{noise.name} on the sum" if noise.sigma else "no noise", lines) for noise, lines in made.items()]
     save_secure_sums(request.run.folder.path / PICTURE, panels)
     return rows
