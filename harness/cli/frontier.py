@@ -14,7 +14,7 @@ from rich.console import Console
 from harness.cli.app import DONE, INVALID, app, resumable
 from harness.cli.options import numbers, split_lists
 from harness.cli.settings_options import options_of
-from harness.cli.spreading_options import ShardOption, ThreadsOption, chosen_jobs, require_one_way
+from harness.cli.spreading_options import PartOption, ThreadsOption, chosen_jobs, require_one_way
 from harness.datasets import data_root as find_data_root
 from harness.defenses import DEFENSES
 from harness.errors import UsageError
@@ -48,7 +48,7 @@ def frontier_command(
     full: Annotated[bool, typer.Option("--full", help="More data, defenses, levels and places; hours.")] = False,
     # Which cells there are is known after the trainings, so that no number suits by itself.
     jobs: Annotated[int | None, typer.Option(help="Processes that share the cells out among themselves (1).")] = None,
-    shard: ShardOption = None,
+    shard: PartOption = None,
     threads: ThreadsOption = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     chunk: Annotated[int, typer.Option(help="Most victims attacked together.")] = 128,

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from harness.cli.app import DONE, INVALID, app, resumable
 from harness.cli.options import numbers
-from harness.cli.spreading_options import ShardOption, ThreadsOption, chosen_jobs, require_one_way
+from harness.cli.spreading_options import PartOption, ThreadsOption, chosen_jobs, require_one_way
 from harness.datasets import data_root as find_data_root
 from harness.errors import UsageError
 from harness.evaluation import Run, document_of
@@ -37,7 +37,7 @@ def reproduce_command(
     victims: Annotated[int | None, typer.Option(help="Victims per cell, instead of the table's own number.")] = None,
     seed: Annotated[list[str] | None, typer.Option(help="Comma-separated; seeds are pooled (0).")] = None,
     jobs: Annotated[int | None, typer.Option(help="Processes that share the rows out among themselves (1).")] = None,
-    shard: ShardOption = None,
+    shard: PartOption = None,
     threads: ThreadsOption = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     chunk: Annotated[int, typer.Option(help="Most victims attacked together; fewer where memory is short.")] = 128,

@@ -15,6 +15,9 @@ _MOST_JOBS = 1024
 ShardOption = Annotated[
     str | None, typer.Option(metavar="I/N", help="Make this part of the cells only; harness merge makes the whole.")
 ]
+PartOption = Annotated[
+    str | None, typer.Option(metavar="I/N", help="Make this part only; then --resume instead of it makes the whole.")
+]
 JobsOption = Annotated[
     int | None,
     typer.Option(help="Processes that share the cells out among themselves (one per core where that is quicker)."),
