@@ -1,5 +1,6 @@
 """Servers that tamper: the same round with other weights, rows that say so, and theorems that hold for them too."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,6 +21,7 @@ from harness.federation.context import RoundContext
 from harness.federation.defense import LocalStep
 from harness.models import RowModel
 
+Harness = Callable[..., Any]
 TAMPERING: dict[str, Any] = {
     "attack": "imprint", "attack_args": {"bins": 64}, "prior": "auto", "batch_size": 8, "victims": 6,
 }  # fmt: skip
@@ -56,20 +58,32 @@ def test_an_undefended_batch_comes_back_and_a_defended_one_does_not(document: An
     assert (step.tier, honest.tier) == ("tampering", "informed") and honest.detectable is None
 
 
-def test_noise_that_is_not_there_makes_a_tampering_row_invalid(
-    small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The theorem is one of each image, however many a client has in its batch."""
+@pytest.fixture
+def without_its_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fed-CDP that says what it adds, and adds next to nothing."""
     applied = FedCDP.client_step
 
     def too_quiet(self: FedCDP, per_example: Any, context: RoundContext) -> LocalStep:
         return applied(self, per_example, replace(context, noise_scale=context.noise_scale / 1e6))
 
     monkeypatch.setattr(FedCDP, "client_step", too_quiet)
+
+
+@pytest.mark.usefixtures("without_its_noise")
+def test_noise_that_is_not_there_makes_a_tampering_row_invalid(small: Any, tmp_path: Path) -> None:
+    """The theorem is one of each image, however many a client has in its batch."""
     planted = small.play([small.cell(**TAMPERING, defense="fed_cdp")], tmp_path)
     lineup, strict = planted.cells[0].bound.events
     assert (lineup.measured.n, strict.measured.n) == (48, 48) and lineup.p_value < 1e-6
     assert "imprint against fed_cdp at T2.step did what no attacker can" in (planted.valid_reason or "")
+
+
+@pytest.mark.usefixtures("without_its_noise")
+def test_a_crossing_ends_the_command_with_the_code_of_an_invalid_run(harness: Harness) -> None:
+    cell = "--dataset digits --model mlp --defense fed_cdp --attack imprint --attack-arg bins=64 --batch-size 8"
+    made = harness("evaluate", *cell.split(), "--prior", "auto", "--victims", "6", "--surface", "2", "--no-pictures")
+    assert made.code == 3
+    assert "imprint against fed_cdp at T2.step did what no attacker can" in " ".join((made.out + made.err).split())
 
 
 def test_a_row_says_what_a_client_could_see(document: Any) -> None:
