@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from harness.attacks.attack import Attack
+from harness.attacks.idle_coordinates import Lean, as_it_is, without_idle_coordinates
 from harness.attacks.stopping import CAP, StopRules
 from harness.models.side_by_side import side_by_side
 from harness.observation import Observation
@@ -67,10 +68,10 @@ def run_attack(
     victims_per_chunk = max(chunk // attack.starts, 1)
     if observation.model.evaluates_alone:
         victims_per_chunk = min(victims_per_chunk, torch.get_num_threads() if _is_light(observation) else 1)
-    parts = []
+    lean, parts = without_idle_coordinates(observation), []
     for first in range(0, observation.rows, victims_per_chunk):
         victims = torch.arange(first, min(first + victims_per_chunk, observation.rows))
-        parts.append(_ChunkRun(attack, observation, labels, victims, observer).run())
+        parts.append(_ChunkRun(attack, observation, labels, victims, observer, lean).run())
         if progress:
             progress(len(victims))
     starts = {name: torch.cat([getattr(part, name) for part in parts]) for name in parts[0].__dataclass_fields__}
@@ -127,12 +128,13 @@ class _ChunkRun:
         labels: Tensor | None,
         victims: Tensor,
         observer: Observer | None,
+        lean: Lean = as_it_is,
     ) -> None:
         self.attack, self.observer = attack, observer
         self.victims = victims.repeat_interleave(attack.starts)
         self.restarts = torch.arange(attack.starts).repeat(len(victims))
         index = self.victims.to(observation.target.device)
-        self.observation = observation.take(index)
+        self.observation = lean(observation.take(index))
         keys = [(*key, restart) for key, restart in zip(self.observation.keys, self.restarts.tolist(), strict=True)]
         self.observation = replace(self.observation, keys=tuple(keys))
         self.labels = None if labels is None else labels[index, self.restarts.to(index.device)]

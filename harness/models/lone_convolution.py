@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from harness.models.bilinear import multiply
 from harness.models.differentiated_once import passes
+from harness.models.idle_weights import border_of, inner, places_along
 from harness.models.onednn import is_possible, transposed_product
-from harness.models.row_operators import Size, images_of, patches_of, zero_padding
+from harness.models.row_operators import Size, images_of, patches_of
 
 _BACKWARD = torch.ops.aten.convolution_backward
 # The convolution's own routines read such kernels several times, measured on layers of ResNet-18.
@@ -42,7 +42,7 @@ class _Convolution:
 
     def places(self, size: Size, kernel: Size) -> Size:
         """Rows and columns of the output for images of this size."""
-        return tuple(map(_places, size, kernel, self.padding, self.stride))
+        return tuple(map(places_along, size, kernel, self.padding, self.stride))
 
 
 @dataclass(frozen=True)
@@ -72,44 +72,17 @@ def _by_place(values: Tensor) -> Tensor:
     return values.mT.flatten(0, 1)
 
 
-def _places(size: int, kernel: int, padding: int, stride: int) -> int:
-    return (size + 2 * padding - kernel) // stride + 1
-
-
 class LoneConv2d(nn.Conv2d):
     """A plain convolution."""
 
     def forward(self, input: Tensor) -> Tensor:
         if input.dim() != 4:
             return super().forward(input)
-        spared, padding = _spared(input.shape[-2:], self)
-        kernels = functional.pad(self.weight, spared) if any(spared) else self.weight
+        border, padding = border_of(input.shape[-2:], self)
+        kernels = inner(self.weight, border) if any(border) else self.weight
         geometry = _Convolution(self.stride, padding, *passes(input))
         rows, columns = geometry.places(input.shape[-2:], kernels.shape[-2:])
         if len(input) * rows * columns in _FEW_PLACES and kernels.numel() >= _LARGE_KERNELS and is_possible(input):
             geometry = _AtFewPlaces(self.stride, padding, *passes(input))
         product = multiply(input, kernels, geometry)
         return product if self.bias is None else product + self.bias[:, None, None]
-
-
-def _spared(size: Size, layer: nn.Conv2d) -> tuple[Size, Size]:
-    """Of a convolution of images of this size: its kernels' borders that meet nothing but padding, and the padding
-    that the rest needs.
-
-    Deep in a network images are small: of 3x3 kernels on a single pixel eight of nine weights do nothing.
-
-    Returns:
-        The borders as negative padding, for :func:`torch.nn.functional.pad`; and rows and columns of padding.
-    """
-    (above, below, rows), (left, right, columns) = map(
-        _spared_along, size, layer.kernel_size, zero_padding(layer), layer.stride
-    )
-    return (-left, -right, -above, -below), (rows, columns)
-
-
-def _spared_along(size: int, kernel: int, padding: int, stride: int) -> tuple[int, int, int]:
-    places = _places(size, kernel, padding, stride)
-    before, after = max(0, padding - (places - 1) * stride), max(0, kernel - size - padding)
-    left = padding - before
-    same = _places(size, kernel - before - after, left, stride) == places
-    return (before, after, left) if same else (0, 0, padding)

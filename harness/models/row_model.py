@@ -1,5 +1,6 @@
 """One network evaluated for many rows (victims or clients) at once, each row with its own weights."""
 
+import copy
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +26,7 @@ from harness.models.batch_norm import (
 from harness.models.checking import Trial, agrees, fails_twice, refuse_other_functions
 from harness.models.example_gradients import FactoredGradients, MaterialisedGradients
 from harness.models.feature_extractor import FeatureExtractor
+from harness.models.idle_weights import without_idle_weights
 from harness.models.imprint import Front, Fronted
 from harness.models.joint_gradients import JointGradients
 from harness.models.layers import called_layers
@@ -110,6 +112,19 @@ class RowModel:
     def evaluates_alone(self) -> bool:
         """Whether rows are evaluated one after another: nothing is gained, nor lost, by evaluating few of them."""
         return self._alone is not None
+
+    def without_idle_weights(self) -> tuple["RowModel", Tensor] | None:
+        """The same network without weights that no image meets, and the places (P',) of those that are left.
+
+        None where there are none, or where they cost little: rows that are evaluated together.
+        """
+        found = without_idle_weights(self.plain_module, self.image_shape) if self.evaluates_alone else None
+        if found is None:
+            return None
+        lean = copy.copy(self)
+        lean.plain_module, lean.layout = found[0], Layout.of(found[0])
+        lean._evaluate_by(self._way)
+        return lean, found[1]
 
     def _check(self, ways: list["_Way"]) -> None:
         """Tries a user's own network, and chooses the fastest way to evaluate it that gives its results.

@@ -5,7 +5,8 @@ import torch
 from torch import Tensor, nn
 
 from harness.models import lone_convolution
-from harness.models.lone_convolution import LoneConv2d, _AtFewPlaces, _spared
+from harness.models.idle_weights import border_of
+from harness.models.lone_convolution import LoneConv2d, _AtFewPlaces
 
 
 def layer(size: tuple[int, int], kernel: int, stride: int, padding: int, inputs: int = 3) -> tuple[Tensor, nn.Conv2d]:
@@ -30,14 +31,14 @@ def derivatives(convolution: nn.Conv2d, images: Tensor) -> list[Tensor]:
 
 @pytest.mark.parametrize("few", [False, True])
 @pytest.mark.parametrize(
-    ("size", "kernel", "stride", "padding", "spared"),
+    ("size", "kernel", "stride", "padding", "border"),
     [
-        ((1, 1), 3, 1, 1, (-1, -1, -1, -1)),
-        ((1, 1), 7, 2, 3, (-3, -3, -3, -3)),
-        ((2, 2), 3, 2, 1, (-1, 0, -1, 0)),
+        ((1, 1), 3, 1, 1, (1, 1, 1, 1)),
+        ((1, 1), 7, 2, 3, (3, 3, 3, 3)),
+        ((2, 2), 3, 2, 1, (1, 0, 1, 0)),
         ((2, 2), 3, 1, 1, (0, 0, 0, 0)),
-        ((2, 2), 5, 1, 2, (-1, -1, -1, -1)),
-        ((1, 4), 3, 1, 1, (0, 0, -1, -1)),
+        ((2, 2), 5, 1, 2, (1, 1, 1, 1)),
+        ((1, 4), 3, 1, 1, (1, 1, 0, 0)),
         ((3, 3), 3, 2, 2, (0, 0, 0, 0)),
         ((8, 8), 3, 1, 1, (0, 0, 0, 0)),
         ((2, 3), 2, 1, 0, (0, 0, 0, 0)),
@@ -45,11 +46,11 @@ def derivatives(convolution: nn.Conv2d, images: Tensor) -> list[Tensor]:
     ],
 )
 def test_what_meets_only_padding_is_spared(
-    size: tuple[int, int], kernel: int, stride: int, padding: int, spared: tuple[int, ...], few: bool,
+    size: tuple[int, int], kernel: int, stride: int, padding: int, border: tuple[int, ...], few: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     images, own = layer(size, kernel, stride, padding)
-    assert _spared(size, own)[0] == spared
+    assert border_of(size, own)[0] == border
     truth = derivatives(own, images)
     if few:
         monkeypatch.setattr(lone_convolution, "_FEW_PLACES", range(1, 10_000))
