@@ -21,9 +21,14 @@ SUITES: dict[str, Mapping[str, Settings]] = {
     # The rate of inverting_gradients falls at fixed shares of its iterations: fewer are a schedule of their own, whose
     # successes are measured beside the default's.
     "auto-2": {"cpl": {}, "inverting_gradients": {"max_iterations": 1000}, "map": {}, "identify": {}, "analytic": {}},
-}
+    # Batches of a network that begins fully connected, which no other member takes apart.
+    "auto-3": {
+        "cpl": {}, "inverting_gradients": {"max_iterations": 1000}, "map": {}, "identify": {}, "analytic": {},
+        "spear": {},
+    },
+}  # fmt: skip
 #: What a name without a version means.
-LATEST = {"auto": "auto-2"}
+LATEST = {"auto": "auto-3"}
 
 
 @dataclass(frozen=True)
