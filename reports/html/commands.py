@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from harness.attacks import SUITES
@@ -144,6 +145,7 @@ def _option(name: str, value: object) -> str:
     return f"--{name.replace('_', '-')} {_quoted(str(value))}"
 
 
+@lru_cache(maxsize=4096)
 def _quoted(value: str) -> str:
     quoted = shlex.quote(text.safe(value, 200))
     # What starts with a dash would be an option of its own.

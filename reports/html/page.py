@@ -22,7 +22,7 @@ from harness.reports.html.places import Shown, decided_places, grouped, shown_ce
 from harness.reports.html.run_data import RunData
 from harness.reports.html.success import success_chart
 from harness.reports.html.table import Table, condensed, folded
-from harness.reports.html.tables import all_tables, unread
+from harness.reports.html.tables import tables_of, unread
 from harness.reports.html.taus import tau_chart
 from harness.reports.html.theorem import theorem_chart
 from harness.reports.html.trend import TrendSection, trend_section
@@ -77,7 +77,7 @@ def make_page(runs: Sequence[RunData], earlier: Sequence[RunData] = ()) -> str:
     """The report as HTML; of ``earlier`` runs only the trend is shown."""
     cells, places = shown_cells(runs), decided_places(runs)
     groups = grouped(cells)
-    tables, figures = all_tables(runs, earlier), _all_figures(groups)
+    tables, figures = tables_of(runs, earlier, places, cells), _all_figures(groups)
     page = Page(
         about(runs), verdict(runs, places), matrices(places), gallery(places, cells, runs), figures,
         utility_chart(runs, places), trend_section([*earlier, *runs]),

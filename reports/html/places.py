@@ -9,6 +9,7 @@ from harness.reports.html import wording
 from harness.reports.html.run_data import RunData
 from harness.results import CellResult, SummaryRow
 
+_CANONICAL = json.JSONEncoder(sort_keys=True, default=str)
 #: The worst first: what counts where a defense does differently at several places.
 GRAVITY = ("invalid", "leaks", "inconclusive", "resilient", "impossible")
 
@@ -140,7 +141,7 @@ class _Names:
 
     def _alike(self, cell: wording.Placed) -> tuple[tuple[str, str, str], str]:
         """What cells that look the same have in common, and what tells them apart."""
-        canonical = json.dumps(cell.defense_args, sort_keys=True, default=str)
+        canonical = _CANONICAL.encode(cell.defense_args)
         defense = cell.defense, canonical
         if defense not in self._labels:
             self._labels[defense] = wording.label(cell.defense, cell.defense_args)

@@ -1,7 +1,6 @@
 """Files of a run folder, read with care: inside the folder, of a bounded size, never unpickled."""
 
-import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from harness.storage import files
 _LONGEST_LINE = 2**20
 # Beyond it a whole number is no longer exact as a JSON number, and no count of ours.
 _LARGEST = 2**53
-_MAY_BE_LARGER = re.compile(rb"(?<![.\d])\d{16}")
 
 
 class UnreadableRun(Exception):
@@ -55,19 +53,18 @@ def read_bytes(folder: Path, *parts: str) -> bytes:
         raise UnreadableRun(problem.reason) from problem
 
 
-def read_json(folder: Path, *parts: str) -> dict[str, Any]:
-    """The JSON object of a file below ``folder``. Raises UnreadableRun."""
+def read_json(folder: Path, *parts: str, only: Collection[str] = ()) -> dict[str, Any]:
+    """The JSON object of a file below ``folder``, or ``only`` these entries of it. Raises UnreadableRun."""
     content = read_bytes(folder, *parts)
     if not content.strip():
         raise UnreadableRun("is empty")
     try:
         parsed = from_json(content)
-        parsed = tame(parsed) if _MAY_BE_LARGER.search(content) else parsed
     except ValueError as error:
         raise UnreadableRun("is not complete JSON") from error
     if not isinstance(parsed, dict):
         raise UnreadableRun("is JSON of another kind")
-    return parsed
+    return tame({name: entry for name, entry in parsed.items() if not only or name in only})
 
 
 def read_lines(folder: Path, *parts: str) -> Iterator[bytes]:

@@ -200,7 +200,7 @@ def _read_victims(run: RunData) -> None:
 def _read_settings(run: RunData) -> None:
     for key in {cell.key for cell in run.cells if cell.key and cell.key.isalnum()}:
         try:
-            settings = read_json(run.folder, "cells", f"{key}.json").get("settings")
+            settings = read_json(run.folder, "cells", f"{key}.json", only=["settings"]).get("settings")
         except UnreadableRun:
             continue
         if isinstance(settings, dict):

@@ -39,6 +39,11 @@ class Table:
     rows: tuple[tuple[Value, ...], ...]
     note: str = ""
 
+    def styles(self, place: int, value: Value) -> str:
+        """Styles of ours that an entry of a column has on the page, separated by blanks."""
+        column = self.columns[place]
+        return " ".join(filter(None, (value.kind, column.number and "number", column.wide and "wide")))
+
 
 def words(value: object, longest: int = 600) -> Value:
     """Any text from a result as one safe line."""
@@ -80,15 +85,16 @@ def condensed(table: Table) -> Table:
     """Columns in which all rows agree are said once, in the note; that all are of one run goes without saying."""
     if len(table.rows) < 2:
         return table
-    alike = [place for place in range(len(table.columns)) if len({row[place] for row in table.rows}) == 1]
-    alike = [place for place in alike if not table.rows[0][place].kind]
+    first = table.rows[0]
+    alike = [
+        place for place, value in enumerate(first)
+        if not value.kind and all(row[place] == value for row in table.rows)
+    ]  # fmt: skip
     if not alike or len(alike) == len(table.columns):
         return table
     kept = [place for place in range(len(table.columns)) if place not in alike]
     said = "; ".join(
-        f"{table.columns[place].title}: {table.rows[0][place].shown}"
-        for place in alike
-        if table.columns[place].title != "run"
+        f"{table.columns[place].title}: {first[place].shown}" for place in alike if table.columns[place].title != "run"
     )
     note = f"{table.note} In all rows {said}.".strip() if said else table.note
     return replace(

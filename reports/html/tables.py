@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from harness.reports.html.cell_tables import cell_table, control_summary, control_table, resilience_table
 from harness.reports.html.judged_tables import check_table, estimate_table
 from harness.reports.html.papers import paper_tables
-from harness.reports.html.places import decided_places, shown_cells
+from harness.reports.html.places import Decided, Shown, decided_places, shown_cells
 from harness.reports.html.privacy_table import privacy_table
 from harness.reports.html.run_data import RunData
 from harness.reports.html.run_tables import environment_table, left_out_table, settings_table
@@ -21,7 +21,13 @@ def unread(earlier: Sequence[RunData]) -> list[RunData]:
 
 def all_tables(runs: Sequence[RunData], earlier: Sequence[RunData] = ()) -> list[Table]:
     """Tables that have rows; of ``earlier`` runs only the trend, and those that could not be read."""
-    places, cells = decided_places(runs), shown_cells(runs)
+    return tables_of(runs, earlier, decided_places(runs), shown_cells(runs))
+
+
+def tables_of(
+    runs: Sequence[RunData], earlier: Sequence[RunData], places: Sequence[Decided], cells: Sequence[Shown]
+) -> list[Table]:
+    """The same for who has found out already what stands where in ``runs``."""
     trend, missing = trend_table([*earlier, *runs]), left_out_table([*unread(earlier), *runs])
     made = [
         check_table(runs), estimate_table(runs), resilience_table(places), trend, *paper_tables(cells),

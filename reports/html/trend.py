@@ -14,7 +14,6 @@ from harness.reports.html import chart, wording
 from harness.reports.html.run_data import RunData
 from harness.reports.html.svg import inline
 from harness.reports.html.table import Head, Table, Value, figure, make, words
-from harness.results import CellResult
 
 MOST_PANELS, MOST_RUNS = 12, 12
 SUCCESS, RANK = chart.COLOURS[0], chart.COLOURS[1]
@@ -43,9 +42,10 @@ class TrendSection:
 def shared(runs: Sequence[RunData]) -> tuple[list[str], list[Trend]]:
     """Names of the runs in the given order, and the trends of cells that two of them or more have evaluated."""
     played = [run for run in runs if run.cells]
-    cells: list[list[CellResult]] = [run.cells for run in played]
-    found = [one for one in trends_of(cells) if sum(point.known for point in one.points) > 1]
-    return [run.name for run in played], found
+    names, cells = [run.name for run in played], [run.cells for run in played]
+    if len(played) < 2:
+        return names, []
+    return names, [one for one in trends_of(cells) if sum(point.known for point in one.points) > 1]
 
 
 def trend_section(runs: Sequence[RunData]) -> TrendSection | None:
