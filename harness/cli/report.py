@@ -8,13 +8,14 @@ import typer
 
 from harness.cli.app import DONE, app
 from harness.errors import UsageError
-from harness.reports.html import all_tables, formats, make_page, read_runs, unread
+from harness.reports.html import all_tables, formats, make_page, read_runs, unread, without_collecting
 from harness.results import require_writable, write_atomic
 
 _ENDINGS = {"html": "html", "md": "md", "csv": "csv", "latex": "tex", "json": "json"}
 
 
 @app.command("report")
+@without_collecting()
 def report_command(
     runs: Annotated[list[Path], typer.Argument(help="Folders of harness evaluate, judge and train.")],
     out: Annotated[Path | None, typer.Option(help="File to write (report.html); for csv a folder.")] = None,

@@ -14,7 +14,6 @@ from markupsafe import Markup
 from harness.reports.html import chart, commands, wording
 from harness.reports.html.about import About, about
 from harness.reports.html.chart import Chart
-from harness.reports.html.collecting import without_collecting
 from harness.reports.html.distributions import distribution_chart
 from harness.reports.html.gallery import Gallery, gallery
 from harness.reports.html.matrix import Matrix, matrices
@@ -72,7 +71,6 @@ class Page:
         return not {"training", *self.FOLDED}.isdisjoint(self.tables)
 
 
-@without_collecting()
 def make_page(runs: Sequence[RunData], earlier: Sequence[RunData] = ()) -> str:
     """The report as HTML; of ``earlier`` runs only the trend is shown."""
     cells, places = shown_cells(runs), decided_places(runs)

@@ -10,7 +10,6 @@ from pydantic import ValidationError
 
 from harness.errors import UsageError
 from harness.reports import text
-from harness.reports.html.collecting import without_collecting
 from harness.reports.html.judged import Judged
 from harness.reports.html.reading import UnreadableRun, inside, read_json, read_lines
 from harness.reports.html.run_data import RunData
@@ -24,7 +23,6 @@ from harness.version import SCHEMA_VERSION
 MOST_CELLS, MOST_VICTIMS = 2_000, 300_000
 
 
-@without_collecting()
 def read_runs(paths: Sequence[Path]) -> list[RunData]:
     """Everything readable in these folders (or files within them), each folder once.
 
