@@ -42,7 +42,8 @@ class Table:
     def styles(self, place: int, value: Value) -> str:
         """Styles of ours that an entry of a column has on the page, separated by blanks."""
         column = self.columns[place]
-        return " ".join(filter(None, (value.kind, column.number and "number", column.wide and "wide")))
+        own = value.kind, "number" if column.number else "", "wide" if column.wide else ""
+        return " ".join(filter(None, own))
 
 
 def words(value: object, longest: int = 600) -> Value:
