@@ -89,6 +89,6 @@ def _make_shard(table: str, asked: partial[Request], job: Job, shard: Shard, as_
     if as_json:
         sys.stdout.write(json.dumps({"table": table, "shard": str(shard), "cells": list(run.done)}, indent=1) + "\n")
     else:
-        print(f"shard {shard} of {table} is done: {len(run.done)} cells and controls in {out}")
+        print(f"shard {shard} of {table} is done in {out}")
         print(f"once all are: the same command with --resume and --out {out} instead of --shard {shard}")
     return DONE
