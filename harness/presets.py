@@ -46,11 +46,12 @@ _GATE: list[Grid] = [
     },
 ]  # fmt: skip
 
-# 32 victims: the gate's test needs 24. Caps lie above what the attacks take without a defense (cpl succeeds by
-# iteration 10 there); the patience rule ends hopeless rows earlier.
+# 32 victims: the gate's test needs 24. Caps cost hopeless rows their time and hardly an image: of those that came back
+# within 60 iterations, over all defenses, 99.8% did within 30 to cpl, 99.6% to dlg and idlg, 97.6% to cpl on colours.
+# To gradinversion none does within 300: it is there so that a fault of its own shows.
 _CAPS = [
-    "dlg.max_iterations=60", "idlg.max_iterations=60", "cpl.max_iterations=60",
-    "inverting_gradients.max_iterations=300", "gradinversion.max_iterations=300",
+    "dlg.max_iterations=30", "idlg.max_iterations=30", "cpl.max_iterations=30",
+    "inverting_gradients.max_iterations=300", "gradinversion.max_iterations=100",
 ]  # fmt: skip
 
 # Eight for each image, of a batch and of a secure sum of four: a layer of 512 bins takes most of the time of its cell.
@@ -74,7 +75,7 @@ def _nightly() -> list[Grid]:
     plain, informed, tampering = ([name for name in attacks if ATTACKS[name].tier == tier] for tier in TIERS)
     # Batches, on a network that has the layer some of these need.
     traps: Grid = {"dataset": ["mnist-sample"], "model": ["mlp2"], "batch_size": ["4"]}
-    cpl = {"attack": ["cpl"], "attack_arg": ["max_iterations=60"]}
+    cpl = {"attack": ["cpl"], "attack_arg": ["max_iterations=30"]}
     return [
         grid
         for some in (every, every | sums)
@@ -85,7 +86,7 @@ def _nightly() -> list[Grid]:
             some | {"dataset": ["mnist-sample"], "attack": ["analytic"], "model": ["mlp2"]},
             some | traps | {"attack": ["spear"]},
             some | {"dataset": ["cifar10-sample"], "victims": 24, **cpl},
-            some | {"dataset": ["cancer"], **cpl},
+            some | {"dataset": ["cancer"], "attack": ["cpl"], "attack_arg": ["max_iterations=60"]},
         )
     ]
 
