@@ -2,16 +2,14 @@
 
 import json
 import sys
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from harness.attacks import Identifier
 from harness.capture.reading import read_capture
 from harness.cli.app import DONE, INVALID, app, resumable
 from harness.cli.checks_table import judge_suite, print_checks
@@ -19,20 +17,15 @@ from harness.cli.options import split_lists
 from harness.datasets import data_root as find_data_root
 from harness.datasets.public import NONE, choose_public
 from harness.errors import UsageError
-from harness.experiment import CellSettings
-from harness.judging.checks import checks_of, explained
 from harness.judging.declared import cells_of
-from harness.judging.evidence import Check
-from harness.judging.federation import CapturedClients, gathered, names_of
-from harness.judging.given_away import given_away
-from harness.judging.kin import Kin, kin_of
-from harness.judging.with_truth import judge_with_truth
-from harness.judging.without_truth import Guess, guess
-from harness.progress import counted, within
+from harness.judging.federation import gathered, names_of
+from harness.judging.judgement import Judgement, Work, judge_captured
+from harness.judging.without_truth import Guess
+from harness.progress import within
 from harness.reports.cell_picture import save_cell_picture
 from harness.reports.guesses import save_guesses
 from harness.reports.table import print_results
-from harness.results import ResultDocument, RunFolder, claimed, write_atomic
+from harness.results import RunFolder, claimed, write_atomic
 from harness.settings.devices import choose_device
 
 
@@ -68,98 +61,47 @@ def judge_command(
         raise UsageError("--chunk must be at least 1")
     if truth is not None and len(captures) > 1:
         raise UsageError("--truth is of one capture; put each capture's own into its folder as truth.npz")
-    root, where = find_data_root(data_root), choose_device(device)
-    captured = gathered([read_capture(folder, truth) for folder in captures])
+    root, where, folder = find_data_root(data_root), choose_device(device), RunFolder(out)
+    captured = gathered([read_capture(path, truth) for path in captures])
     public = choose_public(prior) if prior and prior != NONE else NONE
-    kin = kin_of(captured, public, root) if public != NONE else None
-    named = split_lists(attack or (["auto"] if kin else ["cpl"]))
+    named = split_lists(attack or (["cpl"] if public == NONE else ["auto"]))
     cells = cells_of(captured, names_of(captures), named, public, where, update_model)  # type: ignore[arg-type]
-    folder, checks = RunFolder(out), checks_of(captured, cells[0]) if captured.record.defense else []
-    told = explained(captured, cells[0], root, chunk) if captured.images is not None else None
-    checks += [told] if told else []
-    beside = given_away(captured, cells[0], root)
-    # Controls on another client than the captured one say nothing of it.
-    stands = told is None or told.outcome != "violated"
+    work = Work(root, folder, chunk, resume, partial(save_cell_picture, folder), partial(_draw_guess, folder))
     with resumable(), claimed(out), within():
-        document, guesses = None, list[Guess]()
-        if captured.images is not None:
-            draw = partial(save_cell_picture, folder)
-            document = judge_with_truth(captured, cells, kin, root, folder, chunk, resume, draw)
-        else:
-            guesses = _guessed(captured, cells, kin, root, folder, chunk, resume)
-        judged = {"valid": stands and (document is None or document.valid)}
-        judged |= {"prior": cells[0].prior, "update_model": cells[0].update_model}
-        judged |= _document(captured, checks, document, guesses)
-        judged |= {"running_statistics": asdict(beside)} if beside else {}
-        write_atomic(out / "judged.json", json.dumps(judged, indent=1).encode())
+        judgement = judge_captured(captured, cells, public, work)
+        record = json.dumps(judgement.record(), indent=1)
+        write_atomic(out / "judged.json", record.encode())
     if as_json:
-        sys.stdout.write(json.dumps(judged, indent=1) + "\n")
+        sys.stdout.write(record + "\n")
     else:
-        _print(checks, document, guesses, out)
-        if beside:
-            print(beside)
-        if document is not None and kin is None:
-            print("no verdict without look-alikes: add --prior NAME or --prior FILE.npz, data that no client holds")
-        if told and not stands:
-            print(f"no verdict here is worth anything: the truth does not explain what was sent ({told.detail})")
-    return DONE if judged["valid"] else INVALID
+        _print(judgement, out)
+    return DONE if judgement.valid else INVALID
 
 
-def _guessed(
-    captured: CapturedClients, cells: list[CellSettings], kin: Kin | None, root: Path, folder: RunFolder, chunk: int,
-    resume: bool,
-) -> list[Guess]:  # fmt: skip
-    if kin is None:
-        raise UsageError(
-            "without the truth it takes data of the same kind, to see what a success looks like; add --prior NAME or "
-            "--prior FILE.npz, or the truth as truth.npz"
-        )
-    able = [cell for cell in cells if not isinstance(cell.build_attack(), Identifier)]
-    if not able:
-        raise UsageError(f"attack {cells[0].attack!r} tells known images apart, so needs the truth; use --attack cpl")
-    found = []
-    for cell in counted(able, "attack"):
-        made = guess(captured, cell, kin, root, folder, chunk, resume)
-        found.append(made)
-        if made.images is not None:
-            captions = [one for one in made.estimates for _ in range(made.images.shape[1])]
-            save_guesses(
-                folder.pictures / f"judged_{cell.attack}.png", made.images.flatten(0, 1).cpu().numpy(), captions,
-                f"{cell.attack}: what it makes of the captured clients (no truth known)",
-            )  # fmt: skip
-    return found
+def _draw_guess(folder: RunFolder, made: Guess) -> None:
+    assert made.images is not None
+    captions = [one for one in made.estimates for _ in range(made.images.shape[1])]
+    save_guesses(
+        folder.pictures / f"judged_{made.attack}.png", made.images.flatten(0, 1).cpu().numpy(), captions,
+        f"{made.attack}: what it makes of the captured clients (no truth known)",
+    )  # fmt: skip
 
 
-def _document(
-    captured: CapturedClients, checks: list[Check], document: ResultDocument | None, guesses: list[Guess]
-) -> dict[str, Any]:
-    return {
-        "captures": captured.clients, "images_each": captured.examples,
-        "record": captured.record.model_dump(mode="json"), "checks": [asdict(check) for check in checks],
-        "estimates": [
-            {
-                "attack": made.attack, "estimates": made.estimates, "reason": made.reason, "left": _listed(made.left),
-                "left_shuffled": _listed(made.shuffled), "left_usually": made.usual, "labels": _listed(made.labels),
-            }
-            for made in guesses
-        ],
-        "results": document and json.loads(document.model_dump_json()),
-    }  # fmt: skip
-
-
-def _listed(values: Any) -> Any:
-    return None if values is None else values.tolist()
-
-
-def _print(checks: list[Check], document: ResultDocument | None, guesses: list[Guess], out: Path) -> None:
+def _print(judgement: Judgement, out: Path) -> None:
     console = Console()
-    if document is not None:
-        print_results(document, console, out)
-    for made in guesses:
-        counted = {one: made.estimates.count(one) for one in dict.fromkeys(made.estimates)}
-        said = ", ".join(f"{one}: {count} of {len(made.estimates)}" for one, count in counted.items())
+    if judgement.document is not None:
+        print_results(judgement.document, console, out)
+    for made in judgement.guesses:
+        counts = {one: made.estimates.count(one) for one in dict.fromkeys(made.estimates)}
+        said = ", ".join(f"{one}: {count} of {len(made.estimates)}" for one, count in counts.items())
         console.print(Text(f"{made.attack} (an estimate, no truth known): {said} ({made.reason})"))
-    if guesses:
+    if judgement.guesses:
         console.print(Text(f"pictures: {out / 'pictures'}"))
-    if checks:
-        print_checks(checks, console)
+    if judgement.checks:
+        print_checks(judgement.checks, console)
+    if judgement.beside:
+        print(judgement.beside)
+    if judgement.document is not None and judgement.kin is None:
+        print("no verdict without look-alikes: add --prior NAME or --prior FILE.npz, data that no client holds")
+    if judgement.doubt is not None:
+        print(f"no verdict here is worth anything: the truth does not explain what was sent ({judgement.doubt})")

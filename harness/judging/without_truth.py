@@ -7,7 +7,7 @@ with its coordinates shuffled within each tensor, of which nothing can be recons
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -55,6 +55,17 @@ class Guess:
     estimates: list[Estimate]
     reason: str
     stand_ins: StoredCell
+
+    def record(self) -> dict[str, Any]:
+        """The guess as plain JSON, without its images."""
+        return {
+            "attack": self.attack, "estimates": self.estimates, "reason": self.reason, "left": _listed(self.left),
+            "left_shuffled": _listed(self.shuffled), "left_usually": self.usual, "labels": _listed(self.labels),
+        }  # fmt: skip
+
+
+def _listed(values: np.ndarray | Tensor | None) -> list[Any] | None:
+    return None if values is None else values.tolist()
 
 
 def guess(
