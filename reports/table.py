@@ -13,9 +13,10 @@ from harness.reports.columns import CONTROLS, MEDIUM, WIDE, ColumnSet
 from harness.reports.fitting import columns_that_fit
 from harness.reports.strongest import strongest_block
 from harness.results import CellResult, ResultDocument
+from harness.scoring.verdict import CONFIRMED_SUCCESSES
 
 _MEANING = (
-    "leaks: private images come back, closer to the truth than to look-alikes. "
+    "leaks: private images come back, or traces of them that are closer to their own truth than to look-alikes. "
     "resilient: they do not, the attack is proven to work without the defense, and at most 5% of victims can "
     "succumb (95% confidence). inconclusive: neither may be claimed. plain: the attacker does not know the noise; "
     "informed: it knows the defense and its settings; tampering: the same, as a server that sends weights of its own."
@@ -131,11 +132,11 @@ def _details(cell: CellResult) -> list[str]:
 
 
 def _reasons(cells: Iterable[CellResult]) -> list[RenderableType]:
-    """Each reason once, with the cells it stands for."""
+    """Each reason once, with the cells it stands for: why nothing is claimed, or what leaks where images do not."""
     affected: dict[str, list[str]] = defaultdict(list)
     for cell in cells:
-        if cell.verdict == "inconclusive":
-            kind = "inconclusive" if cell.not_applicable_reason is None else "not run"
+        if cell.verdict == "inconclusive" or (cell.verdict == "leaks" and cell.confirmed < CONFIRMED_SUCCESSES):
+            kind = cell.verdict if cell.not_applicable_reason is None else "not run"
             reason = text.safe(cell.not_applicable_reason or cell.verdict_reason or "no reason recorded", 300)
             place = f"{text.safe(cell.defense, 40)} / {text.safe(cell.attack, 24)} / {columns.surface(cell)}"
             affected[f"{kind}: {reason}"].append(place + columns.circumstances(cell))

@@ -114,6 +114,8 @@ def evaluate_command(
         with resumable():
             return _show_shard(make_shard(cells, job, part, command), part, as_json, out)
     with resumable(), claimed(out):
+        if not resume:
+            folder.tell_of_replacing()
         if jobs > 1 or cluster:
             document = _spread(cells, job if resume else replace(job, since=folder.clock()), jobs, cluster, cluster_arg)
         else:

@@ -42,6 +42,7 @@ from harness.scoring.success import upper_bound
 from harness.scoring.verdict import CONFIRMED_SUCCESSES, LEAK_P, RESILIENT_RATE, VICTIMS_NEEDED, too_few
 
 FAMILY_P = 0.01
+TRACES = "traces come back, nearer to their own truth than to look-alikes"
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ def _of_reconstructions(attempts: Sequence[Attempt], tried: Sequence[Attempt]) -
     standing = [attempt for attempt in leaking if _stands(attempt, len(attempts))]
     if standing:
         chief = max(standing, key=_strength)
-        return Decision("leaks", chief.attack, f"{_names(standing)} of {len(attempts)} attacks: images come back")
+        return Decision("leaks", chief.attack, _what_leaks(standing, len(attempts)))
     working = [attempt for attempt in attempts if attempt.obstacle is None]
     obstacle = _obstacle(attempts, leaking, working)
     if obstacle is not None:
@@ -135,13 +136,31 @@ def _of_reconstructions(attempts: Sequence[Attempt], tried: Sequence[Attempt]) -
     return Decision("resilient", chief.attack, f"no attack leaks; each reconstructs at most {bound:.1%} of victims")
 
 
-def _stands(leak: Attempt, tried: int) -> bool:
-    """Whether a leak remains one among so many attacks."""
-    level = min(LEAK_P, FAMILY_P / tried)
+def _what_leaks(standing: Sequence[Attempt], tried: int) -> str:
+    """What came back, by which attacks: images, or no more than traces of them."""
+    accurate = [attempt for attempt in standing if _is_accurate(attempt, tried)]
+    if not accurate:
+        return f"{_names(standing)} of {tried} attacks: {TRACES}"
+    said = f"{_names(accurate)} of {tried} attacks: images come back"
+    faint = [attempt for attempt in standing if attempt not in accurate]
+    return f"{said}; {_names(faint)}: {TRACES}" if faint else said
+
+
+def _level(tried: int) -> float:
+    return min(LEAK_P, FAMILY_P / tried)
+
+
+def _is_accurate(leak: Attempt, tried: int) -> bool:
+    """Whether accurate images remain significant among so many attacks."""
     # A document from before accurate images were tested has no p-value of theirs: it stands by what it says.
     confirmed = 0.0 if leak.lineup.confirmed_p_value is None else leak.lineup.confirmed_p_value
-    accurate = leak.confirmed >= CONFIRMED_SUCCESSES and confirmed < level
-    return accurate or (leak.lineup.p_value is not None and leak.lineup.p_value < level)
+    return leak.confirmed >= CONFIRMED_SUCCESSES and confirmed < _level(tried)
+
+
+def _stands(leak: Attempt, tried: int) -> bool:
+    """Whether a leak remains one among so many attacks."""
+    by_lineup = leak.lineup.p_value is not None and leak.lineup.p_value < _level(tried)
+    return by_lineup or _is_accurate(leak, tried)
 
 
 def _obstacle(attempts: Sequence[Attempt], leaking: Sequence[Attempt], working: Sequence[Attempt]) -> str | None:

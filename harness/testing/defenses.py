@@ -18,6 +18,7 @@ from harness.models import RowModel
 from harness.models.example_gradients import MaterialisedGradients
 from harness.privacy import GUARANTEES
 from harness.privacy.views import VIEWS
+from harness.testing.clipping import LONG, assert_bounds_examples, assert_declares_clipping
 from harness.testing.noise import assert_declares_noise
 from harness.testing.rounds import play_taps
 from harness.vectors.layout import Layout
@@ -36,13 +37,15 @@ Shown = dict[Tap | str, Tensor]
 
 
 def assert_defense_contract(defense: Defense) -> None:
-    """All checks of this module, and that of noise."""
+    """All checks of this module, and those of clipping and noise."""
     assert_shapes(defense)
     assert_keyed(defense)
     assert_rows_apart(defense)
     assert_empty_places_change_nothing(defense)
     assert_statements(defense)
     assert_declares_memory_and_plans(defense)
+    assert_declares_clipping(defense)
+    assert_bounds_examples(defense)
     assert_declares_noise(defense)
 
 
@@ -73,16 +76,21 @@ def assert_keyed(defense: Defense) -> bool:
 
 
 def assert_rows_apart(defense: Defense) -> None:
-    """What a client's row shows does not depend on the clients that are played beside it."""
-    together = _play(defense)
-    together.pop(AGGREGATE, None)
-    halves = [_play(defense, rows) for rows in (slice(0, 2), slice(2, CLIENTS))]
-    joined: Shown = {tap: torch.cat([half[tap] for half in halves]) for tap in together}
-    _assert_same(together, joined, "depends on the other clients; facts about them come from context.cohort")
-    alone = _play(defense, slice(CLIENTS - 1, CLIENTS))
-    for tap, values in together.items():
-        # A single row takes other kernels.
-        torch.testing.assert_close(alone[tap], values[CLIENTS - 1 :], rtol=1e-4, atol=1e-6)
+    """What a client's row shows does not depend on the clients that are played beside it, however long it is.
+
+    A bound that cuts nothing hides what it is computed from: gradients that every bound cuts show it.
+    """
+    for times in (1.0, LONG):
+        together = _play(defense, times=times)
+        together.pop(AGGREGATE, None)
+        halves = [_play(defense, rows, times=times) for rows in (slice(0, 2), slice(2, CLIENTS))]
+        joined: Shown = {tap: torch.cat([half[tap] for half in halves]) for tap in together}
+        _assert_same(together, joined, "depends on the other clients; facts about them come from context.cohort")
+        alone = _play(defense, slice(CLIENTS - 1, CLIENTS), times=times)
+        for tap, values in together.items():
+            # A single row takes other kernels.
+            near = 1e-5 * float(values.abs().max())
+            torch.testing.assert_close(alone[tap], values[CLIENTS - 1 :], rtol=1e-4, atol=max(1e-6, near))
 
 
 def assert_empty_places_change_nothing(defense: Defense) -> None:
@@ -139,13 +147,16 @@ def _keys(seed: int = 0) -> tuple[tuple[int, int], ...]:
     return tuple((seed, client) for client in range(CLIENTS))
 
 
-def _play(defense: Defense, rows: slice = slice(None), seed: int = 0, together: int = 1) -> Shown:
+def _play(
+    defense: Defense, rows: slice = slice(None), seed: int = 0, together: int = 1, times: float = 1.0
+) -> Shown:
     """All taps of some rows' round, and what the server applies of them where it gets their messages."""
     weights, images, labels = (part[rows] for part in _made_up())
     cohort = Cohort(clients_per_round=CLIENTS, batch_size=BATCH)
     context = RoundContext(2, 0, LEARNING_RATE, cohort, _model().layout, _keys(seed)[rows])
     reached = None if together == 1 and defense.sums_securely else together
-    shown: Shown = {**play_taps(_model(), weights, images, labels, defense, context, together=reached)}
+    taps = play_taps(_model(), weights, images, labels, defense, context, together=reached, times=times)
+    shown: Shown = {**taps}
     if Tap.RECEIVED in shown:
         shown[AGGREGATE] = defense.aggregate(shown[Tap.RECEIVED].sum(0), context)
     return shown

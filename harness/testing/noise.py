@@ -18,16 +18,19 @@ from harness.federation.variates import RoundVariates
 from harness.federation.whole_round import play_round
 from harness.models.example_gradients import MaterialisedGradients
 from harness.observation import Noise
+from harness.testing.noise_law import law_p_value
 from harness.vectors.layout import Layout
 
 ROUNDS, TOGETHER, BATCH, LEARNING_RATE = 5, 8, 4, 0.05
 LAYOUT = Layout(("weight", "bias"), ((384,), (128,)))
 SURE = 5.0
 """Standard errors that no right figure is off."""
+LEVEL = 1e-6
+"""How often noise of the right law may be taken for another."""
 
 
 def assert_declares_noise(defense: Defense, steps: int = 1) -> None:
-    """Who knows the settings knows of noise at exactly the taps that show some, and no stated deviation is off.
+    """Who knows the settings knows of noise at exactly the taps that show some, its law, and no deviation is off.
 
     Where a tap is known to be sparse, coordinates that were left out do not count.
     """
@@ -39,10 +42,12 @@ def assert_declares_noise(defense: Defense, steps: int = 1) -> None:
             assert declared is None, f"{tap} shows no noise, noise_of() states some"
             continue
         assert declared is not None, f"{tap} shows noise of which noise_of() says nothing"
+        there = values != 0 if defense.sparse_at(tap) else torch.ones_like(values, dtype=torch.bool)
         if declared.deviation is not None:
-            there = values != 0 if defense.sparse_at(tap) else torch.ones_like(values, dtype=torch.bool)
             off = excess(added, declared, there)
             assert abs(off) < SURE, f"the noise at {tap} is not of the stated size, by {off:.3g} standard errors"
+        chance = law_p_value(added, declared, there, LAYOUT)
+        assert chance is None or chance > LEVEL, f"the noise at {tap} is not {declared.law}, as noise_of() says it is"
 
 
 def excess(added: Tensor, declared: Noise, there: Tensor | None = None) -> float:

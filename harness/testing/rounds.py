@@ -40,6 +40,7 @@ def play_taps(
     steps: int = 1,
     together: int | None = 1,
     variates: RoundVariates | None = None,
+    times: float = 1.0,
 ) -> dict[Tap, Tensor]:
     """What every tap shows of one round; a tap the defense does not have is left out.
 
@@ -49,14 +50,14 @@ def play_taps(
         images: (N, L*B, C, H, W); local step l uses examples l*B to (l+1)*B. labels: (N, L*B).
         defense, context, together, variates: see :func:`harness.federation.whole_round.play_round`.
         steps: L.
+        times: what all gradients are multiplied by.
     """
     batch, keep = images.shape[1] // steps, _KeepAll()
 
     def gradients(step: int, now: Tensor) -> ExampleGradients:
         part = slice(step * batch, (step + 1) * batch)
-        return MaterialisedGradients(
-            model.per_example_gradients(now, images[:, part], labels[:, part]), model.layout.sizes
-        )
+        made = model.per_example_gradients(now, images[:, part], labels[:, part])
+        return MaterialisedGradients(made * times, model.layout.sizes)
 
     play_round(gradients, weights, defense, context, steps, [keep], together=together, variates=variates)
     return keep.taps

@@ -52,8 +52,16 @@ def test_the_table_shows_every_cell_and_resuming_changes_nothing(harness: Harnes
     assert not (tmp_path / "here" / "pictures").exists()
     stored = {path.name: path.read_bytes() for path in (tmp_path / "here").rglob("*.*") if path.is_file()}
     again = harness(*line, "--resume")
-    assert (again.code, again.out) == (0, first.out)
+    assert (again.code, again.out, again.err) == (0, first.out, "")
     assert {path.name: path.read_bytes() for path in (tmp_path / "here").rglob("*.*") if path.is_file()} == stored
+
+
+def test_an_earlier_run_is_not_replaced_in_silence(harness: Harness, caplog: pytest.LogCaptureFixture) -> None:
+    line = ("evaluate", "--defense", "none", *TINY, "--no-pictures", "--out", "here")
+    for more, said in (((), False), (("--resume",), False), ((), True)):
+        caplog.clear()
+        assert harness(*line, *more).code == 0
+        assert ("an earlier run in 'here' are replaced" in caplog.text) == said
 
 
 class Asked(list[Any]):

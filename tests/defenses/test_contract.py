@@ -9,6 +9,7 @@ import torch
 from harness.defenses import DEFENSES, Cohort, RoundContext
 from harness.extensions.building import build
 from harness.federation.taps import Tap
+from harness.testing.clipping import assert_bounds_examples, assert_declares_clipping
 from harness.testing.defenses import (
     CLIENTS,
     FACTS,
@@ -103,6 +104,13 @@ STEPS = [
 @pytest.mark.parametrize(("name", "settings"), STEPS)
 def test_empty_places_of_a_batch_change_nothing(name: str, settings: dict[str, Any]) -> None:
     assert_empty_places_change_nothing(build(DEFENSES, name, settings))
+
+
+@pytest.mark.parametrize(("name", "settings"), STEPS)
+def test_clipping_is_declared_and_cuts_each_example(name: str, settings: dict[str, Any]) -> None:
+    defense = build(DEFENSES, name, settings)
+    assert_declares_clipping(defense)
+    assert_bounds_examples(defense)
 
 
 @pytest.mark.parametrize("name", TABLE)

@@ -41,7 +41,9 @@ def a_cell(**changes: object) -> CellResult:
         "asr": {"strict": Rate(rate=0.125, successes=8, n=64, ci95=(0.0556, 0.2315))},
         "lineup": Lineup(rate=0.2, mean_rank=4.0, p_value=0.0001),
         "label": LabelInference(accuracy=0.75, chance=0.1),
+        "confirmed": 8,
         "verdict": "leaks",
+        "verdict_reason": "8 reconstructions are accurate",
         "outcomes": Outcomes(success=8, failure=50, hopeless=6),
         "privacy": [
             Statement(view="server", epsilon=9.8, claimed_epsilon=0.82, guarantee="none", notes=""),
@@ -54,6 +56,14 @@ def printed(*cells: CellResult, width: int = 160, valid: bool = True, reason: st
     console = Console(file=io.StringIO(), width=width, color_system=None)
     print_results(ResultDocument(environment={}, valid=valid, valid_reason=reason, cells=list(cells)), console)
     return console.file.getvalue()
+
+
+def test_a_leak_without_images_says_what_leaks() -> None:
+    """Beside a success of 0% that is a riddle; beside images that come back it goes without saying."""
+    nearer = "reconstructions are nearer to their own truth than to look-alikes (p = 0.0001)"
+    faint = a_cell(confirmed=0, asr={"strict": Rate(rate=0, successes=0, n=64)}, verdict_reason=nearer)
+    assert f"leaks: {nearer} (fed_cdp / inverting_gradients / 2)" in words(printed(a_cell(), faint))
+    assert "reconstructions are" not in printed(a_cell())
 
 
 def words(text: str) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -12,23 +13,28 @@ from harness.attacks.adam import Adam
 from harness.attacks.attack import Dummy
 from harness.defenses.hooks import Defense, LocalStep
 from harness.defenses.registry import validated_defense
-from harness.federation.context import RoundContext
+from harness.federation.context import RoundContext, State
 from harness.federation.examples import ExampleGradients
 from harness.federation.privacy_facts import PrivacyFacts
-from harness.federation.taps import Hook
-from harness.observation import Noise, Observation
+from harness.federation.taps import TAPS_AFTER_SENDING, TAPS_AFTER_STEP, Hook, Tap
+from harness.observation import Clipping, Noise, Observation
 from harness.privacy import Statement
 from harness.testing import (
     assert_attack_contract,
     assert_defense_contract,
     attacks,
+    clipping,
     defenses,
     digits,
     noise,
     undefended,
 )
+from harness.testing.noise_law import law_p_value
+from harness.vectors.clipping import clip, clip_factors
+from harness.vectors.layout import Layout
 
 Keys = list[tuple[int | str, ...]]
+SHAPE = 10, 400
 
 
 @validated_defense
@@ -109,6 +115,112 @@ class Forgetful(Defense):
         return super().aggregate(total, context)
 
 
+@validated_defense
+class Clips(Defense):
+    """Of updates, rightly."""
+
+    bound: float = 100.0
+
+    def client_message(self, update: Tensor, context: RoundContext) -> Tensor:
+        return clip(update, self.bound, (update.shape[1],))
+
+    def clipping_at(self, tap: Tap, learning_rate: float, server: State | None = None) -> Clipping | None:
+        return Clipping(self.bound / learning_rate, "whole", "update") if tap in TAPS_AFTER_SENDING else None
+
+
+@validated_defense
+class ClipsExamples(Defense):
+    """Rightly too."""
+
+    def client_step(self, per_example: ExampleGradients, context: RoundContext) -> LocalStep:
+        factors = self.factors(per_example.norms().square().sum(-1, keepdim=True).sqrt())
+        return LocalStep(per_example.weighted_sum(factors.expand_as(per_example.norms())) / context.cohort.batch_size)
+
+    def factors(self, norms: Tensor) -> Tensor:
+        return clip_factors(norms, 4.0)
+
+    def clipping_at(self, tap: Tap, learning_rate: float, server: State | None = None) -> Clipping | None:
+        return Clipping(4.0, "whole", "example") if tap in TAPS_AFTER_STEP else None
+
+
+@validated_defense
+class ClipsInSilence(Clips):
+    def clipping_at(self, tap: Tap, learning_rate: float, server: State | None = None) -> Clipping | None:
+        return None
+
+
+@validated_defense
+class ClipsExamplesInSilence(ClipsExamples):
+    def clipping_at(self, tap: Tap, learning_rate: float, server: State | None = None) -> Clipping | None:
+        return super().clipping_at(tap, learning_rate, server) if tap is Tap.STEP else None
+
+
+@validated_defense
+class ForgetsTheRate(Clips):
+    def clipping_at(self, tap: Tap, learning_rate: float, server: State | None = None) -> Clipping | None:
+        return super().clipping_at(tap, 1.0, server)
+
+
+@validated_defense
+class NamesLayers(Clips):
+    def clipping_at(self, tap: Tap, learning_rate: float, server: State | None = None) -> Clipping | None:
+        known = super().clipping_at(tap, learning_rate, server)
+        return known and replace(known, grouping="layer")
+
+
+@validated_defense
+class ClipsNothing(Clips):
+    def client_message(self, update: Tensor, context: RoundContext) -> Tensor:
+        return update
+
+
+@validated_defense
+class ClipsByTheLongestRow(Clips):
+    """Where no row is longer than the bound, nobody sees it."""
+
+    def client_message(self, update: Tensor, context: RoundContext) -> Tensor:
+        return update * clip_factors(update.norm(dim=1).max(), self.bound)
+
+
+@validated_defense
+class ClipsByTheLongestExample(ClipsExamples):
+    def factors(self, norms: Tensor) -> Tensor:
+        return clip_factors(norms.amax(1, keepdim=True), 4.0).expand_as(norms)
+
+
+@validated_defense
+class ClipsTheMean(ClipsExamples):
+    def client_step(self, per_example: ExampleGradients, context: RoundContext) -> LocalStep:
+        mean = per_example.mean()
+        return LocalStep(clip(mean, 4.0, (mean.shape[1],)))
+
+
+@validated_defense
+class LaplaceAsGaussian(Right):
+    """Of the very size that it states."""
+
+    def client_message(self, update: Tensor, context: RoundContext) -> Tensor:
+        return update + 0.5**0.5 * context.laplace("client_message", update)
+
+
+@validated_defense
+class LaplaceAsGaussianOfNoLevel(LaplaceAsGaussian):
+    def noise_of(self, hook: Hook, context: RoundContext) -> Noise | None:
+        return Noise("gaussian", None) if hook == Hook.CLIENT_MESSAGE else None
+
+
+@validated_defense
+class GaussianAsLaplace(Right):
+    def noise_of(self, hook: Hook, context: RoundContext) -> Noise | None:
+        return Noise("laplace", 1.0) if hook == Hook.CLIENT_MESSAGE else None
+
+
+@validated_defense
+class SignsAsGaussian(Right):
+    def client_message(self, update: Tensor, context: RoundContext) -> Tensor:
+        return update + context.gaussian("client_message", update).sign()
+
+
 @pytest.mark.parametrize(
     ("wrong", "check", "why"),
     [
@@ -123,18 +235,56 @@ class Forgetful(Defense):
         (Silent, noise.assert_declares_noise, "T1.out shows noise of which"),
         (Understates, noise.assert_declares_noise, "not of the stated size"),
         (Misplaces, noise.assert_declares_noise, "T2.step shows no noise"),
+        (LaplaceAsGaussian, noise.assert_declares_noise, "the noise at T1.out is not gaussian"),
+        (LaplaceAsGaussianOfNoLevel, noise.assert_declares_noise, "the noise at T1.out is not gaussian"),
+        (GaussianAsLaplace, noise.assert_declares_noise, "the noise at T1.out is not laplace"),
+        (SignsAsGaussian, noise.assert_declares_noise, "the noise at T1.out is not gaussian"),
+        (ClipsInSilence, clipping.assert_declares_clipping, "T1.out shows gradients cut to a length of 2000, of which"),
+        (ClipsExamplesInSilence, clipping.assert_declares_clipping, "T1.raw shows gradients cut to a length of 4, of"),
+        (ForgetsTheRate, clipping.assert_declares_clipping, "lengths of 2000 to 2000 per whole, .* cut to 100;"),
+        (NamesLayers, clipping.assert_declares_clipping, "lengths of .* per layer, clipping_at"),
+        (ClipsNothing, clipping.assert_declares_clipping, "T1.out shows lengths of .* cut to 2000"),
+        (ClipsByTheLongestRow, defenses.assert_rows_apart, "T1.out depends on the other clients"),
+        (ClipsByTheLongestExample, clipping.assert_bounds_examples, "changes the sum of its batch by 5"),
+        (ClipsTheMean, clipping.assert_bounds_examples, "each example has to be clipped by itself"),
     ],
 )
 def test_a_wrong_defense_is_found(wrong: type[Defense], check: Callable[[Defense], object], why: str) -> None:
-    check(Right())
+    for right in (Right(), Clips(), ClipsExamples()):
+        check(right)
     with pytest.raises(AssertionError, match=why):
         check(wrong())
 
 
 def test_the_whole_contract_of_a_defense() -> None:
     assert_defense_contract(Right())
-    with pytest.raises(AssertionError):
-        assert_defense_contract(Mixing())
+    for wrong in (Mixing, ClipsInSilence, LaplaceAsGaussian, ClipsTheMean):
+        with pytest.raises(AssertionError):
+            assert_defense_contract(wrong())
+
+
+LAWS: dict[str, Callable[[np.random.Generator], np.ndarray]] = {
+    "gaussian": lambda random: random.normal(size=SHAPE),
+    "laplace": lambda random: random.laplace(scale=0.5**0.5, size=SHAPE),
+    "skellam": lambda random: (random.poisson(2.0, SHAPE) - random.poisson(2.0, SHAPE)) / 2,
+    "poisson_binomial": lambda random: (random.binomial(64, 0.5, SHAPE) - 32) / 4,
+}
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("known", [True, False])
+def test_the_law_is_doubted_as_often_as_stated(law: str, known: bool) -> None:
+    """Of samples of the right law one in twenty is doubted at 5%, where the level is estimated fewer."""
+    random, layout = np.random.default_rng(5), Layout(("a", "b"), ((300,), (100,)))
+    declared = Noise(law, 1.0 if known else None, "whole" if known else "layer")  # type: ignore[arg-type]
+    there = torch.ones(SHAPE, dtype=torch.bool)
+    drawn = [torch.from_numpy(LAWS[law](random)) for _ in range(200)]
+    doubted = sum((law_p_value(one, declared, there, layout) or 0) < 0.05 for one in drawn)
+    assert doubted < 22  # of 200, by chance once in a thousand
+    if known and law in ("gaussian", "laplace"):
+        assert doubted > 2
+    unlike = Noise("gaussian" if law == "laplace" else "laplace", 1.0)
+    assert max(law_p_value(one, unlike, there, layout) or 1 for one in drawn[:20]) < 0.05
 
 
 @validated_attack

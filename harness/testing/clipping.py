@@ -1,0 +1,120 @@
+"""The clipping of a defense, declared and measured: quiet rounds whose gradients are longer than any bound."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from harness.federation.context import Cohort, RoundContext
+from harness.federation.defense import Defense
+from harness.federation.recorders import KeepTap
+from harness.federation.taps import Tap
+from harness.federation.whole_round import play_round
+from harness.models.example_gradients import MaterialisedGradients
+from harness.observation import Clipping
+from harness.vectors.layout import Layout, group_sums
+
+TOGETHER, LEARNING_RATE = 8, 0.05
+LAYOUT = Layout(("weight", "bias"), ((384,), (128,)))
+LONG, TIMES = 1e8, 10.0
+_PARALLEL, _ABOUT = 0.9999, 1.01
+
+
+def assert_declares_clipping(defense: Defense) -> None:
+    """Who knows the settings knows at every tap that lengths are cut there, and to what.
+
+    Of a client with one example every tap shows its gradient, cut or not: told by its direction, and by a length that
+    does not grow with that of the gradient. Where coordinates are left out, the others count. An update's bound is
+    declared in units of a gradient, that is, divided by the learning rate.
+    """
+    gradient, shown = _shown(defense, LONG)
+    longer = _shown(defense, LONG * TIMES)[1]
+    for tap, values in shown.items():
+        declared = defense.clipping_at(tap, LEARNING_RATE, {})
+        cut = float(longer[tap].norm() / values.norm()) < TIMES / 2 and _is_part_of(gradient, values)
+        assert declared is not None or not cut, (
+            f"{tap} shows gradients cut to a length of {float(values.norm(dim=-1).max()):.4g}, of which clipping_at() "
+            "says nothing; an attacker who does not know takes a cut gradient for a hidden one"
+        )
+        if declared is not None and declared.bound is not None and math.isfinite(declared.bound):
+            # Another part of a stack may cut to less.
+            _assert_lengths(tap, values, declared, exact=cut and len(defense.chain()) == 1)
+
+
+def assert_bounds_examples(defense: Defense) -> None:
+    """Where examples are declared to be clipped, none of a batch changes its sum by more than the bound."""
+    declared = defense.clipping_at(Tap.STEP, LEARNING_RATE, {})
+    if declared is None or declared.unit != "example" or declared.bound is None:
+        return
+    lengths = torch.tensor([LONG, LONG**0.5, 10.0, 0.01])
+    made = torch.randn(1, len(lengths), LAYOUT.total, generator=torch.Generator().manual_seed(4))
+    made = made / made.norm(dim=-1, keepdim=True) * lengths[:, None]
+    everyone = torch.ones(1, len(lengths), dtype=torch.bool)
+    whole = _sum(defense, made, everyone)
+    for place in range(len(lengths)):
+        others = everyone.clone()
+        others[:, place] = False
+        moved = whole - _sum(defense, made * others[..., None], others)
+        most = _lengths(moved, declared).max()
+        assert most <= declared.bound * _ABOUT, (
+            f"an example changes the sum of its batch by {float(most):.4g}, clipping_at() says by at most "
+            f"{declared.bound:.4g}; each example has to be clipped by itself"
+        )
+
+
+def _assert_lengths(tap: Tap, values: Tensor, declared: Clipping, exact: bool) -> None:
+    lengths, bound = _lengths(values, declared), float(declared.bound or 0)
+    longest, shortest = float(lengths.max()), float(lengths.min())
+    right = longest <= bound * _ABOUT and (not exact or shortest >= bound / _ABOUT)
+    assert right, (
+        f"{tap} shows lengths of {shortest:.4g} to {longest:.4g} per {declared.grouping}, clipping_at() says that they "
+        f"are cut to {bound:.4g}; it is asked in units of a gradient (an update's bound divided by the learning rate)"
+    )
+
+
+def _lengths(values: Tensor, declared: Clipping) -> Tensor:
+    """Of each group of coordinates that is cut by itself: (..., M)."""
+    return group_sums(values.double().square(), LAYOUT.groups(declared.grouping)).sqrt()
+
+
+def _is_part_of(gradient: Tensor, values: Tensor) -> bool:
+    """Whether each tensor of every row (N, P) is a multiple of the gradient's (P,), apart from what is left out."""
+    kept = gradient * (values != 0)
+    cosines = [
+        torch.nn.functional.cosine_similarity(part, own, dim=-1)
+        for part, own in zip(values.split(LAYOUT.sizes, -1), kept.split(LAYOUT.sizes, -1), strict=True)
+    ]
+    return bool((torch.stack(cosines) > _PARALLEL).all())
+
+
+def _shown(defense: Defense, length: float) -> tuple[Tensor, dict[Tap, Tensor]]:
+    """A gradient (P,) that all clients of a round have, and what each tap shows of them (N, P), as float64.
+
+    All have the same, so that a secure sum shows it too.
+    """
+    gradient = torch.randn(LAYOUT.total, generator=torch.Generator().manual_seed(7))
+    gradient = gradient / gradient.norm() * length
+    made, keep = gradient.expand(TOGETHER, 1, -1).contiguous(), [KeepTap(tap) for tap in Tap]
+    play_round(
+        lambda _, __: MaterialisedGradients(made, LAYOUT.sizes), made.new_zeros(TOGETHER, LAYOUT.total), defense,
+        _context(1, TOGETHER), 1, keep, together=TOGETHER,
+    )  # fmt: skip
+    shown = {tap: one.shown.double() for tap, one in zip(Tap, keep, strict=True) if one.shown is not None}
+    return gradient.double(), {
+        tap: (values / -LEARNING_RATE if tap.of_update else values).reshape(-1, LAYOUT.total)
+        for tap, values in shown.items()
+    }
+
+
+def _sum(defense: Defense, made: Tensor, present: Tensor) -> Tensor:
+    """What a local step makes of a batch, as a sum over its examples: (N, P)."""
+    handle = MaterialisedGradients(made, LAYOUT.sizes, present, made.shape[1])
+    return defense.client_step(handle, _context(made.shape[1], 1)).step * made.shape[1]
+
+
+def _context(batch: int, clients: int) -> RoundContext:
+    """A round without noise in which all clients take part, the first of a defense that remembers."""
+    cohort = Cohort(TOGETHER, TOGETHER, rounds=10, steps_per_round=1, batch_size=batch)
+    numbers = tuple(range(clients))
+    keys = tuple((0, "client", client) for client in numbers)
+    return RoundContext(2, 0, LEARNING_RATE, cohort, LAYOUT, keys, 0.0, clients=numbers)

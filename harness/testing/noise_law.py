@@ -1,0 +1,44 @@
+"""Is measured noise of the declared law? Its size is another question (:mod:`harness.testing.noise`)."""
+
+import torch
+from scipy.stats import kstwo, laplace, norm
+from torch import Tensor
+
+from harness.observation import Noise
+from harness.vectors.layout import Layout, group_sums, spread
+
+_ON_A_GRID = ("skellam", "poisson_binomial")
+
+
+def law_p_value(added: Tensor, declared: Noise, there: Tensor, layout: Layout) -> float | None:
+    """The chance that noise of the declared law lies as far from it as this does, or farther; None of an unknown law.
+
+    The distance is that of Kolmogorov and Smirnov, between the shares of coordinates below a value and the law's. Where
+    nobody knows the level, that of each row (and tensor) is estimated, which makes the distance smaller and the p-value
+    larger: what is right passes more often than it need. Laws on a grid are compared with the Gaussian that they come
+    close to, and the share of the most frequent value is no part of the distance.
+
+    Args:
+        added: (..., P), the noise of each row.
+        there: which of its coordinates count, booleans of the same shape.
+        layout: of the P coordinates.
+    """
+    if declared.law == "unknown":
+        return None
+    level = _levels(added, there, layout.groups(declared.grouping)) if declared.deviation is None else declared.deviation
+    values = (added / level)[there].double().sort().values
+    count = len(values)
+    below = torch.as_tensor(
+        laplace.cdf(values, scale=0.5**0.5) if declared.law == "laplace" else norm.cdf(values), dtype=torch.float64
+    )
+    steps = torch.arange(count + 1, dtype=torch.float64) / count
+    distance = float(torch.maximum(steps[1:] - below, below - steps[:-1]).max())
+    if declared.law in _ON_A_GRID:
+        distance -= int(torch.unique_consecutive(values, return_counts=True)[1].max()) / count
+    return float(kstwo.sf(distance, count))
+
+
+def _levels(added: Tensor, there: Tensor, groups: tuple[int, ...]) -> Tensor:
+    """The root mean square of each row's group of coordinates, of those that are there: (..., P)."""
+    squares = group_sums(added.square() * there, groups)
+    return spread((squares / group_sums(there.double(), groups).clamp_min(1)).sqrt().clamp_min(1e-300), groups)
