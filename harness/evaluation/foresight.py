@@ -7,7 +7,7 @@ from torch import Tensor
 
 from harness.attacks import Attack
 from harness.evaluation.endurance import Endurance
-from harness.evaluation.outlook import Outlook, work_of
+from harness.evaluation.outlook import Outlook, early_iterations, work_of
 from harness.experiment import CellSettings
 from harness.progress import Progress, in_words, may_foretell
 from harness.settings.limits import WORTH_TELLING, log
@@ -62,6 +62,8 @@ class Foresight:
         self._going, self._iteration = going, iteration
         self._bar.at_most = self._bar.at_most and not self._endurance.known
         said = f"iteration {iteration} of {'at most ' if most > 1 else ''}{most}"
+        if iteration < early_iterations(self._attack) < most:
+            said += f" (those without hope end at {early_iterations(self._attack)})"
         self._bar.under_way(self._share() * self._rows - self._done, said)
         if not self._told:
             self._look_ahead(iteration)
@@ -84,15 +86,25 @@ class Foresight:
         else:
             return
         self._told = True
-        self._tell(each * self._attack.max_iterations * self._rows * self._attack.starts / self._together)
+        self._tell(each * self._rows * self._attack.starts / self._together)
 
-    def _tell(self, seconds: float) -> None:
-        """``seconds``: of this attack, at most."""
-        own = work_of(self._settings)
-        rest = seconds * self._outlook.work_left() / own if self._outlook and own else 0.0
+    def _tell(self, each: float) -> None:
+        """``each``: seconds of an iteration of all rows."""
+        early, most = early_iterations(self._attack), self._attack.max_iterations
+        own, follow = work_of(self._settings), self._outlook
+        least_left, left = (follow.work_left(early=True), follow.work_left()) if follow and own else (0.0, 0.0)
+        seconds, least = each * most, each * early
+        rest, least_rest = (seconds * work / own if own else 0.0 for work in (left, least_left))
         if seconds + rest < WORTH_TELLING or not may_foretell():
             return
-        said = f"{self._rows} victims x {self._settings.attack} take at most {in_words(seconds)} here"
+        said = f"{self._rows} victims x {self._settings.attack} take {_between(least, seconds)} here"
         if rest >= 1:
-            said += f", and with all cells and controls of the run that follow at most about {in_words(seconds + rest)}"
+            said += f", and with all cells and controls that follow {_between(least + least_rest, seconds + rest)}"
+        if least + least_rest < seconds + rest:
+            said += f" (those without hope end early, here at iteration {early} of {most})"
         log.warning("harness: %s; %s", said, _MEND)
+
+
+def _between(least: float, most: float) -> str:
+    """A time that is known within bounds, of which the lower one is only likely."""
+    return f"about {in_words(least)} to at most {in_words(most)}" if least < most else f"at most {in_words(most)}"

@@ -38,8 +38,8 @@ class Outlook:
         with within(f"its control {control}" if control else f"cell {self._count}{of}"):
             yield
 
-    def work_left(self) -> float:
-        """The work of all cells and controls that have not begun, at most.
+    def work_left(self, early: bool = False) -> float:
+        """The work of all cells and controls that have not begun, at most, or ``early``: where nobody has hope.
 
         Of controls, all that the cells may need; one that fails is made a second time, which is not counted.
         """
@@ -47,17 +47,27 @@ class Outlook:
         needed = {_name(cell, None): cell for cell in self._waiting.values()}
         for cell in cells:
             needed |= {_name(settings, control): settings for control, settings in _controls(cell)}
-        return sum(work_of(settings) for name, settings in needed.items() if name not in self._begun)
+        return sum(work_of(settings, early) for name, settings in needed.items() if name not in self._begun)
 
 
-def work_of(settings: CellSettings) -> float:
-    """Gradients of single images that its attack evaluates, at most; none where it only compares images."""
+def early_iterations(attack: Attack) -> int:
+    """After how many iterations starts without hope are given up; the most there are where none is."""
+    gives_up = attack.patience if attack.patience_drop else 0
+    return min(gives_up or attack.max_iterations, attack.max_iterations)
+
+
+def work_of(settings: CellSettings, early: bool = False) -> float:
+    """Gradients of single images that its attack evaluates, at most; none where it only compares images.
+
+    ``early``: if every start is given up as soon as that may be.
+    """
     attack = settings.build_attack()
     if not isinstance(attack, Attack):
         return 0.0
     images = settings.victims * len(settings.seeds) * settings.examples
     each = getattr(attack.optimizer(), "inner_iterations", 1)
-    return float(images * attack.starts * attack.max_iterations * each)
+    iterations = early_iterations(attack) if early else attack.max_iterations
+    return float(images * attack.starts * iterations * each)
 
 
 def _controls(cell: CellSettings) -> list[tuple[str, CellSettings]]:

@@ -147,9 +147,7 @@ def _keys(seed: int = 0) -> tuple[tuple[int, int], ...]:
     return tuple((seed, client) for client in range(CLIENTS))
 
 
-def _play(
-    defense: Defense, rows: slice = slice(None), seed: int = 0, together: int = 1, times: float = 1.0
-) -> Shown:
+def _play(defense: Defense, rows: slice = slice(None), seed: int = 0, together: int = 1, times: float = 1.0) -> Shown:
     """All taps of some rows' round, and what the server applies of them where it gets their messages."""
     weights, images, labels = (part[rows] for part in _made_up())
     cohort = Cohort(clients_per_round=CLIENTS, batch_size=BATCH)

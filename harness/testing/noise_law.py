@@ -25,7 +25,9 @@ def law_p_value(added: Tensor, declared: Noise, there: Tensor, layout: Layout) -
     """
     if declared.law == "unknown":
         return None
-    level = _levels(added, there, layout.groups(declared.grouping)) if declared.deviation is None else declared.deviation
+    level = (
+        _levels(added, there, layout.groups(declared.grouping)) if declared.deviation is None else declared.deviation
+    )
     values = (added / level)[there].double().sort().values
     count = len(values)
     below = torch.as_tensor(

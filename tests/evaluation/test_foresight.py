@@ -15,6 +15,7 @@ from harness.experiment import cell_settings
 from harness.progress import progress
 
 MEND = "; --device cuda, fewer --victims, or --attack analytic take less"
+EARLY = " (those without hope end early, here at iteration 30 of 500)"
 CELL = cell_settings(dataset="digits", victims=64, attack_args={"max_iterations": 500, "restarts": 2})
 
 
@@ -22,23 +23,26 @@ CELL = cell_settings(dataset="digits", victims=64, attack_args={"max_iterations"
     ("first", "each", "others", "said", "at"),
     [
         (1000, 0.001, 0, None, None),
-        (10, 1.2, 0, "at most 40 minutes here", 6),
-        (10, 36.0, 0, "at most 20 hours here", 3),
-        (10, 36.0, 1, "at most 20 hours here, and with all cells and controls of the run that follow at most about "
-         "40 hours", 3),
-        (10, 0.01, 9, "at most 20 seconds here, and with all cells and controls of the run that follow at most about "
-         "3 minutes", 6),
-        (72, 72.0, 0, "at most 40 hours here", 1),
+        (10, 1.2, 0, "about 2 minutes to at most 40 minutes here", 6),
+        (10, 36.0, 0, "about 72 minutes to at most 20 hours here", 3),
+        (10, 36.0, 1, "about 72 minutes to at most 20 hours here, and with all cells and controls that follow about "
+         "2 hours to at most 40 hours", 3),
+        (10, 0.01, 9, "about 1 seconds to at most 20 seconds here, and with all cells and controls that follow about "
+         "12 seconds to at most 3 minutes", 6),
+        (72, 72.0, 0, "about 2 hours to at most 40 hours here", 1),
     ],
 )  # fmt: skip
 def test_a_few_iterations_tell(
     first: float, each: float, others: int, said: str | None, at: int | None, monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
-    """64 victims with two starts, 32 starts at a time: four turns of 500 iterations at most. The first one is slow."""
+    """64 victims with two starts, 32 starts at a time: four turns of 500 iterations at most. The first one is slow.
+
+    Who has no hope is given up after 30.
+    """
     now, seen = [0.0], list[int]()
     monkeypatch.setattr(foresight, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    ahead = SimpleNamespace(work_left=lambda: others * work_of(CELL))
+    ahead = SimpleNamespace(work_left=lambda early=False: others * work_of(CELL, early))
 
     def observer(victims: Any, restarts: Any, iteration: int, images: Any) -> None:
         seen.append(iteration)
@@ -51,9 +55,24 @@ def test_a_few_iterations_tell(
             now[0] += first if iteration == 1 and first != 1000 else each
             watched(torch.arange(32), torch.zeros(32), iteration, torch.zeros(32))
     assert seen == list(range(1, 20))
-    expected = [f"harness: 64 victims x cpl take {said}{MEND}"] if said else []
+    expected = [f"harness: 64 victims x cpl take {said}{EARLY}{MEND}"] if said else []
     assert [record.getMessage() for record in caplog.records] == expected
     assert (told.index(1) if said else None) == at
+
+
+@pytest.mark.parametrize("never", [{"patience": 0}, {"patience": 500}, {"patience_drop": 0}])
+def test_where_nobody_is_given_up_there_is_one_time(
+    never: dict[str, int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(foresight, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    settings = CELL.model_copy(update={"attack_args": {"max_iterations": 500, **never}})
+    with caplog.at_level(logging.WARNING), progress("attacking", 64) as bar:
+        watched = Foresight(None, bar, 64, reconstructing(settings.build_attack()), settings, Outlook())
+        for iteration in range(1, 8):
+            now[0] += 3.6
+            watched(torch.arange(64), torch.zeros(64), iteration, torch.zeros(64))
+    assert caplog.messages == [f"harness: 64 victims x cpl take at most 30 minutes here{MEND}"]
 
 
 def test_what_is_under_way_counts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,11 +113,13 @@ def test_time_left_goes_by_rows_that_ended(mean: float, monkeypatch: pytest.Monk
 
 
 def cell(**values: Any) -> Any:
-    return cell_settings(**{"dataset": "digits", "victims": 64, "attack_args": {"max_iterations": 10}} | values)
+    return cell_settings(
+        **{"dataset": "digits", "victims": 64, "attack_args": {"max_iterations": 10, "patience": EARLIER}} | values
+    )
 
 
 # 64 victims, of a control 24: each for ten outer iterations of at most twenty gradients.
-OWN, CONTROL = 64 * 200, 24 * 200
+OWN, CONTROL, EARLIER = 64 * 200, 24 * 200, 4
 PLANS = {
     "one without a defense is its own control": ([cell()], [], 0),
     "a defended one has three": ([cell(defense="fed_cdp")], [], 3 * CONTROL),
@@ -116,3 +137,4 @@ def test_work_ahead(cells: list[Any], at_hand: list[int], left: int) -> None:
     done = [cells[place] for place in at_hand]
     with outlook.over(cells, done.__contains__), outlook.at(cells[0], None):
         assert outlook.work_left() == left
+        assert outlook.work_left(early=True) == left * EARLIER / 10
