@@ -136,35 +136,43 @@ def _next(rest: _Rest) -> tuple[Tensor, _Rest] | None:
         return None
     signals = rest.signals(rows)
     active, dead = signals > _SURE, signals < -_SURE
-    proven, away = _proven(rows, active[:, speaking], dead[:, speaking])
+    guesses = (active[:, speaking].diagonal() & _enough(dead[:, speaking], rows.shape[1])).nonzero()[:, 0]
+    guessed, active, dead = rows[guesses], active[guesses], dead[guesses]
+    away, proven = _proven(guessed, rows, active[:, speaking], dead[:, speaking])
     if not proven.any():
         return None
     # A row that holds a little of another example may leave the same units dead: those that agree hold one alone.
-    agreeing = (_alike(rows) & proven).sum(1).where(proven, 0)
-    own = (rows * away).sum(1).abs()
+    agreeing = (_alike(guessed) & proven).sum(1).where(proven, 0)
+    own = (guessed * away).sum(1).abs()
     chosen = int(own.where(proven & (agreeing == agreeing.max()), -1.0).argmax())
     parts = rest.rows @ away[chosen]
     there = active[chosen] | (~dead[chosen] & (parts.abs() > _SURE))
-    return rest.read(rows[chosen]), rest.without(rows[chosen], away[chosen], parts.where(there, 0.0))
+    return rest.read(guessed[chosen]), rest.without(guessed[chosen], away[chosen], parts.where(there, 0.0))
 
 
-def _proven(rows: Tensor, active: Tensor, dead: Tensor) -> tuple[Tensor, Tensor]:
-    """Which rows (m, k) are one example each, by the units that it would activate or leave dead, (m, m) each; and the
-    directions (m, k) that no other example has a part in, if they are."""
+def _enough(dead: Tensor, rank: int) -> Tensor:
+    """Of which guesses (g,) dead units (g, m) could prove that their rank is one less; of a rank of one nothing has to
+    be."""
+    return (dead.sum(1) >= rank + _CHECKED) | (rank == 1)
+
+
+def _proven(guessed: Tensor, rows: Tensor, active: Tensor, dead: Tensor) -> tuple[Tensor, Tensor]:
+    """The directions (g, k) that no other example has a part in, if guesses (g, k) are one example each, and which are:
+    by the units, of rows (m, k), that each would activate or leave dead, (g, m)."""
     rank, silent = rows.shape[1], dead.sum(1)
     # One small matrix per guess: the second moments of the rows that it leaves dead.
     values, vectors = torch.linalg.eigh(torch.einsum("hr,ra,rb->hab", dead.to(rows), rows, rows))
     away = vectors[:, :, 0]
     parts = (away @ rows.T).abs()
-    proven = active.diagonal() & (parts.diagonal() > _SURE)
+    proven = (guessed * away).sum(1).abs() > _SURE
     if rank > 1:
-        proven &= (silent >= rank + _CHECKED) & (values[:, 0] < _NOTHING * silent)
+        proven &= values[:, 0] < _NOTHING * silent
         proven &= values[:, 1] > (_MUCH * silent).maximum(_NOTHING * values[:, 0])
     # Every unit that the example would activate must have a part of it. Of a normal law of this median ``usual`` a
     # share of 0.54 * _SURE / usual lies within the noise.
     usual = parts.where(active, torch.nan).nanmedian(1).values
     lacking = ((parts < (_SLIGHT * usual).clamp_min(_SURE)[:, None]) & active).sum(1)
-    return proven & (usual > _PLAIN * _SURE) & (lacking <= active.sum(1) * (_ACCIDENTS + _SURE / usual)), away
+    return away, proven & (usual > _PLAIN * _SURE) & (lacking <= active.sum(1) * (_ACCIDENTS + _SURE / usual))
 
 
 def _turned(rows: Tensor) -> Tensor:
