@@ -48,7 +48,7 @@ def new_command(
         print(json.dumps({"kind": kind, "name": name, "files": [str(path) for path in written.values()]}))
     else:
         print(*written.values(), sep="\n")
-        print(f"\npip install -e {folder}    # then harness list {kind}s shows it\npytest {folder}")
+        print(f"\npip install pytest -e {folder}    # then harness list {kind}s shows it\npytest {folder}")
     return DONE
 
 

@@ -55,7 +55,7 @@ ATTACK = Guide(
     ("--defense", "none", "--attack", "smooth_matching", "--attack-arg", "max_iterations=150"),
 )  # fmt: skip
 DEFENSE = Guide(
-    "adding-a-defense.md", DEFENSES, "top_share",
+    "defense-hooks.md", DEFENSES, "top_share",
     ("--defense", "top_share", "--attack", "cpl", "--defense-arg", "keep=0.5", "--attack-arg", "max_iterations=10"),
 )  # fmt: skip
 DATASET = Guide(
