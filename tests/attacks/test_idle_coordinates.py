@@ -46,6 +46,15 @@ class Weighs(Shrinks):
         return super().forward(images) * kernels.square().mean()
 
 
+class Reshapes(Shrinks):
+    """Reckons with the shape that it gave a layer."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        kernels = self.layers[5].weight
+        assert isinstance(kernels, Tensor)
+        return super().forward(images) + 0 * kernels.reshape(6, 6 * 5 * 3).sum()
+
+
 class Twice(nn.Module):
     """A layer that sees images of two sizes."""
 
@@ -78,7 +87,7 @@ def test_the_network_without_them_is_the_same(observed: Observation) -> None:
     assert (observed.target[:, found[1]] != 0).float().mean() > 0.9
 
 
-@pytest.mark.parametrize("network", [Weighs(), Twice(), nn.Sequential(nn.Flatten(), nn.Linear(64, 10))])
+@pytest.mark.parametrize("network", [Weighs(), Reshapes(), Twice(), nn.Sequential(nn.Flatten(), nn.Linear(64, 10))])
 def test_weights_that_may_matter_stay(network: nn.Module) -> None:
     assert without_idle_weights(network, SHAPE) is None
 
