@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from harness.attacks import Attack
 from harness.evaluation.controls import drowned_control, noiseless_control, positive_control, smaller
 from harness.experiment import CellSettings
+from harness.federation.taps import TAPS_OF_VARIATES
 from harness.progress import within
 
 
@@ -79,9 +80,19 @@ def _controls(cell: CellSettings) -> list[tuple[str, CellSettings]]:
 
 
 def _name(settings: CellSettings, control: str | None) -> str:
-    """Names what is computed once; of drowned cells, whatever the noise is multiplied by."""
+    """Names what is attacked once, wherever it is read; of drowned cells, whatever the noise is multiplied by."""
     if control == "noise_x100":
         settings = settings.model_copy(update={"noise_scale": 1.0, "batch_norm": None})
     if control is not None:  # it is the same for an attack that was named itself
         settings = settings.model_copy(update={"suite": None})
-    return f"{control} {settings.model_dump_json()}"
+    return f"{control} {_reading(settings)} {settings.model_dump_json(exclude={'tap'})}"
+
+
+def _reading(settings: CellSettings) -> str:
+    """What a tap shows: the same as another between which and it the defense does nothing."""
+    tap, defense = settings.tap, settings.build_defense()
+    if tap.unit == "example" or tap in TAPS_OF_VARIATES:
+        return tap
+    # Of one local step, an update is a gradient times the learning rate.
+    apart = tap.of_update and (settings.local_steps > 1 or settings.batch_norm is not None)
+    return " ".join([tap.unit if apart else "step", *(hook for hook in tap.noised_by if defense.acts_at(hook))])

@@ -1,6 +1,7 @@
 """Running what users bring along, own networks and plugins, without letting it disturb the run."""
 
 import contextlib
+import importlib.util
 import os
 import sys
 from collections.abc import Iterator
@@ -23,6 +24,27 @@ def own_code() -> Iterator[None]:
             yield
     except SystemExit as end:
         raise RuntimeError(f"it calls sys.exit({end.code!r})") from end
+
+
+@contextlib.contextmanager
+def installed(module: str) -> Iterator[None]:
+    """Around the import of an installed module, for which a mere folder of its name here is not taken.
+
+    Python takes any folder on its path for a package, and asks only then where an editable installation lies, such as
+    that of the very project in this folder.
+    """
+    top, whole = module.partition(".")[0], list(sys.path)
+    if top not in sys.modules and _is_mere_folder(top):
+        sys.path[:] = [place for place in whole if os.path.abspath(place) != os.getcwd()]
+    try:
+        yield
+    finally:
+        sys.path[:] = whole
+
+
+def _is_mere_folder(name: str) -> bool:
+    spec = importlib.util.find_spec(name)
+    return spec is not None and spec.origin is None
 
 
 @contextlib.contextmanager

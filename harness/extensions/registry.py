@@ -8,7 +8,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar
 
 from harness.errors import UsageError, in_one_line
-from harness.extensions.own_code import own_code
+from harness.extensions.own_code import installed, own_code
 
 T = TypeVar("T")
 Entry = TypeVar("Entry")
@@ -104,7 +104,7 @@ class Registry(Generic[T]):
     def _load(self, point: EntryPoint) -> None:
         before = dict(self._entries), dict(self._aliases)
         try:
-            with own_code():
+            with own_code(), installed(point.module):
                 point.load()
         except Exception as error:  # somebody else's code may raise anything
             self._entries, self._aliases = before

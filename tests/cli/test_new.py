@@ -20,7 +20,10 @@ def test_the_written_test_passes(kind: str, tmp_path: Path, capsys: pytest.Captu
     assert {path.name for path in written} == {"pyproject.toml", "adam.py", "test_adam.py"}
     project = tomllib.loads((tmp_path / "adam" / "pyproject.toml").read_text())
     assert project["project"]["entry-points"] == {f"harness.{kind}s": {"adam": "adam"}}
-    assert project["tool"]["setuptools"]["py-modules"] == ["adam"]
+    # Laid out so that an editable installation puts its folder on the path.
+    assert project["tool"]["setuptools"] == {"py-modules": ["adam"], "package-dir": {"": "."}}
+    # As in a checkout of something else, whose settings are not this package's.
+    (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\naddopts = '--of-another-plugin'\n")
     pytest_run = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", str(tmp_path / "adam")]
     done = subprocess.run(
         pytest_run, cwd=tmp_path, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}

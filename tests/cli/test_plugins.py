@@ -3,7 +3,9 @@
 import json
 import sys
 from collections.abc import Callable, Iterator
+from importlib.util import spec_from_file_location
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -84,6 +86,24 @@ def test_a_faulty_plugin_is_named_and_left_out(harness: Harness, install: Instal
     assert finished.err.count("\n") == 1 and "plugin 'mine' (plugin_of_mine) is left out" in finished.err
     assert why in finished.err
     assert DEFENSES.resolve("fed_cdp") == "fed_cdp" and DEFENSES.resolve("geyer") == "global_dp"
+
+
+def test_a_folder_of_its_name_is_not_taken_for_it(
+    harness: Harness, install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a project that is installed to be edited, and lies in the current folder."""
+    install("defenses", DEFENSE.format(names="'mine'", default=" = 1.0"))
+    project = tmp_path / "plugin_of_mine" / "plugin_of_mine.py"
+    project.parent.mkdir()
+    (tmp_path / "site-packages" / project.name).rename(project)
+    editable = SimpleNamespace(
+        find_spec=lambda name, path=None, target=None: spec_from_file_location(name, project)
+        if name == project.stem else None
+    )  # fmt: skip
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, editable])
+    before = list(sys.path)
+    finished = harness("list", "defenses")
+    assert "  mine" in finished.out and finished.err == "" and set(before) <= set(sys.path)
 
 
 def test_a_defense_that_demands_a_setting_stands_beside_the_others(harness: Harness, install: Install) -> None:

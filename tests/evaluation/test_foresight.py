@@ -12,6 +12,7 @@ from harness.evaluation import foresight
 from harness.evaluation.foresight import Foresight
 from harness.evaluation.outlook import Outlook, work_of
 from harness.experiment import cell_settings
+from harness.federation.taps import SURFACES
 from harness.progress import progress
 
 MEND = "; --device cuda, fewer --victims, or --attack analytic take less"
@@ -125,6 +126,17 @@ PLANS = {
     "a defended one has three": ([cell(defense="fed_cdp")], [], 3 * CONTROL),
     "two share one": ([cell(defense="fed_cdp"), cell(defense="fed_sdp")], [], OWN + 5 * CONTROL),
     "a batch is as many images": ([cell(), cell(batch_size=3)], [], 3 * OWN),
+    "three surfaces show the same": ([cell(tap=tap) for tap in SURFACES.values()], [], 0),
+    "unless the defense acts between": (
+        [cell(defense="noise", tap=tap) for tap in SURFACES.values()],
+        [],
+        OWN + (1 + 2 + 2) * CONTROL,
+    ),
+    "or it is several steps": (
+        [cell(tap=tap, local_steps=2, update_model="unroll") for tap in SURFACES.values()],
+        [],
+        OWN,
+    ),
     "what is at hand is done": ([cell(), cell(batch_size=3)], [1], 0),
     "no gradient, no work": ([cell(), cell(attack="identify", attack_args={})], [], 0),
 }
