@@ -43,8 +43,8 @@ def installed(module: str) -> Iterator[None]:
 
 
 def _is_mere_folder(name: str) -> bool:
-    spec = importlib.util.find_spec(name)
-    return spec is not None and spec.origin is None
+    found = importlib.util.find_spec(name)
+    return found is not None and found.origin is None
 
 
 @contextlib.contextmanager
