@@ -32,5 +32,6 @@ class ClosedForm(Attack):
         return 1
 
     def matching(self, observation: Observation, dummy: Dummy) -> Tensor:
-        """0 for every candidate: there is one. No number where what was read is none."""
+        """0 for every candidate: there is one, and an author need not say how well it fits. No number where what was
+        read is none."""
         return 0.0 * (dummy.images.flatten(1).sum(1) + observation.target.sum(1))

@@ -9,8 +9,9 @@ one, which is ours (:mod:`harness.attacks.relu_layer`). The server is honest: it
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from harness.attacks.attack import ATTACKS, validated_attack
+from harness.attacks.attack import ATTACKS, Dummy, validated_attack
 from harness.attacks.bins import blank_of
 from harness.attacks.closed_form import ClosedForm
 from harness.attacks.relu_layer import peeled, rectified_layer
@@ -25,7 +26,32 @@ class Spear(ClosedForm):
     """It has no settings of its own; batches may be as large as a tenth of the layer, and often larger."""
 
     def solved(self, observation: Observation) -> Tensor:
-        return solved_by_layer(observation, "spear")
+        return solved_by_layer(observation, self.name)
+
+    def matching(self, observation: Observation, dummy: Dummy) -> Tensor:
+        """The share (R,) of the layer's gradient that no mixture of the images makes; labels do not matter to it."""
+        return super().matching(observation, dummy) + unexplained(observation, dummy.images.detach(), self.name)
+
+
+def unexplained(observation: Observation, images: Tensor, attack: str) -> Tensor:
+    """Of the gradient E X of a first layer: what lies beside the rows of X, examples with a one behind each.
+
+    Args:
+        images: (R, n, C, H, W).
+
+    Returns:
+        Squared lengths (R,) of what is left, as shares of the whole.
+
+    Raises:
+        UsageError: the network has no such layer.
+    """
+    weight, bias = rectified_layer(observation.model, attack)
+    gradients = observation.model.layout.split(observation.target)
+    seen = torch.cat([gradients[weight], gradients[bias][..., None]], 2).double()
+    examples = functional.pad(images.flatten(2), (0, 1), value=1.0).double()
+    left = seen - seen @ torch.linalg.pinv(examples) @ examples
+    shares = left.flatten(1).square().sum(1) / seen.flatten(1).square().sum(1).clamp_min(1e-300)
+    return shares.to(observation.target)
 
 
 def solved_by_layer(observation: Observation, attack: str) -> Tensor:

@@ -14,27 +14,23 @@ import torch
 from torch import Tensor
 
 from harness.attacks.attack import ATTACKS, validated_attack
-from harness.attacks.closed_form import ClosedForm
 from harness.attacks.relu_layer import rectified_layer
-from harness.attacks.spear import solved_by_layer
+from harness.attacks.spear import Spear
 from harness.models import RowModel
-from harness.observation import Observation, Tier
+from harness.observation import Tier
 from harness.tampering import Tamper
 from harness.vectors.randomness import generator
 
 
 @ATTACKS.register("trap_weights")
 @validated_attack
-class TrapWeights(ClosedForm):
-    """It has no settings of its own."""
+class TrapWeights(Spear):
+    """It has no settings of its own, and reads as :class:`~harness.attacks.spear.Spear` does."""
 
     tier: ClassVar[Tier] = "tampering"
 
     def tamper(self, clients: int, examples: int) -> Tamper:
         return Tamper(partial(_send, clients * examples))
-
-    def solved(self, observation: Observation) -> Tensor:
-        return solved_by_layer(observation, "trap_weights")
 
 
 def _send(together: int, model: RowModel, weights: Tensor, public: Tensor, client: int) -> Tensor:

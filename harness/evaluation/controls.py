@@ -58,7 +58,7 @@ def drowned_control(settings: CellSettings, times: float = 100.0, hidden: bool =
 
 
 def drowning(quiet: Observation, noisy: Observation) -> float:
-    """How many times its noise leaves nothing to who knows it: a hundred, and more where the noise is weak.
+    """How many times its noise leaves nothing to anybody: a hundred, and more where the noise is weak.
 
     The best that anyone can tell two gradients apart is by their difference over the noise's deviation: here at most
     2/50 of it is left.

@@ -150,8 +150,7 @@ class Run:
         noisy = self.stage.set(smaller(settings)).observation
         clean = self.stage.set(without_noise(settings)).observation
         if clean.fingerprint() != noisy.fingerprint():
-            # To who does not know the noise a hundred times of it is enough, however weak it is.
-            times = drowning(clean, noisy) if settings.build_attack().tier != "plain" else 100.0
+            times = drowning(clean, noisy)
             quiet = self.cell(noiseless_control(settings), "positive_sigma0").cell
             checks += [
                 judge_positive("positive_sigma0", quiet),

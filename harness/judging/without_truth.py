@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.attacks import Reconstruction, reconstructing, run_attack
+from harness.attacks import Attack, Reconstruction, reconstructing, run_attack
 from harness.evaluation import Run
 from harness.evaluation.attacking import at_once
 from harness.evaluation.foresight import Foresight
@@ -21,7 +21,7 @@ from harness.experiment import CellSettings
 from harness.judging.federation import CapturedClients
 from harness.judging.kin import Kin
 from harness.judging.stage import SimulatedStage
-from harness.observation import Observation, Tier
+from harness.observation import Observation
 from harness.progress import progress
 from harness.results import CellResult, RunFolder, StoredCell
 from harness.vectors.randomness import generator
@@ -85,7 +85,7 @@ def guess(
     seen = observed(captured, scene.observation.known_to(attack.tier), settings)
     made = _attacked(seen, "what was captured", settings, chunk)
     drowned = _attacked(replace(seen, target=shuffled(seen)), "what was captured, shuffled", settings, chunk)
-    left, left_of_shuffled, usual = _of(made, attack.tier), _of(drowned, attack.tier), _usual(stored, attack.tier)
+    left, left_of_shuffled, usual = _of(made, attack), _of(drowned, attack), _usual(stored, attack)
     estimates, reason = _estimates(stored.cell, left, left_of_shuffled, usual)
     return Guess(settings.attack, made.images, made.labels, left, left_of_shuffled, usual, estimates, reason, stored)
 
@@ -130,16 +130,17 @@ def shuffled(seen: Observation) -> Tensor:
     return torch.cat([part[:, order.to(part.device)] for part, order in zip(parts, orders, strict=True)], 1)
 
 
-def _left(loss: np.ndarray, first: np.ndarray, tier: Tier) -> np.ndarray:
-    """How far what was made is from what was sent: of the first loss, or for who knows the noise a log-likelihood."""
-    return loss if tier == "informed" else loss / np.maximum(first, 1e-30)
+def _left(loss: np.ndarray, first: np.ndarray, attack: Attack) -> np.ndarray:
+    """How far what was made is from what was sent: of the first loss; or for who knows the noise a log-likelihood, and
+    of the only one where none is descended."""
+    return loss if attack.tier == "informed" or attack.closed_form else loss / np.maximum(first, 1e-30)
 
 
-def _of(made: Reconstruction, tier: Tier) -> np.ndarray:
-    return _left(made.loss.double().cpu().numpy(), made.initial_loss.double().cpu().numpy(), tier)
+def _of(made: Reconstruction, attack: Attack) -> np.ndarray:
+    return _left(made.loss.double().cpu().numpy(), made.initial_loss.double().cpu().numpy(), attack)
 
 
-def _usual(stored: StoredCell, tier: Tier) -> float | None:
+def _usual(stored: StoredCell, attack: Attack) -> float | None:
     """What nearly all stand-ins that were brought back have left at most; None where none was."""
     known = [
         (victim.loss, victim.initial_loss) for victim in stored.victims
@@ -148,7 +149,7 @@ def _usual(stored: StoredCell, tier: Tier) -> float | None:
     if not known:
         return None
     loss, first = np.array(known).T
-    return float(np.quantile(_left(loss, first, tier), _QUANTILE))
+    return float(np.quantile(_left(loss, first, attack), _QUANTILE))
 
 
 def _estimates(

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from harness.attacks import ATTACKS, relu_layer, run_attack
 from harness.attacks.relu_layer import peeled
+from harness.attacks.spear import unexplained
 from harness.errors import UsageError
 from harness.extensions.building import build
 from harness.observation import Observation
@@ -73,6 +74,18 @@ def test_what_is_rounded_comes_back_as_far_as_rounding_allows(
     exact = undefended(images, labels, model="mlp2")
     found = errors("spear", replace(exact, target=(exact.target / step).round() * step), images)
     assert least <= (found <= 0.1).float().mean() <= most
+
+
+def test_how_well_images_fit_needs_no_labels(digits: Digits) -> None:
+    """Those that were sent leave nothing of the layer's gradient, whatever their order; others leave nearly all."""
+    images, labels = digits(4, 8)
+    seen = undefended(images, labels, model="mlp2")
+    others = images.roll(1, 0)
+    left = [unexplained(seen, some, "spear") for some in (images, images.flip(1), images[:, :4], others)]
+    assert left[0].max() < 1e-10 and left[1].max() < 1e-10 and left[2].min() > 1e-3 and left[3].min() > 0.05
+    made = run_attack(build(ATTACKS, "spear", {}), seen)
+    torn = seen.target[:, torch.randperm(seen.target.shape[1], generator=torch.Generator().manual_seed(0))]
+    assert made.loss.max() < 1e-6 < 0.5 < run_attack(build(ATTACKS, "spear", {}), replace(seen, target=torn)).loss.min()
 
 
 def test_noise_confirms_nothing() -> None:

@@ -59,6 +59,17 @@ def test_through_strong_noise_nobody_is_told(small: Any, tmp_path: Path) -> None
     assert row.verdict_reason == "no attack that reconstructs was tried"
 
 
+@pytest.mark.parametrize("attack", ["analytic", "spear"])
+def test_next_to_no_noise_is_drowned_too(attack: str, small: Any, tmp_path: Path) -> None:
+    """A hundred times of it is still next to none, to who does not know it as well."""
+    weak = small.cell(
+        defense="noise", defense_args={"amount": 1e-6, "applies_to": "gradient"}, attack=attack, attack_args={},
+        model="mlp2", victims=12,
+    )  # fmt: skip
+    document = small.play([weak], tmp_path)
+    assert document.valid and document.cells[0].verdict == "leaks"
+
+
 def test_noise_is_drowned_for_who_knows_it(small: Any) -> None:
     """A hundred times little is little: where the noise is weak the control has more."""
     stage = Stage(Path("no data root"), 64)
