@@ -113,9 +113,7 @@ def evaluate_command(
         command = without(context.find_root().obj, ("--shard", "--out"), ("--resume", "--json"))
         with resumable():
             return _show_shard(make_shard(cells, job, part, command), part, as_json, out)
-    with resumable(), claimed(out):
-        if not resume:
-            folder.tell_of_replacing()
+    with resumable(), claimed(out, None if resume else "results.json"):
         if jobs > 1 or cluster:
             document = _spread(cells, job if resume else replace(job, since=folder.clock()), jobs, cluster, cluster_arg)
         else:

@@ -74,7 +74,7 @@ def frontier_command(
     job = Job(root, out, 0.0, chunk, threads)
     if shard:
         return _make_shard(settings, grid, Request(job.run(), root, where, seeds=(settings.seed,)), shard, as_json)
-    with resumable(), claimed(out):
+    with resumable(), claimed(out, None if resume else "frontier.json"):
         if not resume:
             job = replace(job, since=RunFolder(out).clock())
         run = job.run() if jobs > 1 else Run(root, RunFolder(out), chunk, resume)

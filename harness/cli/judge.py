@@ -67,7 +67,7 @@ def judge_command(
     named = split_lists(attack or (["cpl"] if public == NONE else ["auto"]))
     cells = cells_of(captured, names_of(captures), named, public, where, update_model)  # type: ignore[arg-type]
     work = Work(root, folder, chunk, resume, partial(save_cell_picture, folder), partial(_draw_guess, folder))
-    with resumable(), claimed(out), within():
+    with resumable(), claimed(out, None if resume else "judged.json"), within():
         judgement = judge_captured(captured, cells, public, work)
         record = json.dumps(judgement.record(), indent=1)
         write_atomic(out / "judged.json", record.encode())

@@ -61,7 +61,7 @@ def reproduce_command(
     job = Job(root, out, 0.0, chunk, threads, save_cell_picture)
     if shard:
         return _make_shard(table, asked, job, Shard.parse(shard), as_json)
-    with resumable(), claimed(out), within():
+    with resumable(), claimed(out, None if resume else "results.json"), within():
         run = Run(root, folder, chunk, resume, partial(save_cell_picture, folder))
         if jobs > 1:
             require_dealt(table, "--jobs")

@@ -96,14 +96,6 @@ class RunFolder:
         finally:
             held.release()
 
-    def tell_of_replacing(self) -> None:
-        """Says that a run into this folder, which does not go on with the one before, will replace its results."""
-        if os.path.lexists(self.path / "results.json"):
-            log.warning(
-                "harness: the results of an earlier run in %r are replaced; --out of its own keeps both, --resume uses "
-                "what is finished there", str(self.path),
-            )  # fmt: skip
-
     @property
     def pictures(self) -> Path:
         """The folder of pictures, one per cell."""

@@ -1,5 +1,6 @@
 """One run at a time writes into a folder."""
 
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,12 +12,18 @@ from harness.errors import OutputError
 from harness.storage.atomic import require_writable
 from harness.storage.files import kind_of
 
+log = logging.getLogger(__name__)
+
 
 @contextmanager
-def claimed(folder: Path) -> Iterator[None]:
+def claimed(folder: Path, replaced: str | None = None) -> Iterator[None]:
     """The folder is created, can be written, and is this process's alone until the end of the block.
 
     The system lets go of the lock of a process that died, however it did.
+
+    Args:
+        replaced: the file of an earlier run's results that this one writes anew, which is said where it is there;
+            None for a run that goes on with what is there.
 
     Raises:
         OutputError: the folder cannot be written, or another run writes into it.
@@ -34,6 +41,11 @@ def claimed(folder: Path) -> Iterator[None]:
         ) from error
     except (OSError, NotImplementedError) as error:
         raise OutputError(f"cannot lock {str(folder)!r} ({error}); choose another folder with --out") from error
+    if replaced and os.path.lexists(folder / replaced):
+        log.warning(
+            "harness: the results of an earlier run in %r are replaced; --out of its own keeps both, --resume uses "
+            "what is finished there", str(folder),
+        )  # fmt: skip
     try:
         yield
     finally:

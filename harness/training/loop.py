@@ -67,7 +67,7 @@ def train(settings: TrainSettings, data_root: Path, folder: TrainFolder, options
     began = time.perf_counter()
     _require_memory(settings, options.chunk)
     run = Training(settings, data_root)
-    with claimed(folder.path):
+    with claimed(folder.path, None if options.resume else "training.json"):
         forecast(_seconds(settings, options.chunk), f"{settings.rounds} rounds of {settings.local_steps} local steps")
         return _train(run, folder, options, began)
 
