@@ -9,7 +9,7 @@ from torch import Tensor
 from harness.federation.context import RoundContext
 from harness.federation.defense import LocalStep, NoisePlace
 from harness.federation.examples import ExampleGradients
-from harness.federation.recorders import Recorder
+from harness.federation.recorders import RoundRecorder
 from harness.federation.taps import Tap
 
 Array = np.ndarray
@@ -36,7 +36,7 @@ class RoundNorms:
     steps: Array
 
 
-class Watch(Recorder):
+class Watch(RoundRecorder):
     """Takes notes of every round that is played.
 
     ``place`` of the noise says what is worth measuring: examples only where clients add the noise. ``apart``: whether
@@ -44,12 +44,23 @@ class Watch(Recorder):
     """
 
     def __init__(self, place: NoisePlace, apart: bool = False) -> None:
-        self._place, self._apart = place, apart
+        self._place: NoisePlace = place
+        self._apart = apart
         self._kept: list[Tensor] = []
         self._messages: list[Array] = []
         self._updates: list[Array] = []
         self._examples: list[list[Array]] = []
         self._steps: list[list[Array]] = []
+
+    def for_chunk(self) -> "Watch":
+        return Watch(self._place, self._apart)
+
+    def add(self, chunk: "Watch") -> None:
+        self._messages += chunk._messages
+        self._updates += chunk._updates
+        self._kept += chunk._kept
+        self._examples += chunk._examples
+        self._steps += chunk._steps
 
     def step(self, examples: ExampleGradients, made: LocalStep, context: RoundContext) -> None:
         """Measures the clipped gradients, where clients add the noise."""

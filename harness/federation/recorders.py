@@ -1,5 +1,7 @@
 """Who looks at a round while it is played: what a tap shows is kept, or measured, here."""
 
+from typing import Self
+
 from torch import Tensor
 
 from harness.errors import UsageError
@@ -18,6 +20,18 @@ class Recorder:
 
     def read(self, tap: Tap, values: Tensor) -> None:
         """What a tap after the local steps shows: (N, P), or one row for the sum of several clients."""
+
+
+class RoundRecorder(Recorder):
+    """Sees a whole round, whose clients come in chunks: each has an own one, and these are added up in their order."""
+
+    def for_chunk(self) -> Self:
+        """One that has seen nothing yet."""
+        raise NotImplementedError
+
+    def add(self, chunk: Self) -> None:
+        """Takes over what was seen of the next chunk."""
+        raise NotImplementedError
 
 
 class KeepTap(Recorder):

@@ -7,7 +7,7 @@ from harness.datasets import Dataset
 from harness.federation.context import RoundContext
 from harness.federation.defense import LocalStep
 from harness.federation.examples import Batches, ExampleGradients
-from harness.federation.recorders import Recorder
+from harness.federation.recorders import RoundRecorder
 from harness.federation.taps import Tap
 from harness.models import RowModel
 from harness.models.joint_gradients import JointGradients
@@ -39,7 +39,7 @@ def _examples(values: Tensor, places: Tensor) -> Tensor:
     return values.index_select(0, places.flatten()).unflatten(0, places.shape)
 
 
-class RoundMeans(Recorder):
+class RoundMeans(RoundRecorder):
     """Means over a round's clients, and the largest noise.
 
     ``gradient_norm``: mean L2 norm of the first step's per-example gradients, before the defense, where examples have
@@ -49,6 +49,13 @@ class RoundMeans(Recorder):
 
     def __init__(self) -> None:
         self._measured: dict[str, list[Tensor]] = {"gradient_norm": [], "update_norm": [], "noise": []}
+
+    def for_chunk(self) -> "RoundMeans":
+        return RoundMeans()
+
+    def add(self, chunk: "RoundMeans") -> None:
+        for name, entries in chunk._measured.items():
+            self._measured[name] += entries
 
     def step(self, examples: ExampleGradients, made: LocalStep, context: RoundContext) -> None:
         if context.local_step == 0 and not isinstance(examples, JointGradients):

@@ -1,8 +1,6 @@
 """The rounds of one training run: who takes part, local training in chunks, and what the server makes of it."""
 
-from collections.abc import Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -10,54 +8,42 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from harness.datasets import Dataset, load_dataset
-from harness.datasets.partition import NATURAL, most_copies, natural_clients, split_clients
-from harness.defenses import DEFENSES, RoundContext, State
+from harness.datasets import load_dataset
+from harness.datasets.partition import most_copies
+from harness.defenses import RoundContext, State
 from harness.errors import UsageError
-from harness.federation.client_round import send, train_locally
-from harness.federation.examples import Batches
 from harness.federation.memory import Memory
-from harness.federation.recorders import Recorder
-from harness.federation.server_round import ServerRound, receive
+from harness.federation.recorders import RoundRecorder
+from harness.federation.server_round import ServerRound
 from harness.federation.variates import REMEMBERED, ControlVariates, RoundVariates
-from harness.models import RowModel
-from harness.models.batch_norm import UNCOVERED
-from harness.own_sources import own_sources
+from harness.models.batch_norm import UNCOVERED, Buffers
 from harness.storage.stored import Damaged
-from harness.training.local import RoundMeans, batch_gradients
-from harness.training.running import RoundStatistics, require_whole_batches, restore_running, running_of
+from harness.training.clients import Chunk, Clients, TrainsChunks, on_device
+from harness.training.local import RoundMeans
+from harness.training.running import finish_round, restore_running, running_of
 from harness.training.sampling import sample_batches, sample_clients
 from harness.training.settings import TrainSettings
 from harness.training.spending import Holdings
-from harness.version import __version__
 
 
 class Training:
     """One run: its data, its model and its state. ``recorders`` are shown every round."""
 
-    recorders: Sequence[Recorder] = ()
+    recorders: Sequence[RoundRecorder] = ()
 
     def __init__(self, settings: TrainSettings, data_root: Path) -> None:
-        self.settings, self.defense = settings, settings.build_defense()
-        device = torch.device(settings.device)
-        # As they are read now: what somebody changes while the run lasts is not what it was made from.
-        self.sources = own_sources(settings.model or "", settings.dataset, (DEFENSES, settings.defense))
-        self.sources["harness"] = __version__
-        train = load_dataset(settings.dataset, data_root, "train")
-        self.test = _on(load_dataset(settings.dataset, data_root, "test"), device)
-        self.model_name = settings.model or ("mlp2" if train.columns else "cnn")
-        self.model = RowModel(self.model_name, train.image_shape, train.num_classes, train.images)
-        self.model.to(device, torch.float32)
-        data = _clients_data(settings, train)
-        self.overlap = data.numel() / len(data.unique())
-        require_whole_batches(self.model, settings.batch_size, settings.batch_sampling)
+        self.settings, self.clients = settings, Clients(settings, data_root)
+        self.defense, self.model, self.model_name = self.clients.defense, self.clients.model, self.clients.model_name
+        self.train, self.data, self.sources = self.clients.train, self.clients.data, self.clients.sources
+        self.test = on_device(load_dataset(settings.dataset, data_root, "test"), self.data.device)
+        self.overlap = self.data.numel() / len(self.data.unique())
         travels = UNCOVERED if self.model.normalised else None
         self.holdings = Holdings(
-            int(data.flatten().bincount().max()), most_copies(data), self.model.uncovered or train.uncovered or travels
-        )
+            int(self.data.flatten().bincount().max()), most_copies(self.data),
+            self.model.uncovered or self.train.uncovered or travels,
+        )  # fmt: skip
         self._require_disjoint_clients()
-        self.train, self.data = _on(train, device), data.to(device)
-        self.weights = self.model.initial_weights([(settings.seed, "global")])[0].to(device)
+        self.weights = self.model.initial_weights([(settings.seed, "global")])[0].to(self.data.device)
         self.velocity = torch.zeros_like(self.weights, dtype=torch.float64)
         self.memory = Memory(settings.clients)
         self.variates = ControlVariates(Memory(settings.clients), self.weights)
@@ -75,21 +61,31 @@ class Training:
                 "for; lower --clients or --examples, or take a larger dataset"
             )
 
-    def play_round(self, round_index: int, chunk: int) -> tuple[dict[str, float], int]:
-        """One round; returns the means of what clients measured, and how many took part."""
+    def play_round(
+        self, round_index: int, chunk: int, train_chunks: TrainsChunks | None = None
+    ) -> tuple[dict[str, float], int]:
+        """One round; returns the means of what clients measured, and how many took part.
+
+        Args:
+            chunk: clients trained together.
+            train_chunks: trains them; None for one chunk after another in this process.
+        """
         settings, clients = self.settings, sample_clients(self.settings, round_index)
         server = ServerRound(self.defense, self.model.layout.total, self.weights.device)
-        means, running = RoundMeans(), RoundStatistics(self.model)
-        batches = sample_batches(settings, round_index, clients)
-        for rows in _chunks(len(clients), chunk):
-            part = clients[rows]
-            context = self._context(round_index, part, self.memory.read(part))
-            received = self._learn_locally(part, batches.of(rows), context, [means, *self.recorders], running)
-            self.memory.write(part, context.client)
-            server.add(received, context)
+        means, running = RoundMeans(), list[Buffers]()
+        recorders = [means, *self.recorders]
+        begun = self._chunks(round_index, clients, chunk, recorders)
+        for trained in map(self.clients.learn, begun) if train_chunks is None else train_chunks(begun):
+            self.memory.write(trained.clients, trained.context.client)
+            if trained.mean_step is not None:
+                self.variates.learn(trained.clients, trained.mean_step)
+            for recorder, of_chunk in zip(recorders, trained.recorders, strict=True):
+                recorder.add(of_chunk)
+            running.append(trained.running)
+            server.add(trained.received, trained.context)
         if settings.has_variates:
             self.variates.finish_round()
-        running.finish()
+        finish_round(self.model, running)
         applied = server.aggregate(self._context(round_index, clients or [0], {}))
         self.velocity = settings.server_momentum * self.velocity + applied
         self.weights = (self.weights.double() + settings.server_learning_rate * self.velocity).float()
@@ -128,26 +124,19 @@ class Training:
         self.memory.restore(state["defense"], self.weights)
         self.variates.memory.restore(state["algorithm"], self.weights)
 
-    def _learn_locally(
-        self, part: list[int], batches: Batches, context: RoundContext, recorders: Sequence[Recorder],
-        running: RoundStatistics,
-    ) -> Tensor:  # fmt: skip
-        """What the server has (N, P) of some clients' training."""
-        settings = self.settings
-        gradients = partial(batch_gradients, self.model, self.train, self.data[part], batches, settings.batch_size)
-        gradients = running.followed(gradients, len(part))
-        weights = self.weights.expand(len(part), -1).contiguous()
-        variates = None
-        if settings.has_variates:
-            variates = self.variates.beginning(part, moving=context.round >= settings.warm_up_rounds)
-        made = train_locally(
-            gradients, weights, self.defense, context, settings.local_steps, variates=variates,
-            momentum=settings.local_momentum, precision=weights.dtype, recorders=recorders,
-        )  # fmt: skip
-        if settings.has_variates:
-            self.variates.learn(part, made.mean_step)
-        message = send(made.moved, self.defense, context, recorders)
-        return receive(message, self.defense, context, recorders)
+    def _chunks(
+        self, round_index: int, clients: list[int], size: int, recorders: Sequence[RoundRecorder]
+    ) -> Iterator[Chunk]:
+        """The clients of a round, each once: what they remember is as it was when the round began."""
+        batches, running = sample_batches(self.settings, round_index, clients), running_of(self.model)
+        moving = round_index >= self.settings.warm_up_rounds
+        for rows in _slices(len(clients), size):
+            part = clients[rows]
+            yield Chunk(
+                part, batches.of(rows), self._context(round_index, part, self.memory.read(part)), self.weights, running,
+                self.variates.beginning(part, moving) if self.settings.has_variates else None,
+                [recorder.for_chunk() for recorder in recorders],
+            )  # fmt: skip
 
     def _context(self, round_index: int, clients: list[int], state: State) -> RoundContext:
         settings = self.settings
@@ -158,21 +147,9 @@ class Training:
         )  # fmt: skip
 
 
-def _clients_data(settings: TrainSettings, train: Dataset) -> Tensor:
-    """Positions (N, n) of each client's examples."""
-    clients, examples, seed = settings.clients, settings.client_examples, settings.seed
-    if settings.split == NATURAL:
-        return natural_clients(train.clients, clients, examples, seed)
-    return split_clients(train.labels, clients, examples, settings.split, settings.level, seed)
-
-
-def _chunks(clients: int, size: int) -> list[slice]:
+def _slices(clients: int, size: int) -> list[slice]:
     """Rows in chunks of a size, none of a single one beside others: one row alone takes other CPU kernels."""
     starts = list(range(0, clients, size))
     if len(starts) > 1 and clients - starts[-1] == 1:
         starts.pop()
     return [slice(first, end) for first, end in pairwise([*starts, clients])]
-
-
-def _on(dataset: Dataset, device: torch.device) -> Dataset:
-    return replace(dataset, images=dataset.images.to(device), labels=dataset.labels.to(device))

@@ -1,6 +1,6 @@
 """Running statistics in training: every client's follow its own batches, and FedAvg takes their mean."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -35,35 +35,44 @@ def restore_running(model: RowModel, saved: Mapping[str, Tensor]) -> None:
     _take(model, saved)
 
 
-class RoundStatistics:
-    """Those of one round's clients, who all begin with the global model's."""
+class ClientsStatistics:
+    """Those of N clients, which begin with the global model's and follow every step's batches; none without BatchNorm.
 
-    def __init__(self, model: RowModel) -> None:
-        self._model = model
-        self._clients: list[RunningStatistics] = []
+    Attributes:
+        buffers: each tensor (N, ...), by name.
+    """
 
-    def followed(self, gradients: GradientSource, clients: int) -> GradientSource:
-        """The same gradients of N clients, whose running statistics follow every step's batches."""
-        if not self._model.normalised:
+    def __init__(self, model: RowModel, beginning: Mapping[str, Tensor], clients: int) -> None:
+        self._running = RunningStatistics(model.normalised, clients)
+        self._running.buffers = {
+            name: beginning[name].to(values.device).expand_as(values).clone()
+            for name, values in self._running.buffers.items()
+        }
+
+    @property
+    def buffers(self) -> Buffers:
+        return self._running.buffers
+
+    def followed(self, gradients: GradientSource) -> GradientSource:
+        """The same gradients of these clients, whose statistics move with every step."""
+        if not self.buffers:
             return gradients
-        running = RunningStatistics(self._model.normalised, clients)
-        self._clients.append(running)
 
         def followed(step: int, weights: Tensor) -> ExampleGradients:
             examples = gradients(step, weights)
             assert isinstance(examples, JointGradients)
-            running.follow(examples.statistics)
+            self._running.follow(examples.statistics)
             return examples
 
         return followed
 
-    def finish(self) -> None:
-        """Puts the clients' mean into the global model; a round without clients changes nothing."""
-        if self._clients:
-            names = self._clients[0].buffers
-            everyone = {name: torch.cat([client.buffers[name] for client in self._clients]) for name in names}
-            # Of whole numbers, which all clients have counted alike, the mean is the number itself.
-            _take(self._model, {name: values.double().mean(0) for name, values in everyone.items()})
+
+def finish_round(model: RowModel, clients: Sequence[Buffers]) -> None:
+    """Puts the mean of all clients' statistics, (N, ...) of each chunk, into the global model; none change nothing."""
+    if clients:
+        everyone = {name: torch.cat([buffers[name] for buffers in clients]) for name in clients[0]}
+        # Of whole numbers, which all clients have counted alike, the mean is the number itself.
+        _take(model, {name: values.double().mean(0) for name, values in everyone.items()})
 
 
 def _take(model: RowModel, running: Mapping[str, Tensor]) -> None:

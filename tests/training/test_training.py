@@ -13,7 +13,7 @@ from torch.nn import functional
 from harness.errors import UsageError
 from harness.models import RowModel, build_module
 from harness.privacy import GaussianRelease, claimed_epsilon, compose, valid_epsilon
-from harness.training import TrainDocument, TrainFolder, Training, TrainOptions, rounds, train, train_settings
+from harness.training import TrainDocument, TrainFolder, Training, TrainOptions, clients, train, train_settings
 from harness.training.sampling import sample_batches, sample_clients
 
 TINY: dict[str, Any] = {
@@ -94,13 +94,13 @@ def test_chunks_change_nothing(tmp_path: Path, defense: str, arguments: dict[str
 def test_poisson_batches_of_a_round_are_of_one_width(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another width rounds differently, and would tell which clients were trained together."""
     training, widths = Training(train_settings(**TINY | {"batch_sampling": "poisson"}), tmp_path), []
-    whole = rounds.batch_gradients
+    whole = clients.batch_gradients
 
     def watched(model: Any, dataset: Any, data: Any, batches: Any, *rest: Any) -> Any:
         widths.append(batches.places.shape[-1])
         return whole(model, dataset, data, batches, *rest)
 
-    monkeypatch.setattr(rounds, "batch_gradients", watched)
+    monkeypatch.setattr(clients, "batch_gradients", watched)
     training.play_round(0, 2)
     assert len(widths) > 2 and len(set(widths)) == 1
 
