@@ -49,7 +49,7 @@ def rectified_layer(model: RowModel, attack: str) -> tuple[str, str]:
     first = next(place for place, layer in enumerate(leaves) if isinstance(layer, nn.Linear))
     if not any(isinstance(layer, nn.ReLU) for layer in leaves[first + 1 : first + 2]):
         raise UsageError(
-            f"attack {attack!r} needs a first layer with rectified units (ReLU), which model "
+            f"attack {attack!r} needs a first layer with rectified units (an nn.ReLU module behind it), which model "
             f"{model.name!r} lacks; use --model mlp2 or another attack"
         )
     return names
