@@ -47,15 +47,17 @@ def _threads(count: int) -> ThreadPoolExecutor:
 class _Patches(torch.autograd.Function):
     """Patches (..., C*k*k, L) of images (..., C, H, W).
 
-    ``functional.unfold`` starts a team of threads for every image; all leading axes taken as channels of one image
-    need a single one.
+    Copied from strided views: ``functional.unfold`` reads pixel by pixel, and starts a team of threads for every image.
     """
 
     @staticmethod
     def forward(images: Tensor, kernel: Size, padding: Size, stride: Size) -> Tensor:
-        *lead, channels, height, width = images.shape
-        merged = images.reshape(1, -1, height, width)
-        patches = functional.unfold(merged, kernel, padding=padding, stride=stride)
+        *lead, channels, _, _ = images.shape
+        rows, columns = len(lead) + 1, len(lead) + 2
+        if any(padding):
+            images = functional.pad(images, (padding[1], padding[1], padding[0], padding[0]))
+        windows = images.unfold(rows, kernel[0], stride[0]).unfold(columns, kernel[1], stride[1])
+        patches = windows.movedim((-2, -1), (rows, columns))
         return patches.reshape(*lead, channels * kernel[0] * kernel[1], -1)
 
     @staticmethod
