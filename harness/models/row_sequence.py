@@ -4,6 +4,8 @@ Every layer with weights is the same product: columns (R, B, F, L) of its input 
 has one column per example (L = 1), a convolution one per output place.
 """
 
+import copy
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -15,6 +17,7 @@ from harness.models.feature_extractor import FeatureExtractor
 from harness.models.imprint import Fronted, Imprint, Lightened
 from harness.models.row_convolution import are_fast_grouped, convolve_rows
 from harness.models.row_operators import MatrixProduct, is_plain_convolution, patches_of, zero_padding
+from harness.models.row_pooling import RowMaxPool2d
 from harness.models.row_sigmoid import RowSigmoid
 
 Named = Mapping[str, Tensor]
@@ -45,6 +48,9 @@ class Product:
         """The layer's output, and what the loss's derivative by its weights is made of."""
         if self.convolution is None:
             columns, product = None, torch.bmm(values, self.kernels(named).mT)[..., None]
+        elif are_fast_grouped(values) and _is_large(self.convolution, values):
+            columns = None
+            product = convolve_rows(values, named[self.weight], self.convolution, False, False).flatten(3)
         else:
             columns = self.columns(values)
             product = self._product(named, columns, gradient_once=False)
@@ -72,6 +78,15 @@ class Product:
 
     def _with_bias(self, named: Named, product: Tensor) -> Tensor:
         return product if self.bias is None else product + named[self.bias][:, None, :, None]
+
+
+_LARGE = 2**20
+"""Multiplications per example from which a convolution's own kernels beat patches whose columns are needed anyway."""
+
+
+def _is_large(layer: nn.Conv2d, values: Tensor) -> bool:
+    places = math.prod(-(-size // step) for size, step in zip(values.shape[-2:], layer.stride, strict=True))
+    return layer.weight.numel() * places >= _LARGE
 
 
 def _linear(name: str, layer: nn.Linear) -> Product:
@@ -195,6 +210,10 @@ def _collect(module: nn.Module, prefix: str, stages: list[Product | nn.Module]) 
         stages.append(_convolution(prefix, module))
     elif type(module) is nn.Sigmoid:
         stages.append(RowSigmoid())
+    elif type(module) is nn.MaxPool2d:
+        pooling = copy.copy(module)
+        pooling.__class__ = RowMaxPool2d
+        stages.append(pooling)
     elif type(module) in _WEIGHTLESS or isinstance(module, FeatureExtractor):
         stages.append(module)
     else:
