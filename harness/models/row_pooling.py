@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 
 class RowMaxPool2d(nn.MaxPool2d):
@@ -11,6 +12,12 @@ class RowMaxPool2d(nn.MaxPool2d):
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        if input.device.type != "cpu" or self.return_indices:
-            return super().forward(input)
-        return super().forward(input.contiguous(memory_format=torch.channels_last)).contiguous()
+        if input.device.type != "cpu":
+            return _pooled(self, input)
+        return _pooled(self, input.contiguous(memory_format=torch.channels_last)).contiguous()
+
+
+def _pooled(layer: nn.MaxPool2d, images: Tensor) -> Tensor:
+    return functional.max_pool2d(
+        images, layer.kernel_size, layer.stride, layer.padding, layer.dilation, layer.ceil_mode
+    )

@@ -210,7 +210,7 @@ def _collect(module: nn.Module, prefix: str, stages: list[Product | nn.Module]) 
         stages.append(_convolution(prefix, module))
     elif type(module) is nn.Sigmoid:
         stages.append(RowSigmoid())
-    elif type(module) is nn.MaxPool2d:
+    elif type(module) is nn.MaxPool2d and not module.return_indices:
         pooling = copy.copy(module)
         pooling.__class__ = RowMaxPool2d
         stages.append(pooling)
@@ -223,6 +223,6 @@ def _collect(module: nn.Module, prefix: str, stages: list[Product | nn.Module]) 
 
 _CHAINS = (nn.Sequential, Fronted, Imprint)
 _WEIGHTLESS = (
-    nn.Flatten, nn.ReLU, nn.Tanh, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.LeakyReLU, nn.ELU, nn.Identity,
+    nn.Flatten, nn.ReLU, nn.Tanh, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.LeakyReLU, nn.ELU, nn.Identity,
     Lightened,
 )  # fmt: skip
