@@ -34,7 +34,7 @@ from harness.results import ResultDocument, RunFolder, claimed
 from harness.settings.devices import choose_device
 from harness.spreading.clusters import evaluate_on_cluster
 from harness.spreading.plan import make_shard
-from harness.spreading.processes import evaluate_in_processes
+from harness.spreading.processes import evaluate_in_processes, suitable_jobs
 from harness.spreading.shard import Shard
 from harness.spreading.worker import Job
 
@@ -106,7 +106,8 @@ def evaluate_command(
     cells = [cell for options in merge(given, preset, config) for cell in cells_from(options, where)]
     if cluster and threads is None:
         threads = 1
-    jobs, threads = chosen_jobs(jobs, threads, cells, elsewhere=bool(part or cluster))
+    # Of a shard or a cluster's tasks, processes are started by others.
+    jobs, threads = chosen_jobs(jobs, threads, lambda: 1 if part or cluster else suitable_jobs(cells))
     folder, draw = RunFolder(out), save_cell_picture if pictures else None
     job = Job(find_data_root(data_root), out, 0.0, chunk, threads, draw)
     if part:

@@ -70,7 +70,7 @@ def frontier_command(
         grid = replace(grid, taps=tuple(taps_of(numbers(surface or [], "surface"), split_lists(tap or []))))
     where, root = choose_device(device), find_data_root(data_root)
     require_one_way(shard, jobs, None, None)
-    jobs, threads = chosen_jobs(1 if jobs is None else jobs, threads, [], elsewhere=bool(shard))
+    jobs, threads = chosen_jobs(jobs, threads, lambda: 1)
     job = Job(root, out, 0.0, chunk, threads)
     if shard:
         return _make_shard(settings, grid, Request(job.run(), root, where, seeds=(settings.seed,)), shard, as_json)

@@ -55,7 +55,7 @@ def reproduce_command(
         raise UsageError("--victims must be at least 1")
     require_one_way(shard, jobs, None, None)
     where, root, folder = choose_device(device), find_data_root(data_root), RunFolder(out)
-    jobs, threads = chosen_jobs(1 if jobs is None else jobs, threads, [], elsewhere=bool(shard))
+    jobs, threads = chosen_jobs(jobs, threads, lambda: 1)
     seeds = tuple(numbers(seed or ["0"], "seed"))
     asked = partial(Request, data_root=root, device=where, quick=quick, victims=victims, seeds=seeds)
     job = Job(root, out, 0.0, chunk, threads, save_cell_picture)

@@ -1,14 +1,13 @@
 """The options by which a run spreads: parts of it, processes, threads."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import typer
 
 from harness.errors import UsageError
-from harness.experiment import CellSettings
 from harness.settings.devices import use_threads
-from harness.spreading.processes import suitable_jobs, threads_per_job
+from harness.spreading.processes import threads_per_job
 
 _MOST_JOBS = 1024
 
@@ -36,21 +35,22 @@ ClusterArgs = Annotated[
 
 
 def chosen_jobs(
-    jobs: int | None, threads: int | None, cells: Sequence[CellSettings], elsewhere: bool
+    jobs: int | None, threads: int | None, suitable: Callable[[], int], most: int = _MOST_JOBS
 ) -> tuple[int, int | None]:
     """Processes, and the threads of each, which this one takes too; None leaves threads to torch.
 
     Args:
-        jobs: as asked for; where neither this nor ``threads`` is given, what suits the cells.
-        elsewhere: a shard or a cluster's tasks: processes are started by others.
+        jobs: as asked for. suitable: how many suit the work, where neither this nor ``threads`` is given.
+        most: that have anything to do; what is asked for beyond is not started.
 
     Raises:
         UsageError: a number out of range.
     """
     if jobs is None:
-        jobs = suitable_jobs(cells) if threads is None and not elsewhere else 1
+        jobs = suitable() if threads is None else 1
     if not 1 <= jobs <= _MOST_JOBS:
         raise UsageError(f"--jobs must be 1 to {_MOST_JOBS}, not {jobs}")
+    jobs = min(jobs, most)
     own = threads_per_job(jobs) if threads is None and jobs > 1 else threads
     use_threads(own)
     return jobs, own

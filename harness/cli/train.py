@@ -11,6 +11,7 @@ from harness.bayesian.notes import Notes
 from harness.cli.app import DONE, app, resumable
 from harness.cli.options import numbers
 from harness.cli.settings_options import options_of
+from harness.cli.spreading_options import ThreadsOption, chosen_jobs
 from harness.datasets import DATASETS
 from harness.datasets import data_root as find_data_root
 from harness.defenses import DEFENSES
@@ -19,7 +20,10 @@ from harness.extensions.building import parse_assignments
 from harness.progress import progress
 from harness.reports.training import print_training, save_curves
 from harness.settings.devices import choose_device
+from harness.spreading.chunks import Processes
+from harness.spreading.processes import threads_per_job
 from harness.training import RoundRecord, TrainFolder, TrainOptions, TrainSettings, fitted, train, train_settings
+from harness.training.rounds import chunks_of
 
 _SETTINGS = [name for name in TrainSettings.model_fields if name not in ("defense_args", "device")]
 
@@ -36,6 +40,10 @@ def train_command(
     ] = False,
     evaluate_every: Annotated[int, typer.Option(help="Rounds between two measurements of accuracy.")] = 1,
     chunk: Annotated[int, typer.Option(help="Clients trained together; bounds memory, changes no number.")] = 25,
+    jobs: Annotated[
+        int | None, typer.Option(help="Processes that share out a round's chunks, each with data of its own (1).")
+    ] = None,
+    threads: ThreadsOption = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     out: Annotated[Path, typer.Option(help="Folder for checkpoint, kept models and training.json.")] = Path("training"),
     data_root: Annotated[Path | None, typer.Option(help="Folder of datasets.")] = None,
@@ -59,6 +67,7 @@ def train_command(
         few = f"{fitting.examples} examples per client, the most that {settings.split} clients of {dataset} hold"
         notes.append(f"{few} without repeats: {settings.local_steps} local steps pass over them several times")
         settings = fitting
+    spreading = _spread(settings, root, chunk, jobs, threads, notes)
     with resumable(), progress(f"training under {name} on {dataset}", settings.rounds, "rounds") as bar:
 
         def on_round(record: RoundRecord) -> None:
@@ -68,7 +77,8 @@ def train_command(
             while notes:
                 typer.echo(notes.pop(0), err=True)
 
-        options = TrainOptions(chunk, evaluate_every, kept, resume, Notes if bayesian else None, on_round)
+        taken = Notes if bayesian else None
+        options = TrainOptions(chunk, evaluate_every, kept, resume, taken, spreading, on_round)
         document = train(settings, root, TrainFolder(out), options)
     save_curves(document, out / "curves.png")
     if as_json:
@@ -76,6 +86,18 @@ def train_command(
     else:
         print_training(document, Console(), out)
     return DONE
+
+
+def _spread(
+    settings: TrainSettings, root: Path, chunk: int, jobs: int | None, threads: int | None, notes: list[str]
+) -> Processes | None:
+    """The processes that train a round's chunks; None where this one does. Raises UsageError."""
+    chunks = chunks_of(settings, chunk)
+    asked, (jobs, threads) = jobs, chosen_jobs(jobs, threads, lambda: 1, chunks)
+    if asked is not None and jobs < asked:
+        many = settings.clients_per_round
+        notes.append(f"a round's {many} clients, {chunk} at a time, keep {jobs} of {asked} --jobs busy; lower --chunk")
+    return Processes(jobs, threads or threads_per_job(jobs), root) if jobs > 1 else None
 
 
 def _kept_rounds(keep: list[str], rounds: int) -> tuple[int, ...]:

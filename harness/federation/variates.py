@@ -77,7 +77,7 @@ class ControlVariates:
         """What some clients begin a round with."""
         return RoundVariates(self.server, self.of(clients), moving)
 
-    def learn(self, clients: list[int], mean_step: Tensor) -> None:
+    def learn(self, clients: Sequence[int], mean_step: Tensor) -> None:
         """Clients replace their variate by the mean of their steps (K, P) and send the change."""
         # One client after the other, so that the sum does not depend on the chunks.
         for change in (mean_step - self.of(clients)).double():

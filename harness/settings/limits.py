@@ -70,10 +70,11 @@ def seconds_of(steps: int, gradients: int) -> float:
     return steps * _SECONDS_PER_STEP + gradients * _SECONDS_PER_GRADIENT
 
 
-def forecast(seconds: float, what: str) -> None:
-    """Tells in one line, before it starts, of work that takes minutes on two cores or longer."""
+def forecast(seconds: float, what: str, cores: int = 2) -> None:
+    """Tells in one line, before it starts, of work that takes minutes on so many cores or longer."""
     if seconds >= WORTH_TELLING:
-        log.warning("harness: %s takes about %s on two cores", what, in_words(seconds))
+        on = "two" if cores == 2 else cores
+        log.warning("harness: %s takes about %s on %s cores", what, in_words(seconds), on)
 
 
 def share_memory(workers: int, on_device: int | None = None) -> None:

@@ -1,10 +1,14 @@
 """``--jobs N``: a run over processes of one machine, which survives the loss of any of them."""
 
 import logging
+import os
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
+from threading import Thread
+from typing import Any
 
 from loky import cpu_count
 from loky.process_executor import ProcessPoolExecutor
@@ -20,7 +24,8 @@ from harness.spreading.worker import Job, Task, make
 
 log = logging.getLogger(__name__)
 
-_ATTEMPTS = 4
+ATTEMPTS = 4
+_POLL_SECONDS = 1.0
 # Gradients of single images, at most: about what two workers could do while they start.
 _WORTH_SHARING = 1e5
 _OF_LIBRARIES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -57,6 +62,42 @@ def evaluate_in_processes(cells: list[CellSettings], job: Job, jobs: int) -> Res
     return evaluate(cells, run)
 
 
+def begin_workers(
+    count: int, threads: int, begin: Callable[[], None] = hush, reducers: dict[type, Any] | None = None
+) -> ProcessPoolExecutor:
+    """Processes that end with this one.
+
+    Args:
+        count: how many.
+        threads: of each.
+        begin: is called in each first.
+        reducers: how values of some types travel.
+    """
+    # Libraries read it when they are loaded, before anything of ours runs.
+    few = dict.fromkeys(_OF_LIBRARIES, str(threads))
+    first = (os.getpid(), begin)
+    return ProcessPoolExecutor(count, env=few, initializer=_begin, initargs=first, job_reducers=reducers)
+
+
+def _begin(parent: int, begin: Callable[[], None]) -> None:
+    Thread(target=_end_with, args=(parent,), daemon=True).start()
+    begin()
+
+
+def _end_with(parent: int) -> None:
+    """Nobody else ends the workers of a process that is killed: they would wait for ever, and keep their memory."""
+    while os.getppid() == parent:
+        time.sleep(_POLL_SECONDS)
+    os._exit(0)
+
+
+def why_lost(error: Exception) -> str | None:
+    """What became of a worker, in words, where another may make the same again; None where it is to be told."""
+    if lacks_memory(error):
+        return f"a worker lacks memory ({in_one_line(error)})"
+    return "a worker was lost" if isinstance(error, BrokenProcessPool) else None
+
+
 def in_processes(
     job: Job, tasks: Sequence[Task], jobs: int, what: str = "cells that share observations", unit: str = "groups"
 ) -> None:
@@ -72,7 +113,7 @@ def in_processes(
     """
     waiting, problem = list(tasks), ""
     with progress(what, len(waiting), unit) as bar:
-        for attempt in range(_ATTEMPTS if waiting else 0):
+        for attempt in range(ATTEMPTS if waiting else 0):
             smaller = replace(job, chunk=max(1, job.chunk >> attempt))
             if attempt:
                 log.warning("%s; %d %s are made again, %d rows at a time", problem, len(waiting), unit, smaller.chunk)
@@ -80,35 +121,27 @@ def in_processes(
             if not waiting:
                 break
     if waiting:
-        raise UsageError(f"{problem}, {_ATTEMPTS} times; lower --jobs or --chunk, and go on with --resume")
-
-
-def _quietly(job: Job, task: Task) -> None:
-    hush()
-    make(job, task)
+        raise UsageError(f"{problem}, {ATTEMPTS} times; lower --jobs or --chunk, and go on with --resume")
 
 
 def _attempt(job: Job, tasks: Sequence[Task], jobs: int, made: Callable[[Task], None]) -> tuple[list[Task], str]:
     """Tasks that are still to be made, and why."""
     left: list[Task] = []
     problem = ""
-    # Libraries read it when they are loaded, before anything of ours runs.
-    few = {name: str(job.threads or threads_per_job(jobs)) for name in _OF_LIBRARIES}
     job = replace(job, workers=min(jobs, len(tasks)))
-    executor = ProcessPoolExecutor(job.workers, env=few)
+    executor = begin_workers(job.workers, job.threads or threads_per_job(jobs))
     try:
-        futures: dict[Future[None], Task] = {executor.submit(_quietly, job, task): task for task in tasks}
+        futures: dict[Future[None], Task] = {executor.submit(make, job, task): task for task in tasks}
         for future in as_completed(futures):
             try:
                 future.result()
                 made(futures[future])
             except Exception as error:
-                if not isinstance(error, BrokenProcessPool) and not lacks_memory(error):
+                why = why_lost(error)
+                if why is None:
                     raise
+                problem = why
                 left.append(futures[future])
-                problem = (
-                    f"a worker lacks memory ({in_one_line(error)})" if lacks_memory(error) else "a worker was lost"
-                )
     except BaseException:
         executor.shutdown(wait=True, kill_workers=True)
         raise

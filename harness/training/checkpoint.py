@@ -2,6 +2,7 @@
 
 import io
 import json
+import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,14 @@ from harness.errors import UsageError
 from harness.federation.state_files import state_file, write_state
 from harness.federation.variates_files import RoundVariates, variates_file, write_variates
 from harness.own_sources import OWN_NAMES
+from harness.settings.devices import threads_of
 from harness.storage.atomic import remove_plain, write_atomic
 from harness.storage.files import MOST_OF_A_DOCUMENT, Absent, read_bytes
 from harness.storage.stored import Damaged, FiniteTensor, Stored, checked, parse_json, parse_tensors, read_stored
 from harness.training.records import RoundRecord, TrainDocument
 from harness.training.settings import TrainSettings
+
+log = logging.getLogger(__name__)
 
 DOCUMENT = "training.json"
 _CHECKPOINT = "checkpoint.pt"
@@ -44,6 +48,7 @@ class _Checkpoint(Stored):
     rounds: str
     kept: list[int] | None = None
     sources: dict[str, str] = Field(default_factory=dict)
+    threads: int | None = None
 
 
 class TrainFolder:
@@ -68,7 +73,7 @@ class TrainFolder:
         content = {
             "settings": settings.model_dump_json(), "weights": weights.cpu(), "memory": memory,
             "rounds": json.dumps([record.model_dump() for record in done]), "kept": kept,
-            "sources": sources,
+            "sources": sources, "threads": threads_of(settings.device),
         }  # fmt: skip
         write_atomic(self.checkpoint, _bytes(content))
 
@@ -106,6 +111,12 @@ class TrainFolder:
                     f"checkpoint {str(path)!r} was made with another {other}; "
                     "choose another --out, or leave out --resume"
                 )
+        threads = threads_of(settings.device)
+        if saved.threads and threads and saved.threads != threads:
+            log.warning(
+                "harness: the checkpoint is of %d threads per process, this goes on with %d, and last bits may differ; "
+                "--threads %d keeps them", saved.threads, threads, saved.threads,
+            )  # fmt: skip
         return saved.weights, saved.memory.model_dump(), rounds, kept
 
     def damaged(self, problem: Damaged) -> UsageError:

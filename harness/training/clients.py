@@ -27,21 +27,19 @@ from harness.version import __version__
 
 @dataclass(frozen=True)
 class Chunk:
-    """Clients that are trained together, and all that the round brings them.
+    """Some clients that are trained together, and what they begin the round with.
 
     Attributes:
-        clients: N of them, by number.
+        context: of the round, with the numbers and keys of N clients, and what they remember.
         batches: of their local steps.
-        context: of the round, with these clients' keys and what they remember.
         weights: (P,), of the global model.
         running: its running statistics, by name.
         variates: SCAFFOLD's, with a row for each client.
         recorders: shown this chunk alone.
     """
 
-    clients: list[int]
-    batches: Batches
     context: RoundContext
+    batches: Batches
     weights: Tensor
     running: Buffers
     variates: RoundVariates | None
@@ -53,28 +51,26 @@ class TrainedChunk:
     """What the server has of a chunk's clients, and what is kept for them.
 
     Attributes:
-        clients: N of them, by number.
+        context: with what N clients now remember, and what they sent beside the message.
         received: (N, P), what the server makes of their messages.
-        context: with what they now remember, and what they sent beside the message.
         mean_step: (N, P), mean of each one's local steps; None without control variates.
         running: each one's running statistics (N, ...), by name.
         recorders: with what they saw.
     """
 
-    clients: list[int]
-    received: Tensor
     context: RoundContext
+    received: Tensor
     mean_step: Tensor | None
     running: Buffers
     recorders: Sequence[RoundRecorder]
 
 
 TrainsChunks = Callable[[Iterable[Chunk]], Iterator[TrainedChunk]]
-"""Trains chunks, in this process or elsewhere; they come back in their order, and are drawn as they are needed."""
+"""Trains chunks, here or elsewhere: they come back in their order, and are drawn when somebody has time for them."""
 
 
 class Clients:
-    """What does not change from round to round: their data, the network, the defense.
+    """All clients, as far as they stay the same from round to round: their data, the network, the defense.
 
     Attributes:
         train: the training examples. data: (clients, n), positions of each client's.
@@ -100,7 +96,7 @@ class Clients:
     def learn(self, chunk: Chunk) -> TrainedChunk:
         """The round of a chunk's clients, as far as the server's sum."""
         settings, context, recorders = self.settings, chunk.context, chunk.recorders
-        count, data = len(chunk.clients), self.data[chunk.clients]
+        count, data = len(context.clients), self.data[list(context.clients)]
         gradients = partial(batch_gradients, self.model, self.train, data, chunk.batches, settings.batch_size)
         running = ClientsStatistics(self.model, chunk.running, count)
         weights = chunk.weights.expand(count, -1).contiguous()
@@ -111,7 +107,7 @@ class Clients:
         message = send(made.moved, self.defense, context, recorders)
         received = receive(message, self.defense, context, recorders)
         mean_step = made.mean_step if settings.has_variates else None
-        return TrainedChunk(chunk.clients, received, context, mean_step, running.buffers, recorders)
+        return TrainedChunk(context, received, mean_step, running.buffers, recorders)
 
 
 def on_device(dataset: Dataset, device: torch.device) -> Dataset:

@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,8 +15,9 @@ from harness.storage.claim import claimed
 from harness.storage.stored import Damaged
 from harness.training.accuracy import accuracy_of
 from harness.training.checkpoint import TrainFolder
+from harness.training.clients import TrainsChunks
 from harness.training.records import RoundRecord, TrainDocument
-from harness.training.rounds import Training
+from harness.training.rounds import Training, chunks_of
 from harness.training.settings import TrainSettings
 from harness.training.spending import affordable_rounds, claimed_after, statements_after
 
@@ -36,6 +38,19 @@ TakesNotes = Callable[[Training, Path, int], RunNotes]
 """Begins to take notes of a run in a folder, where so many rounds are done already."""
 
 
+class Spreading(Protocol):
+    """Processes that train the chunks of a round."""
+
+    @property
+    def jobs(self) -> int:
+        """How many there are."""
+        ...
+
+    def of(self, run: Training) -> AbstractContextManager[TrainsChunks]:
+        """Around the rounds of a run: what trains its chunks."""
+        ...
+
+
 class DivergedError(UsageError):
     """The weights are no longer numbers."""
 
@@ -48,6 +63,7 @@ class TrainOptions:
         chunk: clients trained together; bounds memory. evaluate_every: rounds between two measurements.
         keep: rounds whose model is kept for attacks; the initial model is round 0.
         notes: takes notes of every round, for Bayesian accounting; see :class:`harness.bayesian.Notes`.
+        spreading: trains chunks elsewhere; see :class:`harness.spreading.chunks.Processes`.
     """
 
     chunk: int = 25
@@ -55,7 +71,13 @@ class TrainOptions:
     keep: tuple[int, ...] = ()
     resume: bool = False
     notes: TakesNotes | None = None
+    spreading: Spreading | None = None
     on_round: Callable[[RoundRecord], None] = field(default=lambda record: None)
+
+    @property
+    def jobs(self) -> int:
+        """Chunks that are trained at a time."""
+        return 1 if self.spreading is None else self.spreading.jobs
 
 
 def train(settings: TrainSettings, data_root: Path, folder: TrainFolder, options: TrainOptions) -> TrainDocument:
@@ -65,10 +87,12 @@ def train(settings: TrainSettings, data_root: Path, folder: TrainFolder, options
         UsageError: impossible settings or data, a budget already exceeded, a checkpoint of other settings.
     """
     began = time.perf_counter()
-    _require_memory(settings, options.chunk)
+    _require_memory(settings, options)
     run = Training(settings, data_root)
-    with claimed(folder.path, None if options.resume else "training.json"):
-        forecast(_seconds(settings, options.chunk), f"{settings.rounds} rounds of {settings.local_steps} local steps")
+    spread = options.spreading.of(run) if options.spreading else nullcontext(run.train_chunks)
+    with claimed(folder.path, None if options.resume else "training.json"), spread as run.train_chunks:
+        what = f"{settings.rounds} rounds of {settings.local_steps} local steps"
+        forecast(_seconds(settings, options), what, max(2, options.jobs))
         return _train(run, folder, options, began)
 
 
@@ -100,20 +124,20 @@ def _train(run: Training, folder: TrainFolder, options: TrainOptions, began: flo
     return document
 
 
-def _require_memory(settings: TrainSettings, chunk: int) -> None:
+def _require_memory(settings: TrainSettings, options: TrainOptions) -> None:
     """For which examples every client holds, and which of them each local step of the clients of a chunk takes."""
     places = settings.client_examples if settings.batch_sampling == "poisson" else settings.batch_size
-    together = min(chunk, settings.clients_per_round) * settings.local_steps * places
-    numbers = settings.clients * settings.client_examples + together
+    together = min(options.chunk, settings.clients_per_round) * settings.local_steps * places
+    numbers = (settings.clients * settings.client_examples + together) * options.jobs
     require_memory(8 * numbers, "such a federation", "lower clients, examples, local_steps, batch_size or --chunk")
 
 
-def _seconds(settings: TrainSettings, chunk: int) -> float:
+def _seconds(settings: TrainSettings, options: TrainOptions) -> float:
     """What the local steps of a small network take at least; those of a chunk's clients are taken together."""
-    chunks = math.ceil(settings.clients_per_round / chunk)
-    gradients = settings.clients_per_round * settings.batch_size
+    one_after_another = math.ceil(chunks_of(settings, options.chunk) / options.jobs)
     steps = settings.rounds * settings.local_steps
-    return seconds_of(steps * chunks, steps * gradients)
+    gradients = steps * settings.clients_per_round * settings.batch_size
+    return seconds_of(steps * one_after_another, gradients * 2 // max(2, options.jobs))
 
 
 def _one_round(run: Training, round_index: int, options: TrainOptions, last: int) -> RoundRecord:

@@ -1,6 +1,7 @@
 """The rounds of one training run: who takes part, local training in chunks, and what the server makes of it."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -27,12 +28,19 @@ from harness.training.spending import Holdings
 
 
 class Training:
-    """One run: its data, its model and its state. ``recorders`` are shown every round."""
+    """One run: its data, its model and its state.
+
+    Attributes:
+        recorders: are shown every round.
+        train_chunks: trains a round's clients; here, unless somebody else does.
+    """
 
     recorders: Sequence[RoundRecorder] = ()
+    train_chunks: TrainsChunks
 
     def __init__(self, settings: TrainSettings, data_root: Path) -> None:
         self.settings, self.clients = settings, Clients(settings, data_root)
+        self.train_chunks = partial(map, self.clients.learn)
         self.defense, self.model, self.model_name = self.clients.defense, self.clients.model, self.clients.model_name
         self.train, self.data, self.sources = self.clients.train, self.clients.data, self.clients.sources
         self.test = on_device(load_dataset(settings.dataset, data_root, "test"), self.data.device)
@@ -61,28 +69,21 @@ class Training:
                 "for; lower --clients or --examples, or take a larger dataset"
             )
 
-    def play_round(
-        self, round_index: int, chunk: int, train_chunks: TrainsChunks | None = None
-    ) -> tuple[dict[str, float], int]:
-        """One round; returns the means of what clients measured, and how many took part.
-
-        Args:
-            chunk: clients trained together.
-            train_chunks: trains them; None for one chunk after another in this process.
-        """
+    def play_round(self, round_index: int, chunk: int) -> tuple[dict[str, float], int]:
+        """One round; returns the means of what clients measured, and how many took part."""
         settings, clients = self.settings, sample_clients(self.settings, round_index)
         server = ServerRound(self.defense, self.model.layout.total, self.weights.device)
         means, running = RoundMeans(), list[Buffers]()
         recorders = [means, *self.recorders]
-        begun = self._chunks(round_index, clients, chunk, recorders)
-        for trained in map(self.clients.learn, begun) if train_chunks is None else train_chunks(begun):
-            self.memory.write(trained.clients, trained.context.client)
+        for trained in self.train_chunks(self._chunks(round_index, clients, chunk, recorders)):
+            context = trained.context
+            self.memory.write(context.clients, context.client)
             if trained.mean_step is not None:
-                self.variates.learn(trained.clients, trained.mean_step)
+                self.variates.learn(context.clients, trained.mean_step)
             for recorder, of_chunk in zip(recorders, trained.recorders, strict=True):
                 recorder.add(of_chunk)
             running.append(trained.running)
-            server.add(trained.received, trained.context)
+            server.add(trained.received, context)
         if settings.has_variates:
             self.variates.finish_round()
         finish_round(self.model, running)
@@ -133,7 +134,7 @@ class Training:
         for rows in _slices(len(clients), size):
             part = clients[rows]
             yield Chunk(
-                part, batches.of(rows), self._context(round_index, part, self.memory.read(part)), self.weights, running,
+                self._context(round_index, part, self.memory.read(part)), batches.of(rows), self.weights, running,
                 self.variates.beginning(part, moving) if self.settings.has_variates else None,
                 [recorder.for_chunk() for recorder in recorders],
             )  # fmt: skip
@@ -145,6 +146,11 @@ class Training:
             tuple((settings.seed, client) for client in clients), client=state, server=self.memory.server,
             clients=tuple(clients),
         )  # fmt: skip
+
+
+def chunks_of(settings: TrainSettings, size: int) -> int:
+    """Chunks that the clients of a round make, as many as there usually are."""
+    return len(_slices(settings.clients_per_round, size))
 
 
 def _slices(clients: int, size: int) -> list[slice]:

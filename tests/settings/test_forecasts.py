@@ -9,6 +9,7 @@ import pytest
 from harness.accounting import account
 from harness.audit import audit, audit_settings
 from harness.settings.limits import forecast
+from harness.spreading.chunks import Processes
 from harness.training import TrainFolder, Training, TrainOptions, train, train_settings
 
 
@@ -28,14 +29,17 @@ def begin(*_: object, **__: object) -> None:
     raise Begun
 
 
-def trained(folder: Path, local_steps: int) -> None:
-    small = {"dataset": "digits", "model": "logistic", "clients": 2, "clients_per_round": 2, "batch_size": 2}
-    settings = train_settings(**small, examples=10, rounds=20, local_steps=local_steps, split="iid")
-    train(settings, folder, TrainFolder(folder), TrainOptions())
+def trained(folder: Path, local_steps: int, jobs: int = 1, clients: int = 2) -> None:
+    small = {"dataset": "digits", "model": "logistic", "clients": clients, "clients_per_round": clients}
+    settings = train_settings(**small, batch_size=2, examples=10, rounds=20, local_steps=local_steps, split="iid")
+    spreading = Processes(jobs, 1, folder) if jobs > 1 else None
+    train(settings, folder, TrainFolder(folder), TrainOptions(2, spreading=spreading))
 
 
 LONG: dict[str, tuple[Callable[[Path], object], str]] = {
     "training": (lambda folder: trained(folder, 500_000), "20 rounds of 500000 local steps takes about 3 hours"),
+    "chunks": (lambda folder: trained(folder, 500_000, 1, 16), "takes about 24 hours on two cores"),
+    "processes": (lambda folder: trained(folder, 500_000, 8, 16), "takes about 3 hours on 8 cores"),
     "loss distribution": (
         lambda _: account(sigma=6, sampling_rate=0.01, steps=10_000_000), "accounting for 10000000 steps",
     ),

@@ -16,7 +16,7 @@ from harness.experiment import cell_settings
 from harness.settings import limits
 from harness.spreading import processes
 from harness.spreading.units import Unit
-from harness.spreading.worker import Job, make
+from harness.spreading.worker import Job
 
 Command = Callable[..., Any]
 Small = tuple[str, ...]
@@ -75,7 +75,7 @@ def test_earlier_work_is_taken_only_where_asked(harness: Command, small: Small) 
 class Threads(ThreadPoolExecutor):
     """Stands for processes, so that a test can see into them."""
 
-    def __init__(self, workers: int, env: dict[str, str]) -> None:
+    def __init__(self, workers: int, **_: Any) -> None:
         super().__init__(workers)
 
     def shutdown(self, wait: bool = True, kill_workers: bool = False) -> None:
@@ -92,7 +92,6 @@ FAULTS = {
 def test_workers_share_what_is_free(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found: list[int | None] = []
     monkeypatch.setattr(processes, "ProcessPoolExecutor", Threads)
-    monkeypatch.setattr(processes, "_quietly", make)
     for name, free in (("_workers", 1), ("_available", lambda: 6000), ("_left_in_group", lambda: None)):
         monkeypatch.setattr(limits, name, free)
     monkeypatch.setattr(limits, "_left_of_addresses", lambda: None)
@@ -116,7 +115,7 @@ def test_what_was_lost_is_made_again_with_fewer_rows(
             raise error
 
     monkeypatch.setattr(processes, "ProcessPoolExecutor", Threads)
-    monkeypatch.setattr(processes, "_quietly", make)
+    monkeypatch.setattr(processes, "make", make)
     cell = cell_settings(dataset="digits")
     units = [Unit(name, (cell,)) for name in ("easy", "large", "larger")]
     processes.in_processes(Job(Path(), Path(), chunk=128), units, 2)
@@ -131,6 +130,6 @@ def test_a_fault_of_another_kind_is_told_at_once(monkeypatch: pytest.MonkeyPatch
         raise UsageError("no such data")
 
     monkeypatch.setattr(processes, "ProcessPoolExecutor", Threads)
-    monkeypatch.setattr(processes, "_quietly", make)
+    monkeypatch.setattr(processes, "make", make)
     with pytest.raises(UsageError, match="no such data"):
         processes.in_processes(Job(Path(), Path()), [Unit("one", (cell_settings(dataset="digits"),))], 2)

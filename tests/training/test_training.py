@@ -115,6 +115,17 @@ def test_a_killed_run_resumes_to_the_same_numbers(tmp_path: Path, killed_after: 
     assert torch.equal(final_weights(tmp_path / "whole"), final_weights(tmp_path / "again"))
 
 
+def test_going_on_with_other_threads_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run(tmp_path)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads + 1)
+    try:
+        run(tmp_path, replace(OPTIONS, resume=True), rounds=4)
+    finally:
+        torch.set_num_threads(threads)
+    assert f"checkpoint is of {threads} threads per process, this goes on with {threads + 1}" in caplog.text
+
+
 def test_noise_reaches_the_model_at_its_scale(tmp_path: Path) -> None:
     """With a large sigma a round's update is noise: eta * sigma * C / B * sqrt(L / K) per coordinate."""
     training = Training(train_settings(**{**TINY, "defense": "fed_cdp", "defense_args": {"sigma": 100.0}}), tmp_path)
