@@ -77,7 +77,7 @@ class _CosineDistance(torch.autograd.Function):
         split = (values.split(ctx.groups, 1) for values in (made, target, candidate))
         for group, nearer, shorter in zip(zip(*split, strict=True), -each.mT, shrinking.mT, strict=True):
             for factor, further, *row in zip(nearer, shorter, *group, strict=True):
-                for part, given, own_part in blocks(*row):
+                for part, given, own_part in blocks(*row, added_up=False):
                     torch.mul(given, factor, out=part).addcmul_(own_part, further)
         return made, None, None
 

@@ -4,6 +4,7 @@ Threads that share one operation wait for each other at its end, thousands of ti
 that does anything else they wait long. So the cores take different rows, not different parts of one.
 """
 
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,8 +27,23 @@ def side_by_side(work: Callable[[T], Made], things: Sequence[T], apart: bool = T
     threads = torch.get_num_threads()
     if threads == 1 or not apart:
         return [work(thing) for thing in things]
-    with twice_differentiable_attention():
+    with twice_differentiable_attention(), _short_turns():
         return list(_threads(threads).map(work, things))
+
+
+@contextmanager
+def _short_turns() -> Iterator[None]:
+    """Python's lock changes hands after .1 ms at the latest.
+
+    Whoever calls one short operation after another takes it back before the next has woken up, until that one insists
+    on it, by default after 5 ms.
+    """
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(min(usual, 1e-4))
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(usual)
 
 
 @cache

@@ -10,11 +10,16 @@ LONG = 2**18
 
 _BLOCK = 2**16  # few enough for single precision to add up, and for a core's own cache
 _LAUNCHED = 2**22  # on a GPU, where every piece costs a launch
+_SHARED = 2**20
 
 
-def blocks(*vectors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Pieces of vectors of one length, side by side: what is done to one piece finds it in the cache."""
-    size = _BLOCK if vectors[0].device.type == "cpu" else _LAUNCHED
+def blocks(*vectors: Tensor, added_up: bool = True) -> Iterator[tuple[Tensor, ...]]:
+    """Pieces of vectors of one length, side by side: what is done to one piece finds it in the cache.
+
+    Longer ones, for the cache that cores share, where nothing is ``added_up``.
+    """
+    on_cpu = _BLOCK if added_up else _SHARED
+    size = on_cpu if vectors[0].device.type == "cpu" else _LAUNCHED
     return zip(*(vector.split(size) for vector in vectors), strict=True)
 
 
