@@ -1,15 +1,12 @@
 """The small vision transformer in four passes."""
 
-from collections.abc import Sequence
-
 from torch import Tensor, nn
-from torch.nn import functional
 
 from harness.models.four_passes.attention import Attention, FirstAttention, FirstResidual
-from harness.models.four_passes.gradient import Loss, Network, gradient
+from harness.models.four_passes.gradient import Network, gradient
 from harness.models.four_passes.layers import Chain, Gelu, Layer, LayerNorm, Linear, Residual
 from harness.models.four_passes.patches import Patches
-from harness.models.four_passes.weights import Weight, Weights
+from harness.models.four_passes.weights import Weights
 from harness.models.vision_transformer import VisionTransformer
 from harness.vectors.layout import Layout
 
@@ -33,12 +30,11 @@ def gradient_of(module: nn.Module, layout: Layout, flat: Tensor, images: Tensor,
     names = [f"encoder.{place}" for place in range(len(module.encoder))]
     *encoders, last = zip(names, module.encoder, strict=True)
     layers = [_encoder(weights, *each, tokens) for each in encoders]
-    layers += [_first_attention(weights, *last, tokens)]
-    loss, of_loss = _loss(weights, last[0], module)
+    layers += [_last_encoder(weights, *last, tokens), _norm(weights, "norm", module.norm), _linear(weights, "head")]
     front = Patches(
         weights["tokens.weight"], weights["tokens.bias"], weights["class_token"], weights["places"]
     )  # fmt: skip
-    return gradient(images, targets, Network(weights, front, Chain(*layers), of_loss, loss))
+    return gradient(images, targets, Network(weights, front, Chain(*layers)))
 
 
 def _encoder(weights: Weights, name: str, layer: nn.Module, tokens: int) -> Layer:
@@ -51,7 +47,7 @@ def _encoder(weights: Weights, name: str, layer: nn.Module, tokens: int) -> Laye
     return Chain(own, _hidden(weights, name, layer))
 
 
-def _first_attention(weights: Weights, name: str, layer: nn.Module, tokens: int) -> Layer:
+def _last_encoder(weights: Weights, name: str, layer: nn.Module, tokens: int) -> Layer:
     """Of which the first token is read alone."""
     assert isinstance(layer, nn.TransformerEncoderLayer)
     weight, bias = weights[f"{name}.self_attn.in_proj_weight"], weights[f"{name}.self_attn.in_proj_bias"]
@@ -61,32 +57,12 @@ def _first_attention(weights: Weights, name: str, layer: nn.Module, tokens: int)
     every = Chain(
         _norm(weights, f"{name}.norm1", layer.norm1), attention, _linear(weights, f"{name}.self_attn.out_proj")
     )
-    return FirstResidual(every, tokens)
+    return Chain(FirstResidual(every, tokens), _hidden(weights, name, layer))
 
 
 def _hidden(weights: Weights, name: str, layer: nn.TransformerEncoderLayer) -> Layer:
     norm = _norm(weights, f"{name}.norm2", layer.norm2)
     return Residual(norm, _linear(weights, f"{name}.linear1"), Gelu(), _linear(weights, f"{name}.linear2"))
-
-
-def _loss(weights: Weights, last: str, module: VisionTransformer) -> tuple[Loss, Sequence[Weight]]:
-    """What the network makes of its class token, and the weights that it makes it with."""
-    norm, into, out, end, head = (
-        (weights[f"{name}.weight"], weights[f"{name}.bias"])
-        for name in (f"{last}.norm2", f"{last}.linear1", f"{last}.linear2", "norm", "head")
-    )
-
-    def normed(values: Tensor, weight: Weight, bias: Weight) -> Tensor:
-        return functional.layer_norm(values, values.shape[1:], weight.value, bias.value, module.norm.eps)
-
-    def through(values: Tensor, weight: Weight, bias: Weight) -> Tensor:
-        return functional.linear(values, weight.value, bias.value)
-
-    def loss(values: Tensor, targets: Tensor) -> Tensor:
-        made = values + through(functional.gelu(through(normed(values, *norm), *into)), *out)
-        return functional.cross_entropy(through(normed(made, *end), *head), targets)
-
-    return loss, [*norm, *into, *out, *end, *head]
 
 
 def _linear(weights: Weights, name: str) -> Linear:

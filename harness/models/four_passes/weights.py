@@ -37,9 +37,7 @@ class Weights:
     def __init__(self, flat: Tensor, layout: Layout) -> None:
         self._layout = layout
         self._gradient = torch.empty_like(flat)
-        gradients = layout.split(self._gradient)
-        with torch.enable_grad():
-            values = layout.split(flat.detach().requires_grad_())
+        values, gradients = layout.split(flat), layout.split(self._gradient)
         self._named = {name: Weight(value, gradients[name]) for name, value in values.items()}
 
     def __getitem__(self, name: str) -> Weight:
