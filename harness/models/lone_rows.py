@@ -16,10 +16,10 @@ from torch.nn import functional
 
 from harness.models.batch_norm import LayerStatistics, recorded
 from harness.models.differentiated_once import gradient_once
-from harness.models.four_passes.transformer import gradient_of, is_written_out
 from harness.models.side_by_side import twice_differentiable_attention
-from harness.vectors.alignment import aligned
 from harness.vectors.layout import Layout
+
+_ALIGNED = 64  # bytes, as all memory that PyTorch asks for
 
 
 class LoneRows:
@@ -32,7 +32,7 @@ class LoneRows:
 
     def __init__(self, module: nn.Module, layout: Layout) -> None:
         self._original, self._layout = module, layout
-        self._clones, self._written_out = threading.local(), is_written_out(module)
+        self._clones = threading.local()
 
     @property
     def _module(self) -> nn.Module:
@@ -64,10 +64,6 @@ class LoneRows:
         self, weights: Sequence[Tensor], images: Sequence[Tensor], targets: Sequence[Tensor], create_graph: bool
     ) -> Tensor:
         rows = zip(weights, images, targets, strict=True)
-        if self._written_out and not any(flat.requires_grad for flat in weights):
-            with torch.set_grad_enabled(create_graph):
-                made = [gradient_of(self._original, self._layout, *row) for row in rows]
-                return torch.stack(made) if len(made) > 1 else made[0][None]
         with torch.enable_grad(), twice_differentiable_attention():
             parts = [part.flatten() for row in rows for part in self._parts(*row, create_graph)]
         return torch.cat(parts).unflatten(0, (len(weights), -1))
@@ -102,5 +98,5 @@ class LoneRows:
 
 
 def _rows(values: Tensor) -> list[Tensor]:
-    """Each row of (R, ...), none of which lies in memory in a way that depends on its place."""
-    return [aligned(row) for row in values.unbind()]
+    """Each row of (R, ...), none of which lies in memory in a way that depends on its place: sums round by that too."""
+    return [row if row.data_ptr() % _ALIGNED == 0 else row.clone() for row in values.unbind()]

@@ -40,9 +40,11 @@ class Layout:
 
     def split(self, flat: Tensor) -> dict[str, Tensor]:
         """Named tensors (..., *shape) viewed from flat vectors (..., P)."""
-        pieces = zip(self.names, self.shapes, flat.split(self.sizes, dim=-1), strict=True)
-        before = flat.shape[:-1]
-        return {name: piece if len(shape) == 1 else piece.reshape((*before, *shape)) for name, shape, piece in pieces}
+        pieces = flat.split(self.sizes, dim=-1)
+        return {
+            name: piece.reshape((*flat.shape[:-1], *shape))
+            for name, shape, piece in zip(self.names, self.shapes, pieces, strict=True)
+        }
 
     def flatten(self, named: Mapping[str, Tensor]) -> Tensor:
         """Flat vector (P,) of named tensors of exactly this layout."""
