@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import harness.cli.evaluate as command
-from harness.cli import spreading_options
 from harness.results import CellResult, ResultDocument
 
 Harness = Callable[..., Any]
@@ -76,7 +75,7 @@ class Asked(list[Any]):
 def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     recorder = Asked()
     monkeypatch.setattr(command, "evaluate", recorder)
-    monkeypatch.setattr(spreading_options, "suitable_jobs", lambda cells: 1)
+    monkeypatch.setattr(command, "suitable_jobs", lambda cells: 1)
     return recorder
 
 

@@ -152,7 +152,7 @@ def test_a_newer_version_makes_a_cell_and_a_round_again(harness: Harness, monkey
     )  # fmt: skip
     assert harness(*evaluate).code == harness(*train).code == 0
     stored = {path.name for kind in ("*.npz", "cells/*.json") for path in Path("runs").rglob(kind)}
-    for module in ("evaluation.run", "evaluation.attacking", "training.rounds"):
+    for module in ("evaluation.run", "evaluation.attacking", "training.clients"):
         monkeypatch.setattr(f"harness.{module}.__version__", "99")
     assert harness(*evaluate).code == 0
     now = {path.name for kind in ("*.npz", "cells/*.json") for path in Path("runs").rglob(kind)}
