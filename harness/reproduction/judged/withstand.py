@@ -38,9 +38,9 @@ LADDERS = (
     Ladder("Fed-CDP", "fed_cdp", 0.001),
     Ladder("Fed-αCDP", "fed_acdp", 0.001),
     Ladder("Fed-SDP at client", "fed_sdp", 0.0001, "T1.out", arguments={"noise_at": "client"}),
-    Ladder("DP-FedAvg (dp_local)", "dp_local", 0.001),
-    Ladder("Quantile, per example", "quantile", 0.001, arguments={"unit": "example"}),
-    Ladder("AdaClip", "adaclip", 0.001),
+    Ladder("DP-FedAvg (dp_local)", "dp_local", 0.0001),
+    Ladder("Quantile, per example", "quantile", 0.0001, arguments={"unit": "example"}),
+    Ladder("AdaClip", "adaclip", 0.0001),
 )
 
 
