@@ -1,7 +1,7 @@
 """Several defenses at once, chained in order at every hook: ``pruning+noise`` prunes, then adds noise."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -69,11 +69,20 @@ class Stack(Defense):
         return total / count
 
     def clipping_at(self, tap: Tap, learning_rate: float, server: State | None = None) -> Clipping | None:
-        """That of the part with the finest groups: an adversary must allow for the scales of all of them."""
+        """The tightest of the parts' clips; scale by scale of the finest groups, unbounded, where their groups differ.
+
+        Clips of the same groups one after another are the tightest of them alone. Of different groups no single one is
+        what was done, and an attacker who took it for that would fail for no merit of the defense.
+        """
         shared = {} if server is None else server
         found = [part.clipping_at(tap, learning_rate, ScopedState(shared, f"{name}.")) for name, part in self.parts]
         known = [clipping for clipping in found if clipping is not None]
-        return max(known, key=lambda clipping: clipping.grouping == "layer", default=None)
+        if not known:
+            return None
+        if any(clipping.bound is None for clipping in known) or len({clipping.grouping for clipping in known}) > 1:
+            finest = max(known, key=lambda clipping: clipping.grouping == "layer")
+            return replace(finest, bound=None)
+        return min(known, key=lambda clipping: clipping.bound)
 
     def chain(self) -> tuple[tuple[str, Defense], ...]:
         return self.parts

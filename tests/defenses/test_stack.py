@@ -121,6 +121,18 @@ def test_adversaries_know_of_every_part() -> None:
     assert defense_of("pruning+noise").clipping_at("T1.out", 0.05) is None
 
 
+@pytest.mark.parametrize("name", ["fed_cdp+fed_sdp", "fed_sdp+fed_cdp"])
+@pytest.mark.parametrize(("clip", "bound"), [(0.01, 0.2), (5.0, 4.0)])
+def test_adversaries_know_the_tightest_clip_whatever_the_order(name: str, clip: float, bound: float) -> None:
+    clipping = defense_of(name, {"fed_sdp.clip": clip, "fed_sdp.noise_at": "client"}).clipping_at("T1.out", 0.05)
+    assert clipping is not None and clipping.grouping == "layer" and clipping.bound == pytest.approx(bound)
+
+
+def test_clips_of_other_groups_leave_the_scale_of_the_finest_open() -> None:
+    clipping = defense_of("adaclip+fed_sdp", {"fed_sdp.noise_at": "client"}).clipping_at("T1.out", 0.05)
+    assert clipping is not None and (clipping.bound, clipping.grouping) == (None, "layer")
+
+
 def test_it_stops_when_a_part_does() -> None:
     stack = defense_of("pruning+global_dp", {"global_dp.epsilon": 0.01})
     assert (stack.finished(FACTS) or "").startswith("global_dp: round 3 would spend epsilon")
