@@ -79,10 +79,11 @@ class Stack(Defense):
         known = [clipping for clipping in found if clipping is not None]
         if not known:
             return None
-        if any(clipping.bound is None for clipping in known) or len({clipping.grouping for clipping in known}) > 1:
+        bounds = [clipping.bound for clipping in known if clipping.bound is not None]
+        if len(bounds) < len(known) or len({clipping.grouping for clipping in known}) > 1:
             finest = max(known, key=lambda clipping: clipping.grouping == "layer")
             return replace(finest, bound=None)
-        return min(known, key=lambda clipping: clipping.bound)
+        return known[bounds.index(min(bounds))]
 
     def chain(self) -> tuple[tuple[str, Defense], ...]:
         return self.parts
