@@ -16,9 +16,14 @@ from harness.models.row_operators import images_of, zero_padding
 _BACKWARD = torch.ops.aten.convolution_backward
 
 
-def are_fast_grouped(values: Tensor) -> bool:
-    """Whether grouped convolutions beat patches times kernels: 32-bit floats on a CPU, where oneDNN has kernels."""
-    return values.device.type == "cpu" and values.dtype == torch.float32 and torch.backends.mkldnn.is_available()
+def are_grouped(values: Tensor) -> bool:
+    """Whether rows' convolutions are one grouped convolution, rather than patches times kernels.
+
+    For 32-bit floats on a CPU with AVX-512, where oneDNN's kernels for groups are the faster ones. Without AVX-512 they
+    are no faster, and which of them computes a row depends on how many rows there are: its last bits would too.
+    """
+    single = values.device.type == "cpu" and values.dtype == torch.float32
+    return single and torch.backends.mkldnn.is_available() and torch.backends.cpu.get_cpu_capability() == "AVX512"
 
 
 def convolve_rows(images: Tensor, kernels: Tensor, layer: nn.Conv2d, kernels_once: bool, first: bool) -> Tensor:

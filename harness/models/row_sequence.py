@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from harness.models.feature_extractor import FeatureExtractor
 from harness.models.imprint import Fronted, Imprint, Lightened
-from harness.models.row_convolution import are_fast_grouped, convolve_rows
+from harness.models.row_convolution import are_grouped, convolve_rows
 from harness.models.row_operators import MatrixProduct, is_plain_convolution, patches_of, zero_padding
 from harness.models.row_pooling import RowMaxPool2d
 from harness.models.row_sigmoid import RowSigmoid
@@ -38,7 +38,7 @@ class Product:
         return named[self.weight].flatten(2)
 
     def __call__(self, named: Named, values: Tensor, gradient_once: bool, first: bool) -> Tensor:
-        if self.convolution is not None and are_fast_grouped(values):
+        if self.convolution is not None and are_grouped(values):
             product = convolve_rows(values, named[self.weight], self.convolution, gradient_once, first).flatten(3)
         else:
             product = self._product(named, self.columns(values), gradient_once)
@@ -48,7 +48,7 @@ class Product:
         """The layer's output, and what the loss's derivative by its weights is made of."""
         if self.convolution is None:
             columns, product = None, torch.bmm(values, self.kernels(named).mT)[..., None]
-        elif are_fast_grouped(values) and _is_large(self.convolution, values):
+        elif are_grouped(values) and _is_large(self.convolution, values):
             columns = None
             product = convolve_rows(values, named[self.weight], self.convolution, False, False).flatten(3)
         else:

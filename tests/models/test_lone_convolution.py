@@ -1,5 +1,7 @@
 """A convolution and its derivatives, however small its images are, against PyTorch's own."""
 
+import copy
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -60,13 +62,16 @@ def test_what_meets_only_padding_is_spared(
 
 
 def test_large_kernels_at_few_places_are_products(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the last layers but one of a ResNet-18 at 32 pixels; with oneDNN, whose sums are in another order."""
+    """As the last layers but one of a ResNet-18 at 32 pixels; with oneDNN, whose sums are in another order.
+
+    The truth is of twice the precision: PyTorch's own sums round ten times as far without AVX-512.
+    """
     called: list[int] = []
     monkeypatch.setattr(_AtFewPlaces, "product", lambda self, *given: called.append(1) or _PRODUCT(self, *given))
     images, own = layer((2, 2), 3, 1, 1, inputs=2**13)
-    truth = derivatives(own, images)
+    truth = derivatives(copy.deepcopy(own).double(), images.double())
     for made, one in zip(derivatives(alone(own), images), truth, strict=True):
-        torch.testing.assert_close(made, one, atol=1e-3, rtol=1e-3)
+        assert (made - one).norm() <= 3e-6 * one.norm()
     assert called
     called.clear()
     derivatives(own, images.repeat(9, 1, 1, 1))

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from harness.models.row_convolution import are_fast_grouped, convolve_rows
+from harness.models.row_convolution import are_grouped, convolve_rows
 
 LAYERS = {
     "stride 2": nn.Conv2d(3, 4, 5, stride=2, padding=2),
@@ -81,5 +81,10 @@ def test_kernels_whose_gradient_is_taken_once(layer: nn.Conv2d) -> None:
 
 
 def test_other_numbers_than_32_bit_floats_take_patches() -> None:
-    assert are_fast_grouped(torch.zeros(1)) == torch.backends.mkldnn.is_available()
-    assert not are_fast_grouped(torch.zeros(1, dtype=torch.float64))
+    assert not are_grouped(torch.zeros(1, dtype=torch.float64))
+
+
+def test_processors_without_avx_512_take_patches(monkeypatch: pytest.MonkeyPatch) -> None:
+    for capability, grouped_there in [("AVX2", False), ("DEFAULT", False), ("AVX512", True)]:
+        monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda capability=capability: capability)
+        assert are_grouped(torch.zeros(1)) == (grouped_there and torch.backends.mkldnn.is_available())
