@@ -6,6 +6,7 @@ BatchNorm in training mode it is one of each batch as a whole; that it is nothin
 is tried is the network itself at weights moved away from its first ones, where a layer left out can't hide.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,7 +15,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from harness.errors import UsageError, in_one_line
+from harness.models.batch_norm import in_evaluation_mode
+from harness.models.networks import ImageShape
 from harness.models.torchvision_networks import PREFIX
+from harness.models.ways import Way
 from harness.vectors.layout import Layout
 
 _TOLERANCE = 1e-3
@@ -23,8 +27,19 @@ _TOLERANCE = 1e-3
 class RowNetwork(Protocol):
     """What evaluates a network for several rows at once; see :class:`harness.models.RowModel`."""
 
+    name: str
+    image_shape: ImageShape
+    classes: int
     layout: Layout
     plain_module: nn.Module
+
+    def evaluate_by(self, way: Way) -> nn.Module:
+        """Chooses how rows are evaluated, and gives the network that then is."""
+        ...
+
+    def initial_weights(self, keys: list[tuple[int | str, ...]]) -> Tensor:
+        """Freshly initialised weights (R, P)."""
+        ...
 
     def gradient(self, weights: Tensor, images: Tensor, targets: Tensor, create_graph: bool = False) -> Tensor:
         """Gradients (R, P) of the rows' losses."""
@@ -66,6 +81,50 @@ class Trial:
         return Trial(self.weights.double(), self.images.double(), self.labels)
 
 
+def fastest_that_agrees(model: RowNetwork, ways: Sequence[Way]) -> str | None:
+    """Tries a user's own network, and has it evaluated by the first way that gives its results.
+
+    Returns:
+        why its gradients cannot be differentiated; None where they can.
+
+    Raises:
+        UsageError: see :func:`refuse_other_functions`; or weights are no function of torch's seed, or there is no way.
+    """
+    name, trial = model.name, Trial.of(model.plain_module, model.image_shape, model.classes)
+    with in_evaluation_mode(model.plain_module):
+        refuse_other_functions(name, model.plain_module, trial, model.classes)
+    if not torch.equal(*model.initial_weights([("trial",), ("trial",)])):
+        raise UsageError(f"model {name!r} draws weights that no seed of torch repeats; draw them with torch")
+    problem = "its results there are others"
+    for way in ways:
+        try:
+            module = model.evaluate_by(way)
+            if _agrees(model, trial) or _agrees_in_double(model, module, trial):
+                return _fails_twice(model, trial)
+        except Exception as error:  # the user's own code, under transformations of functions, may raise anything
+            problem = in_one_line(error)
+    raise UsageError(
+        f"model {name!r} cannot be evaluated for several clients at once ({problem}); keep its weights in "
+        "registered layers, and its flow independent of the data"
+    )
+
+
+def refuse_what_fails_there(model: RowNetwork, device: torch.device, dtype: torch.dtype) -> None:
+    """Tries a user's own network where it was moved to.
+
+    Raises:
+        UsageError: it fails there.
+    """
+    trial = Trial.of(model.plain_module, model.image_shape, model.classes)
+    try:
+        model.gradient(trial.weights, trial.images, trial.labels.to(device))
+    except RuntimeError as error:
+        raise UsageError(
+            f"model {model.name!r} fails on {device.type} in {str(dtype).removeprefix('torch.')} "
+            f"({in_one_line(error)}); keep its fixed tensors with register_buffer, and let it take any precision"
+        ) from error
+
+
 def refuse_other_functions(name: str, module: nn.Module, trial: Trial, classes: int) -> None:
     """Refuses what gives no logits, mixes examples, is random, or changes its buffers or its input.
 
@@ -102,7 +161,7 @@ def _logits(name: str, module: nn.Module, images: Tensor, classes: int) -> Tenso
     return logits
 
 
-def agrees(model: RowNetwork, trial: Trial) -> bool:
+def _agrees(model: RowNetwork, trial: Trial) -> bool:
     """Whether rows evaluated together have the gradients of the module itself, which keeps its own weights."""
     made = model.gradient(trial.weights, trial.images, trial.labels)
     own = model.layout.flatten(dict(model.plain_module.named_parameters())).detach().clone()
@@ -116,7 +175,19 @@ def agrees(model: RowNetwork, trial: Trial) -> bool:
     return all(alike)
 
 
-def fails_twice(model: RowNetwork, trial: Trial) -> str | None:
+def _agrees_in_double(model: RowNetwork, module: nn.Module, trial: Trial) -> bool:
+    """The same where rounding is not all: normalising numbers that are nearly alike magnifies it."""
+    modules = (model.plain_module, module)
+    try:
+        for each in modules:
+            each.double()
+        return _agrees(model, trial.double())
+    finally:
+        for each in modules:
+            each.float()
+
+
+def _fails_twice(model: RowNetwork, trial: Trial) -> str | None:
     """Why the gradients can't be differentiated by the images; None where they can."""
     try:
         images = trial.images.clone().requires_grad_()

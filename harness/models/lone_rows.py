@@ -43,14 +43,14 @@ class LoneRows:
             self._clones.module = copy.deepcopy(self._original)
         return self._clones.module
 
-    def logits(self, weights: Tensor, images: Tensor) -> Tensor:
+    def logits(self, weights: Tensor, images: Tensor, gradient_once: bool = False) -> Tensor:
         """Logits (R, B, K) of images (R, B, C, H, W)."""
         with twice_differentiable_attention():
             rows = zip(_rows(weights), _rows(images), strict=True)
             return torch.stack([self._call(self._layout.split(flat), batch) for flat, batch in rows])
 
     def gradient(self, weights: Tensor, images: Tensor, targets: Tensor, create_graph: bool) -> Tensor:
-        """Gradients (R, P) of each row's mean cross-entropy; see :meth:`~harness.models.RowModel.gradient`."""
+        """Gradients (R, P) of each row's mean cross-entropy."""
         return self._gradients(_rows(weights), _rows(images), targets.unbind(), create_graph)
 
     def per_example_gradients(self, weights: Tensor, images: Tensor, targets: Tensor, create_graph: bool) -> Tensor:

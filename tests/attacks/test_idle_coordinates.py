@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import harness.models.row_model as row_model
+import harness.models.ways as ways
 from harness.attacks import ATTACKS, run_attack
 from harness.attacks.idle_coordinates import as_it_is, without_idle_coordinates
 from harness.extensions.building import build
@@ -69,7 +69,7 @@ class Twice(nn.Module):
 @pytest.fixture
 def observed(monkeypatch: pytest.MonkeyPatch, digits: Digits) -> Observation:
     """Two victims of such a network, whose rows are evaluated one at a time."""
-    monkeypatch.setattr(row_model, "_LARGE", 0)
+    monkeypatch.setattr(ways, "_LARGE", 0)
     module = types.ModuleType("shrinking_networks")
     module.make = lambda shape, classes: Shrinks()  # pyright: ignore[reportAttributeAccessIssue]
     monkeypatch.setitem(sys.modules, "shrinking_networks", module)

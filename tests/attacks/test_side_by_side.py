@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-import harness.models.row_model as row_model
+import harness.models.ways as ways
 from harness.attacks import ATTACKS, Reconstruction, engine, run_attack
 from harness.extensions.building import build
 from harness.observation import Observation
@@ -32,7 +32,7 @@ def attacked(name: str, settings: dict[str, Any], seen: Observation, chunk: int,
 def test_neither_chunk_nor_threads_change_a_bit(
     name: str, settings: dict[str, Any], victims: Callable[..., Observation], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(row_model, "_LARGE", 0)
+    monkeypatch.setattr(ways, "_LARGE", 0)
     seen = victims(3, 1, model="resnet8+group_norm")
     assert seen.model.evaluates_alone
     whole = attacked(name, settings, seen, 128, 1)
@@ -47,7 +47,7 @@ def test_neither_chunk_nor_threads_change_a_bit(
 def test_threads_share_what_is_large_and_take_a_victim_each_of_what_is_small(
     victims: Callable[..., Observation], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(row_model, "_LARGE", 0)
+    monkeypatch.setattr(ways, "_LARGE", 0)
     seen, apart = victims(2, 1, model="resnet8+group_norm"), []
     ordinary = engine.side_by_side
     monkeypatch.setattr(

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from harness.models import RowModel
 from harness.models.example_gradients import MaterialisedGradients
+from harness.models.ways import Way
 
 ROWS, BATCH, SHAPE, CLASSES, EXPECTED = 3, 4, (1, 12, 12), 5, 4.5
 NETWORKS = ["lenet", "cnn", "mlp2", "unit_logistic", "tempered_cnn", "pca_mlp", "frozen_linear"]
@@ -29,7 +30,7 @@ def scene(name: str, rows: int = ROWS) -> tuple[RowModel, Tensor, Tensor, Tensor
 def test_everything_a_defense_asks_for(name: str, factored: bool, present: Tensor | None, rows: int) -> None:
     model, weights, images, labels = scene(name, rows)
     if not factored:
-        model._sequence = None
+        model.evaluate_by(Way(None, other_layers=True))
     given = None if present is None else present[:rows].double()
     made = model.example_gradients(weights, images, labels, given, EXPECTED)
     assert isinstance(made, MaterialisedGradients) != factored

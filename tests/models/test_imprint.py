@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from harness.models import RowModel
+from harness.models.example_gradients import FactoredGradients
 from harness.models.imprint import Imprint
 
 SHAPE = (1, 8, 8)
@@ -20,7 +21,7 @@ def test_rows_are_what_the_modules_compute(network: str, clients: int) -> None:
     weights = model.initial_weights([(0, 0), (0, 1)])
     weights += 0.1 * torch.randn(weights.shape, generator=random)
     images, labels = torch.rand(2, 3, *shape, generator=random), torch.randint(10, (2, 3), generator=random)
-    assert model._sequence is not None
+    assert isinstance(model.example_gradients(weights, images, labels, None, 3), FactoredGradients)
     logits, factored = model.logits(weights, images), model.example_gradients(weights, images, labels, None, 3)
     each = model.per_example_gradients(weights, images, labels)
     torch.testing.assert_close(factored.mean(), each.mean(1), rtol=1e-4, atol=1e-6)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torchvision.models import VisionTransformer
 
-import harness.models.row_model as row_model
+import harness.models.ways as ways
 from harness.models import RowModel
 from harness.models.lone_convolution import LoneConv2d
 from harness.models.lone_layers import LoneAttention, LoneLinear, with_lone_layers
@@ -82,7 +82,7 @@ def scene(
 ) -> tuple[RowModel, Tensor, Tensor, Tensor]:
     """A network evaluated alone with weights (R, P), images (R, 2, C, H, W) and labels (R, 2)."""
     for limit in ("_LARGE", "_LARGE_FOR_BATCHES"):
-        monkeypatch.setattr(row_model, limit, 0)
+        monkeypatch.setattr(ways, limit, 0)
     module, factory = types.ModuleType("lone_networks"), NETWORKS[name]
     module.make = lambda shape, classes: factory()  # pyright: ignore[reportAttributeAccessIssue, reportCallIssue]
     monkeypatch.setitem(sys.modules, "lone_networks", module)
@@ -148,7 +148,7 @@ def test_a_rows_bits_depend_on_that_row_alone(name: str, monkeypatch: pytest.Mon
 def test_statistics_are_those_of_rows_together(monkeypatch: pytest.MonkeyPatch) -> None:
     model, weights, images, _ = scene("normalised", monkeypatch)
     (alone,) = model.batch_norm_statistics(weights, images)
-    monkeypatch.setattr(row_model, "_LARGE", 2**60)
+    monkeypatch.setattr(ways, "_LARGE", 2**60)
     (together,) = RowModel(model.name, SHAPE, CLASSES).to(torch.device("cpu"), torch.float64).batch_norm_statistics(
         weights, images
     )  # fmt: skip

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from harness.models import RowModel, row_model
 from harness.models.row_sequence import row_sequence
+from harness.models.ways import Way
 
 SHAPE, CLASSES, ROWS = (2, 9, 8), 3, 3
 
@@ -28,8 +29,8 @@ def both(name: str, monkeypatch: pytest.MonkeyPatch) -> tuple[RowModel, RowModel
     """The same network, evaluated as a chain and by ``vmap``."""
     monkeypatch.setattr(row_model, "build_module", lambda *_, **__: CHAINS[name]())
     fast, plain = (RowModel(name, SHAPE, CLASSES).to(torch.device("cpu"), torch.float64) for _ in range(2))
-    assert fast._sequence is not None
-    plain._sequence = None
+    assert row_sequence(fast.plain_module) is not None
+    plain.evaluate_by(Way(None, other_layers=True))
     return fast, plain
 
 
