@@ -19,6 +19,7 @@ from harness.evaluation.outlook import work_of
 from harness.experiment import CellSettings
 from harness.progress import hush, progress
 from harness.results import ResultDocument
+from harness.settings.limits import free_memory
 from harness.spreading.units import in_good_order, units_of
 from harness.spreading.worker import Job, Task, make
 
@@ -28,6 +29,7 @@ ATTEMPTS = 4
 _POLL_SECONDS = 1.0
 # Gradients of single images, at most: about what two workers could do while they start.
 _WORTH_SHARING = 1e5
+_GROWTH = "LOKY_MAX_MEMORY_LEAK_SIZE"
 _OF_LIBRARIES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -73,10 +75,14 @@ def begin_workers(
         begin: is called in each first.
         reducers: how values of some types travel.
     """
-    # Libraries read it when they are loaded, before anything of ours runs.
-    few = dict.fromkeys(_OF_LIBRARIES, str(threads))
+    # Libraries read these when they are loaded, before anything of ours runs.
+    told: dict[str, str] = dict.fromkeys(_OF_LIBRARIES, str(threads))
+    free = free_memory()
+    if free is not None:
+        # loky ends a worker that has grown by 300 MB, as all do that attack many victims: each would load torch again.
+        told[_GROWTH] = str(free // (2 * count))
     first = (os.getpid(), begin)
-    return ProcessPoolExecutor(count, env=few, initializer=_begin, initargs=first, job_reducers=reducers)
+    return ProcessPoolExecutor(count, env=told, initializer=_begin, initargs=first, job_reducers=reducers)
 
 
 def _begin(parent: int, begin: Callable[[], None]) -> None:

@@ -1,8 +1,10 @@
 """A run over processes: the same bytes as one, and none of them is missed when it is lost."""
 
+import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -15,6 +17,7 @@ from harness.errors import UsageError
 from harness.experiment import cell_settings
 from harness.settings import limits
 from harness.spreading import processes
+from harness.spreading.processes import begin_workers
 from harness.spreading.units import Unit
 from harness.spreading.worker import Job
 
@@ -47,6 +50,18 @@ def test_the_same_bytes_as_one_process(harness: Command, small: Small, content: 
     done = in_processes(small, "two", "--jobs", "2")
     assert done.returncode == 0, done.stderr
     assert content(Path("two")) == content(Path("one"))
+
+
+def test_a_worker_that_grows_is_kept() -> None:
+    pytest.importorskip("psutil", reason="without it loky ends no worker")
+    executor = begin_workers(1, threads=1)
+    try:
+        first = executor.submit(os.getpid).result()
+        time.sleep(1.1)  # loky looks no more often than every second
+        executor.submit(exec, "import sys; sys.kept = b'more' * 10**8").result()
+        assert executor.submit(os.getpid).result() == first
+    finally:
+        executor.shutdown(wait=True, kill_workers=True)
 
 
 @pytest.mark.slow
