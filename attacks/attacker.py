@@ -24,7 +24,6 @@ def validated_attack(kind: type[T]) -> type[T]:
 class Attacker:
     """A record of settings; ``tier`` says what it knows of the defense."""
 
-    name: ClassVar[str] = "abstract"
     tier: ClassVar[Tier] = "plain"
 
     def parameters(self) -> dict[str, Any]:

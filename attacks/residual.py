@@ -87,6 +87,8 @@ def explained(observation: Observation, candidate: Tensor) -> Tensor:
 def misfit(observation: Observation, candidate: Tensor, fitted: int = 0, best: bool = True) -> str | None:
     """Why the noise that is declared cannot be on what was read, in words; None where it can, or none is declared.
 
+    Nothing is said where noise covers zeros: of coordinates that were chosen by their size the noise is larger.
+
     Of noise with deviation s the squared residual over s^2 is P in the mean, with standard deviation
     sqrt((kurtosis - 1) P). The median row is tested, so that a few wrong candidates do not tell.
 
@@ -97,10 +99,13 @@ def misfit(observation: Observation, candidate: Tensor, fitted: int = 0, best: b
         best: whether they are as near as can be; else a residual that is too large proves nothing.
     """
     noise = observation.noise
-    if noise is None or noise.deviation is None:
+    if noise is None or noise.deviation is None or observation.carrying is not None:
         return None
     residual = (observation.target - explained(observation, candidate)) / _deviation(observation)
     count = _observed(observation).double()
+    if isinstance(noise.deviation, Tensor):  # coordinates without noise say nothing of its size
+        noised = noise.deviation > 0
+        residual, count = residual[:, noised], (count * noised.double().mean()).clamp_min(1)
     ratio = float((_lengths(residual, 2).square() / count).median())
     least = float(count.min())
     error = math.sqrt((_KURTOSIS.get(noise.law, _USUAL_KURTOSIS) - 1) / least)

@@ -26,11 +26,11 @@ class Spear(ClosedForm):
     """It has no settings of its own; batches may be as large as a tenth of the layer, and often larger."""
 
     def solved(self, observation: Observation) -> Tensor:
-        return solved_by_layer(observation, self.name)
+        return solved_by_layer(observation, "spear")
 
     def matching(self, observation: Observation, dummy: Dummy) -> Tensor:
         """The share (R,) of the layer's gradient that no mixture of the images makes; labels do not matter to it."""
-        return super().matching(observation, dummy) + unexplained(observation, dummy.images.detach(), self.name)
+        return super().matching(observation, dummy) + unexplained(observation, dummy.images.detach(), "spear")
 
 
 def unexplained(observation: Observation, images: Tensor, attack: str) -> Tensor:

@@ -26,9 +26,14 @@ SUITES: dict[str, Mapping[str, Settings]] = {
         "cpl": {}, "inverting_gradients": {"max_iterations": 1000}, "map": {}, "identify": {}, "analytic": {},
         "spear": {},
     },
+    # Where victims share weights the round itself can be learned, whatever it does to what is read.
+    "auto-4": {
+        "cpl": {}, "inverting_gradients": {"max_iterations": 1000}, "map": {}, "identify": {}, "analytic": {},
+        "spear": {}, "learned": {},
+    },
 }  # fmt: skip
 #: What a name without a version means.
-LATEST = {"auto": "auto-3"}
+LATEST = {"auto": "auto-4"}
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from harness.errors import UsageError
 
 NONE, AUTO = "none", "auto"
 FEWEST, FEWEST_OF_A_CLASS = 20, 2
-_WIDEST = 10.0
+_WIDEST = 3.0
 
 
 @dataclass(frozen=True, eq=False)

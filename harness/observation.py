@@ -49,7 +49,8 @@ class Noise:
         grouping: which coordinates share a level that has to be estimated: all, or those of a tensor.
 
     Raises:
-        UsageError: there is no such law, with which attackers would reckon in silence as with another.
+        UsageError: there is no such law, with which attackers would reckon in silence as with another; or a deviation
+            is negative or no number.
     """
 
     law: Law
@@ -59,6 +60,9 @@ class Noise:
     def __post_init__(self) -> None:
         if self.law not in get_args(Law):
             raise UsageError(f"noise of law {self.law!r} is not known; declare one of {', '.join(get_args(Law))}")
+        level = torch.as_tensor(0.0 if self.deviation is None else self.deviation)
+        if not bool((level.isfinite() & (level >= 0)).all()):
+            raise UsageError("noise whose deviation is negative or no number is not known; declare one of at least 0")
 
     @property
     def estimated(self) -> bool:
@@ -135,9 +139,10 @@ class Observation:
     read, with zeros in their place. ``correction`` (R, P) is what every local step is known to add to the gradient
     (SCAFFOLD), where it is known; ``target`` is without it. ``batches`` is there where the network normalises batches
     as a whole (BatchNorm in training mode): how large they are, and what running statistics gave away of them.
-    ``noise``, ``prior`` and ``simulation`` are for attackers of the tiers above ``plain`` alone: the noise that
-    ``target`` is known to carry (None where it is known to carry none), what public data of the same kind say of the
-    examples, and where victims share weights, the round to run such data through.
+    ``noise``, ``carrying``, ``prior`` and ``simulation`` are for attackers of the tiers above ``plain`` alone: the
+    noise that ``target`` is known to carry (None where it is known to carry none), how many of its coordinates carry
+    anything else at most, where noise covers the zeros of a ``sparse`` one (None where it does not), what public data
+    of the same kind say of the examples, and where victims share weights, the round to run such data through.
     """
 
     model: RowModel
@@ -154,6 +159,7 @@ class Observation:
     correction: Tensor | None = None
     batches: KnownBatches | None = None
     noise: Noise | None = None
+    carrying: int | None = None
     prior: Prior | None = None
     simulation: Simulation | None = None
 
@@ -178,7 +184,7 @@ class Observation:
 
     def known_to(self, tier: Tier) -> "Observation":
         """The same with only what an attacker of that tier knows."""
-        return replace(self, noise=None, prior=None, simulation=None) if tier == "plain" else self
+        return replace(self, noise=None, carrying=None, prior=None, simulation=None) if tier == "plain" else self
 
     @property
     def clipping_groups(self) -> tuple[int, ...]:
@@ -197,6 +203,7 @@ class Observation:
             *(() if self.correction is None else ("corrected",)),
             *(() if self.batches is None else self.batches.facts()),
             *(() if self.noise is None else self.noise.facts()),
+            *(() if self.carrying is None else ("carrying", self.carrying)),
             *(() if self.prior is None else ("prior", self.prior.fingerprint())),
             *(() if self.simulation is None else ("simulation", self.simulation.name)),
         )  # fmt: skip

@@ -8,11 +8,11 @@ from harness.experiment import CellSettings
 from harness.federation.taps import Tap
 from harness.observation import Observation
 from harness.results import CellResult, Control
+from harness.results.record import BLIND
 from harness.scoring import negative_control_failed
 from harness.scoring.validity import took_steps
 
 CONTROL_VICTIMS = 24
-BLIND = "blind"
 NEGATIVE = ("swap", "noise_x100", BLIND)
 _DROWNED = 50.0
 _STILL = "no optimizer step was taken"

@@ -18,11 +18,10 @@ from harness.evaluation.reading import Reading, known_batches, read_round
 from harness.evaluation.sending import Sent, sent_by, tampering_of
 from harness.evaluation.simulating import simulation
 from harness.experiment import CellSettings
-from harness.federation.context import State
-from harness.federation.known_noise import noise_at
+from harness.federation.known_noise import carrying, noise_at
 from harness.models import RowModel
 from harness.models.batch_norm import UNCOVERED
-from harness.observation import Noise, Observation
+from harness.observation import Observation
 from harness.own_sources import own_sources
 from harness.priors import Prior, fit_prior
 from harness.results import Detectable
@@ -241,20 +240,16 @@ class Stage:
             read, examples = read.flatten(0, 1), 1
             known = None if known is None else known.reshape(-1, 1)
         steps, server = settings.local_steps if update else 1, server_state(settings)
+        context = round_context(settings, model, ((settings.seeds[0], 0),), server)
+        noise = noise_at(defense, settings.tap, context, steps, settings.observations)
         return Observation(
             model, weights, read, examples, tuple(keys), settings.learning_rate, steps,
             settings.update_model if update else "first",
             defense.clipping_at(settings.tap, settings.learning_rate, server),
             None if known is None else known.to(weights.device), defense.sparse_at(settings.tap),
             known_correction(settings, model, [int(key[1]) for key in keys], weights),
-            batches, _known_noise(settings, model, steps, server),
+            batches, noise, carrying(defense, settings.tap, context, noise),
         )  # fmt: skip
-
-
-def _known_noise(settings: CellSettings, model: RowModel, steps: int, server: State) -> Noise | None:
-    """The noise on what the attacker matches, to one who knows the defense and its settings."""
-    context = round_context(settings, model, ((settings.seeds[0], 0),), server)
-    return noise_at(settings.build_defense(), settings.tap, context, steps, settings.observations)
 
 
 def _select(dataset: Dataset, rows: int, settings: CellSettings) -> Victims:

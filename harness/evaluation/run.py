@@ -24,6 +24,7 @@ from harness.evaluation.controls import (
     with_other_key,
     without_noise,
 )
+from harness.evaluation.declared_noise import WrongDeclaration, require_declared
 from harness.evaluation.identifying import identify_scene
 from harness.evaluation.observe import Stage
 from harness.evaluation.outlook import Outlook
@@ -118,7 +119,7 @@ class Run:
         try:
             scored = self._evaluate(settings, control)
             checks = self._swap(scored) if control else self._checks(scored)
-        except OutputError:
+        except (OutputError, WrongDeclaration):
             raise
         except UsageError as error:
             cell, victims = impossible_cell(settings, key, control, str(error), self.stage.prior(settings)), []
@@ -149,6 +150,7 @@ class Run:
         checks = [self._positive(scored), *self._swap(scored)]
         noisy = self.stage.set(smaller(settings)).observation
         clean = self.stage.set(without_noise(settings)).observation
+        require_declared(settings.defense, settings.tap, clean, noisy)
         if clean.fingerprint() != noisy.fingerprint():
             times = drowning(clean, noisy)
             quiet = self.cell(noiseless_control(settings), "positive_sigma0").cell

@@ -9,6 +9,7 @@ from harness.observation import Clipping, Noise
 from harness.privacy import GaussianLimit, Limit, NoLimit
 
 NO_NOISE = "no noise is added by then"
+BARE = "some coordinates carry no noise"
 NO_CLIPPING = "noise without clipping: one record may move the result by any amount"
 LEFT_OUT = "which coordinates are left out depends on private data"
 FOLLOWS_DATA = "the scale of the noise follows private data"
@@ -34,5 +35,7 @@ def limit_of(noise: Noise | None, clipping: Clipping | None, unit: float, contex
         return NoLimit(f"no theorem here covers noise of the law {noise.law}")
     groups = len(context.layout.groups(clipping.grouping))
     least = float(noise.deviation.min()) if isinstance(noise.deviation, Tensor) else noise.deviation
+    if least == 0:
+        return NoLimit(BARE)
     distance = clipping.bound * math.sqrt(groups) * unit
     return GaussianLimit(distance / (least * context.noise_scale))

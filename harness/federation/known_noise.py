@@ -6,10 +6,13 @@ pruning what carries noise makes its law unknown.
 
 from dataclasses import replace
 
+from torch import Tensor
+
+from harness.errors import UsageError
 from harness.federation.context import RoundContext
 from harness.federation.defense import Defense
 from harness.federation.taps import Hook, Tap
-from harness.observation import Noise
+from harness.observation import Clipping, Noise
 
 
 def noise_at(defense: Defense, tap: Tap, context: RoundContext, steps: int = 1, looks: int = 1) -> Noise | None:
@@ -21,11 +24,38 @@ def noise_at(defense: Defense, tap: Tap, context: RoundContext, steps: int = 1, 
         context: of the round, for its learning rate, cohort, schedules and the scale of all noise.
         steps: L, local steps behind an update.
         looks: R, how many readings of the same, with noise of their own, were averaged.
+
+    Raises:
+        UsageError: deviations are declared that are not one for each coordinate.
     """
     if context.noise_scale == 0:
         return None
     found = _of_examples(defense, context) if tap is Tap.EXAMPLES else _along(defense, tap, context, steps)
+    if found is not None and isinstance(found.deviation, Tensor) and found.deviation.shape != (context.layout.total,):
+        raise UsageError(
+            f"noise is declared with deviations of shape {tuple(found.deviation.shape)}; give one number, or one for "
+            f"each of the network's {context.layout.total} coordinates"
+        )
     return None if found is None else found.averaged(looks).times(context.noise_scale)
+
+
+def carrying(defense: Defense, tap: Tap, context: RoundContext, noise: Noise | None) -> int | None:
+    """How many coordinates carry anything but noise at most, where noise covers that the others were left out.
+
+    None where nothing is left out, where nothing bounds how many are not, and where no noise came after. Noise that
+    came before has no level that anybody knows (:func:`noise_at`).
+    """
+    if noise is None or noise.deviation is None:
+        return None
+    sent = [part.most_sent(tap, context.layout) for _, part in defense.chain() if part.sparse_at(tap)]
+    bounds = [count * together_at(defense, tap, context) for count in sent if count is not None]
+    fewest = min(bounds, default=context.layout.total)
+    return fewest if fewest < context.layout.total else None
+
+
+def together_at(defense: Defense, tap: Tap, context: RoundContext) -> int:
+    """Clients whose messages are seen as one sum."""
+    return context.cohort.clients_per_round if tap.at_server and defense.sums_securely else 1
 
 
 def _of_examples(defense: Defense, context: RoundContext) -> Noise | None:
@@ -34,18 +64,24 @@ def _of_examples(defense: Defense, context: RoundContext) -> Noise | None:
 
 
 def _along(defense: Defense, tap: Tap, context: RoundContext, steps: int) -> Noise | None:
-    together = context.cohort.clients_per_round if tap.at_server and defense.sums_securely else 1
+    together = together_at(defense, tap, context)
     if together > 1:
         context = replace(context, clients=tuple(range(together)))
     total: Noise | None = None
     for hook in tap.noised_by:
         for name, part in defense.chain():
             if total is not None and not part.only_adds(hook):
-                total = Noise("unknown", None)
+                total = _changed(total, part.clipping_at(tap, context.learning_rate))
             own = _added(part, hook, tap, _scoped(context, name), steps)
             total = total if own is None else own.plus(total)
     # Of a secure sum the mean is read: that of messages which each have noise of their own.
     return None if total is None else total.averaged(together)
+
+
+def _changed(noise: Noise, clipping: Clipping | None) -> Noise:
+    """Noise after something that is not linear: a clip of each tensor leaves each of them a level of its own."""
+    apart = "layer" in (noise.grouping, clipping and clipping.grouping)
+    return Noise("unknown", None, "layer" if apart else "whole")
 
 
 def _added(part: Defense, hook: Hook, tap: Tap, context: RoundContext, steps: int) -> Noise | None:

@@ -7,6 +7,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 VerdictWord = Literal["leaks", "resilient", "inconclusive"]
 TierWord = Literal["plain", "informed", "tampering"]
+BLIND = "blind"
+"""The control that guesses the victims without a gradient, as an attack."""
 TIERS: tuple[TierWord, ...] = ("plain", "informed", "tampering")
 """From who knows least to who may do most."""
 

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from harness.results import AttackStanding, CellResult, Place, SummaryRow
-from harness.results.record import TIERS, TierWord
+from harness.results.record import BLIND, TIERS, TierWord
 from harness.scoring.headline import headline
 from harness.scoring.strongest import Attempt, strongest
 from harness.scoring.verdict import within_networks
@@ -35,7 +35,7 @@ def _row(cells: list[CellResult]) -> SummaryRow:
         verdict=decision.verdict,
         verdict_reason=reason,
         strongest=decision.attack,
-        tier=_highest(cell.tier for cell in possible),
+        tier=_highest(cell.tier for cell in possible if cell.attack != BLIND),
         suite=suite,
         headline=headline(decision.verdict, attempts, noisy),
         identifies=any(identified) if identified else None,

@@ -57,5 +57,5 @@ def _contradiction(cells: Sequence[CellResult]) -> str | None:
     return (
         f"{cell.attack} against {cell.defense} at {cell.tap} did what no attacker can: {event.event} "
         f"{event.measured.successes} of {event.measured.n} times, where {bound.theorem} allows "
-        f"a share of {event.ceiling:.3g} (p = {p_value:.2g}); the noise is not what {cell.defense} declares"
+        f"a share of {event.ceiling:.3g} (p = {p_value:.2g}); the noise or the clip is not what {cell.defense} declares"
     )

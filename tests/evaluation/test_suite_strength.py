@@ -15,9 +15,9 @@ from harness.experiment import cell_settings
 
 VICTIMS = 24
 STAGE = Stage(Path("no data root"), VICTIMS)
-# Of images; `identify` brings none back, and `analytic` needs another network.
+# Of images; `identify` brings none back, `analytic` and `spear` need another network, `learned` shared weights.
 RECONSTRUCTING = {
-    name: own for name, own in SUITES[LATEST["auto"]].items() if name not in ("identify", "analytic")
+    name: own for name, own in SUITES[LATEST["auto"]].items() if name not in ("identify", "analytic", "spear", "learned")
 }  # fmt: skip
 PLACES: dict[str, dict[str, Any]] = {
     "undefended": {"defense": "none"},

@@ -59,18 +59,19 @@ def test_an_undefended_batch_comes_back_and_a_defended_one_does_not(document: An
 
 
 @pytest.fixture
-def without_its_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fed-CDP that says what it adds, and adds next to nothing."""
+def without_its_clip(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fed-CDP that says what it clips, and sends a million times as much."""
     applied = FedCDP.client_step
 
-    def too_quiet(self: FedCDP, per_example: Any, context: RoundContext) -> LocalStep:
-        return applied(self, per_example, replace(context, noise_scale=context.noise_scale / 1e6))
+    def too_loud(self: FedCDP, per_example: Any, context: RoundContext) -> LocalStep:
+        quiet, made = (applied(self, per_example, each) for each in (replace(context, noise_scale=0.0), context))
+        return replace(made, step=made.step + 1e6 * quiet.step)
 
-    monkeypatch.setattr(FedCDP, "client_step", too_quiet)
+    monkeypatch.setattr(FedCDP, "client_step", too_loud)
 
 
-@pytest.mark.usefixtures("without_its_noise")
-def test_noise_that_is_not_there_makes_a_tampering_row_invalid(small: Any, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("without_its_clip")
+def test_a_clip_that_is_not_there_makes_a_tampering_row_invalid(small: Any, tmp_path: Path) -> None:
     """The theorem is one of each image, however many a client has in its batch."""
     planted = small.play([small.cell(**TAMPERING, defense="fed_cdp")], tmp_path)
     lineup, strict = planted.cells[0].bound.events
@@ -78,7 +79,7 @@ def test_noise_that_is_not_there_makes_a_tampering_row_invalid(small: Any, tmp_p
     assert "imprint against fed_cdp at T2.step did what no attacker can" in (planted.valid_reason or "")
 
 
-@pytest.mark.usefixtures("without_its_noise")
+@pytest.mark.usefixtures("without_its_clip")
 def test_a_crossing_ends_the_command_with_the_code_of_an_invalid_run(harness: Harness) -> None:
     cell = "--dataset digits --model mlp --defense fed_cdp --attack imprint --attack-arg bins=64 --batch-size 8"
     made = harness("evaluate", *cell.split(), "--prior", "auto", "--victims", "6", "--surface", "2", "--no-pictures")

@@ -24,7 +24,7 @@ from harness.vectors.layout import Layout
 LAYOUT = Layout(("a", "b", "c", "d"), ((3,),) * 4)
 
 
-def test_noise_that_is_not_the_one_declared_makes_the_run_invalid(
+def test_a_clip_that_is_not_the_one_declared_makes_the_run_invalid(
     small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = small.cell(defense="fed_cdp", victims=8, attack_args={"max_iterations": 5})
@@ -37,18 +37,19 @@ def test_noise_that_is_not_the_one_declared_makes_the_run_invalid(
 
     applied = FedCDP.client_step
 
-    def too_quiet(self: FedCDP, per_example: Any, context: RoundContext) -> LocalStep:
-        # A hundred times as much, in the negative control, is still enough to hide everything.
-        return applied(self, per_example, replace(context, noise_scale=context.noise_scale / 3000))
+    def too_loud(self: FedCDP, per_example: Any, context: RoundContext) -> LocalStep:
+        # A hundred times as much noise, in the negative control, is still enough to hide everything.
+        quiet, made = (applied(self, per_example, each) for each in (replace(context, noise_scale=0.0), context))
+        return replace(made, step=made.step + 3000 * quiet.step)
 
-    monkeypatch.setattr(FedCDP, "client_step", too_quiet)
+    monkeypatch.setattr(FedCDP, "client_step", too_loud)
     planted = small.play([settings], tmp_path / "planted")
     assert planted.cells[0].bound == honest.bound.model_copy(update={"events": planted.cells[0].bound.events})
     assert not planted.valid
     assert "cpl against fed_cdp at T2.step did what no attacker can: first in its lineup " in (
         planted.valid_reason or ""
     )
-    assert "the noise is not what fed_cdp declares" in (planted.valid_reason or "")
+    assert "the noise or the clip is not what fed_cdp declares" in (planted.valid_reason or "")
 
 
 def test_a_cell_without_a_theorem_says_why_and_still_what_was_measured(small: Any, tmp_path: Path) -> None:

@@ -1,13 +1,17 @@
 """The noise a defense declares at a tap is the noise that is measured there."""
 
+from dataclasses import replace
+
 import pytest
+import torch
 
 from harness.defenses import DEFENSES
 from harness.errors import UsageError
 from harness.extensions.building import build
 from harness.federation.context import Cohort, RoundContext
-from harness.federation.known_noise import noise_at
-from harness.federation.taps import Tap
+from harness.federation.defense import Defense
+from harness.federation.known_noise import carrying, noise_at
+from harness.federation.taps import Hook, Tap
 from harness.observation import Noise
 from harness.vectors.layout import Layout
 
@@ -35,9 +39,51 @@ def test_declared(defense: str, args: dict[str, object], tap: str, steps: int, e
         assert found.law == expected.law and found.deviation == pytest.approx(expected.deviation)
 
 
+def test_a_clip_of_each_tensor_leaves_each_a_level_of_its_own() -> None:
+    for clipping in ("layer", "whole"):
+        args = {"noise.applies_to": "gradient", "fed_sdp.noise_at": "client", "fed_sdp.clipping": clipping}
+        assert noise_at(build(DEFENSES, "noise+fed_sdp", args), Tap.SENT, CONTEXT) == Noise("unknown", None, clipping)
+
+
+SPARSE: dict[str, tuple[str, dict[str, object], int | None]] = {
+    "noise after it": ("pruning+noise", {"pruning.threshold": 0.75}, 25),
+    "the fewest of two": ("pruning+dssgd+noise", {"pruning.threshold": 0.75, "dssgd.share": 0.1}, 10),
+    "zeros are seen": ("pruning", {"threshold": 0.75}, None),
+    "noise before it": ("noise+pruning", {"noise.applies_to": "gradient"}, None),
+    "nothing is left out": ("noise", {}, None),
+    "nothing says how many": ("pruning+noise", {"pruning.threshold": 0.0}, None),
+}
+
+
+@pytest.mark.parametrize(("defense", "args", "expected"), SPARSE.values(), ids=SPARSE)
+def test_how_many_coordinates_carry_more_than_noise(
+    defense: str, args: dict[str, object], expected: int | None
+) -> None:
+    context, made = replace(CONTEXT, layout=Layout(("w",), ((100,),))), build(DEFENSES, defense, args)
+    found = noise_at(made, Tap.SENT, context)
+    assert carrying(made, Tap.SENT, context, found) == expected
+    assert carrying(made, Tap.STEP, context, noise_at(made, Tap.STEP, context)) is None
+
+
 def test_looks_are_averaged() -> None:
     defense = build(DEFENSES, "noise", {"applies_to": "gradient", "amount": 0.3, "distribution": "laplace"})
-    assert noise_at(defense, Tap.STEP, CONTEXT, looks=9) == Noise("unknown", pytest.approx(0.1))
+    found = noise_at(defense, Tap.STEP, CONTEXT, looks=9)
+    assert found is not None and found.law == "unknown" and found.deviation == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("deviation", [-1.0, float("nan"), float("inf"), torch.tensor([0.1, -0.1])])
+def test_a_deviation_that_is_none_is_told(deviation: float | torch.Tensor) -> None:
+    with pytest.raises(UsageError, match="deviation is negative or no number"):
+        Noise("gaussian", deviation)
+
+
+def test_deviations_are_of_all_coordinates() -> None:
+    class Own(Defense):
+        def noise_of(self, hook: Hook, context: RoundContext) -> Noise | None:
+            return Noise("gaussian", torch.full((7,), 0.1)) if hook == Hook.CLIENT_STEP else None
+
+    with pytest.raises(UsageError, match=r"shape \(7,\); give one number, or one for each of the network's 3 coord"):
+        noise_at(Own(), Tap.STEP, CONTEXT)
 
 
 def test_a_mistyped_law_is_told() -> None:

@@ -1,0 +1,61 @@
+"""Whether a defense adds the noise that it declares: attackers who are told another level fail for no merit of it."""
+
+import torch
+from torch import Tensor
+
+from harness.errors import UsageError
+from harness.observation import Observation
+
+# Off by a tenth of the deviation and by so many standard errors; noise below that share of the gradient's root mean
+# square is next to what rounding leaves.
+_MATERIAL, _STANDARD_ERRORS, _ROUNDING = 0.1, 6.0, 1e-3
+
+
+class WrongDeclaration(UsageError):
+    """A defense adds other noise than its ``noise_of`` says."""
+
+
+def require_declared(defense: str, tap: str, quiet: Observation, noisy: Observation) -> None:
+    """Compares the noise on what is read with what is declared of it.
+
+    Args:
+        defense: its name. tap: where it is read.
+        quiet: R rows without noise.
+        noisy: the same with.
+
+    Raises:
+        WrongDeclaration: noise that is not declared, or that is not there, or is of another size.
+    """
+    added, declared = noisy.target - quiet.target, noisy.noise
+    problem: str | None = None
+    if declared is None:
+        if added.any():
+            problem = "adds noise of which it declares nothing there"
+    elif declared.deviation is not None:
+        least = _ROUNDING * quiet.target.square().mean().sqrt()
+        level = torch.as_tensor(declared.deviation).to(added).expand_as(added)
+        problem = _none(added, level, least) or (None if noisy.local_steps > 1 else _off(added, level, least, noisy))
+    if problem:
+        raise WrongDeclaration(
+            f"defense {defense!r} {problem} ({tap}); let noise_of() name the hook that adds it, and its deviation"
+        )
+
+
+def _none(added: Tensor, level: Tensor, least: Tensor) -> str | None:
+    silent = level.square().mean().sqrt() > least and not added.any()
+    return "adds none of the noise that it declares there" if silent else None
+
+
+def _off(added: Tensor, level: Tensor, least: Tensor, noisy: Observation) -> str | None:
+    """How noise (R, P) differs from its level; of one step, since after several it has moved the gradients too."""
+    there = noisy.target != 0 if noisy.sparse else torch.ones_like(added, dtype=torch.bool)
+    if (added[there & (level == 0)].abs() > least).any():
+        return "adds noise where it declares a deviation of zero"
+    there = there & (level > least)
+    if not there.any():
+        return None
+    squares = (added[there] / level[there]).double().square()
+    ratio, error = float(squares.mean()), float(squares.std()) / squares.numel() ** 0.5
+    if abs(ratio - 1) <= _STANDARD_ERRORS * error or abs(ratio**0.5 - 1) <= _MATERIAL:
+        return None
+    return f"adds {ratio**0.5:.3g} times the noise that it declares"

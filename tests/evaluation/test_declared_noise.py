@@ -1,0 +1,65 @@
+"""A defense that adds other noise than it declares is named, before its attackers fail for that."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from harness.defenses import DEFENSES
+from harness.evaluation.declared_noise import WrongDeclaration, require_declared
+from harness.federation.taps import Hook
+from harness.observation import Noise, Observation
+from harness.testing import digits, undefended
+
+NOISE = DEFENSES["noise"]
+QUIET = undefended(*digits(4))
+LEVELS = torch.cat([torch.zeros(100), torch.full((QUIET.target.shape[1] - 100,), 0.02)])
+
+
+def noisy(deviation: float | torch.Tensor, declared: Noise | None, **facts: Any) -> Observation:
+    added = deviation * torch.randn(QUIET.target.shape, generator=torch.Generator().manual_seed(0))
+    return replace(QUIET, target=QUIET.target + added, noise=declared, **facts)
+
+
+HONEST = {
+    "none": noisy(0.0, None),
+    "what it says": noisy(0.02, Noise("gaussian", 0.02)),
+    "off by less than a tenth": noisy(0.021, Noise("gaussian", 0.02)),
+    "a level of each coordinate": noisy(LEVELS, Noise("gaussian", LEVELS)),
+    "a level that nobody publishes": noisy(0.02, Noise("unknown", None)),
+    "after steps that have moved the gradient": noisy(0.02, Noise("gaussian", 0.005), local_steps=2),
+    "of the size of rounding": noisy(0.0, Noise("gaussian", 1e-9)),
+}
+WRONG = {
+    "declares nothing": (noisy(0.02, None), "adds noise of which it declares nothing there"),
+    "too little": (noisy(0.01, Noise("gaussian", 0.02)), "adds 0.5 times the noise that it declares"),
+    "too much": (noisy(0.02, Noise("laplace", 0.01)), "adds 2 times the noise that it declares"),
+    "no level": (noisy(0.02, Noise("gaussian", 0.0)), "adds noise where it declares a deviation of zero"),
+    "beside its level": (noisy(0.02, Noise("gaussian", LEVELS)), "adds noise where it declares a deviation of zero"),
+    "none at all": (noisy(0.0, Noise("gaussian", 0.02)), "adds none of the noise that it declares there"),
+}
+
+
+@pytest.mark.parametrize("seen", HONEST.values(), ids=HONEST)
+def test_honest(seen: Observation) -> None:
+    require_declared("mine", "T2.step", QUIET, seen)
+
+
+@pytest.mark.parametrize(("seen", "told"), WRONG.values(), ids=WRONG)
+def test_wrong(seen: Observation, told: str) -> None:
+    with pytest.raises(WrongDeclaration, match=f"'mine' {told} .T2.step.; let noise_of"):
+        require_declared("mine", "T2.step", QUIET, seen)
+
+
+def test_noise_that_is_declared_at_another_tap_ends_the_run(
+    small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def elsewhere(self: Any, hook: Hook, context: Any) -> Noise | None:
+        return Noise("gaussian", 0.1) if hook == Hook.CLIENT_MESSAGE else None
+
+    monkeypatch.setattr(NOISE, "noise_of", elsewhere)
+    cell = small.cell(defense="noise", defense_args={"applies_to": "gradient", "amount": 0.1})
+    with pytest.raises(WrongDeclaration, match="declares nothing there"):
+        small.play([cell], tmp_path)
