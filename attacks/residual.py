@@ -18,6 +18,8 @@ _USUAL_KURTOSIS = 3.0
 # A misfit is named where chance hardly makes it and it is worth a word: 5% of the variance, 2.5% of the deviation.
 _STANDARD_ERRORS, _MATERIAL = 6.0, 0.05
 _TINY = 1e-30
+# What was cut lies within that share of the bound, and within so many deviations of noise that came after.
+_ROUNDING, _WIDTH = 1e-4, 4.0
 
 
 def improbability(observation: Observation, candidate: Tensor) -> Tensor:
@@ -72,22 +74,35 @@ def knows_clip(observation: Observation) -> bool:
 
 
 def explained(observation: Observation, candidate: Tensor) -> Tensor:
-    """What of the observed gradients candidates (R, P) explain: zero where it left coordinates out; where clients have
-    bounds of their own, which nobody knows, by the best non-negative scale of each clipping group."""
+    """What of the observed gradients candidates (R, P) explain: zero where it left coordinates out; all of one that was
+    cut, where a candidate lies beyond; where clients have bounds of their own, which nobody knows, by the best
+    non-negative scale of each clipping group."""
     target, clipping = observation.target, observation.clipping
     if observation.sparse:
         candidate = observed_only(candidate, target)
-    if clipping is None or knows_clip(observation):
-        return candidate
-    groups = observation.clipping_groups
-    inner, own = group_sums(candidate * target, groups), group_sums(candidate.square(), groups)
-    return candidate * spread((inner / own.clamp_min(_TINY)).clamp_min(0), groups)
+    if clipping is not None and not knows_clip(observation):
+        groups = observation.clipping_groups
+        inner, own = group_sums(candidate * target, groups), group_sums(candidate.square(), groups)
+        candidate = candidate * spread((inner / own.clamp_min(_TINY)).clamp_min(0), groups)
+    return candidate if observation.cut is None else _cut(observation, candidate, observation.cut)
+
+
+def _cut(observation: Observation, candidate: Tensor, limit: float) -> Tensor:
+    """Candidates with what was read in the place of coordinates that were cut, where they lie beyond it.
+
+    Of a coordinate that was cut only the sign is known. Cutting the candidate too would leave it without a derivative
+    just where its sign is wrong.
+    """
+    target, noise = observation.target, observation.noise
+    around = 0.0 if noise is None or noise.deviation is None else _WIDTH * noise.deviation
+    reached = target.abs() >= limit * (1 - _ROUNDING) - around
+    return torch.where(reached & (candidate * target.sign() >= target.abs()), target, candidate)
 
 
 def misfit(observation: Observation, candidate: Tensor, fitted: int = 0, best: bool = True) -> str | None:
     """Why the noise that is declared cannot be on what was read, in words; None where it can, or none is declared.
 
-    Nothing is said where noise covers zeros: of coordinates that were chosen by their size the noise is larger.
+    Nothing is said where noise covers zeros or cuts: of coordinates that are chosen by their size it is another.
 
     Of noise with deviation s the squared residual over s^2 is P in the mean, with standard deviation
     sqrt((kurtosis - 1) P). The median row is tested, so that a few wrong candidates do not tell.
@@ -99,7 +114,7 @@ def misfit(observation: Observation, candidate: Tensor, fitted: int = 0, best: b
         best: whether they are as near as can be; else a residual that is too large proves nothing.
     """
     noise = observation.noise
-    if noise is None or noise.deviation is None or observation.carrying is not None:
+    if noise is None or noise.deviation is None or observation.carrying is not None or observation.cut is not None:
         return None
     residual = (observation.target - explained(observation, candidate)) / _deviation(observation)
     count = _observed(observation).double()

@@ -93,6 +93,9 @@ class DSSGD(Defense):
     def most_sent(self, tap: Tap, layout: Layout) -> int | None:
         return self._most_sent(layout.total) if tap in TAPS_AFTER_SENDING else None
 
+    def cut_at(self, tap: Tap) -> float | None:
+        return self.bound if tap in TAPS_AFTER_SENDING and math.isfinite(self.bound) else None
+
     def noise_of(self, hook: Hook, context: RoundContext) -> Noise | None:
         # Values are clamped after their noise, and noise chooses which of them are sent.
         return Noise("unknown", None) if self.epsilon is not None and hook == Hook.CLIENT_MESSAGE else None

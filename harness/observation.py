@@ -139,10 +139,12 @@ class Observation:
     read, with zeros in their place. ``correction`` (R, P) is what every local step is known to add to the gradient
     (SCAFFOLD), where it is known; ``target`` is without it. ``batches`` is there where the network normalises batches
     as a whole (BatchNorm in training mode): how large they are, and what running statistics gave away of them.
-    ``noise``, ``carrying``, ``prior`` and ``simulation`` are for attackers of the tiers above ``plain`` alone: the
-    noise that ``target`` is known to carry (None where it is known to carry none), how many of its coordinates carry
-    anything else at most, where noise covers the zeros of a ``sparse`` one (None where it does not), what public data
-    of the same kind say of the examples, and where victims share weights, the round to run such data through.
+    ``noise``, ``carrying``, ``cut``, ``prior`` and ``simulation`` are for attackers of the tiers above ``plain``
+    alone: the noise that ``target`` is known to carry (None where it is known to carry none), how many of its
+    coordinates carry anything else at most, where noise covers the zeros of a ``sparse`` one (None where it does
+    not), the magnitude ``cut`` at which its coordinates were cut before such noise (None where none were), what
+    public data of the same kind say of the examples, and where victims share weights, the round to run such data
+    through.
     """
 
     model: RowModel
@@ -160,6 +162,7 @@ class Observation:
     batches: KnownBatches | None = None
     noise: Noise | None = None
     carrying: int | None = None
+    cut: float | None = None
     prior: Prior | None = None
     simulation: Simulation | None = None
 
@@ -184,7 +187,9 @@ class Observation:
 
     def known_to(self, tier: Tier) -> "Observation":
         """The same with only what an attacker of that tier knows."""
-        return replace(self, noise=None, carrying=None, prior=None, simulation=None) if tier == "plain" else self
+        if tier != "plain":
+            return self
+        return replace(self, noise=None, carrying=None, cut=None, prior=None, simulation=None)
 
     @property
     def clipping_groups(self) -> tuple[int, ...]:
@@ -204,6 +209,7 @@ class Observation:
             *(() if self.batches is None else self.batches.facts()),
             *(() if self.noise is None else self.noise.facts()),
             *(() if self.carrying is None else ("carrying", self.carrying)),
+            *(() if self.cut is None else ("cut", self.cut)),
             *(() if self.prior is None else ("prior", self.prior.fingerprint())),
             *(() if self.simulation is None else ("simulation", self.simulation.name)),
         )  # fmt: skip

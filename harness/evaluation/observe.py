@@ -18,7 +18,8 @@ from harness.evaluation.reading import Reading, known_batches, read_round
 from harness.evaluation.sending import Sent, sent_by, tampering_of
 from harness.evaluation.simulating import simulation
 from harness.experiment import CellSettings
-from harness.federation.known_noise import carrying, noise_at
+from harness.federation.known_coordinates import carrying, cut_at
+from harness.federation.known_noise import noise_at
 from harness.models import RowModel
 from harness.models.batch_norm import UNCOVERED
 from harness.observation import Observation
@@ -241,14 +242,16 @@ class Stage:
             known = None if known is None else known.reshape(-1, 1)
         steps, server = settings.local_steps if update else 1, server_state(settings)
         context = round_context(settings, model, ((settings.seeds[0], 0),), server)
+        correction = known_correction(settings, model, [int(key[1]) for key in keys], weights)
         noise = noise_at(defense, settings.tap, context, steps, settings.observations)
         return Observation(
             model, weights, read, examples, tuple(keys), settings.learning_rate, steps,
             settings.update_model if update else "first",
             defense.clipping_at(settings.tap, settings.learning_rate, server),
             None if known is None else known.to(weights.device), defense.sparse_at(settings.tap),
-            known_correction(settings, model, [int(key[1]) for key in keys], weights),
+            correction,
             batches, noise, carrying(defense, settings.tap, context, noise),
+            cut_at(defense, settings.tap, context, steps) if correction is None else None,
         )  # fmt: skip
 
 

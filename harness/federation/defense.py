@@ -148,6 +148,10 @@ class Defense:
         """How many coordinates may differ from zero at a tap that is sparse; None where nothing bounds them."""
         return None
 
+    def cut_at(self, tap: Tap) -> float | None:
+        """The magnitude at which coordinates of an update are cut before ``tap``, in its units; None without."""
+        return None
+
     def grid_of(self, tap: Tap, context: RoundContext, steps: int) -> float | None:
         """The step of the grid that all values at a tap lie on, in units of the gradient that is matched there.
 

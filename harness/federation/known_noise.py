@@ -39,32 +39,13 @@ def noise_at(defense: Defense, tap: Tap, context: RoundContext, steps: int = 1, 
     return None if found is None else found.averaged(looks).times(context.noise_scale)
 
 
-def carrying(defense: Defense, tap: Tap, context: RoundContext, noise: Noise | None) -> int | None:
-    """How many coordinates carry anything but noise at most, where noise covers that the others were left out.
-
-    None where nothing is left out, where nothing bounds how many are not, and where no noise came after. Noise that
-    came before has no level that anybody knows (:func:`noise_at`).
-    """
-    if noise is None or noise.deviation is None:
-        return None
-    sent = [part.most_sent(tap, context.layout) for _, part in defense.chain() if part.sparse_at(tap)]
-    bounds = [count * together_at(defense, tap, context) for count in sent if count is not None]
-    fewest = min(bounds, default=context.layout.total)
-    return fewest if fewest < context.layout.total else None
-
-
-def together_at(defense: Defense, tap: Tap, context: RoundContext) -> int:
-    """Clients whose messages are seen as one sum."""
-    return context.cohort.clients_per_round if tap.at_server and defense.sums_securely else 1
-
-
 def _of_examples(defense: Defense, context: RoundContext) -> Noise | None:
     own = (part.noise_of_examples(_scoped(context, name)) for name, part in defense.chain())
     return next((noise for noise in own if noise is not None), None)
 
 
 def _along(defense: Defense, tap: Tap, context: RoundContext, steps: int) -> Noise | None:
-    together = together_at(defense, tap, context)
+    together = context.cohort.clients_per_round if tap.at_server and defense.sums_securely else 1
     if together > 1:
         context = replace(context, clients=tuple(range(together)))
     total: Noise | None = None

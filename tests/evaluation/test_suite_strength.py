@@ -16,9 +16,8 @@ from harness.experiment import cell_settings
 VICTIMS = 24
 STAGE = Stage(Path("no data root"), VICTIMS)
 # Of images; `identify` brings none back, `analytic` and `spear` need another network, `learned` shared weights.
-RECONSTRUCTING = {
-    name: own for name, own in SUITES[LATEST["auto"]].items() if name not in ("identify", "analytic", "spear", "learned")
-}  # fmt: skip
+ELSEWHERE = ("identify", "analytic", "spear", "learned")
+RECONSTRUCTING = {name: own for name, own in SUITES[LATEST["auto"]].items() if name not in ELSEWHERE}
 PLACES: dict[str, dict[str, Any]] = {
     "undefended": {"defense": "none"},
     "noise .01": {"defense": "noise", "defense_args": {"applies_to": "gradient", "amount": 0.01}},

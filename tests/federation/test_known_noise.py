@@ -10,7 +10,8 @@ from harness.errors import UsageError
 from harness.extensions.building import build
 from harness.federation.context import Cohort, RoundContext
 from harness.federation.defense import Defense
-from harness.federation.known_noise import carrying, noise_at
+from harness.federation.known_coordinates import carrying, cut_at
+from harness.federation.known_noise import noise_at
 from harness.federation.taps import Hook, Tap
 from harness.observation import Noise
 from harness.vectors.layout import Layout
@@ -63,6 +64,20 @@ def test_how_many_coordinates_carry_more_than_noise(
     found = noise_at(made, Tap.SENT, context)
     assert carrying(made, Tap.SENT, context, found) == expected
     assert carrying(made, Tap.STEP, context, noise_at(made, Tap.STEP, context)) is None
+
+
+CUT: dict[str, tuple[str, dict[str, object], str, float | None]] = {
+    "an update of two steps": ("dssgd", {"bound": 0.02}, "T1.out", 0.2),
+    "the tighter of two": ("dssgd+noise", {"dssgd.bound": 0.02}, "T0.in", 0.2),
+    "before it": ("dssgd", {"bound": 0.02}, "T2.step", None),
+    "never": ("dssgd", {"bound": float("inf")}, "T1.out", None),
+    "by nobody": ("pruning", {}, "T1.out", None),
+}
+
+
+@pytest.mark.parametrize(("defense", "args", "tap", "expected"), CUT.values(), ids=CUT)
+def test_where_coordinates_are_cut(defense: str, args: dict[str, object], tap: str, expected: float | None) -> None:
+    assert cut_at(build(DEFENSES, defense, args), Tap(tap), CONTEXT, 2) == pytest.approx(expected)
 
 
 def test_looks_are_averaged() -> None:
