@@ -101,6 +101,9 @@ class Stack(Defense):
                 most = None
         return most
 
+    def cut_at(self, tap: Tap) -> float | None:
+        return min((bound for _, part in self.parts if (bound := part.cut_at(tap)) is not None), default=None)
+
     def refuses_module(self, module: str) -> bool:
         return any(part.refuses_module(module) for _, part in self.parts)
 

@@ -21,5 +21,5 @@ def carrying(defense: Defense, tap: Tap, context: RoundContext, noise: Noise | N
 
 def cut_at(defense: Defense, tap: Tap, context: RoundContext, steps: int) -> float | None:
     """The magnitude at which coordinates were cut, in units of the gradient that is matched at a tap; None without."""
-    bounds = [part.cut_at(tap) for _, part in defense.chain()]
-    return min((each / (context.learning_rate * steps) for each in bounds if each is not None), default=None)
+    bound = defense.cut_at(tap)
+    return None if bound is None else bound / (context.learning_rate * steps)

@@ -41,6 +41,20 @@ def assert_declares_clipping(defense: Defense) -> None:
             _assert_lengths(tap, values, declared, exact=cut and len(defense.chain()) == 1)
 
 
+def assert_declares_cuts(defense: Defense) -> None:
+    """Who knows the settings knows at which magnitude coordinates are cut: at that of all that large updates show."""
+    for tap, values in _shown(defense, LONG)[1].items():
+        sizes, declared = values[values != 0].abs(), defense.cut_at(tap)
+        largest = float(sizes.max()) * LEARNING_RATE
+        assert declared is not None or sizes.min() < sizes.max() / _ABOUT or not tap.of_update, (
+            f"all coordinates that {tap} shows have the magnitude {largest:.4g}, of which cut_at() says nothing; an "
+            "attacker who does not know takes cut coordinates for true ones"
+        )
+        assert declared is None or largest <= declared * _ABOUT, (
+            f"{tap} shows magnitudes of up to {largest:.4g}, cut_at() says that they are cut at {declared:.4g}"
+        )
+
+
 def assert_bounds_examples(defense: Defense) -> None:
     """Where examples are declared to be clipped, none of a batch changes its sum by more than the bound."""
     declared = defense.clipping_at(Tap.STEP, LEARNING_RATE, {})

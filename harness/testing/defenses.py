@@ -18,7 +18,7 @@ from harness.models import RowModel
 from harness.models.example_gradients import MaterialisedGradients
 from harness.privacy import GUARANTEES
 from harness.privacy.views import VIEWS
-from harness.testing.clipping import LONG, assert_bounds_examples, assert_declares_clipping
+from harness.testing.clipping import LONG, assert_bounds_examples, assert_declares_clipping, assert_declares_cuts
 from harness.testing.noise import assert_declares_noise
 from harness.testing.rounds import play_taps
 from harness.vectors.layout import Layout
@@ -46,6 +46,7 @@ def assert_defense_contract(defense: Defense) -> None:
     assert_declares_memory_and_plans(defense)
     assert_declares_clipping(defense)
     assert_bounds_examples(defense)
+    assert_declares_cuts(defense)
     assert_declares_noise(defense)
 
 

@@ -9,7 +9,7 @@ import torch
 from harness.defenses import DEFENSES, Cohort, RoundContext
 from harness.extensions.building import build
 from harness.federation.taps import Tap
-from harness.testing.clipping import assert_bounds_examples, assert_declares_clipping
+from harness.testing.clipping import assert_bounds_examples, assert_declares_clipping, assert_declares_cuts
 from harness.testing.defenses import (
     CLIENTS,
     FACTS,
@@ -111,6 +111,7 @@ def test_clipping_is_declared_and_cuts_each_example(name: str, settings: dict[st
     defense = build(DEFENSES, name, settings)
     assert_declares_clipping(defense)
     assert_bounds_examples(defense)
+    assert_declares_cuts(defense)
 
 
 @pytest.mark.parametrize("name", TABLE)

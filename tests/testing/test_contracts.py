@@ -156,6 +156,18 @@ class ClipsExamplesInSilence(ClipsExamples):
 
 
 @validated_defense
+class CutsInSilence(Right):
+    def client_message(self, update: Tensor, context: RoundContext) -> Tensor:
+        return update.clamp(-0.5, 0.5) + context.gaussian("client_message", update)
+
+
+@validated_defense
+class CutsAtAnother(CutsInSilence):
+    def cut_at(self, tap: Tap) -> float | None:
+        return 0.1 if tap in TAPS_AFTER_SENDING else None
+
+
+@validated_defense
 class ForgetsTheRate(Clips):
     def clipping_at(self, tap: Tap, learning_rate: float, server: State | None = None) -> Clipping | None:
         return super().clipping_at(tap, 1.0, server)
@@ -244,6 +256,8 @@ class SignsAsGaussian(Right):
         (ForgetsTheRate, clipping.assert_declares_clipping, "lengths of 2000 to 2000 per whole, .* cut to 100;"),
         (NamesLayers, clipping.assert_declares_clipping, "lengths of .* per layer, clipping_at"),
         (ClipsNothing, clipping.assert_declares_clipping, "T1.out shows lengths of .* cut to 2000"),
+        (CutsInSilence, clipping.assert_declares_cuts, "T1.out shows have the magnitude 0.5, of which cut_at"),
+        (CutsAtAnother, clipping.assert_declares_cuts, "T1.out shows magnitudes of up to 0.5, cut_at.. says .* at 0.1"),
         (ClipsByTheLongestRow, defenses.assert_rows_apart, "T1.out depends on the other clients"),
         (ClipsByTheLongestExample, clipping.assert_bounds_examples, "changes the sum of its batch by 5"),
         (ClipsTheMean, clipping.assert_bounds_examples, "each example has to be clipped by itself"),
