@@ -1,7 +1,7 @@
 """A picture per cell: each victim's truth, its reconstruction as the attack went on, and where that ended."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -9,8 +9,11 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
+from matplotlib.image import AxesImage
+from matplotlib.patches import Rectangle
 
 from harness.results import write_atomic
 
@@ -49,15 +52,25 @@ def save_grid(
     columns = [("truth", truth), *stages, ("final", final)]
     _check(columns, captions)
     rows = min(len(truth), MOST_ROWS)
-    figure, tiles = _layout(rows, len(columns), title)
+    figure, page, place = _layout(rows, len(columns), title)
     for column, (label, images) in enumerate(columns):
         weight = "bold" if column in (0, len(columns) - 1) else "normal"
-        tiles[0][column].set_title(drawable(label), fontsize=9, fontweight=weight, **plain_text())
+        left, upper = place(0, column)
+        page.text(
+            left + _TILE / 2,
+            upper + 6 / 72,
+            drawable(label),
+            ha="center",
+            fontsize=9,
+            fontweight=weight,
+            **plain_text(),
+        )
         for row in range(rows):
-            _draw(tiles[row][column], images[row])
+            _draw(page, place(row, column), images[row])
     for row, caption in enumerate(captions[:rows]):
-        place: dict[str, Any] = {"xytext": (7, 0), "textcoords": "offset points", "xycoords": "axes fraction"}
-        tiles[row][-1].annotate(drawable(caption), (1, 0.5), va="center", fontsize=8.5, **place, **plain_text())
+        left, upper = place(row, len(columns) - 1)
+        beside = left + _TILE + 7 / 72, upper - _TILE / 2
+        page.text(*beside, drawable(caption), va="center", fontsize=8.5, **plain_text())
     buffer = io.BytesIO()
     # Without the software's name equal inputs give equal bytes whatever matplotlib wrote them.
     figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
@@ -75,32 +88,38 @@ def _check(columns: Sequence[tuple[str, np.ndarray]], captions: Sequence[str]) -
         raise ValueError(f"{len(captions)} captions for {shape[0]} images")
 
 
-def _layout(rows: int, columns: int, title: str) -> tuple[Figure, list[list[Axes]]]:
-    """A figure and its (rows, columns) axes, tiles of equal size whatever their number."""
+Corner = Callable[[int, int], tuple[float, float]]
+
+
+def _layout(rows: int, columns: int, title: str) -> tuple[Figure, Axes, Corner]:
+    """A figure, its page measured in inches, and the left upper corner of the tile at a row and a column.
+
+    All tiles are of equal size, whatever their number, and lie on one page: axes of its own for each cost ten times as
+    much as its picture.
+    """
     width = _LEFT + columns * (_TILE + _GAP) - _GAP + _RIGHT
     lines = wrap(drawable(title), int((width - 2 * _LEFT) / _TITLE_LETTER))
     top = _TOP + _TITLE_LINE * len(lines)
     height = top + rows * (_TILE + _GAP) - _GAP + _BOTTOM
     figure = Figure(figsize=(width, height), facecolor="white")
     FigureCanvasAgg(figure)
+    page = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(0, height))
+    page.set_axis_off()
     heading = {"fontsize": 10.5, "fontweight": "bold", "va": "top", "ha": "left"}
-    figure.text(_LEFT / width, 1 - 0.18 / height, "\n".join(lines), **heading, **plain_text())
-
-    def tile(row: int, column: int) -> Axes:
-        left, lower = _LEFT + column * (_TILE + _GAP), height - top - row * (_TILE + _GAP) - _TILE
-        return figure.add_axes((left / width, lower / height, _TILE / width, _TILE / height))
-
-    return figure, [[tile(row, column) for column in range(columns)] for row in range(rows)]
+    page.text(_LEFT, height - 0.18, "\n".join(lines), **heading, **plain_text())
+    return figure, page, lambda row, column: (_LEFT + column * (_TILE + _GAP), height - top - row * (_TILE + _GAP))
 
 
-def _draw(tile: Axes, image: np.ndarray) -> None:
+def _draw(page: Axes, corner: tuple[float, float], image: np.ndarray) -> None:
     """One (C, H, W) image with hard pixel edges and a thin frame."""
-    pixels = np.clip(np.nan_to_num(np.moveaxis(image, 0, -1), nan=0.0), 0.0, 1.0)
-    shown = pixels[..., 0] if pixels.shape[-1] == 1 else pixels
-    tile.imshow(shown, cmap="gray", vmin=0.0, vmax=1.0, interpolation="nearest")
-    tile.set(xticks=[], yticks=[])
-    for edge in tile.spines.values():
-        edge.set(color=FRAME, linewidth=0.6)
+    (left, upper), pixels = corner, np.clip(np.nan_to_num(np.moveaxis(image, 0, -1), nan=0.0), 0.0, 1.0)
+    extent = (left, left + _TILE, upper - _TILE, upper)
+    tile = AxesImage(
+        page, cmap="gray", norm=Normalize(0.0, 1.0), interpolation="nearest", extent=extent, origin="upper"
+    )
+    tile.set_data(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
+    page.add_image(tile)
+    page.add_patch(Rectangle((left, upper - _TILE), _TILE, _TILE, fill=False, edgecolor=FRAME, linewidth=0.6))
 
 
 Box = tuple[int, int, int, int]
