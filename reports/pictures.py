@@ -94,8 +94,8 @@ Corner = Callable[[int, int], tuple[float, float]]
 def _layout(rows: int, columns: int, title: str) -> tuple[Figure, Axes, Corner]:
     """A figure, its page measured in inches, and the left upper corner of the tile at a row and a column.
 
-    All tiles are of equal size, whatever their number, and lie on one page: axes of its own for each cost ten times as
-    much as its picture.
+    All tiles are of equal size, whatever their number, and lie on one page: with axes for each, a picture takes three
+    times as long.
     """
     width = _LEFT + columns * (_TILE + _GAP) - _GAP + _RIGHT
     lines = wrap(drawable(title), int((width - 2 * _LEFT) / _TITLE_LETTER))
