@@ -13,7 +13,7 @@ FLOOR = 1e-4
 """What single precision leaves of a gradient, relative to the root mean square of what was read."""
 
 # The fourth moment of the noise by the square of its variance, where it is not a Gaussian's.
-_KURTOSIS = {"laplace": 6.0}
+_KURTOSIS = {"laplace": 6.0, "uniform": 1.8}
 _USUAL_KURTOSIS = 3.0
 # A misfit is named where chance hardly makes it and it is worth a word: 5% of the variance, 2.5% of the deviation.
 _STANDARD_ERRORS, _MATERIAL = 6.0, 0.05
@@ -49,6 +49,10 @@ def surprise(observation: Observation, candidate: Tensor, floor: float = FLOOR, 
     order = 1 if noise is not None and noise.law == "laplace" else 2
     if noise is not None and noise.deviation is None:
         return _with_best_levels(observation, residual, order, floor)
+    if noise is not None and noise.deviation is not None and noise.law == "uniform":
+        # Within its bounds all is alike, and only what rounding leaves lies beyond.
+        beyond = (residual.abs() - math.sqrt(3) * noise.deviation) / _floor(observation, floor)
+        return -torch.special.log_ndtr(-beyond).sum(1, dtype=torch.float64)
     scaled = residual / _deviation(observation, floor)
     if order == 2:
         return _lengths(scaled, order).square() / 2

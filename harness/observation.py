@@ -18,7 +18,7 @@ Tier = Literal["plain", "informed", "tampering"]
 """What an attacker knows beyond the network, its weights, the learning rate and the batch size: ``plain``, whether it
 is clipped and that coordinates are left out; ``informed``, the defense with all its settings, and public data;
 ``tampering``, the same as a server that sends weights of its own making."""
-Law = Literal["gaussian", "laplace", "skellam", "poisson_binomial", "unknown"]
+Law = Literal["gaussian", "laplace", "uniform", "skellam", "poisson_binomial", "unknown"]
 
 _CLOSED_UNDER_SUMS = ("gaussian", "skellam", "poisson_binomial")
 

@@ -1,12 +1,13 @@
 """Is measured noise of the declared law? Its size is another question (:mod:`harness.testing.noise`)."""
 
 import torch
-from scipy.stats import kstwo, laplace, norm
+from scipy.stats import kstwo, laplace, norm, uniform
 from torch import Tensor
 
 from harness.observation import Noise
 from harness.vectors.layout import Layout, group_sums, spread
 
+_OF_VARIANCE_ONE = {"laplace": laplace(scale=0.5**0.5), "uniform": uniform(-(3**0.5), 2 * 3**0.5)}
 _ON_A_GRID = ("skellam", "poisson_binomial")
 
 
@@ -30,9 +31,7 @@ def law_p_value(added: Tensor, declared: Noise, there: Tensor, layout: Layout) -
     )
     values = (added / level)[there].double().sort().values
     count = len(values)
-    below = torch.as_tensor(
-        laplace.cdf(values, scale=0.5**0.5) if declared.law == "laplace" else norm.cdf(values), dtype=torch.float64
-    )
+    below = torch.as_tensor(_OF_VARIANCE_ONE.get(declared.law, norm()).cdf(values), dtype=torch.float64)
     steps = torch.arange(count + 1, dtype=torch.float64) / count
     distance = float(torch.maximum(steps[1:] - below, below - steps[:-1]).max())
     if declared.law in _ON_A_GRID:

@@ -49,6 +49,7 @@ LAWS: dict[str, dict[str, Any]] = {
     "skellam counts as gaussian": {"noise": Noise("skellam", DEVIATION)},
     "unknown law, known level": {"noise": Noise("unknown", DEVIATION)},
     "laplace": {"noise": Noise("laplace", DEVIATION)},
+    "uniform": {"noise": Noise("uniform", DEVIATION)},
     "level to be estimated": {"noise": Noise("gaussian", None)},
     "unknown law and level": {"noise": Noise("unknown", None)},
     "laplace of unknown level": {"noise": Noise("laplace", None)},
@@ -75,6 +76,12 @@ def expected(observation: Observation, row: int, image: Tensor, label: Tensor) -
         else:
             levels = [[math.hypot(float(part.square().mean().sqrt()), rounding) for part in pair] for pair in pairs]
         return sum(count * math.log(with_it / without) for count, (with_it, without) in zip(parts, levels, strict=True))
+    if noise is not None and noise.law == "uniform":
+        # A uniform number and a normal one for rounding: nowhere impossible.
+        bound = math.sqrt(3) * float(noise.deviation) / rounding
+        return float(
+            (norm.logcdf(bound - (target / rounding).abs()) - norm.logcdf(bound - (residual / rounding).abs())).sum()
+        )
     level = rounding if noise is None else math.hypot(float(noise.deviation), rounding)
     if noise is not None and noise.law == "laplace":
         law = torch.distributions.Laplace(0.0, level / math.sqrt(2))
@@ -97,6 +104,19 @@ def test_distances_are_those_of_plain_loops(facts: dict[str, Any], victims: Vict
     ]
     assert found.dtype == torch.float64
     np.testing.assert_allclose(found.numpy(), wanted, rtol=2e-4, atol=2e-3)
+
+
+def test_bounds_of_uniform_noise_tell_what_its_size_does_not(victims: Victims, digits: Callable) -> None:
+    clean, (images, labels) = victims(16), digits(16, 1)
+    candidates = images[:, 0].expand(16, *images[:, 0].shape)
+    noise = torch.rand(clean.target.shape, generator=torch.Generator().manual_seed(3)) * 2 - 1
+    seen = replace(clean, target=clean.target + 0.5 * math.sqrt(3) * noise)
+    right = {
+        law: int((Identify().distances(replace(seen, noise=Noise(law, 0.5)), candidates, labels[:, 0]).argmin(1)
+                  == torch.arange(16)).sum())
+        for law in ("uniform", "gaussian")
+    }  # fmt: skip
+    assert right["uniform"] == 16 and right["gaussian"] <= 12, right
 
 
 def test_a_deviation_per_coordinate_weighs_each(victims: Victims, digits: Callable) -> None:
@@ -212,15 +232,19 @@ def test_a_noise_that_is_half_of_what_is_declared_crosses_it() -> None:
     assert crossings(0.5) >= 20
 
 
-@pytest.mark.parametrize(("law", "wrong"), [("gaussian", 0.8), ("gaussian", 1.2), ("laplace", 1.2)])
+@pytest.mark.parametrize(("law", "wrong"), [("gaussian", 0.8), ("gaussian", 1.2), ("laplace", 1.2), ("uniform", 0.8)])
 def test_a_level_that_is_wrong_by_a_fifth_is_named(law: str, wrong: float) -> None:
     points = 0.1 * drawn((10, 400), 1)
     truth = torch.arange(10)
     named = silent = 0
     for seed in range(20):
         observation = linear(points, truth, 0.05, seed)
-        if law == "laplace":
-            noise = torch.distributions.Laplace(0.0, 0.05 / math.sqrt(2))
+        if law != "gaussian":
+            half = 0.05 * math.sqrt(3)
+            noise = {
+                "laplace": torch.distributions.Laplace(0.0, 0.05 / math.sqrt(2)),
+                "uniform": torch.distributions.Uniform(-half, half),
+            }[law]
             torch.manual_seed(seed)
             clean = linear(points, truth, 0.0, seed).target
             observation = replace(observation, target=clean + noise.sample(clean.shape))

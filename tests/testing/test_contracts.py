@@ -280,6 +280,7 @@ def test_the_whole_contract_of_a_defense() -> None:
 LAWS: dict[str, Callable[[np.random.Generator], np.ndarray]] = {
     "gaussian": lambda random: random.normal(size=SHAPE),
     "laplace": lambda random: random.laplace(scale=0.5**0.5, size=SHAPE),
+    "uniform": lambda random: random.uniform(-(3**0.5), 3**0.5, SHAPE),
     "skellam": lambda random: (random.poisson(2.0, SHAPE) - random.poisson(2.0, SHAPE)) / 2,
     "poisson_binomial": lambda random: (random.binomial(64, 0.5, SHAPE) - 32) / 4,
 }
@@ -295,7 +296,7 @@ def test_the_law_is_doubted_as_often_as_stated(law: str, known: bool) -> None:
     drawn = [torch.from_numpy(LAWS[law](random)) for _ in range(200)]
     doubted = sum((law_p_value(one, declared, there, layout) or 0) < 0.05 for one in drawn)
     assert doubted < 22  # of 200, by chance once in a thousand
-    if known and law in ("gaussian", "laplace"):
+    if known and law in ("gaussian", "laplace", "uniform"):
         assert doubted > 2
     unlike = Noise("gaussian" if law == "laplace" else "laplace", 1.0)
     assert max(law_p_value(one, unlike, there, layout) or 1 for one in drawn[:20]) < 0.05
