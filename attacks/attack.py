@@ -76,10 +76,6 @@ class Attack(Attacker):
         """The batched optimizer and its settings."""
         return LBFGS()
 
-    def seen(self, observation: Observation) -> Observation:
-        """What it takes an observation for before it does anything else: as it is."""
-        return observation
-
     def labels(self, observation: Observation) -> Tensor | None:
         """Inferred labels (R, n), or None where labels are optimised along with the images."""
         return infer_labels(observation, self.label_rule)

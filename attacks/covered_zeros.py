@@ -1,23 +1,34 @@
-"""Which coordinates were left out, where noise that came after covers their zeros: all but the largest that were read.
+"""How likely a coordinate was sent at all, where noise that came after covers the zeros of those that were left out.
 
-Whoever knows how many coordinates a defense sends takes the others for what they are, noise alone. Without that a
-candidate's whole gradient is held against one most of which was thrown away, and is improbable although it is true.
+Whoever takes all for sent holds a candidate's whole gradient against one most of which was thrown away, and finds it
+improbable although it is true.
 """
 
-from dataclasses import replace
+import torch
+from torch import Tensor
 
 from harness.observation import Observation
 
+# A candidate near to the truth orders its coordinates nearly as the truth does.
+_OTHERWISE = 0.01
 
-def uncovered(observation: Observation) -> Observation:
-    """The same with zeros wherever nothing but noise is likely to be; as it is where noise covers no zeros.
 
-    Each row keeps as many coordinates as may carry anything, those of largest magnitude. Where noise is larger than
-    what was sent these are partly noise, which the known level of it allows for.
+def probability_sent(observation: Observation, candidate: Tensor) -> Tensor:
+    """Of each coordinate of gradients (R, P), or of (1, P) where it is the same for all.
+
+    Where the largest of a group are sent, those of the candidate; else as many of a group as may be, whichever.
+
+    Args:
+        observation: one whose ``carrying`` is known.
+        candidate: gradients (R, P) as they were before any coordinate was cut.
     """
-    if observation.carrying is None:
-        return observation
-    target = observation.target
-    magnitudes = target.abs()
-    least = magnitudes.topk(observation.carrying, dim=1).values[:, -1:]
-    return replace(observation, target=target.where(magnitudes >= least, 0.0))
+    chosen = observation.carrying
+    assert chosen is not None
+    groups, parts = observation.model.layout.groups(chosen.grouping), []
+    for part, count in zip(candidate.detach().split(groups, 1), chosen.counts, strict=True):
+        if not chosen.largest:
+            parts.append(part.new_full((1, part.shape[1]), count / part.shape[1]))
+            continue
+        largest = part.abs().topk(count, dim=1).indices
+        parts.append(torch.full_like(part, _OTHERWISE).scatter(1, largest, 1 - _OTHERWISE))
+    return torch.cat(parts, 1)

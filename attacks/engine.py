@@ -64,7 +64,6 @@ def run_attack(
         observer: see :data:`Observer`; rows are reported with their index in ``observation``.
         progress: called with the number of victims that are done since the last call.
     """
-    observation = attack.seen(observation)
     labels = attack.labels_of_starts(observation)
     victims_per_chunk = max(chunk // attack.starts, 1)
     if observation.model.evaluates_alone:
@@ -87,7 +86,7 @@ def _is_light(observation: Observation) -> bool:
 def memory_of_row(attack: Attack, observation: Observation) -> float:
     """Bytes that a row (a start of a victim) takes while it is attacked, measured on a victim or two."""
     few = torch.arange(min(2, observation.rows))
-    seen = attack.seen(observation.take(few.to(observation.target.device)))
+    seen = observation.take(few.to(observation.target.device))
     labels = attack.labels_of_starts(seen)
 
     def begin() -> object:

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from harness.attacks.attacker import ATTACKS, Identifier, validated_attack
 from harness.attacks.candidates import dummy_gradient
-from harness.attacks.covered_zeros import uncovered
 from harness.attacks.residual import improbability, knows_clip, misfit
 from harness.errors import UsageError
 from harness.observation import Observation, Tier
@@ -28,7 +27,6 @@ class Identify(Identifier):
 
     def distances(self, observation: Observation, candidates: Tensor, labels: Tensor, chunk: int = 128) -> Tensor:
         _refuse_several(observation)
-        observation = uncovered(observation)
         rows, count = candidates.shape[:2]
         pairs, parts = torch.arange(rows * count), []
         for part in pairs.split(max(chunk, 2)):
@@ -41,7 +39,6 @@ class Identify(Identifier):
         return torch.cat(parts).reshape(rows, count)
 
     def doubt(self, observation: Observation, images: Tensor, labels: Tensor) -> str | None:
-        observation = uncovered(observation)
         return misfit(observation, _gradient(observation, images, labels))
 
 

@@ -16,7 +16,6 @@ from torch import Tensor
 from harness.attacks.attack import Attack, Dummy
 from harness.attacks.attacker import ATTACKS, validated_attack
 from harness.attacks.candidates import dummy_gradient
-from harness.attacks.covered_zeros import uncovered
 from harness.attacks.labels import open_labels
 from harness.attacks.lbfgs import LBFGS
 from harness.attacks.residual import knows_clip, misfit, surprise
@@ -59,9 +58,6 @@ class MaximumAPosteriori(Attack):
     loss_stop: Annotated[float, Field(ge=0, le=0)] = 0.0
     tier: ClassVar[Tier] = "informed"
     standstill: ClassVar[tuple[int, float]] = (1, 1e-4)
-
-    def seen(self, observation: Observation) -> Observation:
-        return uncovered(observation)
 
     def optimizer(self) -> LBFGS:
         return LBFGS(descend=True)
@@ -118,7 +114,6 @@ class MaximumAPosteriori(Attack):
         return unlikely + dummy.coordinates.square().sum((1, 2)) / 2
 
     def doubt(self, observation: Observation, images: Tensor, labels: Tensor) -> str | None:
-        observation = self.seen(observation)
         parts, held = [], observation.target.shape[1] * observation.examples
         for rows in torch.arange(len(images)).split(max(1, _HELD // held)):
             seen = observation.take(rows.to(observation.target.device))

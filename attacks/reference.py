@@ -30,7 +30,6 @@ def run_reference(
         UsageError: the attack or the observation uses something only the batched engine has.
     """
     _refuse_unsupported(attack, observation)
-    observation = attack.seen(observation)
     labels = attack.labels_of_starts(observation)
     parts = []
     for victim in range(observation.rows):

@@ -5,6 +5,7 @@ import math
 import torch
 from torch import Tensor
 
+from harness.attacks.covered_zeros import probability_sent
 from harness.attacks.objectives import observed_only
 from harness.observation import Observation
 from harness.vectors.layout import group_sums, spread
@@ -18,7 +19,7 @@ _USUAL_KURTOSIS = 3.0
 # A misfit is named where chance hardly makes it and it is worth a word: 5% of the variance, 2.5% of the deviation.
 _STANDARD_ERRORS, _MATERIAL = 6.0, 0.05
 _TINY = 1e-30
-# What was cut lies within that share of the bound, and within so many deviations of noise that came after.
+# What was cut lies within that share of the bound, and so many deviations of noise that came after.
 _ROUNDING, _WIDTH = 1e-4, 4.0
 
 
@@ -45,19 +46,44 @@ def surprise(observation: Observation, candidate: Tensor, floor: float = FLOOR, 
             optimizer does not meet the edge.
     """
     noise = observation.noise
+    if observation.carrying is not None:
+        return _where_zeros_are_covered(observation, candidate, floor, corner)
     residual = observation.target - explained(observation, candidate)
     order = 1 if noise is not None and noise.law == "laplace" else 2
     if noise is not None and noise.deviation is None:
         return _with_best_levels(observation, residual, order, floor)
-    if noise is not None and noise.deviation is not None and noise.law == "uniform":
-        # Within its bounds all is alike, and only what rounding leaves lies beyond.
-        beyond = (residual.abs() - math.sqrt(3) * noise.deviation) / _floor(observation, floor)
-        return -torch.special.log_ndtr(-beyond).sum(1, dtype=torch.float64)
+    if noise is not None and noise.law == "uniform":
+        return _of_each(observation, residual, floor, corner).sum(1, dtype=torch.float64)
     scaled = residual / _deviation(observation, floor)
     if order == 2:
         return _lengths(scaled, order).square() / 2
-    smooth = (scaled.square() + corner**2).sqrt() - corner if corner else scaled
-    return math.sqrt(2) * _lengths(smooth, order)
+    return math.sqrt(2) * _lengths(_rounded_off(scaled, corner), order)
+
+
+def _where_zeros_are_covered(observation: Observation, candidate: Tensor, floor: float, corner: float) -> Tensor:
+    """Negative log-likelihood (R,) where each coordinate was sent, or left out and is noise alone."""
+    kept = _unbounded(observation, candidate)
+    sent = probability_sent(observation, kept)
+    residual = observation.target - _bounded(observation, kept)
+    carrying = _of_each(observation, residual, floor, corner) - sent.log()
+    alone = _of_each(observation, observation.target, floor, corner) - (1 - sent).log()
+    return -torch.logaddexp(-carrying, -alone).sum(1, dtype=torch.float64)
+
+
+def _of_each(observation: Observation, residual: Tensor, floor: float, corner: float) -> Tensor:
+    """Negative log-density (R, P), up to a constant, of what noise of a known level would have to be."""
+    noise = observation.noise
+    assert noise is not None and noise.deviation is not None
+    if noise.law == "uniform":
+        # Within its bounds all is alike, and only what rounding leaves lies beyond.
+        beyond = (residual.abs() - math.sqrt(3) * noise.deviation) / _floor(observation, floor)
+        return -torch.special.log_ndtr(-beyond)
+    scaled = residual / _deviation(observation, floor)
+    return math.sqrt(2) * _rounded_off(scaled, corner).abs() if noise.law == "laplace" else scaled.square() / 2
+
+
+def _rounded_off(scaled: Tensor, corner: float) -> Tensor:
+    return (scaled.square() + corner**2).sqrt() - corner if corner else scaled
 
 
 def _with_best_levels(observation: Observation, residual: Tensor, order: int, floor: float) -> Tensor:
@@ -78,9 +104,14 @@ def knows_clip(observation: Observation) -> bool:
 
 
 def explained(observation: Observation, candidate: Tensor) -> Tensor:
-    """What of the observed gradients candidates (R, P) explain: zero where it left coordinates out; all of one that was
-    cut, where a candidate lies beyond; where clients have bounds of their own, which nobody knows, by the best
-    non-negative scale of each clipping group."""
+    """What of the observed gradients candidates (R, P) explain: zero where it left coordinates out; cut where it was;
+    where clients have bounds of their own, which nobody knows, by the best non-negative scale of each clipping
+    group."""
+    return _bounded(observation, _unbounded(observation, candidate))
+
+
+def _unbounded(observation: Observation, candidate: Tensor) -> Tensor:
+    """What candidates (R, P) explain before coordinates are cut."""
     target, clipping = observation.target, observation.clipping
     if observation.sparse:
         candidate = observed_only(candidate, target)
@@ -88,19 +119,25 @@ def explained(observation: Observation, candidate: Tensor) -> Tensor:
         groups = observation.clipping_groups
         inner, own = group_sums(candidate * target, groups), group_sums(candidate.square(), groups)
         candidate = candidate * spread((inner / own.clamp_min(_TINY)).clamp_min(0), groups)
-    return candidate if observation.cut is None else _cut(observation, candidate, observation.cut)
+    return candidate
 
 
-def _cut(observation: Observation, candidate: Tensor, limit: float) -> Tensor:
-    """Candidates with what was read in the place of coordinates that were cut, where they lie beyond it.
+def _bounded(observation: Observation, candidate: Tensor) -> Tensor:
+    """Candidates with their coordinates cut, where what was read may be such a one: it says no more then.
 
-    Of a coordinate that was cut only the sign is known. Cutting the candidate too would leave it without a derivative
-    just where its sign is wrong.
+    Where it may not, they stay as they are. Cutting them too would leave them without a derivative just where they are
+    wrong.
     """
+    if observation.cut is None:
+        return candidate
     target, noise = observation.target, observation.noise
-    around = 0.0 if noise is None or noise.deviation is None else _WIDTH * noise.deviation
-    reached = target.abs() >= limit * (1 - _ROUNDING) - around
-    return torch.where(reached & (candidate * target.sign() >= target.abs()), target, candidate)
+    bounded = candidate.clamp(-observation.cut, observation.cut)
+    if noise is not None and noise.deviation is None:
+        fits = bounded * target > 0
+    else:
+        around = 0.0 if noise is None or noise.deviation is None else _WIDTH * noise.deviation
+        fits = (target - bounded).abs() <= observation.cut * _ROUNDING + around
+    return torch.where(fits, bounded, candidate)
 
 
 def misfit(observation: Observation, candidate: Tensor, fitted: int = 0, best: bool = True) -> str | None:

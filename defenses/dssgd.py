@@ -18,7 +18,7 @@ from harness.federation.context import RoundContext
 from harness.federation.defense import Defense
 from harness.federation.privacy_facts import PrivacyFacts
 from harness.federation.taps import TAPS_AFTER_SENDING, Hook, Tap
-from harness.observation import Noise
+from harness.observation import Chosen, Noise
 from harness.privacy import Limit, NoLimit, PureLimit, Statement, make_statement
 from harness.settings.ranges import Clip, Finite, Positive
 from harness.vectors.layout import Layout
@@ -90,8 +90,10 @@ class DSSGD(Defense):
     def sparse_at(self, tap: Tap) -> bool:
         return tap in TAPS_AFTER_SENDING and (self.share < 1 or self.threshold >= 0)
 
-    def most_sent(self, tap: Tap, layout: Layout) -> int | None:
-        return self._most_sent(layout.total) if tap in TAPS_AFTER_SENDING else None
+    def chosen_at(self, tap: Tap, layout: Layout) -> Chosen | None:
+        if tap not in TAPS_AFTER_SENDING:
+            return None
+        return Chosen((self._most_sent(layout.total),), largest=self.selection == "largest")
 
     def cut_at(self, tap: Tap) -> float | None:
         return self.bound if tap in TAPS_AFTER_SENDING and math.isfinite(self.bound) else None

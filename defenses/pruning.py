@@ -17,8 +17,9 @@ from harness.federation.defense import Defense
 from harness.federation.privacy_facts import PrivacyFacts
 from harness.federation.remembered import Remembered
 from harness.federation.taps import TAPS_AFTER_SENDING, Hook, Tap
+from harness.observation import Chosen
 from harness.privacy import Statement, make_statement
-from harness.vectors.layout import Layout
+from harness.vectors.layout import Grouping, Layout
 
 
 @DEFENSES.register("pruning")
@@ -37,7 +38,7 @@ class Pruning(Defense):
     def client_message(self, update: Tensor, context: RoundContext) -> Tensor:
         if self.error_feedback:
             update = update + context.client.get("residual", 0.0)
-        groups = context.layout.groups("layer" if self.mode == "layer" else "whole")
+        groups = context.layout.groups(self._grouping)
         sent = torch.cat([_pruned(part, self.threshold) for part in update.split(groups, dim=-1)], dim=-1)
         if self.error_feedback:
             context.client["residual"] = update - sent
@@ -49,9 +50,16 @@ class Pruning(Defense):
     def sparse_at(self, tap: Tap) -> bool:
         return self.threshold > 0 and tap in TAPS_AFTER_SENDING
 
-    def most_sent(self, tap: Tap, layout: Layout) -> int | None:
-        groups = layout.groups("layer" if self.mode == "layer" else "whole")
-        return sum(size - _lost(size, self.threshold) for size in groups) if tap in TAPS_AFTER_SENDING else None
+    def chosen_at(self, tap: Tap, layout: Layout) -> Chosen | None:
+        if tap not in TAPS_AFTER_SENDING:
+            return None
+        counts = tuple(size - _lost(size, self.threshold) for size in layout.groups(self._grouping))
+        # Of what was kept from earlier rounds nobody knows what it adds.
+        return Chosen(counts, self._grouping, largest=not self.error_feedback)
+
+    @property
+    def _grouping(self) -> Grouping:
+        return "layer" if self.mode == "layer" else "whole"
 
     def only_adds(self, hook: Hook) -> bool:
         return not self.acts_at(hook) or self.threshold == 0

@@ -14,7 +14,7 @@ from harness.federation.examples import ExampleGradients
 from harness.federation.privacy_facts import PrivacyFacts
 from harness.federation.remembered import Remembered
 from harness.federation.taps import Hook, Tap
-from harness.observation import Clipping
+from harness.observation import Chosen, Clipping
 from harness.privacy import Statement
 from harness.vectors.layout import Layout
 
@@ -91,15 +91,15 @@ class Stack(Defense):
     def sparse_at(self, tap: Tap) -> bool:
         return any(part.sparse_at(tap) for _, part in self.parts)
 
-    def most_sent(self, tap: Tap, layout: Layout) -> int | None:
+    def chosen_at(self, tap: Tap, layout: Layout) -> Chosen | None:
         """That of the last part that leaves something out, unless one after it may fill it again."""
-        most: int | None = None
+        chosen: Chosen | None = None
         for _, part in self.parts:
             if part.sparse_at(tap):
-                most = part.most_sent(tap, layout)
+                chosen = part.chosen_at(tap, layout)
             elif part.acts_at(Hook.CLIENT_MESSAGE):
-                most = None
-        return most
+                chosen = None
+        return chosen
 
     def cut_at(self, tap: Tap) -> float | None:
         return min((bound for _, part in self.parts if (bound := part.cut_at(tap)) is not None), default=None)

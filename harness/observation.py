@@ -99,6 +99,26 @@ class Noise:
 
 
 @dataclass(frozen=True)
+class Chosen:
+    """Which coordinates a defense sends, where it leaves others out: of each group no more than so many.
+
+    Attributes:
+        counts: (M,), of each group. grouping: the groups, the whole vector or its tensors.
+        largest: that they are those of largest magnitude in their group, before they are cut; else nothing is known of
+            which they are.
+    """
+
+    counts: tuple[int, ...]
+    grouping: Grouping = "whole"
+    largest: bool = False
+
+    @property
+    def most(self) -> int:
+        """How many coordinates of all may differ from zero."""
+        return sum(self.counts)
+
+
+@dataclass(frozen=True)
 class Simulated:
     """N simulated observations: images (N, n, C, H, W), labels (N, n), and gradients (N, P) as ``target`` has them."""
 
@@ -140,9 +160,9 @@ class Observation:
     (SCAFFOLD), where it is known; ``target`` is without it. ``batches`` is there where the network normalises batches
     as a whole (BatchNorm in training mode): how large they are, and what running statistics gave away of them.
     ``noise``, ``carrying``, ``cut``, ``prior`` and ``simulation`` are for attackers of the tiers above ``plain``
-    alone: the noise that ``target`` is known to carry (None where it is known to carry none), how many of its
-    coordinates carry anything else at most, where noise covers the zeros of a ``sparse`` one (None where it does
-    not), the magnitude ``cut`` at which its coordinates were cut before such noise (None where none were), what
+    alone: the noise that ``target`` is known to carry (None where it is known to carry none), which of its
+    coordinates carry anything else, where noise covers the zeros of a ``sparse`` one (None where it does not), the
+    magnitude ``cut`` at which its coordinates were cut before such noise (None where none were), what
     public data of the same kind say of the examples, and where victims share weights, the round to run such data
     through.
     """
@@ -161,7 +181,7 @@ class Observation:
     correction: Tensor | None = None
     batches: KnownBatches | None = None
     noise: Noise | None = None
-    carrying: int | None = None
+    carrying: Chosen | None = None
     cut: float | None = None
     prior: Prior | None = None
     simulation: Simulation | None = None

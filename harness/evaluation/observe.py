@@ -250,7 +250,8 @@ class Stage:
             defense.clipping_at(settings.tap, settings.learning_rate, server),
             None if known is None else known.to(weights.device), defense.sparse_at(settings.tap),
             correction,
-            batches, noise, carrying(defense, settings.tap, context, noise),
+            batches, noise,
+            carrying(defense, settings.tap, context, noise, settings.observations, correction is not None),
             cut_at(defense, settings.tap, context, steps) if correction is None else None,
         )  # fmt: skip
 

@@ -18,7 +18,7 @@ from harness.federation.examples import ExampleGradients
 from harness.federation.privacy_facts import PrivacyFacts
 from harness.federation.remembered import Remembered
 from harness.federation.taps import Hook, Tap
-from harness.observation import Clipping, Noise
+from harness.observation import Chosen, Clipping, Noise
 from harness.privacy import Limit, NoLimit, Statement, make_statement
 from harness.vectors.layout import Layout
 
@@ -144,8 +144,8 @@ class Defense:
         """Whether an adversary at ``tap`` knows that coordinates were left out, with zeros in their place."""
         return False
 
-    def most_sent(self, tap: Tap, layout: Layout) -> int | None:
-        """How many coordinates may differ from zero at a tap that is sparse; None where nothing bounds them."""
+    def chosen_at(self, tap: Tap, layout: Layout) -> Chosen | None:
+        """Which coordinates may differ from zero at a tap that is sparse; None where nothing bounds how many."""
         return None
 
     def cut_at(self, tap: Tap) -> float | None:

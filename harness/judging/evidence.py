@@ -93,7 +93,8 @@ class Evidence:
     @cached_property
     def most_sent(self) -> int | None:
         """How many coordinates may differ from zero; None where all may."""
-        return self.defense.most_sent(self.settings.tap, self.layout)
+        chosen = self.defense.chosen_at(self.settings.tap, self.layout)
+        return None if chosen is None else chosen.most
 
     @cached_property
     def ranks(self) -> dict[str, int]:

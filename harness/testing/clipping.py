@@ -55,6 +55,25 @@ def assert_declares_cuts(defense: Defense) -> None:
         )
 
 
+def assert_declares_what_is_sent(defense: Defense) -> None:
+    """Who knows the settings knows how many coordinates of a group are sent, and whether they are its largest."""
+    gradient, shown = _shown(defense, LONG)
+    for tap, values in shown.items():
+        chosen = defense.chosen_at(tap, LAYOUT) if defense.sparse_at(tap) else None
+        if chosen is None:
+            continue
+        groups = LAYOUT.groups(chosen.grouping)
+        parts = zip(values.split(groups, -1), gradient.split(groups), chosen.counts, strict=True)
+        for part, own, most in parts:
+            sent, sizes = part != 0, own.abs().expand_as(part)
+            count = int(sent.sum(-1).max())
+            assert count <= most, f"{tap} shows {count} coordinates of a {chosen.grouping}, chosen_at() says {most}"
+            least, left = sizes.where(sent, torch.inf).amin(-1), sizes.where(~sent, 0.0).amax(-1)
+            assert not chosen.largest or bool((least >= left).all()), (
+                f"{tap} leaves out larger coordinates than it sends, chosen_at() says that the largest are sent"
+            )
+
+
 def assert_bounds_examples(defense: Defense) -> None:
     """Where examples are declared to be clipped, none of a batch changes its sum by more than the bound."""
     declared = defense.clipping_at(Tap.STEP, LEARNING_RATE, {})

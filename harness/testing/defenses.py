@@ -18,7 +18,13 @@ from harness.models import RowModel
 from harness.models.example_gradients import MaterialisedGradients
 from harness.privacy import GUARANTEES
 from harness.privacy.views import VIEWS
-from harness.testing.clipping import LONG, assert_bounds_examples, assert_declares_clipping, assert_declares_cuts
+from harness.testing.clipping import (
+    LONG,
+    assert_bounds_examples,
+    assert_declares_clipping,
+    assert_declares_cuts,
+    assert_declares_what_is_sent,
+)
 from harness.testing.noise import assert_declares_noise
 from harness.testing.rounds import play_taps
 from harness.vectors.layout import Layout
@@ -47,6 +53,7 @@ def assert_defense_contract(defense: Defense) -> None:
     assert_declares_clipping(defense)
     assert_bounds_examples(defense)
     assert_declares_cuts(defense)
+    assert_declares_what_is_sent(defense)
     assert_declares_noise(defense)
 
 

@@ -1,4 +1,4 @@
-"""Of a coordinate that was cut the sign is known, and no candidate beyond the cut is less probable for that."""
+"""Of a coordinate that was cut little but the sign is known, and all candidates beyond the cut are as probable."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -36,10 +36,21 @@ def test_only_beyond_the_cut_and_on_its_side_is_all_explained(victims: Victims) 
     (slope,) = torch.autograd.grad(made.sum(), candidate)
     assert slope.tolist() == [[0.0, 1.0, 1.0, 0.0, 1.0, 1.0]]
     near = replace(seen, target=target - 0.03, noise=Noise("gaussian", 0.01))
-    assert explained(near, candidate)[0, :2].tolist() == [pytest.approx(0.97), pytest.approx(0.7)]
+    assert explained(near, candidate)[0, :2].tolist() == [pytest.approx(1.0), pytest.approx(0.7)]
 
 
-@pytest.mark.parametrize("deviation", [0.0, 0.001])
+def test_noise_as_large_as_the_cut_leaves_nothing_to_what_lies_beyond(victims: Victims) -> None:
+    target = torch.tensor([[0.5, -0.4, 2.0, 0.5, -9.0]])
+    seen = replace(victims(1), target=target, cut=1.0, clipping=None, noise=Noise("gaussian", 0.5))
+    made = explained(seen, torch.tensor([[3.0, 3.0, 3.0, 0.7, 3.0]]))
+    assert made.tolist() == [[1.0, 1.0, 1.0, pytest.approx(0.7), 3.0]]
+    unknown = replace(seen, noise=Noise("gaussian", None))
+    assert explained(unknown, torch.tensor([[3.0, 3.0, -3.0, 0.7, -3.0]])).tolist() == [
+        [1.0, 3.0, -3.0, pytest.approx(0.7), -1.0]
+    ]
+
+
+@pytest.mark.parametrize("deviation", [0.0, 0.001, 0.01])
 def test_a_cut_protects_nobody_who_knows_it(deviation: float, victims: Victims) -> None:
     seen = cut(victims(16), 0.02, deviation)
     known, unknown = (rmse(run_attack(MaximumAPosteriori(), each).images) for each in (seen, replace(seen, cut=None)))

@@ -9,7 +9,12 @@ import torch
 from harness.defenses import DEFENSES, Cohort, RoundContext
 from harness.extensions.building import build
 from harness.federation.taps import Tap
-from harness.testing.clipping import assert_bounds_examples, assert_declares_clipping, assert_declares_cuts
+from harness.testing.clipping import (
+    assert_bounds_examples,
+    assert_declares_clipping,
+    assert_declares_cuts,
+    assert_declares_what_is_sent,
+)
 from harness.testing.defenses import (
     CLIENTS,
     FACTS,
@@ -112,6 +117,7 @@ def test_clipping_is_declared_and_cuts_each_example(name: str, settings: dict[st
     assert_declares_clipping(defense)
     assert_bounds_examples(defense)
     assert_declares_cuts(defense)
+    assert_declares_what_is_sent(defense)
 
 
 @pytest.mark.parametrize("name", TABLE)

@@ -13,7 +13,7 @@ from harness.federation.defense import Defense
 from harness.federation.known_coordinates import carrying, cut_at
 from harness.federation.known_noise import noise_at
 from harness.federation.taps import Hook, Tap
-from harness.observation import Noise
+from harness.observation import Chosen, Noise
 from harness.vectors.layout import Layout
 
 CONTEXT = RoundContext(0, 0, 0.05, Cohort(batch_size=4), Layout(("w",), ((3,),)), ((0, 0),))
@@ -46,9 +46,13 @@ def test_a_clip_of_each_tensor_leaves_each_a_level_of_its_own() -> None:
         assert noise_at(build(DEFENSES, "noise+fed_sdp", args), Tap.SENT, CONTEXT) == Noise("unknown", None, clipping)
 
 
-SPARSE: dict[str, tuple[str, dict[str, object], int | None]] = {
-    "noise after it": ("pruning+noise", {"pruning.threshold": 0.75}, 25),
-    "the fewest of two": ("pruning+dssgd+noise", {"pruning.threshold": 0.75, "dssgd.share": 0.1}, 10),
+SPARSE: dict[str, tuple[str, dict[str, object], Chosen | None]] = {
+    "noise after it": ("pruning+noise", {"pruning.threshold": 0.75}, Chosen((25,), largest=True)),
+    "the fewest of two": ("pruning+dssgd+noise", {"pruning.threshold": 0.75, "dssgd.share": 0.1}, Chosen((10,))),
+    "what was kept decides too": ("pruning+noise", {"pruning.error_feedback": True}, Chosen((30,))),
+    "chosen by chance": ("dssgd+noise", {}, Chosen((10,))),
+    "the largest, then cut": ("dssgd+noise", {"dssgd.selection": "largest"}, Chosen((10,), largest=True)),
+    "of each tensor": ("pruning+noise", {"pruning.mode": "layer"}, Chosen((30,), "layer", largest=True)),
     "zeros are seen": ("pruning", {"threshold": 0.75}, None),
     "noise before it": ("noise+pruning", {"noise.applies_to": "gradient"}, None),
     "nothing is left out": ("noise", {}, None),
@@ -57,13 +61,23 @@ SPARSE: dict[str, tuple[str, dict[str, object], int | None]] = {
 
 
 @pytest.mark.parametrize(("defense", "args", "expected"), SPARSE.values(), ids=SPARSE)
-def test_how_many_coordinates_carry_more_than_noise(
-    defense: str, args: dict[str, object], expected: int | None
+def test_which_coordinates_carry_more_than_noise(
+    defense: str, args: dict[str, object], expected: Chosen | None
 ) -> None:
     context, made = replace(CONTEXT, layout=Layout(("w",), ((100,),))), build(DEFENSES, defense, args)
     found = noise_at(made, Tap.SENT, context)
     assert carrying(made, Tap.SENT, context, found) == expected
     assert carrying(made, Tap.STEP, context, noise_at(made, Tap.STEP, context)) is None
+
+
+def test_of_what_else_decides_nobody_knows_the_order() -> None:
+    context = replace(CONTEXT, layout=Layout(("w",), ((100,),)))
+    for name, of_many, beside in (("pruning+noise", 30, Chosen((30,))), ("dssgd+noise", None, Chosen((10,)))):
+        made = build(DEFENSES, name, {})
+        found = noise_at(made, Tap.SENT, context)
+        averaged = carrying(made, Tap.SENT, context, found, looks=4)
+        assert (averaged and averaged.most) == of_many
+        assert carrying(made, Tap.SENT, context, found, corrected=True) == beside
 
 
 CUT: dict[str, tuple[str, dict[str, object], str, float | None]] = {

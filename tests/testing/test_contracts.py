@@ -17,7 +17,7 @@ from harness.federation.context import RoundContext, State
 from harness.federation.examples import ExampleGradients
 from harness.federation.privacy_facts import PrivacyFacts
 from harness.federation.taps import TAPS_AFTER_SENDING, TAPS_AFTER_STEP, Hook, Tap
-from harness.observation import Clipping, Noise, Observation
+from harness.observation import Chosen, Clipping, Noise, Observation
 from harness.privacy import Statement
 from harness.testing import (
     assert_attack_contract,
@@ -168,6 +168,37 @@ class CutsAtAnother(CutsInSilence):
 
 
 @validated_defense
+class Chooses(Right):
+    """Sends every other coordinate of each tensor, not the largest."""
+
+    most: int = 192
+    largest: bool = False
+
+    def client_message(self, update: Tensor, context: RoundContext) -> Tensor:
+        kept = torch.arange(update.shape[1], device=update.device) % 2 == 0
+        return update.where(kept, 0.0)
+
+    def noise_of(self, hook: Hook, context: RoundContext) -> Noise | None:
+        return None
+
+    def sparse_at(self, tap: Tap) -> bool:
+        return tap in TAPS_AFTER_SENDING
+
+    def chosen_at(self, tap: Tap, layout: Layout) -> Chosen | None:
+        return Chosen((self.most, 64), "layer", self.largest)
+
+
+@validated_defense
+class SendsMore(Chooses):
+    most: int = 191
+
+
+@validated_defense
+class SendsOthers(Chooses):
+    largest: bool = True
+
+
+@validated_defense
 class ForgetsTheRate(Clips):
     def clipping_at(self, tap: Tap, learning_rate: float, server: State | None = None) -> Clipping | None:
         return super().clipping_at(tap, 1.0, server)
@@ -258,13 +289,15 @@ class SignsAsGaussian(Right):
         (ClipsNothing, clipping.assert_declares_clipping, "T1.out shows lengths of .* cut to 2000"),
         (CutsInSilence, clipping.assert_declares_cuts, "T1.out shows have the magnitude 0.5, of which cut_at"),
         (CutsAtAnother, clipping.assert_declares_cuts, "T1.out shows magnitudes of up to 0.5, cut_at.. says .* at 0.1"),
+        (SendsMore, clipping.assert_declares_what_is_sent, "T1.out shows 192 coordinates of a layer, .* says 191"),
+        (SendsOthers, clipping.assert_declares_what_is_sent, "T1.out leaves out larger coordinates than it sends"),
         (ClipsByTheLongestRow, defenses.assert_rows_apart, "T1.out depends on the other clients"),
         (ClipsByTheLongestExample, clipping.assert_bounds_examples, "changes the sum of its batch by 5"),
         (ClipsTheMean, clipping.assert_bounds_examples, "each example has to be clipped by itself"),
     ],
 )
 def test_a_wrong_defense_is_found(wrong: type[Defense], check: Callable[[Defense], object], why: str) -> None:
-    for right in (Right(), Clips(), ClipsExamples()):
+    for right in (Right(), Clips(), ClipsExamples(), Chooses()):
         check(right)
     with pytest.raises(AssertionError, match=why):
         check(wrong())
