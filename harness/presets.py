@@ -41,7 +41,7 @@ _GATE: list[Grid] = [
     _SMALL | {"defense": ["fed_cdp"], "surface": ["2"], "defense_arg": ["clip=0.5", "sigma=0.008"]},
     _SMALL | {"defense": ["dssgd"], "surface": ["1"]},
     _SMALL | {
-        "defense": ["noise"], "surface": ["2"], "attack": ["map"], "prior": "auto", "attack_arg": [],
+        "defense": ["noise"], "surface": ["2"], "attack": ["auto"], "prior": "auto", "attack_arg": [],
         "defense_arg": ["applies_to=gradient", "amount=0.01"],
     },
 ]  # fmt: skip
@@ -125,7 +125,7 @@ PRESETS: dict[str, tuple[str, Grid | list[Grid] | Callable[[], list[Grid]]]] = {
         "every part once on 8x8 digits, for pull requests: no defense, two defenses and a stack; under two minutes",
         _SMALL | {"defense": ["none", "fed_cdp", "fed_sdp", "pruning+noise"], "surface": ["2", "1"]},
     ),
-    "gate": ("13 cells in which any fault of a defense or an attack shows, for harness check; two minutes", _GATE),
+    "gate": ("19 cells in which any fault of a defense or an attack shows, for harness check; two minutes", _GATE),
     "nightly": (
         "every defense x attack x surface on mnist-sample, cpl on cifar10-sample and cancer",
         _nightly,

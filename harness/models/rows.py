@@ -1,7 +1,8 @@
 """A network evaluated for many rows together, each row with its own weights."""
 
 from abc import abstractmethod
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -83,6 +84,28 @@ class ChainedRows(_Together):
 
     def batch_norm_statistics(self, weights: Tensor, images: Tensor) -> list[LayerStatistics]:
         return []  # no chain has such layers
+
+
+@runtime_checkable
+class EvaluatesRows(Protocol):
+    """A network that says itself how many rows are evaluated together."""
+
+    def row_logits(self, named: Mapping[str, Tensor], images: Tensor, gradient_once: bool) -> Tensor:
+        """Logits (R, B, K) of images (R, B, C, H, W) under named parameters (R, ...)."""
+        ...
+
+
+class OwnRows(_Together):
+    """A network that evaluates rows itself."""
+
+    def __init__(self, module: EvaluatesRows, layout: Layout) -> None:
+        self._module, self._layout = module, layout
+
+    def logits(self, weights: Tensor, images: Tensor, gradient_once: bool = False) -> Tensor:
+        return self._module.row_logits(self._layout.split(weights), images, gradient_once)
+
+    def batch_norm_statistics(self, weights: Tensor, images: Tensor) -> list[LayerStatistics]:
+        return []  # running statistics are no matter of such a network
 
 
 class MappedRows(_Together):

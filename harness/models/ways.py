@@ -9,7 +9,7 @@ from harness.models.lone_layers import with_lone_layers
 from harness.models.lone_rows import LoneRows
 from harness.models.row_operators import with_row_operators
 from harness.models.row_sequence import RowSequence, row_sequence
-from harness.models.rows import ChainedRows, MappedRows, Rows
+from harness.models.rows import ChainedRows, EvaluatesRows, MappedRows, OwnRows, Rows
 from harness.vectors.layout import Layout
 
 # Weights from which a network that is no chain is faster one row at a time, measured on networks of 13 thousand to 11
@@ -19,11 +19,13 @@ _LARGE, _LARGE_FOR_BATCHES = 2**19, 2**16
 
 @dataclass(frozen=True)
 class Way:
-    """How rows are evaluated: as a chain, or as a network with ``other_layers`` or its own, together or alone."""
+    """How rows are evaluated: as a chain, by the network's own ``row_logits``, or as a network with ``other_layers`` or
+    its own, together or alone."""
 
     sequence: RowSequence | None
     other_layers: bool
     alone: bool = False
+    itself: bool = False
 
     def module(self, plain: nn.Module) -> nn.Module:
         """The network that is evaluated: ``plain`` itself, or a copy with other layers."""
@@ -35,6 +37,8 @@ class Way:
         """What evaluates such a ``module``."""
         if self.sequence is not None:
             return ChainedRows(self.sequence, layout, recorded=isinstance(module, Fronted))
+        if self.itself and isinstance(module, EvaluatesRows):
+            return OwnRows(module, layout)
         return LoneRows(module, layout) if self.alone else MappedRows(module, layout)
 
 
@@ -44,5 +48,8 @@ def ways_of(module: nn.Module, weights: int, joint: bool) -> list[Way]:
     together = [Way(None, True), Way(None, False)]
     if chain:
         return [Way(chain, True), *together]
+    if isinstance(module, EvaluatesRows) and not joint:
+        together.insert(0, Way(None, False, itself=True))
+        return together
     large = weights >= (_LARGE_FOR_BATCHES if joint else _LARGE)
     return [Way(None, True, alone=True), Way(None, False, alone=True), *together] if large else together

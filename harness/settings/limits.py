@@ -70,11 +70,14 @@ def seconds_of(steps: int, gradients: int) -> float:
     return steps * _SECONDS_PER_STEP + gradients * _SECONDS_PER_GRADIENT
 
 
-def forecast(seconds: float, what: str, cores: int = 2) -> None:
-    """Tells in one line, before it starts, of work that takes minutes on so many cores or longer."""
+def forecast(seconds: float, what: str, cores: int = 2, at_least: bool = False) -> None:
+    """Tells in one line, before it starts, of work that takes minutes on so many cores or longer.
+
+    ``at_least``: it may well take many times as long.
+    """
     if seconds >= WORTH_TELLING:
-        on = "two" if cores == 2 else cores
-        log.warning("harness: %s takes about %s on %s cores", what, in_words(seconds), on)
+        on, about = "two" if cores == 2 else cores, "at least" if at_least else "about"
+        log.warning("harness: %s takes %s %s on %s cores", what, about, in_words(seconds), on)
 
 
 def share_memory(workers: int, on_device: int | None = None) -> None:

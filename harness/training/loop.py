@@ -92,7 +92,7 @@ def train(settings: TrainSettings, data_root: Path, folder: TrainFolder, options
     spread = options.spreading.of(run) if options.spreading else nullcontext(run.train_chunks)
     with claimed(folder.path, None if options.resume else "training.json"), spread as run.train_chunks:
         what = f"{settings.rounds} rounds of {settings.local_steps} local steps"
-        forecast(_seconds(settings, options), what, max(2, options.jobs))
+        forecast(_seconds(settings, options), what, max(2, options.jobs), at_least=True)
         return _train(run, folder, options, began)
 
 

@@ -1,0 +1,126 @@
+"""Layers of a transformer for many rows together, each with weights of its own: every one a product of all rows.
+
+Evaluated row by row, or under ``vmap``, a small transformer spends most of its time on starting some thousand small
+operations for every row.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+from harness.models.bilinear import multiply
+from harness.models.row_sigmoid import Context
+
+
+class _Gelu(torch.autograd.Function):
+    """x Phi(x), with derivatives of few passes: PyTorch composes the second one of a dozen."""
+
+    @staticmethod
+    def forward(ctx: Context, values: Tensor) -> Tensor:
+        ctx.save_for_backward(values)
+        return functional.gelu(values)
+
+    @staticmethod
+    def backward(ctx: Context, outer: Tensor) -> Tensor:
+        (values,) = ctx.saved_tensors
+        return _GeluSlope.apply(outer, values)
+
+
+class _GeluSlope(torch.autograd.Function):
+    """Outer derivatives times Phi(x) + x phi(x), whose own derivative is phi(x) (2 - x^2)."""
+
+    @staticmethod
+    def forward(ctx: Context, outer: Tensor, values: Tensor) -> Tensor:
+        ctx.save_for_backward(outer, values)
+        return torch.ops.aten.gelu_backward(outer, values)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Context, further: Tensor) -> tuple[Tensor, Tensor]:
+        outer, values = ctx.saved_tensors
+        square = values.square()
+        curvature = (square * -0.5).exp_().mul_(square.neg_().add_(2.0)).mul_(outer).mul_(further)
+        return torch.ops.aten.gelu_backward(further, values), curvature.mul_(_DENSITY_AT_ZERO)
+
+
+_DENSITY_AT_ZERO = (2 * math.pi) ** -0.5
+
+
+def gelu(values: Tensor) -> Tensor:
+    """x Phi(x), differentiable twice; of the second derivative no graph is made."""
+    return _Gelu.apply(values)
+
+
+Named = Mapping[str, Tensor]
+"""Parameters by name, each (R, ...)."""
+
+
+@dataclass(frozen=True)
+class _Linear:
+    """Values (R, T, F) with kernels (R, O, F)."""
+
+    kernels_once: bool
+    first: bool
+
+    def product(self, values: Tensor, kernels: Tensor) -> Tensor:
+        return torch.bmm(values, kernels.mT)
+
+    def by_values(self, outer: Tensor, values: Tensor, kernels: Tensor) -> Tensor:
+        return torch.bmm(outer, kernels)
+
+    def by_kernels(self, outer: Tensor, values: Tensor, kernels: Tensor) -> Tensor:
+        return torch.bmm(outer.mT, values)
+
+
+@dataclass(frozen=True)
+class RowTransformer:
+    """The layers of one network, found by the names of their parameters.
+
+    ``gradient_once``: see :class:`~harness.models.row_operators.MatrixProduct`.
+    """
+
+    named: Named
+    heads: int
+    gradient_once: bool = False
+
+    def linear(self, values: Tensor, weight: Tensor, bias: Tensor, first: bool = False) -> Tensor:
+        """(R, B, T, O) of values (R, B, T, F), weights (R, O, ...) and biases (R, O); ``first``: of the images."""
+        layer = _Linear(self.gradient_once, self.gradient_once and first)
+        product = multiply(values.flatten(1, 2), weight.flatten(2), layer).add_(bias[:, None])  # nobody keeps a product
+        return product.unflatten(1, values.shape[1:3])
+
+    def norm(self, name: str, values: Tensor) -> Tensor:
+        """A layer normalisation."""
+        normed = functional.layer_norm(values, values.shape[-1:])
+        return (normed * self.named[f"{name}.weight"][:, None, None]).add_(self.named[f"{name}.bias"][:, None, None])
+
+    def encoder_layer(self, name: str, tokens: Tensor, first_only: bool = False) -> Tensor:
+        """A pre-norm encoder layer (``nn.TransformerEncoderLayer``) of tokens (R, B, T, E).
+
+        ``first_only``: of the first token alone, where nothing reads the others; all go into its attention.
+        """
+        normed = self.norm(f"{name}.norm1", tokens)
+        asking = normed[:, :, :1] if first_only else normed
+        tokens = (tokens[:, :, :1] if first_only else tokens) + self._attention(f"{name}.self_attn", asking, normed)
+        hidden = self._named_linear(f"{name}.linear1", self.norm(f"{name}.norm2", tokens))
+        return tokens + self._named_linear(f"{name}.linear2", gelu(hidden))
+
+    def _named_linear(self, name: str, values: Tensor) -> Tensor:
+        return self.linear(values, self.named[f"{name}.weight"], self.named[f"{name}.bias"])
+
+    def _attention(self, name: str, asking: Tensor, tokens: Tensor) -> Tensor:
+        weight, bias = self.named[f"{name}.in_proj_weight"], self.named[f"{name}.in_proj_bias"]
+        width = tokens.shape[-1]
+        if asking is tokens:
+            parts = self.linear(tokens, weight, bias).chunk(3, -1)
+        else:
+            queries = self.linear(asking, weight[:, :width], bias[:, :width])
+            parts = queries, *self.linear(tokens, weight[:, width:], bias[:, width:]).chunk(2, -1)
+        queries, keys, values = (part.unflatten(-1, (self.heads, -1)).transpose(2, 3) for part in parts)
+        attended = (queries * (1 / math.sqrt(width // self.heads)) @ keys.mT).softmax(-1) @ values
+        return self._named_linear(f"{name}.out_proj", attended.transpose(2, 3).flatten(3))
