@@ -4,6 +4,9 @@ Whoever takes all for sent holds a candidate's whole gradient against one most o
 improbable although it is true.
 """
 
+import math
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -13,10 +16,8 @@ from harness.observation import Observation
 _OTHERWISE = 0.01
 
 
-def probability_sent(observation: Observation, candidate: Tensor) -> Tensor:
-    """Of each coordinate of gradients (R, P), or of (1, P) where it is the same for all.
-
-    Where the largest of a group are sent, those of the candidate; else as many of a group as may be, whichever.
+def shares_sent(observation: Observation, candidate: Tensor) -> Iterator[tuple[float, Tensor]]:
+    """In which shares of all looks a coordinate may have been sent, and how likely each is: (R, P), or (1, P).
 
     Args:
         observation: one whose ``carrying`` is known.
@@ -24,11 +25,35 @@ def probability_sent(observation: Observation, candidate: Tensor) -> Tensor:
     """
     chosen = observation.carrying
     assert chosen is not None
-    groups, parts = observation.model.layout.groups(chosen.grouping), []
-    for part, count in zip(candidate.detach().split(groups, 1), chosen.counts, strict=True):
-        if not chosen.largest:
-            parts.append(part.new_full((1, part.shape[1]), count / part.shape[1]))
-            continue
-        largest = part.abs().topk(count, dim=1).indices
-        parts.append(torch.full_like(part, _OTHERWISE).scatter(1, largest, 1 - _OTHERWISE))
-    return torch.cat(parts, 1)
+    sent = probability_sent(observation, candidate)
+    looks = chosen.looks if chosen.choice == "chance" else 1
+    for times in range(looks + 1):
+        yield times / looks, math.comb(looks, times) * sent**times * (1 - sent) ** (looks - times)
+
+
+def probability_sent(observation: Observation, candidate: Tensor) -> Tensor:
+    """Of each coordinate of gradients (R, P) in one look, or of (1, P) where it is the same for all.
+
+    Where the largest of a group are sent, those of the candidate; else as many of a group as may be, whichever, of
+    those that are large enough. Of a row that shows its zeros, as noise on what is sent alone leaves them, what is no
+    zero was sent.
+    """
+    chosen, target = observation.carrying, observation.target
+    assert chosen is not None
+    groups = observation.model.layout.groups(chosen.grouping)
+    parts = zip(candidate.detach().abs().split(groups, 1), chosen.counts, strict=True)
+    sent = torch.cat([_of_group(sizes, count, chosen.choice == "largest", chosen.least) for sizes, count in parts], 1)
+    shows_zeros = (target != 0).sum(1, keepdim=True) <= min(chosen.most, target.shape[1] - 1)
+    return sent.where(~shows_zeros, 1.0) if bool(shows_zeros.any()) else sent
+
+
+def _of_group(sizes: Tensor, count: int, largest: bool, least: float) -> Tensor:
+    """The same of the magnitudes (R, n) of a group, of which so many are sent."""
+    if largest and 0 < count < sizes.shape[1]:
+        chosen = sizes.topk(count, dim=1).indices
+        return torch.full_like(sizes, _OTHERWISE).scatter(1, chosen, 1 - _OTHERWISE)
+    if not least:
+        return sizes.new_full((1, sizes.shape[1]), count / sizes.shape[1])
+    enough = sizes > least
+    share = (count / enough.sum(1, keepdim=True).clamp_min(1)).clamp_max(1 - _OTHERWISE)
+    return torch.where(enough, share, _OTHERWISE * share)

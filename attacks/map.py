@@ -110,7 +110,7 @@ class MaximumAPosteriori(Attack):
 
     def mismatch(self, observation: Observation, candidate: Tensor, dummy: Dummy) -> Tensor:
         assert isinstance(dummy, Placed)
-        unlikely = surprise(observation, candidate, _FLOOR, _CORNER).to(candidate.dtype)
+        unlikely = surprise(observation, candidate, _FLOOR, _CORNER, lead=True).to(candidate.dtype)
         return unlikely + dummy.coordinates.square().sum((1, 2)) / 2
 
     def doubt(self, observation: Observation, images: Tensor, labels: Tensor) -> str | None:

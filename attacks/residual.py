@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from harness.attacks.covered_zeros import probability_sent
+from harness.attacks.covered_zeros import shares_sent
 from harness.attacks.objectives import observed_only
 from harness.observation import Observation
 from harness.vectors.layout import group_sums, spread
@@ -19,8 +19,10 @@ _USUAL_KURTOSIS = 3.0
 # A misfit is named where chance hardly makes it and it is worth a word: 5% of the variance, 2.5% of the deviation.
 _STANDARD_ERRORS, _MATERIAL = 6.0, 0.05
 _TINY = 1e-30
-# What was cut lies within that share of the bound, and so many deviations of noise that came after.
-_ROUNDING, _WIDTH = 1e-4, 4.0
+# What was cut lies within that share of the bound, and so many deviations of noise that came after, in all coordinates.
+_ROUNDING, _USUAL_WIDTH, _WIDTH = 1e-4, 6.0, {"laplace": 13.0}
+# Deviations from which a Gaussian's tail is its first term, to single precision.
+_FAR = 30.0
 
 
 def improbability(observation: Observation, candidate: Tensor) -> Tensor:
@@ -31,7 +33,9 @@ def improbability(observation: Observation, candidate: Tensor) -> Tensor:
     return surprise(observation, candidate) - surprise(observation, torch.zeros_like(candidate))
 
 
-def surprise(observation: Observation, candidate: Tensor, floor: float = FLOOR, corner: float = 0.0) -> Tensor:
+def surprise(
+    observation: Observation, candidate: Tensor, floor: float = FLOOR, corner: float = 0.0, lead: bool = False
+) -> Tensor:
     """Negative log-likelihood (R,), float64, of what was read under candidate gradients (R, P), up to a constant.
 
     A level that nobody publishes is the most probable one for the candidate: of P coordinates with residual r, the
@@ -44,11 +48,13 @@ def surprise(observation: Observation, candidate: Tensor, floor: float = FLOOR, 
         floor: error that is always allowed for, relative to the root mean square of what was read.
         corner: where the noise is Laplace's, how far from zero, in deviations, its density is rounded off, so that an
             optimizer does not meet the edge.
+        lead: whether a candidate is compared as it is where what was read is no cut of it. Cut, it would be without a
+            derivative just where it is wrong.
     """
     noise = observation.noise
     if observation.carrying is not None:
         return _where_zeros_are_covered(observation, candidate, floor, corner)
-    residual = observation.target - explained(observation, candidate)
+    residual = observation.target - explained(observation, candidate, lead)
     order = 1 if noise is not None and noise.law == "laplace" else 2
     if noise is not None and noise.deviation is None:
         return _with_best_levels(observation, residual, order, floor)
@@ -63,11 +69,14 @@ def surprise(observation: Observation, candidate: Tensor, floor: float = FLOOR, 
 def _where_zeros_are_covered(observation: Observation, candidate: Tensor, floor: float, corner: float) -> Tensor:
     """Negative log-likelihood (R,) where each coordinate was sent, or left out and is noise alone."""
     kept = _unbounded(observation, candidate)
-    sent = probability_sent(observation, kept)
-    residual = observation.target - _bounded(observation, kept)
-    carrying = _of_each(observation, residual, floor, corner) - sent.log()
-    alone = _of_each(observation, observation.target, floor, corner) - (1 - sent).log()
-    return -torch.logaddexp(-carrying, -alone).sum(1, dtype=torch.float64)
+    bounded = kept if observation.cut is None else kept.clamp(-observation.cut, observation.cut)
+    density: Tensor | None = None
+    for share, likely in shares_sent(observation, kept):
+        seen = observation.target - share * bounded if share else observation.target
+        part = likely.log() - _of_each(observation, seen, floor, corner)
+        density = part if density is None else torch.logaddexp(density, part)
+    assert density is not None
+    return -density.sum(1, dtype=torch.float64)
 
 
 def _of_each(observation: Observation, residual: Tensor, floor: float, corner: float) -> Tensor:
@@ -76,10 +85,16 @@ def _of_each(observation: Observation, residual: Tensor, floor: float, corner: f
     assert noise is not None and noise.deviation is not None
     if noise.law == "uniform":
         # Within its bounds all is alike, and only what rounding leaves lies beyond.
-        beyond = (residual.abs() - math.sqrt(3) * noise.deviation) / _floor(observation, floor)
-        return -torch.special.log_ndtr(-beyond)
+        return _gaussian_tail((residual.abs() - math.sqrt(3) * noise.deviation) / _floor(observation, floor))
     scaled = residual / _deviation(observation, floor)
     return math.sqrt(2) * _rounded_off(scaled, corner).abs() if noise.law == "laplace" else scaled.square() / 2
+
+
+def _gaussian_tail(beyond: Tensor) -> Tensor:
+    """-log of the probability that a standard normal exceeds this; the library's derivative fails far out."""
+    far = beyond.clamp(_FAR, 1e18)
+    exact = -torch.special.log_ndtr(-beyond.clamp_max(_FAR))
+    return torch.where(beyond > _FAR, far.square() / 2 + far.log() + math.log(math.tau) / 2, exact)
 
 
 def _rounded_off(scaled: Tensor, corner: float) -> Tensor:
@@ -103,11 +118,25 @@ def knows_clip(observation: Observation) -> bool:
     return observation.clipping is not None and observation.clipping.bound is not None
 
 
-def explained(observation: Observation, candidate: Tensor) -> Tensor:
+def explained(observation: Observation, candidate: Tensor, lead: bool = False) -> Tensor:
     """What of the observed gradients candidates (R, P) explain: zero where it left coordinates out; cut where it was;
     where clients have bounds of their own, which nobody knows, by the best non-negative scale of each clipping
-    group."""
-    return _bounded(observation, _unbounded(observation, candidate))
+    group. ``lead``: see :func:`surprise`."""
+    candidate, limit = _unbounded(observation, candidate), observation.cut
+    if limit is None:
+        return candidate
+    bounded = candidate.clamp(-limit, limit)
+    return torch.where(_may_be(observation, bounded, limit), bounded, candidate) if lead else bounded
+
+
+def _may_be(observation: Observation, bounded: Tensor, limit: float) -> Tensor:
+    """Where (R, P) what was read may be a coordinate that was cut, of the same sign where the noise's level is open."""
+    target, noise = observation.target, observation.noise
+    alike = bounded * target > 0
+    if noise is not None and noise.deviation is None:
+        return alike
+    width = 0.0 if noise is None or noise.deviation is None else _WIDTH.get(noise.law, _USUAL_WIDTH) * noise.deviation
+    return ((target - bounded).abs() <= limit * _ROUNDING + width) | (alike & (target.abs() >= limit))
 
 
 def _unbounded(observation: Observation, candidate: Tensor) -> Tensor:
@@ -120,24 +149,6 @@ def _unbounded(observation: Observation, candidate: Tensor) -> Tensor:
         inner, own = group_sums(candidate * target, groups), group_sums(candidate.square(), groups)
         candidate = candidate * spread((inner / own.clamp_min(_TINY)).clamp_min(0), groups)
     return candidate
-
-
-def _bounded(observation: Observation, candidate: Tensor) -> Tensor:
-    """Candidates with their coordinates cut, where what was read may be such a one: it says no more then.
-
-    Where it may not, they stay as they are. Cutting them too would leave them without a derivative just where they are
-    wrong.
-    """
-    if observation.cut is None:
-        return candidate
-    target, noise = observation.target, observation.noise
-    bounded = candidate.clamp(-observation.cut, observation.cut)
-    if noise is not None and noise.deviation is None:
-        fits = bounded * target > 0
-    else:
-        around = 0.0 if noise is None or noise.deviation is None else _WIDTH * noise.deviation
-        fits = (target - bounded).abs() <= observation.cut * _ROUNDING + around
-    return torch.where(fits, bounded, candidate)
 
 
 def misfit(observation: Observation, candidate: Tensor, fitted: int = 0, best: bool = True) -> str | None:

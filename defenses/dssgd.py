@@ -93,7 +93,10 @@ class DSSGD(Defense):
     def chosen_at(self, tap: Tap, layout: Layout) -> Chosen | None:
         if tap not in TAPS_AFTER_SENDING:
             return None
-        return Chosen((self._most_sent(layout.total),), largest=self.selection == "largest")
+        counts = (self._most_sent(layout.total),)
+        if self.selection == "largest":
+            return Chosen(counts, choice="largest")
+        return Chosen(counts, choice="chance", least=max(self.threshold, 0.0))
 
     def cut_at(self, tap: Tap) -> float | None:
         return self.bound if tap in TAPS_AFTER_SENDING and math.isfinite(self.bound) else None

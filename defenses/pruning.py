@@ -55,7 +55,7 @@ class Pruning(Defense):
             return None
         counts = tuple(size - _lost(size, self.threshold) for size in layout.groups(self._grouping))
         # Of what was kept from earlier rounds nobody knows what it adds.
-        return Chosen(counts, self._grouping, largest=not self.error_feedback)
+        return Chosen(counts, self._grouping, "unknown" if self.error_feedback else "largest")
 
     @property
     def _grouping(self) -> Grouping:

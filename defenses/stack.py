@@ -92,13 +92,20 @@ class Stack(Defense):
         return any(part.sparse_at(tap) for _, part in self.parts)
 
     def chosen_at(self, tap: Tap, layout: Layout) -> Chosen | None:
-        """That of the last part that leaves something out, unless one after it may fill it again."""
+        """That of the last part that leaves something out, unless one after it may fill it again.
+
+        What it chooses by is not the update where a part before it has changed that.
+        """
         chosen: Chosen | None = None
+        changed = False
         for _, part in self.parts:
             if part.sparse_at(tap):
                 chosen = part.chosen_at(tap, layout)
+                if chosen and changed and chosen.choice == "largest":
+                    chosen = replace(chosen, choice="unknown")
             elif part.acts_at(Hook.CLIENT_MESSAGE):
                 chosen = None
+            changed = changed or part.acts_at(Hook.CLIENT_MESSAGE)
         return chosen
 
     def cut_at(self, tap: Tap) -> float | None:

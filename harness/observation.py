@@ -98,19 +98,27 @@ class Noise:
         return replace(self, law=law).times(count**-0.5)
 
 
+Choice = Literal["largest", "chance", "unknown"]
+"""Which coordinates of a group are sent: those of largest magnitude, before they are cut; others in every look, by
+chance; or the same ones in every look, by what nobody knows."""
+
+
 @dataclass(frozen=True)
 class Chosen:
     """Which coordinates a defense sends, where it leaves others out: of each group no more than so many.
 
     Attributes:
         counts: (M,), of each group. grouping: the groups, the whole vector or its tensors.
-        largest: that they are those of largest magnitude in their group, before they are cut; else nothing is known of
-            which they are.
+        choice: which ones.
+        least: magnitude that none which is sent lies below, in units of what is read.
+        looks: how many of what a defense gives out were averaged.
     """
 
     counts: tuple[int, ...]
     grouping: Grouping = "whole"
-    largest: bool = False
+    choice: Choice = "unknown"
+    least: float = 0.0
+    looks: int = 1
 
     @property
     def most(self) -> int:

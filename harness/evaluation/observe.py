@@ -251,7 +251,7 @@ class Stage:
             None if known is None else known.to(weights.device), defense.sparse_at(settings.tap),
             correction,
             batches, noise,
-            carrying(defense, settings.tap, context, noise, settings.observations, correction is not None),
+            carrying(defense, settings.tap, context, noise, steps, settings.observations),
             cut_at(defense, settings.tap, context, steps) if correction is None else None,
         )  # fmt: skip
 

@@ -4,31 +4,46 @@ from dataclasses import replace
 
 from harness.federation.context import RoundContext
 from harness.federation.defense import Defense
-from harness.federation.taps import Tap
+from harness.federation.taps import Hook, Tap
 from harness.observation import Chosen, Noise
 
 
 def carrying(
-    defense: Defense, tap: Tap, context: RoundContext, noise: Noise | None, looks: int = 1, corrected: bool = False
+    defense: Defense, tap: Tap, context: RoundContext, noise: Noise | None, steps: int = 1, looks: int = 1
 ) -> Chosen | None:
     """Which coordinates carry anything but noise, where noise covers that the others were left out.
 
-    None where nothing is left out, where nothing bounds how many are not, and where no noise came after. Noise that
-    came before has no level that anybody knows (:func:`noise_at`).
+    None where nothing is left out, where nothing says which, and where no noise came after. Noise that came before has
+    no level that anybody knows (:func:`noise_at`).
 
     Args:
-        looks: how many of what is read were averaged; where chance chooses, each is of other coordinates.
-        corrected: whether what is sent is a gradient and something else beside it, which decides too.
+        steps: L, local steps behind an update.
+        looks: how many of what is read were averaged.
     """
     if noise is None or noise.deviation is None:
         return None
-    parts = [part.chosen_at(tap, context.layout) for _, part in defense.chain() if part.sparse_at(tap)]
-    fewest = min((one for one in parts if one is not None), key=lambda one: one.most, default=None)
-    if fewest is None or fewest.most == context.layout.total:
+    chain = [part for _, part in defense.chain()]
+    sparse = [(place, part.chosen_at(tap, context.layout)) for place, part in enumerate(chain) if part.sparse_at(tap)]
+    known = [(place, one) for place, one in sparse if one is not None]
+    if not known:
         return None
-    # What the second of two parts leaves out is the smallest of what the first left, whatever that is.
-    known = replace(fewest, largest=fewest.largest and len(parts) == 1 and not corrected)
-    return known if known.largest or looks == 1 else None
+    place, fewest = min(known, key=lambda one: one[1].most)
+    if fewest.most == context.layout.total and not fewest.least:
+        return None
+    choice = fewest.choice
+    if choice == "largest" and (len(sparse) > 1 or _clips_tensors(chain[place + 1 :], tap, context)):
+        choice = "unknown"  # the largest of what another part left, or not by the sizes that an attacker sees
+    least = fewest.least / (context.learning_rate * steps)
+    return replace(fewest, choice=choice, least=least, looks=looks)
+
+
+def _clips_tensors(parts: list[Defense], tap: Tap, context: RoundContext) -> bool:
+    """Whether one of these cuts every tensor of an update to a length of its own."""
+    for part in parts:
+        clipping = part.clipping_at(tap, context.learning_rate, context.server)
+        if part.acts_at(Hook.CLIENT_MESSAGE) and clipping is not None and clipping.grouping == "layer":
+            return True
+    return False
 
 
 def cut_at(defense: Defense, tap: Tap, context: RoundContext, steps: int) -> float | None:

@@ -57,19 +57,20 @@ def assert_declares_cuts(defense: Defense) -> None:
 
 def assert_declares_what_is_sent(defense: Defense) -> None:
     """Who knows the settings knows how many coordinates of a group are sent, and whether they are its largest."""
-    gradient, shown = _shown(defense, LONG)
+    _, shown = _shown(defense, LONG)
+    updates = shown[Tap.UPDATE]
     for tap, values in shown.items():
         chosen = defense.chosen_at(tap, LAYOUT) if defense.sparse_at(tap) else None
         if chosen is None:
             continue
         groups = LAYOUT.groups(chosen.grouping)
-        parts = zip(values.split(groups, -1), gradient.split(groups), chosen.counts, strict=True)
+        parts = zip(values.split(groups, -1), updates.split(groups, -1), chosen.counts, strict=True)
         for part, own, most in parts:
-            sent, sizes = part != 0, own.abs().expand_as(part)
+            sent, sizes = part != 0, own.abs()
             count = int(sent.sum(-1).max())
             assert count <= most, f"{tap} shows {count} coordinates of a {chosen.grouping}, chosen_at() says {most}"
             least, left = sizes.where(sent, torch.inf).amin(-1), sizes.where(~sent, 0.0).amax(-1)
-            assert not chosen.largest or bool((least >= left).all()), (
+            assert chosen.choice != "largest" or bool((least >= left).all()), (
                 f"{tap} leaves out larger coordinates than it sends, chosen_at() says that the largest are sent"
             )
 

@@ -1,7 +1,9 @@
 """Coordinates that were left out protect nobody, although noise covers their zeros, from who knows the rule."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 import torch
@@ -13,7 +15,7 @@ from harness.attacks.identify import Identify
 from harness.attacks.map import MaximumAPosteriori
 from harness.attacks.reference import run_reference
 from harness.attacks.residual import surprise
-from harness.observation import Chosen, Law, Noise, Observation
+from harness.observation import Choice, Chosen, Law, Noise, Observation
 from harness.testing import digits
 
 Victims = Callable[..., Observation]
@@ -21,16 +23,16 @@ DEVIATION, SHARE = 0.001, 0.1
 LARGEST = [True, False]
 
 
-def sent_by(whole: Observation, largest: bool, deviation: float = DEVIATION) -> Observation:
+def sent_by(whole: Observation, largest: bool, deviation: float = DEVIATION, seed: int = 7) -> Observation:
     """Nine tenths of each gradient left out, the smallest or by chance, and noise on all that was sent."""
-    random = torch.Generator().manual_seed(7)
+    random = torch.Generator().manual_seed(seed)
     count = int(SHARE * whole.target.shape[1])
     order = whole.target.abs() if largest else torch.rand(whole.target.shape, generator=random)
     sent = whole.target.where(order >= order.topk(count, dim=1).values[:, -1:], 0.0)
     noise = torch.randn(sent.shape, generator=random)
     return replace(
         whole, target=sent + deviation * noise, noise=Noise("gaussian", deviation), sparse=True,
-        carrying=Chosen((count,), largest=largest),
+        carrying=Chosen((count,), choice="largest" if largest else "chance"),
     )  # fmt: skip
 
 
@@ -53,7 +55,7 @@ def test_who_knows_the_rule_takes_the_largest_of_a_group_for_sent(victims: Victi
     whole = victims(1)
     sizes, gradient = whole.model.layout.sizes, torch.randn(1, whole.target.shape[1])
     counts = tuple(size // 2 for size in sizes)
-    made = probability_sent(replace(whole, carrying=Chosen(counts, "layer", largest=True)), gradient)
+    made = probability_sent(replace(whole, carrying=Chosen(counts, "layer", "largest")), gradient)
     for part, own, count in zip(made.split(sizes, 1), gradient.split(sizes, 1), counts, strict=True):
         likely = part > 0.5
         assert likely.sum() == count and own.abs()[likely].min() >= own.abs()[~likely].max()
@@ -103,7 +105,7 @@ def test_the_truth_is_the_most_probable(seen: Observation) -> None:
 def test_strong_noise_is_no_reason_to_leave_the_rule_out(victims: Victims) -> None:
     seen = sent_by(victims(16), largest=True, deviation=0.03)
     assert seen.carrying is not None
-    assert named(seen).sum() > named(replace(seen, carrying=replace(seen.carrying, largest=False))).sum()
+    assert named(seen).sum() > named(replace(seen, carrying=replace(seen.carrying, choice="unknown"))).sum()
 
 
 def test_who_does_not_know_the_defense_does_not_know_how_many(seen: Observation) -> None:
@@ -119,17 +121,70 @@ def test_both_engines_take_it_so(seen: Observation) -> None:
     torch.testing.assert_close(batched.images, reference.images, rtol=1e-6, atol=1e-8)
 
 
-def test_an_honest_defense_is_not_accused(seen: Observation) -> None:
-    images, labels = digits(16)
-    assert Identify().doubt(seen, images[:, 0], labels[:, 0]) is None
-    assert MaximumAPosteriori().doubt(seen, images, labels) is None
+def test_every_look_may_have_others(victims: Victims) -> None:
+    """Sums over how often each coordinate was sent are the mean over all that may have happened."""
+    whole = victims(1)
+    target, candidate = torch.randn(2, *whole.target.shape, generator=torch.Generator().manual_seed(3))
+    count = whole.target.shape[1] // 4
+    share = count / whole.target.shape[1]
+    seen = replace(
+        whole, target=target, noise=Noise("gaussian", 0.5), sparse=True, cut=0.4,
+        carrying=Chosen((count,), choice="chance", looks=3),
+    )  # fmt: skip
+    mixed = sum(
+        share**times * (1 - share) ** (3 - times) * math.comb(3, times)
+        * (-((target.double() - times / 3 * candidate.double().clamp(-0.4, 0.4)) / 0.5).square() / 2).exp()
+        for times in range(4)
+    )  # fmt: skip
+    assert isinstance(mixed, Tensor)
+    torch.testing.assert_close(surprise(seen, candidate), -mixed.log().sum(1), rtol=1e-5, atol=0.0)
+    same = surprise(replace(seen, carrying=Chosen((count,), choice="unknown", looks=3)), candidate)
+    once = surprise(replace(seen, carrying=Chosen((count,), choice="chance")), candidate)
+    torch.testing.assert_close(same, once)
+
+
+def test_looks_tell_more_not_less(victims: Victims) -> None:
+    whole = victims(16)
+    looks = [sent_by(whole, largest=False, deviation=0.03, seed=seed) for seed in range(8)]
+    mean = torch.stack([look.target for look in looks]).mean(0)
+    carrying = looks[0].carrying
+    assert carrying is not None
+    every = replace(
+        looks[0], target=mean, noise=Noise("gaussian", 0.03 / 8**0.5), carrying=replace(carrying, looks=8)
+    )  # fmt: skip
+    assert named(every).sum() > named(looks[0]).sum()
+
+
+def test_of_those_that_are_large_enough_more_are_sent(victims: Victims) -> None:
+    whole = replace(victims(1), target=torch.ones_like(victims(1).target))
+    candidate = torch.linspace(-1, 1, whole.target.shape[1])[None]
+    count = candidate.shape[1] // 10
+    made = probability_sent(replace(whole, carrying=Chosen((count,), choice="chance", least=0.5)), candidate)
+    large = candidate.abs() > 0.5
+    assert made[large].unique().tolist() == [pytest.approx(count / int(large.sum()))]
+    assert made[~large].max() < 0.01
+    everything = Chosen((candidate.shape[1],), choice="chance", least=0.5)
+    assert probability_sent(replace(whole, carrying=everything), candidate)[large].min() == pytest.approx(0.99)
+
+
+def test_zeros_that_are_seen_are_not_guessed(victims: Victims) -> None:
+    """Noise on what is sent alone: everything that is no zero carries something."""
+    covered = sent_by(victims(2), largest=False)
+    assert covered.carrying is not None
+    sent = torch.rand(covered.target.shape, generator=torch.Generator().manual_seed(5)) < 0.05
+    shown = replace(covered, target=covered.target.where(sent, 0.0))
+    candidate = torch.randn_like(shown.target)
+    assert (probability_sent(shown, candidate) == 1).all()
+    torch.testing.assert_close(
+        surprise(shown, candidate), surprise(replace(shown, carrying=None), candidate), rtol=1e-5, atol=0.0
+    )
 
 
 def test_all_or_none_of_a_group_may_be_sent(victims: Victims) -> None:
     seen = sent_by(victims(2), largest=False)
     for count in (0, seen.target.shape[1]):
-        for largest in LARGEST:
+        for choice in get_args(Choice):
             candidate = seen.target.clone().requires_grad_(True)
-            loss = surprise(replace(seen, carrying=Chosen((count,), largest=largest)), candidate)
+            loss = surprise(replace(seen, carrying=Chosen((count,), choice=choice)), candidate)
             (slope,) = torch.autograd.grad(loss.sum(), candidate)
             assert loss.isfinite().all() and slope.isfinite().all()

@@ -31,21 +31,23 @@ def test_only_beyond_the_cut_and_on_its_side_is_all_explained(victims: Victims) 
     target = torch.tensor([[1.0, 1.0, 1.0, -1.0, 0.5, 0.0]])
     seen = replace(victims(1), target=target, cut=1.0, clipping=None)
     candidate = torch.tensor([[3.0, 0.7, -3.0, -2.0, 3.0, 3.0]], requires_grad=True)
-    made = explained(seen, candidate)
+    made = explained(seen, candidate, lead=True)
     assert made.tolist() == [[1.0, pytest.approx(0.7), -3.0, -1.0, 3.0, 3.0]]
     (slope,) = torch.autograd.grad(made.sum(), candidate)
     assert slope.tolist() == [[0.0, 1.0, 1.0, 0.0, 1.0, 1.0]]
     near = replace(seen, target=target - 0.03, noise=Noise("gaussian", 0.01))
-    assert explained(near, candidate)[0, :2].tolist() == [pytest.approx(1.0), pytest.approx(0.7)]
+    assert explained(near, candidate, lead=True)[0, :2].tolist() == [pytest.approx(1.0), pytest.approx(0.7)]
 
 
 def test_noise_as_large_as_the_cut_leaves_nothing_to_what_lies_beyond(victims: Victims) -> None:
-    target = torch.tensor([[0.5, -0.4, 2.0, 0.5, -9.0]])
+    target = torch.tensor([[0.5, -0.4, 9.0, 0.5, -9.0]])
     seen = replace(victims(1), target=target, cut=1.0, clipping=None, noise=Noise("gaussian", 0.5))
-    made = explained(seen, torch.tensor([[3.0, 3.0, 3.0, 0.7, 3.0]]))
+    candidate = torch.tensor([[3.0, 3.0, 3.0, 0.7, 3.0]])
+    made = explained(seen, candidate, lead=True)
     assert made.tolist() == [[1.0, 1.0, 1.0, pytest.approx(0.7), 3.0]]
+    assert explained(seen, candidate).tolist() == [[1.0, 1.0, 1.0, pytest.approx(0.7), 1.0]]
     unknown = replace(seen, noise=Noise("gaussian", None))
-    assert explained(unknown, torch.tensor([[3.0, 3.0, -3.0, 0.7, -3.0]])).tolist() == [
+    assert explained(unknown, torch.tensor([[3.0, 3.0, -3.0, 0.7, -3.0]]), lead=True).tolist() == [
         [1.0, 3.0, -3.0, pytest.approx(0.7), -1.0]
     ]
 

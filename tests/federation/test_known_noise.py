@@ -46,13 +46,27 @@ def test_a_clip_of_each_tensor_leaves_each_a_level_of_its_own() -> None:
         assert noise_at(build(DEFENSES, "noise+fed_sdp", args), Tap.SENT, CONTEXT) == Noise("unknown", None, clipping)
 
 
+CHANCE = Chosen((10,), choice="chance", least=2e-3)
+TENTHS, WHOLE = (
+    {"pruning.threshold": 0.75, "dssgd.share": 0.1},
+    {"fed_sdp.noise_at": "client", "fed_sdp.clipping": "whole"},
+)
 SPARSE: dict[str, tuple[str, dict[str, object], Chosen | None]] = {
-    "noise after it": ("pruning+noise", {"pruning.threshold": 0.75}, Chosen((25,), largest=True)),
-    "the fewest of two": ("pruning+dssgd+noise", {"pruning.threshold": 0.75, "dssgd.share": 0.1}, Chosen((10,))),
+    "noise after it": ("pruning+noise", {"pruning.threshold": 0.75}, Chosen((25,), choice="largest")),
+    "the fewest of two": ("pruning+dssgd+noise", TENTHS, CHANCE),
+    "of two the order is open": (
+        "pruning+dssgd+noise",
+        {"pruning.threshold": 0.95, "dssgd.selection": "largest"},
+        Chosen((5,)),
+    ),
     "what was kept decides too": ("pruning+noise", {"pruning.error_feedback": True}, Chosen((30,))),
-    "chosen by chance": ("dssgd+noise", {}, Chosen((10,))),
-    "the largest, then cut": ("dssgd+noise", {"dssgd.selection": "largest"}, Chosen((10,), largest=True)),
-    "of each tensor": ("pruning+noise", {"pruning.mode": "layer"}, Chosen((30,), "layer", largest=True)),
+    "chosen by chance": ("dssgd+noise", {}, CHANCE),
+    "all that are large enough": ("dssgd+noise", {"dssgd.share": 1}, replace(CHANCE, counts=(100,))),
+    "all": ("dssgd+noise", {"dssgd.share": 1, "dssgd.threshold": -1}, None),
+    "the largest, then cut": ("dssgd+noise", {"dssgd.selection": "largest"}, Chosen((10,), choice="largest")),
+    "of each tensor": ("pruning+noise", {"pruning.mode": "layer"}, Chosen((30,), "layer", "largest")),
+    "then a clip of the whole": ("pruning+fed_sdp", WHOLE, Chosen((30,), choice="largest")),
+    "then a clip of each tensor": ("pruning+fed_sdp", {"fed_sdp.noise_at": "client"}, Chosen((30,))),
     "zeros are seen": ("pruning", {"threshold": 0.75}, None),
     "noise before it": ("noise+pruning", {"noise.applies_to": "gradient"}, None),
     "nothing is left out": ("noise", {}, None),
@@ -70,14 +84,11 @@ def test_which_coordinates_carry_more_than_noise(
     assert carrying(made, Tap.STEP, context, noise_at(made, Tap.STEP, context)) is None
 
 
-def test_of_what_else_decides_nobody_knows_the_order() -> None:
-    context = replace(CONTEXT, layout=Layout(("w",), ((100,),)))
-    for name, of_many, beside in (("pruning+noise", 30, Chosen((30,))), ("dssgd+noise", None, Chosen((10,)))):
-        made = build(DEFENSES, name, {})
-        found = noise_at(made, Tap.SENT, context)
-        averaged = carrying(made, Tap.SENT, context, found, looks=4)
-        assert (averaged and averaged.most) == of_many
-        assert carrying(made, Tap.SENT, context, found, corrected=True) == beside
+def test_looks_and_steps_are_told() -> None:
+    context, made = replace(CONTEXT, layout=Layout(("w",), ((100,),))), build(DEFENSES, "dssgd+noise", {})
+    found = noise_at(made, Tap.SENT, context, 2, 4)
+    expected = Chosen((10,), choice="chance", least=pytest.approx(1e-3), looks=4)
+    assert carrying(made, Tap.SENT, context, found, 2, 4) == expected
 
 
 CUT: dict[str, tuple[str, dict[str, object], str, float | None]] = {

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -172,7 +173,7 @@ class Chooses(Right):
     """Sends every other coordinate of each tensor, not the largest."""
 
     most: int = 192
-    largest: bool = False
+    choice: Literal["unknown", "largest"] = "unknown"
 
     def client_message(self, update: Tensor, context: RoundContext) -> Tensor:
         kept = torch.arange(update.shape[1], device=update.device) % 2 == 0
@@ -185,7 +186,7 @@ class Chooses(Right):
         return tap in TAPS_AFTER_SENDING
 
     def chosen_at(self, tap: Tap, layout: Layout) -> Chosen | None:
-        return Chosen((self.most, 64), "layer", self.largest)
+        return Chosen((self.most, 64), "layer", self.choice)
 
 
 @validated_defense
@@ -195,7 +196,7 @@ class SendsMore(Chooses):
 
 @validated_defense
 class SendsOthers(Chooses):
-    largest: bool = True
+    choice: Literal["unknown", "largest"] = "largest"
 
 
 @validated_defense
