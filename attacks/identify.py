@@ -13,7 +13,8 @@ from torch import Tensor
 
 from harness.attacks.attacker import ATTACKS, Identifier, validated_attack
 from harness.attacks.candidates import dummy_gradient
-from harness.attacks.residual import improbability, knows_clip, misfit
+from harness.attacks.misfit import misfit
+from harness.attacks.residual import improbability, knows_clip
 from harness.errors import UsageError
 from harness.observation import Observation, Tier
 

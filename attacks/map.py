@@ -18,7 +18,8 @@ from harness.attacks.attacker import ATTACKS, validated_attack
 from harness.attacks.candidates import dummy_gradient
 from harness.attacks.labels import open_labels
 from harness.attacks.lbfgs import LBFGS
-from harness.attacks.residual import knows_clip, misfit, surprise
+from harness.attacks.misfit import misfit
+from harness.attacks.residual import knows_clip, surprise
 from harness.errors import UsageError
 from harness.observation import Observation, Tier
 from harness.settings.ranges import Count, CountOrNone, NonNegative

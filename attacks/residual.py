@@ -1,4 +1,4 @@
-"""How improbable what was read would be if a candidate's gradient lay behind it, and whether the noise fits at all."""
+"""How improbable what was read would be if a candidate's gradient lay behind it."""
 
 import math
 
@@ -13,11 +13,6 @@ from harness.vectors.layout import group_sums, spread
 FLOOR = 1e-4
 """What single precision leaves of a gradient, relative to the root mean square of what was read."""
 
-# The fourth moment of the noise by the square of its variance, where it is not a Gaussian's.
-_KURTOSIS = {"laplace": 6.0, "uniform": 1.8}
-_USUAL_KURTOSIS = 3.0
-# A misfit is named where chance hardly makes it and it is worth a word: 5% of the variance, 2.5% of the deviation.
-_STANDARD_ERRORS, _MATERIAL = 6.0, 0.05
 _TINY = 1e-30
 # What was cut lies within that share of the bound, and so many deviations of noise that came after, in all coordinates.
 _ROUNDING, _USUAL_WIDTH, _WIDTH = 1e-4, 6.0, {"laplace": 13.0}
@@ -60,10 +55,10 @@ def surprise(
         return _with_best_levels(observation, residual, order, floor)
     if noise is not None and noise.law == "uniform":
         return _of_each(observation, residual, floor, corner).sum(1, dtype=torch.float64)
-    scaled = residual / _deviation(observation, floor)
+    scaled = residual / deviation_of(observation, floor)
     if order == 2:
-        return _lengths(scaled, order).square() / 2
-    return math.sqrt(2) * _lengths(_rounded_off(scaled, corner), order)
+        return lengths(scaled, order).square() / 2
+    return math.sqrt(2) * lengths(_rounded_off(scaled, corner), order)
 
 
 def _where_zeros_are_covered(observation: Observation, candidate: Tensor, floor: float, corner: float) -> Tensor:
@@ -86,7 +81,7 @@ def _of_each(observation: Observation, residual: Tensor, floor: float, corner: f
     if noise.law == "uniform":
         # Within its bounds all is alike, and only what rounding leaves lies beyond.
         return _gaussian_tail((residual.abs() - math.sqrt(3) * noise.deviation) / _floor(observation, floor))
-    scaled = residual / _deviation(observation, floor)
+    scaled = residual / deviation_of(observation, floor)
     return math.sqrt(2) * _rounded_off(scaled, corner).abs() if noise.law == "laplace" else scaled.square() / 2
 
 
@@ -108,7 +103,7 @@ def _with_best_levels(observation: Observation, residual: Tensor, order: int, fl
     rounding, total = _floor(observation, floor).squeeze(1).double(), torch.zeros(1, dtype=torch.float64)
     for part, read in zip(residual.split(groups, 1), observation.target.split(groups, 1), strict=True):
         count = ((read != 0) if observation.sparse else torch.ones_like(read)).sum(1).double()
-        power = _lengths(part, order) ** order / count.clamp_min(1) + rounding**order
+        power = lengths(part, order) ** order / count.clamp_min(1) + rounding**order
         total = total.to(power) + count / order * power.log()
     return total
 
@@ -151,53 +146,18 @@ def _unbounded(observation: Observation, candidate: Tensor) -> Tensor:
     return candidate
 
 
-def misfit(observation: Observation, candidate: Tensor, fitted: int = 0, best: bool = True) -> str | None:
-    """Why the noise that is declared cannot be on what was read, in words; None where it can, or none is declared.
-
-    Nothing is said where noise covers zeros or cuts: of coordinates that are chosen by their size it is another.
-
-    Of noise with deviation s the squared residual over s^2 is P in the mean, with standard deviation
-    sqrt((kurtosis - 1) P). The median row is tested, so that a few wrong candidates do not tell.
-
-    Args:
-        observation: R rows.
-        candidate: gradients (R, P) of candidates that are true, or as near as ``fitted`` free numbers bring them.
-        fitted: how many numbers were chosen to make the residual small.
-        best: whether they are as near as can be; else a residual that is too large proves nothing.
-    """
-    noise = observation.noise
-    if noise is None or noise.deviation is None or observation.carrying is not None or observation.cut is not None:
-        return None
-    residual = (observation.target - explained(observation, candidate)) / _deviation(observation)
-    count = _observed(observation).double()
-    if isinstance(noise.deviation, Tensor):  # coordinates without noise say nothing of its size
-        noised = noise.deviation > 0
-        residual, count = residual[:, noised], (count * noised.double().mean()).clamp_min(1)
-    ratio = float((_lengths(residual, 2).square() / count).median())
-    least = float(count.min())
-    error = math.sqrt((_KURTOSIS.get(noise.law, _USUAL_KURTOSIS) - 1) / least)
-    # A median of many varies by sqrt(pi / 2) as much as their mean.
-    of_median = error * min(1.0, math.sqrt(math.pi / 2 / observation.rows))
-    allowed = max(_MATERIAL, _STANDARD_ERRORS * of_median)
-    most = 1 + allowed if best else math.inf
-    if 1 - allowed - fitted / least <= ratio <= most:
-        return None
-    times = math.sqrt(ratio)
-    return f"what was read carries about {times:.2g} times the noise that the defense declares"
-
-
-def _deviation(observation: Observation, share: float = FLOOR) -> Tensor:
+def deviation_of(observation: Observation, share: float = FLOOR) -> Tensor:
     """Of the known noise (R, 1) or (R, P), and of the error that is always allowed for."""
     floor, noise = _floor(observation, share), observation.noise
     return floor if noise is None or noise.deviation is None else (floor.square() + noise.deviation**2).sqrt()
 
 
 def _floor(observation: Observation, share: float) -> Tensor:
-    square = observation.target.square().sum(1, keepdim=True) / _observed(observation)[:, None]
+    square = observation.target.square().sum(1, keepdim=True) / observed_counts(observation)[:, None]
     return share * square.sqrt().clamp_min(_TINY)
 
 
-def _observed(observation: Observation) -> Tensor:
+def observed_counts(observation: Observation) -> Tensor:
     """(R,) how many coordinates were not left out."""
     target = observation.target
     if observation.sparse:
@@ -205,6 +165,6 @@ def _observed(observation: Observation) -> Tensor:
     return torch.full_like(target[:, 0], target.shape[1])
 
 
-def _lengths(vectors: Tensor, order: int) -> Tensor:
+def lengths(vectors: Tensor, order: int) -> Tensor:
     """Norms (R,) of rows, summed in double precision: differences of single nats between millions of them count."""
     return torch.linalg.vector_norm(vectors, order, dim=1, dtype=torch.float64)

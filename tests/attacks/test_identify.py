@@ -12,7 +12,8 @@ from scipy.stats import binom, norm
 from torch import Tensor, nn
 
 from harness.attacks.identify import Identify
-from harness.attacks.residual import FLOOR, _gaussian_tail, misfit
+from harness.attacks.misfit import misfit
+from harness.attacks.residual import FLOOR, _gaussian_tail
 from harness.errors import UsageError
 from harness.models import RowModel
 from harness.observation import Clipping, Noise, Observation

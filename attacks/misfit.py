@@ -1,0 +1,49 @@
+"""Whether the noise that a defense declares can be on what was read at all."""
+
+import math
+
+from torch import Tensor
+
+from harness.attacks.residual import deviation_of, explained, lengths, observed_counts
+from harness.observation import Observation
+
+# The fourth moment of the noise by the square of its variance, where it is not a Gaussian's.
+_KURTOSIS = {"laplace": 6.0, "uniform": 1.8}
+_USUAL_KURTOSIS = 3.0
+# A misfit is named where chance hardly makes it and it is worth a word: 5% of the variance, 2.5% of the deviation.
+_STANDARD_ERRORS, _MATERIAL = 6.0, 0.05
+
+
+def misfit(observation: Observation, candidate: Tensor, fitted: int = 0, best: bool = True) -> str | None:
+    """Why the noise that is declared cannot be on what was read, in words; None where it can, or none is declared.
+
+    Nothing is said where noise covers zeros or cuts: of coordinates that are chosen by their size it is another.
+
+    Of noise with deviation s the squared residual over s^2 is P in the mean, with standard deviation
+    sqrt((kurtosis - 1) P). The median row is tested, so that a few wrong candidates do not tell.
+
+    Args:
+        observation: R rows.
+        candidate: gradients (R, P) of candidates that are true, or as near as ``fitted`` free numbers bring them.
+        fitted: how many numbers were chosen to make the residual small.
+        best: whether they are as near as can be; else a residual that is too large proves nothing.
+    """
+    noise = observation.noise
+    if noise is None or noise.deviation is None or observation.carrying is not None or observation.cut is not None:
+        return None
+    residual = (observation.target - explained(observation, candidate)) / deviation_of(observation)
+    count = observed_counts(observation).double()
+    if isinstance(noise.deviation, Tensor):  # coordinates without noise say nothing of its size
+        noised = noise.deviation > 0
+        residual, count = residual[:, noised], (count * noised.double().mean()).clamp_min(1)
+    ratio = float((lengths(residual, 2).square() / count).median())
+    least = float(count.min())
+    error = math.sqrt((_KURTOSIS.get(noise.law, _USUAL_KURTOSIS) - 1) / least)
+    # A median of many varies by sqrt(pi / 2) as much as their mean.
+    of_median = error * min(1.0, math.sqrt(math.pi / 2 / observation.rows))
+    allowed = max(_MATERIAL, _STANDARD_ERRORS * of_median)
+    most = 1 + allowed if best else math.inf
+    if 1 - allowed - fitted / least <= ratio <= most:
+        return None
+    times = math.sqrt(ratio)
+    return f"what was read carries about {times:.2g} times the noise that the defense declares"
