@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from harness.attacks.covered_zeros import chosen_alone
 from harness.errors import UsageError
 from harness.observation import Clipping, Observation
 from harness.vectors.clipping import clip, example_factors
@@ -35,7 +36,9 @@ def dummy_gradient(
     if apply_clipping and observation.clipping is not None and observation.clipping.unit == "update":
         # The bound is on the update of all local steps; the target is that update averaged over them.
         return clip(
-            candidate, _common_bound(observation.clipping) / _averaged_steps(observation), observation.clipping_groups
+            chosen_alone(observation, candidate),
+            _common_bound(observation.clipping) / _averaged_steps(observation),
+            observation.clipping_groups,
         )
     return candidate
 

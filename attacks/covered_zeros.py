@@ -47,13 +47,27 @@ def probability_sent(observation: Observation, candidate: Tensor) -> Tensor:
     return sent.where(~shows_zeros, 1.0) if bool(shows_zeros.any()) else sent
 
 
+def chosen_alone(observation: Observation, candidate: Tensor) -> Tensor:
+    """Gradients (R, P) with zeros for all but the largest of each group, where an update is clipped only after that."""
+    chosen = observation.carrying
+    if chosen is None or not chosen.clipped:
+        return candidate
+    parts = zip(candidate.split(observation.model.layout.groups(chosen.grouping), 1), chosen.counts, strict=True)
+    return torch.cat([part.where(_largest(part.detach().abs(), count), 0.0) for part, count in parts], 1)
+
+
 def _of_group(sizes: Tensor, count: int, largest: bool, least: float) -> Tensor:
     """The same of the magnitudes (R, n) of a group, of which so many are sent."""
     if largest and 0 < count < sizes.shape[1]:
-        chosen = sizes.topk(count, dim=1).indices
-        return torch.full_like(sizes, _OTHERWISE).scatter(1, chosen, 1 - _OTHERWISE)
+        return torch.where(_largest(sizes, count), 1 - _OTHERWISE, _OTHERWISE)
     if not least:
         return sizes.new_full((1, sizes.shape[1]), count / sizes.shape[1])
     enough = sizes > least
     share = (count / enough.sum(1, keepdim=True).clamp_min(1)).clamp_max(1 - _OTHERWISE)
     return torch.where(enough, share, _OTHERWISE * share)
+
+
+def _largest(sizes: Tensor, count: int) -> Tensor:
+    """Which (R, n) magnitudes are the so many largest of their row."""
+    places = sizes.topk(count, dim=1).indices
+    return torch.zeros_like(sizes, dtype=torch.bool).scatter(1, places, True)

@@ -112,6 +112,7 @@ class Chosen:
         choice: which ones.
         least: magnitude that none which is sent lies below, in units of what is read.
         looks: how many of what a defense gives out were averaged.
+        clipped: whether the update is clipped only after that, so that the others do not count in its length.
     """
 
     counts: tuple[int, ...]
@@ -119,6 +120,7 @@ class Chosen:
     choice: Choice = "unknown"
     least: float = 0.0
     looks: int = 1
+    clipped: bool = False
 
     @property
     def most(self) -> int:

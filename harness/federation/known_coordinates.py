@@ -22,28 +22,39 @@ def carrying(
     """
     if noise is None or noise.deviation is None:
         return None
-    chain = [part for _, part in defense.chain()]
-    sparse = [(place, part.chosen_at(tap, context.layout)) for place, part in enumerate(chain) if part.sparse_at(tap)]
+    chain = defense.chain()
+    sparse = [
+        (place, part.chosen_at(tap, context.layout)) for place, (_, part) in enumerate(chain) if part.sparse_at(tap)
+    ]
     known = [(place, one) for place, one in sparse if one is not None]
     if not known:
         return None
     place, fewest = min(known, key=lambda one: one[1].most)
     if fewest.most == context.layout.total and not fewest.least:
         return None
-    choice = fewest.choice
-    if choice == "largest" and (len(sparse) > 1 or _clips_tensors(chain[place + 1 :], tap, context)):
-        choice = "unknown"  # the largest of what another part left, or not by the sizes that an attacker sees
-    least = fewest.least / (context.learning_rate * steps)
-    return replace(fewest, choice=choice, least=least, looks=looks)
+    told = replace(fewest, least=fewest.least / (context.learning_rate * steps), looks=looks)
+    if told.choice != "largest":
+        return told
+    if len(sparse) > 1:
+        return replace(told, choice="unknown")  # the largest of what another part left
+    return _before_clips(told, place, defense, tap, context)
 
 
-def _clips_tensors(parts: list[Defense], tap: Tap, context: RoundContext) -> bool:
-    """Whether one of these cuts every tensor of an update to a length of its own."""
-    for part in parts:
-        clipping = part.clipping_at(tap, context.learning_rate, context.server)
-        if part.acts_at(Hook.CLIENT_MESSAGE) and clipping is not None and clipping.grouping == "layer":
-            return True
-    return False
+def _before_clips(chosen: Chosen, place: int, defense: Defense, tap: Tap, context: RoundContext) -> Chosen:
+    """The same, with what is known of clips of the update that come after the choice of the part at a place."""
+    after = []
+    for number, (name, part) in enumerate(defense.chain()):
+        scoped = context.part(name) if name else context
+        clipping = part.clipping_at(tap, context.learning_rate, scoped.server)
+        if clipping is not None and clipping.unit == "update":
+            after.append(number > place or not part.acts_at(Hook.CLIENT_MESSAGE))
+    if not any(after):
+        return chosen
+    whole = defense.clipping_at(tap, context.learning_rate, context.server)
+    if all(after) and whole is not None and whole.unit == "update" and whole.bound is not None:
+        return replace(chosen, clipped=True)
+    # Where tensors are scaled each by its own, what was largest before need not look so.
+    return replace(chosen, choice="unknown") if whole is None or whole.grouping == "layer" else chosen
 
 
 def cut_at(defense: Defense, tap: Tap, context: RoundContext, steps: int) -> float | None:

@@ -10,13 +10,15 @@ import torch
 from torch import Tensor
 
 from harness.attacks import run_attack
+from harness.attacks.candidates import dummy_gradient
 from harness.attacks.covered_zeros import probability_sent
 from harness.attacks.identify import Identify
 from harness.attacks.map import MaximumAPosteriori
 from harness.attacks.reference import run_reference
 from harness.attacks.residual import surprise
-from harness.observation import Choice, Chosen, Law, Noise, Observation
+from harness.observation import Choice, Chosen, Clipping, Law, Noise, Observation
 from harness.testing import digits
+from harness.vectors.clipping import clip
 
 Victims = Callable[..., Observation]
 DEVIATION, SHARE = 0.001, 0.1
@@ -100,6 +102,23 @@ def test_what_was_left_out_protects_nobody(seen: Observation) -> None:
 def test_the_truth_is_the_most_probable(seen: Observation) -> None:
     known, unknown = named(seen), named(replace(seen, carrying=None))
     assert known.sum() >= 15 and known.sum() > unknown.sum()
+
+
+def test_what_is_left_out_does_not_count_in_the_length_that_is_cut(victims: Victims) -> None:
+    """Pruned first, then every tensor clipped by itself, then noise."""
+    whole = victims(16)
+    count, sizes, bound = int(SHARE * whole.target.shape[1]), whole.model.layout.sizes, 0.02
+    least = whole.target.abs().topk(count, dim=1).values[:, -1:]
+    sent = clip(whole.target.where(whole.target.abs() >= least, 0.0), bound, sizes)
+    noise = 0.005 * torch.randn(sent.shape, generator=torch.Generator().manual_seed(7))
+    seen = replace(
+        whole, target=sent + noise, noise=Noise("gaussian", 0.005), sparse=True,
+        clipping=Clipping(bound, "layer", "update"), carrying=Chosen((count,), choice="largest", clipped=True),
+    )  # fmt: skip
+    made = dummy_gradient(seen, *digits(16), True, differentiable=False)
+    torch.testing.assert_close(made, sent)
+    unaware = named(replace(seen, carrying=Chosen((count,)))).sum()
+    assert named(seen).sum() > unaware, (named(seen).sum(), unaware)
 
 
 def test_strong_noise_is_no_reason_to_leave_the_rule_out(victims: Victims) -> None:
