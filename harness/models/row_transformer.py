@@ -104,23 +104,40 @@ class RowTransformer:
 
         ``first_only``: of the first token alone, where nothing reads the others; all go into its attention.
         """
-        normed = self.norm(f"{name}.norm1", tokens)
-        asking = normed[:, :, :1] if first_only else normed
-        tokens = (tokens[:, :, :1] if first_only else tokens) + self._attention(f"{name}.self_attn", asking, normed)
+        normed, attention = self.norm(f"{name}.norm1", tokens), f"{name}.self_attn"
+        if first_only:
+            tokens = tokens[:, :, :1] + self._attention_of_first(attention, normed)
+        else:
+            tokens = tokens + self._attention(attention, normed)
         hidden = self._named_linear(f"{name}.linear1", self.norm(f"{name}.norm2", tokens))
         return tokens + self._named_linear(f"{name}.linear2", gelu(hidden))
 
     def _named_linear(self, name: str, values: Tensor) -> Tensor:
         return self.linear(values, self.named[f"{name}.weight"], self.named[f"{name}.bias"])
 
-    def _attention(self, name: str, asking: Tensor, tokens: Tensor) -> Tensor:
-        weight, bias = self.named[f"{name}.in_proj_weight"], self.named[f"{name}.in_proj_bias"]
-        width = tokens.shape[-1]
-        if asking is tokens:
-            parts = self.linear(tokens, weight, bias).chunk(3, -1)
-        else:
-            queries = self.linear(asking, weight[:, :width], bias[:, :width])
-            parts = queries, *self.linear(tokens, weight[:, width:], bias[:, width:]).chunk(2, -1)
-        queries, keys, values = (part.unflatten(-1, (self.heads, -1)).transpose(2, 3) for part in parts)
-        attended = (queries * (1 / math.sqrt(width // self.heads)) @ keys.mT).softmax(-1) @ values
+    def _attention(self, name: str, tokens: Tensor) -> Tensor:
+        parts = self.linear(tokens, self.named[f"{name}.in_proj_weight"], self.named[f"{name}.in_proj_bias"])
+        queries, keys, values = (part.unflatten(-1, (self.heads, -1)).transpose(2, 3) for part in parts.chunk(3, -1))
+        attended = _attention(queries, keys, queries.shape[-1]) @ values
         return self._named_linear(f"{name}.out_proj", attended.transpose(2, 3).flatten(3))
+
+    def _attention_of_first(self, name: str, tokens: Tensor) -> Tensor:
+        """What the first token attends to, without any other's key and value.
+
+        Both are linear in the tokens: in place of every token the one query goes through the keys' matrix, and the
+        mean of the tokens through the values'. The keys' bias adds the same to every score, and so nothing.
+        """
+        width = tokens.shape[-1]
+        weight, for_keys, for_values = self.named[f"{name}.in_proj_weight"].split(width, 1)
+        bias, _, value_bias = self.named[f"{name}.in_proj_bias"].split(width, 1)
+        heads = torch.eye(self.heads).to(tokens).repeat_interleave(width // self.heads, 1)  # (H, E), what is whose
+        queries = self.linear(tokens[:, :, :1], weight, bias) * heads
+        asked = (queries.flatten(1, 2) @ for_keys).unflatten(1, (-1, self.heads))
+        means = _attention(asked, tokens, width // self.heads) @ tokens
+        attended = ((means.flatten(1, 2) @ for_values.mT).unflatten(1, (-1, self.heads)) * heads).sum(2, keepdim=True)
+        return self._named_linear(f"{name}.out_proj", attended + value_bias[:, None, None])
+
+
+def _attention(queries: Tensor, keys: Tensor, width: int) -> Tensor:
+    """How much each of queries (..., Q, F) attends to each of keys (..., K, F), of heads of so many coordinates."""
+    return (queries * width**-0.5 @ keys.mT).softmax(-1)
