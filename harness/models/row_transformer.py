@@ -118,7 +118,7 @@ class RowTransformer:
     def _attention(self, name: str, tokens: Tensor) -> Tensor:
         parts = self.linear(tokens, self.named[f"{name}.in_proj_weight"], self.named[f"{name}.in_proj_bias"])
         queries, keys, values = (part.unflatten(-1, (self.heads, -1)).transpose(2, 3) for part in parts.chunk(3, -1))
-        attended = _attention(queries, keys, queries.shape[-1]) @ values
+        attended = _shares(queries, keys, queries.shape[-1]) @ values
         return self._named_linear(f"{name}.out_proj", attended.transpose(2, 3).flatten(3))
 
     def _attention_of_first(self, name: str, tokens: Tensor) -> Tensor:
@@ -133,11 +133,11 @@ class RowTransformer:
         heads = torch.eye(self.heads).to(tokens).repeat_interleave(width // self.heads, 1)  # (H, E), what is whose
         queries = self.linear(tokens[:, :, :1], weight, bias) * heads
         asked = (queries.flatten(1, 2) @ for_keys).unflatten(1, (-1, self.heads))
-        means = _attention(asked, tokens, width // self.heads) @ tokens
+        means = _shares(asked, tokens, width // self.heads) @ tokens
         attended = ((means.flatten(1, 2) @ for_values.mT).unflatten(1, (-1, self.heads)) * heads).sum(2, keepdim=True)
         return self._named_linear(f"{name}.out_proj", attended + value_bias[:, None, None])
 
 
-def _attention(queries: Tensor, keys: Tensor, width: int) -> Tensor:
+def _shares(queries: Tensor, keys: Tensor, width: int) -> Tensor:
     """How much each of queries (..., Q, F) attends to each of keys (..., K, F), of heads of so many coordinates."""
     return (queries * width**-0.5 @ keys.mT).softmax(-1)
