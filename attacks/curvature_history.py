@@ -15,17 +15,21 @@ class CurvatureHistory:
 
     Attributes:
         changes: (H, R, n), changes of position. gradient_changes: (H, R, n), of the gradient.
+        products: (R, H, H), of each step's change of position with every later change of gradient, newest step last.
         order: places along the first axis in use, oldest step first.
     """
 
     changes: Tensor
     gradient_changes: Tensor
+    products: Tensor
     order: list[int] = field(default_factory=list)
 
     @classmethod
     def of(cls, capacity: int, position: Tensor) -> "CurvatureHistory":
         """No steps yet; at most ``capacity`` of them for positions (R, n)."""
-        return cls(position.new_empty((capacity, *position.shape)), position.new_empty((capacity, *position.shape)))
+        rows, length = position.shape
+        kept = (position.new_empty((capacity, rows, length)) for _ in range(2))
+        return cls(*kept, position.new_zeros((rows, capacity, capacity)))
 
     def take(self, index: Tensor) -> None:
         """Keeps some rows only, in the given order. Places that no step has reached yet cost no memory."""
@@ -35,6 +39,7 @@ class CurvatureHistory:
             fewer = kept.new_empty((len(kept), len(index), kept.shape[2]))
             torch.index_select(kept[:used], 1, index, out=fewer[:used])
             setattr(self, name, fewer)
+        self.products = self.products[index]
 
     def append(self, change: Tensor, gradient_change: Tensor, curvature: Tensor, useful: Tensor) -> None:
         """Notes a step (R, n) with its change of gradient (R, n) and their inner product (R,) in the ``useful`` rows.
@@ -55,21 +60,47 @@ class CurvatureHistory:
                     kept[self.order[0], idle] = 0.0
             newest = kept[self.order[-1]]
             newest.copy_(torch.where(useful[:, None], latest * root, newest))
+        self._note_products(useful)
+
+    def _note_products(self, useful: Tensor) -> None:
+        """Notes those of the newest step, in rows that have taken it."""
+        latest = self._with_each(self.changes, self.gradient_changes[self.order[-1]])
+        moved = torch.zeros_like(self.products)
+        moved[:, :-1, :-1] = self.products[:, 1:, 1:]
+        moved[:, -latest.shape[1] :, -1] = latest
+        self.products = moved if useful.all() else torch.where(useful[:, None, None], moved, self.products)
 
     def newton_direction(self, gradient: Tensor, scale: Tensor) -> Tensor:
         """Minus the approximate inverse Hessian times gradients (R, n); ``scale`` (R,) is that of the first guess.
 
-        Nocedal and Wright, "Numerical Optimization", algorithm 7.4.
+        Nocedal and Wright, "Numerical Optimization", algorithm 7.4. Each of its two loops goes from step to step and
+        takes off what the steps before have put in, and so solves a triangular system.
         """
-        changes, gradient_changes = self.changes.unbind(), self.gradient_changes.unbind()
-        direction = -gradient
-        weights: list[Tensor] = []
-        for place in reversed(self.order):
-            weight = (changes[place] * direction).sum(1)
-            direction = torch.addcmul(direction, weight[:, None], gradient_changes[place], value=-1)
-            weights.append(weight)
-        direction = direction * scale[:, None]
-        for place, weight in zip(self.order, reversed(weights), strict=True):
-            correction = weight - (gradient_changes[place] * direction).sum(1)
-            direction = torch.addcmul(direction, correction[:, None], changes[place])
-        return direction
+        used = len(self.order)
+        upper = self.products[:, -used:, -used:]
+        weights = _solved(upper, self._with_each(self.changes, gradient), upper=True)
+        guess = (gradient - self._sum(self.gradient_changes, weights)) * scale[:, None]
+        weights = _solved(upper.mT, weights - self._with_each(self.gradient_changes, guess), upper=False)
+        return -(guess + self._sum(self.changes, weights))
+
+    def _with_each(self, kept: Tensor, vectors: Tensor) -> Tensor:
+        """Inner products (R, used) of vectors (R, n) with what was kept of each step, oldest first."""
+        return _of_rows(vectors, kept[: len(self.order)].permute(1, 2, 0))[:, self.order]
+
+    def _sum(self, kept: Tensor, weights: Tensor) -> Tensor:
+        """The sum (R, n) of what was kept of each step, with weights (R, used), oldest first."""
+        by_place = torch.empty_like(weights)
+        by_place[:, self.order] = weights
+        return _of_rows(by_place, kept[: len(self.order)].transpose(0, 1))
+
+
+def _of_rows(vectors: Tensor, matrices: Tensor) -> Tensor:
+    """Products (R, l) of vectors (R, k) and matrices (R, k, l); a single row takes the kernels of several."""
+    rows = len(vectors)
+    several = max(rows, 2)
+    return torch.bmm(vectors[:, None].expand(several, -1, -1), matrices.expand(several, -1, -1))[:rows, 0]
+
+
+def _solved(system: Tensor, values: Tensor, upper: bool) -> Tensor:
+    """Solutions (R, k) of triangular systems (R, k, k), with ones on the diagonal, for values (R, k)."""
+    return torch.linalg.solve_triangular(system, values[..., None], upper=upper, unitriangular=True)[..., 0]

@@ -13,20 +13,8 @@ from torch import Tensor
 from harness.models.row_sigmoid import Context
 
 
-class Bilinear(Protocol):
-    """One product, and how much of its derivatives anybody wants.
-
-    Attributes:
-        kernels_once: the derivative by the kernels is taken in one pass that creates a graph and never again: attacks
-            differentiate the weights' gradient by the images only, and the rest would serve nobody.
-        first: with it, in the pass that creates a graph, the derivative by the values is not needed, as nothing lies
-            before them.
-    """
-
-    @property
-    def kernels_once(self) -> bool: ...
-    @property
-    def first(self) -> bool: ...
+class Products(Protocol):
+    """One product, and those that are its derivatives."""
 
     def product(self, values: Tensor, kernels: Tensor) -> Tensor:
         """The output."""
@@ -39,6 +27,22 @@ class Bilinear(Protocol):
     def by_kernels(self, outer: Tensor, values: Tensor, kernels: Tensor) -> Tensor:
         """The derivative by the kernels, of which only the shape is looked at."""
         ...
+
+
+class Bilinear(Products, Protocol):
+    """The same, and how much of its derivatives anybody wants.
+
+    Attributes:
+        kernels_once: the derivative by the kernels is taken in one pass that creates a graph and never again: attacks
+            differentiate the weights' gradient by the images only, and the rest would serve nobody.
+        first: with it, in the pass that creates a graph, the derivative by the values is not needed, as nothing lies
+            before them.
+    """
+
+    @property
+    def kernels_once(self) -> bool: ...
+    @property
+    def first(self) -> bool: ...
 
 
 def multiply(values: Tensor, kernels: Tensor, bilinear: Bilinear) -> Tensor:

@@ -6,6 +6,7 @@ convolutions themselves.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -26,20 +27,19 @@ def are_grouped(values: Tensor) -> bool:
     return single and torch.backends.mkldnn.is_available() and torch.backends.cpu.get_cpu_capability() == "AVX512"
 
 
-def convolve_rows(images: Tensor, kernels: Tensor, layer: nn.Conv2d, kernels_once: bool, first: bool) -> Tensor:
-    """Images (R, B, C, H, W) convolved with kernels (R, O, C, k, k), without bias: (R, B, O, H', W').
-
-    ``kernels_once`` and ``first``: see :class:`~harness.models.bilinear.Bilinear`.
-    """
-    return multiply(images, kernels, _Geometry(layer.stride, zero_padding(layer), kernels_once, first))
+def convolve_rows(images: Tensor, kernels: Tensor, layer: nn.Conv2d) -> Tensor:
+    """Images (R, B, C, H, W) convolved with kernels (R, O, C, k, k), without bias: (R, B, O, H', W')."""
+    return multiply(images, kernels, GroupedRows(layer.stride, zero_padding(layer)))
 
 
 @dataclass(frozen=True)
-class _Geometry:
+class GroupedRows:
+    """Images (R, B, C, H, W) with kernels (R, O, C, k, k): (R, B, O, H', W')."""
+
     stride: tuple[int, ...]
     padding: tuple[int, ...]
-    kernels_once: bool
-    first: bool
+    kernels_once: ClassVar[bool] = False
+    first: ClassVar[bool] = False
 
     def product(self, values: Tensor, kernels: Tensor) -> Tensor:
         rows = len(kernels)
@@ -68,6 +68,8 @@ class _Geometry:
 
 def _by_group(values: Tensor) -> Tensor:
     """Values (R, B, C, H, W) as (B, R*C, H, W)."""
+    if values.shape[1] == 1:
+        return values.reshape(1, -1, *values.shape[3:])
     return values.transpose(0, 1).flatten(1, 2).contiguous()
 
 

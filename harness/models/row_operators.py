@@ -110,27 +110,20 @@ def images_of(patches: Tensor, size: Size, kernel: Size, padding: Size, stride: 
 class MatrixProduct(torch.autograd.Function):
     """Batched product (R, O, L) of matrices (R, O, F) and (R, F, L).
 
-    Autograd's own derivative of a product comes out transposed, and every later use then pays for a copy. With
-    ``left_once`` the derivative by the left matrix is taken in one pass that creates a graph and never again: attacks
-    differentiate the weights' gradient by the images only, and a third of the products would serve nobody.
+    Autograd's own derivative of a product comes out transposed, and every later use then pays for a copy.
     """
 
     @staticmethod
-    def forward(ctx: Context, left: Tensor, right: Tensor, left_once: bool) -> Tensor:
+    def forward(ctx: Context, left: Tensor, right: Tensor) -> Tensor:
         ctx.save_for_backward(left, right)
-        ctx.left_once = left_once
         return left @ right
 
     @staticmethod
-    def backward(ctx: Context, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+    def backward(ctx: Context, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:
         left, right = ctx.saved_tensors
-        for_left = for_right = None
-        if ctx.needs_input_grad[0] and (torch.is_grad_enabled() or not ctx.left_once):
-            for_left = _LeftGradient.apply(gradient, right)
-        if ctx.needs_input_grad[1]:
-            transposed = left.detach().mT if ctx.left_once else left.mT
-            for_right = MatrixProduct.apply(transposed, gradient, ctx.left_once)
-        return for_left, for_right, None
+        for_left = _LeftGradient.apply(gradient, right) if ctx.needs_input_grad[0] else None
+        for_right = MatrixProduct.apply(left.mT, gradient) if ctx.needs_input_grad[1] else None
+        return for_left, for_right
 
 
 class _LeftGradient(torch.autograd.Function):
@@ -144,8 +137,8 @@ class _LeftGradient(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Context, outer: Tensor) -> tuple[Tensor | None, Tensor | None]:
         gradient, right = ctx.saved_tensors
-        for_gradient = MatrixProduct.apply(outer, right, False) if ctx.needs_input_grad[0] else None
-        for_right = MatrixProduct.apply(outer.mT, gradient, False) if ctx.needs_input_grad[1] else None
+        for_gradient = MatrixProduct.apply(outer, right) if ctx.needs_input_grad[0] else None
+        for_right = MatrixProduct.apply(outer.mT, gradient) if ctx.needs_input_grad[1] else None
         return for_gradient, for_right
 
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from harness.models.feature_extractor import FeatureExtractor
+from harness.models.idle_weights import places_along
 from harness.models.imprint import Fronted, Imprint, Lightened
 from harness.models.row_convolution import are_grouped, convolve_rows
 from harness.models.row_operators import MatrixProduct, is_plain_convolution, patches_of, zero_padding
@@ -37,11 +38,11 @@ class Product:
         """Kernels (R, O, F)."""
         return named[self.weight].flatten(2)
 
-    def __call__(self, named: Named, values: Tensor, gradient_once: bool, first: bool) -> Tensor:
+    def __call__(self, named: Named, values: Tensor) -> Tensor:
         if self.convolution is not None and are_grouped(values):
-            product = convolve_rows(values, named[self.weight], self.convolution, gradient_once, first).flatten(3)
+            product = convolve_rows(values, named[self.weight], self.convolution).flatten(3)
         else:
-            product = self._product(named, self.columns(values), gradient_once)
+            product = self._product(named, self.columns(values))
         return self.output(self._with_bias(named, product), values)
 
     def record(self, named: Named, values: Tensor) -> "Recorded":
@@ -50,10 +51,10 @@ class Product:
             columns, product = None, torch.bmm(values, self.kernels(named).mT)[..., None]
         elif are_grouped(values) and _is_large(self.convolution, values):
             columns = None
-            product = convolve_rows(values, named[self.weight], self.convolution, False, False).flatten(3)
+            product = convolve_rows(values, named[self.weight], self.convolution).flatten(3)
         else:
             columns = self.columns(values)
-            product = self._product(named, columns, gradient_once=False)
+            product = self._product(named, columns)
         output = self.output(self._with_bias(named, product), values)
         if not output.requires_grad:
             output.requires_grad_()
@@ -68,12 +69,12 @@ class Product:
             output = functional.conv2d(values, weight, bias, layer.stride, layer.padding)
         return Recorded(self, values.detach()[None], None, output)
 
-    def _product(self, named: Named, columns: Tensor, gradient_once: bool) -> Tensor:
+    def _product(self, named: Named, columns: Tensor) -> Tensor:
         rows, examples = columns.shape[:2]
         kernels = self.kernels(named)
         if examples > 1:
             kernels = kernels[:, None].expand(-1, examples, -1, -1).flatten(0, 1)
-        product = MatrixProduct.apply(kernels, columns.flatten(0, 1), gradient_once)
+        product = MatrixProduct.apply(kernels, columns.flatten(0, 1))
         return product.unflatten(0, (rows, examples))
 
     def _with_bias(self, named: Named, product: Tensor) -> Tensor:
@@ -87,6 +88,11 @@ _LARGE = 2**20
 def _is_large(layer: nn.Conv2d, values: Tensor) -> bool:
     places = math.prod(-(-size // step) for size, step in zip(values.shape[-2:], layer.stride, strict=True))
     return layer.weight.numel() * places >= _LARGE
+
+
+def places_of(values: Tensor, layer: nn.Conv2d) -> tuple[int, ...]:
+    """Rows and columns of a plain convolution's output for values (..., H, W)."""
+    return tuple(map(places_along, values.shape[-2:], layer.kernel_size, zero_padding(layer), layer.stride))
 
 
 def _linear(name: str, layer: nn.Linear) -> Product:
@@ -104,13 +110,7 @@ def _convolution(name: str, layer: nn.Conv2d) -> Product:
         return patches_of(values, layer.kernel_size, zero_padding(layer), layer.stride)
 
     def output(product: Tensor, values: Tensor) -> Tensor:
-        rows, places = (
-            (size + 2 * pad - kernel) // stride + 1
-            for size, pad, kernel, stride in zip(
-                values.shape[-2:], zero_padding(layer), layer.kernel_size, layer.stride, strict=True
-            )
-        )
-        return product.unflatten(-1, (rows, places))
+        return product.unflatten(-1, places_of(values, layer))
 
     return Product(f"{name}weight", f"{name}bias" if layer.bias is not None else None, columns, output, layer)
 
@@ -136,23 +136,16 @@ class RowSequence:
     def __init__(self, stages: list[Product | nn.Module]) -> None:
         self.stages = stages
 
-    def __call__(self, named: Named, images: Tensor, gradient_once: bool = False) -> Tensor:
-        """Logits (R, B, K) of images (R, B, C, H, W) under named parameters (R, ...).
-
-        ``gradient_once``: see :class:`~harness.models.row_operators.MatrixProduct`; for weights that are a leaf whose
-        gradient is taken once, with a graph.
-        """
+    def __call__(self, named: Named, images: Tensor) -> Tensor:
+        """Logits (R, B, K) of images (R, B, C, H, W) under named parameters (R, ...)."""
         values = images
         for stage in self.stages:
-            if isinstance(stage, Product):
-                values = stage(named, values, gradient_once, first=gradient_once and values is images)
-            else:
-                values = _without_weights(stage, values, images)
+            values = stage(named, values) if isinstance(stage, Product) else without_weights(stage, values, images)
         return values
 
     def record(self, named: Named, images: Tensor) -> tuple[Tensor, list[Recorded]]:
         """Logits (R, B, K), and what each layer with weights leaves behind."""
-        return self._recorded(images, lambda layer, values: layer.record(named, values), _without_weights)
+        return self._recorded(images, lambda layer, values: layer.record(named, values), without_weights)
 
     def record_alone(self, named: Named, images: Tensor) -> tuple[Tensor, list[Recorded]]:
         """Logits (B, K) of a single row's images (B, C, H, W) under named parameters without a leading axis.
@@ -178,7 +171,7 @@ class RowSequence:
         return values, recorded
 
 
-def _without_weights(stage: nn.Module, values: Tensor, images: Tensor) -> Tensor:
+def without_weights(stage: nn.Module, values: Tensor, images: Tensor) -> Tensor:
     """A stage's output (R, B, ...) of values (R, B, ...), and of the images where it looks at them again."""
     if isinstance(stage, Lightened):
         return stage(values, images)

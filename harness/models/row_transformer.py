@@ -14,6 +14,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from harness.models.bilinear import multiply
+from harness.models.row_products import LinearRows
 from harness.models.row_sigmoid import Context
 
 
@@ -61,20 +62,9 @@ Named = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
-class _Linear:
-    """Values (R, T, F) with kernels (R, O, F)."""
-
+class _Linear(LinearRows):
     kernels_once: bool
     first: bool
-
-    def product(self, values: Tensor, kernels: Tensor) -> Tensor:
-        return torch.bmm(values, kernels.mT)
-
-    def by_values(self, outer: Tensor, values: Tensor, kernels: Tensor) -> Tensor:
-        return torch.bmm(outer, kernels)
-
-    def by_kernels(self, outer: Tensor, values: Tensor, kernels: Tensor) -> Tensor:
-        return torch.bmm(outer.mT, values)
 
 
 @dataclass(frozen=True)

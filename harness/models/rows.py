@@ -10,6 +10,7 @@ from torch.func import functional_call, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from harness.models.batch_norm import BatchNorm, LayerStatistics, recorded
+from harness.models.chain_gradient import chain_gradient
 from harness.models.row_sequence import RowSequence
 from harness.vectors.layout import Layout
 
@@ -80,7 +81,13 @@ class ChainedRows(_Together):
         if self._recorded:
             # A product of rows, where a copy of the weights for every example would not fit into memory.
             return self._sequence.record(named, images)[0]
-        return self._sequence(named, images, gradient_once)
+        return self._sequence(named, images)
+
+    def gradient(self, weights: Tensor, images: Tensor, targets: Tensor, create_graph: bool) -> Tensor:
+        if self._recorded or weights.requires_grad:
+            return super().gradient(weights, images, targets, create_graph)
+        with torch.set_grad_enabled(create_graph):
+            return chain_gradient(self._sequence, self._layout, weights, images, targets)
 
     def batch_norm_statistics(self, weights: Tensor, images: Tensor) -> list[LayerStatistics]:
         return []  # no chain has such layers

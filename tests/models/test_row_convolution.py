@@ -31,7 +31,7 @@ def row_by_row(images: Tensor, kernels: Tensor, layer: nn.Conv2d) -> Tensor:
 
 
 def grouped(images: Tensor, kernels: Tensor, layer: nn.Conv2d) -> Tensor:
-    return convolve_rows(images, kernels, layer, kernels_once=False, first=False)
+    return convolve_rows(images, kernels, layer)
 
 
 def derivatives(function, images: Tensor, kernels: Tensor, layer: nn.Conv2d) -> list[Tensor]:
@@ -63,21 +63,6 @@ def test_a_row_does_not_depend_on_the_others(layer: nn.Conv2d, examples: int) ->
     for some in (slice(0, 2), slice(3, 8), slice(10, 12)):
         alone = derivatives(grouped, images[some], kernels[some], layer)
         assert all(torch.equal(left, right[some]) for left, right in zip(alone, every, strict=True))
-
-
-@LAYER
-def test_kernels_whose_gradient_is_taken_once(layer: nn.Conv2d) -> None:
-    """An attack's derivative: of a function of the kernels' gradient, by the images."""
-    images, kernels = random_rows(layer, 3, 2)
-
-    def by_images(once: bool) -> Tensor:
-        leaf, weights = images.clone().requires_grad_(True), kernels.clone().requires_grad_(True)
-        # Two layers' worth: the outputs go on through something curved.
-        output = convolve_rows(leaf, weights, layer, kernels_once=once, first=once).sigmoid()
-        (gradient,) = torch.autograd.grad(output.square().sum(), weights, create_graph=True)
-        return torch.autograd.grad(gradient.square().sum(), leaf)[0]
-
-    assert torch.allclose(by_images(True), by_images(False), rtol=1e-5, atol=1e-5)
 
 
 def test_other_numbers_than_32_bit_floats_take_patches() -> None:
