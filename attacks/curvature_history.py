@@ -16,7 +16,7 @@ class CurvatureHistory:
     Attributes:
         changes: (H, R, n), changes of position. gradient_changes: (H, R, n), of the gradient.
         products: (R, H, H), of each step's change of position with every later change of gradient, newest step last.
-        order: places along the first axis in use, oldest step first.
+        order: places along the first axis in use, oldest step first: they go round.
     """
 
     changes: Tensor
@@ -85,13 +85,11 @@ class CurvatureHistory:
 
     def _with_each(self, kept: Tensor, vectors: Tensor) -> Tensor:
         """Inner products (R, used) of vectors (R, n) with what was kept of each step, oldest first."""
-        return _of_rows(vectors, kept[: len(self.order)].permute(1, 2, 0))[:, self.order]
+        return _of_rows(vectors, kept[: len(self.order)].permute(1, 2, 0)).roll(-self.order[0], 1)
 
     def _sum(self, kept: Tensor, weights: Tensor) -> Tensor:
         """The sum (R, n) of what was kept of each step, with weights (R, used), oldest first."""
-        by_place = torch.empty_like(weights)
-        by_place[:, self.order] = weights
-        return _of_rows(by_place, kept[: len(self.order)].transpose(0, 1))
+        return _of_rows(weights.roll(self.order[0], 1), kept[: len(self.order)].transpose(0, 1))
 
 
 def _of_rows(vectors: Tensor, matrices: Tensor) -> Tensor:

@@ -39,6 +39,14 @@ class Link(Protocol):
         ...
 
 
+class ShiftedProducts(Products, Protocol):
+    """Products to which a bias (R, O) may be added."""
+
+    def product(self, values: Tensor, kernels: Tensor, bias: Tensor | None = None) -> Tensor:
+        """The output."""
+        ...
+
+
 class Weighted:
     """A layer with weights.
 
@@ -48,16 +56,17 @@ class Weighted:
         named: the network's parameters (R, ...). weight, bias: the names of its own.
     """
 
-    def __init__(self, form: Products, stacks: bool, named: Named, weight: str, bias: str | None) -> None:
+    def __init__(self, form: ShiftedProducts, stacks: bool, named: Named, weight: str, bias: str | None) -> None:
         self._form, self._stacks, self._weight, self._bias = form, stacks, weight, bias
         self._kernels, self._shift = self._own(named)
 
     def _own(self, named: Named) -> tuple[Tensor, Tensor | None]:
-        return named[self._weight], None if self._bias is None else named[self._bias]
+        # Every product would copy what is a part of a flat vector.
+        return named[self._weight].contiguous(), None if self._bias is None else named[self._bias]
 
     def forward(self, values: Tensor) -> Tensor:
         self._values = values
-        return _plus(self._form.product(values, self._kernels), self._shift)
+        return self._form.product(values, self._kernels, self._shift)
 
     def gradients(self, outer: Tensor) -> dict[str, Tensor]:
         """L's derivatives (R, ...) by the own parameters, of that by the output, which is kept."""
@@ -74,13 +83,13 @@ class Weighted:
 
     def own_change(self) -> Tensor:
         """The output's change where the values stay."""
-        return _plus(self._form.product(self._values, self._along), self._shift_along)
+        return self._form.product(self._values, self._along, self._shift_along)
 
     def forward_change(self, change: Tensor) -> Tensor:
         if not self._stacks:
             return self.own_change().add_(self._form.product(change, self._kernels))
         values, stacked = torch.cat([self._values, change], 2), torch.cat([self._along, self._kernels], 2)
-        return _plus(self._form.product(values, stacked), self._shift_along)
+        return self._form.product(values, stacked, self._shift_along)
 
     def backward_change(self, outer: Tensor) -> Tensor:
         if self._stacks:
@@ -88,11 +97,6 @@ class Weighted:
             return self._form.by_values(both, self._values, stacked)
         made = self._form.by_values(outer, self._values, self._kernels)
         return made.add_(self._form.by_values(self._outer, self._values, self._along))
-
-
-def _plus(outputs: Tensor, bias: Tensor | None) -> Tensor:
-    """Outputs (R, B, O, ...) of nobody else's, with a bias (R, O)."""
-    return outputs if bias is None else outputs.add_(bias.reshape(len(bias), 1, -1, *[1] * (outputs.dim() - 3)))
 
 
 class Sigmoid:

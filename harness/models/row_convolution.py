@@ -41,11 +41,12 @@ class GroupedRows:
     kernels_once: ClassVar[bool] = False
     first: ClassVar[bool] = False
 
-    def product(self, values: Tensor, kernels: Tensor) -> Tensor:
-        rows = len(kernels)
+    def product(self, values: Tensor, kernels: Tensor, bias: Tensor | None = None) -> Tensor:
+        rows, shift = len(kernels), None if bias is None else bias.flatten()
         if rows == 2:  # two groups take another kernel than more do, and round differently
-            return self.product(torch.cat([values, values]), torch.cat([kernels, kernels]))[:2]
-        outputs = torch.conv2d(_by_group(values), kernels.flatten(0, 1), None, self.stride, self.padding, groups=rows)
+            twice = None if bias is None else torch.cat([bias, bias])
+            return self.product(torch.cat([values, values]), torch.cat([kernels, kernels]), twice)[:2]
+        outputs = torch.conv2d(_by_group(values), kernels.flatten(0, 1), shift, self.stride, self.padding, (1, 1), rows)
         return _by_row(outputs, rows)
 
     def by_values(self, outer: Tensor, values: Tensor, kernels: Tensor) -> Tensor:
@@ -55,7 +56,7 @@ class GroupedRows:
         return _by_row(self._backward(outer, values, kernels, wanted=0), len(kernels))
 
     def by_kernels(self, outer: Tensor, values: Tensor, kernels: Tensor) -> Tensor:
-        return self._backward(outer, values, kernels, wanted=1).unflatten(0, kernels.shape[:2])
+        return self._backward(outer, values, kernels, wanted=1).view(kernels.shape)
 
     def _backward(self, outer: Tensor, values: Tensor, kernels: Tensor, wanted: int) -> Tensor:
         mask = [wanted == 0, wanted == 1, False]
@@ -75,4 +76,6 @@ def _by_group(values: Tensor) -> Tensor:
 
 def _by_row(values: Tensor, rows: int) -> Tensor:
     """Values (B, R*C, H, W) as (R, B, C, H, W)."""
+    if len(values) == 1:
+        return values.view(rows, 1, -1, *values.shape[2:])
     return values.unflatten(1, (rows, -1)).transpose(0, 1)
