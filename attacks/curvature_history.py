@@ -1,6 +1,6 @@
 """The last steps of many independent rows, from which L-BFGS estimates each row's curvature."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -11,63 +11,66 @@ class CurvatureHistory:
     """Up to H steps of R rows in n dimensions, and what each did to the gradient.
 
     Both are divided by the root of their inner product, so that it is 1. Rows are independent: a row keeps its last H
-    useful steps, whatever the rows beside it do. A row with fewer steps than another has zeros before them.
+    useful steps, whatever the rows beside it do, and writes round and round over its own places.
 
     Attributes:
         changes: (H, R, n), changes of position. gradient_changes: (H, R, n), of the gradient.
         products: (R, H, H), of each step's change of position with every later change of gradient, newest step last.
-        order: places along the first axis in use, oldest step first: they go round.
+        newest: (R,), each row's place of its newest step, -1 before its first one.
+        order: (R, U), places in use, oldest step first; a row with fewer steps than others has zeros before them.
     """
 
     changes: Tensor
     gradient_changes: Tensor
     products: Tensor
-    order: list[int] = field(default_factory=list)
+    newest: Tensor
+    order: Tensor
 
     @classmethod
     def of(cls, capacity: int, position: Tensor) -> "CurvatureHistory":
         """No steps yet; at most ``capacity`` of them for positions (R, n)."""
         rows, length = position.shape
-        kept = (position.new_empty((capacity, rows, length)) for _ in range(2))
-        return cls(*kept, position.new_zeros((rows, capacity, capacity)))
+        changes, gradient_changes = (position.new_empty((capacity, rows, length)) for _ in range(2))
+        products = position.new_zeros((rows, capacity, capacity))
+        newest = torch.full((rows,), -1, device=position.device)
+        return cls(changes, gradient_changes, products, newest, newest.new_empty((rows, 0)))
+
+    @property
+    def used(self) -> int:
+        """U, the places in use."""
+        return self.order.shape[1]
 
     def take(self, index: Tensor) -> None:
         """Keeps some rows only, in the given order. Places that no step has reached yet cost no memory."""
-        used = len(self.order)
         for name in ("changes", "gradient_changes"):
             kept = getattr(self, name)
             fewer = kept.new_empty((len(kept), len(index), kept.shape[2]))
-            torch.index_select(kept[:used], 1, index, out=fewer[:used])
+            torch.index_select(kept[: self.used], 1, index, out=fewer[: self.used])
             setattr(self, name, fewer)
-        self.products = self.products[index]
+        for name in ("products", "newest", "order"):
+            setattr(self, name, getattr(self, name)[index])
 
     def append(self, change: Tensor, gradient_change: Tensor, curvature: Tensor, useful: Tensor) -> None:
-        """Notes a step (R, n) with its change of gradient (R, n) and their inner product (R,) in the ``useful`` rows.
-
-        The steps of the other rows move up by one place, so that the newest of every row share a place.
-        """
-        older = self.order
-        full = len(older) == len(self.changes)
-        self.order = older[1:] + older[:1] if full else [*older, len(older)]
-        idle = (~useful).nonzero()[:, 0]
-        root = torch.where(useful, curvature, 1.0).rsqrt()[:, None]
+        """Notes steps (R, n), changes of gradient (R, n) and their inner products (R,) of the ``useful`` rows."""
+        capacity, rows, _ = self.changes.shape
+        self.newest = torch.where(useful, (self.newest + 1) % capacity, self.newest)
+        used = max(self.used, int(self.newest.max()) + 1)
+        if used == 0:
+            return
+        ages = torch.arange(used - 1, -1, -1, device=self.newest.device)
+        moving, root = useful.nonzero()[:, 0], torch.where(useful, curvature, 1.0).rsqrt()[:, None]
+        places = self.newest[moving] * rows + moving
         for kept, latest in ((self.changes, change), (self.gradient_changes, gradient_change)):
-            if len(idle):
-                places = torch.tensor(self.order if full else self.order[1:], dtype=torch.long, device=idle.device)
-                before = torch.tensor(older, dtype=torch.long, device=idle.device)
-                kept[places[:, None], idle] = kept[before[:, None], idle]
-                if not full:
-                    kept[self.order[0], idle] = 0.0
-            newest = kept[self.order[-1]]
-            newest.copy_(torch.where(useful[:, None], latest * root, newest))
-        self._note_products(useful)
+            kept[self.used : used] = 0.0
+            kept.flatten(0, 1).index_copy_(0, places, (latest * root)[moving])
+        self.order = (self.newest[:, None] - ages) % used
+        self._note_products(gradient_change * root, useful)
 
-    def _note_products(self, useful: Tensor) -> None:
+    def _note_products(self, gradient_change: Tensor, useful: Tensor) -> None:
         """Notes those of the newest step, in rows that have taken it."""
-        latest = self._with_each(self.changes, self.gradient_changes[self.order[-1]])
         moved = torch.zeros_like(self.products)
         moved[:, :-1, :-1] = self.products[:, 1:, 1:]
-        moved[:, -latest.shape[1] :, -1] = latest
+        moved[:, -self.used :, -1] = self._with_each(self.changes, gradient_change)
         self.products = moved if useful.all() else torch.where(useful[:, None, None], moved, self.products)
 
     def newton_direction(self, gradient: Tensor, scale: Tensor) -> Tensor:
@@ -76,20 +79,22 @@ class CurvatureHistory:
         Nocedal and Wright, "Numerical Optimization", algorithm 7.4. Each of its two loops goes from step to step and
         takes off what the steps before have put in, and so solves a triangular system.
         """
-        used = len(self.order)
-        upper = self.products[:, -used:, -used:]
+        if self.used == 0:
+            return -gradient * scale[:, None]
+        upper = self.products[:, -self.used :, -self.used :]
         weights = _solved(upper, self._with_each(self.changes, gradient), upper=True)
         guess = (gradient - self._sum(self.gradient_changes, weights)) * scale[:, None]
         weights = _solved(upper.mT, weights - self._with_each(self.gradient_changes, guess), upper=False)
         return -(guess + self._sum(self.changes, weights))
 
     def _with_each(self, kept: Tensor, vectors: Tensor) -> Tensor:
-        """Inner products (R, used) of vectors (R, n) with what was kept of each step, oldest first."""
-        return _of_rows(vectors, kept[: len(self.order)].permute(1, 2, 0)).roll(-self.order[0], 1)
+        """Inner products (R, U) of vectors (R, n) with what was kept of each step, oldest first."""
+        return _of_rows(vectors, kept[: self.used].permute(1, 2, 0)).gather(1, self.order)
 
     def _sum(self, kept: Tensor, weights: Tensor) -> Tensor:
-        """The sum (R, n) of what was kept of each step, with weights (R, used), oldest first."""
-        return _of_rows(weights.roll(self.order[0], 1), kept[: len(self.order)].transpose(0, 1))
+        """The sum (R, n) of what was kept of each step, with weights (R, U), oldest first."""
+        by_place = torch.empty_like(weights).scatter_(1, self.order, weights)
+        return _of_rows(by_place, kept[: self.used].transpose(0, 1))
 
 
 def _of_rows(vectors: Tensor, matrices: Tensor) -> Tensor:

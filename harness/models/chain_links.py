@@ -136,7 +136,11 @@ class Reshaped:
     def backward(self, outer: Tensor) -> Tensor:
         return outer.reshape(self._before)
 
-    forward_change, backward_change = forward, backward
+    def forward_change(self, change: Tensor) -> Tensor:
+        return self.forward(change)
+
+    def backward_change(self, outer: Tensor) -> Tensor:
+        return self.backward(outer)
 
 
 class Patched:
@@ -152,7 +156,11 @@ class Patched:
     def backward(self, outer: Tensor) -> Tensor:
         return images_of(outer, self._size, *self._geometry)
 
-    forward_change, backward_change = forward, backward
+    def forward_change(self, change: Tensor) -> Tensor:
+        return self.forward(change)
+
+    def backward_change(self, outer: Tensor) -> Tensor:
+        return self.backward(outer)
 
 
 class Differentiated:

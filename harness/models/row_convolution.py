@@ -6,7 +6,6 @@ convolutions themselves.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -38,8 +37,8 @@ class GroupedRows:
 
     stride: tuple[int, ...]
     padding: tuple[int, ...]
-    kernels_once: ClassVar[bool] = False
-    first: ClassVar[bool] = False
+    kernels_once: bool = False
+    first: bool = False
 
     def product(self, values: Tensor, kernels: Tensor, bias: Tensor | None = None) -> Tensor:
         rows, shift = len(kernels), None if bias is None else bias.flatten()
