@@ -68,7 +68,7 @@ class CurvatureHistory:
 
     def _note_products(self, gradient_change: Tensor, useful: Tensor) -> None:
         """Notes those of the newest step, in rows that have taken it."""
-        moved = torch.zeros_like(self.products)
+        moved = torch.empty_like(self.products)  # of which the other triangle is never read
         moved[:, :-1, :-1] = self.products[:, 1:, 1:]
         moved[:, -self.used :, -1] = self._with_each(self.changes, gradient_change)
         self.products = moved if useful.all() else torch.where(useful[:, None, None], moved, self.products)

@@ -59,10 +59,11 @@ class Weighted:
     def __init__(self, form: ShiftedProducts, stacks: bool, named: Named, weight: str, bias: str | None) -> None:
         self._form, self._stacks, self._weight, self._bias = form, stacks, weight, bias
         self._kernels, self._shift = self._own(named)
+        if stacks:  # every product would copy what is a part of a flat vector
+            self._kernels = self._kernels.contiguous()
 
     def _own(self, named: Named) -> tuple[Tensor, Tensor | None]:
-        # Every product would copy what is a part of a flat vector.
-        return named[self._weight].contiguous(), None if self._bias is None else named[self._bias]
+        return named[self._weight], None if self._bias is None else named[self._bias]
 
     def forward(self, values: Tensor) -> Tensor:
         self._values = values

@@ -17,6 +17,7 @@ from harness.models.feature_extractor import FeatureExtractor
 from harness.models.idle_weights import places_along
 from harness.models.imprint import Fronted, Imprint, Lightened
 from harness.models.row_convolution import are_grouped, convolve_rows
+from harness.models.row_elu import RowELU
 from harness.models.row_operators import MatrixProduct, is_plain_convolution, patches_of, zero_padding
 from harness.models.row_pooling import RowMaxPool2d
 from harness.models.row_sigmoid import RowSigmoid
@@ -203,6 +204,8 @@ def _collect(module: nn.Module, prefix: str, stages: list[Product | nn.Module]) 
         stages.append(_convolution(prefix, module))
     elif type(module) is nn.Sigmoid:
         stages.append(RowSigmoid())
+    elif type(module) is nn.ELU:
+        stages.append(RowELU(module.alpha))
     elif type(module) is nn.MaxPool2d and not module.return_indices:
         pooling = copy.copy(module)
         pooling.__class__ = RowMaxPool2d
@@ -216,6 +219,6 @@ def _collect(module: nn.Module, prefix: str, stages: list[Product | nn.Module]) 
 
 _CHAINS = (nn.Sequential, Fronted, Imprint)
 _WEIGHTLESS = (
-    nn.Flatten, nn.ReLU, nn.Tanh, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.LeakyReLU, nn.ELU, nn.Identity,
+    nn.Flatten, nn.ReLU, nn.Tanh, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.LeakyReLU, nn.Identity,
     Lightened,
 )  # fmt: skip
