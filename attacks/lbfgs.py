@@ -63,6 +63,7 @@ class LBFGSState:
             The number of gradient evaluations each row used, (R,).
         """
         settings = self.settings
+        self.history.make_room(settings.inner_iterations)
         loss, gradient = evaluate(self.position)
         evaluations = torch.ones_like(self.step_length)
         moving = gradient.abs().amax(1) > settings.tolerance_gradient

@@ -31,6 +31,7 @@ def play(pattern: list[list[bool]], capacity: int = CAPACITY) -> tuple[Curvature
     history = CurvatureHistory.of(capacity, torch.zeros(rows, LENGTH, dtype=torch.float64))
     own: list[list[Step]] = [[] for _ in range(rows)]
     for useful in pattern:
+        history.make_room(1)
         change = torch.randn(rows, LENGTH, generator=random, dtype=torch.float64)
         gradient_change = change @ hessian + 0.3 * torch.randn(rows, LENGTH, generator=random, dtype=torch.float64)
         history.append(change, gradient_change, (change * gradient_change).sum(1), torch.tensor(useful))
@@ -73,6 +74,7 @@ def test_rows_that_are_taken_go_on_as_before() -> None:
 
 def test_without_a_step_it_goes_down_the_gradient() -> None:
     history = CurvatureHistory.of(3, torch.zeros(2, LENGTH))
+    history.make_room(2)
     history.append(torch.ones(2, LENGTH), torch.ones(2, LENGTH), torch.ones(2), torch.tensor([False, False]))
     assert torch.equal(history.newton_direction(torch.ones(2, LENGTH), torch.tensor([1.0, 2.0]))[1], -2 * torch.ones(6))
 
@@ -86,6 +88,7 @@ def test_no_bit_depends_on_the_rows_beside(length: int) -> None:
     def direction(rows: list[int]) -> Tensor:
         history = CurvatureHistory.of(6, torch.zeros(len(rows), length))
         for change, gradient_change in steps:
+            history.make_room(2)
             curvature = (change * gradient_change).sum(1).abs() + 1
             history.append(
                 change[rows], gradient_change[rows], curvature[rows], torch.ones(len(rows), dtype=torch.bool)

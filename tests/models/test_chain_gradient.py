@@ -117,7 +117,7 @@ def test_a_third_derivative_is_refused() -> None:
     leaf = images.requires_grad_()
     gradient = chain_gradient(sequence, layout, weights, leaf, labels)
     (once,) = torch.autograd.grad(gradient.square().sum(), leaf, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable|not to have been used"):
+    with pytest.raises(RuntimeError, match=r"once_differentiable|used in the graph"):
         torch.autograd.grad(once.square().sum(), leaf)
 
 
