@@ -34,7 +34,7 @@ def attack_command(
         str | None, typer.Option(help="Time an iteration on this network instead: engine, plain loop, arithmetic.")
     ] = None,
     attack: Annotated[str | None, typer.Option(help="Which attack (cpl; with --model inverting_gradients).")] = None,
-    victims: Annotated[int | None, typer.Option(min=1, help="Victims for both engines (32; with --model 2).")] = None,
+    victims: Annotated[int | None, typer.Option(min=1, help="Victims for both engines (64; with --model 2).")] = None,
     batch_size: Annotated[
         int | None, typer.Option(min=1, help="With --model: images per victim (1; 4 under BatchNorm in training mode).")
     ] = None,
@@ -63,7 +63,7 @@ def attack_command(
     names = split_lists(dataset or (["cifar10-sample"] if model else ["mnist-sample", "cifar10-sample"]))
     where, root = choose_device(device), find_data_root(data_root)
     figures = (
-        bench_attack(name, attack or "cpl", victims or 32, chunk, growth, 60 * minutes / len(names), where, root)
+        bench_attack(name, attack or "cpl", victims or 64, chunk, growth, 60 * minutes / len(names), where, root)
         if model is None
         else bench_network(
             name, model, attack or "inverting_gradients", victims or 2, batch_size, iterations, chunk, where, root
