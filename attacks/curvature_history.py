@@ -18,14 +18,14 @@ class CurvatureHistory:
         changes: (H, R, n), changes of position. gradient_changes: (H, R, n), of the gradient.
         products: (R, H, H), of each step's change of position with every later change of gradient, newest step last.
         newest: (R,), each row's place of its newest step, -1 before its first one.
-        room: U, the places that are reckoned with.
+        order: (R, U), each row's places that are reckoned with, oldest step first.
     """
 
     changes: Tensor
     gradient_changes: Tensor
     products: Tensor
     newest: Tensor
-    room: int = 0
+    order: Tensor
 
     @classmethod
     def of(cls, capacity: int, position: Tensor) -> "CurvatureHistory":
@@ -34,18 +34,23 @@ class CurvatureHistory:
         changes, gradient_changes = (position.new_empty((capacity, rows, length)) for _ in range(2))
         products = position.new_zeros((rows, capacity, capacity))
         newest = torch.full((rows,), -1, device=position.device)
-        return cls(changes, gradient_changes, products, newest)
+        return cls(changes, gradient_changes, products, newest, newest.new_empty((rows, 0)))
+
+    @property
+    def room(self) -> int:
+        """U, the places that are reckoned with."""
+        return self.order.shape[1]
 
     def make_room(self, steps: int) -> None:
         """Makes room for so many more steps of every row. Before that they cost no memory."""
-        before, self.room = self.room, min(self.room + steps, len(self.changes))
+        before, room = self.room, min(self.room + steps, len(self.changes))
         for kept in (self.changes, self.gradient_changes):
-            kept[before : self.room] = 0.0
+            kept[before:room] = 0.0
+        self._put_in_order(room)
 
-    @property
-    def _order(self) -> Tensor:
-        """Each row's places (R, U), oldest step first."""
-        return (self.newest[:, None] - torch.arange(self.room - 1, -1, -1, device=self.newest.device)) % self.room
+    def _put_in_order(self, room: int) -> None:
+        ages = torch.arange(room - 1, -1, -1, device=self.newest.device)
+        self.order = (self.newest[:, None] - ages) % room
 
     def take(self, index: Tensor) -> None:
         """Keeps some rows only, in the given order."""
@@ -54,7 +59,7 @@ class CurvatureHistory:
             fewer = kept.new_empty((len(kept), len(index), kept.shape[2]))
             torch.index_select(kept[: self.room], 1, index, out=fewer[: self.room])
             setattr(self, name, fewer)
-        self.products, self.newest = self.products[index], self.newest[index]
+        self.products, self.newest, self.order = self.products[index], self.newest[index], self.order[index]
 
     def append(self, change: Tensor, gradient_change: Tensor, curvature: Tensor, useful: Tensor) -> None:
         """Notes steps (R, n), changes of gradient (R, n) and their inner products (R,) of the ``useful`` rows."""
@@ -64,6 +69,7 @@ class CurvatureHistory:
         places = self.newest[moving] * rows + moving
         for kept, latest in ((self.changes, change), (self.gradient_changes, gradient_change)):
             kept.flatten(0, 1).index_copy_(0, places, (latest * root)[moving])
+        self._put_in_order(self.room)
         self._note_products(gradient_change * root, useful)
 
     def _note_products(self, gradient_change: Tensor, useful: Tensor) -> None:
@@ -87,11 +93,11 @@ class CurvatureHistory:
 
     def _with_each(self, kept: Tensor, vectors: Tensor) -> Tensor:
         """Inner products (R, U) of vectors (R, n) with what was kept of each step, oldest first."""
-        return _of_rows(vectors, kept[: self.room].permute(1, 2, 0)).gather(1, self._order)
+        return _of_rows(vectors, kept[: self.room].permute(1, 2, 0)).gather(1, self.order)
 
     def _sum(self, kept: Tensor, weights: Tensor) -> Tensor:
         """The sum (R, n) of what was kept of each step, with weights (R, U), oldest first."""
-        by_place = torch.empty_like(weights).scatter_(1, self._order, weights)
+        by_place = torch.empty_like(weights).scatter_(1, self.order, weights)
         return _of_rows(by_place, kept[: self.room].transpose(0, 1))
 
 
