@@ -41,11 +41,13 @@ class GroupedRows:
     first: bool = False
 
     def product(self, values: Tensor, kernels: Tensor, bias: Tensor | None = None) -> Tensor:
-        rows, shift = len(kernels), None if bias is None else bias.flatten()
+        if bias is not None:
+            # Handed to the library, it is added first by some kernels and last by others, by how many rows there are.
+            return self.product(values, kernels).add_(bias[:, None, :, None, None])
+        rows = len(kernels)
         if rows == 2:  # two groups take another kernel than more do, and round differently
-            twice = None if bias is None else torch.cat([bias, bias])
-            return self.product(torch.cat([values, values]), torch.cat([kernels, kernels]), twice)[:2]
-        outputs = torch.conv2d(_by_group(values), kernels.flatten(0, 1), shift, self.stride, self.padding, (1, 1), rows)
+            return self.product(torch.cat([values, values]), torch.cat([kernels, kernels]))[:2]
+        outputs = torch.conv2d(_by_group(values), kernels.flatten(0, 1), None, self.stride, self.padding, (1, 1), rows)
         return _by_row(outputs, rows)
 
     def by_values(self, outer: Tensor, values: Tensor, kernels: Tensor) -> Tensor:

@@ -28,6 +28,8 @@ NETWORKS = {
                             nn.Flatten(), nn.Linear(120, CLASSES)],
     "pools": lambda: [nn.Conv2d(2, 8, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 8, 2), nn.ELU(),
                       nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(32, CLASSES)],
+    "many channels of one": lambda: [nn.Conv2d(2, 1, 3), nn.Tanh(), nn.Conv2d(1, 16, 3, padding=1), nn.Sigmoid(),
+                                     nn.Flatten(), nn.Linear(896, CLASSES)],
     "mlp": lambda: [nn.Flatten(), nn.Linear(180, 16), nn.Sigmoid(), nn.Linear(16, 8, bias=False), nn.LeakyReLU(),
                     nn.Linear(8, CLASSES)],
     "logistic": lambda: [nn.Flatten(), nn.Linear(180, CLASSES)],
@@ -95,7 +97,7 @@ def test_equals_the_derivatives_of_the_network(name: str, batch: int, dtype: tor
 
 
 @pytest.mark.parametrize("batch", [1, 2])
-@pytest.mark.parametrize("name", ["lenet", "pools", "mlp"])
+@pytest.mark.parametrize("name", ["lenet", "pools", "mlp", "many channels of one"])
 def test_a_row_does_not_depend_on_the_others(name: str, batch: int) -> None:
     _, sequence, layout = network(name)
     weights, images, labels, _ = rows_of(layout, 12, batch, torch.float32)
