@@ -62,7 +62,10 @@ class CurvatureHistory:
         self.products, self.newest, self.order = self.products[index], self.newest[index], self.order[index]
 
     def append(self, change: Tensor, gradient_change: Tensor, curvature: Tensor, useful: Tensor) -> None:
-        """Notes steps (R, n), changes of gradient (R, n) and their inner products (R,) of the ``useful`` rows."""
+        """Notes steps (R, n), changes of gradient (R, n) and their inner products (R,) of the ``useful`` rows.
+
+        Room must have been made for them before.
+        """
         capacity, rows, _ = self.changes.shape
         self.newest = torch.where(useful, (self.newest + 1) % capacity, self.newest)
         moving, root = useful.nonzero()[:, 0], torch.where(useful, curvature, 1.0).rsqrt()[:, None]

@@ -73,7 +73,7 @@ class Weighted:
         """L's derivatives (R, ...) by the own parameters, of that by the output, which is kept."""
         self._outer = outer
         made = {self._weight: self._form.by_kernels(outer, self._values, self._kernels)}
-        return made if self._bias is None else made | {self._bias: outer.sum((1, *range(3, outer.dim())))}
+        return made if self._bias is None else made | {self._bias: outer.contiguous().sum((1, *range(3, outer.dim())))}
 
     def backward(self, outer: Tensor) -> Tensor:
         return self._form.by_values(outer, self._values, self._kernels)

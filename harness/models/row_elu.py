@@ -8,4 +8,6 @@ class RowELU(nn.ELU):
     """``nn.ELU``, which rounds the last few elements of a buffer differently from the rest; ``expm1`` does not."""
 
     def forward(self, input: Tensor) -> Tensor:
-        return torch.where(input > 0, input, self.alpha * input.clamp(max=0).expm1())
+        # Not by clamp, which has no derivative at zero, where a dark image with a zero bias stands.
+        negative = torch.where(input > 0, 0.0, input)
+        return torch.where(input > 0, input, self.alpha * negative.expm1())

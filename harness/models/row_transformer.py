@@ -71,7 +71,7 @@ class _Linear(LinearRows):
 class RowTransformer:
     """The layers of one network, found by the names of their parameters.
 
-    ``gradient_once``: see :class:`~harness.models.row_operators.MatrixProduct`.
+    ``gradient_once``: ``kernels_once`` of :class:`~harness.models.bilinear.Bilinear`, for every layer.
     """
 
     named: Named

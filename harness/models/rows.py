@@ -19,7 +19,7 @@ class Rows(Protocol):
     """What evaluates a network for rows: R of B images each, weights as flat vectors (R, P)."""
 
     def logits(self, weights: Tensor, images: Tensor, gradient_once: bool = False) -> Tensor:
-        """Logits (R, B, K) of images (R, B, C, H, W); ``gradient_once`` is of RowSequence."""
+        """Logits (R, B, K) of images (R, B, C, H, W); ``gradient_once`` as of a network's own rows."""
         ...
 
     def gradient(self, weights: Tensor, images: Tensor, targets: Tensor, create_graph: bool) -> Tensor:

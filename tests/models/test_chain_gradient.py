@@ -108,7 +108,7 @@ def test_a_row_does_not_depend_on_the_others(name: str, batch: int) -> None:
         return gradient.detach(), torch.autograd.grad(gradient.square().sum(), leaf)[0]
 
     every = both(slice(None))
-    for some in (slice(0, 2), slice(3, 8), slice(10, 12)):
+    for some in (slice(0, 2), slice(0, 3), slice(3, 8), slice(10, 12)):
         for alone, among in zip(both(some), every, strict=True):
             assert torch.equal(alone, among[some])
 
