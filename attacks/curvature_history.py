@@ -64,10 +64,13 @@ class CurvatureHistory:
     def append(self, change: Tensor, gradient_change: Tensor, curvature: Tensor, useful: Tensor) -> None:
         """Notes steps (R, n), changes of gradient (R, n) and their inner products (R,) of the ``useful`` rows.
 
-        Room must have been made for them before.
+        Raises:
+            IndexError: no room was made for a step.
         """
         capacity, rows, _ = self.changes.shape
         self.newest = torch.where(useful, (self.newest + 1) % capacity, self.newest)
+        if int(self.newest.max()) >= self.room:
+            raise IndexError(f"a step beyond the {self.room} that there is room for")
         moving, root = useful.nonzero()[:, 0], torch.where(useful, curvature, 1.0).rsqrt()[:, None]
         places = self.newest[moving] * rows + moving
         for kept, latest in ((self.changes, change), (self.gradient_changes, gradient_change)):

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from harness.models.chain_links import CrossEntropy, Differentiated, Link, Named, Patched, Reshaped, Sigmoid, Weighted
+from harness.models.chain_links import CrossEntropy, Differentiated, Link, Patched, Reshaped, Sigmoid, Weighted
 from harness.models.row_convolution import GroupedRows, are_grouped
 from harness.models.row_operators import zero_padding
 from harness.models.row_products import ColumnRows, LinearRows
-from harness.models.row_sequence import Product, RowSequence, places_of, without_weights
+from harness.models.row_sequence import Named, Product, RowSequence, places_of, without_weights
 from harness.models.row_sigmoid import Context, RowSigmoid
 from harness.vectors.layout import Layout
 
@@ -41,20 +41,22 @@ def chain_gradient(sequence: RowSequence, layout: Layout, weights: Tensor, image
         images: (R, B, C, H, W).
         targets: labels (R, B) or probabilities (R, B, K).
     """
-    return _Gradient.apply(images, targets, Chain(sequence, layout, weights))
+    changes = torch.is_grad_enabled() and (images.requires_grad or targets.requires_grad)
+    return _Gradient.apply(images, targets, Chain(sequence, layout, weights, changes))
 
 
 class Chain:
-    """One evaluation of a network with weights (R, P)."""
+    """One evaluation of a network with weights (R, P); ``changes``: whether derivatives of the gradient will follow."""
 
-    def __init__(self, sequence: RowSequence, layout: Layout, weights: Tensor) -> None:
+    def __init__(self, sequence: RowSequence, layout: Layout, weights: Tensor, changes: bool) -> None:
         self._sequence, self._layout, self._named = sequence, layout, layout.split(weights)
+        self._changes = changes
 
     def gradient(self, images: Tensor, targets: Tensor) -> Tensor:
         """The loss's gradient (R, P)."""
         links, values = list[Link](), images
         for stage in self._sequence.stages:
-            for link in _links(stage, self._named, values):
+            for link in _links(stage, self._named, values, self._changes):
                 values = link.forward(values)
                 links.append(link)
         # What lies before the first weights is met by no gradient, only by the derivative by the images.
@@ -87,7 +89,7 @@ class Chain:
         return outer, by_targets
 
 
-def _links(stage: Product | nn.Module, named: Named, values: Tensor) -> list[Link]:
+def _links(stage: Product | nn.Module, named: Named, values: Tensor, changes: bool) -> list[Link]:
     """What a stage of the network is made of, for such values (R, B, ...)."""
     if isinstance(stage, Product):
         return _weighted(stage, named, values)
@@ -95,7 +97,7 @@ def _links(stage: Product | nn.Module, named: Named, values: Tensor) -> list[Lin
         return [Sigmoid()]
     if type(stage) is nn.Flatten and (stage.start_dim, stage.end_dim) == (1, -1):
         return [Reshaped(-1)]
-    return [Differentiated(lambda given: without_weights(stage, given, given))]
+    return [Differentiated(lambda given: without_weights(stage, given, given), changes)]
 
 
 def _weighted(stage: Product, named: Named, values: Tensor) -> list[Link]:

@@ -6,7 +6,7 @@ of the change of L when the weights move along V. It takes one more pass each wa
 backward the derivative of L's change by the layer's values.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cached_property
 from typing import Protocol
 
@@ -15,8 +15,8 @@ from torch import Tensor
 
 from harness.models.bilinear import Products
 from harness.models.row_operators import Size, images_of, patches_of
-
-Named = Mapping[str, Tensor]
+from harness.models.row_sequence import Named
+from harness.models.row_sigmoid import logistic, logistic_slope
 
 
 class Link(Protocol):
@@ -104,12 +104,12 @@ class Sigmoid:
     """The logistic function; see :class:`~harness.models.row_sigmoid.RowSigmoid`."""
 
     def forward(self, values: Tensor) -> Tensor:
-        self._output = values.neg().exp_().add_(1).reciprocal_()
+        self._output = logistic(values)
         return self._output
 
     @cached_property
     def _slope(self) -> Tensor:
-        return torch.addcmul(self._output, self._output, self._output, value=-1)
+        return logistic_slope(self._output)
 
     def backward(self, outer: Tensor) -> Tensor:
         self._outer = outer
@@ -167,11 +167,12 @@ class Patched:
 class Differentiated:
     """Any layer without weights, by PyTorch's own derivatives.
 
-    The change of the output is the derivative of the backward pass by what it began with.
+    The change of the output is the derivative of the backward pass by what it began with; ``changes`` says whether
+    anybody will ask for it.
     """
 
-    def __init__(self, layer: Callable[[Tensor], Tensor]) -> None:
-        self._layer = layer
+    def __init__(self, layer: Callable[[Tensor], Tensor], changes: bool) -> None:
+        self._layer, self._changes = layer, changes
 
     def forward(self, values: Tensor) -> Tensor:
         with torch.enable_grad():
@@ -182,7 +183,9 @@ class Differentiated:
     def backward(self, outer: Tensor) -> Tensor:
         with torch.enable_grad():
             self._outer = outer.detach().requires_grad_()
-            (self._by_values,) = torch.autograd.grad(self._output, self._values, self._outer, create_graph=True)
+            (self._by_values,) = torch.autograd.grad(
+                self._output, self._values, self._outer, create_graph=self._changes
+            )
         return self._by_values.detach()
 
     def forward_change(self, change: Tensor) -> Tensor:

@@ -9,6 +9,16 @@ from torch import Tensor, nn
 Context = Any
 
 
+def logistic(values: Tensor) -> Tensor:
+    """The logistic function of values, in memory of its own."""
+    return values.neg().exp_().add_(1).reciprocal_()
+
+
+def logistic_slope(output: Tensor) -> Tensor:
+    """Its slope where its value is ``output``."""
+    return torch.addcmul(output, output, output, value=-1)
+
+
 class _Sigmoid(torch.autograd.Function):
     """The logistic function through ``exp``.
 
@@ -20,7 +30,7 @@ class _Sigmoid(torch.autograd.Function):
 
     @staticmethod
     def forward(values: Tensor) -> Tensor:
-        return values.neg().exp().add(1).reciprocal()
+        return logistic(values)
 
     @staticmethod
     def setup_context(ctx: Context, inputs: tuple[Tensor], output: Tensor) -> None:
@@ -38,7 +48,7 @@ class _SigmoidGradient(torch.autograd.Function):
 
     @staticmethod
     def forward(gradient: Tensor, output: Tensor) -> Tensor:
-        return gradient * torch.addcmul(output, output, output, value=-1)
+        return gradient * logistic_slope(output)
 
     @staticmethod
     def setup_context(ctx: Context, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:

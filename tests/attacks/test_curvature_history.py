@@ -79,6 +79,14 @@ def test_without_a_step_it_goes_down_the_gradient() -> None:
     assert torch.equal(history.newton_direction(torch.ones(2, LENGTH), torch.tensor([1.0, 2.0]))[1], -2 * torch.ones(6))
 
 
+def test_a_step_without_room_is_refused() -> None:
+    history, step = CurvatureHistory.of(3, torch.zeros(2, LENGTH)), torch.ones(2, LENGTH)
+    history.make_room(1)
+    history.append(step, step, step[:, 0], torch.tensor([True, True]))
+    with pytest.raises(IndexError, match="room"):
+        history.append(step, step, step[:, 0], torch.tensor([False, True]))
+
+
 @pytest.mark.parametrize("length", [6, 784])
 def test_no_bit_depends_on_the_rows_beside(length: int) -> None:
     random = torch.Generator().manual_seed(0)

@@ -9,6 +9,7 @@ from harness.models import chain_gradient as module
 from harness.models.chain_gradient import chain_gradient
 from harness.models.row_convolution import are_grouped
 from harness.models.row_sequence import RowSequence, row_sequence
+from harness.models.rows import ChainedRows
 from harness.vectors.layout import Layout
 
 SHAPE, CLASSES = (2, 10, 9), 3
@@ -111,6 +112,26 @@ def test_a_row_does_not_depend_on_the_others(name: str, batch: int) -> None:
     for some in (slice(0, 2), slice(0, 3), slice(3, 8), slice(10, 12)):
         for alone, among in zip(both(some), every, strict=True):
             assert torch.equal(alone, among[some])
+
+
+@pytest.mark.parametrize("name", ["pools", "before the weights"])
+def test_derivatives_by_targets_alone_and_none_at_all(name: str) -> None:
+    made, sequence, layout = network(name)
+    weights, images, _, shares = rows_of(layout, 3, 2, torch.float64)
+    leaf = shares.clone().requires_grad_()
+    ours, theirs = (
+        torch.autograd.grad(gradient.pow(3).sum(), leaf)[0]
+        for gradient in (
+            chain_gradient(sequence, layout, weights, images, leaf),
+            plain(made.double(), layout, weights, images, leaf),
+        )
+    )
+    assert close(ours, theirs, torch.float64)
+    model_rows = ChainedRows(sequence, layout, recorded=False)
+    for pixels, create_graph in ((images, True), (images.clone().requires_grad_(), False)):
+        gradient = model_rows.gradient(weights, pixels, shares, create_graph)
+        assert not gradient.requires_grad
+        assert close(gradient, plain(made, layout, weights, images, shares).detach(), torch.float64)
 
 
 def test_a_third_derivative_is_refused() -> None:
