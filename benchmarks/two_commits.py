@@ -2,7 +2,8 @@
 
 ``python benchmarks/two_commits.py OLD/bin/python NEW/bin/python TURNS "MODEL VICTIMS IMAGES ITERATIONS [ATTACK]"...``
 prints for each case the medians of both, and the median of the turns' ratios, of seconds and of seconds of all threads
-together. Victims have random images of 32x32 and weights of their own; ``OMP_NUM_THREADS`` chooses the threads.
+together. Victims have random images of 32x32 and weights of their own; ``OMP_NUM_THREADS`` chooses the threads, which a
+version that can takes as processes of one thread each, as its ``harness evaluate`` does.
 """
 
 import subprocess
@@ -23,7 +24,13 @@ def work() -> None:
     from harness.models.known_batches import KnownBatches
     from harness.observation import Observation
 
-    known, seen = "", None
+    known, seen, threads = "", None, torch.get_num_threads()
+    try:
+        from harness.spreading.crew import Crew
+
+        everyone = Crew(threads)
+    except ImportError:  # a version before it
+        everyone = None
     for line in sys.stdin:
         name, rows, batch, iterations, attack = line.split()
         if seen is None or known != f"{name} {rows} {batch}":
@@ -36,10 +43,13 @@ def work() -> None:
                 batches=KnownBatches(int(batch)) if model.normalised else None,
             )  # fmt: skip
         built = build(ATTACKS, attack, {"max_iterations": int(iterations)})
-        began, spent = time.perf_counter(), time.process_time()
-        made = run_attack(built, seen)
+        dealt = everyone is not None and not seen.model.evaluates_alone and int(rows) >= 2 * threads
+        torch.set_num_threads(1 if dealt else threads)
+        began, spent = time.perf_counter(), time.process_time() + (everyone.seconds if dealt else 0.0)
+        made = everyone.attack(built, seen, 128) if dealt else run_attack(built, seen)
+        took = time.process_time() + (everyone.seconds if dealt else 0.0) - spent
         done = float(made.evaluations.sum())
-        print((time.perf_counter() - began) / done, (time.process_time() - spent) / done, float(made.loss.sum()))
+        print((time.perf_counter() - began) / done, took / done, float(made.loss.sum()))
         sys.stdout.flush()
 
 

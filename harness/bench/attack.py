@@ -1,7 +1,5 @@
 """Batched against sequential attack engine on the same victims: throughput, memory, growth, and the same outcomes."""
 
-import resource
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,16 +8,20 @@ from statistics import median
 from typing import Any
 
 import torch
+from loky import cpu_count
 from torch import Tensor
 
-from harness.attacks import Reconstruction, reconstructing, run_attack
-from harness.bench.engines import arithmetic_alone, take_turns, timed_batch
+from harness.attacks import Reconstruction, reconstructing
+from harness.bench.engines import Bench, arithmetic_alone, take_turns
 from harness.evaluation.measure import measure
 from harness.evaluation.observe import Scene, Stage
 from harness.evaluation.outlook import work_of
 from harness.experiment import CellSettings, cell_settings, usual_prior
 from harness.results import Rate
 from harness.scoring import rate_of
+from harness.settings.limits import peak_memory
+from harness.spreading.crew import Crew, crew
+from harness.spreading.processes import threads_per_job
 
 GROWTH = (1, 4, 16, 64, 256, 1024)
 MANY, MANY_ITERATIONS = 1000, 5
@@ -31,30 +33,43 @@ LEFT_OUT = "left out, for want of --minutes"
 
 
 def bench_attack(
-    dataset: str, attack: str, victims: int, chunk: int, growth: int, seconds: float, device: str, data_root: Path
-) -> Iterator[tuple[str, Any]]:
+    dataset: str, attack: str, victims: int, chunk: int, growth: int, seconds: float, device: str, data_root: Path,
+    jobs: int,
+) -> Iterator[tuple[str, Any]]:  # fmt: skip
     """Times both engines on undefended victims and compares what they find; gives every figure as soon as it is there.
 
     The engines take turns, since machines are noisy: the batched one attacks all victims, whose median counts, then the
     reference some of them, one by one, with every number of threads up to the machine's, whose best one counts. It gets
     as far as time allows, so its rate is that of its gradient evaluations: both engines do the same for a victim. The
     arithmetic alone is that of :mod:`harness.bench.arithmetic` for as many evaluations, on many rows at once. Rates are
-    victims per second, memory is the process's peak in MiB.
+    victims per second, memory is the peak of all processes in MiB.
 
     Args:
         growth: most victims whose time by their number is taken; 0 for none.
         seconds: after which nothing more is begun; what was left out is said.
+        jobs: processes that the batched engine's victims are dealt to, as ``harness evaluate`` does.
     """
+    with crew(jobs, threads_per_job(jobs)) as everyone:
+        yield from _figures(everyone, dataset, attack, victims, chunk, growth, seconds, device, data_root)
+
+
+def _figures(
+    everyone: Crew, dataset: str, attack: str, victims: int, chunk: int, growth: int, seconds: float, device: str,
+    data_root: Path,
+) -> Iterator[tuple[str, Any]]:  # fmt: skip
     ends = time.monotonic() + seconds
     settings = cell_settings(
         dataset=dataset, attack=attack, victims=victims, device=device, prior=usual_prior([attack])
     )
     stage = Stage(data_root, chunk)
     scene = stage.set(settings)
-    threads = torch.get_num_threads()
-    yield from {"dataset": dataset, "attack": attack, "device": _device_name(device), "threads": threads}.items()
-    timed_batch(scene, settings, min(2, victims), chunk)  # warm-up
-    turns = take_turns(scene, settings, chunk, time.monotonic() + _ENGINES * seconds)
+    bench = Bench(everyone.attack, chunk, cpu_count())
+    yield from {
+        "dataset": dataset, "attack": attack, "device": _device_name(device), "processes": everyone.processes,
+        "threads of each": torch.get_num_threads(),
+    }.items()  # fmt: skip
+    bench.timed(scene, settings, min(2 * everyone.processes, victims))  # warm-up
+    turns = take_turns(bench, scene, settings, time.monotonic() + _ENGINES * seconds)
     spent, evaluations = median(turns.batched), turns.evaluations
     yield "victims", victims
     yield "batched victims/s", round(victims / spent, 3)
@@ -63,9 +78,9 @@ def bench_attack(
     yield "reference threads", min(turns.reference, key=lambda count: turns.reference[count])
     yield "victims of the reference", len(turns.made)
     yield "ratio", round(each * evaluations / spent, 2)
-    alone = evaluations * arithmetic_alone(scene, min(_TOGETHER, victims))
+    alone = evaluations * arithmetic_alone(scene, min(_TOGETHER, victims), bench.cores)
     yield "arithmetic's share of batched", round(alone / spent, 3)
-    yield "peak memory MiB (both engines)", _peak_memory(device)
+    yield "peak memory MiB (both engines)", _peak_memory(device, everyone)
     yield "ASR strict batched", _strict(scene, turns.last.images)
     yield "ASR strict batched, reference's", _strict(scene, turns.last.images[: len(turns.made)])
     yield "ASR strict reference", _strict(scene, turns.made)
@@ -73,14 +88,14 @@ def bench_attack(
     hopeless = len(_given_up(turns.last)) * most
     worst = spent / max(int(turns.last.iterations.sum()), 1)
     fits = time.monotonic() + hopeless * worst < ends
-    yield "successes lost to patience", _lost_to_patience(scene, settings, chunk, turns.last) if fits else LEFT_OUT
+    yield "successes lost to patience", _lost_to_patience(bench, scene, settings, turns.last) if fits else LEFT_OUT
     if growth:
-        yield from _growth(stage, settings, chunk, growth, ends)
-        yield from _many(stage, settings, chunk, spent / evaluations, ends)
+        yield from _growth(bench, stage, settings, growth, ends)
+        yield from _many(bench, everyone, stage, settings, spent / evaluations, ends)
 
 
 def _growth(
-    stage: Stage, settings: CellSettings, chunk: int, most: int, ends: float
+    bench: Bench, stage: Stage, settings: CellSettings, most: int, ends: float
 ) -> Iterator[tuple[str, float | str]]:
     """Wall-clock seconds for more and more victims, as many as there are."""
     counts = [count for count in GROWTH if count <= min(most, _there(stage, settings))]
@@ -91,12 +106,12 @@ def _growth(
         if time.monotonic() + seconds * count / before >= ends:
             yield f"seconds for {count} victims", LEFT_OUT
             continue
-        seconds, before = timed_batch(scene, settings, count, chunk)[0], count
+        seconds, before = bench.timed(scene, settings, count)[0], count
         yield f"seconds for {count} victims", round(seconds, 2)
 
 
 def _many(
-    stage: Stage, settings: CellSettings, chunk: int, each: float, ends: float
+    bench: Bench, everyone: Crew, stage: Stage, settings: CellSettings, each: float, ends: float
 ) -> Iterator[tuple[str, int | str]]:
     """Peak memory of an attack on many victims; a few iterations reach it, since the history grows with them only once.
 
@@ -109,8 +124,8 @@ def _many(
     if time.monotonic() + each * work_of(few) / whole * MANY_ITERATIONS >= ends:
         yield f"peak memory MiB ({count} victims)", LEFT_OUT
         return
-    run_attack(attack, stage.set(few).observation, chunk)
-    yield f"peak memory MiB ({count} victims)", _peak_memory(settings.device)
+    bench.engine(attack, stage.set(few).observation, bench.chunk, None)
+    yield f"peak memory MiB ({count} victims)", _peak_memory(settings.device, everyone)
 
 
 def _there(stage: Stage, settings: CellSettings) -> int:
@@ -118,13 +133,13 @@ def _there(stage: Stage, settings: CellSettings) -> int:
     return len(stage.room(settings).private.labels)
 
 
-def _lost_to_patience(scene: Scene, settings: CellSettings, chunk: int, patient: Reconstruction) -> int:
+def _lost_to_patience(bench: Bench, scene: Scene, settings: CellSettings, patient: Reconstruction) -> int:
     """Victims given up as hopeless that the full number of iterations would have reconstructed."""
     attack, given_up = reconstructing(settings.build_attack()), _given_up(patient)
     if not attack.patience or len(given_up) == 0:
         return 0
     stubborn = replace(attack, patience=attack.max_iterations)
-    made = run_attack(stubborn, scene.observation.take(given_up), chunk)
+    made = bench.engine(stubborn, scene.observation.take(given_up), bench.chunk, None)
     return _successes(scene, scene.truth.images[given_up], made.images).successes
 
 
@@ -142,11 +157,10 @@ def _successes(scene: Scene, truth: Tensor, images: Tensor) -> Rate:
     return rate_of(measured.success["strict"])
 
 
-def _peak_memory(device: str) -> int:
+def _peak_memory(device: str, everyone: Crew) -> int:
     if device == "cuda":
         return round(torch.cuda.max_memory_allocated() / 2**20)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return round(peak / (2**20 if sys.platform == "darwin" else 2**10))
+    return round((peak_memory() + sum(everyone.peaks.values())) / 2**20)
 
 
 def _device_name(device: str) -> str:

@@ -1,17 +1,19 @@
 """Both attack engines on the same victims in turns, and the arithmetic of what they do alone."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 import torch
 from torch import Tensor
 
-from harness.attacks import Reconstruction, reconstructing, run_attack, run_reference
+from harness.attacks import Reconstruction, reconstructing, run_reference
 from harness.bench.arithmetic import arithmetic, products_of
+from harness.evaluation.attacking import Engine
 from harness.evaluation.observe import Scene
 from harness.experiment import CellSettings
+from harness.models.side_by_side import side_by_side
 from harness.progress import progress
 
 _TURNS = 4
@@ -36,16 +38,32 @@ class Turns:
         return int(self.last.evaluations.sum())
 
 
-def take_turns(scene: Scene, settings: CellSettings, chunk: int, ends: float) -> Turns:
+@dataclass(frozen=True)
+class Bench:
+    """What a bench is made with: the batched ``engine``, its ``chunk``, and the ``cores`` that both may use."""
+
+    engine: Engine
+    chunk: int
+    cores: int
+
+    def timed(self, scene: Scene, settings: CellSettings, victims: int) -> tuple[float, Reconstruction]:
+        """Seconds of the batched engine for the first victims, and what it made."""
+        seen = scene.observation.take(torch.arange(victims))
+        began = time.perf_counter()
+        made = self.engine(reconstructing(settings.build_attack()), seen, self.chunk, None)
+        return time.perf_counter() - began, made
+
+
+def take_turns(bench: Bench, scene: Scene, settings: CellSettings, ends: float) -> Turns:
     """Turns of both until ``ends`` by the monotonic clock; the first one of either is taken in any case."""
     victims, threads = scene.observation.rows, torch.get_num_threads()
-    spent = {count: [0.0, 0.0] for count in range(1, threads + 1)}
+    spent = {count: [0.0, 0.0] for count in range(1, bench.cores + 1)}
     batches: list[tuple[float, Reconstruction]] = []
     taken: list[float] = []
     made: list[Tensor] = []
     with progress("reference", victims, "victims", at_most=True) as bar:
         for part in torch.arange(victims).chunk(_TURNS):
-            batches.append(timed_batch(scene, settings, victims, chunk))
+            batches.append(bench.timed(scene, settings, victims))
             for victim in part.tolist():
                 for count, sums in spent.items():
                     seconds, alone = _reference(scene, settings, [victim], count)
@@ -63,24 +81,29 @@ def take_turns(scene: Scene, settings: CellSettings, chunk: int, ends: float) ->
     return Turns(taken, batches[-1][1], rates, torch.cat(made))
 
 
-def arithmetic_alone(scene: Scene, rows: int) -> float:
-    """Seconds that the arithmetic of one gradient evaluation of one victim takes, on many at once."""
-    seen = scene.observation
+def arithmetic_alone(scene: Scene, rows: int, cores: int) -> float:
+    """Seconds that the arithmetic of one gradient evaluation of one victim takes, on many at once.
+
+    By cores that share every operation, or take their own images each, whichever is faster.
+    """
+    seen, threads = scene.observation, torch.get_num_threads()
     images = scene.truth.images[:rows].flatten(0, 1).to(seen.target)
     products = arithmetic(products_of(seen.model.plain(seen.weights[0]), images))
-    products()
+    torch.set_num_threads(cores)
+    try:
+        return min(_seconds(products, apart, cores) for apart in (False, True)) / rows
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _seconds(work: Callable[[], object], apart: bool, cores: int) -> float:
+    """Of one ``work`` among many."""
+    side_by_side(lambda _: work(), range(cores), apart)
     began, times = time.perf_counter(), 0
     while times < _TURNS or time.perf_counter() - began < 1.0:
-        products()
-        times += 1
-    return (time.perf_counter() - began) / times / rows
-
-
-def timed_batch(scene: Scene, settings: CellSettings, victims: int, chunk: int) -> tuple[float, Reconstruction]:
-    seen = scene.observation.take(torch.arange(victims))
-    began = time.perf_counter()
-    made = run_attack(reconstructing(settings.build_attack()), seen, chunk)
-    return time.perf_counter() - began, made
+        side_by_side(lambda _: work(), range(cores), apart)
+        times += cores
+    return (time.perf_counter() - began) / times
 
 
 def _reference(

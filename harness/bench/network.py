@@ -8,14 +8,18 @@ from statistics import median
 from typing import Any
 
 import torch
+from loky import cpu_count
 
-from harness.attacks import Attack, reconstructing, run_attack, run_reference
+from harness.attacks import Attack, reconstructing, run_reference
 from harness.bench.arithmetic import arithmetic, products_of
 from harness.evaluation.observe import Scene, Stage
-from harness.experiment import cell_settings, usual_prior
+from harness.experiment import CellSettings, cell_settings, usual_prior
 from harness.models import build_module
 from harness.models.batch_norm import trained_layers
 from harness.models.side_by_side import side_by_side
+from harness.spreading.choosing import can_be_dealt
+from harness.spreading.crew import Crew, crew
+from harness.spreading.processes import threads_per_job
 
 _TURNS = 5
 _JOINT = 4  # images of a batch that is normalised as a whole, where no number is asked for
@@ -25,7 +29,7 @@ OURS, PLAIN, ALONE = "ours", "plain autograd loop", "arithmetic alone"
 
 def bench_network(
     dataset: str, model: str, attack: str, victims: int, batch_size: int | None, iterations: int, chunk: int,
-    device: str, data_root: Path,
+    device: str, data_root: Path, jobs: int,
 ) -> Iterator[tuple[str, Any]]:  # fmt: skip
     """Times gradient matching against undefended victims with known labels; gives every figure as soon as it is there.
 
@@ -33,8 +37,12 @@ def bench_network(
     sequential reference, which is a loop of plain autograd over the plain network with PyTorch's own optimizer; and
     the convolutions and matrix products that an iteration consists of (:mod:`harness.bench.arithmetic`). An iteration
     is one gradient evaluation. "CPU s" are seconds of all threads together, which other work on the machine moves less.
-    The plain loop's threads share every operation, as PyTorch has it; those of the others share victims where the
-    engine's do.
+    The plain loop's threads share every operation, as PyTorch has it; those of the arithmetic alone take their own
+    victims where the engine's do, or its processes.
+
+    Args:
+        jobs: processes that the batched engine's victims are dealt to, as ``harness evaluate`` does; those of a network
+            whose rows are evaluated one after another are not.
 
     Raises:
         UsageError: the attack reconstructs nothing, or one of the engines does not have it.
@@ -44,21 +52,30 @@ def bench_network(
         dataset=dataset, model=model, attack=attack, victims=victims, labels="known", device=device,
         batch_size=batch_size or _usual_batch(stage, dataset, model), prior=usual_prior([attack]),
     )  # fmt: skip
+    jobs = min(jobs, max(victims // 2, 1)) if can_be_dealt(settings, stage) else 1
+    with crew(jobs, threads_per_job(jobs)) as everyone:
+        yield from _figures(everyone, stage, settings, iterations, chunk)
+
+
+def _figures(
+    everyone: Crew, stage: Stage, settings: CellSettings, iterations: int, chunk: int
+) -> Iterator[tuple[str, Any]]:
     matched = _comparable(reconstructing(settings.build_attack()), iterations)
     scene = stage.set(settings)
     yield from {
-        "dataset": dataset, "model": model, "parameters": scene.observation.model.layout.total,
-        "attack": settings.attack, "victims": victims, "batch size": settings.batch_size, "iterations": iterations,
-        "device": device, "threads": torch.get_num_threads(),
+        "dataset": settings.dataset, "model": settings.model, "parameters": scene.observation.model.layout.total,
+        "attack": settings.attack, "victims": settings.victims, "batch size": settings.batch_size,
+        "iterations": iterations, "device": settings.device, "processes": everyone.processes,
+        "threads of each": torch.get_num_threads(),
     }.items()  # fmt: skip
     spent: dict[str, list[tuple[float, float]]] = {}
-    for name, work in _contestants(scene, replace(matched, max_iterations=1), chunk).items():
-        _timed(work)  # warm-up
+    contestants = _contestants(everyone, scene, matched, chunk)
+    for name, work in contestants.items():
+        _timed(work, everyone)  # warm-up
         spent[name] = []
-    contestants = _contestants(scene, matched, chunk)
     for _ in range(_TURNS):
         for name, work in contestants.items():
-            spent[name].append(_timed(work))
+            spent[name].append(_timed(work, everyone))
     for name, turns in spent.items():
         yield f"{name}: s", _rounded(median(wall for wall, _ in turns))
         yield f"{name}: CPU s", _rounded(median(processor for _, processor in turns))
@@ -79,32 +96,44 @@ def _usual_batch(stage: Stage, dataset: str, model: str) -> int:
     return _JOINT if trained_layers(build_module(model, data.image_shape, data.num_classes, seed=0)) else 1
 
 
-def _contestants(scene: Scene, attack: Attack, chunk: int) -> dict[str, Callable[[], float]]:
+def _contestants(everyone: Crew, scene: Scene, attack: Attack, chunk: int) -> dict[str, Callable[[], float]]:
     """What is timed, by name; each returns the number of victims times iterations that it did."""
     seen = scene.observation
     first = scene.truth.images[0].to(seen.target)
     alone = arithmetic(products_of(seen.model.plain(seen.weights[0]), first))
 
     def products() -> float:
-        """Shared out to threads as the engine does it."""
         iterations = range(seen.rows * attack.max_iterations)
-        side_by_side(lambda _: alone(), iterations, apart=seen.model.evaluates_alone)
+        apart = seen.model.evaluates_alone or everyone.processes > 1
+        side_by_side(lambda _: alone(), iterations, apart)
         return float(len(iterations))
 
     return {
-        OURS: lambda: float(run_attack(attack, seen, chunk).evaluations.sum()),
-        PLAIN: lambda: float(run_reference(attack, seen).evaluations.sum()),
-        ALONE: products,
+        OURS: lambda: float(everyone.attack(attack, seen, chunk).evaluations.sum()),
+        PLAIN: _with_all_cores(lambda: float(run_reference(attack, seen).evaluations.sum())),
+        ALONE: _with_all_cores(products),
     }
 
 
-def _timed(work: Callable[[], float]) -> tuple[float, float]:
+def _with_all_cores(work: Callable[[], float]) -> Callable[[], float]:
+    def run() -> float:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(cpu_count())
+        try:
+            return work()
+        finally:
+            torch.set_num_threads(threads)
+
+    return run
+
+
+def _timed(work: Callable[[], float], everyone: Crew) -> tuple[float, float]:
     """Seconds, and seconds of the processor, per victim and iteration."""
-    began, spent = time.perf_counter(), time.process_time()
+    began, spent = time.perf_counter(), time.process_time() + everyone.seconds
     done = work()
     if torch.cuda.is_available():
         torch.cuda.synchronize()
-    return (time.perf_counter() - began) / done, (time.process_time() - spent) / done
+    return (time.perf_counter() - began) / done, (time.process_time() + everyone.seconds - spent) / done
 
 
 def _rounded(seconds: float) -> float:

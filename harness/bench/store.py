@@ -1,7 +1,5 @@
 """What a cell costs a run's folder as cells grow in number: to store, to find again, to merge, to show."""
 
-import resource
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +12,7 @@ from harness.reports.html import make_page, read_runs, without_collecting
 from harness.results import RunFolder, StoredCell, VictimRecord, cell_key
 from harness.results.environment import environment
 from harness.results.record import Facts
+from harness.settings.limits import peak_memory
 from harness.spreading.merging import merge
 from harness.spreading.plan import Plan, PlannedCell, write_plan
 from harness.version import SCHEMA_VERSION
@@ -74,7 +73,7 @@ def _row(cells: Sequence[StoredCell], controls: Sequence[StoredCell], place: Pat
             page = make_page(read_runs([folder.path])).encode()
         row["report s"] = round(time.perf_counter() - began, 2)
         row["report MB"] = round(len(page) / 1e6, 2)
-    row["peak MB"] = _peak()
+    row["peak MB"] = round(peak_memory() / 1e6)
     return row
 
 
@@ -103,9 +102,3 @@ def _plan(cells: Sequence[StoredCell], place: Path) -> None:
     made_in = environment("cpu")
     for shard in range(1, _SHARDS + 1):
         write_plan(place, Plan(shard=shard, shards=_SHARDS, command=["evaluate"], cells=planned, environment=made_in))
-
-
-def _peak() -> int:
-    """Megabytes; Linux counts in kilobytes, macOS in bytes."""
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return round(most / (1e6 if sys.platform == "darwin" else 1e3))

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from loky import cpu_count
 
 from harness.bench.attack import bench_attack
 from harness.bench.network import bench_network
@@ -47,6 +48,9 @@ def attack_command(
         float,
         typer.Option(min=0.1, max=10_000, help="For all datasets; what does not fit is left out. Not with --model."),
     ] = 4.0,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, max=1024, help="Processes that share the victims (one per core on a CPU).")
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     data_root: Annotated[Path | None, typer.Option(help="Folder of datasets.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
@@ -62,11 +66,23 @@ def attack_command(
         raise UsageError("--batch-size is for the bench of a network; name one with --model, or leave it out")
     names = split_lists(dataset or (["cifar10-sample"] if model else ["mnist-sample", "cifar10-sample"]))
     where, root = choose_device(device), find_data_root(data_root)
+    processes = jobs or (cpu_count() if where == "cpu" else 1)
     figures = (
-        bench_attack(name, attack or "cpl", victims or 64, chunk, growth, 60 * minutes / len(names), where, root)
+        bench_attack(
+            name, attack or "cpl", victims or 64, chunk, growth, 60 * minutes / len(names), where, root, processes
+        )
         if model is None
         else bench_network(
-            name, model, attack or "inverting_gradients", victims or 2, batch_size, iterations, chunk, where, root
+            name,
+            model,
+            attack or "inverting_gradients",
+            victims or 2,
+            batch_size,
+            iterations,
+            chunk,
+            where,
+            root,
+            processes,
         )
         for name in counted(names, "dataset")
     )

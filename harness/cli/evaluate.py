@@ -26,15 +26,18 @@ from harness.cli.spreading_options import (
 from harness.datasets import data_root as find_data_root
 from harness.errors import UsageError
 from harness.evaluation import Run, evaluate
+from harness.evaluation.observe import Stage
 from harness.experiment import CellSettings
 from harness.reports.cell_picture import save_cell_picture
 from harness.reports.success_curves import save_curves
 from harness.reports.table import print_results
 from harness.results import ResultDocument, RunFolder, claimed
 from harness.settings.devices import choose_device
+from harness.spreading.choosing import is_one_group, most_processes, suitable_jobs
 from harness.spreading.clusters import evaluate_on_cluster
+from harness.spreading.crew import crew
 from harness.spreading.plan import make_shard
-from harness.spreading.processes import evaluate_in_processes, suitable_jobs
+from harness.spreading.processes import evaluate_in_processes
 from harness.spreading.shard import Shard
 from harness.spreading.worker import Job
 
@@ -107,19 +110,24 @@ def evaluate_command(
     if cluster and threads is None:
         threads = 1
     # Of a shard or a cluster's tasks, processes are started by others.
-    jobs, threads = chosen_jobs(jobs, threads, lambda: 1 if part or cluster else suitable_jobs(cells))
+    root = find_data_root(data_root)
+    stage = Stage(root, chunk)
+    jobs, threads = chosen_jobs(jobs, threads, lambda: 1 if part or cluster else suitable_jobs(cells, stage))
     folder, draw = RunFolder(out), save_cell_picture if pictures else None
-    job = Job(find_data_root(data_root), out, 0.0, chunk, threads, draw)
+    job = Job(root, out, 0.0, chunk, threads, draw)
     if part:
         command = without(context.find_root().obj, ("--shard", "--out"), ("--resume", "--json"))
         with resumable():
             return _show_shard(make_shard(cells, job, part, command), part, as_json, out)
     with resumable(), claimed(out, None if resume else "results.json"):
-        if jobs > 1 or cluster:
+        if cluster or (jobs > 1 and not is_one_group(cells)):
             document = _spread(cells, job if resume else replace(job, since=folder.clock()), jobs, cluster, cluster_arg)
         else:
             own_draw = partial(draw, folder) if draw else None
-            document = evaluate(cells, Run(job.data_root, folder, chunk, resume, own_draw))
+            with crew(min(jobs, most_processes(cells)), threads) as everyone:
+                document = evaluate(
+                    cells, Run(root, folder, chunk, resume, own_draw, stage=stage, engine=everyone.attack)
+                )
         if pictures:
             save_curves(folder.pictures, document.cells)
     show(document, as_json, out)

@@ -8,6 +8,7 @@ import hashlib
 import json
 import logging
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,6 +35,16 @@ from harness.version import SCHEMA_VERSION, __version__
 
 log = logging.getLogger(__name__)
 
+Engine = Callable[[Attack, Observation, int, Foresight | None], Reconstruction]
+"""Attacks every row of an observation, so many rows at a time, while somebody watches."""
+
+
+def in_one_process(
+    attack: Attack, observation: Observation, chunk: int, watched: Foresight | None = None
+) -> Reconstruction:
+    """The engine that is there always."""
+    return run_attack(attack, observation, chunk, watched, watched and watched.advance)
+
 
 @dataclass(frozen=True)
 class AttackRecord:
@@ -50,7 +61,7 @@ class AttackRecord:
 
 def attack_scene(
     settings: CellSettings, scene: Scene, folder: RunFolder, chunk: int, reuse: bool, seen: set[str],
-    outlook: Outlook | None = None,
+    outlook: Outlook | None = None, engine: Engine = in_one_process,
 ) -> AttackRecord:  # fmt: skip
     """Attacks a scene, or reads the result of an equal observation attacked before.
 
@@ -62,6 +73,7 @@ def attack_scene(
         reuse: whether files of earlier runs may be used (``--resume``).
         seen: keys already attacked in this run; updated.
         outlook: on what follows in this run.
+        engine: what attacks, where settings ask for the batched engine.
     """
     attack = reconstructing(settings.build_attack())
     observation = scene.observation.known_to(attack.tier)
@@ -76,7 +88,7 @@ def attack_scene(
                 return _unpack(key, stored)
             if stored is not None:
                 log.warning("the reconstruction %s is computed again: its arrays are not those of this attack", key)
-        record = _attacked(settings, scene, observation, truth, chunk, key, outlook)
+        record = _attacked(settings, scene, observation, truth, chunk, key, outlook, engine)
         folder.write_arrays(key, _pack(record))
         seen.add(key)
     own = smaller(settings).victims * (rows // len(scene.truth.labels))
@@ -87,7 +99,7 @@ def attack_scene(
 
 def _attacked(
     settings: CellSettings, scene: Scene, observation: Observation, truth: Tensor, chunk: int, key: str,
-    outlook: Outlook | None,
+    outlook: Outlook | None, engine: Engine,
 ) -> AttackRecord:  # fmt: skip
     attack, rows = reconstructing(settings.build_attack()), observation.rows
     recorder = AttackRecorder(truth, attack.starts, strict_rule(scene.dataset))
@@ -96,9 +108,7 @@ def _attacked(
         if settings.engine == "reference":
             reconstruction = run_reference(attack, observation, watched, watched.advance)
         else:
-            reconstruction = run_attack(
-                attack, observation, at_once(attack, observation, chunk, settings), watched, watched.advance
-            )
+            reconstruction = engine(attack, observation, at_once(attack, observation, chunk, settings), watched)
     return AttackRecord(
         key,
         reconstruction,

@@ -1,18 +1,18 @@
 """How far an attack is, and how long it and all that follows will take, from its own first iterations."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 
 from torch import Tensor
 
 from harness.attacks import Attack
 from harness.evaluation.endurance import Endurance
 from harness.evaluation.outlook import Outlook, early_iterations, work_of
+from harness.evaluation.recorder import AttackRecorder
 from harness.experiment import CellSettings
 from harness.progress import Progress, in_words, may_foretell
 from harness.settings.limits import WORTH_TELLING, log
 
-Observer = Callable[[Tensor, Tensor, int, Tensor], None]
 #: Iterations that are timed; the one before them also pays for what is only done once.
 TIMED = 5
 #: Seconds after which what was timed by then has to do.
@@ -33,19 +33,42 @@ class Foresight:
     """
 
     def __init__(
-        self, observer: Observer | None, bar: Progress, rows: int, attack: Attack, settings: CellSettings,
+        self, observer: AttackRecorder | None, bar: Progress, rows: int, attack: Attack, settings: CellSettings,
         outlook: Outlook | None = None,
     ) -> None:  # fmt: skip
         self._observer, self._bar, self._rows, self._attack = observer, bar, rows, attack
         self._settings, self._outlook = settings, outlook
+        self._whole = observer
         self._began, self._since = time.monotonic(), 0.0
         self._endurance = Endurance(attack.max_iterations)
         # Starts that began together, and that still go on after some iteration; rows that are done.
         self._together, self._going, self._iteration, self._done = 0, 0, 0, 0
         self._told = False
+        # Processes that take a share of the rows each: this one sees its own, and all are as far.
+        self._processes = 1
+
+    def deal(self, shares: Sequence[Tensor]) -> list[AttackRecorder | None]:
+        """What is to watch each share of the rows; that of the first stands behind this one until :meth:`gather`."""
+        parts = [self._observer and self._observer.take(rows) for rows in shares]
+        self._whole, self._observer, self._processes = self._observer, parts[0], len(shares)
+        return parts
+
+    def wait(self) -> None:
+        """This process's share is done, and others are not."""
+        self._bar.under_way(0.0, "the other processes are not done yet")
+
+    def gather(self, shares: Sequence[Tensor], parts: Sequence[AttackRecorder | None]) -> None:
+        """Puts together what the shares' recorders have seen."""
+        self._observer, self._processes = self._whole, 1
+        self._bar.advance(self._rows - self._done)
+        self._done = self._rows
+        for rows, part in zip(shares, parts, strict=True):
+            if self._observer and part:
+                self._observer.put(rows, part)
 
     def advance(self, rows: int) -> None:
         """So many rows are done, and the next ones begin."""
+        rows = min(rows * self._processes, self._rows - self._done)
         self._endurance.note(0, self._going if self._iteration < self._attack.max_iterations else 0)
         self._done += rows
         self._together, self._going, self._iteration = 0, 0, 0
@@ -55,7 +78,7 @@ class Foresight:
         if self._observer:
             self._observer(victims, restarts, iteration, images)
         most = self._attack.max_iterations
-        going = len(victims)
+        going = len(victims) * self._processes
         self._together = max(self._together, going)
         # Some of those that began together stop before the others.
         self._endurance.note(going * (iteration - self._iteration), max(self._going - going, 0))
@@ -70,7 +93,7 @@ class Foresight:
 
     def _share(self) -> float:
         """Of all iterations, those that are done."""
-        waiting = (self._rows - self._done) * self._attack.starts - self._together
+        waiting = max((self._rows - self._done) * self._attack.starts - self._together, 0)
         ahead = self._going * self._endurance.ahead(self._iteration) + waiting * self._endurance.ahead()
         return self._endurance.spent / (self._endurance.spent + ahead)
 

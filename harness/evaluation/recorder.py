@@ -25,7 +25,7 @@ class AttackRecorder:
         self._truth, self._strict = truth, strict
         rows, examples = truth.shape[:2]
         self._first = torch.zeros(rows, restarts, examples, dtype=torch.long)
-        self._shown = max(1, SNAPSHOT_IMAGES // examples)
+        self._shown = torch.arange(rows) < max(1, SNAPSHOT_IMAGES // examples)
         self._snapshots: dict[int, dict[tuple[int, int], Tensor]] = {}
 
     def __call__(self, victims: Tensor, restarts: Tensor, iteration: int, images: Tensor) -> None:
@@ -38,13 +38,26 @@ class AttackRecorder:
             self._first[rows, starts] = torch.where((earlier == 0) & reached, iteration, earlier)
         if iteration in SNAPSHOT_ITERATIONS:
             stage = self._snapshots.setdefault(iteration, {})
-            for place in (victims < self._shown).nonzero()[:, 0].tolist():
+            for place in self._shown[victims].nonzero()[:, 0].tolist():
                 stage[int(victims[place]), int(restarts[place])] = images[place].clone()
 
     def _reached(self, truth: Tensor, images: Tensor) -> Tensor:
         """Whether each true image (A, n) is reconstructed within the strict rule, after matching."""
         matched = images[torch.arange(len(images))[:, None], match(truth, images)]
         return self._strict(truth, matched)
+
+    def take(self, rows: Tensor) -> "AttackRecorder":
+        """One for some of the rows, as another process attacks them."""
+        part = AttackRecorder(self._truth[rows], self._first.shape[1], self._strict)
+        part._shown = self._shown[rows]
+        return part
+
+    def put(self, rows: Tensor, part: "AttackRecorder") -> None:
+        """Takes over what one for these rows has seen."""
+        self._first[rows] = part._first
+        for iteration, stage in part._snapshots.items():
+            seen = {(int(rows[row]), restart): images for (row, restart), images in stage.items()}
+            self._snapshots.setdefault(iteration, {}).update(seen)
 
     def tau(self, restart: Tensor, cap: int) -> Tensor:
         """First strict iteration (R, n) of each image for the kept starts (R,); ``cap`` where there was none."""
@@ -53,7 +66,7 @@ class AttackRecorder:
 
     def snapshots(self, restart: Tensor, final: Tensor) -> dict[int, Tensor]:
         """Images of the first rows along the iterations; a row that had stopped shows its final images (R, n, ...)."""
-        rows = min(self._shown, len(final))
+        rows = int(self._shown.sum())
         return {
             iteration: torch.stack([stage.get((row, int(restart[row])), final[row]) for row in range(rows)])
             for iteration, stage in sorted(self._snapshots.items())

@@ -7,7 +7,7 @@ from typing import Any
 
 from harness.attacks import Identifier
 from harness.errors import OutputError, UsageError
-from harness.evaluation.attacking import attack_scene
+from harness.evaluation.attacking import Engine, attack_scene, in_one_process
 from harness.evaluation.controls import (
     BLIND,
     NEGATIVE,
@@ -50,6 +50,7 @@ class Run:
         draw: called with every new cell, controls left out, before it counts as finished.
         on_cell: called with every finished cell and control.
         stage: where the victims come from, if not from the datasets alone.
+        engine: what attacks.
     """
 
     def __init__(
@@ -61,9 +62,10 @@ class Run:
         draw: Callable[[Scored, CellResult], None] | None = None,
         on_cell: Callable[[CellResult], None] | None = None,
         stage: Stage | None = None,
+        engine: Engine = in_one_process,
     ) -> None:
         self.folder, self.chunk, self.resume, self.draw, self.on_cell = folder, chunk, resume, draw, on_cell
-        self.stage = stage or Stage(data_root, chunk)
+        self.stage, self.engine = stage or Stage(data_root, chunk), engine
         self.lpips = LpipsScorer.load(data_root)
         self.done: dict[str, StoredCell] = {}
         self.outlook = Outlook()
@@ -139,7 +141,9 @@ class Run:
         if isinstance(attack, Identifier):
             found = identify_scene(settings, attack, scene, self.chunk, must_not_identify=control in NEGATIVE)
             return Scored(settings, scene, None, found, time.perf_counter() - began)
-        record = attack_scene(settings, scene, self.folder, self.chunk, self.resume, self._attacked, self.outlook)
+        record = attack_scene(
+            settings, scene, self.folder, self.chunk, self.resume, self._attacked, self.outlook, self.engine
+        )
         lpips = LPIPS_UNASKED if control else self.lpips
         scores = score(settings, scene, record, lpips, must_not_leak=control in NEGATIVE)
         return Scored(settings, scene, record, scores, time.perf_counter() - began)

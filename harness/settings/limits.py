@@ -2,6 +2,7 @@
 
 import logging
 import os
+import sys
 from pathlib import Path
 
 from harness.errors import UsageError
@@ -100,6 +101,13 @@ def free_memory() -> int | None:
     shared = [bytes_ // _workers for bytes_ in (_available(), _left_in_group()) if bytes_ is not None]
     own = [bytes_ for bytes_ in (_left_of_addresses(), _left_of_grant()) if bytes_ is not None]
     return min([*shared, *own], default=None)
+
+
+def peak_memory() -> int:
+    """Bytes that this process took at its most; 0 where no system says."""
+    if resource is None:
+        return 0
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 2**10)
 
 
 def _available() -> int | None:

@@ -2,7 +2,7 @@
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -11,14 +11,12 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from harness.errors import UsageError
 from harness.progress import hush
 from harness.settings.devices import use_threads
 from harness.settings.limits import share_memory
 from harness.spreading.processes import ATTEMPTS, begin_workers, why_lost
+from harness.spreading.travelling import TENSORS
 from harness.training import Training, TrainSettings
 from harness.training.clients import Chunk, Clients, TrainedChunk, TrainsChunks
 
@@ -85,7 +83,7 @@ class _Workers:
     def _submit(self, chunk: Chunk) -> "Future[TrainedChunk]":
         if self._executor is None:
             begin = partial(_begin, self._job, self._count)
-            self._executor = begin_workers(self._count, self._job.threads, begin, {Tensor: _as_array})
+            self._executor = begin_workers(self._count, self._job.threads, begin, TENSORS)
         try:
             return self._executor.submit(_learn, chunk)
         except BrokenProcessPool as error:  # before this one was submitted
@@ -143,12 +141,3 @@ def _clients() -> Clients:
     if clients.sources != job.sources:
         raise UsageError("a file of yours was changed while the run began; put it back, or begin again")
     return clients
-
-
-def _as_array(values: Tensor) -> tuple[Callable[..., Tensor], tuple[Any, ...]]:
-    """How tensors travel: torch's own pickles copy them several times, and all that they are views of."""
-    return _tensor, (values.detach().cpu().numpy(), str(values.device))
-
-
-def _tensor(values: Any, device: str) -> Tensor:
-    return torch.from_numpy(values).to(device)

@@ -15,7 +15,6 @@ from loky.process_executor import ProcessPoolExecutor
 
 from harness.errors import UsageError, in_one_line, lacks_memory
 from harness.evaluation import evaluate
-from harness.evaluation.outlook import work_of
 from harness.experiment import CellSettings
 from harness.progress import hush, progress
 from harness.results import ResultDocument
@@ -27,8 +26,6 @@ log = logging.getLogger(__name__)
 
 ATTEMPTS = 4
 _POLL_SECONDS = 1.0
-# Gradients of single images, at most: about what two workers could do while they start.
-_WORTH_SHARING = 1e5
 _GROWTH = "LOKY_MAX_MEMORY_LEAK_SIZE"
 _OF_LIBRARIES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
@@ -36,21 +33,6 @@ _OF_LIBRARIES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 def threads_per_job(jobs: int) -> int:
     """The cores that this process may use, dealt to the jobs; at least one each."""
     return max(1, cpu_count() // jobs)
-
-
-def suitable_jobs(cells: Sequence[CellSettings]) -> int:
-    """As many processes as this machine has cores and the run has groups of cells; one where they would not pay.
-
-    With two cores two processes of one thread take 0.7 of the time of one process of two (docs/scaling.md).
-    """
-    if any(cell.device != "cpu" for cell in cells):
-        return 1
-    groups: dict[str, float] = {}
-    for cell in cells:
-        name = cell.model_dump_json(exclude={"tap"})
-        groups[name] = max(groups.get(name, 0.0), work_of(cell))
-    shared = sum(groups.values()) - max(groups.values(), default=0.0)
-    return min(cpu_count(), len(groups)) if shared >= _WORTH_SHARING else 1
 
 
 def evaluate_in_processes(cells: list[CellSettings], job: Job, jobs: int) -> ResultDocument:

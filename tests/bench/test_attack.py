@@ -9,7 +9,7 @@ import harness.bench.attack as bench
 
 
 def figures(folder: Path, attack: str, seconds: float, victims: int = 2, growth: int = 1024) -> dict[str, Any]:
-    return dict(bench.bench_attack("digits", attack, victims, 1000, growth, seconds, "cpu", folder))
+    return dict(bench.bench_attack("digits", attack, victims, 1000, growth, seconds, "cpu", folder, 2))
 
 
 def test_as_many_victims_as_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,7 @@ def test_a_figure_is_given_as_soon_as_it_is_there(tmp_path: Path, monkeypatch: p
         raise AssertionError("timed before the settings were said")
 
     monkeypatch.setattr(bench, "_timed", never)
-    figures = bench.bench_network("digits", "lenet", "inverting_gradients", 1, None, 1, 128, "cpu", tmp_path)
+    figures = bench.bench_network("digits", "lenet", "inverting_gradients", 1, None, 1, 128, "cpu", tmp_path, 1)
     assert next(figures) == ("dataset", "digits")
 
 

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from harness.evaluation.observe import Stage
 from harness.experiment import CellSettings, cell_settings
-from harness.spreading import processes
-from harness.spreading.processes import suitable_jobs
+from harness.spreading import choosing
+from harness.spreading.choosing import suitable_jobs
 from harness.spreading.units import in_good_order, units_of
 from harness.spreading.worker import Job
 
@@ -45,13 +46,24 @@ def test_several_looks_bring_no_control(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("asked", "jobs"),
     [
-        (cells("none"), 1),  # one group: nothing to share
+        (cells("none"), 4),  # one group, whose victims are dealt
+        (cells("none", victims=20), 2),  # hardly any to each
+        (cells("none", victims=2), 1),
+        (cells("none", engine="reference"), 1),
+        (cells("none", attack="spear"), 1),  # its threads take a victim each
+        (cells("none", attack="identify"), 1),
+        (cells("none", model="torchvision:resnet18+group_norm"), 1),  # one after another
+        (cells("none", model="resnet8"), 1),
+        (cells("none", model="no-such-network"), 1),
+        (cells("none", device="cuda"), 1),
         (cells("none", "fed_cdp", victims=2), 1),  # done before a second process had started
         (cells("none", "fed_cdp"), 2),
         (cells("none", "fed_cdp", "fed_sdp", "pruning", "noise"), 4),
         (cells("none", "fed_cdp", device="cuda"), 1),
     ],
 )
-def test_as_many_processes_as_pay(monkeypatch: pytest.MonkeyPatch, asked: list[CellSettings], jobs: int) -> None:
-    monkeypatch.setattr(processes, "cpu_count", lambda: 4)
-    assert suitable_jobs(asked) == jobs
+def test_as_many_processes_as_pay(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, asked: list[CellSettings], jobs: int
+) -> None:
+    monkeypatch.setattr(choosing, "cpu_count", lambda: 4)
+    assert suitable_jobs(asked, Stage(tmp_path, 128)) == jobs

@@ -1,0 +1,75 @@
+"""How many processes suit a run, where nobody says: by measurement (docs/scaling.md)."""
+
+from collections.abc import Sequence
+
+from loky import cpu_count
+
+from harness.attacks import ATTACKS, Attack
+from harness.errors import UsageError
+from harness.evaluation.observe import Stage
+from harness.evaluation.outlook import work_of
+from harness.experiment import CellSettings
+from harness.models import MODELS, build_module
+from harness.models.batch_norm import trained_layers
+from harness.models.networks import is_own
+from harness.models.ways import ways_of
+from harness.own_sources import plugin_source
+from harness.vectors.layout import Layout
+
+# Gradients of single images, at most: about what two workers could do while they start.
+_WORTH_SHARING = 1e5
+# Fewer victims take a process hardly less time.
+_LEAST_VICTIMS = 8
+
+
+def is_one_group(cells: Sequence[CellSettings]) -> bool:
+    """Whether cells differ in the tap alone, and so are made one after another."""
+    return len(_work_of_groups(cells)) == 1
+
+
+def most_processes(cells: Sequence[CellSettings]) -> int:
+    """That have anything to do where one attack after another is dealt to them: two victims each."""
+    return max([1, *(cell.victims * len(cell.seeds) // 2 for cell in cells)])
+
+
+def suitable_jobs(cells: Sequence[CellSettings], stage: Stage) -> int:
+    """As many processes as this machine has cores and the run has groups of cells, or victims; one where they would
+    not pay.
+
+    With two cores two processes of one thread take 0.7 of the time of one process of two.
+    """
+    if any(cell.device != "cpu" for cell in cells):
+        return 1
+    groups = _work_of_groups(cells)
+    if len(groups) == 1:
+        worth = groups[0] >= _WORTH_SHARING and can_be_dealt(cells[0], stage)
+        return max(1, min(cpu_count(), cells[0].victims * len(cells[0].seeds) // _LEAST_VICTIMS)) if worth else 1
+    shared = sum(groups) - max(groups, default=0.0)
+    return min(cpu_count(), len(groups)) if shared >= _WORTH_SHARING else 1
+
+
+def _work_of_groups(cells: Sequence[CellSettings]) -> list[float]:
+    groups: dict[str, float] = {}
+    for cell in cells:
+        name = cell.model_dump_json(exclude={"tap"})
+        groups[name] = max(groups.get(name, 0.0), work_of(cell))
+    return list(groups.values())
+
+
+def can_be_dealt(cell: CellSettings, stage: Stage) -> bool:
+    """Whether several processes attack the victims of a cell faster than one process whose threads share them.
+
+    Not where others would load a user's code, which may have been edited since; nor networks whose rows are evaluated
+    one after another, which threads share as well, without a copy of what was observed.
+    """
+    attack = cell.build_attack()
+    if cell.device != "cpu" or cell.engine == "reference" or not isinstance(attack, Attack) or attack.closed_form:
+        return False
+    if is_own(cell.model) or plugin_source(ATTACKS, cell.attack) or plugin_source(MODELS, cell.model):
+        return False
+    try:
+        data = stage.dataset(cell.dataset)
+        network = build_module(cell.model, data.image_shape, data.num_classes, seed=0)
+    except UsageError:  # said when the cell is made
+        return False
+    return not ways_of(network, Layout.of(network).total, bool(trained_layers(network)))[0].alone

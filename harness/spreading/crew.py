@@ -1,0 +1,172 @@
+"""The victims of one attack over processes of one machine: no thread waits for another at every operation."""
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pickle import PicklingError
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from harness.attacks import Attack, Reconstruction, run_attack
+from harness.evaluation.attacking import in_one_process
+from harness.evaluation.foresight import Foresight
+from harness.evaluation.recorder import AttackRecorder
+from harness.observation import Observation
+from harness.progress import hush
+from harness.settings.devices import use_threads
+from harness.settings.limits import peak_memory, share_memory
+from harness.spreading.processes import begin_workers, why_lost
+from harness.spreading.travelling import TENSORS
+
+log = logging.getLogger(__name__)
+
+#: Gradients of single images, at most, times weights, below which an attack is over sooner than its rows are dealt.
+_WORTH_DEALING = 1e7
+#: Bytes of what was observed above which it is not copied to others.
+_MOST_SENT = 2**28
+#: Seconds after which somebody who waits is told that others are still at work.
+_PATIENCE = 5.0
+
+
+class _Made(NamedTuple):
+    """What became of a share, and what that took of another process: its processor's seconds, and bytes at the peak."""
+
+    reconstruction: Reconstruction
+    recorder: AttackRecorder | None
+    seconds: float = 0.0
+    peak: int = 0
+
+
+@dataclass(frozen=True)
+class _Share:
+    """What one process attacks of an observation, so many rows at a time."""
+
+    attack: Attack
+    observation: Observation
+    chunk: int
+    recorder: AttackRecorder | None
+
+    def made(self) -> _Made:
+        began = time.process_time()
+        reconstruction = run_attack(self.attack, self.observation, self.chunk, self.recorder)
+        return _Made(reconstruction, self.recorder, time.process_time() - began, peak_memory())
+
+
+class Crew:
+    """This process and others, which take an equal share of an attack's victims.
+
+    Rows do not need each other, so that results are those of one process with as many threads as each has. What a
+    process that is lost, or lacks memory, was attacking is attacked here, with half as many rows together, and so is
+    all that follows.
+
+    Attributes:
+        processes: how many, with this one.
+        seconds: of a processor, that the others have computed. peaks: the bytes that each took at its most, by place.
+    """
+
+    def __init__(self, processes: int, threads: int | None) -> None:
+        self.processes, self.seconds, self.peaks = processes, 0.0, dict[int, int]()
+        self._dealt, self._lost = False, False
+        begin, others = partial(_begin, processes, threads), processes - 1
+        begin()
+        self._others = begin_workers(max(others, 1), threads or 1, partial(_begin_hushed, begin), TENSORS)
+        for _ in range(others):  # they begin with the first thing to do, and take seconds to load what they need
+            self._others.submit(hush)
+
+    def attack(
+        self, attack: Attack, observation: Observation, chunk: int, watched: Foresight | None = None
+    ) -> Reconstruction:
+        """As :func:`harness.evaluation.attacking.in_one_process`."""
+        shares = self._shares(attack, observation)
+        if len(shares) == 1:
+            return in_one_process(attack, observation, chunk, watched)
+        self._dealt, watching = True, watched.deal(shares) if watched else [None] * len(shares)
+        parts = [_Share(attack, observation.take(rows), chunk, own) for rows, own in zip(shares, watching, strict=True)]
+        futures = [self._submit(part) for part in parts[1:]]
+        made = [_Made(in_one_process(attack, parts[0].observation, chunk, watched), watching[0])]
+        made += [self._result(future, part, watched) for future, part in zip(futures, parts[1:], strict=True)]
+        self.seconds += sum(part.seconds for part in made)
+        self.peaks |= {place: part.peak for place, part in enumerate(made) if part.peak}
+        if watched:
+            watched.gather(shares, [part.recorder for part in made])
+        return _in_order([part.reconstruction for part in made], shares)
+
+    def _shares(self, attack: Attack, observation: Observation) -> list[Tensor]:
+        """The rows of each process; all in one where nothing is gained by more."""
+        rows, weights = observation.rows, observation.model.layout.total
+        each = getattr(attack.optimizer(), "inner_iterations", 1) * attack.max_iterations * attack.starts
+        sent = (observation.weights.numel() + observation.target.numel()) * observation.target.element_size()
+        worth = rows * observation.examples * each * weights >= _WORTH_DEALING and sent <= _MOST_SENT
+        # Where rows are evaluated one after another, threads take a row each as it is.
+        together = not observation.model.evaluates_alone and not attack.closed_form
+        worth = worth and together and observation.target.device.type == "cpu" and not self._lost
+        count = min(self.processes, rows // 2) if worth else 1
+        return [torch.arange(first, rows, count) for first in range(max(count, 1))]
+
+    def _submit(self, part: "_Share") -> "Future[_Made]":
+        try:
+            return self._others.submit(_Share.made, part)
+        except BrokenProcessPool as error:  # before this one was submitted
+            lost = Future[_Made]()
+            lost.set_exception(error)
+            return lost
+
+    def _result(self, future: "Future[_Made]", part: "_Share", watched: Foresight | None) -> "_Made":
+        while watched and not wait([future], _PATIENCE).done:
+            watched.wait()
+        try:
+            return future.result()
+        except Exception as error:
+            problem = why_lost(error)
+            if problem is None and not isinstance(error, PicklingError):
+                raise
+        if problem and not self._lost:
+            log.warning("%s; what it was attacking is attacked here, and all that follows", problem)
+            self._lost = True
+        # It may have lacked memory. Of what cannot be sent nothing is lost.
+        here = replace(part, chunk=max(1, part.chunk // 2) if problem else part.chunk).made()
+        return here._replace(seconds=0.0, peak=0)
+
+    def end(self, kill: bool = False) -> None:
+        """Ends the other processes, which may still be loading where nothing was dealt."""
+        self._others.shutdown(wait=True, kill_workers=kill or self._lost or not self._dealt)
+
+
+@contextmanager
+def crew(processes: int, threads: int | None = 1) -> Iterator[Crew]:
+    """Around all that a crew does; whatever ends it early ends the others too.
+
+    Args:
+        processes: of which this is one; alone, it attacks as if there were no crew.
+        threads: of each; None leaves it to torch.
+    """
+    everyone = Crew(processes, threads)
+    try:
+        yield everyone
+    except BaseException:
+        everyone.end(kill=True)
+        raise
+    everyone.end()
+
+
+def _begin(processes: int, threads: int | None) -> None:
+    use_threads(threads)
+    share_memory(processes)
+
+
+def _begin_hushed(begin: Callable[[], None]) -> None:
+    hush()
+    begin()
+
+
+def _in_order(made: list[Reconstruction], shares: list[Tensor]) -> Reconstruction:
+    places = torch.cat(shares).argsort()
+    names = Reconstruction.__dataclass_fields__
+    return Reconstruction(**{name: torch.cat([getattr(one, name) for one in made])[places] for name in names})
