@@ -166,7 +166,10 @@ def test_a_progress_line_is_for_all_shares() -> None:
 
 
 def test_a_command_of_one_group_deals_its_victims(harness: Callable[..., Any], content: Callable[[Path], Any]) -> None:
-    line = ["evaluate", "--dataset", "digits", "--model", "lenet", "--defense", "fed_cdp", "--attack", "cpl", "--surface", "1,2", "--victims", "9", "--attack-arg", "max_iterations=8", "--no-pictures"]  # fmt: skip
+    line = (
+        "evaluate", "--dataset", "digits", "--model", "lenet", "--defense", "fed_cdp", "--attack", "cpl",
+        "--surface", "1,2", "--victims", "9", "--attack-arg", "max_iterations=8", "--no-pictures",
+    )  # fmt: skip
     dealt = Path("dealt")
     assert harness(*line, "--jobs", "2", "--out", str(dealt)).code == 0
     assert harness(*line, "--threads", "1", "--out", "one").code == 0
