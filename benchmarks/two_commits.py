@@ -28,7 +28,7 @@ def work() -> None:
     try:
         from harness.spreading.crew import Crew
 
-        everyone = Crew(threads)
+        everyone = Crew(threads, 1)
     except ImportError:  # a version before it
         everyone = None
     for line in sys.stdin:

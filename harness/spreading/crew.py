@@ -107,8 +107,8 @@ class Crew:
         # Where rows are evaluated one after another, threads take a row each as it is.
         together = not observation.model.evaluates_alone and not attack.closed_form
         worth = worth and together and observation.target.device.type == "cpu" and not self._lost
-        count = min(self.processes, rows // 2) if worth else 1
-        return [torch.arange(first, rows, count) for first in range(max(count, 1))]
+        count = max(1, min(self.processes, rows // 2)) if worth else 1
+        return [torch.arange(first, rows, count) for first in range(count)]
 
     def _submit(self, part: "_Share") -> "Future[_Made]":
         try:

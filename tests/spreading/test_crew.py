@@ -135,6 +135,7 @@ def test_what_cannot_be_sent_is_attacked_here(everyone: Crew, scene: Scene, capl
 
 WHOLE: dict[str, dict[str, Any]] = {
     "three victims are one share": {"victims": 3},
+    "so is one": {"victims": 1, "attack_args": {"max_iterations": 10_000}},
     "over at once": {"attack_args": {"max_iterations": 1}, "attack": "inverting_gradients"},
     "one after another": {"model": "resnet8", "attack": "inverting_gradients"},
     "nothing is searched for": {"attack": "spear", "batch_size": 2, "model": "mlp"},
