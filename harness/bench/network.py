@@ -53,7 +53,7 @@ def bench_network(
         batch_size=batch_size or _usual_batch(stage, dataset, model), prior=usual_prior([attack]),
     )  # fmt: skip
     jobs = min(jobs, max(victims // 2, 1)) if can_be_dealt(settings, stage) else 1
-    with crew(jobs, threads_per_job(jobs)) as everyone:
+    with crew(jobs, threads_per_job(jobs), settings) as everyone:
         yield from _figures(everyone, stage, settings, iterations, chunk)
 
 

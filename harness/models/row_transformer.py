@@ -14,6 +14,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from harness.models.bilinear import multiply
+from harness.models.row_operators import patches_of
 from harness.models.row_products import LinearRows
 from harness.models.row_sigmoid import Context
 
@@ -68,15 +69,29 @@ class _Linear(LinearRows):
 
 
 @dataclass(frozen=True)
+class LayerNames:
+    """What the parts of an encoder layer are called; as it stands, by ``nn.TransformerEncoderLayer``."""
+
+    norm: str = "norm1"
+    attention: str = "self_attn"
+    norm_after: str = "norm2"
+    hidden: str = "linear1"
+    out: str = "linear2"
+
+
+@dataclass(frozen=True)
 class RowTransformer:
     """The layers of one network, found by the names of their parameters.
 
-    ``gradient_once``: ``kernels_once`` of :class:`~harness.models.bilinear.Bilinear`, for every layer.
+    ``gradient_once``: ``kernels_once`` of :class:`~harness.models.bilinear.Bilinear`, for every layer. ``epsilon``: of
+    the normalisations.
     """
 
     named: Named
     heads: int
     gradient_once: bool = False
+    names: LayerNames = LayerNames()
+    epsilon: float = 1e-5
 
     def linear(self, values: Tensor, weight: Tensor, bias: Tensor, first: bool = False) -> Tensor:
         """(R, B, T, O) of values (R, B, T, F), weights (R, O, ...) and biases (R, O); ``first``: of the images."""
@@ -86,30 +101,38 @@ class RowTransformer:
 
     def norm(self, name: str, values: Tensor) -> Tensor:
         """A layer normalisation."""
-        normed = functional.layer_norm(values, values.shape[-1:])
+        normed = functional.layer_norm(values, values.shape[-1:], eps=self.epsilon)
         return (normed * self.named[f"{name}.weight"][:, None, None]).add_(self.named[f"{name}.bias"][:, None, None])
 
     def encoder_layer(self, name: str, tokens: Tensor, first_only: bool = False) -> Tensor:
-        """A pre-norm encoder layer (``nn.TransformerEncoderLayer``) of tokens (R, B, T, E).
+        """A pre-norm encoder layer of tokens (R, B, T, E).
 
         ``first_only``: of the first token alone, where nothing reads the others; all go into its attention.
         """
-        normed, attention = self.norm(f"{name}.norm1", tokens), f"{name}.self_attn"
+        names = self.names
+        normed, attention = self.norm(f"{name}.{names.norm}", tokens), f"{name}.{names.attention}"
         if first_only:
             tokens = tokens[:, :, :1] + self._attention_of_first(attention, normed)
         else:
             tokens = tokens + self._attention(attention, normed)
-        hidden = self._named_linear(f"{name}.linear1", self.norm(f"{name}.norm2", tokens))
-        return tokens + self._named_linear(f"{name}.linear2", gelu(hidden))
+        hidden = self.named_linear(f"{name}.{names.hidden}", self.norm(f"{name}.{names.norm_after}", tokens))
+        return tokens + self.named_linear(f"{name}.{names.out}", gelu(hidden))
 
-    def _named_linear(self, name: str, values: Tensor) -> Tensor:
-        return self.linear(values, self.named[f"{name}.weight"], self.named[f"{name}.bias"])
+    def named_linear(self, name: str, values: Tensor, first: bool = False) -> Tensor:
+        """:meth:`linear` with parameters of its own."""
+        return self.linear(values, self.named[f"{name}.weight"], self.named[f"{name}.bias"], first)
+
+    def tokens_of(self, name: str, images: Tensor, patch: int, class_token: str) -> Tensor:
+        """Tokens (R, B, 1 + T, E) of images (R, B, C, H, W): the class token, then one of each patch."""
+        patches = patches_of(images, (patch, patch), (0, 0), (patch, patch)).mT
+        made = self.named_linear(name, patches, first=True)
+        return torch.cat([self.named[class_token].expand(-1, images.shape[1], -1, -1), made], 2)
 
     def _attention(self, name: str, tokens: Tensor) -> Tensor:
         parts = self.linear(tokens, self.named[f"{name}.in_proj_weight"], self.named[f"{name}.in_proj_bias"])
         queries, keys, values = (part.unflatten(-1, (self.heads, -1)).transpose(2, 3) for part in parts.chunk(3, -1))
         attended = _shares(queries, keys, queries.shape[-1]) @ values
-        return self._named_linear(f"{name}.out_proj", attended.transpose(2, 3).flatten(3))
+        return self.named_linear(f"{name}.out_proj", attended.transpose(2, 3).flatten(3))
 
     def _attention_of_first(self, name: str, tokens: Tensor) -> Tensor:
         """What the first token attends to, without any other's key and value.
@@ -125,7 +148,7 @@ class RowTransformer:
         asked = (queries.flatten(1, 2) @ for_keys).unflatten(1, (-1, self.heads))
         means = _shares(asked, tokens, width // self.heads) @ tokens
         attended = ((means.flatten(1, 2) @ for_values.mT).unflatten(1, (-1, self.heads)) * heads).sum(2, keepdim=True)
-        return self._named_linear(f"{name}.out_proj", attended + value_bias[:, None, None])
+        return self.named_linear(f"{name}.out_proj", attended + value_bias[:, None, None])
 
 
 def _shares(queries: Tensor, keys: Tensor, width: int) -> Tensor:

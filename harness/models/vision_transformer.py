@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from harness.errors import UsageError
 from harness.models.networks import MODELS, ImageShape, refuse_table_rows
-from harness.models.row_operators import patches_of
 from harness.models.row_transformer import Named, RowTransformer
 
 _PATCH, _WIDTH, _HEADS, _HIDDEN, _LAYERS = 4, 192, 3, 768, 2
@@ -43,13 +42,10 @@ class VisionTransformer(nn.Module):
     def row_logits(self, named: Named, images: Tensor, gradient_once: bool) -> Tensor:
         """Logits (R, B, K) of images (R, B, C, H, W) under named parameters (R, ...), as :meth:`forward` has them."""
         rows, last = RowTransformer(named, _HEADS, gradient_once), len(self.encoder) - 1
-        patches = patches_of(images, (_PATCH, _PATCH), (0, 0), (_PATCH, _PATCH)).mT
-        patches = rows.linear(patches, named["tokens.weight"], named["tokens.bias"], first=True)
-        tokens = torch.cat([named["class_token"].expand(-1, images.shape[1], -1, -1), patches], 2)
-        tokens = tokens + named["places"]
+        tokens = rows.tokens_of("tokens", images, _PATCH, "class_token") + named["places"]
         for number in range(last + 1):
             tokens = rows.encoder_layer(f"encoder.{number}", tokens, first_only=number == last)
-        return rows.linear(rows.norm("norm", tokens), named["head.weight"], named["head.bias"])[:, :, 0]
+        return rows.named_linear("head", rows.norm("norm", tokens))[:, :, 0]
 
 
 def _first_token(layer: nn.Module, tokens: Tensor) -> Tensor:

@@ -10,11 +10,14 @@ from harness.models.lone_rows import LoneRows
 from harness.models.row_operators import with_row_operators
 from harness.models.row_sequence import RowSequence, row_sequence
 from harness.models.rows import ChainedRows, EvaluatesRows, MappedRows, OwnRows, Rows
+from harness.models.torchvision_transformer import torchvision_transformer
 from harness.vectors.layout import Layout
 
 # Weights from which a network that is no chain is faster one row at a time, measured on networks of 13 thousand to 11
 # million of them; fewer where batches are normalised as a whole, since these are never of one image.
 _LARGE, _LARGE_FOR_BATCHES = 2**19, 2**16
+# Weights from which a network that evaluates rows itself is no faster by it, and takes several times the memory.
+_LARGEST_ITSELF = 2**25
 
 
 @dataclass(frozen=True)
@@ -37,8 +40,8 @@ class Way:
         """What evaluates such a ``module``."""
         if self.sequence is not None:
             return ChainedRows(self.sequence, layout, recorded=isinstance(module, Fronted))
-        if self.itself and isinstance(module, EvaluatesRows):
-            return OwnRows(module, layout)
+        if self.itself and (own := _own_rows(module)):
+            return OwnRows(own, layout)
         return LoneRows(module, layout) if self.alone else MappedRows(module, layout)
 
 
@@ -48,8 +51,13 @@ def ways_of(module: nn.Module, weights: int, joint: bool) -> list[Way]:
     together = [Way(None, True), Way(None, False)]
     if chain:
         return [Way(chain, True), *together]
-    if isinstance(module, EvaluatesRows) and not joint:
+    if not joint and weights < _LARGEST_ITSELF and _own_rows(module):
         together.insert(0, Way(None, False, itself=True))
         return together
     large = weights >= (_LARGE_FOR_BATCHES if joint else _LARGE)
     return [Way(None, True, alone=True), Way(None, False, alone=True), *together] if large else together
+
+
+def _own_rows(module: nn.Module) -> EvaluatesRows | None:
+    """How a network evaluates rows together itself, if it is one that does."""
+    return module if isinstance(module, EvaluatesRows) else torchvision_transformer(module)

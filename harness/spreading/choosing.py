@@ -4,16 +4,15 @@ from collections.abc import Sequence
 
 from loky import cpu_count
 
-from harness.attacks import ATTACKS, Attack
+from harness.attacks import Attack
 from harness.errors import UsageError
 from harness.evaluation.observe import Stage
 from harness.evaluation.outlook import work_of
 from harness.experiment import CellSettings
-from harness.models import MODELS, build_module
+from harness.models import build_module
 from harness.models.batch_norm import trained_layers
-from harness.models.networks import is_own
 from harness.models.ways import ways_of
-from harness.own_sources import plugin_source
+from harness.spreading.crew import can_be_sent
 from harness.vectors.layout import Layout
 
 # Gradients of single images, at most: about what two workers could do while they start.
@@ -59,17 +58,17 @@ def _work_of_groups(cells: Sequence[CellSettings]) -> list[float]:
 def can_be_dealt(cell: CellSettings, stage: Stage) -> bool:
     """Whether several processes attack the victims of a cell faster than one process whose threads share them.
 
-    Not where others would load a user's code, which may have been edited since; nor networks whose rows are evaluated
-    one after another, which threads share as well, without a copy of what was observed.
+    Not those of networks whose rows are evaluated one after another, which threads share as well, without a copy of
+    what was observed.
     """
     attack = cell.build_attack()
     if cell.device != "cpu" or cell.engine == "reference" or not isinstance(attack, Attack) or attack.closed_form:
-        return False
-    if is_own(cell.model) or plugin_source(ATTACKS, cell.attack) or plugin_source(MODELS, cell.model):
         return False
     try:
         data = stage.dataset(cell.dataset)
         network = build_module(cell.model, data.image_shape, data.num_classes, seed=0)
     except UsageError:  # said when the cell is made
         return False
-    return not ways_of(network, Layout.of(network).total, bool(trained_layers(network)))[0].alone
+    weights = Layout.of(network).total
+    alone = ways_of(network, weights, bool(trained_layers(network)))[0].alone
+    return not alone and can_be_sent(cell.victims * len(cell.seeds), weights)

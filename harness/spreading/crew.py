@@ -1,28 +1,27 @@
 """The victims of one attack over processes of one machine: no thread waits for another at every operation."""
 
 import logging
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pickle import PicklingError
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from harness.attacks import Attack, Reconstruction, run_attack
+from harness.attacks import Attack, Reconstruction
 from harness.evaluation.attacking import in_one_process
 from harness.evaluation.foresight import Foresight
-from harness.evaluation.recorder import AttackRecorder
+from harness.experiment import CellSettings
 from harness.observation import Observation
 from harness.progress import hush
 from harness.settings.devices import use_threads
-from harness.settings.limits import peak_memory, share_memory
+from harness.settings.limits import free_memory, share_memory
 from harness.spreading.processes import begin_workers, why_lost
+from harness.spreading.shares import Code, Made, Share
 from harness.spreading.travelling import TENSORS
 
 log = logging.getLogger(__name__)
@@ -30,33 +29,15 @@ log = logging.getLogger(__name__)
 #: Gradients of single images, at most, times weights, below which an attack is over sooner than its rows are dealt.
 _WORTH_DEALING = 1e7
 #: Bytes of what was observed above which it is not copied to others.
-_MOST_SENT = 2**28
+_MOST_SENT = 2**30
 #: Seconds after which somebody who waits is told that others are still at work.
 _PATIENCE = 5.0
 
 
-class _Made(NamedTuple):
-    """What became of a share, and what that took of another process: its processor's seconds, and bytes at the peak."""
-
-    reconstruction: Reconstruction
-    recorder: AttackRecorder | None
-    seconds: float = 0.0
-    peak: int = 0
-
-
-@dataclass(frozen=True)
-class _Share:
-    """What one process attacks of an observation, so many rows at a time."""
-
-    attack: Attack
-    observation: Observation
-    chunk: int
-    recorder: AttackRecorder | None
-
-    def made(self) -> _Made:
-        began = time.process_time()
-        reconstruction = run_attack(self.attack, self.observation, self.chunk, self.recorder)
-        return _Made(reconstruction, self.recorder, time.process_time() - began, peak_memory())
+def can_be_sent(rows: int, weights: int) -> bool:
+    """Whether there is room for another copy, or several on the way, of what was observed of so many networks."""
+    sent, free = 8 * rows * weights, free_memory()
+    return sent <= _MOST_SENT and (free is None or 4 * sent <= free)
 
 
 class Crew:
@@ -71,7 +52,8 @@ class Crew:
         seconds: of a processor, that the others have computed. peaks: the bytes that each took at its most, by place.
     """
 
-    def __init__(self, processes: int, threads: int | None) -> None:
+    def __init__(self, processes: int, threads: int | None, settings: CellSettings | None = None) -> None:
+        self._code = Code.of(settings) if settings and processes > 1 else None
         self.processes, self.seconds, self.peaks = processes, 0.0, dict[int, int]()
         self._dealt, self._lost = False, False
         begin, others = partial(_begin, processes, threads), processes - 1
@@ -88,9 +70,12 @@ class Crew:
         if len(shares) == 1:
             return in_one_process(attack, observation, chunk, watched)
         self._dealt, watching = True, watched.deal(shares) if watched else [None] * len(shares)
-        parts = [_Share(attack, observation.take(rows), chunk, own) for rows, own in zip(shares, watching, strict=True)]
+        parts = [
+            Share(attack, observation.take(rows), chunk, own, self._code)
+            for rows, own in zip(shares, watching, strict=True)
+        ]
         futures = [self._submit(part) for part in parts[1:]]
-        made = [_Made(in_one_process(attack, parts[0].observation, chunk, watched), watching[0])]
+        made = [Made(in_one_process(attack, parts[0].observation, chunk, watched), watching[0])]
         made += [self._result(future, part, watched) for future, part in zip(futures, parts[1:], strict=True)]
         self.seconds += sum(part.seconds for part in made)
         self.peaks |= {place: part.peak for place, part in enumerate(made) if part.peak}
@@ -102,33 +87,34 @@ class Crew:
         """The rows of each process; all in one where nothing is gained by more."""
         rows, weights = observation.rows, observation.model.layout.total
         each = getattr(attack.optimizer(), "inner_iterations", 1) * attack.max_iterations * attack.starts
-        sent = (observation.weights.numel() + observation.target.numel()) * observation.target.element_size()
-        worth = rows * observation.examples * each * weights >= _WORTH_DEALING and sent <= _MOST_SENT
+        worth = rows * observation.examples * each * weights >= _WORTH_DEALING and can_be_sent(rows, weights)
         # Where rows are evaluated one after another, threads take a row each as it is.
         together = not observation.model.evaluates_alone and not attack.closed_form
         worth = worth and together and observation.target.device.type == "cpu" and not self._lost
         count = max(1, min(self.processes, rows // 2)) if worth else 1
         return [torch.arange(first, rows, count) for first in range(count)]
 
-    def _submit(self, part: "_Share") -> "Future[_Made]":
+    def _submit(self, part: Share) -> "Future[Made | None]":
         try:
-            return self._others.submit(_Share.made, part)
+            return self._others.submit(Share.made_elsewhere, part)
         except BrokenProcessPool as error:  # before this one was submitted
-            lost = Future[_Made]()
+            lost = Future[Made | None]()
             lost.set_exception(error)
             return lost
 
-    def _result(self, future: "Future[_Made]", part: "_Share", watched: Foresight | None) -> "_Made":
+    def _result(self, future: "Future[Made | None]", part: Share, watched: Foresight | None) -> Made:
         while watched and not wait([future], _PATIENCE).done:
             watched.wait()
+        problem: str | None = "a file of yours was changed while the run began"
         try:
-            return future.result()
+            if made := future.result():
+                return made
         except Exception as error:
             problem = why_lost(error)
             if problem is None and not isinstance(error, PicklingError):
                 raise
         if problem and not self._lost:
-            log.warning("%s; what it was attacking is attacked here, and all that follows", problem)
+            log.warning("%s; what another process was to attack is attacked here, and all that follows", problem)
             self._lost = True
         # It may have lacked memory. Of what cannot be sent nothing is lost.
         here = replace(part, chunk=max(1, part.chunk // 2) if problem else part.chunk).made()
@@ -140,14 +126,15 @@ class Crew:
 
 
 @contextmanager
-def crew(processes: int, threads: int | None = 1) -> Iterator[Crew]:
+def crew(processes: int, threads: int | None = 1, settings: CellSettings | None = None) -> Iterator[Crew]:
     """Around all that a crew does; whatever ends it early ends the others too.
 
     Args:
         processes: of which this is one; alone, it attacks as if there were no crew.
         threads: of each; None leaves it to torch.
+        settings: whose network and attack they load, which may be a user's own.
     """
-    everyone = Crew(processes, threads)
+    everyone = Crew(processes, threads, settings)
     try:
         yield everyone
     except BaseException:

@@ -82,7 +82,8 @@ def scene(
     name: str, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype = torch.float64, rows: int = 3
 ) -> tuple[RowModel, Tensor, Tensor, Tensor]:
     """A network with weights (R, P), images (R, 2, C, H, W) and labels (R, 2), evaluated alone or by itself."""
-    for limit in ("_LARGE", "_LARGE_FOR_BATCHES"):
+    limits = ("_LARGE", "_LARGE_FOR_BATCHES")
+    for limit in limits if name == ITSELF else (*limits, "_LARGEST_ITSELF"):
         monkeypatch.setattr(ways, limit, 0)
     module, factory = types.ModuleType("lone_networks"), NETWORKS[name]
     module.make = lambda shape, classes: factory()  # pyright: ignore[reportAttributeAccessIssue, reportCallIssue]

@@ -1,13 +1,20 @@
 """A transformer's layers for rows together: the derivatives that are written out, and who is evaluated so."""
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torchvision.models.vision_transformer import VisionTransformer
 
 from harness.models import RowModel
 from harness.models.imprint import Fronted
 from harness.models.row_transformer import gelu
 from harness.models.rows import EvaluatesRows, OwnRows
+from harness.models.torchvision_transformer import torchvision_transformer
 from harness.models.vision_transformer import vit
 from harness.models.ways import ways_of
 
@@ -38,3 +45,60 @@ def test_many_images_of_a_row_are_apart() -> None:
     whole = model.logits(weights, images)
     for one in range(4):
         torch.testing.assert_close(model.logits(weights, images[:, one : one + 1])[:, 0], whole[:, one])
+
+
+def of_torchvision(**changes: Any) -> VisionTransformer:
+    settings = {"image_size": 8, "patch_size": 4, "num_layers": 2, "num_heads": 2, "hidden_dim": 8, "mlp_dim": 12}
+    return VisionTransformer(**settings | {"num_classes": 5} | changes)
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"norm_layer": partial(nn.LayerNorm, eps=0.1)}, {"patch_size": 2}, {"num_layers": 3}]
+)
+def test_torchvision_s_is_evaluated_for_rows(changes: dict[str, Any]) -> None:
+    """Rows with weights of their own, as the network itself computes each."""
+    network, generator = of_torchvision(**changes).double(), torch.Generator().manual_seed(0)
+    own = torchvision_transformer(network)
+    assert own is not None and ways_of(network, 10**6, joint=False)[0].itself
+    assert not ways_of(network, 10**8, joint=False)[0].itself
+    named = {
+        name: torch.randn(3, *part.shape, generator=generator, dtype=torch.float64)
+        for name, part in network.named_parameters()
+    }
+    images = torch.rand(3, 2, 3, 8, 8, generator=generator, dtype=torch.float64)
+    made = own.row_logits(named, images, gradient_once=False)
+    for row, logits in enumerate(made):
+        alone = torch.func.functional_call(network, {name: part[row] for name, part in named.items()}, (images[row],))
+        torch.testing.assert_close(logits, alone)
+
+
+def activated(network: VisionTransformer) -> None:
+    network.encoder.layers[0].mlp[1] = nn.GELU("tanh")
+
+
+def normed(network: VisionTransformer) -> None:
+    network.encoder.layers[1].ln_2.eps = 0.1
+
+
+def patched(network: VisionTransformer) -> None:
+    network.conv_proj = nn.Conv2d(3, 8, 4, 4, bias=False)
+
+
+def shown_more(network: VisionTransformer) -> None:
+    network.encoder.layers[1].self_attention.bias_k = nn.Parameter(torch.zeros(1, 1, 8))
+
+
+def stacked(network: VisionTransformer) -> None:
+    network.heads.append(nn.Tanh())
+
+
+@pytest.mark.parametrize("change", [activated, normed, patched, shown_more, stacked])
+def test_one_that_was_changed_is_not(change: Callable[[VisionTransformer], None]) -> None:
+    network = of_torchvision()
+    change(network)
+    assert torchvision_transformer(network) is None
+
+
+def test_nor_is_one_with_another_head_or_stem() -> None:
+    assert torchvision_transformer(of_torchvision(representation_size=4)) is None
+    assert torchvision_transformer(vit((3, 8, 8), 5)) is None

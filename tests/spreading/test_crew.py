@@ -16,13 +16,16 @@ from harness.evaluation.observe import Scene, Stage
 from harness.evaluation.recorder import AttackRecorder
 from harness.experiment import CellSettings, cell_settings
 from harness.progress import progress
-from harness.spreading import crew as spreading_crew
+from harness.spreading import shares
 from harness.spreading.crew import Crew, crew
 
 CELL = cell_settings(
     dataset="digits", model="lenet", attack="cpl", victims=11, attack_args={"restarts": 2, "max_iterations": 12},
     defense="noise", defense_args={"amount": 0.001},
 )  # fmt: skip
+
+
+HERE = "; what another process was to attack is attacked here, and all that follows"
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +99,7 @@ def test_a_process_that_is_killed_is_not_missed(
         three._others.submit(os._exit, 1)
         for _ in range(2):
             assert_as_in_one(three, scene, attack_of(CELL))
-    assert caplog.messages == ["a worker was lost; what it was attacking is attacked here, and all that follows"]
+    assert caplog.messages == ["a worker was lost" + HERE]
     assert not three.peaks
 
 
@@ -111,7 +114,7 @@ def test_what_another_process_lacks_and_what_it_says(
         seen.append(chunk)
         return ordinary(attack, observation, chunk, *rest)
 
-    monkeypatch.setattr(spreading_crew, "run_attack", noted)
+    monkeypatch.setattr(shares, "run_attack", noted)
     monkeypatch.setattr("harness.evaluation.attacking.run_attack", noted)
     monkeypatch.setattr(everyone, "_lost", False)  # and again at the end
     monkeypatch.setattr(everyone, "_submit", lambda _: everyone._others.submit(exec, f"raise {kind}('of a test')"))
@@ -131,6 +134,33 @@ def test_what_cannot_be_sent_is_attacked_here(everyone: Crew, scene: Scene, capl
     stuck, before = Stuck(**attack_of(CELL).parameters()), everyone.seconds
     assert_as_in_one(everyone, scene, stuck)
     assert not caplog.messages and everyone.seconds == before
+
+
+NETWORK = """
+from torch import nn
+
+def make(image_shape, classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Sigmoid(), nn.Linear(16, classes))
+"""
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_network_of_one_s_own(
+    changed: bool, one_thread: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is what this process has loaded that attacks, whatever stands in its file by now."""
+    monkeypatch.chdir(tmp_path)
+    name = f"network_dealt_{changed}"
+    Path(f"{name}.py").write_text(NETWORK)
+    settings = cell_settings(dataset="digits", model=f"{name}:make", attack="cpl", victims=8)
+    attack = replace(attack_of(settings), max_iterations=100)
+    with crew(2, 1, settings) as everyone, caplog.at_level(logging.WARNING):
+        seen = Stage(tmp_path, 128).set(settings).observation
+        if changed:
+            Path(f"{name}.py").write_text(NETWORK.replace("Sigmoid", "Tanh"))
+        assert_equal(everyone.attack(attack, seen, 128), run_attack(attack, seen))
+    assert caplog.messages == (["a file of yours was changed while the run began" + HERE] if changed else [])
+    assert (everyone.seconds == 0) == changed
 
 
 WHOLE: dict[str, dict[str, Any]] = {
