@@ -52,7 +52,8 @@ def bench_network(
         dataset=dataset, model=model, attack=attack, victims=victims, labels="known", device=device,
         batch_size=batch_size or _usual_batch(stage, dataset, model), prior=usual_prior([attack]),
     )  # fmt: skip
-    jobs = min(jobs, max(victims // 2, 1)) if can_be_dealt(settings, stage) else 1
+    data = stage.dataset(dataset)
+    jobs = min(jobs, max(victims // 2, 1)) if can_be_dealt(settings, data.image_shape, data.num_classes) else 1
     with crew(jobs, threads_per_job(jobs), settings) as everyone:
         yield from _figures(everyone, stage, settings, iterations, chunk)
 

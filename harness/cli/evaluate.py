@@ -33,7 +33,7 @@ from harness.reports.success_curves import save_curves
 from harness.reports.table import print_results
 from harness.results import ResultDocument, RunFolder, claimed
 from harness.settings.devices import choose_device
-from harness.spreading.choosing import is_one_group, most_processes, suitable_jobs
+from harness.spreading.choosing import is_one_group, largest_crew, suitable_jobs
 from harness.spreading.clusters import evaluate_on_cluster
 from harness.spreading.crew import crew
 from harness.spreading.plan import make_shard
@@ -124,7 +124,7 @@ def evaluate_command(
             document = _spread(cells, job if resume else replace(job, since=folder.clock()), jobs, cluster, cluster_arg)
         else:
             own_draw = partial(draw, folder) if draw else None
-            with crew(min(jobs, most_processes(cells)), threads, cells[0] if cells else None) as everyone:
+            with crew(min(jobs, largest_crew(cells)), threads, cells[0] if cells else None) as everyone:
                 document = evaluate(
                     cells, Run(root, folder, chunk, resume, own_draw, stage=stage, engine=everyone.attack)
                 )

@@ -14,19 +14,22 @@ from harness.capture.reading import read_capture
 from harness.cli.app import DONE, INVALID, app, resumable
 from harness.cli.checks_table import judge_suite, print_checks
 from harness.cli.options import split_lists
+from harness.cli.spreading_options import JobsOption, ThreadsOption, chosen_jobs
 from harness.datasets import data_root as find_data_root
 from harness.datasets.public import NONE, choose_public
 from harness.errors import UsageError
 from harness.judging.declared import cells_of
 from harness.judging.federation import gathered, names_of
 from harness.judging.judgement import Judgement, Work, judge_captured
-from harness.judging.without_truth import Guess
+from harness.judging.without_truth import Guess, with_stand_ins
 from harness.progress import within
 from harness.reports.cell_picture import save_cell_picture
 from harness.reports.guesses import save_guesses
 from harness.reports.table import print_results
 from harness.results import RunFolder, claimed, write_atomic
 from harness.settings.devices import choose_device
+from harness.spreading.choosing import largest_crew, suitable_crew
+from harness.spreading.crew import crew
 
 
 @app.command("judge")
@@ -45,6 +48,8 @@ def judge_command(
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("runs"),
     data_root: Annotated[Path | None, typer.Option(help="Folder of datasets.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Use what an earlier run left in the folder.")] = False,
+    jobs: JobsOption = None,
+    threads: ThreadsOption = None,
     suite: Annotated[
         bool, typer.Option("--suite", help="Checks the checks: honest clients and planted mistakes.")
     ] = False,
@@ -66,8 +71,19 @@ def judge_command(
     public = choose_public(prior) if prior and prior != NONE else NONE
     named = split_lists(attack or (["cpl"] if public == NONE else ["auto"]))
     cells = cells_of(captured, names_of(captures), named, public, where, update_model)  # type: ignore[arg-type]
-    work = Work(root, folder, chunk, resume, partial(save_cell_picture, folder), partial(_draw_guess, folder))
-    with resumable(), claimed(out, None if resume else "judged.json"), within():
+    attacked = cells if captured.images is not None else with_stand_ins(cells)
+    shape, classes = captured.record.image_shape, captured.record.classes
+    jobs, threads = chosen_jobs(
+        jobs, threads, lambda: suitable_crew(attacked, shape, classes), most=largest_crew(attacked)
+    )
+    drawn = partial(save_cell_picture, folder), partial(_draw_guess, folder)
+    with (
+        resumable(),
+        claimed(out, None if resume else "judged.json"),
+        within(),
+        crew(jobs, threads, cells[0]) as everyone,
+    ):
+        work = Work(root, folder, chunk, resume, *drawn, everyone.attack)
         judgement = judge_captured(captured, cells, public, work)
         record = json.dumps(judgement.record(), indent=1)
         write_atomic(out / "judged.json", record.encode())

@@ -19,7 +19,7 @@ PartOption = Annotated[
 ]
 JobsOption = Annotated[
     int | None,
-    typer.Option(help="Processes that share the cells out among themselves (one per core where that is quicker)."),
+    typer.Option(help="Processes that share the cells, or an attack's victims (one per core where that is quicker)."),
 ]
 ThreadsOption = Annotated[
     int | None,

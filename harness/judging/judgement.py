@@ -9,6 +9,7 @@ from typing import Any
 from harness.attacks import Identifier
 from harness.datasets.public import NONE
 from harness.errors import UsageError
+from harness.evaluation.attacking import Engine, in_one_process
 from harness.evaluation.scored import Scored
 from harness.experiment import CellSettings
 from harness.judging.checks import checks_of, explained
@@ -32,6 +33,7 @@ class Work:
         chunk: most clients attacked together.
         resume: use what an earlier run left in the folder.
         draw_cell, draw_guess: draw what an attack made, with the truth beside it and without.
+        engine: what attacks.
     """
 
     data_root: Path
@@ -40,6 +42,7 @@ class Work:
     resume: bool
     draw_cell: Callable[[Scored, CellResult], None] | None = None
     draw_guess: Callable[[Guess], None] | None = None
+    engine: Engine = in_one_process
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,7 @@ def judge_captured(captured: CapturedClients, cells: Sequence[CellSettings], pub
     # Controls on another client than the captured one say nothing of it.
     doubt = told.detail if told.outcome == "violated" else None
     document = judge_with_truth(
-        captured, cells, kin, work.data_root, work.folder, work.chunk, work.resume, work.draw_cell
+        captured, cells, kin, work.data_root, work.folder, work.chunk, work.resume, work.draw_cell, work.engine
     )
     return Judgement(captured, cells[0], [*checks, told], doubt, document, [], kin, beside)
 
@@ -120,7 +123,7 @@ def _guessed(
         raise UsageError(f"attack {cells[0].attack!r} tells known images apart, so needs the truth; use --attack cpl")
     found = []
     for cell in counted(able, "attack"):
-        made = guess(captured, cell, kin, work.data_root, work.folder, work.chunk, work.resume)
+        made = guess(captured, cell, kin, work.data_root, work.folder, work.chunk, work.resume, work.engine)
         found.append(made)
         if made.images is not None and work.draw_guess:
             work.draw_guess(made)

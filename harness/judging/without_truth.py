@@ -5,6 +5,7 @@ on them is known, and with it how near to what was sent a successful reconstruct
 with its coordinates shuffled within each tensor, of which nothing can be reconstructed.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -13,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.attacks import Attack, Reconstruction, reconstructing, run_attack
+from harness.attacks import Attack, Reconstruction, reconstructing
 from harness.evaluation import Run
-from harness.evaluation.attacking import at_once
+from harness.evaluation.attacking import Engine, at_once, in_one_process
 from harness.evaluation.foresight import Foresight
 from harness.experiment import CellSettings
 from harness.judging.federation import CapturedClients
@@ -70,32 +71,37 @@ def _listed(values: np.ndarray | Tensor | None) -> list[Any] | None:
 
 def guess(
     captured: CapturedClients, settings: CellSettings, kin: Kin, data_root: Path, folder: RunFolder, chunk: int,
-    resume: bool,
+    resume: bool, engine: Engine = in_one_process,
 ) -> Guess:  # fmt: skip
     """Attacks the captured clients, stand-ins of theirs, and shuffled ones, and compares what is left of the loss."""
     doubles = stand_ins_of(captured, kin, settings)
     own = settings.model_copy(update={"victims": doubles.clients, "dataset": "stand-ins"})
     stage = SimulatedStage(data_root, chunk, doubles, own, kin.look_alikes, kin.public)
-    stored = Run(data_root, folder, chunk, resume, stage=stage).cell(own)
+    stored = Run(data_root, folder, chunk, resume, stage=stage, engine=engine).cell(own)
     if stored.cell.not_applicable_reason:
         unknown: list[Estimate] = ["could not tell"] * captured.clients
         return Guess(settings.attack, None, None, None, None, None, unknown, stored.cell.not_applicable_reason, stored)
     scene = stage.set(own)
     attack = reconstructing(settings.build_attack())
     seen = observed(captured, scene.observation.known_to(attack.tier), settings)
-    made = _attacked(seen, "what was captured", settings, chunk)
-    drowned = _attacked(replace(seen, target=shuffled(seen)), "what was captured, shuffled", settings, chunk)
+    made = _attacked(seen, "what was captured", settings, chunk, engine)
+    hidden = replace(seen, target=shuffled(seen))
+    drowned = _attacked(hidden, "what was captured, shuffled", settings, chunk, engine)
     left, left_of_shuffled, usual = _of(made, attack), _of(drowned, attack), _usual(stored, attack)
     estimates, reason = _estimates(stored.cell, left, left_of_shuffled, usual)
     return Guess(settings.attack, made.images, made.labels, left, left_of_shuffled, usual, estimates, reason, stored)
 
 
-def _attacked(seen: Observation, what: str, settings: CellSettings, chunk: int) -> Reconstruction:
+def _attacked(seen: Observation, what: str, settings: CellSettings, chunk: int, engine: Engine) -> Reconstruction:
     attack = reconstructing(settings.build_attack())
     with progress(f"{settings.attack} on {what}", seen.rows, "clients", at_most=True) as bar:
         watched = Foresight(None, bar, seen.rows, attack, settings)
-        chunk = at_once(attack, seen, chunk, settings)
-        return run_attack(attack, seen, chunk, watched, watched.advance)
+        return engine(attack, seen, at_once(attack, seen, chunk, settings), watched)
+
+
+def with_stand_ins(cells: Sequence[CellSettings]) -> list[CellSettings]:
+    """The cells with as many victims as are attacked at once at most, where the captured clients are fewer."""
+    return [cell.model_copy(update={"victims": max(cell.victims, STAND_INS)}) for cell in cells]
 
 
 def stand_ins_of(captured: CapturedClients, kin: Kin, settings: CellSettings) -> CapturedClients:

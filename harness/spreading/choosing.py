@@ -11,6 +11,7 @@ from harness.evaluation.outlook import work_of
 from harness.experiment import CellSettings
 from harness.models import build_module
 from harness.models.batch_norm import trained_layers
+from harness.models.networks import ImageShape
 from harness.models.ways import ways_of
 from harness.spreading.crew import can_be_sent
 from harness.vectors.layout import Layout
@@ -26,11 +27,6 @@ def is_one_group(cells: Sequence[CellSettings]) -> bool:
     return len(_work_of_groups(cells)) == 1
 
 
-def most_processes(cells: Sequence[CellSettings]) -> int:
-    """That have anything to do where one attack after another is dealt to them: two victims each."""
-    return max([1, *(cell.victims * len(cell.seeds) // 2 for cell in cells)])
-
-
 def suitable_jobs(cells: Sequence[CellSettings], stage: Stage) -> int:
     """As many processes as this machine has cores and the run has groups of cells, or victims; one where they would
     not pay.
@@ -41,21 +37,27 @@ def suitable_jobs(cells: Sequence[CellSettings], stage: Stage) -> int:
         return 1
     groups = _work_of_groups(cells)
     if len(groups) == 1:
-        worth = groups[0] >= _WORTH_SHARING and can_be_dealt(cells[0], stage)
-        return max(1, min(cpu_count(), cells[0].victims * len(cells[0].seeds) // _LEAST_VICTIMS)) if worth else 1
+        try:
+            data = stage.dataset(cells[0].dataset)
+        except UsageError:  # said when the cell is made
+            return 1
+        return suitable_crew(cells, data.image_shape, data.num_classes)
     shared = sum(groups) - max(groups, default=0.0)
     return min(cpu_count(), len(groups)) if shared >= _WORTH_SHARING else 1
 
 
-def _work_of_groups(cells: Sequence[CellSettings]) -> list[float]:
-    groups: dict[str, float] = {}
-    for cell in cells:
-        name = cell.model_dump_json(exclude={"tap"})
-        groups[name] = max(groups.get(name, 0.0), work_of(cell))
-    return list(groups.values())
+def suitable_crew(cells: Sequence[CellSettings], image_shape: ImageShape, classes: int) -> int:
+    """Processes for cells of one network that are made one after another, each attack's victims dealt to them."""
+    worth = [cell for cell in cells if work_of(cell) >= _WORTH_SHARING and can_be_dealt(cell, image_shape, classes)]
+    return max([1, *(min(cpu_count(), _victims(cell) // _LEAST_VICTIMS) for cell in worth)])
 
 
-def can_be_dealt(cell: CellSettings, stage: Stage) -> bool:
+def largest_crew(cells: Sequence[CellSettings]) -> int:
+    """The processes that have anything to do there: two victims each."""
+    return max([1, *(_victims(cell) // 2 for cell in cells)])
+
+
+def can_be_dealt(cell: CellSettings, image_shape: ImageShape, classes: int) -> bool:
     """Whether several processes attack the victims of a cell faster than one process whose threads share them.
 
     Not those of networks whose rows are evaluated one after another, which threads share as well, without a copy of
@@ -65,10 +67,21 @@ def can_be_dealt(cell: CellSettings, stage: Stage) -> bool:
     if cell.device != "cpu" or cell.engine == "reference" or not isinstance(attack, Attack) or attack.closed_form:
         return False
     try:
-        data = stage.dataset(cell.dataset)
-        network = build_module(cell.model, data.image_shape, data.num_classes, seed=0)
+        network = build_module(cell.model, image_shape, classes, seed=0)
     except UsageError:  # said when the cell is made
         return False
     weights = Layout.of(network).total
     alone = ways_of(network, weights, bool(trained_layers(network)))[0].alone
-    return not alone and can_be_sent(cell.victims * len(cell.seeds), weights)
+    return not alone and can_be_sent(_victims(cell), weights)
+
+
+def _victims(cell: CellSettings) -> int:
+    return cell.victims * len(cell.seeds)
+
+
+def _work_of_groups(cells: Sequence[CellSettings]) -> list[float]:
+    groups: dict[str, float] = {}
+    for cell in cells:
+        name = cell.model_dump_json(exclude={"tap"})
+        groups[name] = max(groups.get(name, 0.0), work_of(cell))
+    return list(groups.values())
