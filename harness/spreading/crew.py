@@ -134,13 +134,15 @@ def crew(processes: int, threads: int | None = 1, settings: CellSettings | None 
         threads: of each; None leaves it to torch.
         settings: whose network and attack they load, which may be a user's own.
     """
+    before = torch.get_num_threads()
     everyone = Crew(processes, threads, settings)
+    kill = True
     try:
         yield everyone
-    except BaseException:
-        everyone.end(kill=True)
-        raise
-    everyone.end()
+        kill = False
+    finally:
+        everyone.end(kill)
+        _begin(1, before)
 
 
 def _begin(processes: int, threads: int | None) -> None:

@@ -67,6 +67,15 @@ def test_without_truth_it_is_an_estimate(federation: Federation, judge: Any, tmp
     assert (tmp_path / "out" / "pictures" / "judged_cpl.png").stat().st_size > 1000
 
 
+@pytest.mark.parametrize("truth", [True, False])
+def test_processes_change_nothing(truth: bool, federation: Federation, judge: Any) -> None:
+    folders = federation(5, truth=truth)
+    options = ("--prior", "digits", "--attack", "cpl", "--threads", "1", "--jobs")
+    found = [judge(folders, *options, jobs)[1] for jobs in ("1", "2")]
+    seconds = [cell.pop("seconds") for one in found if one["results"] for cell in one["results"]["cells"]]
+    assert found[0] == found[1] and bool(seconds) == truth
+
+
 def test_without_truth_noise_is_seen_to_protect(federation: Federation, judge: Any) -> None:
     folders = federation(3, truth=False, declared=CDP, clip=1.0, deviation=6.0)
     _, document, _ = judge(folders, "--prior", "digits", "--attack", "map")
