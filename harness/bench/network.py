@@ -54,7 +54,7 @@ def bench_network(
     )  # fmt: skip
     data = stage.dataset(dataset)
     jobs = min(jobs, max(victims // 2, 1)) if can_be_dealt(settings, data.image_shape, data.num_classes) else 1
-    with crew(jobs, threads_per_job(jobs), settings) as everyone:
+    with crew(jobs, threads_per_job(jobs), [settings]) as everyone:
         yield from _figures(everyone, stage, settings, iterations, chunk)
 
 

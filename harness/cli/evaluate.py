@@ -124,7 +124,7 @@ def evaluate_command(
             document = _spread(cells, job if resume else replace(job, since=folder.clock()), jobs, cluster, cluster_arg)
         else:
             own_draw = partial(draw, folder) if draw else None
-            with crew(min(jobs, largest_crew(cells)), threads, cells[0] if cells else None) as everyone:
+            with crew(min(jobs, largest_crew(cells)), threads, cells) as everyone:
                 document = evaluate(
                     cells, Run(root, folder, chunk, resume, own_draw, stage=stage, engine=everyone.attack)
                 )

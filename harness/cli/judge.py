@@ -81,7 +81,7 @@ def judge_command(
         resumable(),
         claimed(out, None if resume else "judged.json"),
         within(),
-        crew(jobs, threads, cells[0]) as everyone,
+        crew(jobs, threads, cells) as everyone,
     ):
         work = Work(root, folder, chunk, resume, *drawn, everyone.attack)
         judgement = judge_captured(captured, cells, public, work)

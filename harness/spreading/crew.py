@@ -1,7 +1,7 @@
 """The victims of one attack over processes of one machine: no thread waits for another at every operation."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -52,8 +52,8 @@ class Crew:
         seconds: of a processor, that the others have computed. peaks: the bytes that each took at its most, by place.
     """
 
-    def __init__(self, processes: int, threads: int | None, settings: CellSettings | None = None) -> None:
-        self._code = Code.of(settings) if settings and processes > 1 else None
+    def __init__(self, processes: int, threads: int | None, cells: Sequence[CellSettings] = ()) -> None:
+        self._code = Code.of(cells) if cells and processes > 1 else None
         self.processes, self.seconds, self.peaks = processes, 0.0, dict[int, int]()
         self._dealt, self._lost = False, False
         begin, others = partial(_begin, processes, threads), processes - 1
@@ -126,16 +126,16 @@ class Crew:
 
 
 @contextmanager
-def crew(processes: int, threads: int | None = 1, settings: CellSettings | None = None) -> Iterator[Crew]:
+def crew(processes: int, threads: int | None = 1, cells: Sequence[CellSettings] = ()) -> Iterator[Crew]:
     """Around all that a crew does; whatever ends it early ends the others too.
 
     Args:
         processes: of which this is one; alone, it attacks as if there were no crew.
         threads: of each; None leaves it to torch.
-        settings: whose network and attack they load, which may be a user's own.
+        cells: whose one network and attacks they load, which may be a user's own.
     """
     before = torch.get_num_threads()
-    everyone = Crew(processes, threads, settings)
+    everyone = Crew(processes, threads, cells)
     kill = True
     try:
         yield everyone

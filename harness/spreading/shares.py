@@ -1,6 +1,7 @@
 """What one of several processes attacks of an observation, and what becomes of it."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -23,21 +24,21 @@ class Made(NamedTuple):
 
 @dataclass(frozen=True)
 class Code:
-    """What an attack loads of a user's own files: of a network and an attack by name, digests."""
+    """What attacks on a network load of a user's own files: digests, by attack."""
 
     model: str
-    attack: str
-    sources: dict[str, str]
+    sources: dict[str, dict[str, str]]
 
     @classmethod
-    def of(cls, settings: CellSettings) -> "Code":
-        """As this process has loaded it."""
-        return cls(settings.model, settings.attack, _sources(settings.model, settings.attack))
+    def of(cls, cells: Sequence[CellSettings]) -> "Code":
+        """As this process has loaded it for cells of one network."""
+        model = cells[0].model
+        return cls(model, {cell.attack: _sources(model, cell.attack) for cell in cells})
 
     @property
     def is_here(self) -> bool:
         """Whether this process has loaded the same."""
-        return _sources(self.model, self.attack) == self.sources
+        return all(_sources(self.model, attack) == known for attack, known in self.sources.items())
 
 
 def _sources(model: str, attack: str) -> dict[str, str]:

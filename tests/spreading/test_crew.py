@@ -154,7 +154,7 @@ def test_a_network_of_one_s_own(
     Path(f"{name}.py").write_text(NETWORK)
     settings = cell_settings(dataset="digits", model=f"{name}:make", attack="cpl", victims=8)
     attack = replace(attack_of(settings), max_iterations=100)
-    with crew(2, 1, settings) as everyone, caplog.at_level(logging.WARNING):
+    with crew(2, 1, [settings]) as everyone, caplog.at_level(logging.WARNING):
         seen = Stage(tmp_path, 128).set(settings).observation
         if changed:
             Path(f"{name}.py").write_text(NETWORK.replace("Sigmoid", "Tanh"))
