@@ -7,6 +7,7 @@ fit x by least squares, which is the same without a defense and does better unde
 """
 
 import math
+from typing import ClassVar
 
 from pydantic import model_validator
 from torch import Tensor, nn
@@ -22,6 +23,8 @@ from harness.observation import Observation
 @validated_attack
 class Analytic(Attack):
     """Only the scale of the closed form is optimised: a clipping defense rescales weights and biases differently."""
+
+    dealt: ClassVar[bool] = False
 
     @model_validator(mode="after")
     def _has_no_box(self) -> "Analytic":

@@ -68,6 +68,9 @@ class Attack(Attacker):
 
     closed_form: ClassVar[bool] = False
     """Whether there is no loss to descend, and so none to stall on."""
+    dealt: ClassVar[bool] = True
+    """Whether it gains by processes that take a share of the victims each: not where it is over at once, or where its
+    own threads take a victim each."""
     standstill: ClassVar[tuple[int, float]] = (10, 1e-9)
     """A row that is not hopeless is finished when its best loss fell by no more than that share of it in that many
     outer iterations."""

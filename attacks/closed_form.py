@@ -15,6 +15,7 @@ class ClosedForm(Attack):
     max_iterations: Count = 1
     box: Literal[False] = False
     closed_form: ClassVar[bool] = True
+    dealt: ClassVar[bool] = False
 
     def solved(self, observation: Observation) -> Tensor:
         """The images (R, n*D); what is no number becomes 0. No row may depend on the others.

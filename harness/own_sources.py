@@ -52,6 +52,23 @@ def own_sources(model: str, dataset: str, *chosen: tuple[Registry[Any], str], pr
     return found
 
 
+def own_files(model: str, *chosen: tuple[Registry[Any], str]) -> dict[Path, str | None]:
+    """SHA-256 of every file that a user's own network and plugins were loaded from; torchvision's are nobody's own.
+
+    Raises:
+        UsageError: the network cannot be imported, or a name is unknown.
+    """
+    model, modules = model.partition("+")[0], list[str]()
+    if ":" in model and not model.startswith(PREFIX):
+        find_factory(model)
+        modules.append(model.partition(":")[0])
+    elif ":" not in model:
+        modules += MODELS.outside(model)
+    modules += [module for registry, name in chosen for module in registry.outside(name)]
+    found = [file for module in modules if module in sys.modules for file in _files(sys.modules[module])]
+    return {file: digest_of_file(file) for file in found}
+
+
 def _source_of(module: str) -> str:
     """Of a user's network; of torchvision, which no user changes, the version."""
     if module == PREFIX[:-1]:
@@ -63,7 +80,7 @@ def _data_source(role: str, name: str) -> dict[str, str]:
     """The digest of an .npz file, or of the plugin behind a registered dataset."""
     if not name.endswith(".npz"):
         return {f"{role}_source": digest for digest in plugin_source(DATASETS, name).values()}
-    digest = _digest(Path(name).expanduser())
+    digest = digest_of_file(Path(name).expanduser())
     return {f"{role}_file": digest} if digest else {}
 
 
@@ -80,7 +97,7 @@ def _as_loaded(module: ModuleType) -> str:
 
 
 def _digest_of_all(module: ModuleType) -> str:
-    return _digest_of(filter(None, map(_digest, _files(module))))
+    return _digest_of(filter(None, map(digest_of_file, _files(module))))
 
 
 def _digest_of(digests: Iterable[str]) -> str:
@@ -109,7 +126,8 @@ def _is_installed(path: Path) -> bool:
     return bool({"site-packages", "dist-packages"} & set(path.parts))
 
 
-def _digest(path: Path) -> str | None:
+def digest_of_file(path: Path) -> str | None:
+    """SHA-256 of a file's bytes; None where it cannot be read."""
     try:
         return sha256(path)
     except Unreadable:

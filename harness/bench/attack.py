@@ -12,7 +12,7 @@ from loky import cpu_count
 from torch import Tensor
 
 from harness.attacks import Reconstruction, reconstructing
-from harness.bench.engines import Bench, arithmetic_alone, take_turns
+from harness.bench.engines import Bench, arithmetic_alone, crew_for, take_turns
 from harness.evaluation.measure import measure
 from harness.evaluation.observe import Scene, Stage
 from harness.evaluation.outlook import work_of
@@ -20,8 +20,7 @@ from harness.experiment import CellSettings, cell_settings, usual_prior
 from harness.results import Rate
 from harness.scoring import rate_of
 from harness.settings.limits import peak_memory
-from harness.spreading.crew import Crew, crew
-from harness.spreading.processes import threads_per_job
+from harness.spreading.crew import Crew
 
 GROWTH = (1, 4, 16, 64, 256, 1024)
 MANY, MANY_ITERATIONS = 1000, 5
@@ -34,7 +33,7 @@ LEFT_OUT = "left out, for want of --minutes"
 
 def bench_attack(
     dataset: str, attack: str, victims: int, chunk: int, growth: int, seconds: float, device: str, data_root: Path,
-    jobs: int,
+    jobs: int | None,
 ) -> Iterator[tuple[str, Any]]:  # fmt: skip
     """Times both engines on undefended victims and compares what they find; gives every figure as soon as it is there.
 
@@ -47,26 +46,25 @@ def bench_attack(
     Args:
         growth: most victims whose time by their number is taken; 0 for none.
         seconds: after which nothing more is begun; what was left out is said.
-        jobs: processes that the batched engine's victims are dealt to, as ``harness evaluate`` does.
+        jobs: processes that the batched engine's victims are dealt to; None for as many as ``harness evaluate`` takes.
     """
-    with crew(jobs, threads_per_job(jobs)) as everyone:
-        yield from _figures(everyone, dataset, attack, victims, chunk, growth, seconds, device, data_root)
-
-
-def _figures(
-    everyone: Crew, dataset: str, attack: str, victims: int, chunk: int, growth: int, seconds: float, device: str,
-    data_root: Path,
-) -> Iterator[tuple[str, Any]]:  # fmt: skip
-    ends = time.monotonic() + seconds
     settings = cell_settings(
         dataset=dataset, attack=attack, victims=victims, device=device, prior=usual_prior([attack])
     )
     stage = Stage(data_root, chunk)
+    with crew_for(settings, stage, jobs) as everyone:
+        yield from _figures(everyone, stage, settings, chunk, growth, seconds)
+
+
+def _figures(
+    everyone: Crew, stage: Stage, settings: CellSettings, chunk: int, growth: int, seconds: float
+) -> Iterator[tuple[str, Any]]:
+    ends, victims, device = time.monotonic() + seconds, settings.victims, settings.device
     scene = stage.set(settings)
     bench = Bench(everyone.attack, chunk, cpu_count())
     yield from {
-        "dataset": dataset, "attack": attack, "device": _device_name(device), "processes": everyone.processes,
-        "threads of each": torch.get_num_threads(),
+        "dataset": settings.dataset, "attack": settings.attack, "device": _device_name(device),
+        "processes": everyone.processes, "threads of each": torch.get_num_threads(),
     }.items()  # fmt: skip
     bench.timed(scene, settings, min(2 * everyone.processes, victims))  # warm-up
     turns = take_turns(bench, scene, settings, time.monotonic() + _ENGINES * seconds)

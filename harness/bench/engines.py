@@ -1,7 +1,8 @@
 """Both attack engines on the same victims in turns, and the arithmetic of what they do alone."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
 
@@ -11,10 +12,13 @@ from torch import Tensor
 from harness.attacks import Reconstruction, reconstructing, run_reference
 from harness.bench.arithmetic import arithmetic, products_of
 from harness.evaluation.attacking import Engine
-from harness.evaluation.observe import Scene
+from harness.evaluation.observe import Scene, Stage
 from harness.experiment import CellSettings
 from harness.models.side_by_side import side_by_side
 from harness.progress import progress
+from harness.spreading.choosing import suitable_crew
+from harness.spreading.crew import Crew, crew
+from harness.spreading.processes import threads_per_job
 
 _TURNS = 4
 
@@ -36,6 +40,15 @@ class Turns:
     @property
     def evaluations(self) -> int:
         return int(self.last.evaluations.sum())
+
+
+@contextmanager
+def crew_for(settings: CellSettings, stage: Stage, jobs: int | None) -> Iterator[Crew]:
+    """The processes that attack a cell's victims; as many as ``harness evaluate`` takes, where none are named."""
+    data = stage.dataset(settings.dataset)
+    count = suitable_crew([settings], data.image_shape, data.num_classes) if jobs is None else jobs
+    with crew(count, threads_per_job(count) if count > 1 else None, [settings]) as everyone:
+        yield everyone
 
 
 @dataclass(frozen=True)

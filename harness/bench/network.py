@@ -12,14 +12,13 @@ from loky import cpu_count
 
 from harness.attacks import Attack, reconstructing, run_reference
 from harness.bench.arithmetic import arithmetic, products_of
+from harness.bench.engines import crew_for
 from harness.evaluation.observe import Scene, Stage
 from harness.experiment import CellSettings, cell_settings, usual_prior
 from harness.models import build_module
 from harness.models.batch_norm import trained_layers
 from harness.models.side_by_side import side_by_side
-from harness.spreading.choosing import can_be_dealt
-from harness.spreading.crew import Crew, crew
-from harness.spreading.processes import threads_per_job
+from harness.spreading.crew import Crew
 
 _TURNS = 5
 _JOINT = 4  # images of a batch that is normalised as a whole, where no number is asked for
@@ -29,7 +28,7 @@ OURS, PLAIN, ALONE = "ours", "plain autograd loop", "arithmetic alone"
 
 def bench_network(
     dataset: str, model: str, attack: str, victims: int, batch_size: int | None, iterations: int, chunk: int,
-    device: str, data_root: Path, jobs: int,
+    device: str, data_root: Path, jobs: int | None,
 ) -> Iterator[tuple[str, Any]]:  # fmt: skip
     """Times gradient matching against undefended victims with known labels; gives every figure as soon as it is there.
 
@@ -41,8 +40,7 @@ def bench_network(
     victims where the engine's do, or its processes.
 
     Args:
-        jobs: processes that the batched engine's victims are dealt to, as ``harness evaluate`` does; those of a network
-            whose rows are evaluated one after another are not.
+        jobs: processes that the batched engine's victims are dealt to; None for as many as ``harness evaluate`` takes.
 
     Raises:
         UsageError: the attack reconstructs nothing, or one of the engines does not have it.
@@ -52,9 +50,7 @@ def bench_network(
         dataset=dataset, model=model, attack=attack, victims=victims, labels="known", device=device,
         batch_size=batch_size or _usual_batch(stage, dataset, model), prior=usual_prior([attack]),
     )  # fmt: skip
-    data = stage.dataset(dataset)
-    jobs = min(jobs, max(victims // 2, 1)) if can_be_dealt(settings, data.image_shape, data.num_classes) else 1
-    with crew(jobs, threads_per_job(jobs), [settings]) as everyone:
+    with crew_for(settings, stage, jobs) as everyone:
         yield from _figures(everyone, stage, settings, iterations, chunk)
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from loky import cpu_count
 
 from harness.bench.attack import bench_attack
 from harness.bench.network import bench_network
@@ -49,7 +48,7 @@ def attack_command(
         typer.Option(min=0.1, max=10_000, help="For all datasets; what does not fit is left out. Not with --model."),
     ] = 4.0,
     jobs: Annotated[
-        int | None, typer.Option(min=1, max=1024, help="Processes that share the victims (one per core on a CPU).")
+        int | None, typer.Option(min=1, max=1024, help="Processes that share the victims (as many as evaluate takes).")
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     data_root: Annotated[Path | None, typer.Option(help="Folder of datasets.")] = None,
@@ -66,11 +65,8 @@ def attack_command(
         raise UsageError("--batch-size is for the bench of a network; name one with --model, or leave it out")
     names = split_lists(dataset or (["cifar10-sample"] if model else ["mnist-sample", "cifar10-sample"]))
     where, root = choose_device(device), find_data_root(data_root)
-    processes = jobs or (cpu_count() if where == "cpu" else 1)
     figures = (
-        bench_attack(
-            name, attack or "cpl", victims or 64, chunk, growth, 60 * minutes / len(names), where, root, processes
-        )
+        bench_attack(name, attack or "cpl", victims or 64, chunk, growth, 60 * minutes / len(names), where, root, jobs)
         if model is None
         else bench_network(
             name,
@@ -82,7 +78,7 @@ def attack_command(
             chunk,
             where,
             root,
-            processes,
+            jobs,
         )
         for name in counted(names, "dataset")
     )

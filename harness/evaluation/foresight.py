@@ -57,6 +57,12 @@ class Foresight:
         """This process's share is done, and others are not."""
         self._bar.under_way(0.0, "the other processes are not done yet")
 
+    def take_over(self, rows: int, observer: AttackRecorder | None) -> None:
+        """This process attacks another's share after all, which had been counted as far as its own."""
+        self._observer, self._processes = observer, 1
+        self._done -= rows
+        self._bar.advance(-rows)
+
     def gather(self, shares: Sequence[Tensor], parts: Sequence[AttackRecorder | None]) -> None:
         """Puts together what the shares' recorders have seen."""
         self._observer, self._processes = self._whole, 1

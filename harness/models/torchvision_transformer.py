@@ -35,21 +35,26 @@ def torchvision_transformer(network: nn.Module) -> TorchvisionTransformer | None
 
 
 def _is_plain(network: Any, kinds: Any) -> bool:
+    """Whether nobody has put anything else into its places. Types come first: what was put there has other parts."""
+    if type(network.encoder) is not kinds.Encoder or type(network.encoder.layers) is not nn.Sequential:
+        return False
     layers, stem, last = list(network.encoder.layers), network.conv_proj, network.encoder.ln
     size = (network.patch_size, network.patch_size)
     return (
         type(stem) is nn.Conv2d and stem.kernel_size == stem.stride == size and stem.padding == (0, 0)
         and stem.groups == 1 and stem.bias is not None and type(last) is nn.LayerNorm
+        and type(network.heads) is nn.Sequential
         and {name: type(part) for name, part in network.heads.named_children()} == {"head": nn.Linear}
         and len(layers) > 0 and all(_is_plain_layer(layer, kinds, last.eps) for layer in layers)
     )  # fmt: skip
 
 
 def _is_plain_layer(layer: Any, kinds: Any, epsilon: float) -> bool:
+    if type(layer) is not kinds.EncoderBlock or type(layer.mlp) is not kinds.MLPBlock:
+        return False
     norms, attention = (layer.ln_1, layer.ln_2), layer.self_attention
     return (
-        type(layer) is kinds.EncoderBlock
-        and all(type(norm) is nn.LayerNorm and norm.eps == epsilon for norm in norms)
+        all(type(norm) is nn.LayerNorm and norm.eps == epsilon for norm in norms)
         and type(attention) is nn.MultiheadAttention and attention.batch_first
         and attention.bias_k is None and not attention.add_zero_attn
         and [type(part) for part in layer.mlp] == [nn.Linear, nn.GELU, nn.Dropout, nn.Linear, nn.Dropout]

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import torch
 from loky import cpu_count
 
 from harness.attacks import Attack
@@ -13,13 +14,16 @@ from harness.models import build_module
 from harness.models.batch_norm import trained_layers
 from harness.models.networks import ImageShape
 from harness.models.ways import ways_of
+from harness.settings.limits import free_memory
 from harness.spreading.crew import can_be_sent
 from harness.vectors.layout import Layout
 
-# Gradients of single images, at most: about what two workers could do while they start.
-_WORTH_SHARING = 1e5
-# Fewer victims take a process hardly less time.
-_LEAST_VICTIMS = 8
+# Gradients of single images, at most: about what two workers could do while they start, on networks of so many weights.
+_WORTH_SHARING, _SMALL = 1e5, 2**15
+# Fewer victims take a process hardly less time, but of larger networks.
+_LEAST_VICTIMS, _LEAST_OF_LARGER, _LARGER = 8, 2, 2**19
+# Bytes that a process takes before it attacks anything (350 to 400 million), and then for an attack on small networks.
+_OF_A_PROCESS = 1e9
 
 
 def is_one_group(cells: Sequence[CellSettings]) -> bool:
@@ -48,8 +52,14 @@ def suitable_jobs(cells: Sequence[CellSettings], stage: Stage) -> int:
 
 def suitable_crew(cells: Sequence[CellSettings], image_shape: ImageShape, classes: int) -> int:
     """Processes for cells of one network that are made one after another, each attack's victims dealt to them."""
-    worth = [cell for cell in cells if work_of(cell) >= _WORTH_SHARING and can_be_dealt(cell, image_shape, classes)]
-    return max([1, *(min(cpu_count(), _victims(cell) // _LEAST_VICTIMS) for cell in worth)])
+    free, count = free_memory(), 1
+    most = cpu_count() if free is None else min(cpu_count(), int(free // _OF_A_PROCESS))
+    for cell in cells:
+        weights = _weights_if_dealt(cell, image_shape, classes)
+        if weights is not None and work_of(cell) * max(1.0, weights / _SMALL) >= _WORTH_SHARING:
+            least = _LEAST_VICTIMS if weights < _LARGER else _LEAST_OF_LARGER
+            count = max(count, min(most, _victims(cell) // least))
+    return count
 
 
 def largest_crew(cells: Sequence[CellSettings]) -> int:
@@ -57,22 +67,23 @@ def largest_crew(cells: Sequence[CellSettings]) -> int:
     return max([1, *(_victims(cell) // 2 for cell in cells)])
 
 
-def can_be_dealt(cell: CellSettings, image_shape: ImageShape, classes: int) -> bool:
-    """Whether several processes attack the victims of a cell faster than one process whose threads share them.
+def _weights_if_dealt(cell: CellSettings, image_shape: ImageShape, classes: int) -> int | None:
+    """Weights of the network of a cell whose victims several processes attack faster than one whose threads share them.
 
-    Not those of networks whose rows are evaluated one after another, which threads share as well, without a copy of
-    what was observed.
+    None for others: networks whose rows are evaluated one after another, which threads share as well, without a copy
+    of what was observed; attacks that are over at once.
     """
     attack = cell.build_attack()
-    if cell.device != "cpu" or cell.engine == "reference" or not isinstance(attack, Attack) or attack.closed_form:
-        return False
+    if cell.device != "cpu" or cell.engine == "reference" or not isinstance(attack, Attack) or not attack.dealt:
+        return None
     try:
         network = build_module(cell.model, image_shape, classes, seed=0)
     except UsageError:  # said when the cell is made
-        return False
+        return None
     weights = Layout.of(network).total
     alone = ways_of(network, weights, bool(trained_layers(network)))[0].alone
-    return not alone and can_be_sent(_victims(cell), weights)
+    size = getattr(torch, cell.dtype).itemsize
+    return weights if not alone and can_be_sent(_victims(cell), weights, size) else None
 
 
 def _victims(cell: CellSettings) -> int:

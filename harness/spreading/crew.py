@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from pickle import PicklingError
 
@@ -34,18 +33,21 @@ _MOST_SENT = 2**30
 _PATIENCE = 5.0
 
 
-def can_be_sent(rows: int, weights: int) -> bool:
-    """Whether there is room for another copy, or several on the way, of what was observed of so many networks."""
-    sent, free = 8 * rows * weights, free_memory()
+def can_be_sent(rows: int, weights: int, size: int) -> bool:
+    """Whether there is room for another copy, or several on the way, of what was observed of so many networks.
+
+    ``size``: bytes of a number.
+    """
+    sent, free = 2 * size * rows * weights, free_memory()
     return sent <= _MOST_SENT and (free is None or 4 * sent <= free)
 
 
 class Crew:
     """This process and others, which take an equal share of an attack's victims.
 
-    Rows do not need each other, so that results are those of one process with as many threads as each has. What a
-    process that is lost, or lacks memory, was attacking is attacked here, with half as many rows together, and so is
-    all that follows.
+    Rows do not need each other, so that results are those of one process with as many threads as each has. Where one
+    is lost or lacks memory, half as many begin again; what the others were attacking is attacked here, with half as
+    many rows together.
 
     Attributes:
         processes: how many, with this one.
@@ -53,12 +55,17 @@ class Crew:
     """
 
     def __init__(self, processes: int, threads: int | None, cells: Sequence[CellSettings] = ()) -> None:
-        self._code = Code.of(cells) if cells and processes > 1 else None
-        self.processes, self.seconds, self.peaks = processes, 0.0, dict[int, int]()
-        self._dealt, self._lost = False, False
-        begin, others = partial(_begin, processes, threads), processes - 1
+        self._code = Code.of(cells if processes > 1 else ())
+        self.seconds, self.peaks = 0.0, dict[int, int]()
+        self._threads, self._dealt = threads, False
+        self._begin(processes)
+
+    def _begin(self, processes: int) -> None:
+        self.processes, others = processes, processes - 1
+        begin = partial(_share_machine, processes, self._threads)
+        share_memory(1)  # of all that is free the workers' limit is computed
+        self._others = begin_workers(max(others, 1), self._threads or 1, partial(_begin_hushed, begin), TENSORS)
         begin()
-        self._others = begin_workers(max(others, 1), threads or 1, partial(_begin_hushed, begin), TENSORS)
         for _ in range(others):  # they begin with the first thing to do, and take seconds to load what they need
             self._others.submit(hush)
 
@@ -76,22 +83,27 @@ class Crew:
         ]
         futures = [self._submit(part) for part in parts[1:]]
         made = [Made(in_one_process(attack, parts[0].observation, chunk, watched), watching[0])]
-        made += [self._result(future, part, watched) for future, part in zip(futures, parts[1:], strict=True)]
+        problems = set[str]()
+        for future, part in zip(futures, parts[1:], strict=True):
+            made.append(self._result(future, problems, watched) or self._made_here(part, bool(problems), watched))
         self.seconds += sum(part.seconds for part in made)
         self.peaks |= {place: part.peak for place, part in enumerate(made) if part.peak}
         if watched:
             watched.gather(shares, [part.recorder for part in made])
+        if problems:
+            self.end(kill=True)
+            self._begin(max(1, self.processes // 2))
         return _in_order([part.reconstruction for part in made], shares)
 
     def _shares(self, attack: Attack, observation: Observation) -> list[Tensor]:
         """The rows of each process; all in one where nothing is gained by more."""
-        rows, weights = observation.rows, observation.model.layout.total
+        rows, weights, size = observation.rows, observation.model.layout.total, observation.target.element_size()
         each = getattr(attack.optimizer(), "inner_iterations", 1) * attack.max_iterations * attack.starts
-        worth = rows * observation.examples * each * weights >= _WORTH_DEALING and can_be_sent(rows, weights)
+        worth = attack.dealt and rows * observation.examples * each * weights >= _WORTH_DEALING
         # Where rows are evaluated one after another, threads take a row each as it is.
-        together = not observation.model.evaluates_alone and not attack.closed_form
-        worth = worth and together and observation.target.device.type == "cpu" and not self._lost
-        count = max(1, min(self.processes, rows // 2)) if worth else 1
+        together = not observation.model.evaluates_alone and observation.target.device.type == "cpu"
+        dealt = worth and together and can_be_sent(rows, weights, size)
+        count = max(1, min(self.processes, rows // 2)) if dealt else 1
         return [torch.arange(first, rows, count) for first in range(count)]
 
     def _submit(self, part: Share) -> "Future[Made | None]":
@@ -102,27 +114,35 @@ class Crew:
             lost.set_exception(error)
             return lost
 
-    def _result(self, future: "Future[Made | None]", part: Share, watched: Foresight | None) -> Made:
+    def _result(self, future: "Future[Made | None]", problems: set[str], watched: Foresight | None) -> Made | None:
+        """None where it is to be made here; why goes to ``problems``, unless only it could not be sent."""
         while watched and not wait([future], _PATIENCE).done:
             watched.wait()
-        problem: str | None = "a file of yours was changed while the run began"
         try:
             if made := future.result():
                 return made
+            problem = "a file of yours was changed while the run began"
+        except PicklingError:
+            return None
         except Exception as error:
             problem = why_lost(error)
-            if problem is None and not isinstance(error, PicklingError):
+            if problem is None:
                 raise
-        if problem and not self._lost:
-            log.warning("%s; what another process was to attack is attacked here, and all that follows", problem)
-            self._lost = True
-        # It may have lacked memory. Of what cannot be sent nothing is lost.
-        here = replace(part, chunk=max(1, part.chunk // 2) if problem else part.chunk).made()
-        return here._replace(seconds=0.0, peak=0)
+        if problem not in problems:
+            log.warning("%s; what it was to attack is attacked here", problem)
+        problems.add(problem)
+        return None
+
+    def _made_here(self, part: Share, lost: bool, watched: Foresight | None) -> Made:
+        """``lost``: who was to attack it may have lacked memory."""
+        chunk = max(1, part.chunk // 2) if lost else part.chunk
+        if watched:
+            watched.take_over(part.observation.rows, part.recorder)
+        return Made(in_one_process(part.attack, part.observation, chunk, watched), part.recorder)
 
     def end(self, kill: bool = False) -> None:
         """Ends the other processes, which may still be loading where nothing was dealt."""
-        self._others.shutdown(wait=True, kill_workers=kill or self._lost or not self._dealt)
+        self._others.shutdown(wait=True, kill_workers=kill or not self._dealt)
 
 
 @contextmanager
@@ -142,10 +162,10 @@ def crew(processes: int, threads: int | None = 1, cells: Sequence[CellSettings] 
         kill = False
     finally:
         everyone.end(kill)
-        _begin(1, before)
+        _share_machine(1, before)
 
 
-def _begin(processes: int, threads: int | None) -> None:
+def _share_machine(processes: int, threads: int | None) -> None:
     use_threads(threads)
     share_memory(processes)
 

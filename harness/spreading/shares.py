@@ -3,13 +3,14 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 from harness.attacks import ATTACKS, Attack, Reconstruction, run_attack
 from harness.evaluation.recorder import AttackRecorder
 from harness.experiment import CellSettings
 from harness.observation import Observation
-from harness.own_sources import own_sources
+from harness.own_sources import digest_of_file, own_files
 from harness.settings.limits import peak_memory
 
 
@@ -24,25 +25,19 @@ class Made(NamedTuple):
 
 @dataclass(frozen=True)
 class Code:
-    """What attacks on a network load of a user's own files: digests, by attack."""
+    """The user's own files that attacks on a network were loaded from, with the digests they had."""
 
-    model: str
-    sources: dict[str, dict[str, str]]
+    files: dict[Path, str | None]
 
     @classmethod
     def of(cls, cells: Sequence[CellSettings]) -> "Code":
         """As this process has loaded it for cells of one network."""
-        model = cells[0].model
-        return cls(model, {cell.attack: _sources(model, cell.attack) for cell in cells})
+        return cls(own_files(cells[0].model, *((ATTACKS, cell.attack) for cell in cells)) if cells else {})
 
     @property
-    def is_here(self) -> bool:
-        """Whether this process has loaded the same."""
-        return all(_sources(self.model, attack) == known for attack, known in self.sources.items())
-
-
-def _sources(model: str, attack: str) -> dict[str, str]:
-    return own_sources(model, "", (ATTACKS, attack))
+    def is_unchanged(self) -> bool:
+        """Whether who loads it now loads the same."""
+        return all(digest_of_file(file) == known for file, known in self.files.items())
 
 
 @dataclass(frozen=True)
@@ -53,11 +48,11 @@ class Share:
     observation: Observation
     chunk: int
     recorder: AttackRecorder | None
-    code: Code | None
+    code: Code
 
     def made_elsewhere(self) -> Made | None:
-        """None where that process has loaded other code, since somebody changed it."""
-        return self.made() if self.code is None or self.code.is_here else None
+        """None where that process may have loaded other code, since somebody changed it."""
+        return self.made() if self.code.is_unchanged else None
 
     def made(self) -> Made:
         began = time.process_time()

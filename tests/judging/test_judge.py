@@ -13,6 +13,7 @@ from harness.cli import run
 from harness.evaluation import Run, evaluate
 from harness.experiment import cell_settings
 from harness.results import RunFolder
+from harness.spreading.crew import Crew
 
 Federation = Callable[..., list[Path]]
 FACTS: dict[str, Any] = {
@@ -68,12 +69,17 @@ def test_without_truth_it_is_an_estimate(federation: Federation, judge: Any, tmp
 
 
 @pytest.mark.parametrize("truth", [True, False])
-def test_processes_change_nothing(truth: bool, federation: Federation, judge: Any) -> None:
+def test_processes_change_nothing(
+    truth: bool, federation: Federation, judge: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared, end = list[float](), Crew.end
+    monkeypatch.setattr(Crew, "end", lambda crew, kill=False: shared.append(crew.seconds) or end(crew, kill))
     folders = federation(5, truth=truth)
     options = ("--prior", "digits", "--attack", "cpl", "--threads", "1", "--jobs")
     found = [judge(folders, *options, jobs)[1] for jobs in ("1", "2")]
     seconds = [cell.pop("seconds") for one in found if one["results"] for cell in one["results"]["cells"]]
     assert found[0] == found[1] and bool(seconds) == truth
+    assert shared[0] == 0 < shared[1]
 
 
 def test_without_truth_noise_is_seen_to_protect(federation: Federation, judge: Any) -> None:

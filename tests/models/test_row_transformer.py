@@ -92,7 +92,26 @@ def stacked(network: VisionTransformer) -> None:
     network.heads.append(nn.Tanh())
 
 
-@pytest.mark.parametrize("change", [activated, normed, patched, shown_more, stacked])
+def layered(network: VisionTransformer) -> None:
+    network.encoder.layers[1] = nn.Identity()
+
+
+def shortened(network: VisionTransformer) -> None:
+    network.encoder.layers[0].mlp = nn.Linear(8, 8)
+
+
+def emptied(network: VisionTransformer) -> None:
+    network.encoder = nn.Identity()
+
+
+def headed(network: VisionTransformer) -> None:
+    network.heads = nn.Linear(8, 5)
+
+
+CHANGES = [activated, normed, patched, shown_more, stacked, layered, shortened, emptied, headed]
+
+
+@pytest.mark.parametrize("change", CHANGES)
 def test_one_that_was_changed_is_not(change: Callable[[VisionTransformer], None]) -> None:
     network = of_torchvision()
     change(network)

@@ -16,7 +16,8 @@ from harness.evaluation.observe import Scene, Stage
 from harness.evaluation.recorder import AttackRecorder
 from harness.experiment import CellSettings, cell_settings
 from harness.progress import progress
-from harness.spreading import shares
+from harness.settings import limits
+from harness.spreading import crew as crews
 from harness.spreading.crew import Crew, crew
 
 CELL = cell_settings(
@@ -25,7 +26,7 @@ CELL = cell_settings(
 )  # fmt: skip
 
 
-HERE = "; what another process was to attack is attacked here, and all that follows"
+HERE = "; what it was to attack is attacked here"
 
 
 @pytest.fixture(scope="module")
@@ -94,18 +95,19 @@ def test_nobody_need_watch(everyone: Crew, scene: Scene) -> None:
 def test_a_process_that_is_killed_is_not_missed(
     one_thread: None, scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Neither by the attack that it was at, nor by those that follow."""
-    with crew(3) as three, caplog.at_level(logging.WARNING):
-        three._others.submit(os._exit, 1)
-        for _ in range(2):
-            assert_as_in_one(three, scene, attack_of(CELL))
+    """Half as many go on, in one more attack."""
+    with crew(4) as four, caplog.at_level(logging.WARNING):
+        four._others.submit(os._exit, 1)
+        assert_as_in_one(four, scene, attack_of(CELL))
+        assert (four.processes, four.seconds) == (2, 0)
+        assert_as_in_one(four, scene, attack_of(CELL))
+        assert four.seconds > 0 and list(four.peaks) == [1]
     assert caplog.messages == ["a worker was lost" + HERE]
-    assert not three.peaks
 
 
 @pytest.mark.parametrize(("kind", "chunks"), [("MemoryError", [128, 64, 64]), ("ValueError", None)])
 def test_what_another_process_lacks_and_what_it_says(
-    kind: str, chunks: list[int] | None, everyone: Crew, scene: Scene, monkeypatch: pytest.MonkeyPatch
+    kind: str, chunks: list[int] | None, one_thread: None, scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Lack of memory is mended here with half as many rows; everything else is told."""
     seen, ordinary = list[int](), run_attack
@@ -114,16 +116,16 @@ def test_what_another_process_lacks_and_what_it_says(
         seen.append(chunk)
         return ordinary(attack, observation, chunk, *rest)
 
-    monkeypatch.setattr(shares, "run_attack", noted)
     monkeypatch.setattr("harness.evaluation.attacking.run_attack", noted)
-    monkeypatch.setattr(everyone, "_lost", False)  # and again at the end
-    monkeypatch.setattr(everyone, "_submit", lambda _: everyone._others.submit(exec, f"raise {kind}('of a test')"))
-    if chunks is None:
-        with pytest.raises(ValueError, match="of a test"):
-            everyone.attack(attack_of(CELL), scene.observation, 128)
-        return
-    assert_equal(everyone.attack(attack_of(CELL), scene.observation, 128), in_one(scene)[0])
-    assert seen == chunks
+    expected = in_one(scene)[0]
+    with crew(3) as three:
+        monkeypatch.setattr(three, "_submit", lambda _: three._others.submit(exec, f"raise {kind}('of a test')"))
+        if chunks is None:
+            with pytest.raises(ValueError, match="of a test"):
+                three.attack(attack_of(CELL), scene.observation, 128)
+            return
+        assert_equal(three.attack(attack_of(CELL), scene.observation, 128), expected)
+        assert (seen, three.processes) == (chunks, 1)
 
 
 def test_what_cannot_be_sent_is_attacked_here(everyone: Crew, scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
@@ -144,20 +146,28 @@ def make(image_shape, classes):
 """
 
 
-@pytest.mark.parametrize("changed", [False, True])
+EDITS: dict[str, Callable[[Path], Any]] = {
+    "nothing": lambda path: None,
+    "beside": lambda path: path.with_name("new_beside.py").write_text(""),
+    "layers": lambda path: path.write_text(NETWORK.replace("Sigmoid", "Tanh")),
+    "broken": lambda path: path.write_text("def make(:"),
+    "deleted": lambda path: path.unlink(),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
 def test_a_network_of_one_s_own(
-    changed: bool, one_thread: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    edit: str, one_thread: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is what this process has loaded that attacks, whatever stands in its file by now."""
     monkeypatch.chdir(tmp_path)
-    name = f"network_dealt_{changed}"
+    name, changed = f"network_dealt_{edit}", edit not in ("nothing", "beside")
     Path(f"{name}.py").write_text(NETWORK)
     settings = cell_settings(dataset="digits", model=f"{name}:make", attack="cpl", victims=8)
     attack = replace(attack_of(settings), max_iterations=100)
     with crew(2, 1, [settings]) as everyone, caplog.at_level(logging.WARNING):
         seen = Stage(tmp_path, 128).set(settings).observation
-        if changed:
-            Path(f"{name}.py").write_text(NETWORK.replace("Sigmoid", "Tanh"))
+        EDITS[edit](Path(f"{name}.py"))
         assert_equal(everyone.attack(attack, seen, 128), run_attack(attack, seen))
     assert caplog.messages == (["a file of yours was changed while the run began" + HERE] if changed else [])
     assert (everyone.seconds == 0) == changed
@@ -178,8 +188,26 @@ def test_what_is_not_dealt(changes: dict[str, Any], one_thread: None, tmp_path: 
     seen = Stage(tmp_path, 128).set(settings).observation
     with crew(3) as everyone:
         assert len(everyone._shares(attack_of(settings), seen)) == 1
-        large = replace(seen, weights=torch.empty(1).expand(len(seen.weights), 2**26))
-        assert len(everyone._shares(attack_of(settings), large)) == 1
+
+
+def test_what_is_too_large_is_not_dealt(everyone: Crew, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = scene.observation.model.layout.total
+    for most, shares in ((2 * 4 * 11 * weights, 3), (2 * 4 * 11 * weights - 1, 1)):
+        monkeypatch.setattr(crews, "_MOST_SENT", most)
+        assert len(everyone._shares(attack_of(CELL), scene.observation)) == shares
+    monkeypatch.setattr(crews, "_MOST_SENT", 2**40)
+    monkeypatch.setattr(crews, "free_memory", lambda: 4 * 2 * 4 * 11 * weights - 1)
+    assert len(everyone._shares(attack_of(CELL), scene.observation)) == 1
+
+
+def test_workers_may_grow_into_what_all_of_the_machine_has(one_thread: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their limit is a part of what is free for all, and not of one worker's part of it."""
+    free, begin = list[int | None](), crews.begin_workers
+    monkeypatch.setattr(limits, "free_memory", lambda: 8_000 // limits._workers)
+    monkeypatch.setattr(crews, "begin_workers", lambda *given: free.append(limits.free_memory()) or begin(*given))
+    with crew(2):
+        assert limits.free_memory() == 4_000
+    assert free == [8_000] and limits.free_memory() == 8_000
 
 
 def test_a_progress_line_is_for_all_shares() -> None:
@@ -192,16 +220,26 @@ def test_a_progress_line_is_for_all_shares() -> None:
         told.advance(32)
         assert bar._done == 64
         told.wait()
+        told.take_over(32, None)
+        assert bar._done == 32
+        told(torch.arange(32), torch.zeros(32), 6, torch.zeros(32))
+        assert bar._done + bar._part == pytest.approx(40, rel=0.01)  # half of the other half, with half of its starts
+        told.advance(32)
+        assert bar._done == 64
         told.gather([torch.arange(0, 64, 2), torch.arange(1, 64, 2)], [None, None])
         assert bar._done == 64
 
 
-def test_a_command_of_one_group_deals_its_victims(harness: Callable[..., Any], content: Callable[[Path], Any]) -> None:
+def test_a_command_of_one_group_deals_its_victims(
+    harness: Callable[..., Any], content: Callable[[Path], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     line = (
         "evaluate", "--dataset", "digits", "--model", "lenet", "--defense", "fed_cdp", "--attack", "cpl",
         "--surface", "1,2", "--victims", "9", "--attack-arg", "max_iterations=8", "--no-pictures",
     )  # fmt: skip
-    dealt = Path("dealt")
-    assert harness(*line, "--jobs", "2", "--out", str(dealt)).code == 0
+    seconds, end = list[float](), Crew.end
+    monkeypatch.setattr(Crew, "end", lambda crew, kill=False: seconds.append(crew.seconds) or end(crew, kill))
+    assert harness(*line, "--jobs", "2", "--out", "dealt").code == 0
     assert harness(*line, "--threads", "1", "--out", "one").code == 0
-    assert content(dealt) == content(Path("one"))
+    assert content(Path("dealt")) == content(Path("one"))
+    assert seconds[0] > 0 == seconds[1]

@@ -50,6 +50,8 @@ def test_several_looks_bring_no_control(tmp_path: Path) -> None:
         (cells("none", victims=20), 2),  # hardly any to each
         (cells("none", victims=2), 1),
         (cells("none", engine="reference"), 1),
+        (cells("none", attack="analytic"), 1),  # over at once
+        (cells("none", model="vit", victims=4), 2),  # a larger network
         (cells("none", attack="spear"), 1),  # its threads take a victim each
         (cells("none", attack="identify"), 1),
         (cells("none", model="torchvision:resnet18+group_norm"), 1),  # one after another
@@ -67,3 +69,10 @@ def test_as_many_processes_as_pay(
 ) -> None:
     monkeypatch.setattr(choosing, "cpu_count", lambda: 4)
     assert suitable_jobs(asked, Stage(tmp_path, 128)) == jobs
+
+
+def test_no_more_processes_than_memory_has_room_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(choosing, "cpu_count", lambda: 64)
+    for free, jobs in ((None, 8), (5.5e9, 5), (0.5e9, 1)):
+        monkeypatch.setattr(choosing, "free_memory", lambda free=free: free)
+        assert suitable_jobs(cells("none"), Stage(tmp_path, 128)) == jobs
