@@ -9,6 +9,7 @@ from functools import partial
 from pickle import PicklingError
 
 import torch
+from loky.backend.reduction import dumps
 from torch import Tensor
 
 from harness.attacks import Attack, Reconstruction
@@ -20,7 +21,7 @@ from harness.progress import hush
 from harness.settings.devices import use_threads
 from harness.settings.limits import free_memory, share_memory
 from harness.spreading.processes import begin_workers, why_lost
-from harness.spreading.shares import Code, Made, Share
+from harness.spreading.shares import Code, Made, Share, made_elsewhere
 from harness.spreading.travelling import TENSORS
 
 log = logging.getLogger(__name__)
@@ -31,6 +32,7 @@ _WORTH_DEALING = 1e7
 _MOST_SENT = 2**30
 #: Seconds after which somebody who waits is told that others are still at work.
 _PATIENCE = 5.0
+CHANGED = "a file of yours was changed while the run began"
 
 
 def can_be_sent(rows: int, weights: int, size: int) -> bool:
@@ -45,9 +47,9 @@ def can_be_sent(rows: int, weights: int, size: int) -> bool:
 class Crew:
     """This process and others, which take an equal share of an attack's victims.
 
-    Rows do not need each other, so that results are those of one process with as many threads as each has. Where one
-    is lost or lacks memory, half as many begin again; what the others were attacking is attacked here, with half as
-    many rows together.
+    Rows do not need each other, so that results are those of one process with as many threads as each has, to the bit
+    wherever they are so under another ``--chunk``. Where one is lost or lacks memory, half as many begin again; what
+    the others were attacking is attacked here, with half as many rows together.
 
     Attributes:
         processes: how many, with this one.
@@ -92,7 +94,7 @@ class Crew:
             watched.gather(shares, [part.recorder for part in made])
         if problems:
             self.end(kill=True)
-            self._begin(max(1, self.processes // 2))
+            self._begin(1 if CHANGED in problems else max(1, self.processes // 2))
         return _in_order([part.reconstruction for part in made], shares)
 
     def _shares(self, attack: Attack, observation: Observation) -> list[Tensor]:
@@ -107,12 +109,21 @@ class Crew:
         return [torch.arange(first, rows, count) for first in range(count)]
 
     def _submit(self, part: Share) -> "Future[Made | None]":
+        problem: Exception
         try:
-            return self._others.submit(Share.made_elsewhere, part)
-        except BrokenProcessPool as error:  # before this one was submitted
-            lost = Future[Made | None]()
-            lost.set_exception(error)
-            return lost
+            # Here, and not in the thread that sends it: by then this process evaluates the same network, which holds
+            # other weights while it does.
+            sent = bytes(dumps(part, reducers=TENSORS))
+        except Exception as error:  # whatever a user's own class raises
+            problem = PicklingError(str(error))
+        else:
+            try:
+                return self._others.submit(made_elsewhere, sent)
+            except BrokenProcessPool as error:  # before this one was submitted
+                problem = error
+        lost = Future[Made | None]()
+        lost.set_exception(problem)
+        return lost
 
     def _result(self, future: "Future[Made | None]", problems: set[str], watched: Foresight | None) -> Made | None:
         """None where it is to be made here; why goes to ``problems``, unless only it could not be sent."""
@@ -121,7 +132,7 @@ class Crew:
         try:
             if made := future.result():
                 return made
-            problem = "a file of yours was changed while the run began"
+            problem = CHANGED
         except PicklingError:
             return None
         except Exception as error:

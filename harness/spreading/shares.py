@@ -1,5 +1,6 @@
 """What one of several processes attacks of an observation, and what becomes of it."""
 
+import pickle
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -50,11 +51,14 @@ class Share:
     recorder: AttackRecorder | None
     code: Code
 
-    def made_elsewhere(self) -> Made | None:
-        """None where that process may have loaded other code, since somebody changed it."""
-        return self.made() if self.code.is_unchanged else None
-
     def made(self) -> Made:
         began = time.process_time()
         reconstruction = run_attack(self.attack, self.observation, self.chunk, self.recorder)
         return Made(reconstruction, self.recorder, time.process_time() - began, peak_memory())
+
+
+def made_elsewhere(sent: bytes) -> Made | None:
+    """What becomes of a share that another process of this run has pickled; None where this one may have loaded other
+    code for it, since somebody changed it."""
+    share: Share = pickle.loads(sent)
+    return share.made() if share.code.is_unchanged else None

@@ -128,11 +128,15 @@ def test_what_another_process_lacks_and_what_it_says(
         assert (seen, three.processes) == (chunks, 1)
 
 
-def test_what_cannot_be_sent_is_attacked_here(everyone: Crew, scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_cannot_be_sent_is_attacked_here(
+    everyone: Crew, scene: Scene, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Stuck(type(attack_of(CELL))):
         def __reduce__(self) -> Any:
             raise TypeError("this goes nowhere")
 
+    # Nothing of it is left to the thread that sends: it would meet a network that is being evaluated.
+    monkeypatch.setattr(everyone._others, "submit", lambda *_: pytest.fail("it was sent"))
     stuck, before = Stuck(**attack_of(CELL).parameters()), everyone.seconds
     assert_as_in_one(everyone, scene, stuck)
     assert not caplog.messages and everyone.seconds == before
