@@ -16,6 +16,7 @@ from harness.evaluation.observe import Scene, Stage
 from harness.experiment import CellSettings
 from harness.models.side_by_side import side_by_side
 from harness.progress import progress
+from harness.settings.devices import with_threads
 from harness.spreading.choosing import suitable_crew
 from harness.spreading.crew import Crew, crew
 from harness.spreading.processes import threads_per_job
@@ -69,7 +70,7 @@ class Bench:
 
 def take_turns(bench: Bench, scene: Scene, settings: CellSettings, ends: float) -> Turns:
     """Turns of both until ``ends`` by the monotonic clock; the first one of either is taken in any case."""
-    victims, threads = scene.observation.rows, torch.get_num_threads()
+    victims = scene.observation.rows
     spent = {count: [0.0, 0.0] for count in range(1, bench.cores + 1)}
     batches: list[tuple[float, Reconstruction]] = []
     taken: list[float] = []
@@ -86,7 +87,6 @@ def take_turns(bench: Bench, scene: Scene, settings: CellSettings, ends: float) 
                 bar.advance(1)
                 if time.monotonic() >= ends:
                     break
-            torch.set_num_threads(threads)
             taken = [seconds for seconds, _ in batches]
             if time.monotonic() + median(taken) >= ends:
                 break
@@ -99,14 +99,11 @@ def arithmetic_alone(scene: Scene, rows: int, cores: int) -> float:
 
     By cores that share every operation, or take their own images each, whichever is faster.
     """
-    seen, threads = scene.observation, torch.get_num_threads()
+    seen = scene.observation
     images = scene.truth.images[:rows].flatten(0, 1).to(seen.target)
     products = arithmetic(products_of(seen.model.plain(seen.weights[0]), images))
-    torch.set_num_threads(cores)
-    try:
+    with with_threads(cores):
         return min(_seconds(products, apart, cores) for apart in (False, True)) / rows
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _seconds(work: Callable[[], object], apart: bool, cores: int) -> float:
@@ -122,8 +119,8 @@ def _seconds(work: Callable[[], object], apart: bool, cores: int) -> float:
 def _reference(
     scene: Scene, settings: CellSettings, victims: Sequence[int], threads: int
 ) -> tuple[float, Reconstruction]:
-    torch.set_num_threads(threads)
     seen = scene.observation.take(torch.tensor(victims))
-    began = time.perf_counter()
-    made = run_reference(reconstructing(settings.build_attack()), seen)
-    return time.perf_counter() - began, made
+    with with_threads(threads):
+        began = time.perf_counter()
+        made = run_reference(reconstructing(settings.build_attack()), seen)
+        return time.perf_counter() - began, made

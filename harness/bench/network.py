@@ -18,6 +18,7 @@ from harness.experiment import CellSettings, cell_settings, usual_prior
 from harness.models import build_module
 from harness.models.batch_norm import trained_layers
 from harness.models.side_by_side import side_by_side
+from harness.settings.devices import with_threads
 from harness.spreading.crew import Crew
 
 _TURNS = 5
@@ -114,12 +115,8 @@ def _contestants(everyone: Crew, scene: Scene, attack: Attack, chunk: int) -> di
 
 def _with_all_cores(work: Callable[[], float]) -> Callable[[], float]:
     def run() -> float:
-        threads = torch.get_num_threads()
-        torch.set_num_threads(cpu_count())
-        try:
+        with with_threads(cpu_count()):
             return work()
-        finally:
-            torch.set_num_threads(threads)
 
     return run
 

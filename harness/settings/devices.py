@@ -1,5 +1,8 @@
 """Where tensors are computed."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
 from harness.errors import UsageError
@@ -32,6 +35,17 @@ def use_threads(count: int | None) -> None:
     if not 1 <= count <= _MOST_THREADS:
         raise UsageError(f"--threads must be 1 to {_MOST_THREADS}, not {count}")
     torch.set_num_threads(count)
+
+
+@contextmanager
+def with_threads(count: int) -> Iterator[None]:
+    """Computes with this many threads for a while."""
+    usual = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(usual)
 
 
 def threads_of(device: str) -> int | None:

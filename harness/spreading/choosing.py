@@ -51,15 +51,21 @@ def suitable_jobs(cells: Sequence[CellSettings], stage: Stage) -> int:
 
 
 def suitable_crew(cells: Sequence[CellSettings], image_shape: ImageShape, classes: int) -> int:
-    """Processes for cells of one network that are made one after another, each attack's victims dealt to them."""
-    free, count = free_memory(), 1
+    """Processes for cells of one network that are made one after another, each attack's victims dealt to them.
+
+    One for networks whose rows are evaluated one after another, which threads share as well, without a copy of what
+    was observed; and where every attack is over at once.
+    """
+    long = [cell for cell in cells if _is_dealt(cell)]
+    weights = _weights_if_together(long[0].model, image_shape, classes) if long else None
+    if weights is None:
+        return 1
+    free = free_memory()
     most = cpu_count() if free is None else min(cpu_count(), int(free // _OF_A_PROCESS))
-    for cell in cells:
-        weights = _weights_if_dealt(cell, image_shape, classes)
-        if weights is not None and work_of(cell) * max(1.0, weights / _SMALL) >= _WORTH_SHARING:
-            least = _LEAST_VICTIMS if weights < _LARGER else _LEAST_OF_LARGER
-            count = max(count, min(most, _victims(cell) // least))
-    return count
+    least = _LEAST_VICTIMS if weights < _LARGER else _LEAST_OF_LARGER
+    worth = [cell for cell in long if work_of(cell) * max(1.0, weights / _SMALL) >= _WORTH_SHARING]
+    victims = [_victims(cell) for cell in worth if can_be_sent(_victims(cell), weights, _bytes(cell))]
+    return max(1, min(most, max(victims, default=0) // least))
 
 
 def largest_crew(cells: Sequence[CellSettings]) -> int:
@@ -67,23 +73,23 @@ def largest_crew(cells: Sequence[CellSettings]) -> int:
     return max([1, *(_victims(cell) // 2 for cell in cells)])
 
 
-def _weights_if_dealt(cell: CellSettings, image_shape: ImageShape, classes: int) -> int | None:
-    """Weights of the network of a cell whose victims several processes attack faster than one whose threads share them.
-
-    None for others: networks whose rows are evaluated one after another, which threads share as well, without a copy
-    of what was observed; attacks that are over at once.
-    """
+def _is_dealt(cell: CellSettings) -> bool:
     attack = cell.build_attack()
-    if cell.device != "cpu" or cell.engine == "reference" or not isinstance(attack, Attack) or not attack.dealt:
-        return None
+    return cell.device == "cpu" and cell.engine != "reference" and isinstance(attack, Attack) and attack.dealt
+
+
+def _weights_if_together(model: str, image_shape: ImageShape, classes: int) -> int | None:
+    """Weights of a network whose rows are evaluated together; None for others, and where there is none."""
     try:
-        network = build_module(cell.model, image_shape, classes, seed=0)
+        network = build_module(model, image_shape, classes, seed=0)
     except UsageError:  # said when the cell is made
         return None
     weights = Layout.of(network).total
-    alone = ways_of(network, weights, bool(trained_layers(network)))[0].alone
-    size = getattr(torch, cell.dtype).itemsize
-    return weights if not alone and can_be_sent(_victims(cell), weights, size) else None
+    return None if ways_of(network, weights, bool(trained_layers(network)))[0].alone else weights
+
+
+def _bytes(cell: CellSettings) -> int:
+    return getattr(torch, cell.dtype).itemsize
 
 
 def _victims(cell: CellSettings) -> int:

@@ -32,7 +32,7 @@ _WORTH_DEALING = 1e7
 _MOST_SENT = 2**30
 #: Seconds after which somebody who waits is told that others are still at work.
 _PATIENCE = 5.0
-CHANGED = "a file of yours was changed while the run began"
+_CHANGED = "a file of yours was changed while the run began"
 
 
 def can_be_sent(rows: int, weights: int, size: int) -> bool:
@@ -94,7 +94,7 @@ class Crew:
             watched.gather(shares, [part.recorder for part in made])
         if problems:
             self.end(kill=True)
-            self._begin(1 if CHANGED in problems else max(1, self.processes // 2))
+            self._begin(1 if _CHANGED in problems else max(1, self.processes // 2))
         return _in_order([part.reconstruction for part in made], shares)
 
     def _shares(self, attack: Attack, observation: Observation) -> list[Tensor]:
@@ -132,7 +132,7 @@ class Crew:
         try:
             if made := future.result():
                 return made
-            problem = CHANGED
+            problem = _CHANGED
         except PicklingError:
             return None
         except Exception as error:
