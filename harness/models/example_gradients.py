@@ -1,7 +1,7 @@
 """Per-example gradients of a chain of layers, kept as factors: what clipping needs, at little more than SGD's cost.
 
-A layer's gradient for one example is the product of the loss's derivative by the layer's output and the transposed
-columns of its input. Norms, weighted sums and the plain mean come from these factors; for a linear layer (one column)
+A layer's gradient for one example is the product of the loss's transposed derivative by the layer's output and the
+windows of its input. Norms, weighted sums and the plain mean come from these factors; for a linear layer (one window)
 the norm of the product is the product of the norms (Goodfellow 2015, arXiv:1510.01799).
 """
 
@@ -19,7 +19,7 @@ from harness.vectors.layout import Layout, group_sums, spread
 
 @dataclass
 class _Factors:
-    """One layer's factors: derivatives by its output (N, B, O, L) and columns of its input (N, B, F, L)."""
+    """One layer's factors: derivatives by its output (N, B, L, O) and windows of its input (N, B, L, F)."""
 
     recorded: Recorded
     derivatives: Tensor
@@ -29,43 +29,41 @@ class _Factors:
         return self.recorded.layer
 
     @cached_property
-    def columns(self) -> Tensor:
-        known = self.recorded.columns
-        return self.layer.columns(self.recorded.values) if known is None else known
+    def windows(self) -> Tensor:
+        known = self.recorded.windows
+        return self.layer.windows(self.recorded.values) if known is None else known
 
     @property
-    def has_one_column(self) -> bool:
-        return self.derivatives.shape[-1] == 1
+    def has_one_window(self) -> bool:
+        return self.derivatives.shape[2] == 1
 
     @cached_property
     def kernels(self) -> Tensor:
-        """Per-example gradients (N, B, O*F) of the layer's weight."""
-        derivatives, columns = self.derivatives.flatten(0, 1), self.columns.flatten(0, 1)
-        return torch.bmm(derivatives, columns.mT).flatten(1).unflatten(0, self.columns.shape[:2])
+        """Per-example gradients (N, B, O, F) of the layer's weight, in a window's order."""
+        derivatives, windows = self.derivatives.flatten(0, 1), self.windows.flatten(0, 1)
+        return torch.bmm(derivatives.mT, windows).unflatten(0, self.windows.shape[:2])
 
     @cached_property
     def biases(self) -> Tensor:
         """Per-example gradients (N, B, O) of the layer's bias."""
-        return self.derivatives.sum(-1)
+        return self.derivatives.sum(2)
 
     def kernel_norms(self) -> Tensor:
-        if self.has_one_column:
-            return torch.linalg.vector_norm(self.derivatives, dim=(2, 3)) * torch.linalg.vector_norm(
-                self.columns, dim=(2, 3)
+        if self.has_one_window:
+            derivatives, windows = (
+                torch.linalg.vector_norm(one, dim=(2, 3)) for one in (self.derivatives, self.windows)
             )
-        return torch.linalg.vector_norm(self.kernels, dim=2)
+            return derivatives * windows
+        return torch.linalg.vector_norm(self.kernels.flatten(2), dim=2)
 
     def kernel_sum(self, factors: Tensor | None) -> Tensor:
         """Sum over the batch (N, O*F), each example times its factor (N, B)."""
-        if self.has_one_column:
-            derivatives = self.derivatives[..., 0] if factors is None else self.derivatives[..., 0] * factors[..., None]
-            return torch.bmm(derivatives.mT, self.columns[..., 0]).flatten(1)
-        if factors is not None:
-            return torch.bmm(factors[:, None], self.kernels)[:, 0]
-        total = torch.bmm(self.derivatives[:, 0], self.columns[:, 0].mT)
-        for example in range(1, self.columns.shape[1]):
-            total.baddbmm_(self.derivatives[:, example], self.columns[:, example].mT)
-        return total.flatten(1)
+        if factors is not None and not self.has_one_window:
+            total = torch.bmm(factors[:, None], self.kernels.flatten(2))[:, 0].unflatten(1, self.kernels.shape[2:])
+        else:
+            derivatives = self.derivatives if factors is None else self.derivatives * factors[..., None, None]
+            total = torch.bmm(derivatives.flatten(1, 2).mT, self.windows.flatten(1, 2))
+        return self.layer.over_weights(total)
 
     def bias_sum(self, factors: Tensor | None) -> Tensor:
         """Sum over the batch (N, O), each example times its factor (N, B)."""
@@ -124,7 +122,7 @@ class FactoredGradients:
         if self._leaves is not None:
             derivatives = [derivative[None] for derivative in derivatives]
         return [
-            _Factors(recorded, derivative.reshape(*derivative.shape[:3], -1))
+            _Factors(recorded, derivative.reshape(*derivative.shape[:3], -1).mT)
             for recorded, derivative in zip(self._recorded, derivatives, strict=True)
         ]
 
@@ -158,7 +156,7 @@ class FactoredGradients:
         """The gradients (N, B, P)."""
         found = {}
         for factors in self._factors:
-            found[factors.layer.weight] = factors.kernels
+            found[factors.layer.weight] = factors.layer.over_weights(factors.kernels)
             if factors.layer.bias:
                 found[factors.layer.bias] = factors.biases
         return torch.cat([found[name] for name in self.layout.names], dim=-1)

@@ -14,6 +14,8 @@ class RowMaxPool2d(nn.MaxPool2d):
     def forward(self, input: Tensor) -> Tensor:
         if input.device.type != "cpu":
             return _pooled(self, input)
+        if input.is_contiguous(memory_format=torch.channels_last):
+            return _pooled(self, input)
         return _pooled(self, input.contiguous(memory_format=torch.channels_last)).contiguous()
 
 

@@ -5,7 +5,6 @@ has one column per example (L = 1), a convolution one per output place.
 """
 
 import copy
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -21,6 +20,7 @@ from harness.models.row_elu import RowELU
 from harness.models.row_operators import MatrixProduct, is_plain_convolution, patches_of, zero_padding
 from harness.models.row_pooling import RowMaxPool2d
 from harness.models.row_sigmoid import RowSigmoid
+from harness.models.row_windows import as_kernels, as_windows, windows_of
 
 Named = Mapping[str, Tensor]
 
@@ -48,18 +48,14 @@ class Product:
 
     def record(self, named: Named, values: Tensor) -> "Recorded":
         """The layer's output, and what the loss's derivative by its weights is made of."""
-        if self.convolution is None:
-            columns, product = None, torch.bmm(values, self.kernels(named).mT)[..., None]
-        elif are_grouped(values) and _is_large(self.convolution, values):
-            columns = None
-            product = convolve_rows(values, named[self.weight], self.convolution).flatten(3)
-        else:
-            columns = self.columns(values)
-            product = self._product(named, columns)
-        output = self.output(self._with_bias(named, product), values)
+        windows = self.windows(values)
+        product = torch.bmm(windows.flatten(1, 2), self.over_windows(named[self.weight]).mT)
+        if self.bias is not None:
+            product = product + named[self.bias][:, None]
+        output = self.output(product.unflatten(1, windows.shape[1:3]).mT, values)
         if not output.requires_grad:
             output.requires_grad_()
-        return Recorded(self, values.detach(), None if columns is None else columns.detach(), output)
+        return Recorded(self, values.detach(), windows.detach(), output)
 
     def record_alone(self, named: Named, values: Tensor) -> "Recorded":
         """The same for weights and values (B, ...) of one row, by the library's own layer."""
@@ -69,6 +65,22 @@ class Product:
         else:
             output = functional.conv2d(values, weight, bias, layer.stride, layer.padding)
         return Recorded(self, values.detach()[None], None, output)
+
+    def windows(self, values: Tensor) -> Tensor:
+        """What of values (R, B, ...) meets the kernels at each of L places: (R, B, L, F)."""
+        layer = self.convolution
+        if layer is None:
+            return values[:, :, None]
+        return windows_of(values, layer.kernel_size, zero_padding(layer), layer.stride)
+
+    def over_windows(self, kernels: Tensor) -> Tensor:
+        """Weights (..., O, ...) in a window's order: (..., O, F)."""
+        return kernels if self.convolution is None else as_windows(kernels)
+
+    def over_weights(self, kernels: Tensor) -> Tensor:
+        """The opposite, flattened: (..., P) of kernels (..., O, F)."""
+        layer = self.convolution
+        return kernels.flatten(-2) if layer is None else as_kernels(kernels, layer.kernel_size).flatten(-4)
 
     def _product(self, named: Named, columns: Tensor) -> Tensor:
         rows, examples = columns.shape[:2]
@@ -80,15 +92,6 @@ class Product:
 
     def _with_bias(self, named: Named, product: Tensor) -> Tensor:
         return product if self.bias is None else product + named[self.bias][:, None, :, None]
-
-
-_LARGE = 2**20
-"""Multiplications per example from which a convolution's own kernels beat patches whose columns are needed anyway."""
-
-
-def _is_large(layer: nn.Conv2d, values: Tensor) -> bool:
-    places = math.prod(-(-size // step) for size, step in zip(values.shape[-2:], layer.stride, strict=True))
-    return layer.weight.numel() * places >= _LARGE
 
 
 def places_of(values: Tensor, layer: nn.Conv2d) -> tuple[int, ...]:
@@ -121,13 +124,13 @@ class Recorded:
     """One layer with weights in a recorded forward pass.
 
     Attributes:
-        values: its input (R, B, ...). columns: of it (R, B, F, L); None where they were not needed.
+        values: its input (R, B, ...). windows: of it (R, B, L, F); None where they were not needed.
         output: (R, B, O, ...), without the first axis if recorded alone; the loss can be differentiated by it.
     """
 
     layer: Product
     values: Tensor
-    columns: Tensor | None
+    windows: Tensor | None
     output: Tensor
 
 
@@ -191,7 +194,15 @@ def _alone(stage: nn.Module, values: Tensor, images: Tensor) -> Tensor:
 def row_sequence(module: nn.Module) -> RowSequence | None:
     """The sequence a module is, or None where it is not a plain chain of layers known here."""
     stages: list[Product | nn.Module] = []
-    return RowSequence(stages) if _collect(module, "", stages) else None
+    return RowSequence(_pooled_early(stages)) if _collect(module, "", stages) else None
+
+
+def _pooled_early(stages: list[Product | nn.Module]) -> list[Product | nn.Module]:
+    """Every ReLU after the maximum that followed it: the same to the bit, and so are derivatives, of fewer numbers."""
+    for place in range(len(stages) - 1):
+        if type(stages[place]) is nn.ReLU and type(stages[place + 1]) is RowMaxPool2d:
+            stages[place : place + 2] = stages[place + 1], stages[place]
+    return stages
 
 
 def _collect(module: nn.Module, prefix: str, stages: list[Product | nn.Module]) -> bool:

@@ -58,6 +58,29 @@ def test_the_chain_is_the_network(name: str, batch: int, monkeypatch: pytest.Mon
         assert torch.allclose(left, right, rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.parametrize("pool", [nn.MaxPool2d(2), nn.MaxPool2d(3, 2, 1)], ids=["apart", "overlapping"])
+@pytest.mark.parametrize("values", ["random", "ties", "below zero", "not a number"])
+def test_a_rectifier_after_the_maximum_is_the_one_before_it(pool: nn.MaxPool2d, values: str) -> None:
+    images = torch.randn(2, 3, *SHAPE, generator=torch.Generator().manual_seed(1))
+    if values == "ties":
+        images = images.round()
+    elif values == "below zero":
+        images = -images.abs()
+    elif values == "not a number":
+        images[0, 0, 0, 0] = torch.nan
+    library = nn.Sequential(nn.ReLU(), pool)
+    chain = row_sequence(library)
+    assert chain is not None and isinstance(chain.stages[-1], nn.ReLU)
+    made: list[Tensor] = []
+    for network in (lambda given: chain({}, given), lambda given: library(given.flatten(0, 1)).unflatten(0, (2, 3))):
+        leaf = images.clone().requires_grad_()
+        output = network(leaf)
+        (first,) = torch.autograd.grad(output.pow(3).sum(), leaf, create_graph=True)
+        made += [output, first, *torch.autograd.grad(first.square().sum(), leaf)]
+    for ours, theirs in zip(made[:3], made[3:], strict=True):
+        assert torch.equal(ours.nan_to_num(7), theirs.nan_to_num(7))
+
+
 class Branching(nn.Module):
     def __init__(self) -> None:
         super().__init__()
