@@ -1,7 +1,8 @@
 """Feed-forward networks evaluated for rows with separate weights directly, without the cost of ``vmap``.
 
-Every layer with weights is the same product: columns (R, B, F, L) of its input times kernels (R, O, F). A linear layer
-has one column per example (L = 1), a convolution one per output place.
+Every layer with weights is a product of rows: of a linear layer's values (R, B, F) with weights (R, O, F), of what a
+convolution sees at each of L places. Where example gradients are wanted, it leaves that behind: windows (R, B, L, F),
+one per example (L = 1) for a linear layer.
 """
 
 import copy
@@ -27,24 +28,31 @@ Named = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class Product:
-    """A layer with weights: how its input becomes columns, and how the product becomes its output."""
+    """A layer with weights: a ``convolution``, or a linear layer."""
 
     weight: str
     bias: str | None
-    columns: Callable[[Tensor], Tensor]
-    output: Callable[[Tensor, Tensor], Tensor]
     convolution: nn.Conv2d | None = None
 
-    def kernels(self, named: Named) -> Tensor:
-        """Kernels (R, O, F)."""
-        return named[self.weight].flatten(2)
-
     def __call__(self, named: Named, values: Tensor) -> Tensor:
-        if self.convolution is not None and are_grouped(values):
-            product = convolve_rows(values, named[self.weight], self.convolution).flatten(3)
+        layer, bias = self.convolution, None if self.bias is None else named[self.bias]
+        if layer is None:
+            product = MatrixProduct.apply(named[self.weight], values.mT).mT
+            return product if bias is None else product + bias[:, None]
+        if are_grouped(values):
+            product = convolve_rows(values, named[self.weight], layer)
         else:
-            product = self._product(named, self.columns(values))
-        return self.output(self._with_bias(named, product), values)
+            patches = patches_of(values, layer.kernel_size, zero_padding(layer), layer.stride)
+            product = self._of_patches(named, patches).unflatten(-1, places_of(values, layer))
+        return product if bias is None else product + bias[:, None, :, None, None]
+
+    def _of_patches(self, named: Named, patches: Tensor) -> Tensor:
+        """Products (R, B, O, L) of patches (R, B, F, L)."""
+        rows, examples = patches.shape[:2]
+        kernels = named[self.weight].flatten(2)
+        if examples > 1:
+            kernels = kernels[:, None].expand(-1, examples, -1, -1).flatten(0, 1)
+        return MatrixProduct.apply(kernels, patches.flatten(0, 1)).unflatten(0, (rows, examples))
 
     def record(self, named: Named, values: Tensor) -> "Recorded":
         """The layer's output, and what the loss's derivative by its weights is made of."""
@@ -52,7 +60,10 @@ class Product:
         product = torch.bmm(windows.flatten(1, 2), self.over_windows(named[self.weight]).mT)
         if self.bias is not None:
             product = product + named[self.bias][:, None]
-        output = self.output(product.unflatten(1, windows.shape[1:3]).mT, values)
+        if self.convolution is None:
+            output = product
+        else:
+            output = product.unflatten(1, windows.shape[1:3]).mT.unflatten(-1, places_of(values, self.convolution))
         if not output.requires_grad:
             output.requires_grad_()
         return Recorded(self, values.detach(), windows.detach(), output)
@@ -97,26 +108,6 @@ class Product:
 def places_of(values: Tensor, layer: nn.Conv2d) -> tuple[int, ...]:
     """Rows and columns of a plain convolution's output for values (..., H, W)."""
     return tuple(map(places_along, values.shape[-2:], layer.kernel_size, zero_padding(layer), layer.stride))
-
-
-def _linear(name: str, layer: nn.Linear) -> Product:
-    def columns(values: Tensor) -> Tensor:
-        return values[..., None]
-
-    def output(product: Tensor, values: Tensor) -> Tensor:
-        return product[..., 0]
-
-    return Product(f"{name}weight", f"{name}bias" if layer.bias is not None else None, columns, output)
-
-
-def _convolution(name: str, layer: nn.Conv2d) -> Product:
-    def columns(values: Tensor) -> Tensor:
-        return patches_of(values, layer.kernel_size, zero_padding(layer), layer.stride)
-
-    def output(product: Tensor, values: Tensor) -> Tensor:
-        return product.unflatten(-1, places_of(values, layer))
-
-    return Product(f"{name}weight", f"{name}bias" if layer.bias is not None else None, columns, output, layer)
 
 
 @dataclass(frozen=True)
@@ -198,7 +189,10 @@ def row_sequence(module: nn.Module) -> RowSequence | None:
 
 
 def _pooled_early(stages: list[Product | nn.Module]) -> list[Product | nn.Module]:
-    """Every ReLU after the maximum that followed it: the same to the bit, and so are derivatives, of fewer numbers."""
+    """Every ReLU after the maximum that followed it: the same to the bit, and so are derivatives, of fewer numbers.
+
+    But where a maximum is over padding alone, of which the library has no derivative.
+    """
     for place in range(len(stages) - 1):
         if type(stages[place]) is nn.ReLU and type(stages[place + 1]) is RowMaxPool2d:
             stages[place : place + 2] = stages[place + 1], stages[place]
@@ -210,9 +204,9 @@ def _collect(module: nn.Module, prefix: str, stages: list[Product | nn.Module]) 
         children = module._modules.items()
         return all(child is not None and _collect(child, f"{prefix}{name}.", stages) for name, child in children)
     if type(module) is nn.Linear:
-        stages.append(_linear(prefix, module))
+        stages.append(_product(prefix, module, None))
     elif type(module) is nn.Conv2d and is_plain_convolution(module):
-        stages.append(_convolution(prefix, module))
+        stages.append(_product(prefix, module, module))
     elif type(module) is nn.Sigmoid:
         stages.append(RowSigmoid())
     elif type(module) is nn.ELU:
@@ -226,6 +220,10 @@ def _collect(module: nn.Module, prefix: str, stages: list[Product | nn.Module]) 
     else:
         return False
     return True
+
+
+def _product(prefix: str, layer: nn.Linear | nn.Conv2d, convolution: nn.Conv2d | None) -> Product:
+    return Product(f"{prefix}weight", None if layer.bias is None else f"{prefix}bias", convolution)
 
 
 _CHAINS = (nn.Sequential, Fronted, Imprint)

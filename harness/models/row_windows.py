@@ -36,8 +36,10 @@ class _Windows(torch.autograd.Function):
     def forward(ctx: Context, images: Tensor, kernel: Size, padding: Size, stride: Size) -> Tensor:
         ctx.geometry, ctx.size = (kernel, padding, stride), tuple(images.shape[-2:])
         rows, columns = images.dim() - 3, images.dim() - 2
-        beside = functional.pad(images.movedim(-3, -1), _around(padding)).contiguous()
-        windows = beside.unfold(rows, kernel[0], stride[0]).unfold(columns, kernel[1], stride[1])
+        beside = images.movedim(-3, -1)
+        if any(padding):
+            beside = functional.pad(beside, (0, 0, padding[1], padding[1], padding[0], padding[0]))
+        windows = beside.contiguous().unfold(rows, kernel[0], stride[0]).unfold(columns, kernel[1], stride[1])
         return windows.movedim(-3, -1).flatten(-3).flatten(-3, -2)
 
     @staticmethod
@@ -67,8 +69,3 @@ class _Summed(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Context, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:
         return _Windows.apply(gradient, *ctx.geometry), None, None, None, None
-
-
-def _around(padding: Size) -> Size:
-    """The padding as ``functional.pad`` takes it, channels last."""
-    return 0, 0, padding[1], padding[1], padding[0], padding[0]

@@ -70,21 +70,17 @@ class ChainedRows(_Together):
     """A chain of layers that are known here, each one product of all rows.
 
     Args:
-        recorded: layers leave their inputs behind in place of columns, of which a tampering server's are too large.
+        looks_back: a layer takes the images again beside its input, so that no gradient is written out.
     """
 
-    def __init__(self, sequence: RowSequence, layout: Layout, recorded: bool) -> None:
-        self._sequence, self._layout, self._recorded = sequence, layout, recorded
+    def __init__(self, sequence: RowSequence, layout: Layout, looks_back: bool) -> None:
+        self._sequence, self._layout, self._looks_back = sequence, layout, looks_back
 
     def logits(self, weights: Tensor, images: Tensor, gradient_once: bool = False) -> Tensor:
-        named = self._layout.split(weights)
-        if self._recorded:
-            # A product of rows, where a copy of the weights for every example would not fit into memory.
-            return self._sequence.record(named, images)[0]
-        return self._sequence(named, images)
+        return self._sequence(self._layout.split(weights), images)
 
     def gradient(self, weights: Tensor, images: Tensor, targets: Tensor, create_graph: bool) -> Tensor:
-        if self._recorded or weights.requires_grad:
+        if self._looks_back or weights.requires_grad:
             return super().gradient(weights, images, targets, create_graph)
         with torch.set_grad_enabled(create_graph):
             return chain_gradient(self._sequence, self._layout, weights, images, targets)

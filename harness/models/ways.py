@@ -39,7 +39,7 @@ class Way:
     def rows(self, module: nn.Module, layout: Layout) -> Rows:
         """What evaluates such a ``module``."""
         if self.sequence is not None:
-            return ChainedRows(self.sequence, layout, recorded=isinstance(module, Fronted))
+            return ChainedRows(self.sequence, layout, looks_back=isinstance(module, Fronted))
         if self.itself and (own := _own_rows(module)):
             return OwnRows(own, layout)
         return LoneRows(module, layout) if self.alone else MappedRows(module, layout)

@@ -22,7 +22,7 @@ def derivatives(layer: nn.Module, images: Tensor) -> tuple[Tensor, ...]:
 @pytest.mark.parametrize(
     "library", [nn.MaxPool2d(2), nn.MaxPool2d((3, 2)), nn.MaxPool2d(3, 2, 1), nn.MaxPool2d(2, ceil_mode=True)]
 )
-@pytest.mark.parametrize("values", ["random", "ties", "rectified", "transposed"])
+@pytest.mark.parametrize("values", ["random", "ties", "rectified", "transposed", "channels last"])
 def test_it_is_the_librarys(library: nn.MaxPool2d, values: str) -> None:
     images = torch.randn(3, 4, 11, 13, generator=torch.Generator().manual_seed(1))
     if values == "ties":
@@ -31,6 +31,8 @@ def test_it_is_the_librarys(library: nn.MaxPool2d, values: str) -> None:
         images = images.relu()
     elif values == "transposed":
         images = images.transpose(0, 1)
+    elif values == "channels last":
+        images = images.contiguous(memory_format=torch.channels_last)
     own = copy.copy(library)
     own.__class__ = RowMaxPool2d
     for ours, theirs in zip(derivatives(own, images), derivatives(library, images), strict=True):

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from harness.models import RowModel, row_model
+from harness.models.example_gradients import FactoredGradients, MaterialisedGradients
 from harness.models.row_sequence import row_sequence
 from harness.models.ways import Way
 
@@ -22,6 +23,9 @@ CHAINS = {
     "convolution": lambda: chain(nn.Conv2d(2, 4, 5, stride=2, padding=2), nn.Sigmoid()),
     "pooling": lambda: chain(nn.Conv2d(2, 4, 3, bias=False), nn.ReLU(), nn.MaxPool2d(2)),
     "uneven": lambda: chain(nn.Conv2d(2, 3, (3, 2), stride=(1, 2), padding=(1, 0)), nn.Sigmoid()),
+    "uneven twice": lambda: chain(
+        nn.Conv2d(2, 3, (2, 3), stride=(2, 1), padding=(0, 1)), nn.Tanh(), nn.Conv2d(3, 2, (1, 4), padding=(2, 0))
+    ),
 }
 
 
@@ -56,6 +60,23 @@ def test_the_chain_is_the_network(name: str, batch: int, monkeypatch: pytest.Mon
     ):
         assert right.abs().max() > 0
         assert torch.allclose(left, right, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_example_gradients_of_the_chain_are_the_networks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fast, plain = both(name, monkeypatch)
+    random = torch.Generator().manual_seed(2)
+    weights = torch.randn(ROWS, fast.layout.total, generator=random, dtype=torch.float64) / 4
+    images = torch.rand(ROWS, 4, *SHAPE, generator=random, dtype=torch.float64)
+    labels = torch.randint(CLASSES, (ROWS, 4), generator=random)
+    factors = torch.rand(ROWS, 4, len(fast.layout.sizes), generator=random, dtype=torch.float64)
+    made, truth = (one.example_gradients(weights, images, labels, None, 4) for one in (fast, plain))
+    assert isinstance(made, FactoredGradients) and isinstance(truth, MaterialisedGradients)
+    for ours, theirs in (
+        (made.norms(), truth.norms()), (made.weighted_sum(factors), truth.weighted_sum(factors)),
+        (made.mean(), truth.mean()), (made.materialise(), truth.materialise()),
+    ):  # fmt: skip
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.parametrize("pool", [nn.MaxPool2d(2), nn.MaxPool2d(3, 2, 1)], ids=["apart", "overlapping"])

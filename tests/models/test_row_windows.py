@@ -10,8 +10,8 @@ SIZE = (9, 8)
 GEOMETRIES = [
     ((3, 3), (0, 0), (1, 1)),
     ((3, 2), (1, 0), (2, 1)),
-    ((5, 5), (2, 2), (2, 2)),  # places that no window reaches
-    ((2, 2), (0, 1), (3, 3)),  # gaps between windows
+    ((5, 5), (2, 2), (2, 2)),
+    ((2, 2), (0, 1), (3, 3)),  # places that no window reaches
 ]
 
 

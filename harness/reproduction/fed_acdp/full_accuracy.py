@@ -92,11 +92,12 @@ class _Table:
             return row | blank | {"verdict": self._verdict(cell, printed, printed)}
         silent, (most, why) = self.runs.measured(Cell(data, method, 0.0)), self.most_noise(data, method)
         measured = self.runs.measured(most) if most else None
+        learns = why if most is None else most.noise if measured else "not run"
         document = self.runs.standings(most)[0].document if most and measured else None
         ratio = self.runs.noise_and_update(method, data)
         return row | {
-            "noise ×0": self._text(Cell(data, method, 0.0)), "learns at": most.noise if most and measured else why,
-            "accuracy": self._text(most) if most else "", **_epsilons(document),
+            "noise ×0": self._text(Cell(data, method, 0.0)), "learns at": learns,
+            "accuracy": str(measured or ""), **_epsilons(document),
             "noise : update": f"{ratio[0]:.3g} : {ratio[1]:.3g}" if ratio else "",
             "verdict": self._verdict(cell, printed, silent),
         }  # fmt: skip
