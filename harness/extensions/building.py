@@ -86,8 +86,9 @@ def parse_assignments(
         else:
             chosen = [place for place in places if setting in known[place[1]]]
             if not chosen:
-                near = difflib.get_close_matches(setting, set().union(*known.values()), n=1)
-                hint = f"did you mean {near[0]!r}?" if near else "see harness list"
+                settings_known = sorted(set().union(*known.values()))
+                near = difflib.get_close_matches(setting, settings_known, n=1)
+                hint = f"did you mean {near[0]!r}?" if near else f"choose {', '.join(settings_known) or 'none'}"
                 raise UsageError(f"no named {registry.kind} has a setting {setting!r}; {hint}")
         for name, part in chosen:
             settings[name][setting if name == part else f"{part}.{setting}"] = value

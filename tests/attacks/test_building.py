@@ -82,7 +82,7 @@ def test_assignments(assignments: list[str], expected: dict[str, dict[str, str]]
         ("dlg.tv=1", "attack 'dlg' is not part of this run; name it with --attack"),
         ("dgl.tv=1", "unknown attack 'dgl'; did you mean 'dlg'?"),
         ("restart=2", "no named attack has a setting 'restart'; did you mean 'restarts'?"),
-        ("langevin=2", "no named attack has a setting 'langevin'"),
+        ("langevin=2", "no named attack has a setting 'langevin'; choose .*max_iterations, .*restarts"),
     ],
 )
 def test_refused_assignments(assignment: str, message: str) -> None:

@@ -130,6 +130,17 @@ class Clips(Defense):
 
 
 @validated_defense
+class RoundsAway(Clips):
+    """To nothing, even of large updates."""
+
+    def client_message(self, update: Tensor, context: RoundContext) -> Tensor:
+        return super().client_message(update, context).div(1e3).round()
+
+    def clipping_at(self, tap: Tap, learning_rate: float, server: State | None = None) -> Clipping | None:
+        return None
+
+
+@validated_defense
 class ClipsExamples(Defense):
     """Rightly too."""
 
@@ -298,7 +309,7 @@ class SignsAsGaussian(Right):
     ],
 )
 def test_a_wrong_defense_is_found(wrong: type[Defense], check: Callable[[Defense], object], why: str) -> None:
-    for right in (Right(), Clips(), ClipsExamples(), Chooses()):
+    for right in (Right(), Clips(), RoundsAway(), ClipsExamples(), Chooses()):
         check(right)
     with pytest.raises(AssertionError, match=why):
         check(wrong())
