@@ -93,17 +93,6 @@ class Product:
         layer = self.convolution
         return kernels.flatten(-2) if layer is None else as_kernels(kernels, layer.kernel_size).flatten(-4)
 
-    def _product(self, named: Named, columns: Tensor) -> Tensor:
-        rows, examples = columns.shape[:2]
-        kernels = self.kernels(named)
-        if examples > 1:
-            kernels = kernels[:, None].expand(-1, examples, -1, -1).flatten(0, 1)
-        product = MatrixProduct.apply(kernels, columns.flatten(0, 1))
-        return product.unflatten(0, (rows, examples))
-
-    def _with_bias(self, named: Named, product: Tensor) -> Tensor:
-        return product if self.bias is None else product + named[self.bias][:, None, :, None]
-
 
 def places_of(values: Tensor, layer: nn.Conv2d) -> tuple[int, ...]:
     """Rows and columns of a plain convolution's output for values (..., H, W)."""
