@@ -127,7 +127,7 @@ def test_derivatives_by_targets_alone_and_none_at_all(name: str) -> None:
         )
     )
     assert close(ours, theirs, torch.float64)
-    model_rows = ChainedRows(sequence, layout, recorded=False)
+    model_rows = ChainedRows(sequence, layout, looks_back=False)
     for pixels, create_graph in ((images, True), (images.clone().requires_grad_(), False)):
         gradient = model_rows.gradient(weights, pixels, shares, create_graph)
         assert not gradient.requires_grad
