@@ -86,10 +86,14 @@ def parse_assignments(
         else:
             chosen = [place for place in places if setting in known[place[1]]]
             if not chosen:
-                settings_known = sorted(set().union(*known.values()))
-                near = difflib.get_close_matches(setting, settings_known, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else f"choose {', '.join(settings_known) or 'none'}"
+                hint = _instead_of(setting, sorted(set().union(*known.values())))
                 raise UsageError(f"no named {registry.kind} has a setting {setting!r}; {hint}")
         for name, part in chosen:
             settings[name][setting if name == part else f"{part}.{setting}"] = value
     return settings
+
+
+def _instead_of(setting: str, known: list[str]) -> str:
+    if near := difflib.get_close_matches(setting, known, n=1):
+        return f"did you mean {near[0]!r}?"
+    return f"choose {', '.join(known)}" if known else "there is nothing to set"

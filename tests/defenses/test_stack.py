@@ -183,7 +183,7 @@ def test_settings_reach_the_parts(assignment: str, expected: dict[str, dict[str,
     [
         ("fed_cdp.sigma=1", "defense 'fed_cdp' is not part of this run; name it with --defense"),
         ("amuont=1", "did you mean 'amount'?"),
-        ("sigma=1", "no named defense has a setting 'sigma'"),
+        ("sigma=1", "no named defense has a setting 'sigma'; choose "),
     ],
 )
 def test_settings_that_no_part_has(assignment: str, words: str) -> None:
