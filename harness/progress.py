@@ -74,6 +74,7 @@ class Progress:
     unit: str
     at_most: bool
     began: float
+    _before: int = 0
     _done: int = 0
     _part: float = 0.0
     _note: str = ""
@@ -83,6 +84,12 @@ class Progress:
         self._done, self._part = self._done + n, 0.0
         self._show(note)
 
+    def reach(self, done: int) -> None:
+        """The next one is done, which makes ``done`` with those of an earlier run that this one goes on from."""
+        if not self._done:
+            self._before = self._done = done - 1
+        self.advance(done - self._done)
+
     def under_way(self, part: float, note: str = "") -> None:
         """Of what is not done yet ``part`` units are, all in all: halves of two are one."""
         self._part = part
@@ -91,7 +98,8 @@ class Progress:
     def left(self) -> float | None:
         """Seconds to go at the speed so far; None before anything is done."""
         done, gone = self._done + self._part, time.monotonic() - self.began
-        return gone * max(self.total - done, 0) / done if done else None
+        here = done - self._before
+        return gone * max(self.total - done, 0) / here if here else None
 
     def _show(self, note: str) -> None:
         self._note = note or self._note

@@ -76,6 +76,16 @@ def test_work_under_way_counts(clock: list[float]) -> None:
         assert bar.left() == pytest.approx(100)
 
 
+def test_work_that_goes_on_counts_what_was_done(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
+    """Twenty-four of a hundred rounds were done by an earlier run, whose seconds nobody knows here."""
+    with progress("training", 100, "rounds") as bar:
+        for done in (25, 26):
+            clock[0] += 20
+            bar.reach(done)
+        assert bar.left() == pytest.approx(74 * 20)
+    assert capsys.readouterr().err == "harness: training: 26 of 100 rounds, about 25 minutes left\n"
+
+
 def test_a_terminal_sees_the_bar_and_no_lines(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], clock: list[float]
 ) -> None:

@@ -71,7 +71,7 @@ def train_command(
     with resumable(), progress(f"training under {name} on {dataset}", settings.rounds, "rounds") as bar:
 
         def on_round(record: RoundRecord) -> None:
-            bar.advance(1)
+            bar.reach(record.round)
             if record.round == 1 and (days := record.seconds * settings.rounds / 86_400) > 1:
                 notes.append(f"about {days:.1f} days to go; stop it at any time, --resume goes on")
             while notes:

@@ -79,7 +79,7 @@ class TrainedRuns:
                 self.keep,
                 resume,
                 notes=Notes if bayesian else None,
-                on_round=lambda _: bar.advance(1),
+                on_round=lambda record: bar.reach(record.round),
             )
             try:
                 return train(settings, self.request.data_root, folder, options)
