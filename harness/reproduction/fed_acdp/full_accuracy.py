@@ -56,18 +56,26 @@ class _Table:
         return bool(self.runs.settings(cell)) and self.runs.measured(cell) is None
 
     def most_noise(self, data: str, method: str) -> tuple[Cell | None, str]:
-        """The level with the most noise that still learns, or the first that nobody has tried yet; else why there is
-        none."""
+        """The level with the most noise that still learns, or the one to be tried next; else why there is none.
+
+        What learns is taken to learn under less noise too: each run halves the levels that are left.
+        """
         silent = self.runs.measured(Cell(data, method, 0.0))
         if silent is None:
             return None, ""
         if silent.mean <= silent.chance:
             return None, "not even ×0"
-        for sigma in (AS_PRINTED, *self.ladder):
-            made = self.runs.measured(cell := Cell(data, method, sigma))
-            if made is None or (made.mean >= silent.mean - MARGIN and made.mean > made.chance):
-                return cell, ""
-        return None, f"none to {self.ladder[-1]:g}"
+        cells = [Cell(data, method, sigma) for sigma in (AS_PRINTED, *self.ladder)]
+        learns = [self._learns(cell, silent) for cell in cells]
+        most = learns.index(True) if True in learns else len(cells)
+        too_much = max((place for place in range(most) if learns[place] is False), default=-1)
+        if most - too_much > 1:
+            return cells[0 if too_much < 0 else (most + too_much) // 2], ""
+        return (cells[most], "") if most < len(cells) else (None, f"none to {self.ladder[-1]:g}")
+
+    def _learns(self, cell: Cell, silent: SeededRuns) -> bool | None:
+        made = self.runs.measured(cell)
+        return None if made is None else made.mean >= silent.mean - MARGIN and made.mean > made.chance
 
     def comparison(self) -> Comparison:
         """The table as far as it is made."""
@@ -157,7 +165,8 @@ _NOTES = [
     "noise ×0: the same run, clipped as before, with sigma=0; nothing decays then, and Fed-αCDP[σ] is Fed-αCDP",
     f"learns at: the largest of the printed noise and then sigma {', '.join(f'{one:g}' for one in LADDER)} within "
     f"{100 * MARGIN:g} points of the row's own run without noise, and above chance; for Fed-αCDP[σ] the first sigma, "
-    "which falls by the printed formula to a third of itself. One rule for all rows, nothing is tuned",
+    "which falls by the printed formula to a third of itself. Found by halving: the level above it was tried and does "
+    "not learn. One rule for all rows, nothing is tuned",
     "claimed ε: by the paper's convention for the run that learns; proven ε: the tightest that holds for that run, and "
     "towards whom; none: nothing is proven, since the noise follows the private batch (Fed-αCDP), since columns "
     "were scaled by their private extremes (Cancer), or since a client holds an example twice",
