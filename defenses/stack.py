@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from harness.defenses.stack_statements import combined_statements
+from harness.defenses.stack_statements import combined_statements, facts_of
 from harness.errors import UsageError
 from harness.federation.context import RoundContext, ScopedState, State
 from harness.federation.defense import Defense, LocalStep
@@ -134,7 +134,11 @@ class Stack(Defense):
         return next((f"{reason} of {name}" for name, reason in reasons if reason), None)
 
     def finished(self, facts: PrivacyFacts) -> str | None:
-        reasons = ((name, part.finished(facts)) for name, part in self.parts)
+        # By the same facts as its statements: what an earlier part keeps takes a later one's sampling away.
+        reasons = (
+            (name, part.finished(facts_of(self.parts, position, facts)))
+            for position, (name, part) in enumerate(self.parts)
+        )
         return next((f"{name}: {reason}" for name, reason in reasons if reason), None)
 
     def parameters(self) -> dict[str, Any]:

@@ -23,7 +23,7 @@ Position = tuple[int, int]  # position of the hook in a round, position of the p
 
 def combined_statements(parts: Parts, facts: PrivacyFacts) -> list[Statement]:
     """The statements of the parts that guarantee something, or one that says why none does."""
-    stated = [part.statements(_facts_of(parts, position, facts)) for position, (_, part) in enumerate(parts)]
+    stated = [part.statements(facts_of(parts, position, facts)) for position, (_, part) in enumerate(parts)]
     combined = [
         _within_stack(parts, position, own, statement)
         for position, own in enumerate(stated)
@@ -33,7 +33,7 @@ def combined_statements(parts: Parts, facts: PrivacyFacts) -> list[Statement]:
     return combined or [_nothing_holds(parts, stated)]
 
 
-def _facts_of(parts: Parts, position: int, facts: PrivacyFacts) -> PrivacyFacts:
+def facts_of(parts: Parts, position: int, facts: PrivacyFacts) -> PrivacyFacts:
     """The run as one part meets it: clients have a state of their own where a part before it keeps something."""
     acts = _places(parts, position)
     kept = any(

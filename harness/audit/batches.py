@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from harness.audit.canaries import Canaries, ExamplesAndCanaries, sampled
+from harness.audit.canaries import Canaries, ExamplesAndCanaries
 from harness.audit.settings import AuditSettings
-from harness.vectors.randomness import generator
+from harness.vectors.randomness import generator, poisson_sample
 
 RealGradients = Callable[[Tensor, Tensor], Tensor]
 """Per-example gradients (N, C, P) at weights (N, P) of the real examples at places (N, C)."""
@@ -52,8 +52,8 @@ class PlayedExamples:
         """What Poisson sampling takes into a step of N clients at weights (N, P); a canary that is out is not there."""
         settings = self.settings
         random = generator(settings.seed, "audit sample", now, step)
-        taken = sampled(settings.canaries, settings.sampling_rate, random)
-        chosen = sampled(0 if self.real is None else settings.others, settings.sampling_rate, random)
+        taken = poisson_sample((settings.canaries,), settings.sampling_rate, random)
+        chosen = poisson_sample((0 if self.real is None else settings.others,), settings.sampling_rate, random)
         there = (taken & self.included)[canaries.places] & canaries.held
         chosen = chosen[real.places] & real.held
         gradients = torch.zeros(len(weights), 0, weights.shape[1])

@@ -21,11 +21,6 @@ def coins(seed: int, count: int) -> Tensor:
     return torch.rand(count, generator=generator(seed, "audit coins")) < 0.5
 
 
-def sampled(count: int, rate: float, random: torch.Generator) -> Tensor:
-    """Poisson sampling (n,): which of ``count`` units take part, each with probability ``rate``."""
-    return torch.rand(count, generator=random) < rate
-
-
 @dataclass(frozen=True)
 class Canaries:
     """m crafted vectors, each with one coordinate in each of S parameter tensors.

@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from harness.audit.canaries import Canaries, sampled
+from harness.audit.canaries import Canaries
 from harness.audit.federation import AuditedFederation, chunks
 from harness.audit.settings import AuditSettings
 from harness.federation.server_round import ServerRound
-from harness.vectors.randomness import generator
+from harness.vectors.randomness import generator, poisson_sample
 
 
 @dataclass
@@ -49,7 +49,7 @@ class ClientAudit:
     def _round(self, federation: AuditedFederation, now: int, part: slice) -> Tensor:
         """One round of some canaries and the real clients; the scores of these canaries."""
         random = generator(federation.stream, "sample", now)
-        taken = sampled(self.settings.canaries, self.rate, random)
+        taken = poisson_sample((self.settings.canaries,), self.rate, random)
         server, scores = federation.begin(), torch.zeros(part.stop - part.start)
         expected = self._receive_others(federation, server, now, random) if len(self.others) else 0.0
         for chunk in chunks(part.stop - part.start):
@@ -68,7 +68,7 @@ class ClientAudit:
         """Real clients take part; returns the aggregate (P,) they alone would give without noise."""
         known = replace(federation, noise_scale=0.0, server=dict(federation.server), clients={})
         undisturbed = known.begin()
-        taken = sampled(len(self.others), self.rate, random)
+        taken = poisson_sample((len(self.others),), self.rate, random)
         for rows in chunks(len(self.others)):
             first, count, update = self.settings.canaries + rows.start, rows.stop - rows.start, self.others[rows]
             known.deliver(undisturbed, update, known.context(now, first, count), taken[rows], taken[rows])

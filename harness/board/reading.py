@@ -23,7 +23,8 @@ def read_card(path: Path) -> Card:
         UsageError: there is none, it is not a card, of another schema, damaged, or its content is not what was sealed.
     """
     try:
-        document = parse_json(read_bytes(path, MOST_OF_A_DOCUMENT))
+        content = read_bytes(path, MOST_OF_A_DOCUMENT)
+        document = parse_json(content)
     except Unreadable as problem:
         raise UsageError(f"card {str(path)!r} {problem.reason}; check the path") from problem
     except Damaged as problem:
@@ -40,6 +41,8 @@ def read_card(path: Path) -> Card:
         raise UsageError(f"card {str(path)!r} {problem}; {_MEND}") from problem
     if card.hash != card.digest():
         raise UsageError(f"card {str(path)!r} was changed: its hash is not that of its content; {_MEND}")
+    if content != card.content():
+        raise UsageError(f"card {str(path)!r} was changed: harness site writes the same content otherwise; {_MEND}")
     return card
 
 
@@ -55,6 +58,10 @@ def cells_of(card: Card) -> list[CellSettings]:
         if files or any(is_own(name) or name.endswith(".npz") for name in named):
             raise UsageError(f"the card names files that it does not hold; {_MEND}")
     asked = [cell_settings(**one.settings) for one in card.cells]
+    if any(one.noise_scale != 1 for one in asked):
+        raise UsageError(f"the card's attacks are on other noise than its defense adds; {_MEND}")
+    if len({one.model_dump_json() for one in asked}) < len(asked):
+        raise UsageError(f"the card has an attack more than once; {_MEND}")
     if len({one.model_copy(update=_OF_AN_ATTACK).model_dump_json() for one in asked}) > 1:
         raise UsageError(f"the card's attacks are of more than one place; {_MEND}")
     if card.training and not is_of(asked[0], card.training.settings):

@@ -6,10 +6,16 @@ from typing import Any
 from harness.defenses import DEFENSES
 from harness.experiment import CellSettings
 from harness.extensions.building import build
+from harness.training import TrainSettings
 
 _NAMES = (
     "dataset", "model", "defense", "clients", "clients_per_round", "rounds", "local_steps", "learning_rate",
 )  # fmt: skip
+# What an attacked round is played with, and what every epsilon of a board is of.
+_PLAIN = {
+    name: TrainSettings.model_fields[name].default
+    for name in ("algorithm", "local_momentum", "server_learning_rate", "server_momentum", "delta")
+}
 
 
 def is_of(settings: CellSettings, training: Mapping[str, Any]) -> bool:
@@ -24,5 +30,8 @@ def is_of(settings: CellSettings, training: Mapping[str, Any]) -> bool:
     )  # fmt: skip
     arguments = training.get("defense_args")
     if facts != tuple(training.get(name) for name in _NAMES) or not isinstance(arguments, dict):
+        return False
+    # Absent is what it is by default; noise that is multiplied is a control's, which nothing is trained with.
+    if any(training.get(name, plain) != plain for name, plain in _PLAIN.items()) or settings.noise_scale != 1:
         return False
     return build(DEFENSES, settings.defense, arguments) == settings.build_defense()

@@ -84,8 +84,8 @@ def _lineups(scored: Scored, limit: Limit | None) -> Ceiling:
         return Ceiling(event="first in its lineup", reason=_NO_LOOK_ALIKES)
     kappa = float((1 / ranking.sizes[there]).mean())
     p_value = None if limit is None else lineup_p_value(ranking.first, ranking.sizes, labels, limit)
-    first = ranking.first.reshape(scored.settings.clusters, -1)
-    measured = rate_of(first if there.all() else ranking.first[there])
+    shape = (scored.settings.clusters, -1)
+    measured = rate_of(ranking.first.reshape(shape), there.reshape(shape))
     return _ceiling("first in its lineup", measured, p_value, limit, kappa)
 
 

@@ -146,11 +146,13 @@ def merged(cells: Iterable[StoredCell]) -> list[GateCell]:
 
 
 def _victims(cells: Iterable[StoredCell]) -> dict[str, Victim]:
-    attacked: dict[tuple[int, int], dict[int, VictimRecord]] = defaultdict(dict)
-    for record in (record for stored in cells for record in stored.victims):
-        attacked[record.seed, record.victim][record.image] = record
+    # A victim's number is of its own run: that of the same number and seed in another run may be somebody else.
+    attacked: dict[tuple[int, int, int], dict[int, VictimRecord]] = defaultdict(dict)
+    for run, stored in enumerate(cells):
+        for record in stored.victims:
+            attacked[run, record.seed, record.victim][record.image] = record
     looks: dict[str, list[Victim]] = defaultdict(list)
-    for (seed, number), images in attacked.items():
+    for (_, seed, number), images in attacked.items():
         looks[_identity(seed, number, images.values())].append(_one(list(images.values())))
     return {name: _average(same) for name, same in looks.items()}
 

@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 
 from harness.gate.cells import GateCell
 from harness.gate.statistics import PValues, Values, fisher_test, paired_test, two_sample_test
+from harness.scoring.success import clopper_pearson
+from harness.scoring.verdict import RESILIENT_RATE
 
 VICTIMS_NEEDED = 24
 EFFECT = 0.1
@@ -36,6 +38,11 @@ class Movement:
         return max(self.asr[1] - self.asr[0], by_rank, key=abs)
 
     @property
+    def _at_least(self) -> float:
+        """The lower end of the interval of the ASR after."""
+        return clopper_pearson(self.asr[1] * self.victims, self.victims)[0]
+
+    @property
     def may_leak_more(self) -> bool:
         """Whether there is room for an effect upwards; a cell at the ceiling is only tested for leaving it."""
         return self.asr[0] <= 1 - EFFECT or (self.rank[0] or 0.0) >= EFFECT
@@ -46,7 +53,9 @@ class Movement:
         return self.asr[0] >= EFFECT or (self.rank[0] is not None and self.rank[0] <= 1 - EFFECT)
 
     def moved(self, more: bool) -> bool:
-        """Whether ASR or mean relative rank moved by at least 0.1 that way."""
+        """Whether ASR or mean relative rank moved by at least 0.1 that way, or ASR left what a resilience allows."""
+        if more and self.asr[0] <= RESILIENT_RATE and self._at_least > RESILIENT_RATE:
+            return True
         sign = 1 if more else -1
         by_rank = 0.0 if None in self.rank else self.rank[0] - self.rank[1]  # type: ignore[operator]
         # Shares of whole victims are compared: 0.1 must not fail for its last binary digit.
@@ -78,9 +87,8 @@ def _movement(old: GateCell, new: GateCell, paired: bool) -> Movement:
         pairs.append(ranked)
     # Both measures are small when images leak: going down is leaking more.
     tests = [_test(*pair, paired) for pair in pairs]
+    tests.append(paired_test(old.successes - new.successes) if paired else _counted(old.successes, new.successes))
     asr = float(old.successes.mean()), float(new.successes.mean())
-    if asr[0] in (0.0, 1.0):
-        tests.append(_leaving(old.successes, new.successes))
     return Movement(
         "paired" if paired else "two samples", len(new.victims), asr,
         (None, None) if ranked is None else (float(ranked[0].mean()), float(ranked[1].mean())),
@@ -103,8 +111,8 @@ def _test(old: Values, new: Values, paired: bool) -> PValues:
     return paired_test(new - old) if paired else two_sample_test(old, new)
 
 
-def _leaving(old: NDArray[np.float64], new: NDArray[np.float64]) -> PValues:
-    """At the floor or the ceiling of ASR nothing varies that could be permuted: count who left it.
+def _counted(old: NDArray[np.float64], new: NDArray[np.float64]) -> PValues:
+    """Of successes of other victims.
 
     A victim attacked under several seeds counts as reconstructed where it mostly was.
     """

@@ -1,10 +1,11 @@
 """The gate's rule: what fails, what is news, and what could not be compared.
 
-For each cell a one-sided permutation test of lineup rank and of log RMSE over at least 24 victims (Bonferroni over
-the two, or three at the floor or ceiling), Holm over all cells at family-wise level 0.01, and an effect of at least
-0.1 in ASR or in mean relative rank. Each cell has one direction that fails: leaking more where something protects,
-leaking less where nothing does, for then the attack is broken. The other direction is news, a family of its own.
-A cell without room for such an effect in a direction is left out of that direction's family.
+For each cell one-sided tests of lineup rank, of log RMSE and of success over at least 24 victims (permutations, and
+Fisher's for successes of other victims; Bonferroni over the three), Holm over all cells at family-wise level 0.01, and
+an effect: at least 0.1 in ASR or in mean relative rank, or an ASR that was at most 5% and no longer can be. Each cell
+has one direction that fails: leaking more where something protects, leaking less where nothing does, for then the
+attack is broken. The other direction is news, a family of its own. A cell without room for such an effect in a
+direction is left out of that direction's family.
 
 What cannot be compared fails too, with an outcome of its own: a gate that is silent about a cell does not guard it. An
 extra cell is news. So are other versions, another processor or number of threads, under which networks and noise may be
@@ -142,7 +143,8 @@ def _moved(pairs: Sequence[tuple[GateCell, GateCell]]) -> list[Finding]:
         elif good <= FAMILY_ALPHA and moved.moved(more=not guards):
             findings.append(_tell("more resilient" if guards else "stronger attack", cell, moved, good))
         else:
-            findings.append(_tell("unmoved", cell, moved, bad))
+            small = "by more than luck, and by less than counts" if min(bad, good) <= FAMILY_ALPHA else ""
+            findings.append(_tell("unmoved", cell, moved, bad, small))
     return findings
 
 
@@ -161,8 +163,8 @@ def _finding(kind: Kind, cell: GateCell, detail: str) -> Finding:
     return Finding(kind, cell.title, str(cell.settings.get("dataset")), detail)
 
 
-def _tell(kind: Kind, cell: GateCell, moved: Movement, p: float) -> Finding:
-    return Finding(kind, cell.title, str(cell.settings.get("dataset")), "", moved, p)
+def _tell(kind: Kind, cell: GateCell, moved: Movement, p: float, detail: str = "") -> Finding:
+    return Finding(kind, cell.title, str(cell.settings.get("dataset")), detail, moved, p)
 
 
 def _other_versions(old: dict[str, Any], new: dict[str, Any]) -> list[str]:

@@ -16,7 +16,7 @@ from scipy.stats import hypergeom
 from harness.vectors.randomness import derive_seed
 
 # The first permutations clear most cells; the many resolve p-values that survive a correction over hundreds of cells.
-_FEW, _MANY = 9_999, 199_999
+_FEW, _MANY = 9_999, 399_999
 _SUSPICIOUS = 0.05
 _BLOCK = 20_000
 
@@ -33,25 +33,26 @@ class PValues:
 
 def paired_test(differences: Values) -> PValues:
     """The sign-flip test of differences (V,): is their mean other than 0?"""
-    return _permutation_test(differences, np.ones(len(differences)), "signs")
+    # A sum with signs is twice that of the positive ones, less that of all.
+    return _permutation_test(differences, np.ones(len(differences), np.uint8), "signs")
 
 
 def two_sample_test(old: Values, new: Values) -> PValues:
     """The permutation test of two samples: is the mean of ``new`` other than that of ``old``?"""
-    own = np.concatenate([np.full(len(old), -1.0 / len(old)), np.full(len(new), 1.0 / len(new))])
-    return _permutation_test(np.concatenate([old, new]), own, "samples")
+    # With the number in each given, the difference of means grows with the sum of the new one.
+    chosen = np.concatenate([np.zeros(len(old), np.uint8), np.ones(len(new), np.uint8)])
+    return _permutation_test(np.concatenate([old, new]), chosen, "samples")
 
 
-def _permutation_test(values: Values, own: Values, kind: str) -> PValues:
-    """Where the observed sum of ``own * values`` stands among those with flipped signs or shuffled samples."""
-    observed = own @ values
+def _permutation_test(values: Values, chosen: NDArray[np.uint8], kind: str) -> PValues:
+    """Where the sum of the ``chosen`` values stands among those of random signs or of shuffled samples."""
+    observed = chosen @ values
     # Sums of the same numbers in another order may differ by rounding: count those as ties.
-    tolerance = 1e-6 * (np.abs(own) @ np.abs(values)) + 1e-12
-    plan = (tuple(own), kind)
+    tolerance = 1e-6 * np.abs(values).sum() + 1e-12
     for count in (_FEW, _MANY):
         up = down = 1
-        for block in _assignments(*plan, count):
-            null = block @ values.astype(np.float32)
+        for block in _assignments(chosen.tobytes(), kind, count):
+            null = block.astype(np.float32) @ values.astype(np.float32)
             up += int((null >= observed - tolerance).sum())
             down += int((null <= observed + tolerance).sum())
         result = PValues(up / (count + 1), down / (count + 1))
@@ -61,22 +62,20 @@ def _permutation_test(values: Values, own: Values, kind: str) -> PValues:
 
 
 @lru_cache(maxsize=4)
-def _assignments(own: tuple[float, ...], kind: str, count: int) -> list[NDArray[np.float32]]:
+def _assignments(chosen: bytes, kind: str, count: int) -> list[NDArray[np.uint8]]:
     """``count`` random assignments (M, V) in blocks. Cells share them, which Holm's correction allows."""
-    random = np.random.default_rng(derive_seed("gate", kind, len(own), count))
-    row = np.array(own, dtype=np.float32)
-    blocks = []
-    for start in range(0, count, _BLOCK):
-        size = min(_BLOCK, count - start)
-        if kind == "signs":
-            blocks.append(random.integers(0, 2, (size, len(row)), dtype=np.int8).astype(np.float32) * 2 - 1)
-        else:
-            blocks.append(random.permuted(np.tile(row, (size, 1)), axis=1))
-    return blocks
+    random = np.random.default_rng(derive_seed("gate", kind, len(chosen), count))
+    row = np.frombuffer(chosen, np.uint8)
+    return [
+        random.integers(0, 2, (size, len(row)), dtype=np.uint8)
+        if kind == "signs"
+        else random.permuted(np.tile(row, (size, 1)), axis=1)
+        for size in (min(_BLOCK, count - start) for start in range(0, count, _BLOCK))
+    ]
 
 
 def fisher_test(old: int, of_old: int, new: int, of_new: int) -> PValues:
-    """Fisher's exact test of two success counts, for cells whose every victim, or none, used to be reconstructed."""
+    """Fisher's exact test of two success counts."""
     total, hits = of_old + of_new, old + new
     return PValues(
         float(hypergeom.sf(new - 1, total, hits, of_new)),

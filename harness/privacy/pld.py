@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 # Distributions of larger losses take gigabytes; those are bounded by Renyi curves and by the same noise unsampled.
-_LARGEST_EPSILON = 100.0
+_LARGEST = 100.0
+# Below such a delta Fourier transforms in double precision lose what they sum up.
+_SMALLEST_DELTA, _DELTA_PER_STEP = 1e-9, 1e-15
 _BUCKETS = 100_000
 
 
@@ -46,10 +48,6 @@ class PrivacyLoss(Accountant):
     def conversion(self) -> str:
         return "loss distribution"
 
-    @property
-    def _bound(self) -> Renyi:
-        return Renyi(orders="paper", grid=self.grid)  # few orders: it only has to be quick
-
     def covers(self, release: MechanismRelease) -> bool:
         return not release.sampled and inner_gaussian(release.mechanism) is not None
 
@@ -57,20 +55,21 @@ class PrivacyLoss(Accountant):
         notes = []
         if len(spent.releases) > self.grid:
             notes.append(f"sigmas rounded down into {self.grid} groups (an upper bound)")
-        if self._too_large(spent, delta):
-            notes.append(
-                f"above {_LARGEST_EPSILON:g} the smaller of the Renyi bound and the exact value without sampling"
-            )
+        if not _is_plain(spent) and (self._too_large(spent, delta) or delta < _resolved(spent)):
+            where = f"below a delta of {_resolved(spent):g}" if delta < _resolved(spent) else f"above {_LARGEST:g}"
+            notes.append(f"{where} the smaller of the Renyi bound and the exact value without sampling")
         return tuple(notes)
 
     def _too_large(self, spent: Ledger, delta: float) -> bool:
-        return _rough_epsilon(self._bound, spent, delta) > _LARGEST_EPSILON
+        return _rough_epsilon(spent, delta, self.grid) > _LARGEST
 
     def epsilon_of(self, spent: Ledger, delta: float) -> float:
-        if self._too_large(spent, delta):
-            everybody = _with_everybody(spent)
-            bounds = [self._bound.epsilon_of(one, delta) for one in (spent, replace(spent, releases=everybody))]
-            return min(*bounds, gaussian_epsilon(_multiplier(everybody), delta))
+        if _is_plain(spent):
+            return gaussian_epsilon(_multiplier(spent.releases), delta)
+        if self._too_large(spent, delta) or delta < _resolved(spent):
+            everybody, bound = _with_everybody(spent), Renyi(grid=self.grid)
+            bounds = [bound.epsilon_of(one, delta) for one in _proven(spent, replace(spent, releases=everybody))]
+            return min(*bounds, gaussian_epsilon(_multiplier(everybody), delta), math.inf)
         return max(0.0, float(_distribution(spent, self.grid, self.interval).get_epsilon_for_delta(delta)))
 
     def delta(self, event: Event, epsilon: float) -> float:
@@ -79,16 +78,46 @@ class PrivacyLoss(Accountant):
             return 1.0
         if not spent.releases:
             return 0.0
-        if self._too_large(spent, 1e-5):
-            everybody = _with_everybody(spent)
-            bounds = [self._bound.delta(compose(one), epsilon) for one in (spent.releases, everybody)]
-            return min(*bounds, gaussian_delta(_multiplier(everybody), epsilon))
-        return float(_distribution(spent, self.grid, self.interval).get_delta_for_epsilon(epsilon))
+        if _is_plain(spent):
+            return gaussian_delta(_multiplier(spent.releases), epsilon)
+        if not self._too_large(spent, 1e-5):
+            found = float(_distribution(spent, self.grid, self.interval).get_delta_for_epsilon(epsilon))
+            if found >= _resolved(spent):
+                return found
+        everybody, bound = _with_everybody(spent), Renyi(grid=self.grid)
+        ledgers = _proven(spent, replace(spent, releases=everybody))
+        bounds = [bound.delta(compose(one.releases), epsilon) for one in ledgers]
+        return min(*bounds, gaussian_delta(_multiplier(everybody), epsilon), 1.0)
+
+
+def _is_plain(spent: Ledger) -> bool:
+    """Whether nothing but Gaussian noise was released, on everybody: its cost is known exactly."""
+    return not any(isinstance(one, MechanismRelease) or one.sampled for one in spent.releases)
+
+
+def _resolved(spent: Ledger) -> float:
+    """The smallest delta that a distribution composed by Fourier transforms resolves.
+
+    Its errors are absolute: 2e-13 at 10,000 steps, by the exact value without sampling.
+    """
+    return max(_SMALLEST_DELTA, _DELTA_PER_STEP * sum(release.count for release in _with_everybody(spent)))
+
+
+def _proven(*ledgers: Ledger) -> list[Ledger]:
+    """Those whose Renyi curves are proven: of Poisson samples they are not where somebody is replaced."""
+    return [
+        one for one in ledgers
+        if not any(
+            release.sampled and release.drawn == "poisson" and release.adjacency == "replace"
+            for release in _with_everybody(one)
+        )
+    ]  # fmt: skip
 
 
 @lru_cache(maxsize=32)
-def _rough_epsilon(bound: Renyi, spent: Ledger, delta: float) -> float:
+def _rough_epsilon(spent: Ledger, delta: float, grid: int) -> float:
     # The Renyi bound for samples without replacement is far too large; losses are about those of Poisson sampling.
+    bound = Renyi(orders="paper", grid=grid)  # few orders: it only has to be quick
     return bound.epsilon_of(replace(spent, releases=tuple(map(_as_poisson, _with_everybody(spent)))), delta)
 
 
@@ -127,9 +156,9 @@ def _with_everybody(spent: Ledger) -> tuple[GaussianRelease, ...]:
     return tuple(map(with_everybody, spent.releases))
 
 
-def _multiplier(releases: Iterable[GaussianRelease]) -> float:
+def _multiplier(releases: Iterable[GaussianRelease | MechanismRelease]) -> float:
     """Sensitivity over standard deviation of all releases (Gaussian) together, were nothing sampled."""
-    return math.sqrt(sum(release.count / release.sigma**2 for release in releases))
+    return math.sqrt(sum(release.count / release.sigma**2 for release in plain_gaussian(releases)))
 
 
 def _as_poisson(release: GaussianRelease) -> GaussianRelease:

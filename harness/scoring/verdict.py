@@ -106,12 +106,12 @@ def identified_of(
     informative = sizes > 1
     if not informative.any():
         return Identified(reason=lineup.reason)
-    flags = first if informative.all() else first[informative]
-    grouped = first.reshape(clusters or len(first), -1) if informative.all() else flags
-    rate, chance = rate_of(grouped), float((1 / sizes[informative]).mean())
+    shape = (clusters or len(first), -1)
+    rate = rate_of(first.reshape(shape), informative.reshape(shape))
+    most, chance = upper_share(first, counted=informative), float((1 / sizes[informative]).mean())
     return Identified(
         rate=rate.rate, n=rate.n, ci95=rate.ci95, chance=chance, mean_rank=lineup.mean_rank, p_value=lineup.p_value,
-        beyond_chance=max(0.0, (upper_share(flags) - chance) / (1 - chance)), identifies=_below(lineup.p_value),
+        beyond_chance=max(0.0, (most - chance) / (1 - chance)), identifies=_below(lineup.p_value),
     )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from harness.federation.examples import Batches
 from harness.training.settings import TrainSettings
-from harness.vectors.randomness import generator
+from harness.vectors.randomness import generator, poisson_sample
 
 
 def sample_clients(settings: TrainSettings, round_index: int) -> list[int]:
@@ -14,8 +14,7 @@ def sample_clients(settings: TrainSettings, round_index: int) -> list[int]:
     if settings.client_sampling == "all":
         return list(range(total))
     if settings.client_sampling == "poisson":
-        drawn = torch.rand(total, generator=random) < settings.clients_per_round / total
-        return drawn.nonzero()[:, 0].tolist()
+        return poisson_sample((total,), settings.clients_per_round / total, random).nonzero()[:, 0].tolist()
     return sorted(torch.randperm(total, generator=random)[: settings.clients_per_round].tolist())
 
 
@@ -48,7 +47,7 @@ def _places(settings: TrainSettings, round_index: int, client: int) -> Tensor:
     kind = settings.batch_sampling
     random = generator(settings.seed, "batches", kind, client, *([] if kind == "partition" else [round_index]))
     if kind == "poisson":
-        return torch.rand(steps, examples, generator=random) < batch / examples
+        return poisson_sample((steps, examples), batch / examples, random)
     if kind == "without-replacement":
         return torch.stack([torch.randperm(examples, generator=random)[:batch] for _ in range(steps)])
     per_pass = examples // batch

@@ -1,6 +1,7 @@
 """Random numbers keyed by what they are for, so that no result depends on batching, chunking or resuming."""
 
 import hashlib
+import math
 
 import torch
 from torch import Tensor
@@ -15,6 +16,15 @@ def derive_seed(*key: int | str) -> int:
 def generator(*key: int | str) -> torch.Generator:
     """A CPU generator seeded by ``key``; draws are made on the CPU so that every device sees the same numbers."""
     return torch.Generator().manual_seed(derive_seed(*key))
+
+
+def poisson_sample(shape: tuple[int, ...], rate: float, random: torch.Generator) -> Tensor:
+    """Booleans of a shape: who takes part, each with probability ``rate`` in [0, 1], or less by at most 2^-24.
+
+    Uniform numbers are multiples of 2^-24; below the rate itself would lie one more of them than the accounted rate
+    allows.
+    """
+    return torch.rand(shape, generator=random, dtype=torch.float32) < math.floor(rate * 2**24) / 2**24
 
 
 def normal_rows(keys: list[tuple[int | str, ...]], shape: tuple[int, ...], like: Tensor) -> Tensor:

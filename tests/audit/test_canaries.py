@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from harness.audit.canaries import LARGE, ExamplesAndCanaries, coins, make_canaries, sampled
+from harness.audit.canaries import LARGE, ExamplesAndCanaries, coins, make_canaries
 from harness.defenses import MaterialisedGradients
 from harness.errors import UsageError
 from harness.vectors.layout import Layout
-from harness.vectors.randomness import generator
+from harness.vectors.randomness import generator, poisson_sample
 
 LAYOUT = Layout(("a", "b", "c"), ((6,), (2,), (5,)))
 
@@ -56,5 +56,13 @@ def test_coins_are_fair_and_keyed() -> None:
     assert abs(int(flips.sum()) - 5000) < 200
     assert torch.equal(flips, coins(0, 10_000))
     assert not torch.equal(flips, coins(1, 10_000))
-    assert abs(int(sampled(10_000, 0.2, generator("sample")).sum()) - 2000) < 160
-    assert sampled(100, 1.0, generator("sample")).all()
+
+
+def test_a_sample_takes_nobody_more_often_than_is_accounted_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert abs(int(poisson_sample((10_000,), 0.2, generator("sample")).sum()) - 2000) < 160
+    assert poisson_sample((100,), 1.0, generator("sample")).all()
+    numbers = torch.arange(1000) / 2**24  # the smallest thousand that there are, each as probable as any other
+    monkeypatch.setattr(torch, "rand", lambda *_, **__: numbers)
+    for rate in (1 / 60_000, 24.04 / 2**24, 24 / 2**24):
+        taken = int(poisson_sample((1000,), rate, generator("sample")).sum())
+        assert rate - 2**-24 < taken / 2**24 <= rate

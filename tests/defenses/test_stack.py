@@ -139,6 +139,16 @@ def test_it_stops_when_a_part_does() -> None:
     assert defense_of("pruning+global_dp").finished(FACTS) is None
 
 
+def test_it_stops_by_what_its_statements_say() -> None:
+    """What clients keep takes the sampling away from the statement, and so from the budget."""
+    facts = replace(FACTS, cohort=Cohort(100, 10, 3, 2, 4), client_sampler="without-replacement")
+    limited = {"global_dp.sigma": 3.0, "global_dp.epsilon": 4.0}
+    keeps = defense_of("pruning+global_dp", limited | {"pruning.error_feedback": True})
+    spent = [one.epsilon for one in keeps.statements(facts) if one.view == "third party"]
+    assert spent[0] > 4 and "global_dp: round 3 would spend" in (keeps.finished(facts) or "")
+    assert defense_of("pruning+global_dp", limited).finished(facts) is None
+
+
 @pytest.mark.parametrize(
     ("name", "settings", "words"),
     [

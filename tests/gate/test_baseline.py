@@ -9,6 +9,8 @@ import pytest
 
 from harness.errors import UsageError
 from harness.gate import GateCell, as_baseline, check, read_baseline, read_runs, write_baseline
+from harness.gate.cells import merged
+from harness.results import RunFolder
 
 Made = Callable[..., GateCell]
 VERSIONS = {"harness": "0.1.0", "torch": "2.11.0", "lpips": None}
@@ -44,6 +46,20 @@ def test_the_same_victims_under_several_seeds_are_averaged(small_run: Path, tmp_
     """One run twice, as two nights of the same seed: the same victims, and no more of them."""
     once, twice = read_runs([small_run])[0], read_runs([small_run, small_run])[0]
     assert once == twice
+
+
+def test_the_same_number_in_another_run_is_another_victim(small_run: Path) -> None:
+    """Victim 5 of seed 1 is not drawn alike where seed 0 goes before it: all of both runs are counted."""
+    stored = [
+        one for path in (small_run / "cells").glob("*.json") if (one := RunFolder(small_run).find_cell(path.stem))
+    ]
+    one = next(cell for cell in stored if cell.victims)
+    moved = [
+        record.model_copy(update={"dataset_index": (record.dataset_index or 0) + 10_000}) for record in one.victims
+    ]
+    (first,), (both,) = merged([one]), merged([one, one.model_copy(update={"victims": moved})])
+    assert len(both.victims) == 2 * len(first.victims)
+    assert {name: both.victims[name] for name in first.victims} == first.victims
 
 
 WRONG = {

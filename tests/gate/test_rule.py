@@ -1,6 +1,7 @@
 """What fails, what is news and what cannot be compared, on synthetic cells with known effect."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -76,6 +77,28 @@ def test_leaving_the_ceiling_and_the_floor_is_seen(cell: Made) -> None:
     floor, left = cell(0.0, 48, 7), cell(0.4, 48, 8, 1000)
     assert kinds(verdict([floor], [left])) == ["regression"]
     assert not movement(sure, gone).may_leak_more
+
+
+def succeeding(cell: Made, hits: int, victims: int = 64, **settings: Any) -> GateCell:
+    """The same victims each time, whose ranks and RMSE do not tell who is brought back."""
+    made = cell(0.0, victims, 3, **settings)
+    return GateCell(made.settings, {
+        name: replace(victim, success=float(place < hits)) for place, (name, victim) in enumerate(made.victims.items())
+    })  # fmt: skip
+
+
+@pytest.mark.parametrize(("before", "after", "victims", "settings", "said"), [
+    (1, 60, 64, {}, "regression"), (63, 4, 64, {"defense": "none"}, "broken attack"), (0, 90, 1000, {}, "regression"),
+    (0, 2, 64, {}, "unmoved"), (20, 21, 64, {}, "unmoved"), (300, 360, 1000, {}, "unmoved"),
+])  # fmt: skip
+def test_successes_are_tested_wherever_they_began(
+    cell: Made, before: int, after: int, victims: int, settings: dict[str, Any], said: str
+) -> None:
+    """Of 1,000 victims 90 are less than a tenth, but more than a resilience allows; 60 more of 300 are luck to nobody,
+    and less than counts."""
+    old, new = (succeeding(cell, hits, victims, **settings) for hits in (before, after))
+    (found,) = verdict([old], [new]).findings
+    assert found.kind == said and bool(found.detail) == (before == 300)
 
 
 def test_a_cell_at_the_ceiling_costs_the_others_no_power(cell: Made) -> None:

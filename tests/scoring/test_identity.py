@@ -13,6 +13,7 @@ from harness.observation import Noise, Observation
 from harness.results import Control, Identified, Lineup
 from harness.scoring import identity_test, judge_identity, lineup_test
 from harness.scoring.lineup_pool import Compare
+from harness.scoring.success import clopper_pearson
 from harness.scoring.verdict import identified_of
 
 _digits = load_digits()
@@ -143,5 +144,11 @@ def test_numbers_of_the_document() -> None:
     assert (told.rate, told.n, told.chance) == (10 / 64, 64, pytest.approx(0.01))
     upper = 1 - 0.05 ** (1 / 64)  # one-sided, without any first place
     assert found(0).beyond_chance == pytest.approx((upper - 0.01) / 0.99)
+    # Of twelve victims with eight images each one image has no look-alikes: the others still share their victims' fate.
+    sizes = np.full((12, 8), 40)
+    sizes[0, 0] = 1
+    nobody = identified_of(np.zeros((12, 8), bool), sizes, Lineup(p_value=0.5))
+    assert nobody.n == 95 and nobody.ci95 == pytest.approx(clopper_pearson(0, 12))
+    assert nobody.beyond_chance == pytest.approx((1 - 0.05 ** (1 / 12) - 1 / 40) / (1 - 1 / 40))
     left_out = identified_of(np.array([[True], [False]]), np.array([[4], [1]]), Lineup(p_value=0.5))
     assert (left_out.n, left_out.rate, left_out.chance) == (1, 1.0, 0.25)
