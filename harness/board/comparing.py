@@ -1,20 +1,18 @@
 """What differs between a card and the same made again: every field, or victims statistically where versions differ."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from harness.attacks.suites import LATEST
+from harness.board.settled import contradictions, differing, settled
 from harness.errors import UsageError
 from harness.gate import GateCell, Victim, as_baseline, check
 from harness.gate.settings import effective
-from harness.results import Place, StoredCell
+from harness.results import StoredCell
 from harness.results.card import Card, CardCell
-from harness.scoring.summarise import summarise
 from harness.version import SCHEMA_VERSION
 
-_PLACE = set(Place.model_fields)
-_OF_A_ROW = _PLACE | {"tier", "suite", "verdict", "headline", "identifies"}
 _MOVED = ("regression", "broken attack", "stronger attack", "more resilient", "missing", "extra")
 
 
@@ -44,7 +42,8 @@ def compare(card: Card, again: Card, statistically: bool = False) -> Comparison:
         return Comparison([*_outdated(card), *(one for one in found if not one.startswith("hash:"))], exact=True)
     why = "; ".join(other) if other else "it was asked for"
     return Comparison(
-        [*_outdated(card), *_settled(card, again), *_moved(card, again)], exact=False,
+        [*_outdated(card), *differing(settled(card), settled(again)), *contradictions(card), *_moved(card, again)],
+        exact=False,
         notes=[f"compared statistically, as harness check does: {why}"],
     )  # fmt: skip
 
@@ -56,29 +55,6 @@ def _outdated(card: Card) -> list[str]:
     return [] if suite == today else [f"row.suite: {suite} in the card, today's is {today}"]
 
 
-def differing(there: Any, here: Any, place: str = "") -> list[str]:
-    """Every place where two documents differ, with both values."""
-    if isinstance(there, dict) and isinstance(here, dict):
-        names = dict.fromkeys([*there, *here])
-        return [
-            line
-            for name in names
-            for line in differing(there.get(name), here.get(name), f"{place}.{name}" if place else name)
-        ]
-    if isinstance(there, list) and isinstance(here, list) and len(there) == len(here):
-        return [
-            line
-            for number, (one, other) in enumerate(zip(there, here, strict=True))
-            for line in differing(one, other, f"{place}[{number}]")
-        ]
-    return [] if there == here else [f"{place}: {_short(there)} in the card, {_short(here)} made again"]
-
-
-def _short(value: Any) -> str:
-    said = f"{len(value)} entries" if isinstance(value, list | dict) and len(str(value)) > 80 else str(value)
-    return " ".join(said.split())[:160]
-
-
 def _other_versions(there: Any, here: Any) -> list[str]:
     """Which libraries differ at all: the last bits may."""
     before, after = (one if isinstance(one, Mapping) else {} for one in (there, here))
@@ -88,48 +64,6 @@ def _other_versions(there: Any, here: Any) -> list[str]:
         for name in names
         if before.get(name) != after.get(name)
     ]
-
-
-def _settled(card: Card, again: Card) -> Iterator[str]:
-    """What no draw of noise changes, what is read first, and whether the row is that of the card's own cells."""
-    yield from differing(_without_draws(card), _without_draws(again))
-    said = summarise(one.result for one in card.cells)
-    yield from (
-        f"{line.removesuffix('made again')}by the card's own cells"
-        for line in differing([card.row.model_dump(mode="json")], [one.model_dump(mode="json") for one in said], "row")
-    )
-
-
-def _without_draws(card: Card) -> Any:
-    row = card.row
-    return _rounded({
-        "status": card.status, "reported": card.reported and card.reported.model_dump(), "command": card.command,
-        "row": row.model_dump(mode="json", include=_OF_A_ROW),
-        "statement": card.statement and asdict(card.statement),
-        "cells": [
-            {
-                "place": one.result.model_dump(mode="json", include=_PLACE),
-                "attack": one.result.attack, "tier": one.result.tier,
-                "controls": [check.name for check in one.result.controls],
-                "theorem": one.result.bound and one.result.bound.theorem,
-                "mu": one.result.bound and one.result.bound.mu,
-                "kappas": [event.kappa for event in one.result.bound.events] if one.result.bound else [],
-                "ceilings": [event.ceiling for event in one.result.bound.events] if one.result.bound else [],
-                "privacy": [asdict(statement) for statement in one.result.privacy],
-            }
-            for one in card.cells
-        ],
-        "training": card.training and card.training.model_dump(mode="json", exclude={"accuracy"}),
-    })  # fmt: skip
-
-
-def _rounded(value: Any) -> Any:
-    """The same with six digits of every number that is not whole."""
-    if isinstance(value, dict):
-        return {name: _rounded(one) for name, one in value.items()}
-    if isinstance(value, list):
-        return [_rounded(one) for one in value]
-    return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 def _moved(card: Card, again: Card) -> Iterator[str]:
@@ -146,20 +80,22 @@ def _moved(card: Card, again: Card) -> Iterator[str]:
     for number, (one, other) in enumerate(zip(card.cells, again.cells, strict=False)):
         there, here = one.result.asr.get("strict"), other.result.asr.get("strict")
         place = f"cells[{number}].result.asr.strict.rate"
-        yield from _luck(place, there and there.rate, here and here.rate, here.n if here else 0)
+        yield from _luck(place, there and there.rate, here and here.rate, here.n if here else 0, 4, 0.03)
     if card.training and again.training:
         yield from _luck(
-            "training.accuracy", card.training.accuracy, again.training.accuracy, again.training.test_examples
+            "training.accuracy", card.training.accuracy, again.training.accuracy, again.training.test_examples, 2, 0.02
         )
 
 
-def _luck(place: str, there: float | None, here: float | None, trials: int) -> Iterator[str]:
-    """Two draws of a share differ by no more than four standard errors of their difference, and three points."""
+def _luck(
+    place: str, there: float | None, here: float | None, trials: int, errors: float, beside: float
+) -> Iterator[str]:
+    """Two draws of a share differ by no more than so many standard errors of their difference, and so much beside."""
     if there is None or here is None:
         if there != here:
             yield f"{place}: {there} in the card, {here} made again"
         return
-    most = 0.03 + 4 * (2 * max(here * (1 - here), 0.01) / max(1, trials)) ** 0.5
+    most = beside + errors * (2 * max(here * (1 - here), 0.01) / max(1, trials)) ** 0.5
     if abs(there - here) > most:
         yield f"{place}: {there:.3f} in the card, {here:.3f} made again (luck is at most {most:.3f})"
 

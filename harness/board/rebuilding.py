@@ -17,11 +17,12 @@ from harness.training import TrainDocument, TrainFolder, TrainOptions, train, tr
 
 @dataclass(frozen=True)
 class Place:
-    """Where data lie, and a folder for what is made."""
+    """Where data lie, and a folder for what is made; ``resume``: believes what lies there already."""
 
     data_root: Path
     scratch: Path
     chunk: int = 128
+    resume: bool = False
 
 
 def rebuild(card: Card, place: Place) -> Card:
@@ -35,7 +36,7 @@ def rebuild(card: Card, place: Place) -> Card:
         use_threads(threads)
     device = "cpu" if card.environment.get("device") == "cpu" else choose_device("auto")
     asked = [one.model_copy(update={"device": device}) for one in cells_of(card)]
-    run = Run(place.data_root, RunFolder(place.scratch), place.chunk, resume=True)
+    run = Run(place.data_root, RunFolder(place.scratch), place.chunk, resume=place.resume)
     stored = [run.cell(settings) for settings in asked]
     made = [one.cell for one in with_controls(stored, run.done)]
     where = environment(device)
@@ -49,4 +50,4 @@ def _train(card: Card, device: str, place: Place) -> TrainDocument | None:
         return None
     settings = train_settings(**card.training.settings | {"device": device})
     folder = TrainFolder(place.scratch / "training")
-    return train(settings, place.data_root, folder, TrainOptions(evaluate_every=settings.rounds, resume=True))
+    return train(settings, place.data_root, folder, TrainOptions(evaluate_every=settings.rounds, resume=place.resume))

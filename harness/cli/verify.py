@@ -24,7 +24,10 @@ def verify_command(
     statistically: Annotated[
         bool, typer.Option("--statistically", help="Compare as on another processor, whose last bits may differ.")
     ] = False,
-    out: Annotated[Path | None, typer.Option(help="Folder to make it in, and to go on in (a temporary one).")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder to make it in (a temporary one).")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on in --out: what lies there is believed, and not made again.")
+    ] = False,
     chunk: Annotated[int, typer.Option(help="Most victims attacked together.")] = 128,
     data_root: Annotated[Path | None, typer.Option(help="Folder of datasets.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
@@ -32,6 +35,8 @@ def verify_command(
     """Make a card's row again; exit code 1 where it comes out otherwise, which is named."""
     if chunk < 1:
         raise UsageError("--chunk must be at least 1")
+    if resume and out is None:
+        raise UsageError("--resume goes on in a folder; name it with --out")
     there = read_card(card)
     if there.status == "unreliable":
         raise UsageError(f"the card says itself that nothing may be claimed ({there.reason}); take another card")
@@ -39,7 +44,9 @@ def verify_command(
     with resumable(), tempfile.TemporaryDirectory() as scratch:
         folder = out or Path(scratch)
         with claimed(folder):
-            found = compare(there, rebuild(there, Place(root, folder, chunk)), statistically)
+            found = compare(there, rebuild(there, Place(root, folder, chunk, resume)), statistically)
+    if resume:
+        found.notes.append(f"what lay in {str(out)!r} before was believed: it tells as much as you trust its maker")
     if as_json:
         said = {"confirmed": not found.differences, "exact": found.exact, "notes": found.notes}
         sys.stdout.write(json.dumps(said | {"differences": found.differences}, indent=1) + "\n")

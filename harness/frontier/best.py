@@ -11,25 +11,28 @@ MARGIN = 0.05
 Numbered = Sequence[tuple[int, FrontierPoint]]
 
 
-def answer(points: Numbered) -> tuple[str, int | None]:
+def answer(points: Numbered) -> list[tuple[str, int | None]]:
     """What may be said of one dataset at one tap, and the best point's number; None where there is none.
 
     Of points within :data:`MARGIN` of the accuracy without a defense at which ``resilient`` could be shown, it is the
-    one of the smallest proven epsilon, else, where none is proven, the most accurate.
+    one of the smallest proven epsilon, of each unit where there are two, since an example's and a client's cannot be
+    compared; else, where none is proven, the most accurate.
     """
     base = next((one.accuracy for _, one in points if one.setting is None), None)
     where = f"{points[0][1].dataset}, tap {points[0][1].tap}, {points[0][1].attacked} weights"
     if base is None:
-        return f"{where}: training without a defense diverged, so there is nothing to compare with", None
+        return [(f"{where}: training without a defense diverged, so there is nothing to compare with", None)]
     affordable = [
         (number, one) for number, one in points
         if one.setting is not None and one.accuracy is not None and one.accuracy >= base - MARGIN
     ]  # fmt: skip
     held = [(number, one) for number, one in affordable if one.verdict == "resilient"]
-    if held:
-        number, best = min(held, key=_worth)
-        return f"{where}: {_said(best, base)}", number
-    return f"{where}: {_none_found(affordable, base)}", None
+    proven = dict.fromkeys(one.unit for _, one in held if one.epsilon is not None)
+    groups = [[pair for pair in held if pair[1].unit == unit] for unit in proven] or ([held] if held else [])
+    best = [min(group, key=_worth) for group in groups]
+    return [(f"{where}: {_said(one, base)}", number) for number, one in best] or [
+        (f"{where}: {_none_found(affordable, base)}", None)
+    ]
 
 
 def _worth(numbered: tuple[int, FrontierPoint]) -> tuple[bool, float, float]:

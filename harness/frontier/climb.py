@@ -158,8 +158,9 @@ def make_frontier(
     document = document_of([stored.cell for stored in made], environment(request.device))
     request.run.folder.write_results(document, [record for stored in made for record in stored.victims])
     answers = [
-        answer([(number, one) for number, one in enumerate(points) if (one.dataset, one.tap) == place])
+        said
         for place in dict.fromkeys((one.dataset, one.tap) for one in points)
+        for said in answer([(number, one) for number, one in enumerate(points) if (one.dataset, one.tap) == place])
     ]
     return FrontierDocument(
         environment=document.environment,

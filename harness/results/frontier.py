@@ -54,7 +54,7 @@ class FrontierPoint(Record):
 
 
 class FrontierDocument(Record):
-    """All points, and for each dataset and place what the best one is, in ``answers``.
+    """All points, and for each dataset and place what the best one is, of each unit of epsilon, in ``answers``.
 
     ``best`` holds the places of the best points in ``points``, one per answer; null where none was found.
     """

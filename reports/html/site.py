@@ -22,7 +22,8 @@ _COLUMNS = (
     ("surface", "where an adversary reads: 2 inside the client, 1 what leaves it, 0 what arrives at the server"),
     ("success", "images, or table rows, that the best attack brings back (RMSE at most 0.1), with its 95% interval"),
     ("at most", "what no attacker whatever can exceed, by a theorem; none exists where noise hides nothing provably"),
-    ("epsilon", "the smallest that is proven and covers what is read there, and whose it is; none where nothing is"),
+    ("epsilon", "the smallest that is proven, at a delta of 1e-5, and covers what is read there, and whose it is; none "
+                "where nothing is"),
     ("accuracy", "of a model trained under that defense in that very federation, where one was"),
     ("paper", "whether the paper says that the defense resists there, where its figure is held"),
     ("tier", "what the attackers know at most: plain ones neither the defense nor such data, informed ones both"),
@@ -167,7 +168,8 @@ def _facts(card: Card) -> list[tuple[str, str]]:
         ("attacked", wording.setting(row)),
         ("federation", _federation(row.cohort)), ("tier", row.tier), ("suite", row.suite or "attacks named one by one"),
         ("any attacker", bound),
-        ("epsilon", f"{_epsilon(card)[0]}: {statement.notes}" if statement else "none covers what is read there"),
+        ("epsilon", f"{_epsilon(card)[0]} at delta {statement.delta or 0:g}: {statement.notes}" if statement
+                    else "none covers what is read there"),
         ("accuracy", f"{text.percent(trained.accuracy)} of {trained.test_examples} test examples after "
                      f"{trained.rounds} rounds" if trained else ""),
         ("paper", f"{card.reported.source}: {_paper(card)}, on {card.reported.data}" if card.reported else ""),

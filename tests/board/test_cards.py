@@ -154,6 +154,61 @@ def place_of_other_versions(card: dict[str, Any]) -> None:
         one["result"]["defense"] = "fed_sdp"
 
 
+def of_other_versions(planted: Planted) -> Planted:
+    """The same under the excuse of another torch."""
+
+    def both(card: dict[str, Any]) -> None:
+        card["environment"]["versions"]["torch"] = "1.0"
+        planted(card)
+
+    return both
+
+
+def more_victims(card: dict[str, Any]) -> None:
+    rate = cell(card)["asr"]["strict"]
+    rate["n"] *= 100
+    rate["successes"] *= 100
+
+
+def narrow_interval(card: dict[str, Any]) -> None:
+    rate = cell(card)["asr"]["strict"]
+    rate["ci95"] = [max(0.0, rate["rate"] - 0.001), min(1.0, rate["rate"] + 0.001)]
+
+
+def other_successes(card: dict[str, Any]) -> None:
+    rate = cell(card)["asr"]["strict"]
+    rate["successes"] += 1 if rate["successes"] < rate["n"] else -1
+
+
+def renamed_victims(card: dict[str, Any]) -> None:
+    card["cells"][0]["victims"]["names"] = [f"9{name}" for name in card["cells"][0]["victims"]["names"]]
+
+
+def praised_control(card: dict[str, Any]) -> None:
+    cell(card)["controls"][0]["detail"] = "audited by somebody"
+
+
+def other_units(card: dict[str, Any]) -> None:
+    cell(card)["units"] = "noise std 10*sigma*S"
+
+
+def certified(card: dict[str, Any]) -> None:
+    card["environment"]["certified"] = "yes"
+
+
+def hundredfold_noise(card: dict[str, Any]) -> None:
+    for one in card["cells"]:
+        one["settings"]["noise_scale"] = 100.0
+
+
+def attack_twice(card: dict[str, Any]) -> None:
+    card["cells"].append(card["cells"][1])
+
+
+def trained_otherwise(card: dict[str, Any], name: str, value: object) -> None:
+    card["training"]["settings"][name] = value
+
+
 def impossible(card: dict[str, Any]) -> None:
     card["cells"][0]["settings"]["victims"] = 0
 
@@ -203,7 +258,7 @@ WRONG: dict[str, tuple[Planted, int, str]] = {
     "changed command": (command, 1, "command: "),
     "invented report": (reported, 1, "reported: "),
     "numbers of other versions": (wrong_versions, 1, "victims: "),
-    "bound of other versions": (bound_of_other_versions, 1, "ceilings[1]: 0.01 in the card"),
+    "bound of other versions": (bound_of_other_versions, 1, "ceilings[1][0]: 0.01 in the card"),
     "missing control of other versions": (control_of_other_versions, 1, "controls"),
     "accuracy of other versions": (accuracy_of_other_versions, 1, "training.accuracy: 0.990 in the card"),
     "test examples of other versions": (fewer_test_examples_of_other_versions, 1, "training.test_examples: 1 in"),
@@ -220,6 +275,17 @@ WRONG: dict[str, tuple[Planted, int, str]] = {
         1,
         "by the card's own cells",
     ),
+    "more victims of other versions": (of_other_versions(more_victims), 1, "cells[0].trials[0]: 2400 in the card"),
+    "narrow interval of other versions": (of_other_versions(narrow_interval), 1, "interval of strict are not those of"),
+    "other successes of other versions": (of_other_versions(other_successes), 1, "interval of strict are not those of"),
+    "other victims of other versions": (of_other_versions(renamed_victims), 1, "cells[0].victims"),
+    "praised control of other versions": (of_other_versions(praised_control), 1, "controls[0].detail: audited"),
+    "other units of other versions": (of_other_versions(other_units), 1, "cells[0].units: noise std 10"),
+    "more than versions": (of_other_versions(certified), 1, "environment: "),
+    "noise of a control": (hundredfold_noise, 2, "on other noise than its defense adds"),
+    "an attack twice": (attack_twice, 2, "an attack more than once"),
+    "another delta": (partial(trained_otherwise, name="delta", value=0.9), 2, "training is not of the federation"),
+    "momentum": (partial(trained_otherwise, name="local_momentum", value=0.9), 2, "training is not of the federation"),
     "impossible settings": (impossible, 2, "victims"),
     "unknown setting": (unknown_setting, 2, "luck"),
     "a file of this machine": (names_a_file, 2, "names files"),
@@ -240,17 +306,31 @@ def test_wrong_cards_are_rejected(
     planted(content)
     wrong = Card.model_validate(content).sealed()
     file.write_bytes(wrong.content())
-    finished = harness("verify", str(file), "--out", str(made))
+    finished = harness("verify", str(file), "--out", str(made), "--resume")
     assert finished.code == code, finished
     assert said in (finished.err if code == 2 else finished.out)
     assert finished.err.count("\n") == (code == 2) and "confirmed" not in finished.out
 
 
 def test_the_true_card_is_confirmed(harness: Harness, file: Path, made: Path) -> None:
-    finished = harness("verify", str(file), "--out", str(made))
-    assert (finished.code, finished.err) == (0, "") and finished.out.startswith("confirmed, byte by byte: ")
-    told = harness("verify", str(file), "--out", str(made), "--json", "--statistically")
+    finished = harness("verify", str(file), "--out", str(made), "--resume")
+    assert (finished.code, finished.err) == (0, "") and "\nconfirmed, byte by byte: " in finished.out
+    assert finished.out.startswith("what lay in ")
+    told = harness("verify", str(file), "--out", str(made), "--resume", "--json", "--statistically")
     assert told.code == 0 and json.loads(told.out)["confirmed"] and not json.loads(told.out)["exact"]
+
+
+def test_what_lies_in_the_folder_is_only_believed_where_that_was_asked_for(
+    harness: Harness, file: Path, made: Path, tmp_path: Path
+) -> None:
+    """A folder of the card's maker confirms whatever its maker likes."""
+    for path in (made / "cells").glob("*.json"):
+        path.write_text(
+            path.read_text().replace('"successes": 0', '"successes": 1').replace('"confirmed": 0', '"confirmed": 1')
+        )
+    assert harness("verify", str(file), "--out", str(made), "--resume").code == 1
+    assert harness("verify", str(file), "--out", str(made)).code == 0
+    assert harness("verify", str(file), "--resume").code == 2
 
 
 def test_other_versions_are_compared_statistically_and_said_so(
@@ -260,7 +340,7 @@ def test_other_versions_are_compared_statistically_and_said_so(
     content["environment"]["versions"]["torch"] = "1.0"
     content["cells"][0]["victims"]["rmses"] = [one * 1.001 for one in content["cells"][0]["victims"]["rmses"]]
     file.write_bytes(Card.model_validate(content).sealed().content())
-    finished = harness("verify", str(file), "--out", str(made))
+    finished = harness("verify", str(file), "--out", str(made), "--resume")
     assert finished.code == 0 and "confirmed, statistically" in finished.out
     assert "compared statistically, as harness check does: torch 1.0 there" in finished.out
 
@@ -288,7 +368,17 @@ def extended(content: bytes) -> bytes:
     return content.replace(b"{", b'{"more": 1,', 1)
 
 
+def twice(content: bytes) -> bytes:
+    return content.replace(b'"status": "evaluated",', b'"status": "unreliable",\n "status": "evaluated",', 1)
+
+
+def in_quotes(content: bytes) -> bytes:
+    return content.replace(b'"victims": 24,', b'"victims": "24",', 1)
+
+
 BAD = {
+    "a key twice": (twice, "writes the same content otherwise"),
+    "a number as a word": (in_quotes, "writes the same content otherwise"),
     "cut off": (not_json, "not complete JSON"),
     "other schema": (other_schema, "another schema"),
     "wrong hash": (edited, "its hash is not that of its content"),

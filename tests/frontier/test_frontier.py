@@ -170,8 +170,17 @@ ANSWERS = {
 
 @pytest.mark.parametrize(("points", "best", "said"), ANSWERS.values(), ids=ANSWERS)
 def test_the_answer(points: list[FrontierPoint], best: int | None, said: str) -> None:
-    words, number = answer(list(enumerate(points)))
+    ((words, number),) = answer(list(enumerate(points)))
     assert number == best and said in words and words.startswith("digits, tap T0.in, initial weights: ")
+
+
+def test_an_examples_epsilon_is_not_weighed_against_a_clients() -> None:
+    client = [point(sigma, 0.9, "resilient", epsilon).model_copy(update={"unit": "client"})
+              for sigma, epsilon in ((3, 8.5), (4, 8.2))]  # fmt: skip
+    points = [BASE, point(1, 0.88, "resilient", 8.1), *client, point(2, 0.9, "resilient")]
+    said = answer(list(enumerate(points)))
+    assert [number for _, number in said] == [1, 3]
+    assert "unit: example" in said[0][0] and "unit: client" in said[1][0]
 
 
 def test_a_level_names_its_setting() -> None:

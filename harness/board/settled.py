@@ -1,0 +1,109 @@
+"""What no draw of noise changes in a card, and what its own numbers have to say of each other."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from harness.results import Control, Place, Rate
+from harness.results.card import Card, CardCell
+from harness.scoring.success import clopper_pearson
+from harness.scoring.summarise import summarise
+
+_PLACE = set(Place.model_fields)
+_OF_A_ROW = _PLACE | {"tier", "suite", "verdict", "headline", "identifies"}
+_NUMBER = re.compile(r"\d[\d.,e+-]*")
+
+
+def differing(there: Any, here: Any, place: str = "") -> list[str]:
+    """Every place where two documents differ, with both values."""
+    if isinstance(there, dict) and isinstance(here, dict):
+        names = dict.fromkeys([*there, *here])
+        return [
+            line
+            for name in names
+            for line in differing(there.get(name), here.get(name), f"{place}.{name}" if place else name)
+        ]
+    if isinstance(there, list) and isinstance(here, list) and len(there) == len(here):
+        return [
+            line
+            for number, (one, other) in enumerate(zip(there, here, strict=True))
+            for line in differing(one, other, f"{place}[{number}]")
+        ]
+    return [] if there == here else [f"{place}: {_short(there)} in the card, {_short(here)} made again"]
+
+
+def _short(value: Any) -> str:
+    said = f"{len(value)} entries" if isinstance(value, list | dict) and len(str(value)) > 80 else str(value)
+    return " ".join(said.split())[:160]
+
+
+def settled(card: Card) -> Any:
+    """What comes out alike whatever is drawn, and what is read first: verdict, headline, tiers."""
+    return _rounded({
+        "status": card.status, "reported": card.reported and card.reported.model_dump(), "command": card.command,
+        "environment": sorted(card.environment),
+        "row": card.row.model_dump(mode="json", include=_OF_A_ROW),
+        "statement": card.statement and asdict(card.statement),
+        "cells": [_of_a_cell(one) for one in card.cells],
+        "training": card.training and card.training.model_dump(mode="json", exclude={"accuracy"}),
+    })  # fmt: skip
+
+
+def _of_a_cell(one: CardCell) -> dict[str, Any]:
+    cell, bound = one.result, one.result.bound
+    return {
+        "place": cell.model_dump(mode="json", include=_PLACE), "attack": cell.attack, "tier": cell.tier,
+        "units": cell.units, "victims": one.victims.names,
+        "trials": [rate.n for rate in cell.asr.values()], "identified": cell.identified and cell.identified.n,
+        "controls": [_of_a_control(control) for control in cell.controls],
+        "theorem": bound and bound.theorem, "mu": bound and bound.mu,
+        "kappas": [event.kappa for event in bound.events] if bound else [],
+        "ceilings": [(event.ceiling, event.says_little) for event in bound.events] if bound else [],
+        "measured": [event.measured.n for event in bound.events] if bound else [],
+        "privacy": [asdict(statement) for statement in cell.privacy],
+    }  # fmt: skip
+
+
+def _of_a_control(control: Control) -> dict[str, Any]:
+    said = _NUMBER.sub("a number", control.detail or "")
+    return {"name": control.name, "held": control.held, "detail": said, "by luck": control.by_luck is not None}
+
+
+def contradictions(card: Card) -> Iterator[str]:
+    """Where the row is not that of the card's own cells, or an interval not that of its own successes."""
+    said = summarise(one.result for one in card.cells)
+    yield from (
+        f"{line.removesuffix('made again')}by the card's own cells"
+        for line in differing([card.row.model_dump(mode="json")], [one.model_dump(mode="json") for one in said], "row")
+    )
+    for number, one in enumerate(card.cells):
+        cell = one.result
+        alone = None if cell.shared_weights else len(one.victims.names)
+        events = {event.event: event.measured for event in cell.bound.events} if cell.bound else {}
+        for name, rate in (cell.asr | events).items():
+            if not _fits(rate, rate.n == alone):
+                told = f"rate and interval of {name} are not those of {rate.successes} successes of {rate.n}"
+                yield f"cells[{number}].result: {told}"
+
+
+def _fits(rate: Rate, independent: bool) -> bool:
+    """Whether rate and interval are those of the successes; of trials that share a fate whether they may be."""
+    if not rate.n or rate.rate is None or rate.ci95 is None:
+        return not rate.successes
+    low, high = rate.ci95
+    if abs(rate.rate - rate.successes / rate.n) > 1e-6 or not low <= rate.rate <= high:
+        return False
+    least = clopper_pearson(rate.successes, rate.n)
+    if independent:
+        return max(abs(low - least[0]), abs(high - least[1])) < 1e-6
+    return low <= least[0] + 1e-6 and high >= least[1] - 1e-6
+
+
+def _rounded(value: Any) -> Any:
+    """The same with six digits of every number that is not whole."""
+    if isinstance(value, dict):
+        return {name: _rounded(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(one) for one in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else value
