@@ -139,7 +139,8 @@ class _ChunkRun:
         self.observation = replace(self.observation, keys=tuple(keys))
         self.labels = None if labels is None else labels[index, self.restarts.to(index.device)]
         self.position = attack.start(self.observation, keys).to(observation.target)
-        self.best = self.position.clone()
+        # What is no number diverges at once, and then stands for nothing.
+        self.best = self.position.nan_to_num(0.0, 0.0, 0.0)
         rows = len(keys)
         self.best_loss = self.position.new_full((rows,), torch.inf)
         self.first_loss = self.position.new_full((rows,), torch.nan)

@@ -70,7 +70,7 @@ class _OneStart:
         self.module: nn.Module = observation.model.plain(observation.weights[0])
         self.parameters = list(self.module.parameters())
         self.position = attack.start(observation, list(observation.keys)).to(observation.target).requires_grad_(True)
-        self.best = self.position.detach().clone()
+        self.best = self.position.detach().nan_to_num(0.0, 0.0, 0.0)
         self.best_loss = self.position.new_full((1,), torch.inf)
         self.first_loss = self.last_loss = self.best_loss
         self.evaluations = attack.effort(observation)

@@ -14,6 +14,7 @@ import typer
 from harness.cli import STOPPED, Unwritable
 from harness.cli.lazy_group import lazy_group
 from harness.errors import UsageError, in_one_line, lacks_memory
+from harness.extensions.own_place import own_place
 from harness.version import __version__
 
 DONE, REGRESSION, MISTAKE, INVALID, INCOMPARABLE = 0, 1, 2, 3, 4
@@ -76,8 +77,8 @@ def _options(
 def run(arguments: list[str]) -> int:
     """Runs a command and returns its exit code.
 
-    0 done, 1 regression, 2 a mistake to mend, 3 an invalid run, 4 what could not be compared, 70 a fault of this
-    program or of what it was given to import, 130 stopped by hand. Never a traceback, unless ``HARNESS_TRACEBACK`` is
+    0 done, 1 regression, 2 a mistake to mend, also in code of one's own, 3 an invalid run, 4 what could not be
+    compared, 70 a fault of this program, 130 stopped by hand. Never a traceback, unless ``HARNESS_TRACEBACK`` is
     set.
 
     Raises:
@@ -103,6 +104,8 @@ def run(arguments: list[str]) -> int:
     except (BrokenPipeError, Unwritable):
         raise
     except (Exception, SystemExit) as error:
+        if isinstance(error.__context__, BrokenPipeError):  # as rich says it
+            raise error.__context__ from None
         return _fault(error)
 
 
@@ -134,6 +137,8 @@ def _fault(error: BaseException) -> int:
         return _say(f"there is not enough memory: take fewer of what was asked for ({in_one_line(error)})")
     if os.environ.get("HARNESS_TRACEBACK"):
         traceback.print_exception(error)
+    if place := own_place(error):
+        return _say(f"{place}: {in_one_line(error)}; HARNESS_TRACEBACK=1 shows how it came there")
     return _say(f"a fault, not a mistake of yours: {in_one_line(error)}; HARNESS_TRACEBACK=1 shows where", FAULT)
 
 

@@ -27,6 +27,8 @@ def require_declared(defense: str, tap: str, quiet: Observation, noisy: Observat
         WrongDeclaration: noise that is not declared, or that is not there, or is of another size.
     """
     added, declared = noisy.target - quiet.target, noisy.noise
+    if not added.isfinite().all():
+        raise UsageError(f"defense {defense!r} makes numbers that are not finite ({tap}); look for what it divides by")
     problem: str | None = None
     if declared is None:
         if added.any():

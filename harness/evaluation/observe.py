@@ -15,6 +15,7 @@ from harness.errors import UsageError
 from harness.evaluation.detecting import CLIENTS, detectable
 from harness.evaluation.played_round import Key, known_correction, round_context, server_state
 from harness.evaluation.reading import Reading, known_batches, read_round
+from harness.evaluation.rows_apart import require_rows_apart
 from harness.evaluation.sending import Sent, sent_by, tampering_of
 from harness.evaluation.simulating import simulation
 from harness.experiment import CellSettings
@@ -200,6 +201,11 @@ class Stage:
         self, model: RowModel, weights: Tensor, truth: Victims, keys: list[Key], settings: CellSettings
     ) -> Reading:
         """What the adversary reads of the victims' round."""
+
+        def read(part: slice) -> Tensor:
+            return read_round(model, weights[part], truth, part, keys[part], settings).gradients
+
+        require_rows_apart(read, len(keys), settings)
         return self._played(model, weights, truth, keys, settings)
 
     def _played(

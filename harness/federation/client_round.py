@@ -9,8 +9,9 @@ from torch import Tensor
 from harness.federation.context import RoundContext
 from harness.federation.defense import Defense
 from harness.federation.examples import GradientSource
+from harness.federation.own_hooks import rows_by, step_by
 from harness.federation.recorders import Recorder
-from harness.federation.taps import Tap
+from harness.federation.taps import Hook, Tap
 from harness.federation.variates import RoundVariates
 
 
@@ -59,7 +60,7 @@ def train_locally(
     for step in range(steps):
         now = replace(context, local_step=step)
         examples = gradients(step, weights if step == 0 else (weights + moved).to(weights.dtype))
-        made = defense.client_step(examples, now)
+        made = step_by(defense, examples, now, weights)
         for recorder in recorders:
             recorder.step(examples, made, now)
         direction = made.step.to(precision)
@@ -75,7 +76,7 @@ def train_locally(
 
 def send(update: Tensor, defense: Defense, context: RoundContext, recorders: Sequence[Recorder] = ()) -> Tensor:
     """What leaves N clients (N, P) of their updates (N, P); what goes beside it is left in ``context.sent``."""
-    message = defense.client_message(update, context)
+    message = rows_by(Hook.CLIENT_MESSAGE, defense.client_message, update, context)
     for recorder in recorders:
         recorder.read(Tap.UPDATE, update)
         recorder.read(Tap.SENT, message)

@@ -9,13 +9,14 @@ from torch import Tensor
 
 from harness.federation.context import RoundContext, State
 from harness.federation.defense import Defense
+from harness.federation.own_hooks import rows_by
 from harness.federation.recorders import Recorder
-from harness.federation.taps import Tap
+from harness.federation.taps import Hook, Tap
 
 
 def receive(message: Tensor, defense: Defense, context: RoundContext, recorders: Sequence[Recorder] = ()) -> Tensor:
     """What the server makes of each of N messages (N, P) that arrive, before they are added up."""
-    received = defense.server_receive(message, context)
+    received = rows_by(Hook.SERVER_RECEIVE, defense.server_receive, message, context)
     for recorder in recorders:
         recorder.read(Tap.ARRIVED, message)
         recorder.read(Tap.RECEIVED, received)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from harness.errors import UsageError
 from harness.models.row_losses import example_losses
 from harness.models.row_sequence import Product, Recorded, RowSequence
 from harness.vectors.layout import Layout, group_sums, spread
@@ -186,6 +187,7 @@ class MaterialisedGradients:
     ) -> None:
         self.sizes, self._expected = sizes, gradients.shape[1] if expected is None else expected
         self._gradients = gradients if present is None else gradients * present[..., None]
+        self._version = self._gradients._version
         self.present = _present(present, gradients)
 
     def norms(self) -> Tensor:
@@ -201,7 +203,13 @@ class MaterialisedGradients:
         return self._gradients.sum(1) / self._expected
 
     def materialise(self) -> Tensor:
-        """The gradients (N, B, P)."""
+        """The gradients (N, B, P).
+
+        Raises:
+            UsageError: somebody changed them in place, whom this was given to before.
+        """
+        if self._gradients._version != self._version:
+            raise UsageError("client_step changes the examples' gradients in place, which are read there; copy them")
         return self._gradients
 
 

@@ -102,6 +102,19 @@ def test_an_observation_that_is_not_a_number_is_counted_as_diverged(
     assert_frozen(CPL(max_iterations=2), victims(4, examples, model="mlp"), spoil)
 
 
+def test_a_start_that_is_not_a_number_is_counted_as_diverged(victims: Victims) -> None:
+    @validated_attack
+    class Nowhere(CPL):
+        def start(self, observation: Observation, keys: list[tuple[int | str, ...]]) -> Tensor:
+            made = Attack.start(self, observation, keys).clone()
+            made[torch.tensor([key[1] == 1 for key in keys])] = torch.nan
+            return made
+
+    result, usual = (run_attack(kind(max_iterations=2), victims(4)) for kind in (Nowhere, CPL))
+    assert result.stop_reason[1] == DIVERGED and result.images.isfinite().all()
+    assert_same_bits(result, [0, 2, 3], usual, [0, 2, 3])
+
+
 def test_a_huge_loss_is_no_divergence_but_a_thousandfold_one_is(victims: Victims) -> None:
     @validated_attack
     class Runaway(CPL):

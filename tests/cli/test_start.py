@@ -14,6 +14,7 @@ import pytest
 import typer
 
 from harness.cli.app import COMMANDS, app
+from harness.cli.app import run as command_line
 from harness.cli.catalogue import text
 
 Harness = Callable[..., Any]
@@ -75,6 +76,10 @@ def test_help_shows_every_command(harness: Harness) -> None:
     assert finished.code == 0 and all(f"\n  {name} " in finished.out for name in COMMANDS)
 
 
+# As if it were in this package: in a test's own function it is the mistake of who wrote that.
+OURS: dict[str, Any] = {"__name__": "harness.made_up"}
+exec("def fail(raised):\n    def failing(root):\n        raise raised\n    return failing", OURS)
+
 FAULTS = {
     "fault": (ValueError("two\nlines"), 70, "ValueError: two lines"),
     "memory": (MemoryError(), 2, "take fewer"),
@@ -87,15 +92,35 @@ FAULTS = {
 def test_a_fault_has_a_code_of_its_own_and_one_line(
     harness: Harness, monkeypatch: pytest.MonkeyPatch, raised: BaseException, code: int, said: str
 ) -> None:
-    def fail(root: Path) -> None:
-        raise raised
-
-    monkeypatch.setattr("harness.cli.data.dataset_status", fail)
+    monkeypatch.setattr("harness.cli.data.dataset_status", OURS["fail"](raised))
     finished = harness("data", "status")
     assert (finished.code, finished.out, finished.err.count("\n")) == (code, "", 1)
     assert said in finished.err
     monkeypatch.setenv("HARNESS_TRACEBACK", "1")
     assert ("Traceback" in harness("data", "status").err) == (code == 70)
+
+
+def test_a_mistake_in_own_code_is_told_by_its_line(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(root: Path) -> None:
+        raise RuntimeError("boom")
+
+    monkeypatch.setattr("harness.cli.data.dataset_status", fail)
+    finished = harness("data", "status")
+    line = fail.__code__.co_firstlineno + 1
+    assert (finished.code, finished.err.count("\n")) == (2, 1)
+    assert f"harness: test_start.py, line {line}, in fail: RuntimeError: boom" in finished.err
+
+
+def test_what_rich_makes_of_a_closed_pipe_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(root: Path) -> None:
+        try:
+            raise BrokenPipeError
+        except BrokenPipeError:
+            raise SystemExit(1)  # noqa: B904  (as rich does)
+
+    monkeypatch.setattr("harness.cli.data.dataset_status", fail)
+    with pytest.raises(BrokenPipeError):
+        command_line(["data", "status"])
 
 
 def test_an_output_that_nobody_reads_ends_it_in_silence() -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from harness.defenses import DEFENSES
+from harness.errors import UsageError
 from harness.evaluation.declared_noise import WrongDeclaration, require_declared
 from harness.federation.taps import Hook
 from harness.observation import Noise, Observation
@@ -51,6 +52,11 @@ def test_honest(seen: Observation) -> None:
 def test_wrong(seen: Observation, told: str) -> None:
     with pytest.raises(WrongDeclaration, match=f"'mine' {told} .T2.step.; let noise_of"):
         require_declared("mine", "T2.step", QUIET, seen)
+
+
+def test_what_is_no_number_is_told_as_such() -> None:
+    with pytest.raises(UsageError, match="'mine' makes numbers that are not finite"):
+        require_declared("mine", "T2.step", QUIET, noisy(torch.nan, None))
 
 
 def test_noise_that_is_declared_at_another_tap_ends_the_run(

@@ -14,6 +14,7 @@ from harness.attacks.adam import Adam
 from harness.attacks.attack import Dummy
 from harness.defenses.hooks import Defense, LocalStep
 from harness.defenses.registry import validated_defense
+from harness.errors import UsageError
 from harness.federation.context import RoundContext, State
 from harness.federation.examples import ExampleGradients
 from harness.federation.privacy_facts import PrivacyFacts
@@ -69,6 +70,18 @@ class Misplaces(Right):
 class Narrow(Defense):
     def client_message(self, update: Tensor, context: RoundContext) -> Tensor:
         return update[:, :-1]
+
+
+@validated_defense
+class InPlace(Defense):
+    def client_message(self, update: Tensor, context: RoundContext) -> Tensor:
+        return update.mul_(0.5).clone()
+
+
+@validated_defense
+class StepInPlace(Defense):
+    def client_step(self, examples: ExampleGradients, context: RoundContext) -> LocalStep:
+        return LocalStep(examples.materialise().mul_(0.5).mean(1))
 
 
 @validated_defense
@@ -279,7 +292,9 @@ class SignsAsGaussian(Right):
 @pytest.mark.parametrize(
     ("wrong", "check", "why"),
     [
-        (Narrow, defenses.assert_shapes, "instead of"),
+        (Narrow, defenses.assert_shapes, "client_message returns a tensor .* let it return a tensor"),
+        (InPlace, defenses.assert_shapes, "client_message changes what it is given in place"),
+        (StepInPlace, defenses.assert_shapes, "client_step changes the examples' gradients in place"),
         (Unkeyed, defenses.assert_keyed, "differs when the round is played again"),
         (Mixing, defenses.assert_rows_apart, "depends on the other clients"),
         (CountsPlaces, defenses.assert_empty_places_change_nothing, "empty places of a batch count"),
@@ -311,7 +326,7 @@ class SignsAsGaussian(Right):
 def test_a_wrong_defense_is_found(wrong: type[Defense], check: Callable[[Defense], object], why: str) -> None:
     for right in (Right(), Clips(), RoundsAway(), ClipsExamples(), Chooses()):
         check(right)
-    with pytest.raises(AssertionError, match=why):
+    with pytest.raises((AssertionError, UsageError), match=why):
         check(wrong())
 
 
