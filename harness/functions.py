@@ -43,8 +43,9 @@ def evaluate(
     settings.setdefault("prior", usual_prior(_listed(attack)))
     cells = expand(grid, device=choose_device(device), **settings)
     check_adversary(adversary, cells)
-    with claimed(Path(out), None if resume else "results.json"):
-        return evaluate_cells(cells, Run(find_data_root(data_root), RunFolder(out), chunk, resume))
+    with claimed(Path(out)):
+        folder = RunFolder(out) if resume else RunFolder(out).anew()
+        return evaluate_cells(cells, Run(find_data_root(data_root), folder, chunk, resume))
 
 
 def train(

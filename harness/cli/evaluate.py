@@ -113,15 +113,16 @@ def evaluate_command(
     root = find_data_root(data_root)
     stage = Stage(root, chunk)
     jobs, threads = chosen_jobs(jobs, threads, lambda: 1 if part or cluster else suitable_jobs(cells, stage))
-    folder, draw = RunFolder(out), save_cell_picture if pictures else None
+    draw = save_cell_picture if pictures else None
     job = Job(root, out, 0.0, chunk, threads, draw)
     if part:
         command = without(context.find_root().obj, ("--shard", "--out"), ("--resume", "--json"))
         with resumable():
             return _show_shard(make_shard(cells, job, part, command), part, as_json, out)
-    with resumable(), claimed(out, None if resume else "results.json"):
+    with resumable(), claimed(out):
+        folder = RunFolder(out) if resume else RunFolder(out).anew()
         if cluster or (jobs > 1 and not is_one_group(cells)):
-            document = _spread(cells, job if resume else replace(job, since=folder.clock()), jobs, cluster, cluster_arg)
+            document = _spread(cells, replace(job, since=folder.since), jobs, cluster, cluster_arg)
         else:
             own_draw = partial(draw, folder) if draw else None
             with crew(min(jobs, largest_crew(cells)), threads, cells) as everyone:

@@ -8,8 +8,9 @@ import typer
 from harness.board import collect
 from harness.cli.app import DONE, app
 from harness.errors import UsageError
+from harness.reports.html.page import BEGINNING
 from harness.reports.html.site import make_site
-from harness.results import require_writable, write_atomic
+from harness.results import require_own, require_writable, write_atomic
 
 
 @app.command("site")
@@ -19,6 +20,7 @@ def site_command(
 ) -> int:
     """Make a static board of runs: every row a card that anybody can make again."""
     require_writable(out / "index.html")
+    require_own(out / "index.html", BEGINNING)
     found = collect(runs)
     if not found.cards:
         why = f" ({found.left_out[0]})" if found.left_out else ""

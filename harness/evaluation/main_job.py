@@ -19,6 +19,8 @@ _SHARE = 0.05
 def evaluate(cells: list[CellSettings], run: Run) -> ResultDocument:
     """Evaluates cells one after another; writes results.json and victims.jsonl at the end, and now and then before.
 
+    Where no cell is possible nothing is written, and what an earlier run left is kept.
+
     Raises:
         UsageError: there are no cells, or every one is impossible; the message is that of the first.
     """
@@ -30,14 +32,17 @@ def evaluate(cells: list[CellSettings], run: Run) -> ResultDocument:
         for settings in cells:
             asked.append(run.cell(settings))
             began = time.monotonic()
-            if len(asked) < len(cells) and began - written > took / _SHARE:
+            if len(asked) < len(cells) and not _impossible(asked) and began - written > took / _SHARE:
                 _write(asked, run, cells[0].device, complete=False)
                 written = time.monotonic()
                 took = written - began
-    document = _write(asked, run, cells[0].device)
-    if all(stored.cell.not_applicable_reason for stored in asked):
+    if _impossible(asked):
         raise UsageError(asked[0].cell.not_applicable_reason or "no cell could be evaluated")
-    return document
+    return _write(asked, run, cells[0].device)
+
+
+def _impossible(asked: Sequence[StoredCell]) -> bool:
+    return all(stored.is_impossible for stored in asked)
 
 
 def _write(asked: Sequence[StoredCell], run: Run, device: str, complete: bool = True) -> ResultDocument:

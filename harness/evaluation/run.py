@@ -32,7 +32,7 @@ from harness.evaluation.report_cell import cell_result, impossible_cell, victim_
 from harness.evaluation.scored import Scored
 from harness.evaluation.scores import LPIPS_UNASKED, score
 from harness.experiment import CellSettings
-from harness.results import CellResult, Control, RunFolder, StoredCell, cell_key
+from harness.results import CellResult, Control, RunFolder, StoredCell, VictimRecord, cell_key
 from harness.scoring import LpipsScorer, negative_control_failed
 from harness.settings.devices import threads_of
 from harness.version import SCHEMA_VERSION, __version__
@@ -71,6 +71,7 @@ class Run:
         self.outlook = Outlook()
         self._attacked: set[str] = set()
         self._sources: dict[tuple[object, ...], dict[str, str]] = {}
+        self._unwritten: list[tuple[str, dict[str, Any], CellResult, list[VictimRecord]]] = []
 
     def cell(self, settings: CellSettings, control: str | None = None) -> StoredCell:
         """One cell, or one control cell, with everything its verdict needs.
@@ -83,7 +84,8 @@ class Run:
         if key not in self.done:
             with self.folder.alone_with(key), self.outlook.at(settings, control):
                 stored = self.folder.read_cell(key, identity) if self.resume else None
-                if stored is None or not self._controls_at_hand(stored):
+                # What was impossible may no longer be: the data is fetched, say.
+                if stored is None or stored.is_impossible or not self._controls_at_hand(stored):
                     stored = self._fresh(settings, key, identity, control)
             self.done[key] = stored
             if self.on_cell:
@@ -131,8 +133,17 @@ class Run:
             victims = victim_records(scored, key, control)
             if self.draw and control is None:
                 self.draw(scored, cell)
-        self.folder.write_cell(key, identity, cell, victims)
-        return StoredCell(schema_version=SCHEMA_VERSION, settings=identity, cell=cell, victims=victims)
+        stored = StoredCell(schema_version=SCHEMA_VERSION, settings=identity, cell=cell, victims=victims)
+        self._unwritten.append((key, identity, cell, victims))
+        if not all(one.is_impossible for one in (stored, *self.done.values())):
+            self.write_impossible()
+        return stored
+
+    def write_impossible(self) -> None:
+        """Writes what waited for a cell that is possible: mistakes alone leave a folder as it was."""
+        for one in self._unwritten:
+            self.folder.write_cell(*one)
+        self._unwritten.clear()
 
     def _evaluate(self, settings: CellSettings, control: str | None) -> Scored:
         began = time.perf_counter()
@@ -154,7 +165,8 @@ class Run:
         checks = [self._positive(scored), *self._swap(scored)]
         noisy = self.stage.set(smaller(settings)).observation
         clean = self.stage.set(without_noise(settings)).observation
-        require_declared(settings.defense, settings.tap, clean, noisy)
+        if self.stage.plays:
+            require_declared(settings.defense, settings.tap, clean, noisy)
         if clean.fingerprint() != noisy.fingerprint():
             times = drowning(clean, noisy)
             quiet = self.cell(noiseless_control(settings), "positive_sigma0").cell

@@ -10,7 +10,7 @@ from harness.results.statement import Statement
 from harness.results.store import RunFolder, cell_key
 from harness.results.summary import AttackStanding, SummaryRow
 from harness.results.victim import StoredCell, VictimRecord
-from harness.storage.atomic import require_writable, write_atomic
+from harness.storage.atomic import require_own, require_writable, write_atomic
 from harness.storage.claim import claimed
 
 __all__ = [
@@ -37,6 +37,7 @@ __all__ = [
     "cell_key",
     "claimed",
     "read_results",
+    "require_own",
     "require_writable",
     "write_atomic",
 ]

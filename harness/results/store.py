@@ -23,6 +23,7 @@ from harness.errors import OutputError
 from harness.results.schema import CellResult, ResultDocument
 from harness.results.victim import StoredCell, VictimRecord
 from harness.storage.atomic import write_atomic
+from harness.storage.claim import tell_replaced
 from harness.storage.files import MOST_BYTES, MOST_OF_A_DOCUMENT, Absent, Unreadable, read_bytes
 from harness.storage.stored import Damaged, checked, parse_arrays, parse_json
 from harness.version import SCHEMA_VERSION
@@ -72,6 +73,10 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile(dir=self.path, prefix=".", suffix=".partial") as stamp:
                 return Path(stamp.name).stat().st_mtime
+
+    def anew(self) -> "RunFolder":
+        """The same folder, in which what stands now is an earlier run's. Raises OutputError where none can write."""
+        return RunFolder(self.path, self.clock(), self.shared)
 
     def is_of_this_run(self, path: Path) -> bool:
         """Whether there is a file, and no earlier run left it."""
@@ -144,11 +149,17 @@ class RunFolder:
         return stored if cell_key(stored.settings) == key else None
 
     def write_results(self, document: ResultDocument, victims: Iterable[VictimRecord]) -> None:
-        """Write ``victims.jsonl``, then ``results.json``. Raises UsageError where the folder cannot be written."""
+        """Write ``victims.jsonl``, then ``results.json``, and say so where these were an earlier run's.
+
+        Raises UsageError where the folder cannot be written.
+        """
+        results = self.path / "results.json"
+        if results.exists() and not self.is_of_this_run(results):
+            tell_replaced(self.path)
         lines = "".join(victim.model_dump_json() + "\n" for victim in victims)
         write_atomic(self.path / "victims.jsonl", lines.encode())
         # Last, so that a results.json always stands beside its victims.
-        write_atomic(self.path / "results.json", document.model_dump_json(indent=1).encode())
+        write_atomic(results, document.model_dump_json(indent=1).encode())
 
     def write_arrays(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
         """Store arrays under a key. Raises UsageError where the folder cannot be written."""

@@ -60,3 +60,8 @@ class StoredCell(Record):
     settings: Facts
     cell: CellResult
     victims: list[VictimRecord]
+
+    @property
+    def is_impossible(self) -> bool:
+        """Whether its settings do not go together, or lack something."""
+        return self.cell.not_applicable_reason is not None

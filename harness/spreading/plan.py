@@ -82,6 +82,7 @@ def make_shard(cells: Sequence[CellSettings], job: Job, shard: Shard, command: S
     with within(f"shard {shard}"), run.outlook.over([cell for unit in own for cell in unit.cells], run.at_hand):
         for unit in own:
             unit.make(run)
+    run.write_impossible()  # a merger knows a cell by its file
     asked = [run.done[cell.key] for cell in plan.cells if cell.shard == shard.index]
     return document_of([stored.cell for stored in with_controls(asked, run.done)], plan.environment)
 

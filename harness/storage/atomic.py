@@ -1,6 +1,7 @@
 """Files appear whole or not at all, and only where nothing stands or a plain file does."""
 
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from harness.storage.files import kind_of
 
 #: What runs keep, hours of work perhaps, and write themselves.
 OF_RUNS = frozenset({"results.json", "victims.jsonl", "training.json", "checkpoint.pt"})
+_BEGINNING = 1024
 
 
 def write_atomic(path: Path, content: bytes, option: str = "--out") -> None:
@@ -41,6 +43,24 @@ def require_writable(path: Path, option: str = "--out") -> None:
             )
         path.parent.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=path.parent, prefix=".", suffix=".partial").close()
+
+
+def require_own(path: Path, beginning: bytes, option: str = "--out") -> None:
+    """Refuses a file of somebody else's before work is done that would be written over it.
+
+    ``beginning``: a pattern of how ours begin, without blanks; what is empty or not there is in nobody's way.
+
+    Raises:
+        OutputError: a file stands there that begins otherwise, cannot be read, or is no plain one.
+    """
+    with _told_in_one_line(path, option):
+        _refuse_special(path, option)
+        if not path.exists():
+            return
+        with path.open("rb") as stream:
+            begins = b"".join(stream.read(_BEGINNING).split())
+        if begins and not re.match(beginning, begins):
+            raise OutputError(f"cannot write {str(path)!r} (it is a file of yours); choose another place with {option}")
 
 
 def remove_plain(path: Path, option: str = "--out") -> None:

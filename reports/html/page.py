@@ -28,6 +28,11 @@ from harness.reports.html.trend import TrendSection, trend_section
 from harness.reports.html.utility import utility_chart
 from harness.reports.html.verdict import Overview, verdict
 
+#: How every page of ours begins, blanks apart.
+BEGINNING = (
+    b'<!DOCTYPEhtml><htmllang="en"><head><metacharset="utf-8"><metaname="generator"content="gradient-leakage-harness">'
+)
+
 _MOST_DRAWN = 2_500_000
 
 

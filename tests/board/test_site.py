@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from harness.board import read_card
 from harness.results.card import Card
 
@@ -21,6 +23,22 @@ def test_every_row_has_a_page_and_a_card(harness: Harness, runs: list[Path], car
     page = Path("public/index.html").read_text()
     assert f'href="rows/{card.name}.html"' in page and "fed_cdp sigma=1" in page
     assert card.hash in Path(f"public/rows/{card.name}.html").read_text()
+
+
+def test_a_page_of_somebody_elses_is_not_written_over(
+    harness: Harness, runs: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = Path("public/index.html")
+    page.parent.mkdir()
+    for content in ("precious", "<!doctype html>\n<html lang='en'>"):
+        page.write_text(content)
+        with monkeypatch.context() as patch:
+            patch.setattr("harness.cli.site.collect", lambda _: pytest.fail("computed before it looked"))
+            finished = harness("site", str(runs[0]))
+        assert (finished.code, finished.err.count("\n"), page.read_text()) == (2, 1, content)
+        assert "it is a file of yours); choose another place with --out" in finished.err
+    page.unlink()
+    assert [harness("site", str(runs[0])).code for _ in range(2)] == [0, 0]
 
 
 def spoiled(run: Path, **changes: Any) -> Path:

@@ -63,6 +63,42 @@ def test_an_earlier_run_is_not_replaced_in_silence(harness: Harness, caplog: pyt
         assert ("an earlier run in 'here' are replaced" in caplog.text) == said
 
 
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ("--dataset absent.npz", "is not a file"),
+        ("--dataset digits --prior absent.npz", "is not a file"),
+        ("--dataset digits --weights cut.pt", "cut off"),
+        ("--dataset digits --cluster foo", "unknown cluster 'foo'"),
+        ("--dataset digits --model absent:make", "absent"),
+        ("--dataset absent.npz --defense none,fed_cdp --jobs 2", "is not a file"),
+    ],
+)
+def test_a_mistake_leaves_an_earlier_run_as_it_is(
+    harness: Harness, tmp_path: Path, caplog: pytest.LogCaptureFixture, more: str, words: str
+) -> None:
+    line = ("evaluate", "--defense", "none", *TINY[2:], "--no-pictures", "--out", "here")
+    assert harness(*line, "--dataset", "digits").code == 0
+    (tmp_path / "cut.pt").write_bytes(b"PK")
+    before = {path: path.read_bytes() for path in (tmp_path / "here").rglob("*.*")}
+    finished = harness(*line, *more.split())
+    assert (finished.code, finished.out, caplog.text) == (2, "", "")
+    assert words in finished.err and finished.err.count("\n") == 1
+    assert {path: path.read_bytes() for path in (tmp_path / "here").rglob("*.*")} == before
+
+
+@pytest.mark.parametrize("more", ["", "--resume", "--jobs 2 --attack dlg,cpl"])
+@pytest.mark.parametrize("name", ["results.json", "victims.jsonl"])
+def test_somebody_elses_files_are_left_alone(harness: Harness, asked: "Asked", name: str, more: str) -> None:
+    file = Path("mine") / name
+    file.parent.mkdir()
+    file.write_text('{"my": "precious"}')
+    finished = harness("evaluate", "--defense", "none", *more.split(), "--out", "mine")
+    assert (finished.code, finished.err.count("\n"), asked) == (2, 1, [])
+    assert f"cannot write 'mine/{name}' (it is a file of yours); choose another place with --out" in finished.err
+    assert file.read_text() == '{"my": "precious"}'
+
+
 class Asked(list[Any]):
     """Stands in for the evaluation and keeps the cells it was asked for."""
 
