@@ -99,8 +99,13 @@ class Attack(Attacker):
         return initial_images(self.init, keys, shape).flatten(1)
 
     def dummy(self, observation: Observation, position: Tensor, labels: Tensor | None) -> Dummy:
-        """Reads positions as images and targets."""
-        assert labels is not None
+        """Reads positions as images and targets.
+
+        Raises:
+            UsageError: an attack that infers no labels does not read them here either.
+        """
+        if labels is None:
+            raise UsageError("labels() gives None; let it infer them, or let dummy() read them from the position")
         return Dummy(position.reshape(len(position), observation.examples, *observation.model.image_shape), labels)
 
     def matching(self, observation: Observation, dummy: Dummy) -> Tensor:

@@ -12,7 +12,9 @@ from harness.attacks import Attack, Reconstruction, run_attack, validated_attack
 from harness.attacks.cpl import CPL
 from harness.attacks.engine import choose_restarts
 from harness.attacks.idlg import IDLG
+from harness.attacks.inverting_gradients import InvertingGradients
 from harness.attacks.stopping import CAP, CONVERGED, DIVERGED, HOPELESS
+from harness.errors import UsageError
 from harness.observation import Clipping, Observation
 from harness.testing.attacks import assert_frozen, assert_same_bits
 
@@ -100,6 +102,29 @@ def test_an_observation_that_is_not_a_number_is_counted_as_diverged(
     examples: int, spoil: float, victims: Victims
 ) -> None:
     assert_frozen(CPL(max_iterations=2), victims(4, examples, model="mlp"), spoil)
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "no labels": ({"labels": lambda *_: None}, "labels.. gives None; let it infer them"),
+    "one label for all": (
+        {"labels": lambda *_: torch.zeros(1, 1, dtype=torch.long)},
+        "labels.. gives a tensor .1, 1, 1",
+    ),
+    "a class that there is not": (
+        {"labels": lambda _, seen: torch.full((seen.rows, 1), 99)},
+        "gives 99, where there are",
+    ),
+    "half a class": ({"labels": lambda _, seen: torch.zeros(seen.rows, 1)}, "of torch.float32; let it give whole"),
+    "one start for all": ({"start": lambda _, seen, keys: torch.zeros(1, 64)}, "start.. gives a tensor .1, 64"),
+    "no start": ({"start": lambda *_: None}, "start.. gives a NoneType"),
+}
+
+
+@pytest.mark.parametrize(("methods", "told"), WRONG.values(), ids=WRONG)
+def test_what_an_own_attack_gives_wrongly_is_named(methods: dict[str, Any], told: str, victims: Victims) -> None:
+    wrong = validated_attack(type("Wrong", (InvertingGradients,), methods))
+    with pytest.raises(UsageError, match=told):
+        run_attack(wrong(max_iterations=1), victims(4))
 
 
 def test_a_start_that_is_not_a_number_is_counted_as_diverged(victims: Victims) -> None:
