@@ -43,12 +43,19 @@ def parse_arrays(content: bytes, names: Iterable[str] | None = None) -> dict[str
             absent = [name for name in names or () if name not in archive.files]
             if absent:
                 raise Damaged(f"has no array {absent[0]!r}")
-            return {name: archive[name] for name in names or archive.files}
+            # A member that is no array comes as the bytes it is.
+            return {name: _array(archive[name]) for name in names or archive.files}
     except Damaged:
         raise
     except Exception as error:  # zipfile and numpy raise a dozen types for a damaged archive
         problem = "cannot be read as an .npz archive of plain arrays (damaged, or it holds pickled objects)"
         raise Damaged(problem) from error
+
+
+def _array(member: Any) -> np.ndarray:
+    if not isinstance(member, np.ndarray):
+        raise TypeError("no array")
+    return member
 
 
 def parse_tensors(content: bytes) -> Any:

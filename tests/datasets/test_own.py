@@ -2,6 +2,7 @@
 
 import io
 import pickle
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -152,3 +153,11 @@ def test_missing_file_and_folder(tmp_path: Path) -> None:
     check_refused(str(tmp_path / "absent.npz"), "is not a file; give the path")
     (tmp_path / "folder.npz").mkdir()
     check_refused(str(tmp_path / "folder.npz"), "is not a file")
+
+
+@pytest.mark.parametrize("name", ["images", "labels"])
+def test_members_that_are_no_arrays_are_not_unpickled_either(tmp_path: Path, name: str) -> None:
+    path = save(tmp_path, **{other: GREY for other in {"images", "labels"} - {name}})
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr(f"{name}.npy", pickle.dumps(Bomb()))
+    check_refused(path, "plain arrays")
