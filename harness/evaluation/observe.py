@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -72,7 +73,12 @@ class Room:
 
 
 class Stage:
-    """Loads datasets and fits priors once, and sets scenes."""
+    """Loads datasets and fits priors once, and sets scenes.
+
+    ``plays``: whether what it shows was made here, by a defense that then has to add the noise that it declares.
+    """
+
+    plays: ClassVar[bool] = True
 
     def __init__(self, data_root: Path, chunk: int) -> None:
         self.data_root, self.chunk = data_root, chunk

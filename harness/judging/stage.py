@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -36,6 +37,9 @@ class CapturedStage(Stage):
         public: what informed attackers know; None where nothing is.
     """
 
+    # Whether clients do what they declare is what checks ask, and no reason to judge none of them.
+    plays: ClassVar[bool] = False
+
     def __init__(
         self, data_root: Path, chunk: int, captured: CapturedClients, declared: CellSettings,
         look_alikes: Dataset | None, public: Dataset | None,
@@ -43,7 +47,7 @@ class CapturedStage(Stage):
         super().__init__(data_root, chunk)
         self._captured, self._declared = captured, declared
         self._whole = _with_truth_first(captured, look_alikes)
-        self._room = Room(self._whole, None if public is None else fit_prior(public))
+        self._room = Room(self._whole, None if public is None else fit_prior(public), public)
         self._noisy = noise_of(captured, declared) is not None
 
     def dataset(self, name: str) -> Dataset:
@@ -86,6 +90,8 @@ class CapturedStage(Stage):
 
 class SimulatedStage(CapturedStage):
     """The same with nothing captured: all rounds are played."""
+
+    plays: ClassVar[bool] = True
 
     def look(
         self, model: RowModel, weights: Tensor, truth: Victims, keys: list[Key], settings: CellSettings
