@@ -12,7 +12,7 @@ from harness.datasets.record import Dataset
 from harness.errors import UsageError
 
 
-def data_root(option: Path | None) -> Path:
+def data_root(option: str | Path | None) -> Path:
     """The data root: ``option`` (--data-root), else $HARNESS_DATA, else ~/.cache/harness. It need not exist yet.
 
     Raises:

@@ -3,23 +3,27 @@
 from pathlib import Path
 from typing import Any
 
+from pydantic import JsonValue, StrictBool
+
 from harness.datasets import data_root as find_data_root
 from harness.errors import UsageError
 from harness.evaluation import Run
 from harness.evaluation import evaluate as evaluate_cells
-from harness.experiment import check_adversary, expand, usual_prior
+from harness.experiment import CellSettings, check_adversary, expand, usual_prior
+from harness.extensions.arguments import require_known, typed
 from harness.results import ResultDocument, RunFolder
 from harness.settings.devices import choose_device
 from harness.storage.claim import claimed
-from harness.training import TrainDocument, TrainFolder, TrainOptions, fitted, train_settings
+from harness.training import TrainDocument, TrainFolder, TrainOptions, TrainSettings, fitted, train_settings
 from harness.training import train as train_run
 
 
+@typed
 def evaluate(
     *, defense: str | list[str], attack: str | list[str] = "cpl", tap: str | list[str] = "T2.step",
-    defense_args: dict[str, Any] | None = None, attack_args: dict[str, Any] | None = None, device: str = "auto",
-    adversary: str | None = None, chunk: int = 128, out: Path | str = "runs", data_root: Path | None = None,
-    resume: bool = False, **settings: Any,
+    defense_args: dict[str, JsonValue] | None = None, attack_args: dict[str, JsonValue] | None = None,
+    device: str = "auto", adversary: str | None = None, chunk: int = 128, out: str | Path = "runs",
+    data_root: str | Path | None = None, resume: StrictBool = False, **settings: Any,
 ) -> ResultDocument:  # fmt: skip
     """Attacks clients that train under every one of the defenses, by every attack at every tap, and judges what leaks.
 
@@ -35,6 +39,7 @@ def evaluate(
         UsageError: unknown names or settings, values out of range, impossible combinations.
     """
     _refuse_chunk(chunk, 1)
+    require_known(settings, CellSettings.model_fields)
     grid = {
         "defense": [(name, defense_args or {}) for name in _listed(defense)],
         "attack": [(name, attack_args or {}) for name in _listed(attack)],
@@ -48,9 +53,11 @@ def evaluate(
         return evaluate_cells(cells, Run(find_data_root(data_root), folder, chunk, resume))
 
 
+@typed
 def train(
-    *, device: str = "auto", chunk: int = 25, keep: tuple[int, ...] = (), out: Path | str = "training",
-    data_root: Path | None = None, resume: bool = False, **settings: Any,
+    *, defense_args: dict[str, JsonValue] | None = None, device: str = "auto", chunk: int = 25,
+    keep: tuple[int, ...] = (), out: str | Path = "training", data_root: str | Path | None = None,
+    resume: StrictBool = False, **settings: Any,
 ) -> TrainDocument:  # fmt: skip
     """Trains a federation under a defense.
 
@@ -65,8 +72,9 @@ def train(
         UsageError: unknown names or settings, values out of range, impossible combinations.
     """
     _refuse_chunk(chunk, 2)
+    require_known(settings, {*TrainSettings.model_fields, "keep"})
     root = find_data_root(data_root)
-    chosen = fitted(train_settings(device=choose_device(device), **settings), root)
+    chosen = fitted(train_settings(defense_args=defense_args or {}, device=choose_device(device), **settings), root)
     return train_run(chosen, root, TrainFolder(Path(out)), TrainOptions(chunk, keep=keep, resume=resume))
 
 

@@ -3,9 +3,12 @@
 import math
 from typing import Any
 
+from pydantic import StrictBool
+
 from harness.accounting.releases import Releases
 from harness.accounting.schedule import schedule_rounds
 from harness.errors import UsageError
+from harness.extensions.arguments import typed
 from harness.privacy import compose
 from harness.privacy.accountant import asked_delta, choice
 from harness.privacy.answers import (
@@ -25,6 +28,7 @@ _MOST_EPSILON = 1e6
 _SECONDS_PER_SIGMA, _SECONDS_PER_STEP = 3e-4, 2e-5
 
 
+@typed
 def account(
     *, sigma: float | None = None, sampling_rate: float | None = None, steps: int | None = None,
     delta: float | None = None, accountant: list[str] | None = None, conversion: str | None = None,
@@ -32,7 +36,7 @@ def account(
     adjacency: str | None = None, layers: int = 1, clients: int = 1, mechanism: str = "gaussian", bits: int = 32,
     dimensions: int = 10_000, sigma_schedule: str | None = None, sigma_end: float | None = None,
     rounds: int | None = None, target_epsilon: float | None = None, stop: str = "filter",
-    epsilon: float | None = None, exact: bool = False,
+    epsilon: float | None = None, exact: StrictBool = False,
 ) -> dict[str, Any]:  # fmt: skip
     """The document of ``harness account --json``: ``settings``, and in ``rows`` one answer per accountant.
 

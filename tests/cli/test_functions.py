@@ -2,9 +2,11 @@
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import harness
 from harness.errors import UsageError
@@ -42,6 +44,12 @@ MISTAKES = {
     "account": (lambda: harness.account(sigma=6), "add --steps"),
     "no cell": (lambda: evaluate_cells([], None), "no cell to evaluate"),
     "none of many": (lambda: harness.evaluate(defense=[]), "no cell to evaluate"),
+    "an option's name": (lambda: harness.evaluate(defense="none", surface=2), "'surface' in Python; use 'tap'"),
+    "another": (lambda: harness.evaluate(defense="none", seed=1), "use 'seeds'"),
+    "of the command alone": (lambda: harness.evaluate(defense="none", pictures=False), "leave it out"),
+    "a run's folder": (lambda: harness.evaluate(defense="none", training="run"), "use 'weights'"),
+    "of training": (lambda: harness.train(keep_rounds=[1]), "use 'keep'"),
+    "not of training": (lambda: harness.train(surface=1), "leave it out"),
 }
 
 
@@ -49,6 +57,44 @@ MISTAKES = {
 def test_a_mistake_names_its_mend(call: Callable[[], Any], mend: str, harness: Harness) -> None:
     with pytest.raises(UsageError, match=mend):
         call()
+
+
+WRONG_TYPES = {
+    "defense": (lambda: harness.evaluate(defense=3), "defense: .*, got 3"),
+    "no defense": (lambda: harness.evaluate(defense=None), "defense: .*, got None"),
+    "attack_args": (lambda: harness.evaluate(defense="none", attack_args=3), "attack_args: "),
+    "tensor": (
+        lambda: harness.evaluate(defense="fed_cdp", defense_args={"sigma": torch.tensor(1.0)}),
+        "defense_args: .*tensor",
+    ),
+    "tensor to train": (lambda: harness.train(defense_args={"sigma": torch.tensor(1.0)}), "defense_args: .*tensor"),
+    "chunk": (lambda: harness.evaluate(defense="none", chunk="x"), "chunk: .*, got 'x'"),
+    "out": (lambda: harness.evaluate(defense="none", out=3), "out: .*, got 3"),
+    "no out": (lambda: harness.evaluate(defense="none", out=None), "out: "),
+    "data_root": (lambda: harness.evaluate(defense="none", data_root=3), "data_root: "),
+    "resume": (lambda: harness.evaluate(defense="none", resume="yes"), "resume: .*, got 'yes'"),
+    "train out": (lambda: harness.train(out=3), "out: "),
+    "sigma": (lambda: harness.account(sigma="x", sampling_rate=0.1, steps=1), "sigma: "),
+    "sigmas": (lambda: harness.account(sigma=[1], sampling_rate=0.1, steps=1), "sigma: "),
+    "steps": (lambda: harness.account(sigma=1, sampling_rate=0.1, steps=1.5), "steps: .*, got 1.5"),
+    "accountant": (lambda: harness.account(sigma=1, sampling_rate=0.1, steps=1, accountant=3), "accountant: "),
+    "schedule": (lambda: harness.account(sigma_schedule=3, sampling_rate=0.1), "sigma_schedule: "),
+    "long": (lambda: harness.account(sigma=list(range(1000))), r"sigma: .*, got \[0, 1.{0,60}$"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "words"), WRONG_TYPES.values(), ids=WRONG_TYPES)
+def test_a_wrong_type_is_named(call: Callable[[], Any], words: str, harness: Harness, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=f"^{words}") as told:
+        call()
+    assert "\n" not in str(told.value) and not any(tmp_path.iterdir())
+
+
+def test_a_number_in_words_is_one() -> None:
+    whole, words = (
+        harness.account(sigma=6, sampling_rate=0.1, steps=steps, accountant=("rdp",)) for steps in (10, "10")
+    )
+    assert whole == words
 
 
 def test_there_is_nothing_else() -> None:
