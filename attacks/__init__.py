@@ -13,6 +13,7 @@ from harness.attacks import (  # noqa: F401  (imported to register)
     learned,
     loki,
     map,
+    slope,
     spear,
     trap_weights,
 )

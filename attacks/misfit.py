@@ -14,6 +14,14 @@ _USUAL_KURTOSIS = 3.0
 _STANDARD_ERRORS, _MATERIAL = 6.0, 0.05
 
 
+def unread_level(observation: Observation) -> str | None:
+    """Says where the level of the noise follows the private data, and so may tell of them: of P coordinates it is read
+    off to a share of 1 / sqrt(2P), however large it is. No attack here compares it with that of its candidates."""
+    if observation.noise is None or not observation.noise.estimated:
+        return None
+    return "the level of the noise follows private data and may give them away, and this attack does not read it"
+
+
 def misfit(observation: Observation, candidate: Tensor, fitted: int = 0, best: bool = True) -> str | None:
     """Why the noise that is declared cannot be on what was read, in words; None where it can, or none is declared.
 
@@ -28,6 +36,8 @@ def misfit(observation: Observation, candidate: Tensor, fitted: int = 0, best: b
         fitted: how many numbers were chosen to make the residual small.
         best: whether they are as near as can be; else a residual that is too large proves nothing.
     """
+    if doubt := unread_level(observation):
+        return doubt
     noise = observation.noise
     if noise is None or noise.deviation is None or observation.carrying is not None or observation.cut is not None:
         return None

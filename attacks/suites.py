@@ -31,9 +31,14 @@ SUITES: dict[str, Mapping[str, Settings]] = {
         "cpl": {}, "inverting_gradients": {"max_iterations": 1000}, "map": {}, "identify": {}, "analytic": {},
         "spear": {}, "learned": {},
     },
+    # Noise that draws the most probable image to its class leaves the slope towards the victim's own.
+    "auto-5": {
+        "cpl": {}, "inverting_gradients": {"max_iterations": 1000}, "map": {}, "identify": {}, "analytic": {},
+        "spear": {}, "learned": {}, "slope": {},
+    },
 }  # fmt: skip
 #: What a name without a version means.
-LATEST = {"auto": "auto-4"}
+LATEST = {"auto": "auto-5"}
 
 
 @dataclass(frozen=True)

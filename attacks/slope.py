@@ -1,0 +1,117 @@
+"""Slope: what would have made the reading more probable, as an image, where noise leaves none but class means probable.
+
+Strong noise draws the most probable image (``map``) to the mean of its class, from which all images of the class are
+about as far. The slope of the likelihood at the class means still points to the victim's own. It is handed out at full
+strength around the middle of [0, 1], so that distances to it go by the slope and not by how much ink an image has. The
+classes are weighed by the probability of what was read, over public examples of each: by the whole gradient under the
+known clip and noise, not by the bias of the last layer alone.
+"""
+
+from collections.abc import Callable
+from typing import Annotated, ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from harness.attacks.attacker import ATTACKS, validated_attack
+from harness.attacks.candidates import dummy_gradient
+from harness.attacks.closed_form import ClosedForm
+from harness.attacks.misfit import unread_level
+from harness.attacks.residual import FLOOR, knows_clip, surprise
+from harness.errors import UsageError
+from harness.observation import Observation, Tier
+from harness.settings.ranges import Positive
+from harness.vectors.randomness import generator
+
+_CORNER = 0.1
+# As many numbers of gradients are held at once: 128 MiB.
+_HELD = 2**25
+
+
+@ATTACKS.register("slope")
+@validated_attack
+class Slope(ClosedForm):
+    """``strength``: root mean square of the slope in the image. ``draws``: gradients for all classes together."""
+
+    strength: Positive = 0.3
+    draws: Annotated[int, Field(ge=1, le=10_000)] = 320
+    tier: ClassVar[Tier] = "informed"
+
+    def labels(self, observation: Observation) -> Tensor | None:
+        if observation.labels is not None:
+            return observation.labels
+        return _in_parts(observation, lambda seen: self._likely(seen)).argmax(1, keepdim=True)
+
+    def solved(self, observation: Observation) -> Tensor:
+        slope = _in_parts(observation, self._slope)
+        length = slope.square().mean(1, keepdim=True).sqrt().clamp_min(torch.finfo(slope.dtype).tiny)
+        return (0.5 + self.strength * slope / length).clamp(0, 1)
+
+    def effort(self, observation: Observation) -> int:
+        classes = observation.model.classes
+        return classes * (2 * self._draws_of_class(classes) + 1)
+
+    def doubt(self, observation: Observation, images: Tensor, labels: Tensor) -> str | None:
+        return unread_level(observation)  # an image at full strength is none that the noise could be measured from
+
+    def _draws_of_class(self, classes: int) -> int:
+        return max(1, self.draws // classes)
+
+    def _likely(self, seen: Observation) -> Tensor:
+        """Log-probabilities (R, K) of what was read under each class, up to a constant of each row."""
+        prior, classes = seen.prior, seen.model.classes
+        assert prior is not None
+        if seen.labels is not None:
+            known = torch.arange(classes, device=seen.labels.device) == seen.labels
+            return torch.where(known, 0.0, -torch.inf).double()
+        count, found = self._draws_of_class(classes), []
+        for label in range(classes):
+            random = generator("slope", label)
+            where = torch.randn(1, count, prior.means.shape[1], generator=random).to(prior.means)
+            images = prior.place(where, torch.full((1, count), label, device=where.device))[0]
+            with torch.no_grad():
+                each = [-_surprise(seen, image.expand(seen.rows, -1), label, differentiable=False) for image in images]
+            found.append(torch.stack(each, 1).logsumexp(1))
+        return torch.stack(found, 1)
+
+    def _slope(self, seen: Observation) -> Tensor:
+        """Of the log-likelihood at the class means, each weighed by how probable its class is: (R, D)."""
+        weights, total = self._likely(seen).softmax(1), torch.zeros(1)
+        assert seen.prior is not None
+        for label in range(seen.model.classes):
+            mean = seen.prior.means[label].to(seen.target).expand(seen.rows, -1).clone().requires_grad_(True)
+            with torch.enable_grad():
+                (slope,) = torch.autograd.grad(-_surprise(seen, mean, label).sum(), mean)
+            total = total.to(slope) + weights[:, label, None].to(slope) * slope
+        return total
+
+
+def _surprise(seen: Observation, images: Tensor, label: int, differentiable: bool = True) -> Tensor:
+    """Negative log-likelihood (R,) of what was read, had images (R, D) of a class been behind it."""
+    shaped = images.to(seen.target).reshape(seen.rows, 1, *seen.model.image_shape)
+    labels = torch.full((seen.rows, 1), label, device=seen.target.device)
+    made = dummy_gradient(seen, shaped, labels, knows_clip(seen), differentiable)
+    return surprise(seen, made, FLOOR, _CORNER, lead=True)
+
+
+def _in_parts(observation: Observation, compute: Callable[[Observation], Tensor]) -> Tensor:
+    """What is computed of each row, in parts that fit into memory; of two rows at least, as one takes other kernels.
+
+    Raises:
+        UsageError: there are no public data, or several examples were read together.
+    """
+    if observation.prior is None:
+        raise UsageError(
+            "attack 'slope' needs public data; use --prior auto, or --prior FILE.npz with data of your own"
+        )
+    if observation.examples > 1:
+        raise UsageError(
+            f"attack 'slope' reads one example per observation, not {observation.examples}; use --batch-size 1 and one "
+            "local step, or another attack"
+        )
+    found = []
+    for rows in torch.arange(observation.rows).split(max(2, _HELD // observation.target.shape[1])):
+        pair = rows.repeat(2) if len(rows) == 1 else rows
+        found.append(compute(observation.take(pair.to(observation.target.device)))[: len(rows)])
+    return torch.cat(found)
