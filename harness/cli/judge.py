@@ -16,11 +16,11 @@ from harness.cli.checks_table import judge_suite, print_checks
 from harness.cli.options import split_lists
 from harness.cli.spreading_options import JobsOption, ThreadsOption, chosen_jobs
 from harness.datasets import data_root as find_data_root
-from harness.datasets.public import NONE, choose_public
+from harness.datasets.public import AUTO, NONE, choose_public
 from harness.errors import UsageError
 from harness.judging.declared import cells_of
 from harness.judging.federation import gathered, names_of
-from harness.judging.judgement import Judgement, Work, judge_captured
+from harness.judging.judgement import Judgement, Work, chosen_kin, judge_captured
 from harness.judging.without_truth import Guess, with_stand_ins
 from harness.progress import within
 from harness.reports.cell_picture import save_cell_picture
@@ -30,6 +30,7 @@ from harness.results import RunFolder, claimed, write_atomic
 from harness.settings.devices import choose_device
 from harness.spreading.choosing import largest_crew, suitable_crew
 from harness.spreading.crew import crew
+from harness.storage.claim import tell_replaced
 
 
 @app.command("judge")
@@ -68,9 +69,12 @@ def judge_command(
         raise UsageError("--truth is of one capture; put each capture's own into its folder as truth.npz")
     root, where, folder = find_data_root(data_root), choose_device(device), RunFolder(out)
     captured = gathered([read_capture(path, truth) for path in captures])
-    public = choose_public(prior) if prior and prior != NONE else NONE
+    public = _chosen_public(prior)
     named = split_lists(attack or (["cpl"] if public == NONE else ["auto"]))
-    cells = cells_of(captured, names_of(captures), named, public, where, update_model)  # type: ignore[arg-type]
+    if not named:
+        raise UsageError("--attack is empty; give it a value or leave it out")
+    cells = cells_of(captured, names_of(captures), named, public, where, update_model)
+    kin = chosen_kin(captured, public, root)
     attacked = cells if captured.images is not None else with_stand_ins(cells)
     shape, classes = captured.record.image_shape, captured.record.classes
     jobs, threads = chosen_jobs(
@@ -79,19 +83,31 @@ def judge_command(
     drawn = partial(save_cell_picture, folder), partial(_draw_guess, folder)
     with (
         resumable(),
-        claimed(out, None if resume else "judged.json"),
+        claimed(out),
         within(),
         crew(jobs, threads, cells) as everyone,
     ):
         work = Work(root, folder, chunk, resume, *drawn, everyone.attack)
-        judgement = judge_captured(captured, cells, public, work)
+        judgement = judge_captured(captured, cells, kin, work)
         record = json.dumps(judgement.record(), indent=1)
+        if not resume and (out / "judged.json").exists():
+            tell_replaced(out)
         write_atomic(out / "judged.json", record.encode())
     if as_json:
         sys.stdout.write(record + "\n")
     else:
         _print(judgement, out)
     return DONE if judgement.valid else INVALID
+
+
+def _chosen_public(prior: str | None) -> str:
+    public = NONE if prior is None else choose_public(prior)
+    if public == AUTO:
+        raise UsageError(
+            "--prior auto is a part of the dataset that evaluate attacks, and captures are of none; name data of the "
+            "same kind with --prior NAME or --prior FILE.npz"
+        )
+    return public
 
 
 def _draw_guess(folder: RunFolder, made: Guess) -> None:
@@ -119,5 +135,5 @@ def _print(judgement: Judgement, out: Path) -> None:
         print(judgement.beside)
     if judgement.document is not None and judgement.kin is None:
         print("no verdict without look-alikes: add --prior NAME or --prior FILE.npz, data that no client holds")
-    if judgement.doubt is not None:
-        print(f"no verdict here is worth anything: the truth does not explain what was sent ({judgement.doubt})")
+    if judgement.guesses and judgement.doubt is not None:
+        console.print(Text(f"no estimate here is worth anything: {judgement.doubt}"))

@@ -1,12 +1,16 @@
 """The cells that judge captured clients: their federation's settings, the declared defense, and the attacks."""
 
 from collections.abc import Sequence
+from typing import get_args
 
-from harness.attacks import expanded
+from harness.attacks import ATTACKS, Identifier, expanded
+from harness.attacks.suites import Chosen
 from harness.capture.record import AS_CAPTURED, Declared
+from harness.datasets.public import NONE
 from harness.errors import UsageError
 from harness.evaluation.played_round import round_context, server_state
 from harness.experiment import CellSettings, cell_settings
+from harness.extensions.building import build
 from harness.federation.context import RoundContext
 from harness.federation.known_noise import noise_at
 from harness.federation.taps import Tap
@@ -17,7 +21,7 @@ from harness.observation import Noise, UpdateModel
 
 def cells_of(
     captured: CapturedClients, title: str, attacks: Sequence[str], prior: str, device: str,
-    update_model: UpdateModel = "unroll",
+    update_model: str = "unroll",
 ) -> list[CellSettings]:  # fmt: skip
     """One cell for each attack; what a client sends is read as it leaves the client, a gradient as the step leaves it.
 
@@ -28,8 +32,14 @@ def cells_of(
         update_model: of several local steps.
 
     Raises:
-        UsageError: an unknown defense or attack, settings out of range, or a defense whose bound has moved by then.
+        UsageError: an unknown name, settings out of range, an attack that knows public data where none are named, or a
+            defense that does not do the same in all captured rounds.
     """
+    if update_model not in get_args(UpdateModel):
+        raise UsageError(f"unknown update model {update_model!r}; use --update-model avg or unroll")
+    attempts = expanded([(name, {}) for name in attacks])
+    if prior == NONE:
+        _require_none_public(attempts)
     record, update = captured.record, captured.of_update
     defense = record.defense or Declared(name="none")
     # What the federation does not say is as `evaluate` has it.
@@ -44,16 +54,42 @@ def cells_of(
             update_model=update_model if update and record.local_steps > 1 else "first", prior=prior, device=device,
             weights=AS_CAPTURED, weights_hash=captured.digest, round=record.round,
             batch_norm="hidden" if captured.normalised and not captured.running else None,
-            rounds=max(record.rounds or 100, record.round + 1), **known,
+            rounds=max(record.rounds or 100, captured.rounds[-1] + 1), **known,
         )
-        for chosen in expanded([(name, {}) for name in attacks])
+        for chosen in attempts
     ]  # fmt: skip
-    if record.round and cells[0].build_defense().adapts():
+    _require_same_in_rounds(captured, cells[0])
+    return cells
+
+
+def _require_none_public(attempts: Sequence[Chosen]) -> None:
+    for chosen in attempts:
+        attack = build(ATTACKS, chosen.attack, chosen.arguments)
+        # Who tells images apart may know nothing but the noise.
+        if chosen.suite or (attack.tier == "informed" and not isinstance(attack, Identifier)):
+            raise UsageError(
+                f"attack {chosen.suite or chosen.attack!r} knows public data; add --prior NAME or --prior FILE.npz, "
+                "data that no client holds, or use --attack cpl"
+            )
+
+
+def _require_same_in_rounds(captured: CapturedClients, settings: CellSettings) -> None:
+    """All captures are held against one declaration, and their controls are simulated in one round."""
+    defense, last = settings.build_defense(), captured.rounds[-1]
+    if last and defense.adapts():
         raise UsageError(
-            f"defense {defense.name!r} goes by what the server remembers by round {record.round}, which a capture does "
+            f"defense {settings.defense!r} goes by what the server remembers by round {last}, which a capture does "
             "not hold; capture round 0"
         )
-    return cells
+    if len(captured.rounds) == 1:
+        return
+    noises = [noise_of(captured, settings.model_copy(update={"round": one})) for one in captured.rounds]
+    # Noise that decays may be of a level that nobody publishes.
+    if defense.needs_planned_rounds() or len({noise and noise.facts() for noise in noises}) > 1:
+        raise UsageError(
+            f"defense {settings.defense!r} does not do the same in every round, and captures are of rounds "
+            f"{', '.join(map(str, captured.rounds))}; judge each round apart"
+        )
 
 
 def context_of(captured: CapturedClients, settings: CellSettings) -> RoundContext:

@@ -39,6 +39,7 @@ class CapturedClients:
         images, labels: (V, n, C, H, W) and (V, n), the truth; None where it was not kept.
         grain: (V,), the coarsest step of the floats that ``target`` was read from, in its units.
         moved_buffers: names of buffers that some client sent back with other numbers.
+        rounds: in which they were captured, each once, in order.
         digest: of all files, in hexadecimal.
     """
 
@@ -53,6 +54,7 @@ class CapturedClients:
     labels: Tensor | None
     grain: Tensor
     moved_buffers: tuple[str, ...]
+    rounds: tuple[int, ...]
     digest: str
 
     @property
@@ -70,7 +72,8 @@ def gathered(captures: Sequence[Capture]) -> CapturedClients:
     """Captures as the clients of one federation.
 
     Raises:
-        UsageError: they trained differently, do not fit their network, or what was sent is no gradient of a loss.
+        UsageError: they trained differently, do not fit their network, one of them is there twice, or what was sent is
+            no gradient of a loss.
     """
     first = captures[0]
     _require_alike(captures)
@@ -84,14 +87,17 @@ def gathered(captures: Sequence[Capture]) -> CapturedClients:
     if 0 < len(known) < len(captures):
         without = next(capture for capture in captures if capture.truth is None)
         raise UsageError(f"capture {str(without.folder)!r} has no truth and others have; judge them apart")
-    return CapturedClients(
+    clients = CapturedClients(
         first.record, torch.stack([part[0] for part in parts]), buffers, bool(trained_layers(module)),
         _running(captures, module), torch.stack([part[1] for part in parts]), first.kind != "gradient",
         torch.stack([images for images, _ in known]) if known else None,
         torch.stack([labels for _, labels in known]) if known else None,
         torch.tensor([part[2] for part in parts], dtype=torch.float64), tuple(sorted(moved)),
+        tuple(sorted({capture.record.round for capture in captures})),
         hashlib.sha256(" ".join(capture.digest for capture in captures).encode()).hexdigest(),
     )  # fmt: skip
+    _require_different(captures, clients)
+    return clients
 
 
 def _require_alike(captures: Sequence[Capture]) -> None:
@@ -107,6 +113,20 @@ def _require_alike(captures: Sequence[Capture]) -> None:
             raise UsageError(
                 f"captures differ in {differing}: {ours[differing]!r} in {str(first.folder)!r}, {theirs[differing]!r} "
                 f"in {str(other.folder)!r}; judge them apart"
+            )
+
+
+def _require_different(captures: Sequence[Capture], clients: CapturedClients) -> None:
+    """Each is counted as a client of its own, so none may be there twice, whatever its files are called."""
+    truth = [] if clients.images is None or clients.labels is None else [clients.images, clients.labels]
+    known: dict[bytes, Path] = {}
+    for row, capture in enumerate(captures):
+        numbers = b"".join(values[row].numpy().tobytes() for values in (clients.before, clients.target, *truth))
+        first = known.setdefault(hashlib.sha256(numbers).digest(), capture.folder)
+        if first is not capture.folder:
+            raise UsageError(
+                f"captures {str(first)!r} and {str(capture.folder)!r} hold the same update, which would count as two "
+                "clients; leave one of them out"
             )
 
 

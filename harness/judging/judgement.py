@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from harness.judging.kin import Kin, kin_of
 from harness.judging.with_truth import judge_with_truth
 from harness.judging.without_truth import Guess, guess
 from harness.progress import counted
-from harness.results import CellResult, ResultDocument, RunFolder
+from harness.results import CellResult, ResultDocument, RunFolder, write_atomic
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,6 @@ class Judgement:
     Attributes:
         cell: what was asked for, of the first attack.
         checks: of the declared defense, and of the truth where it is at hand.
-        doubt: why no verdict here is worth anything, since the truth does not explain what was sent; or None.
         document: with the truth, what ``evaluate`` says of simulated clients; None without it.
         guesses: without the truth, one per attack.
         kin: look-alikes and public data; None where there are none, and then no verdict.
@@ -62,11 +61,20 @@ class Judgement:
     captured: CapturedClients
     cell: CellSettings
     checks: list[Check]
-    doubt: str | None
     document: ResultDocument | None
     guesses: Sequence[Guess]
     kin: Kin | None
     beside: GivenAway | None
+
+    @property
+    def doubt(self) -> str | None:
+        """Why no verdict and no estimate here is worth anything; None where they may be.
+
+        Controls and stand-ins are simulated as it is declared: where that is violated they say nothing of who sent
+        something else.
+        """
+        violated = [check for check in self.checks if check.outcome == "violated"]
+        return f"{violated[0].name}: violated, {violated[0].detail}" if violated else None
 
     @property
     def valid(self) -> bool:
@@ -85,39 +93,55 @@ class Judgement:
         } | ({"running_statistics": asdict(beside)} if beside else {})  # fmt: skip
 
 
-def judge_captured(captured: CapturedClients, cells: Sequence[CellSettings], public: str, work: Work) -> Judgement:
-    """Checks what clients sent against what they declare, and attacks it.
-
-    Args:
-        cells: of the declared defense, one for each attack.
-        public: data of the same kind that no client holds, ``none`` where there are none.
+def chosen_kin(captured: CapturedClients, public: str, data_root: Path) -> Kin | None:
+    """Look-alikes and public data; None where ``public`` is ``none``.
 
     Raises:
-        UsageError: every attack is impossible; or there are neither truth nor public data.
+        UsageError: they do not fit the clients; or there are none, and no truth either.
     """
-    kin = kin_of(captured, public, work.data_root) if public != NONE else None
-    checks = checks_of(captured, cells[0]) if captured.record.defense else []
-    beside = given_away(captured, cells[0], work.data_root)
+    if public != NONE:
+        return kin_of(captured, public, data_root)
     if captured.images is None:
-        guesses = _guessed(captured, cells, kin, work)
-        return Judgement(captured, cells[0], checks, None, None, guesses, kin, beside)
-    told = explained(captured, cells[0], work.data_root, work.chunk)
-    # Controls on another client than the captured one say nothing of it.
-    doubt = told.detail if told.outcome == "violated" else None
-    document = judge_with_truth(
-        captured, cells, kin, work.data_root, work.folder, work.chunk, work.resume, work.draw_cell, work.engine
-    )
-    return Judgement(captured, cells[0], [*checks, told], doubt, document, [], kin, beside)
-
-
-def _guessed(
-    captured: CapturedClients, cells: Sequence[CellSettings], kin: Kin | None, work: Work
-) -> list[Guess]:  # fmt: skip
-    if kin is None:
         raise UsageError(
             "without the truth it takes data of the same kind, to see what a success looks like; add --prior NAME or "
             "--prior FILE.npz, or the truth as truth.npz"
         )
+    return None
+
+
+def judge_captured(captured: CapturedClients, cells: Sequence[CellSettings], kin: Kin | None, work: Work) -> Judgement:
+    """Checks what clients sent against what they declare, and attacks it.
+
+    Args:
+        cells: of the declared defense, one for each attack.
+        kin: look-alikes and public data; None where there are none, and then the truth is at hand.
+
+    Raises:
+        UsageError: every attack is impossible.
+    """
+    checks = checks_of(captured, cells[0]) if captured.record.defense else []
+    beside = given_away(captured, cells[0], work.data_root)
+    if captured.images is None:
+        assert kin is not None
+        return Judgement(captured, cells[0], checks, None, _guessed(captured, cells, kin, work), kin, beside)
+    told = explained(captured, cells[0], work.data_root, work.chunk)
+    document = judge_with_truth(
+        captured, cells, kin, work.data_root, work.folder, work.chunk, work.resume, work.draw_cell, work.engine
+    )
+    judgement = Judgement(captured, cells[0], [*checks, told], document, [], kin, beside)
+    if judgement.doubt is None:
+        return judgement
+    return replace(judgement, document=_withdrawn(document, judgement.doubt, work.folder))
+
+
+def _withdrawn(document: ResultDocument, doubt: str, folder: RunFolder) -> ResultDocument:
+    """The results without their validity, in the folder too: whoever reads them there may not see the checks."""
+    withdrawn = document.model_copy(update={"valid": False, "valid_reason": doubt})
+    write_atomic(folder.path / "results.json", withdrawn.model_dump_json(indent=1).encode())
+    return withdrawn
+
+
+def _guessed(captured: CapturedClients, cells: Sequence[CellSettings], kin: Kin, work: Work) -> list[Guess]:
     able = [cell for cell in cells if not isinstance(cell.build_attack(), Identifier)]
     if not able:
         raise UsageError(f"attack {cells[0].attack!r} tells known images apart, so needs the truth; use --attack cpl")

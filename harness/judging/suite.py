@@ -103,8 +103,9 @@ def _trained(case: Case, plain: Client, record: CaptureRecord, folder: Path, dat
         before = _arrays(network.state_dict())
         plain.train(network, images, labels, RATE, number)
         after = _arrays(network.state_dict())
+        own_record = record.model_copy(update={"round": number if case.rounds else 0})
         yield write_capture(
-            folder / str(number), record, before, images=images.numpy(), labels=labels.numpy(),
+            folder / str(number), own_record, before, images=images.numpy(), labels=labels.numpy(),
             **_sent(case, before, after),
         )  # fmt: skip
 

@@ -1,6 +1,7 @@
 """``harness judge`` from end to end: with the truth what ``evaluate`` says, without it an estimate and its controls."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from harness.capture import CaptureRecord, write_capture
 from harness.cli import run
 from harness.evaluation import Run, evaluate
 from harness.experiment import cell_settings
+from harness.judging.noise_checks import ENOUGH, NO_MORE
 from harness.results import RunFolder
 from harness.spreading.crew import Crew
 
@@ -136,7 +138,12 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], tuple[str, ...], str]] = {
     "sent what it got": (lambda folder: same(folder), (), "sent what it got"),
     "an unknown prior": (lambda folder: None, ("--prior", "digitz"), "did you mean 'digits'"),
     "another kind of prior": (lambda folder: None, ("--prior", "mnist-sample"), "has examples of shape (1, 28, 28)"),
-    "no prior for a suite": (lambda folder: None, ("--attack", "auto"), "knows public data"),
+    "no prior for a suite": (lambda folder: None, ("--attack", "auto"), "knows public data; add --prior NAME or"),
+    "no prior for who knows it": (lambda folder: None, ("--attack", "cpl,map"), "'map' knows public data; add --prior"),
+    "a part of no dataset": (lambda folder: None, ("--prior", "auto"), "with --prior NAME or --prior FILE.npz"),
+    "an empty prior": (lambda folder: None, ("--prior", ""), "known:"),
+    "no attack": (lambda folder: None, ("--attack", ","), "--attack is empty; give it a value or leave it out"),
+    "an unknown update model": (lambda folder: None, ("--update-model", "foo"), "use --update-model avg or unroll"),
 }  # fmt: skip
 
 
@@ -183,6 +190,91 @@ def test_a_capture_that_its_truth_does_not_explain_is_no_evidence(federation: Fe
     edit(folder, learning_rate=0.1)
     code, document, _ = judge([folder], "--attack", "cpl")
     assert code == 3 and not document["valid"] and document["checks"][0]["outcome"] == "violated"
+
+
+# The noise that clients add in the place of 6, and what is said of it: of the declaration, and of the truth.
+PLANTED = {"off": (0.0, "violated"), "half": (3.0, "violated"), "double": (12.0, "more than declared")}
+
+
+@pytest.mark.parametrize(("deviation", "outcome"), PLANTED.values(), ids=PLANTED.keys())
+@pytest.mark.parametrize("truth", [True, False])
+def test_clients_that_do_not_what_they_declare_are_told_by_the_checks(
+    truth: bool, deviation: float, outcome: str, federation: Federation, judge: Any, tmp_path: Path
+) -> None:
+    """With the truth and without; whatever is violated, the exit code says so. More noise than declared is told."""
+    folders = federation(2, truth=truth, declared=CDP, clip=1.0, deviation=deviation)
+    code, document, _ = judge(folders, "--prior", "digits", "--attack", "analytic")
+    found = {check["name"]: check for check in document["checks"]}
+    of_noise = NO_MORE if outcome == "more than declared" else ENOUGH
+    assert found[of_noise]["outcome"] == outcome
+    violated = [check for check in found.values() if check["outcome"] == "violated"]
+    # What the truth leaves over is more than attackers who know the noise are told.
+    assert document["valid"] == (not truth and outcome != "violated") == (not violated)
+    assert code == (3 if violated else 0)
+    if truth:
+        kept = json.loads((tmp_path / "out" / "results.json").read_text())
+        for results in (kept, document["results"]):
+            assert not results["valid"] and results["valid_reason"].startswith(f"{violated[0]['name']}: violated")
+
+
+def test_who_learns_from_public_data_judges_too(federation: Federation, judge: Any) -> None:
+    _, document, _ = judge(federation(2), "--prior", "digits", "--attack", "learned")
+    cell = document["results"]["cells"][0]
+    assert (cell["attack"], cell["not_applicable_reason"]) == ("learned", None)
+
+
+def in_rounds(folders: list[Path]) -> list[Path]:
+    for number, folder in enumerate(folders):
+        edit(folder, round=number)
+    return folders
+
+
+def test_rounds_are_judged_together_where_the_noise_is_the_same(federation: Federation, judge: Any) -> None:
+    folders = in_rounds(federation(3, declared=CDP, clip=1.0, deviation=6.0))
+    code, document, _ = judge(folders, "--attack", "analytic")
+    assert code == 0 and {check["outcome"] for check in document["checks"]} == {"holds"}
+
+
+APART: dict[str, tuple[str, dict[str, Any], tuple[int, ...], str]] = {
+    "noise that decays": ("fed_acdp", {"policy": "linear", "floor": 4.0}, (0, 1, 2), "of rounds 0, 1, 2; judge each"),
+    "of no published level": ("fed_acdp", {"policy": "linear"}, (0, 1, 2), "does not do the same in every round"),
+    "a bound that moves": ("quantile", {}, (0, 1, 2), "remembers by round 2"),
+    "the last one first": ("quantile", {}, (2, 1, 0), "remembers by round 2"),
+}
+
+
+@pytest.mark.parametrize(("defense", "settings", "order", "mend"), APART.values(), ids=APART.keys())
+def test_rounds_in_which_the_defense_differs_are_judged_apart(
+    defense: str, settings: dict[str, Any], order: tuple[int, ...], mend: str, federation: Federation, judge: Any
+) -> None:
+    folders = in_rounds(federation(3, declared={"name": defense, "settings": settings}))
+    code, _, said = judge([folders[number] for number in order], "--attack", "analytic")
+    assert code == 2 and mend in said
+
+
+@pytest.mark.parametrize("truth", [True, False])
+def test_a_client_is_counted_once(truth: bool, federation: Federation, judge: Any, tmp_path: Path) -> None:
+    folders = federation(2, truth=truth)
+    copy = shutil.copytree(folders[1], tmp_path / "copy")
+    edit(copy, client="another", round=1)
+    for twice, other in ((folders[0], folders[0]), (folders[1], copy)):
+        code, _, said = judge([*folders, other], "--prior", "digits", "--attack", "analytic")
+        assert code == 2 and f"captures {str(twice)!r} and {str(other)!r} hold the same update" in said
+
+
+@pytest.mark.parametrize("attack", ["map", "imprint"])
+def test_a_mistake_leaves_what_an_earlier_run_found(
+    attack: str, federation: Federation, judge: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def left() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}
+
+    (folder,) = federation(1)
+    judge([folder], "--attack", "analytic")
+    before = left()
+    code, _, said = judge([folder], "--attack", attack)
+    assert code == 2 and said.count("\n") == 1 and left() == before and not caplog.messages
+    assert judge([folder], "--attack", "analytic")[0] == 0 and "are replaced" in caplog.text
 
 
 def test_bare_lists_are_in_the_order_of_the_state(federation: Federation, judge: Any) -> None:
