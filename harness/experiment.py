@@ -247,8 +247,10 @@ def taps_of(surfaces: list[int], taps: list[str]) -> list[str]:
     """Tap names of surface numbers and taps; all three surfaces when neither is given.
 
     Raises:
-        UsageError: there is no such surface or tap.
+        UsageError: there is no such surface or tap, or both are given.
     """
+    if surfaces and taps:
+        raise UsageError("both --surface and --tap were given; choose one, a surface is a tap by its number")
     for surface in surfaces:
         if surface not in SURFACES:
             raise UsageError(f"unknown surface {surface}; surfaces are 0 (server), 1 (update) and 2 (local step)")

@@ -43,7 +43,9 @@ def schedule_rounds(
         _refuse_sigma(sigma, sigma_end, "a file")
         made = _split(_read(Path(text)), rounds, steps)
     for number, one in enumerate(made):
-        if not all(math.isfinite(value) and value > 0 for value in one):
+        if not all(map(math.isfinite, one)):
+            raise UsageError(f"the sigma of round {number} is not finite; keep every sigma a number above 0")
+        if not all(value > 0 for value in one):
             raise UsageError(f"the schedule reaches zero noise in round {number}; keep every sigma above 0")
     return made
 

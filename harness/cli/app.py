@@ -7,6 +7,7 @@ import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Annotated, Any
 
 import typer
@@ -89,6 +90,7 @@ def run(arguments: list[str]) -> int:
     # A machine without a usable GPU driver is a normal machine, not something to warn its user about.
     warnings.filterwarnings("ignore", message="CUDA initialization")
     try:
+        _refuse_empty(arguments)
         command = typer.main.get_command(app)
         with _parsed(command, arguments) as context:
             code = command.invoke(context)
@@ -98,7 +100,8 @@ def run(arguments: list[str]) -> int:
     except UsageError as error:
         return _say(str(error))
     except _REFUSED as error:
-        return _say(f"{error.format_message().splitlines()[0]} (see harness --help)")
+        message = error.format_message().replace("Value error, ", "")
+        return _say(f"{message} (see harness --help)")
     except KeyboardInterrupt:
         return STOPPED
     except (BrokenPipeError, Unwritable):
@@ -107,6 +110,14 @@ def run(arguments: list[str]) -> int:
         if isinstance(error.__context__, BrokenPipeError):  # as rich says it
             raise error.__context__ from None
         return _fault(error)
+
+
+def _refuse_empty(arguments: list[str]) -> None:
+    """Raises UsageError for an option with nothing, as of a shell's variable that is not set: a path would be here."""
+    for option, value in pairwise([*arguments, None]):
+        name, equals, own = option.partition("=")
+        if name.startswith("--") and (value == "" or (equals and not own)):
+            raise UsageError(f"{name} is empty; give it a value or leave it out")
 
 
 def _parsed(command: Any, arguments: list[str]) -> Any:

@@ -53,6 +53,7 @@ def _contrasts(
     if defense:
         names = [DEFENSES.resolve(name) for name in split_lists(defense)]
         if len(names) != 2:
-            raise UsageError(f"--defense takes two names here, got {len(names)}; write for example fed_cdp,fed_acdp")
+            given = ",".join(defense)
+            raise UsageError(f"--defense takes two names that differ, got {given!r}; write for example fed_cdp,fed_acdp")
         return contrast_defenses(first, second, (names[0], names[1]))
     return contrast_runs(first, second)

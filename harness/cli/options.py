@@ -72,6 +72,9 @@ def _over_defaults(given: dict[str, Any], chosen: dict[str, Any]) -> dict[str, A
     if "defense" in said or "defense" in chosen:
         # The settings of the defense it was trained under do not fit another one.
         trained.pop("defense_arg", None)
+    if "surface" in said or "tap" in said:
+        # One stands instead of the other, also of the other in a preset or file.
+        chosen = {name: value for name, value in chosen.items() if name not in ("surface", "tap")}
     return {**dict.fromkeys(given), **DEFAULTS, **trained, **chosen, **said}
 
 
@@ -116,8 +119,8 @@ def cells_from(options: dict[str, Any], device: str) -> list[CellSettings]:
     """
     if not split_lists(options["defense"]):
         raise UsageError("no defense named; add --defense fed_acdp (harness list defenses shows all)")
-    for name in ("attack", "dataset", "model", "batch_size", "observations", "round", "seed"):
-        if not split_lists(options[name]) and (name != "model" or options[name]):
+    for name in ("attack", "dataset", "model", "surface", "tap", "batch_size", "observations", "round", "seed"):
+        if not split_lists(options[name]) and (DEFAULTS[name] or options[name]):
             option = name.replace("_", "-")
             raise UsageError(f"--{option} is empty; give it a value or leave it out")
     defenses = [DEFENSES.resolve(name) for name in split_lists(options["defense"])]

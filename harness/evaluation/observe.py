@@ -284,10 +284,24 @@ def _weights(model: RowModel, settings: CellSettings, keys: list[Key]) -> Tensor
         return shared.repeat_interleave(settings.victims, 0)
     if settings.weights is None:
         return model.initial_weights(keys)
-    loaded = model.load_weights(Path(settings.weights))
+    try:
+        loaded = model.load_weights(Path(settings.weights))
+    except UsageError as error:
+        _refuse_other_than_trained(settings, error)
+        raise
     if not loaded.isfinite().all():
         raise UsageError(f"weights {settings.weights!r} hold NaN or infinity; train them again")
     return loaded.expand(len(keys), -1).clone()
+
+
+def _refuse_other_than_trained(settings: CellSettings, error: UsageError) -> None:
+    """Raises UsageError: the weights are of a run on another dataset, or of another network, and fit neither here."""
+    run = settings.trained and settings.trained.settings
+    if run and (run.dataset, run.model) != (settings.dataset, settings.model):
+        raise UsageError(
+            f"the model of that training run, {run.model} on {run.dataset}, is not {settings.model} on "
+            f"{settings.dataset}; leave out --dataset and --model, which --training knows"
+        ) from error
 
 
 def _slices(rows: int, chunk: int) -> list[slice]:

@@ -1,6 +1,7 @@
 """How each number moved over several runs, from their result documents alone."""
 
 import json
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,10 +50,12 @@ def trends(paths: Sequence[Path]) -> tuple[list[str], list[Trend], list[str]]:
     """Names of the readable runs in the given order, the trends, widest movement first, and what was left out.
 
     Raises:
-        UsageError: no run can be read; the message is that of the first.
+        UsageError: there is no such place, or no run can be read; the message is that of the first.
     """
     names, cells, left_out = [], [], []
     for path in paths:
+        if not os.path.lexists(path):
+            raise UsageError(f"{str(path)!r} does not exist; check how it is written")
         try:
             document = read_results(path)
         except UsageError as error:

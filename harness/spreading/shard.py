@@ -40,7 +40,9 @@ class Shard:
         if not found:
             raise UsageError(f"--shard {text!r} is not a part of a whole; write 3/8 for the third of eight")
         index, count = int(found[1]), int(found[2])
-        if not 1 <= index <= count <= _MOST:
+        if not 1 <= count <= _MOST:
+            raise UsageError(f"--shard {text!r} is of a whole of {count}; take one of 1 to {_MOST}")
+        if not 1 <= index <= count:
             raise UsageError(f"there is no shard {index}/{count}; shards of {count} are 1/{count} to {count}/{count}")
         return cls(index, count)
 

@@ -191,8 +191,16 @@ def _read_victims(run: RunData) -> None:
                 taken += 1
     except UnreadableRun as problem:
         run.skip(f"victims.jsonl {problem}; there are no distributions")
+    else:
+        lost = [cell for cell in run.cells if _attacked(cell) and cell.key not in run.victims]
+        if lost and taken < MOST_VICTIMS:
+            run.skip(f"the victims of {len(lost)} of {len(run.cells)} cells, which are not in victims.jsonl")
     if broken:
         run.skip(f"{broken} lines of victims.jsonl that are no victims of this schema")
+
+
+def _attacked(cell: CellResult) -> bool:
+    return any(count for outcome, count in cell.outcomes if outcome != "not_applicable")
 
 
 def _read_settings(run: RunData) -> None:

@@ -135,6 +135,8 @@ MISTAKES = {
     "file that fixes sigma": ("--sigma-schedule good.txt --sigma 6", "leave out --sigma"),
     "schedule to zero": ("--sigma-schedule linear:sigma --sigma-end 0", "zero noise"),
     "file with a zero": ("--sigma-schedule zero.txt", "zero noise"),
+    "file with NaN": ("--sigma-schedule nan.txt", "the sigma of round 1 is not finite"),
+    "file with infinity": ("--sigma-schedule inf.txt", "the sigma of round 0 is not finite"),
     "file with words": ("--sigma-schedule words.txt", "numbers only"),
     "file with JSON of words": ("--sigma-schedule words.json", "numbers only"),
     "empty file": ("--sigma-schedule empty.txt", "is empty"),
@@ -149,7 +151,15 @@ MISTAKES = {
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_mistakes(harness: Callable, tmp_path: Path, name: str) -> None:
-    files = {"good.txt": "3 3 3", "zero.txt": "3\n0", "words.txt": "much", "words.json": '["x"]', "empty.txt": ""}
+    files = {
+        "good.txt": "3 3 3",
+        "zero.txt": "3\n0",
+        "words.txt": "much",
+        "nan.txt": "3 nan",
+        "words.json": '["x"]',
+        "empty.txt": "",
+    }
+    files |= {"nan.txt": "3 nan", "inf.txt": "inf 3"}
     for path, text in files.items():
         Path(tmp_path, path).write_text(text)
     Path(tmp_path, "folder").mkdir()

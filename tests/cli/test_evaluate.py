@@ -129,7 +129,7 @@ def test_a_table_is_attacked_on_its_own_network(harness: Harness, asked: Asked) 
 
 
 def test_lists_are_combined_and_repeats_are_dropped(harness: Harness, asked: Asked) -> None:
-    line = "--defense none,fed_cdp --defense none --attack dlg,cpl --batch-size 1,2 --surface 2 --tap T0.post"
+    line = "--defense none,fed_cdp --defense none --attack dlg,cpl --batch-size 1,2 --tap T2.step,T0.post"
     assert harness("evaluate", *line.split()).code == 0
     seen = [(cell.defense, cell.attack, cell.batch_size, cell.tap) for cell in asked]
     assert len(seen) == len(set(seen)) == 2 * 2 * 2 * 2
@@ -188,6 +188,22 @@ def test_a_preset_and_what_is_given_beside_it(harness: Harness, asked: Asked) ->
         ("none", 2, 12, (3, 4)),
         ("fed_acdp", 2, 12, (3, 4)),
     }
+
+
+@pytest.mark.parametrize(("more", "tap"), [("--tap T1.out", "T1.out"), ("--surface 1", "T1.out"), ("", "T2.step")])
+def test_a_tap_stands_instead_of_a_presets_surface(harness: Harness, asked: Asked, more: str, tap: str) -> None:
+    assert harness("evaluate", "--preset", "glance", *more.split()).code == 0
+    assert {cell.tap for cell in asked} == {tap}
+
+
+@pytest.mark.parametrize("more", ["--dataset cancer", "--model lenet", "--dataset mnist-sample --model cnn"])
+def test_the_model_of_a_run_on_other_data_or_a_network_of_another_kind(harness: Harness, more: str) -> None:
+    small = "--split iid --clients 2 --clients-per-round 2 --rounds 1 --batch-size 2 --local-steps 1 --keep-rounds 1"
+    assert harness("train", "--dataset", "digits", "--model", "mlp", *small.split()).code == 0
+    finished = harness("evaluate", "--training", "training", "--round", "1", "--surface", "2", *more.split())
+    assert (finished.code, finished.err.count("\n")) == (2, 1)
+    assert "training run, mlp on digits, is not" in finished.err
+    assert "leave out --dataset and --model" in finished.err
 
 
 def test_a_run_whose_negative_control_failed_ends_with_3(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,7 +89,7 @@ def test_the_cohort_comes_from_the_settings() -> None:
         ([2], [], ["T2.step"]),
         ([2, 0], [], ["T2.step", "T0.in"]),
         ([], ["T0.post"], ["T0.post"]),
-        ([1], ["T2.raw", "T1.out"], ["T1.out", "T2.raw"]),
+        ([], ["T2.raw", "T1.out", "T2.raw"], ["T2.raw", "T1.out"]),
         ([1, 1], [], ["T1.out"]),
     ],
 )
@@ -98,7 +98,8 @@ def test_taps_of(surfaces: list[int], taps: list[str], expected: list[str]) -> N
 
 
 @pytest.mark.parametrize(
-    ("surfaces", "taps", "words"), [([3], [], "surfaces are 0"), ([], ["T0.agg"], "known taps: T2.raw")]
+    ("surfaces", "taps", "words"),
+    [([3], [], "surfaces are 0"), ([], ["T0.agg"], "known taps: T2.raw"), ([1], ["T2.raw"], "choose one")],
 )
 def test_taps_of_refuses(surfaces: list[int], taps: list[str], words: str) -> None:
     with pytest.raises(UsageError, match=words):

@@ -121,6 +121,8 @@ MISTAKES = {
     "unknown defense": ("compare run --defense none,nois", "did you mean 'noise'"),
     "defense that did not run": ("compare run --defense none,fed_cdp", "no cell in common"),
     "no readable night": ("history nowhere half", "does not exist"),
+    "a night that there is not": ("history run nowhere", "'nowhere' does not exist; check how it is written"),
+    "one defense twice": ("compare run --defense none,none", "two names that differ, got 'none,none'"),
     "another kind of picture": ("history run --out h.gif", ".svg or .png"),
 }
 

@@ -105,6 +105,14 @@ def test_broken_lines_of_victims_are_counted(run: Path) -> None:
     assert any("lines of victims.jsonl" in reason for reason in found.left_out)
 
 
+@pytest.mark.parametrize(("kept", "lost"), [(0, "2 of 2"), (12, "1 of 2"), (24, None)])
+def test_victims_that_were_cut_off_are_told(run: Path, kept: int, lost: str | None) -> None:
+    lines = (run / "victims.jsonl").read_text().splitlines(keepends=True)
+    (run / "victims.jsonl").write_text("".join(lines[:kept]))
+    [found] = read_runs([run])
+    assert found.left_out == ([f"the victims of {lost} cells, which are not in victims.jsonl"] if lost else [])
+
+
 def test_links_out_of_the_folder_are_not_followed(tmp_path: Path, run: Path, a_cell: Callable, a_run: Callable) -> None:
     other = a_run(tmp_path / "other", [a_cell("none")])
     key = results(run)["cells"][0]["key"]
