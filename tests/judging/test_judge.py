@@ -141,7 +141,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], tuple[str, ...], str]] = {
     "no prior for a suite": (lambda folder: None, ("--attack", "auto"), "knows public data; add --prior NAME or"),
     "no prior for who knows it": (lambda folder: None, ("--attack", "cpl,map"), "'map' knows public data; add --prior"),
     "a part of no dataset": (lambda folder: None, ("--prior", "auto"), "with --prior NAME or --prior FILE.npz"),
-    "an empty prior": (lambda folder: None, ("--prior", ""), "known:"),
+    "an empty prior": (lambda folder: None, ("--prior", ""), "harness: "),
     "no attack": (lambda folder: None, ("--attack", ","), "--attack is empty; give it a value or leave it out"),
     "an unknown update model": (lambda folder: None, ("--update-model", "foo"), "use --update-model avg or unroll"),
 }  # fmt: skip
