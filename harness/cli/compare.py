@@ -54,6 +54,6 @@ def _contrasts(
         names = [DEFENSES.resolve(name) for name in split_lists(defense)]
         if len(names) != 2:
             given = ",".join(defense)
-            raise UsageError(f"--defense takes two names that differ, got {given!r}; write for example fed_cdp,fed_acdp")
+            raise UsageError(f"--defense takes two names that differ, got {given!r}; write for example none,fed_cdp")
         return contrast_defenses(first, second, (names[0], names[1]))
     return contrast_runs(first, second)
