@@ -89,9 +89,9 @@ def contradictions(card: Card) -> Iterator[str]:
 
 def _fits(rate: Rate, independent: bool) -> bool:
     """Whether rate and interval are those of the successes; of trials that share a fate whether they may be."""
-    if not rate.n or rate.rate is None or rate.ci95 is None:
+    low, high = rate.ci95 or (None, None)
+    if not rate.n or rate.rate is None or low is None or high is None:
         return not rate.successes
-    low, high = rate.ci95
     if abs(rate.rate - rate.successes / rate.n) > 1e-6 or not low <= rate.rate <= high:
         return False
     least = clopper_pearson(rate.successes, rate.n)

@@ -72,7 +72,7 @@ def clustered_interval(
         # The variance of a ratio of sums, which is that of the mean where all victims have as many images.
         spread = float(((hits - rate * images) ** 2).sum()) * victims / (victims - 1) / total**2
         lost = (stats.t.ppf(0.975, total - 1) / stats.t.ppf(0.975, victims - 1)) ** 2
-        trials = min(total, rate * (1 - rate) / spread * lost) if spread else total
+        trials = min(float(total), float(rate * (1 - rate) / spread * lost)) if spread else float(total)
     return clopper_pearson(rate * trials, trials, confidence)
 
 
