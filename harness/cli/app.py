@@ -113,7 +113,7 @@ def run(arguments: list[str]) -> int:
 
 def _refuse_empty(arguments: list[str]) -> None:
     """Raises UsageError for an option with nothing, as of a shell's variable that is not set: a path would be here."""
-    for option, value in zip(arguments, [*arguments[1:], None], strict=True):
+    for option, value in zip(arguments, [*arguments[1:], None], strict=False):
         name, equals, own = option.partition("=")
         if name.startswith("--") and (value == "" or (equals and not own)):
             raise UsageError(f"{name} is empty; give it a value or leave it out")

@@ -264,8 +264,10 @@ def test_a_noise_that_was_not_applied_is_named_at_the_best_candidate(victims: Vi
     assert "times the noise" in str(Identify().doubt(observation, images[:, 0], labels))
     noisy = replace(observation, target=observation.target + 0.1 * drawn(observation.target.shape))
     assert Identify().doubt(noisy, images[:, 0], labels) is None
-    for unknown in (None, Noise("gaussian", None)):
-        assert Identify().doubt(replace(noisy, noise=unknown), images[:, 0], labels) is None
+    for noise in (None, Noise("unknown", None)):
+        assert Identify().doubt(replace(noisy, noise=noise), images[:, 0], labels) is None
+    follows = Identify().doubt(replace(noisy, noise=Noise("gaussian", None)), images[:, 0], labels)
+    assert follows and "follows private data" in follows
 
 
 def test_far_beyond_uniform_noise_the_way_back_is_known() -> None:
