@@ -14,6 +14,7 @@ from harness.attacks.inits import initial_images
 from harness.attacks.labels import infer_labels
 from harness.attacks.lbfgs import LBFGS
 from harness.attacks.objectives import RAW, SCALE_FREE, observed_only, total_variation
+from harness.attacks.own_attacks import require_labels
 from harness.errors import UsageError
 from harness.observation import Observation
 from harness.settings.ranges import Count, CountOrNone, NonNegative, Repeats
@@ -91,6 +92,7 @@ class Attack(Attacker):
     def labels_of_starts(self, observation: Observation) -> Tensor | None:
         """Labels (R, starts, n), -1 where a start is left out; None where they are optimised along with the images."""
         labels = self.labels(observation)
+        require_labels(labels, observation)
         return None if labels is None else labels[:, None].expand(-1, self.starts, -1)
 
     def start(self, observation: Observation, keys: list[tuple[int | str, ...]]) -> Tensor:

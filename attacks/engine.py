@@ -10,7 +10,7 @@ from torch import Tensor
 
 from harness.attacks.attack import Attack
 from harness.attacks.idle_coordinates import Lean, as_it_is, without_idle_coordinates
-from harness.attacks.own_attacks import require_labels, require_start
+from harness.attacks.own_attacks import require_start
 from harness.attacks.stopping import CAP, StopRules
 from harness.models.side_by_side import side_by_side
 from harness.observation import Observation
@@ -66,7 +66,6 @@ def run_attack(
         progress: called with the number of victims that are done since the last call.
     """
     labels = attack.labels_of_starts(observation)
-    require_labels(labels, attack.starts, observation)
     victims_per_chunk = max(chunk // attack.starts, 1)
     if observation.model.evaluates_alone:
         victims_per_chunk = min(victims_per_chunk, torch.get_num_threads() if _is_light(observation) else 1)

@@ -7,21 +7,20 @@ from harness.errors import UsageError
 from harness.observation import Observation
 
 
-def require_labels(labels: object, starts: int, observation: Observation) -> None:
-    """Labels (R, starts, n), -1 where a start is left out, or None.
+def require_labels(labels: object, observation: Observation) -> None:
+    """Labels (R, n), or None where the attack optimises them.
 
     Raises:
         UsageError: they are something else.
     """
     if labels is None:
         return
-    shape, classes = (observation.rows, starts, observation.examples), observation.model.classes
+    shape, classes = (observation.rows, observation.examples), observation.model.classes
     if not isinstance(labels, Tensor) or labels.dtype != torch.long or tuple(labels.shape) != shape:
-        raise UsageError(
-            f"labels() gives {_described(labels)}; let it give whole numbers {shape[::2]}, a row per victim"
-        )
-    if labels.numel() and not -1 <= int(labels.min()) <= int(labels.max()) < classes:
-        raise UsageError(f"labels() gives {int(labels.max())}, where there are {classes} classes; count them from 0")
+        raise UsageError(f"labels() gives {_described(labels)}; let it give {shape} of torch.long, a row per victim")
+    wrong = labels[(labels < 0) | (labels >= classes)]
+    if len(wrong):
+        raise UsageError(f"labels() gives {int(wrong[0])}, where there are {classes} classes; count them from 0")
 
 
 def require_start(position: object, rows: int) -> Tensor:

@@ -66,7 +66,8 @@ def _of_a_cell(one: CardCell) -> dict[str, Any]:
 
 
 def _of_a_control(control: Control) -> dict[str, Any]:
-    said = _NUMBER.sub("a number", control.detail or "")
+    # A negative control is drawn again where its first draw was unlucky, which its words tell.
+    said = _NUMBER.sub("a number", control.detail or "") if control.kind == "positive" else ""
     return {"name": control.name, "held": control.held, "detail": said, "by luck": control.by_luck is not None}
 
 
@@ -79,7 +80,10 @@ def contradictions(card: Card) -> Iterator[str]:
     )
     for number, one in enumerate(card.cells):
         cell = one.result
+        strict = cell.asr.get("strict")
         alone = None if cell.shared_weights else len(one.victims.names)
+        if strict is None or strict.n != alone:  # several images of a victim
+            alone = None
         events = {event.event: event.measured for event in cell.bound.events} if cell.bound else {}
         for name, rate in (cell.asr | events).items():
             if not _fits(rate, rate.n == alone):

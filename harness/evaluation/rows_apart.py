@@ -24,7 +24,11 @@ def require_rows_apart(read: Callable[[slice], Tensor], victims: int, settings: 
     """
     if victims < 2 or settings.together > 1 or not DEFENSES.outside(settings.defense):
         return
-    beside, alone = read(slice(0, 2))[1], read(slice(1, 2))[0]
+    beside, alone, again = read(slice(0, 2))[1], read(slice(1, 2))[0], read(slice(1, 2))[0]
+    if (alone - again).norm() > _MIXED * alone.norm():
+        raise UsageError(
+            f"defense {settings.defense!r} does not repeat what it did ({settings.tap}); draw noise from the context"
+        )
     if (beside - alone).norm() > _MIXED * beside.norm():
         raise UsageError(
             f"defense {settings.defense!r} lets clients change each other's rows ({settings.tap}); rows of what a hook "

@@ -16,7 +16,7 @@ def own_place(error: BaseException) -> str | None:
     """
     found = None
     for frame, line in traceback.walk_tb(error.__traceback__):
-        if _is_own(frame.f_globals.get("__name__") or "", frame.f_code.co_filename):
+        if _is_own(str(frame.f_globals.get("__name__") or ""), frame.f_code.co_filename):
             found = f"{Path(frame.f_code.co_filename).name}, line {line}, in {frame.f_code.co_name}"
     return found
 
@@ -28,5 +28,7 @@ def _is_own(module: str, file: str) -> bool:
     if any(top == point.module.partition(".")[0] for kind in _KINDS for point in entry_points(group=f"harness.{kind}")):
         return True
     path = Path(file)
+    if {"site-packages", "dist-packages"} & set(path.parts):  # of another environment that this one sees
+        return False
     theirs = [Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     return path.is_file() and not any(path.is_relative_to(one) for one in theirs)

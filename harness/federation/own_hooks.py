@@ -32,12 +32,17 @@ def rows_by(
     Raises:
         UsageError: it changes what it was given, which is read at the tap before it; or gives something else than rows.
     """
-    before = given._version
+    before = _version(given)
     made = method(given, context)
-    if given._version != before:
+    if _version(given) != before:
         raise UsageError(f"{hook} changes what it is given in place, which others still read; work on a copy")
     _require_rows(hook, made, given)
     return made
+
+
+def _version(rows: Tensor) -> int | None:
+    """Grows with every change in place; None where torch does not count, for what was made for inference alone."""
+    return None if rows.is_inference() else rows._version
 
 
 def _require_rows(hook: Hook, made: object, like: Tensor) -> None:

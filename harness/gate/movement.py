@@ -112,11 +112,8 @@ def _test(old: Values, new: Values, paired: bool) -> PValues:
 
 
 def _counted(old: NDArray[np.float64], new: NDArray[np.float64]) -> PValues:
-    """Of successes of other victims.
-
-    A victim attacked under several seeds counts as reconstructed where it mostly was.
-    """
-    hits_old, hits_new = int((old > 0.5).sum()), int((new > 0.5).sum())
-    test = fisher_test(hits_old, len(old), hits_new, len(new))
+    """Of successes of other victims; of shares, where a victim was attacked under several seeds."""
+    counts = all(np.isin(shares, (0.0, 1.0)).all() for shares in (old, new))
+    test = fisher_test(int(old.sum()), len(old), int(new.sum()), len(new)) if counts else two_sample_test(old, new)
     # Turned so that "down" means leaking more, as it does for ranks and RMSE.
     return PValues(up=test.down, down=test.up)

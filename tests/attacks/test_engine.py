@@ -108,13 +108,17 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no labels": ({"labels": lambda *_: None}, "labels.. gives None; let it infer them"),
     "one label for all": (
         {"labels": lambda *_: torch.zeros(1, 1, dtype=torch.long)},
-        "labels.. gives a tensor .1, 1, 1",
+        "labels.. gives a tensor .1, 1. of torch.int64; let it give .4, 1.",
     ),
     "a class that there is not": (
         {"labels": lambda _, seen: torch.full((seen.rows, 1), 99)},
         "gives 99, where there are",
     ),
-    "half a class": ({"labels": lambda _, seen: torch.zeros(seen.rows, 1)}, "of torch.float32; let it give whole"),
+    "half a class": (
+        {"labels": lambda _, seen: torch.zeros(seen.rows, 1)},
+        "of torch.float32; let it give .4, 1. of torch.long",
+    ),
+    "a list": ({"labels": lambda *_: [1, 2, 3, 4]}, "labels.. gives a list"),
     "one start for all": ({"start": lambda _, seen, keys: torch.zeros(1, 64)}, "start.. gives a tensor .1, 64"),
     "no start": ({"start": lambda *_: None}, "start.. gives a NoneType"),
 }

@@ -101,6 +101,15 @@ def test_successes_are_tested_wherever_they_began(
     assert found.kind == said and bool(found.detail) == (before == 300)
 
 
+def test_shares_of_other_victims_count_too(cell: Made) -> None:
+    """Nobody was brought back before, and now everybody is under one of three seeds."""
+    old, other = succeeding(cell, 0), succeeding(cell, 0)
+    new = GateCell(other.settings, {
+        str(1000 + place): replace(victim, success=0.3333) for place, victim in enumerate(other.victims.values())
+    })  # fmt: skip
+    assert kinds(verdict([old], [new])) == ["regression"]
+
+
 def test_a_cell_at_the_ceiling_costs_the_others_no_power(cell: Made) -> None:
     """Holm counts the cells that could fail: those that leak fully under a defense cannot leak more."""
     full = [cell(1.0, 24, place, tap=f"T{place}") for place in range(30)]

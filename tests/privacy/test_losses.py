@@ -163,6 +163,14 @@ def test_below_what_transforms_resolve_proven_bounds_are_said() -> None:
     replaced = GaussianRelease(1.0, 0.01, "poisson", "replace", 10)
     assert PLD.epsilon(replaced, 1e-12).epsilon == gaussian_epsilon(math.sqrt(10), 1e-12)
     assert 0 < PLD.delta(replaced, 12.0) <= gaussian_delta(math.sqrt(10), 12.0)
+    # There is no cliff where distributions resolve no more: their error is small beside a delta of 5e-10.
+    many = GaussianRelease(1.0, 0.01, "poisson", "replace", 1000)
+    below, above = (PLD.epsilon(many, delta).epsilon for delta in (5e-10, 1.1e-9))
+    assert above < below < 1.1 * above
+    assert [PLD.delta(many, epsilon) for epsilon in (1.5, 2.0, 3.0)] == sorted(
+        (PLD.delta(many, epsilon) for epsilon in (1.5, 2.0, 3.0)), reverse=True
+    )
+    assert PLD.delta(many, 3.0) <= 1e-11
 
 
 def test_little_noise_is_bounded_by_all_orders() -> None:
