@@ -41,7 +41,7 @@ class Slope(ClosedForm):
     def labels(self, observation: Observation) -> Tensor | None:
         if observation.labels is not None:
             return observation.labels
-        return _in_parts(observation, lambda seen: self._likely(seen)).argmax(1, keepdim=True)
+        return _in_parts(observation, self._likely).argmax(1, keepdim=True)
 
     def solved(self, observation: Observation) -> Tensor:
         slope = _in_parts(observation, self._slope)

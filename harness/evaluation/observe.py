@@ -19,6 +19,7 @@ from harness.evaluation.reading import Reading, known_batches, read_round
 from harness.evaluation.rows_apart import require_rows_apart
 from harness.evaluation.sending import Sent, sent_by, tampering_of
 from harness.evaluation.simulating import simulation
+from harness.evaluation.starting_weights import starting_weights
 from harness.experiment import CellSettings
 from harness.federation.known_coordinates import carrying, cut_at
 from harness.federation.known_noise import noise_at
@@ -201,7 +202,7 @@ class Stage:
 
     def start(self, model: RowModel, settings: CellSettings, keys: list[Key]) -> Tensor:
         """The weights (V, P) that each victim starts its round from."""
-        return _weights(model, settings, keys)
+        return starting_weights(model, settings, keys)
 
     def look(
         self, model: RowModel, weights: Tensor, truth: Victims, keys: list[Key], settings: CellSettings
@@ -276,32 +277,6 @@ def _select(dataset: Dataset, rows: int, settings: CellSettings) -> Victims:
     return Victims(
         *(values.reshape(rows, -1, *values.shape[2:]) for values in (chosen.images, chosen.labels, chosen.indices))
     )
-
-
-def _weights(model: RowModel, settings: CellSettings, keys: list[Key]) -> Tensor:
-    if settings.shared_weights:
-        shared = model.initial_weights([(seed, "shared") for seed in settings.seeds])
-        return shared.repeat_interleave(settings.victims, 0)
-    if settings.weights is None:
-        return model.initial_weights(keys)
-    try:
-        loaded = model.load_weights(Path(settings.weights))
-    except UsageError as error:
-        _refuse_other_than_trained(settings, error)
-        raise
-    if not loaded.isfinite().all():
-        raise UsageError(f"weights {settings.weights!r} hold NaN or infinity; train them again")
-    return loaded.expand(len(keys), -1).clone()
-
-
-def _refuse_other_than_trained(settings: CellSettings, error: UsageError) -> None:
-    """Raises UsageError: the weights are of a run on another dataset, or of another network, and fit neither here."""
-    run = settings.trained and settings.trained.settings
-    if run and (run.dataset, run.model) != (settings.dataset, settings.model):
-        raise UsageError(
-            f"the model of that training run, {run.model} on {run.dataset}, is not {settings.model} on "
-            f"{settings.dataset}; leave out --dataset and --model, which --training knows"
-        ) from error
 
 
 def _slices(rows: int, chunk: int) -> list[slice]:

@@ -1,0 +1,287 @@
+"""Wrong cards, each sealed anew, are rejected for what is wrong with them."""
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.results.card import Card
+
+Harness = Callable[..., Any]
+Planted = Callable[[dict[str, Any]], None]
+
+
+def cell(card: dict[str, Any], number: int = 0) -> dict[str, Any]:
+    return card["cells"][number]["result"]
+
+
+def number(card: dict[str, Any]) -> None:
+    cell(card)["asr"]["strict"]["rate"] = 0.5
+
+
+def verdict(card: dict[str, Any]) -> None:
+    other = "resilient" if card["row"]["verdict"] != "resilient" else "leaks"
+    card["row"]["verdict"] = cell(card)["verdict"] = other
+
+
+def other_seed(card: dict[str, Any]) -> None:
+    for one in card["cells"]:
+        one["settings"]["seeds"] = [1]
+
+
+def missing_control(card: dict[str, Any]) -> None:
+    cell(card)["controls"].pop()
+
+
+def older_suite(card: dict[str, Any]) -> None:
+    """One attack fewer than the version of today, under the name of an older one."""
+    card["cells"].pop()
+    card["row"]["attacks"].pop()
+    card["row"]["suite"] = cell(card)["suite"] = card["cells"][0]["settings"]["suite"] = "tiny-1"
+    card["command"] = card["command"].replace("tiny-2", "tiny-1")
+
+
+def attack_left_out(card: dict[str, Any]) -> None:
+    card["cells"].pop()
+    card["row"]["attacks"].pop()
+
+
+def epsilon(card: dict[str, Any]) -> None:
+    card["statement"]["epsilon"] /= 2
+
+
+def bound(card: dict[str, Any]) -> None:
+    cell(card)["bound"]["events"][1]["ceiling"] = 0.01
+
+
+def tier(card: dict[str, Any]) -> None:
+    cell(card)["tier"] = "informed"
+
+
+def dropped_victims(card: dict[str, Any]) -> None:
+    for numbers in card["cells"][0]["victims"].values():
+        del numbers[-4:]
+
+
+def accuracy(card: dict[str, Any]) -> None:
+    card["training"]["accuracy"] = 0.99
+
+
+def command(card: dict[str, Any]) -> None:
+    card["command"] += " --seed 1"
+
+
+def reported(card: dict[str, Any]) -> None:
+    card["reported"] = {"source": "a table", "data": "digits", "resists": "Y"}
+
+
+def wrong_versions(card: dict[str, Any]) -> None:
+    """Numbers of nobody, excused by another torch."""
+    card["environment"]["versions"]["torch"] = "1.0"
+    numbers = card["cells"][0]["victims"]
+    numbers["rmses"], numbers["ranks"], numbers["successes"] = [0.001] * 24, [0.0] * 24, [1.0] * 24
+
+
+def bound_of_other_versions(card: dict[str, Any]) -> None:
+    card["environment"]["versions"]["torch"] = "1.0"
+    bound(card)
+
+
+def control_of_other_versions(card: dict[str, Any]) -> None:
+    card["environment"]["versions"]["torch"] = "1.0"
+    missing_control(card)
+
+
+def accuracy_of_other_versions(card: dict[str, Any]) -> None:
+    card["environment"]["versions"]["torch"] = "1.0"
+    accuracy(card)
+
+
+def fewer_test_examples_of_other_versions(card: dict[str, Any]) -> None:
+    """Luck grows with fewer examples, which a card says itself."""
+    accuracy_of_other_versions(card)
+    card["training"]["accuracy"], card["training"]["test_examples"] = 0.05, 1
+
+
+def success_of_other_versions(card: dict[str, Any]) -> None:
+    card["environment"]["versions"]["torch"] = "1.0"
+    rate = cell(card)["asr"]["strict"]
+    rate["rate"] = 0.0 if rate["rate"] > 0.5 else 1.0
+
+
+def delta_of_other_versions(card: dict[str, Any]) -> None:
+    card["environment"]["versions"]["torch"] = "1.0"
+    card["statement"]["delta"] = 1e-12
+
+
+def row_of_other_versions(card: dict[str, Any], name: str, value: object) -> None:
+    card["environment"]["versions"]["torch"] = "1.0"
+    card["row"][name] = value
+
+
+def place_of_other_versions(card: dict[str, Any]) -> None:
+    """Another defense than was attacked, in the row and in what is said of every attack."""
+    row_of_other_versions(card, "defense", "fed_sdp")
+    for one in card["cells"]:
+        one["result"]["defense"] = "fed_sdp"
+
+
+def of_other_versions(planted: Planted) -> Planted:
+    """The same under the excuse of another torch."""
+
+    def both(card: dict[str, Any]) -> None:
+        card["environment"]["versions"]["torch"] = "1.0"
+        planted(card)
+
+    return both
+
+
+def more_victims(card: dict[str, Any]) -> None:
+    rate = cell(card)["asr"]["strict"]
+    rate["n"] *= 100
+    rate["successes"] *= 100
+
+
+def narrow_interval(card: dict[str, Any]) -> None:
+    rate = cell(card)["asr"]["strict"]
+    rate["ci95"] = [max(0.0, rate["rate"] - 0.001), min(1.0, rate["rate"] + 0.001)]
+
+
+def other_successes(card: dict[str, Any]) -> None:
+    rate = cell(card)["asr"]["strict"]
+    rate["successes"] += 1 if rate["successes"] < rate["n"] else -1
+
+
+def renamed_victims(card: dict[str, Any]) -> None:
+    card["cells"][0]["victims"]["names"] = [f"9{name}" for name in card["cells"][0]["victims"]["names"]]
+
+
+def praised_control(card: dict[str, Any]) -> None:
+    cell(card)["controls"][0]["detail"] = "audited by somebody"
+
+
+def other_units(card: dict[str, Any]) -> None:
+    cell(card)["units"] = "noise std 10*sigma*S"
+
+
+def certified(card: dict[str, Any]) -> None:
+    card["environment"]["certified"] = "yes"
+
+
+def hundredfold_noise(card: dict[str, Any]) -> None:
+    for one in card["cells"]:
+        one["settings"]["noise_scale"] = 100.0
+
+
+def attack_twice(card: dict[str, Any]) -> None:
+    card["cells"].append(card["cells"][1])
+
+
+def trained_otherwise(card: dict[str, Any], name: str, value: object) -> None:
+    card["training"]["settings"][name] = value
+
+
+def impossible(card: dict[str, Any]) -> None:
+    card["cells"][0]["settings"]["victims"] = 0
+
+
+def unknown_setting(card: dict[str, Any]) -> None:
+    card["cells"][0]["settings"]["luck"] = 1
+
+
+def names_a_file(card: dict[str, Any]) -> None:
+    card["cells"][0]["settings"]["weights"] = "/etc/passwd"
+
+
+def names_a_module(card: dict[str, Any]) -> None:
+    for one in card["cells"]:
+        one["settings"]["model"] = "antigravity:fly"
+
+
+def training_names_a_module(card: dict[str, Any]) -> None:
+    card["training"]["settings"]["model"] = "antigravity:fly"
+
+
+def training_of_another_defense(card: dict[str, Any]) -> None:
+    """Its accuracy is true, and so is its epsilon: of a federation with hardly any noise."""
+    card["training"]["settings"]["defense_args"]["sigma"] = 0.01
+
+
+def unreliable(card: dict[str, Any]) -> None:
+    card["status"], card["reason"] = "unreliable", "a negative control failed"
+
+
+def other_places(card: dict[str, Any]) -> None:
+    card["cells"][1]["settings"]["tap"] = "T2.step"
+
+
+WRONG: dict[str, tuple[Planted, int, str]] = {
+    "changed number": (number, 1, "cells[0].result.asr.strict.rate: 0.5 in the card, "),
+    "changed verdict": (verdict, 1, "row.verdict: "),
+    "other seed": (other_seed, 1, "seeds[0]: 0 in the card, 1 made again"),
+    "missing control": (missing_control, 1, "cells[0].result.controls: "),
+    "older suite": (older_suite, 1, "row.suite: tiny-1 in the card, today's is tiny-2"),
+    "attack left out of the suite": (attack_left_out, 2, "lacks identify of its suite tiny-2"),
+    "changed epsilon": (epsilon, 1, "statement.epsilon: "),
+    "changed bound": (bound, 1, "bound.events[1].ceiling: 0.01 in the card"),
+    "other tier": (tier, 1, "tier: informed in the card, plain made again"),
+    "dropped victims": (dropped_victims, 1, "victims.names: 20 entries in the card, 24 entries made again"),
+    "changed accuracy": (accuracy, 1, "training.accuracy: 0.99 in the card"),
+    "changed command": (command, 1, "command: "),
+    "invented report": (reported, 1, "reported: "),
+    "numbers of other versions": (wrong_versions, 1, "victims: "),
+    "bound of other versions": (bound_of_other_versions, 1, "ceilings[1][0]: 0.01 in the card"),
+    "missing control of other versions": (control_of_other_versions, 1, "controls"),
+    "accuracy of other versions": (accuracy_of_other_versions, 1, "training.accuracy: 0.990 in the card"),
+    "test examples of other versions": (fewer_test_examples_of_other_versions, 1, "training.test_examples: 1 in"),
+    "success of other versions": (success_of_other_versions, 1, "cells[0].result.asr.strict.rate: "),
+    "delta of other versions": (delta_of_other_versions, 1, "statement.delta: 1e-12 in the card"),
+    "defense of other versions": (place_of_other_versions, 1, "row.defense: fed_sdp in the card, fed_cdp made again"),
+    "headline of other versions": (
+        partial(row_of_other_versions, name="headline", value="withstood 9 attacks"),
+        1,
+        "row.headline: withstood 9",
+    ),
+    "reason of other versions": (
+        partial(row_of_other_versions, name="verdict_reason", value="all is well"),
+        1,
+        "by the card's own cells",
+    ),
+    "more victims of other versions": (of_other_versions(more_victims), 1, "cells[0].trials[0]: 2400 in the card"),
+    "narrow interval of other versions": (of_other_versions(narrow_interval), 1, "interval of strict are not those of"),
+    "other successes of other versions": (of_other_versions(other_successes), 1, "interval of strict are not those of"),
+    "other victims of other versions": (of_other_versions(renamed_victims), 1, "cells[0].victims"),
+    "praised control of other versions": (of_other_versions(praised_control), 1, "controls[0].detail: audited"),
+    "other units of other versions": (of_other_versions(other_units), 1, "cells[0].units: noise std 10"),
+    "more than versions": (of_other_versions(certified), 1, "environment: "),
+    "noise of a control": (hundredfold_noise, 2, "on other noise than its defense adds"),
+    "an attack twice": (attack_twice, 2, "an attack more than once"),
+    "another delta": (partial(trained_otherwise, name="delta", value=0.9), 2, "training is not of the federation"),
+    "momentum": (partial(trained_otherwise, name="local_momentum", value=0.9), 2, "training is not of the federation"),
+    "impossible settings": (impossible, 2, "victims"),
+    "unknown setting": (unknown_setting, 2, "luck"),
+    "a file of this machine": (names_a_file, 2, "names files"),
+    "code of this machine": (names_a_module, 2, "names files"),
+    "another place for an attack": (other_places, 2, "more than one place"),
+    "code of this machine to train": (training_names_a_module, 2, "training is not of the federation"),
+    "training of another defense": (training_of_another_defense, 2, "training is not of the federation"),
+    "unreliable": (unreliable, 2, "a negative control failed"),
+}
+
+
+@pytest.mark.parametrize(("planted", "code", "said"), WRONG.values(), ids=WRONG)
+def test_wrong_cards_are_rejected(
+    harness: Harness, card: Card, file: Path, made: Path, planted: Planted, code: int, said: str
+) -> None:
+    """Each is sealed anew: its hash is right, and what it says is not."""
+    content = json.loads(card.content())
+    planted(content)
+    wrong = Card.model_validate(content).sealed()
+    file.write_bytes(wrong.content())
+    finished = harness("verify", str(file), "--out", str(made), "--resume")
+    assert finished.code == code, finished
+    assert said in (finished.err if code == 2 else finished.out)
+    assert finished.err.count("\n") == (code == 2) and "confirmed" not in finished.out
