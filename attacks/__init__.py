@@ -11,6 +11,7 @@ from harness.attacks import (  # noqa: F401  (imported to register)
     imprint,
     inverting_gradients,
     learned,
+    levels,
     loki,
     map,
     slope,

@@ -6,18 +6,21 @@ from torch import Tensor
 
 from harness.attacks.residual import deviation_of, explained, lengths, observed_counts
 from harness.observation import Observation
+from harness.vectors.layout import spread
 
 # The fourth moment of the noise by the square of its variance, where it is not a Gaussian's.
 _KURTOSIS = {"laplace": 6.0, "uniform": 1.8}
 _USUAL_KURTOSIS = 3.0
 # A misfit is named where chance hardly makes it and it is worth a word: 5% of the variance, 2.5% of the deviation.
 _STANDARD_ERRORS, _MATERIAL = 6.0, 0.05
+_TINY = 1e-30
 
 
 def unread_level(observation: Observation) -> str | None:
-    """Says where the level of the noise follows the private data, and so may tell of them: of P coordinates it is read
-    off to a share of 1 / sqrt(2P), however large it is. No attack here compares it with that of its candidates."""
-    if observation.noise is None or not observation.noise.estimated:
+    """Says where the level of the noise follows the private data in a way that no attack compares with that of its
+    candidates. Of P coordinates it is read off to a share of 1 / sqrt(2P), however large it is, and so may tell of
+    them."""
+    if observation.noise is None or not observation.noise.estimated or observation.level is not None:
         return None
     return "the level of the noise follows private data and may give them away, and this attack does not read it"
 
@@ -38,10 +41,10 @@ def misfit(observation: Observation, candidate: Tensor, fitted: int = 0, best: b
     """
     if doubt := unread_level(observation):
         return doubt
-    noise = observation.noise
-    if noise is None or noise.deviation is None or observation.carrying is not None or observation.cut is not None:
+    noise, deviation = observation.noise, _deviation(observation, candidate, best)
+    if noise is None or deviation is None or observation.carrying is not None or observation.cut is not None:
         return None
-    residual = (observation.target - explained(observation, candidate)) / deviation_of(observation)
+    residual = (observation.target - explained(observation, candidate)) / deviation
     count = observed_counts(observation).double()
     if isinstance(noise.deviation, Tensor):  # coordinates without noise say nothing of its size
         noised = noise.deviation > 0
@@ -57,3 +60,13 @@ def misfit(observation: Observation, candidate: Tensor, fitted: int = 0, best: b
         return None
     times = math.sqrt(ratio)
     return f"what was read carries about {times:.2g} times the noise that the defense declares"
+
+
+def _deviation(observation: Observation, candidate: Tensor, best: bool) -> Tensor | None:
+    """Of the noise there would be on candidates (R, P); None where nobody can say."""
+    if observation.level is None:
+        known = observation.noise is not None and observation.noise.deviation is not None
+        return deviation_of(observation) if known else None
+    # The level of a candidate that is not the best of all proves nothing.
+    sizes = observation.model.layout.sizes
+    return spread(observation.level.deviations(candidate, sizes), sizes).clamp_min(_TINY) if best else None

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from harness.attacks.covered_zeros import shares_sent
 from harness.attacks.objectives import observed_only
+from harness.noise_level import NoiseLevel
 from harness.observation import Observation
 from harness.vectors.layout import group_sums, spread
 
@@ -25,7 +26,11 @@ def improbability(observation: Observation, candidate: Tensor) -> Tensor:
 
     That of a candidate whose gradient is zero is the same for all candidates: without it rows can be compared.
     """
-    return surprise(observation, candidate) - surprise(observation, torch.zeros_like(candidate))
+    nothing = torch.zeros_like(candidate)
+    if observation.level is None:
+        return surprise(observation, candidate) - surprise(observation, nothing)
+    # Nothing would have next to no noise: such numbers leave no digits for differences.
+    return surprise(observation, candidate) - _with_best_levels(observation, observation.target, 2, FLOOR)
 
 
 def surprise(
@@ -33,8 +38,9 @@ def surprise(
 ) -> Tensor:
     """Negative log-likelihood (R,), float64, of what was read under candidate gradients (R, P), up to a constant.
 
-    A level that nobody publishes is the most probable one for the candidate: of P coordinates with residual r, the
-    Gaussian's log-likelihood is then -P/2 log ||r||^2. A law that is not known counts as Gaussian, and no noise as what
+    A level that follows the candidate's gradient is that of each candidate, which tells them apart however large it is.
+    Any other that nobody publishes is the most probable one: of P coordinates with residual r, the Gaussian's
+    log-likelihood is then -P/2 log ||r||^2. A law that is not known counts as Gaussian, and no noise as what
     rounding leaves.
 
     Args:
@@ -51,6 +57,8 @@ def surprise(
         return _where_zeros_are_covered(observation, candidate, floor, corner)
     residual = observation.target - explained(observation, candidate, lead)
     order = 1 if noise is not None and noise.law == "laplace" else 2
+    if observation.level is not None:
+        return _with_own_levels(observation, observation.level, candidate, residual, floor)
     if noise is not None and noise.deviation is None:
         return _with_best_levels(observation, residual, order, floor)
     if noise is not None and noise.law == "uniform":
@@ -106,6 +114,17 @@ def _with_best_levels(observation: Observation, residual: Tensor, order: int, fl
         power = lengths(part, order) ** order / count.clamp_min(1) + rounding**order
         total = total.to(power) + count / order * power.log()
     return total
+
+
+def _with_own_levels(
+    observation: Observation, level: NoiseLevel, candidate: Tensor, residual: Tensor, floor: float
+) -> Tensor:
+    """Negative log-likelihood (R,) of residuals (R, P) under the level that each candidate (R, P) itself would have."""
+    sizes = observation.model.layout.sizes
+    variances = level.deviations(candidate, sizes).square() + _floor(observation, floor).double().square()
+    counts = torch.tensor(sizes, dtype=torch.float64, device=variances.device)
+    squares = torch.stack([lengths(part, 2).square() for part in residual.split(sizes, 1)], 1)
+    return (counts * variances.log() + squares / variances).sum(1) / 2
 
 
 def knows_clip(observation: Observation) -> bool:

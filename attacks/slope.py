@@ -7,7 +7,6 @@ classes are weighed by the probability of what was read, over public examples of
 known clip and noise, not by the bias of the last layer alone.
 """
 
-from collections.abc import Callable
 from typing import Annotated, ClassVar
 
 import torch
@@ -15,18 +14,14 @@ from pydantic import Field
 from torch import Tensor
 
 from harness.attacks.attacker import ATTACKS, validated_attack
-from harness.attacks.candidates import dummy_gradient
 from harness.attacks.closed_form import ClosedForm
 from harness.attacks.misfit import unread_level
-from harness.attacks.residual import FLOOR, knows_clip, surprise
-from harness.errors import UsageError
+from harness.attacks.public_examples import drawn_of_class, gradient_of, in_parts
+from harness.attacks.residual import FLOOR, surprise
 from harness.observation import Observation, Tier
 from harness.settings.ranges import Positive
-from harness.vectors.randomness import generator
 
 _CORNER = 0.1
-# As many numbers of gradients are held at once: 128 MiB.
-_HELD = 2**25
 
 
 @ATTACKS.register("slope")
@@ -41,10 +36,10 @@ class Slope(ClosedForm):
     def labels(self, observation: Observation) -> Tensor | None:
         if observation.labels is not None:
             return observation.labels
-        return _in_parts(observation, self._likely).argmax(1, keepdim=True)
+        return in_parts("slope", observation, self._likely).argmax(1, keepdim=True)
 
     def solved(self, observation: Observation) -> Tensor:
-        slope = _in_parts(observation, self._slope)
+        slope = in_parts("slope", observation, self._slope)
         length = slope.square().mean(1, keepdim=True).sqrt().clamp_min(torch.finfo(slope.dtype).tiny)
         return (0.5 + self.strength * slope / length).clamp(0, 1)
 
@@ -60,16 +55,13 @@ class Slope(ClosedForm):
 
     def _likely(self, seen: Observation) -> Tensor:
         """Log-probabilities (R, K) of what was read under each class, up to a constant of each row."""
-        prior, classes = seen.prior, seen.model.classes
-        assert prior is not None
+        classes = seen.model.classes
         if seen.labels is not None:
             known = torch.arange(classes, device=seen.labels.device) == seen.labels
             return torch.where(known, 0.0, -torch.inf).double()
         count, found = self._draws_of_class(classes), []
         for label in range(classes):
-            random = generator("slope", label)
-            where = torch.randn(1, count, prior.means.shape[1], generator=random).to(prior.means)
-            images = prior.place(where, torch.full((1, count), label, device=where.device))[0]
+            images = drawn_of_class(seen, label, count, "slope")
             with torch.no_grad():
                 each = [-_surprise(seen, image.expand(seen.rows, -1), label, differentiable=False) for image in images]
             found.append(torch.stack(each, 1).logsumexp(1))
@@ -89,29 +81,4 @@ class Slope(ClosedForm):
 
 def _surprise(seen: Observation, images: Tensor, label: int, differentiable: bool = True) -> Tensor:
     """Negative log-likelihood (R,) of what was read, had images (R, D) of a class been behind it."""
-    shaped = images.to(seen.target).reshape(seen.rows, 1, *seen.model.image_shape)
-    labels = torch.full((seen.rows, 1), label, device=seen.target.device)
-    made = dummy_gradient(seen, shaped, labels, knows_clip(seen), differentiable)
-    return surprise(seen, made, FLOOR, _CORNER, lead=True)
-
-
-def _in_parts(observation: Observation, compute: Callable[[Observation], Tensor]) -> Tensor:
-    """What is computed of each row, in parts that fit into memory; of two rows at least, as one takes other kernels.
-
-    Raises:
-        UsageError: there are no public data, or several examples were read together.
-    """
-    if observation.prior is None:
-        raise UsageError(
-            "attack 'slope' needs public data; use --prior auto, or --prior FILE.npz with data of your own"
-        )
-    if observation.examples > 1:
-        raise UsageError(
-            f"attack 'slope' reads one example per observation, not {observation.examples}; use --batch-size 1 and one "
-            "local step, or another attack"
-        )
-    found = []
-    for rows in torch.arange(observation.rows).split(max(2, _HELD // observation.target.shape[1])):
-        pair = rows.repeat(2) if len(rows) == 1 else rows
-        found.append(compute(observation.take(pair.to(observation.target.device)))[: len(rows)])
-    return torch.cat(found)
+    return surprise(seen, gradient_of(seen, images, label, differentiable), FLOOR, _CORNER, lead=True)

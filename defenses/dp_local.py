@@ -17,6 +17,7 @@ from harness.federation.defense import Defense, FixedNoise, LocalStep
 from harness.federation.examples import ExampleGradients
 from harness.federation.privacy_facts import PrivacyFacts
 from harness.federation.taps import TAPS_AFTER_STEP, Hook, Tap
+from harness.noise_level import NoiseLevel
 from harness.observation import Clipping, Noise
 from harness.privacy import Statement, example_views, make_statement
 from harness.settings.ranges import Clip, Sigma
@@ -68,7 +69,9 @@ class DPLocal(Defense):
         if hook != Hook.CLIENT_STEP or not self.sigma:
             return None
         if self.clipping != "whole":
-            return Noise("gaussian", None, "layer")
+            # The median of one example is its own norm.
+            level = NoiseLevel(2 * self.sigma, "each") if context.cohort.batch_size == 1 else None
+            return Noise("gaussian", None, "layer", level)
         return known_noise(2 * noise_deviation(self.sigma, self.clip), "sum", context.cohort.batch_size)
 
     def units(self) -> str:

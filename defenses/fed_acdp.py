@@ -17,6 +17,7 @@ from harness.federation.defense import Defense, LocalStep
 from harness.federation.examples import ExampleGradients
 from harness.federation.privacy_facts import PrivacyFacts
 from harness.federation.taps import TAPS_AFTER_STEP, Hook, Tap
+from harness.noise_level import NoiseLevel
 from harness.observation import Clipping, Noise
 from harness.privacy import Statement, make_statement
 from harness.settings.ranges import Clip, Count, NonNegative, Positive, Sigma
@@ -70,8 +71,7 @@ class FedAlphaCDP(Defense):
         if self.s_mode != "example_mean":
             factors = example_factors(norms, self.clip, self.clipping)
         sensitivity = self._sensitivity(per_example, norms, factors, context)
-        sigma = self._schedule(context.cohort).sigma(context.round, context.local_step)
-        return sanitise(per_example, factors, sigma * sensitivity, self.convention, context)
+        return sanitise(per_example, factors, self._sigma(context) * sensitivity, self.convention, context)
 
     def _sensitivity(
         self, per_example: ExampleGradients, norms: Tensor, factors: Tensor, context: RoundContext
@@ -110,17 +110,31 @@ class FedAlphaCDP(Defense):
     def noise_of(self, hook: Hook, context: RoundContext) -> Noise | None:
         if hook != Hook.CLIENT_STEP or not self._sigma_start:
             return None
-        return known_noise(self._known_deviation(context), self.convention, context.cohort.batch_size)
+        if self._level_is_open:
+            return self._of_open_level(context)
+        return known_noise(self._sigma(context) * self.clip, self.convention, context.cohort.batch_size)
 
     def noise_of_examples(self, context: RoundContext) -> Noise | None:
-        noisy = self._sigma_start and self.convention == "per_example"
-        return Noise("gaussian", self._known_deviation(context)) if noisy else None
-
-    def _known_deviation(self, context: RoundContext) -> float | None:
-        """sigma * S where the settings leave S no choice; S is never published."""
-        if self.s_mode == "example_mean" or self.floor < self.clip:
+        if not self._sigma_start or self.convention != "per_example":
             return None
-        return self._schedule(context.cohort).sigma(context.round, context.local_step) * self.clip
+        return (
+            self._of_open_level(context) if self._level_is_open else Noise("gaussian", self._sigma(context) * self.clip)
+        )
+
+    @property
+    def _level_is_open(self) -> bool:
+        """Whether the settings leave S a choice; it is never published."""
+        return self.s_mode == "example_mean" or self.floor < self.clip
+
+    def _of_open_level(self, context: RoundContext) -> Noise:
+        """Of one example alone S is known from its gradient, in every reading of it."""
+        if context.cohort.batch_size > 1:
+            return Noise("gaussian", None)
+        held = _CODE_RANGE if self.s_mode == "example_mean" else (self.floor, self.clip)
+        return Noise("gaussian", None, level=NoiseLevel(self._sigma(context), "largest", *held))
+
+    def _sigma(self, context: RoundContext) -> float:
+        return self._schedule(context.cohort).sigma(context.round, context.local_step)
 
     def units(self) -> str:
         clipped = "not clipped (released code)"

@@ -10,6 +10,7 @@ from torch import Tensor
 from harness.errors import UsageError
 from harness.models import RowModel
 from harness.models.known_batches import KnownBatches
+from harness.noise_level import NoiseLevel
 from harness.priors import Prior
 from harness.vectors.layout import Grouping
 
@@ -47,15 +48,18 @@ class Noise:
             per coordinate. None where nobody publishes it (it follows the private data), or what came after the noise
             is not linear. Of coordinates that are known to be left out it says nothing.
         grouping: which coordinates share a level that has to be estimated: all, or those of a tensor.
+        level: where the deviation is None and Gaussian noise is on the gradient of one example, how it follows that
+            gradient; None where nobody can say.
 
     Raises:
         UsageError: there is no such law, with which attackers would reckon in silence as with another; or a deviation
-            is negative or no number.
+            is negative or no number; or a level is declared beside it, or of another law.
     """
 
     law: Law
     deviation: float | Tensor | None
     grouping: Grouping = "whole"
+    level: NoiseLevel | None = None
 
     def __post_init__(self) -> None:
         if self.law not in get_args(Law):
@@ -63,15 +67,18 @@ class Noise:
         level = torch.as_tensor(0.0 if self.deviation is None else self.deviation)
         if not bool((level.isfinite() & (level >= 0)).all()):
             raise UsageError("noise whose deviation is negative or no number is not known; declare one of at least 0")
+        if self.level is not None and (self.deviation is not None or self.law != "gaussian"):
+            raise UsageError("a level that follows the gradient is declared of Gaussian noise without a deviation only")
 
     @property
     def estimated(self) -> bool:
         """Whether the law is known but its level has to be read off what was observed."""
         return self.deviation is None and self.law != "unknown"
 
-    def facts(self) -> tuple[str, ...]:
-        """What tells it from another, as text."""
-        return "noise", self.law, _digits(self.deviation), self.grouping
+    def facts(self) -> tuple[object, ...]:
+        """What tells it from another, with a text of its own."""
+        follows = () if self.level is None else (self.level,)
+        return "noise", self.law, _digits(self.deviation), self.grouping, *follows
 
     def to(self, device: torch.device, dtype: torch.dtype) -> "Noise":
         """The same beside tensors of another device and floating-point precision."""
@@ -80,7 +87,9 @@ class Noise:
 
     def times(self, factor: float) -> "Noise":
         """The noise on values multiplied by a number."""
-        return self if self.deviation is None else replace(self, deviation=self.deviation * factor)
+        if self.deviation is not None:
+            return replace(self, deviation=self.deviation * factor)
+        return self if self.level is None else replace(self, level=self.level.times(factor))
 
     def plus(self, other: "Noise | None") -> "Noise":
         """The noise of a sum with another, independent one; of two on a grid, it is the same grid."""
@@ -95,7 +104,7 @@ class Noise:
     def averaged(self, count: int) -> "Noise":
         """The noise of a mean of so many values, each with noise like this of its own."""
         law: Law = self.law if count == 1 or self.law in _CLOSED_UNDER_SUMS else "unknown"
-        return replace(self, law=law).times(count**-0.5)
+        return replace(self, law=law).times(count**-0.5)  # only Gaussian noise has a level, and it stays Gaussian
 
 
 Choice = Literal["largest", "chance", "unknown"]
@@ -200,6 +209,14 @@ class Observation:
     def rows(self) -> int:
         """R, the number of independent clients observed."""
         return self.target.shape[0]
+
+    @property
+    def level(self) -> NoiseLevel | None:
+        """How the level of the noise follows the one example behind each row; None where it does not, or several
+        are, or what they were clipped to is not known."""
+        if self.noise is None or self.examples > 1 or (self.clipping is not None and self.clipping.bound is None):
+            return None
+        return self.noise.level
 
     def take(self, index: Tensor) -> "Observation":
         """The same observation restricted to some rows (in the given order, repeats allowed)."""

@@ -4,7 +4,8 @@ import torch
 from torch import Tensor
 
 from harness.errors import UsageError
-from harness.observation import Observation
+from harness.observation import Noise, Observation
+from harness.vectors.layout import spread
 
 # Off by a tenth of the deviation and by so many standard errors; noise below that share of the gradient's root mean
 # square is next to what rounding leaves.
@@ -33,14 +34,21 @@ def require_declared(defense: str, tap: str, quiet: Observation, noisy: Observat
     if declared is None:
         if added.any():
             problem = "adds noise of which it declares nothing there"
-    elif declared.deviation is not None:
-        least = _ROUNDING * quiet.target.square().mean().sqrt()
-        level = torch.as_tensor(declared.deviation).to(added).expand_as(added)
+    elif (known := _level(declared, quiet, noisy)) is not None:
+        least, level = _ROUNDING * quiet.target.square().mean().sqrt(), known.to(added).expand_as(added)
         problem = _none(added, level, least) or (None if noisy.local_steps > 1 else _off(added, level, least, noisy))
     if problem:
         raise WrongDeclaration(
             f"defense {defense!r} {problem} ({tap}); let noise_of() name the hook that adds it, and its deviation"
         )
+
+
+def _level(declared: Noise, quiet: Observation, noisy: Observation) -> Tensor | None:
+    """The deviation that is declared of rows, to who knows them without noise; None where nobody can say."""
+    if noisy.level is not None:
+        sizes = quiet.model.layout.sizes
+        return spread(noisy.level.deviations(quiet.target, sizes), sizes)
+    return None if declared.deviation is None else torch.as_tensor(declared.deviation)
 
 
 def _none(added: Tensor, level: Tensor, least: Tensor) -> str | None:

@@ -160,7 +160,8 @@ class Run:
         return Scored(settings, scene, record, scores, time.perf_counter() - began)
 
     def _checks(self, scored: Scored) -> list[Control]:
-        """Runs and judges the controls of a cell; noise controls only where the tap shows the defense's noise."""
+        """Runs and judges the controls of a cell; noise controls only where the tap shows the defense's noise, and none
+        with more of it where its level gives away what it follows: that stands out the better."""
         settings = scored.settings
         checks = [self._positive(scored), *self._swap(scored)]
         noisy = self.stage.set(smaller(settings)).observation
@@ -170,10 +171,9 @@ class Run:
         if clean.fingerprint() != noisy.fingerprint():
             times = drowning(clean, noisy)
             quiet = self.cell(noiseless_control(settings), "positive_sigma0").cell
-            checks += [
-                judge_positive("positive_sigma0", quiet),
-                self._drowned(drowned_control(settings, times, hidden=noisy.batches is not None)),
-            ]
+            checks.append(judge_positive("positive_sigma0", quiet))
+            if noisy.known_to(settings.build_attack().tier).level is None:
+                checks.append(self._drowned(drowned_control(settings, times, hidden=noisy.batches is not None)))
         return checks + self._blind(settings)
 
     def _positive(self, scored: Scored) -> Control:

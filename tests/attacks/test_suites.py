@@ -20,6 +20,7 @@ def test_a_suite_never_changes() -> None:
     published["auto-3"] = published["auto-2"] | {"spear": {}}
     published["auto-4"] = published["auto-3"] | {"learned": {}}
     published["auto-5"] = published["auto-4"] | {"slope": {}}
+    published["auto-6"] = published["auto-5"] | {"levels": {}}
     assert published == SUITES
     assert LATEST["auto"] in SUITES and not (set(LATEST) | set(SUITES)) & set(ATTACKS)
 
@@ -32,7 +33,7 @@ def test_its_members_exist_with_such_settings(name: str) -> None:
     assert "blind" not in SUITES[name]
 
 
-def suite(name: str = "auto-5") -> list[Chosen]:
+def suite(name: str = "auto-6") -> list[Chosen]:
     return [Chosen(member, settings, name) for member, settings in SUITES[name].items()]
 
 
@@ -65,9 +66,9 @@ def test_cells_of_a_suite() -> None:
     grid = {"attack": [("auto", {}), ("dlg", {})], "defense": [("none", {})]}
     cells = expand(grid, prior="auto", dataset="digits")
     assert [(cell.attack, cell.attack_args, cell.suite) for cell in cells] == [
-        *((name, settings, "auto-5") for name, settings in SUITES["auto-5"].items()), ("dlg", {}, None),
+        *((name, settings, "auto-6") for name, settings in SUITES["auto-6"].items()), ("dlg", {}, None),
     ]  # fmt: skip
-    assert cells[0].identity()["suite"] == "auto-5" and "suite" not in cells[-1].identity()
+    assert cells[0].identity()["suite"] == "auto-6" and "suite" not in cells[-1].identity()
 
 
 @pytest.mark.parametrize(
@@ -79,7 +80,7 @@ def test_a_suite_knows_public_data(attacks: list[str], prior: str) -> None:
 
 
 MISTAKES: dict[str, tuple[Any, str]] = {
-    "settings": (lambda: expanded([("auto", {"tv": 1})]), "'auto-5' is a suite, which takes no settings; leave"),
+    "settings": (lambda: expanded([("auto", {"tv": 1})]), "'auto-6' is a suite, which takes no settings; leave"),
     "nothing public": (
         lambda: expand({"attack": [("auto", {})], "defense": [("none", {})]}, prior="none"), "use --prior auto",
     ),

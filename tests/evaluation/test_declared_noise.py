@@ -11,6 +11,7 @@ from harness.defenses import DEFENSES
 from harness.errors import UsageError
 from harness.evaluation.declared_noise import WrongDeclaration, require_declared
 from harness.federation.taps import Hook
+from harness.noise_level import NoiseLevel
 from harness.observation import Noise, Observation
 from harness.testing import digits, undefended
 
@@ -19,9 +20,18 @@ QUIET = undefended(*digits(4))
 LEVELS = torch.cat([torch.zeros(100), torch.full((QUIET.target.shape[1] - 100,), 0.02)])
 
 
+FOLLOWS = NoiseLevel(0.5, "largest")
+
+
 def noisy(deviation: float | torch.Tensor, declared: Noise | None, **facts: Any) -> Observation:
     added = deviation * torch.randn(QUIET.target.shape, generator=torch.Generator().manual_seed(0))
     return replace(QUIET, target=QUIET.target + added, noise=declared, **facts)
+
+
+def following(times: float) -> Observation:
+    """Noise of a level that follows the gradient, by so many times what is declared."""
+    level = FOLLOWS.deviations(QUIET.target, QUIET.model.layout.sizes)[:, :1].float()
+    return noisy(times * level, Noise("gaussian", None, level=FOLLOWS))
 
 
 HONEST = {
@@ -30,6 +40,7 @@ HONEST = {
     "off by less than a tenth": noisy(0.021, Noise("gaussian", 0.02)),
     "a level of each coordinate": noisy(LEVELS, Noise("gaussian", LEVELS)),
     "a level that nobody publishes": noisy(0.02, Noise("unknown", None)),
+    "a level that follows the gradient": following(1.0),
     "after steps that have moved the gradient": noisy(0.02, Noise("gaussian", 0.005), local_steps=2),
     "of the size of rounding": noisy(0.0, Noise("gaussian", 1e-9)),
 }
@@ -39,6 +50,7 @@ WRONG = {
     "too much": (noisy(0.02, Noise("laplace", 0.01)), "adds 2 times the noise that it declares"),
     "no level": (noisy(0.02, Noise("gaussian", 0.0)), "adds noise where it declares a deviation of zero"),
     "beside its level": (noisy(0.02, Noise("gaussian", LEVELS)), "adds noise where it declares a deviation of zero"),
+    "a level that follows otherwise": (following(2.0), "adds 2 times the noise that it declares"),
     "none at all": (noisy(0.0, Noise("gaussian", 0.02)), "adds none of the noise that it declares there"),
 }
 

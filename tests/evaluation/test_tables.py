@@ -40,7 +40,7 @@ def play(cells: list[CellSettings], folder: Path, chunk: int = 64, draw: bool = 
 ])  # fmt: skip
 def test_every_attack_reads_every_surface(attack: str, tmp_path: Path) -> None:
     arguments = QUICK.get(attack, {"max_iterations": 4})
-    knows = attack in ("blind", "learned", "map", "slope") or ATTACKS[attack].tier == "tampering"
+    knows = attack in ("blind", "learned", "levels", "map", "slope") or ATTACKS[attack].tier == "tampering"
     public = {"prior": "auto" if knows else "none"}
     common = {"attack": attack, "attack_args": arguments, "shared_weights": attack == "learned", **public}
     document = play([cell(tap=tap, **common) for tap in SURFACES.values()], tmp_path)

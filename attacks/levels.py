@@ -1,0 +1,118 @@
+"""Levels: the image that the sizes of a gradient's tensors tell of, though noise hides their directions.
+
+Noise whose level follows the private gradient gives its norm away, however large it is: of P coordinates the level is
+read off to a share of 1 / sqrt(2P). Public examples of each class are put in the victim's place; the sizes that what
+was read would have are regressed on, which is the image of least mean square error, and the classes are weighed by how
+probable the sizes are. Without noise sizes are norms, and read off exactly.
+"""
+
+from typing import Annotated, ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from harness.attacks.attacker import ATTACKS, validated_attack
+from harness.attacks.closed_form import ClosedForm
+from harness.attacks.public_examples import drawn_of_class, gradient_of, in_parts
+from harness.attacks.residual import explained
+from harness.errors import UsageError
+from harness.observation import Observation, Tier
+from harness.settings.ranges import Positive
+from harness.vectors.layout import group_sums
+
+_TINY, _RIDGE = 1e-30, 1e-6
+
+
+@ATTACKS.register("levels")
+@validated_attack
+class Levels(ClosedForm):
+    """``draws``: gradients for all classes together. ``amplify``: how much further from its class mean an image is put
+    than the regression has it, which few numbers hardly move."""
+
+    draws: Annotated[int, Field(ge=4, le=10_000)] = 320
+    amplify: Positive = 16.0
+    tier: ClassVar[Tier] = "informed"
+
+    def labels(self, observation: Observation) -> Tensor | None:
+        if observation.labels is not None:
+            return observation.labels
+        return in_parts("levels", observation, lambda seen: self._told(seen)[1]).argmax(1, keepdim=True)
+
+    def solved(self, observation: Observation) -> Tensor:
+        return in_parts("levels", observation, self._image)
+
+    def effort(self, observation: Observation) -> int:
+        return observation.model.classes * self._draws_of_class(observation.model.classes)
+
+    def _draws_of_class(self, classes: int) -> int:
+        return max(2, self.draws // classes)
+
+    def _image(self, seen: Observation) -> Tensor:
+        images, likely = self._told(seen)
+        if seen.labels is not None:
+            return images[torch.arange(seen.rows), seen.labels[:, 0]].clamp(0, 1)
+        return torch.einsum("rk,rkd->rd", likely.softmax(1).to(images), images).clamp(0, 1)
+
+    def _told(self, seen: Observation) -> tuple[Tensor, Tensor]:
+        """Of each class the image (R, K, D) that the sizes tell of, and its log-probability (R, K), up to a constant of
+        each row."""
+        _require_sizes(seen)
+        read, images, likely = _logs(_powers(seen, seen.target)), [], []
+        for label in range(seen.model.classes):
+            drawn = drawn_of_class(seen, label, self._draws_of_class(seen.model.classes), "levels").clamp(0, 1)
+            told = [_lengths(seen, _read_of(seen, one.expand(seen.rows, -1), label)) for one in drawn]
+            lengths, errors = (torch.stack(part, 1) for part in zip(*told, strict=True))
+            image, density = _regressed(drawn.double(), lengths, errors.mean(1), read)
+            mean = drawn.double().mean(0)
+            images.append(mean + self.amplify * (image - mean))
+            likely.append(density)
+        return torch.stack(images, 1).to(seen.target), torch.stack(likely, 1)
+
+
+def _require_sizes(seen: Observation) -> None:
+    if seen.noise is not None and seen.level is None:
+        raise UsageError(
+            "attack 'levels' reads how the noise's level follows the gradient, and here it follows none or nobody can "
+            "say how; use another attack"
+        )
+
+
+def _read_of(seen: Observation, images: Tensor, label: int) -> Tensor:
+    """What would be read (R, P), noise apart, of images (R, D) of a class."""
+    return explained(seen, gradient_of(seen, images, label, differentiable=False))
+
+
+def _powers(seen: Observation, gradients: Tensor) -> Tensor:
+    """Sums of squares of each tensor's coordinates (R, M), float64."""
+    return group_sums(gradients.double().square(), seen.model.layout.sizes)
+
+
+def _logs(powers: Tensor) -> Tensor:
+    return (powers + _TINY).log() / 2
+
+
+def _lengths(seen: Observation, gradients: Tensor) -> tuple[Tensor, Tensor]:
+    """The logarithms (R, M) of the lengths that tensors of these gradients would be read with, and how much they vary:
+    a sum of squares of signals of power G and P variances V has the mean G + P V and the variance 2 P V^2 + 4 G V."""
+    powers, sizes = _powers(seen, gradients), seen.model.layout.sizes
+    if seen.level is None:
+        return _logs(powers), torch.zeros_like(powers)
+    variances, counts = seen.level.deviations(gradients, sizes).square(), torch.tensor(sizes, device=powers.device)
+    mean = powers + counts * variances
+    return _logs(mean), (2 * counts * variances.square() + 4 * powers * variances) / (2 * mean + _TINY).square()
+
+
+def _regressed(images: Tensor, sizes: Tensor, errors: Tensor, read: Tensor) -> tuple[Tensor, Tensor]:
+    """The image (R, D) of least mean square error given sizes, and the log-density (R,) of these, as of a Gaussian.
+
+    Args:
+        images: (N, D) of one class. sizes: (R, N, M), those of each image in each row. errors: (R, M), their variance
+            by noise. read: (R, M).
+    """
+    apart, off = sizes - sizes.mean(1, keepdim=True), read - sizes.mean(1)
+    spread = apart.mT @ apart / (len(images) - 1) + torch.diag_embed(errors + _RIDGE)
+    solved = torch.linalg.solve_ex(spread, off[..., None]).result[..., 0]
+    across = torch.einsum("nd,rnm->rdm", images - images.mean(0), apart) / (len(images) - 1)
+    density = -((off * solved).sum(1) + torch.linalg.slogdet(spread).logabsdet) / 2
+    return images.mean(0) + torch.einsum("rdm,rm->rd", across, solved), density

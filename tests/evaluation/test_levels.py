@@ -1,0 +1,59 @@
+"""Whole cells under noise whose level follows the private gradient: what leaks, and where nobody reads it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.results import CellResult, ResultDocument
+
+MEDIAN = {"defense": "dp_local", "defense_args": {"clipping": "median_per_tensor"}}
+FOLLOWING: dict[str, dict[str, Any]] = {
+    "Fed-αCDP": {"defense": "fed_acdp", "defense_args": {}},
+    "by the batch": {"defense": "fed_acdp", "defense_args": {"s_mode": "batch_max", "convention": "per_example"}},
+    "released code": {"defense": "fed_acdp", "defense_args": {"s_mode": "example_mean"}},
+    "medians": MEDIAN,
+}
+
+
+def played(small: Any, folder: Path, attacks: list[str], **values: Any) -> ResultDocument:
+    common = {"attack_args": {}, "model": "logistic", "dataset": "cancer", "victims": 48, "prior": "auto"} | values
+    return small.play([small.cell(attack=name, **common) for name in attacks], folder, chunk=2_000)
+
+
+def asked(document: ResultDocument) -> dict[str, CellResult]:
+    return {cell.attack: cell for cell in document.cells if cell.role == "cell"}
+
+
+@pytest.mark.parametrize("defense", FOLLOWING.values(), ids=FOLLOWING)
+def test_the_level_gives_victims_away(defense: dict[str, Any], small: Any, tmp_path: Path) -> None:
+    """That the run ends well also says that the level is measured to be what is declared."""
+    document = played(small, tmp_path, ["levels", "identify"], **defense)
+    made = asked(document)
+    assert document.valid and made["levels"].verdict == "leaks" and made["identify"].identified is not None
+    assert {check.name for check in made["levels"].controls} == {"positive", "positive_sigma0", "swap", "blind"}
+    assert all(check.held for check in made["levels"].controls) and not made["identify"].warnings
+    assert made["identify"].identified.identifies and made["levels"].tier == "informed"
+
+
+def test_more_of_it_hides_nothing(small: Any, tmp_path: Path) -> None:
+    made = asked(played(small, tmp_path, ["levels"], noise_scale=100.0, **MEDIAN))
+    assert made["levels"].verdict == "leaks"
+
+
+def test_fixed_noise_of_the_same_size_has_no_such_level(small: Any, tmp_path: Path) -> None:
+    made = asked(played(small, tmp_path, ["levels", "identify"], defense="fed_cdp", defense_args={}))
+    assert "here it follows none" in (made["levels"].not_applicable_reason or "")
+    assert made["identify"].identified is not None and not made["identify"].identified.identifies
+    assert "noise_x100" in {check.name for check in made["identify"].controls}
+
+
+def test_who_does_not_know_the_noise_keeps_its_control(small: Any, tmp_path: Path) -> None:
+    made = asked(played(small, tmp_path, ["analytic"], prior="none", **FOLLOWING["Fed-αCDP"]))
+    assert "noise_x100" in {check.name for check in made["analytic"].controls}
+
+
+def test_of_batches_nobody_reads_it(small: Any, tmp_path: Path) -> None:
+    made = asked(played(small, tmp_path, ["levels", "map"], batch_size=2, victims=12, **MEDIAN))
+    assert made["levels"].not_applicable_reason and made["map"].verdict != "resilient"
+    assert any("this attack does not read it" in warning for warning in made["map"].warnings)
