@@ -17,12 +17,12 @@ _TINY = 1e-30
 
 
 def unread_level(observation: Observation) -> str | None:
-    """Says where the level of the noise follows the private data in a way that no attack compares with that of its
-    candidates. Of P coordinates it is read off to a share of 1 / sqrt(2P), however large it is, and so may tell of
-    them."""
-    if observation.noise is None or not observation.noise.estimated or observation.level is not None:
+    """Says where the level of the noise follows the private data, and so may tell of them, to who is not made to read
+    it: of P coordinates it is read off to a share of 1 / sqrt(2P), however large it is."""
+    if observation.noise is None or not observation.noise.estimated:
         return None
-    return "the level of the noise follows private data and may give them away, and this attack does not read it"
+    reader = "no attack here reads it" if observation.level is None else "levels and identify read it, not this attack"
+    return f"the level of the noise follows private data and may give them away, and {reader}"
 
 
 def misfit(observation: Observation, candidate: Tensor, fitted: int = 0, best: bool = True) -> str | None:
@@ -39,9 +39,9 @@ def misfit(observation: Observation, candidate: Tensor, fitted: int = 0, best: b
         fitted: how many numbers were chosen to make the residual small.
         best: whether they are as near as can be; else a residual that is too large proves nothing.
     """
-    if doubt := unread_level(observation):
+    if not (best and observation.level is not None) and (doubt := unread_level(observation)):
         return doubt
-    noise, deviation = observation.noise, _deviation(observation, candidate, best)
+    noise, deviation = observation.noise, _deviation(observation, candidate)
     if noise is None or deviation is None or observation.carrying is not None or observation.cut is not None:
         return None
     residual = (observation.target - explained(observation, candidate)) / deviation
@@ -62,11 +62,10 @@ def misfit(observation: Observation, candidate: Tensor, fitted: int = 0, best: b
     return f"what was read carries about {times:.2g} times the noise that the defense declares"
 
 
-def _deviation(observation: Observation, candidate: Tensor, best: bool) -> Tensor | None:
+def _deviation(observation: Observation, candidate: Tensor) -> Tensor | None:
     """Of the noise there would be on candidates (R, P); None where nobody can say."""
     if observation.level is None:
         known = observation.noise is not None and observation.noise.deviation is not None
         return deviation_of(observation) if known else None
-    # The level of a candidate that is not the best of all proves nothing.
     sizes = observation.model.layout.sizes
-    return spread(observation.level.deviations(candidate, sizes), sizes).clamp_min(_TINY) if best else None
+    return spread(observation.level.deviations(candidate, sizes), sizes).clamp_min(_TINY)

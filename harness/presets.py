@@ -44,6 +44,10 @@ _GATE: list[Grid] = [
         "defense": ["noise"], "surface": ["2"], "attack": ["auto"], "prior": "auto", "attack_arg": [],
         "defense_arg": ["applies_to=gradient", "amount=0.01"],
     },
+    _SMALL | {
+        "defense": ["dp_local"], "surface": ["2"], "attack": ["levels", "identify"], "prior": "auto", "attack_arg": [],
+        "defense_arg": ["clipping=median_per_tensor"],
+    },
 ]  # fmt: skip
 
 # 32 victims: the gate's test needs 24. Caps cost hopeless rows their time and hardly an image: of those that came back
