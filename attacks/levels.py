@@ -22,15 +22,17 @@ from harness.settings.ranges import Positive
 from harness.vectors.layout import group_sums
 
 _TINY, _RIDGE = 1e-30, 1e-6
+# Of fewer draws of a class no covariance is to be had.
+_FEWEST = 16
 
 
 @ATTACKS.register("levels")
 @validated_attack
 class Levels(ClosedForm):
-    """``draws``: gradients for all classes together. ``amplify``: how much further from its class mean an image is put
-    than the regression has it, which few numbers hardly move."""
+    """``draws``: gradients for all classes together, and no fewer than 16 of each. ``amplify``: how much further from
+    its class mean an image is put than the regression has it, which few numbers hardly move."""
 
-    draws: Annotated[int, Field(ge=4, le=10_000)] = 320
+    draws: Annotated[int, Field(ge=1, le=10_000)] = 320
     amplify: Positive = 16.0
     tier: ClassVar[Tier] = "informed"
 
@@ -46,12 +48,12 @@ class Levels(ClosedForm):
         return observation.model.classes * self._draws_of_class(observation.model.classes)
 
     def _draws_of_class(self, classes: int) -> int:
-        return max(2, self.draws // classes)
+        return max(_FEWEST, self.draws // classes)
 
     def _image(self, seen: Observation) -> Tensor:
         images, likely = self._told(seen)
         if seen.labels is not None:
-            return images[torch.arange(seen.rows), seen.labels[:, 0]].clamp(0, 1)
+            return images[torch.arange(seen.rows, device=images.device), seen.labels[:, 0]].clamp(0, 1)
         return torch.einsum("rk,rkd->rd", likely.softmax(1).to(images), images).clamp(0, 1)
 
     def _told(self, seen: Observation) -> tuple[Tensor, Tensor]:
@@ -103,14 +105,14 @@ def _lengths(seen: Observation, gradients: Tensor) -> tuple[Tensor, Tensor]:
     return _logs(mean), (2 * counts * variances.square() + 4 * powers * variances) / (2 * mean + _TINY).square()
 
 
-def _regressed(images: Tensor, sizes: Tensor, errors: Tensor, read: Tensor) -> tuple[Tensor, Tensor]:
-    """The image (R, D) of least mean square error given sizes, and the log-density (R,) of these, as of a Gaussian.
+def _regressed(images: Tensor, lengths: Tensor, errors: Tensor, read: Tensor) -> tuple[Tensor, Tensor]:
+    """The image (R, D) of least mean square error given lengths, and the log-density (R,) of these, as of a Gaussian.
 
     Args:
-        images: (N, D) of one class. sizes: (R, N, M), those of each image in each row. errors: (R, M), their variance
+        images: (N, D) of one class. lengths: (R, N, M), those of each image in each row. errors: (R, M), their variance
             by noise. read: (R, M).
     """
-    apart, off = sizes - sizes.mean(1, keepdim=True), read - sizes.mean(1)
+    apart, off = lengths - lengths.mean(1, keepdim=True), read - lengths.mean(1)
     spread = apart.mT @ apart / (len(images) - 1) + torch.diag_embed(errors + _RIDGE)
     solved = torch.linalg.solve_ex(spread, off[..., None]).result[..., 0]
     across = torch.einsum("nd,rnm->rdm", images - images.mean(0), apart) / (len(images) - 1)

@@ -1,12 +1,16 @@
 """Noise whose level follows the gradient that it hides: not published, but known of every candidate."""
 
+import math
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
+from harness.errors import UsageError
 from harness.vectors.layout import group_sums
+
+Whose = Literal["each", "largest"]
 
 # Keeps the derivative of a norm finite where a tensor's gradient vanishes.
 _TINY = 1e-30
@@ -20,12 +24,21 @@ class NoiseLevel:
         factor: deviation by norm.
         of: whose L2 norm: ``each``, of each tensor its own; ``largest``, of all tensors the largest one.
         least, most: which the norm is held between.
+
+    Raises:
+        UsageError: there are no such numbers, or no such norm.
     """
 
     factor: float
-    of: Literal["each", "largest"]
+    of: Whose
     least: float = 0.0
-    most: float = float("inf")
+    most: float = math.inf
+
+    def __post_init__(self) -> None:
+        if self.of not in get_args(Whose):
+            raise UsageError(f"a level that follows the norm of {self.of!r} is not known; declare one of each, largest")
+        if not (0 <= self.factor < math.inf and 0 <= self.least <= self.most):
+            raise UsageError("a level's factor is a number of at least 0, and 0 <= least <= most")
 
     def times(self, factor: float) -> "NoiseLevel":
         """That of values multiplied by a number."""

@@ -1,6 +1,8 @@
 """Noise whose level follows the gradient: its likelihood by hand, and that it tells victims apart, however strong."""
 
+import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -70,6 +72,18 @@ def test_a_level_goes_with_its_noise() -> None:
     for law, deviation in (("gaussian", 0.1), ("laplace", None)):
         with pytest.raises(UsageError, match="Gaussian noise without a deviation only"):
             Noise(law, deviation, level=level)  # type: ignore[arg-type]
+
+
+NONSENSE: list[tuple[Any, ...]] = [
+    (-1.0, "each"), (math.nan, "each"), (math.inf, "each"), (1.0, "each", 2.0, 1.0), (1.0, "each", math.nan),
+    (1.0, "all"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("values", NONSENSE, ids=str)
+def test_nonsense_is_no_level(values: tuple[Any, ...]) -> None:
+    with pytest.raises(UsageError, match=r"least <= most|one of each, largest"):
+        NoiseLevel(*values)
 
 
 @pytest.mark.parametrize("level", LEVELS.values(), ids=LEVELS)
