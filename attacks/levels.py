@@ -47,6 +47,9 @@ class Levels(ClosedForm):
     def effort(self, observation: Observation) -> int:
         return observation.model.classes * self._draws_of_class(observation.model.classes)
 
+    def doubt(self, observation: Observation, images: Tensor, labels: Tensor) -> str | None:
+        return "this attack reads how long tensors are and nothing else: to withstand it is to hide that alone"
+
     def _draws_of_class(self, classes: int) -> int:
         return max(_FEWEST, self.draws // classes)
 

@@ -21,7 +21,9 @@ def unread_level(observation: Observation) -> str | None:
     it: of P coordinates it is read off to a share of 1 / sqrt(2P), however large it is."""
     if observation.noise is None or not observation.noise.estimated:
         return None
-    reader = "no attack here reads it" if observation.level is None else "levels and identify read it, not this attack"
+    reader = (
+        "no attack here reads it" if observation.level is None else "this attack is not made to read it, as levels is"
+    )
     return f"the level of the noise follows private data and may give them away, and {reader}"
 
 

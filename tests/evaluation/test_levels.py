@@ -41,6 +41,15 @@ def test_more_of_it_hides_nothing(small: Any, tmp_path: Path) -> None:
     assert made["levels"].verdict == "leaks"
 
 
+def test_a_level_that_tells_nothing_is_no_resilience(small: Any, tmp_path: Path) -> None:
+    """Every gradient is longer than the bound: `levels` fails, which says nothing of who reads more than lengths."""
+    document = played(small, tmp_path, ["levels"], dataset="digits", victims=64, defense="fed_acdp",
+                      defense_args={"clip": 0.01})  # fmt: skip
+    made = asked(document)["levels"]
+    assert document.valid and made.verdict == "inconclusive" and (made.lineup.p_value or 0) > 0.001
+    assert any("nothing else" in warning for warning in made.warnings)
+
+
 def test_fixed_noise_of_the_same_size_has_no_such_level(small: Any, tmp_path: Path) -> None:
     made = asked(played(small, tmp_path, ["levels", "identify"], defense="fed_cdp", defense_args={}))
     assert "here it follows none" in (made["levels"].not_applicable_reason or "")
