@@ -13,6 +13,7 @@ from harness.attacks.candidates import dummy_gradient
 from harness.attacks.inits import initial_images
 from harness.attacks.labels import infer_labels
 from harness.attacks.lbfgs import LBFGS
+from harness.attacks.misfit import unread_level
 from harness.attacks.objectives import RAW, SCALE_FREE, observed_only, total_variation
 from harness.attacks.own_attacks import require_labels
 from harness.errors import UsageError
@@ -143,7 +144,7 @@ class Attack(Attacker):
             images: (R, n, C, H, W), what it made of them.
             labels: (R, n).
         """
-        return None
+        return None if self.tier == "plain" else unread_level(observation)
 
     def effort(self, observation: Observation) -> int:
         """Gradients that were computed for each row before the start was looked at."""

@@ -22,9 +22,14 @@ def validated_attack(kind: type[T]) -> type[T]:
 
 @validated_attack
 class Attacker:
-    """A record of settings; ``tier`` says what it knows of the defense."""
+    """A record of settings; ``tier`` says what it knows of the defense.
+
+    ``reads_level``: whether it holds the level of the noise, where that follows the private gradient, against its
+    candidates: then more of such noise hides nothing from it.
+    """
 
     tier: ClassVar[Tier] = "plain"
+    reads_level: ClassVar[bool] = False
 
     def parameters(self) -> dict[str, Any]:
         """Every hyper-parameter by name."""

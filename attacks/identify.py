@@ -25,6 +25,7 @@ class Identify(Identifier):
     """It has no settings: network, clip, left out coordinates and noise are those of the observation."""
 
     tier: ClassVar[Tier] = "informed"
+    reads_level: ClassVar[bool] = True
 
     def distances(self, observation: Observation, candidates: Tensor, labels: Tensor, chunk: int = 128) -> Tensor:
         _refuse_several(observation)

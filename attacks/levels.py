@@ -35,6 +35,7 @@ class Levels(ClosedForm):
     draws: Annotated[int, Field(ge=1, le=10_000)] = 320
     amplify: Positive = 16.0
     tier: ClassVar[Tier] = "informed"
+    reads_level: ClassVar[bool] = True
 
     def labels(self, observation: Observation) -> Tensor | None:
         if observation.labels is not None:

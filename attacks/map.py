@@ -58,6 +58,7 @@ class MaximumAPosteriori(Attack):
     patience_drop: NonNegative = 0.0
     loss_stop: Annotated[float, Field(ge=0, le=0)] = 0.0
     tier: ClassVar[Tier] = "informed"
+    reads_level: ClassVar[bool] = True
     standstill: ClassVar[tuple[int, float]] = (1, 1e-4)
 
     def optimizer(self) -> LBFGS:

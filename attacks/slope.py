@@ -32,6 +32,7 @@ class Slope(ClosedForm):
     strength: Positive = 0.3
     draws: Annotated[int, Field(ge=1, le=10_000)] = 320
     tier: ClassVar[Tier] = "informed"
+    reads_level: ClassVar[bool] = True
 
     def labels(self, observation: Observation) -> Tensor | None:
         if observation.labels is not None:

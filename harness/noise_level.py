@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Literal, get_args
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 from harness.errors import UsageError
 from harness.vectors.layout import group_sums
 
-Whose = Literal["each", "largest"]
+Whose = Literal["each", "largest", "whole"]
 
 # Keeps the derivative of a norm finite where a tensor's gradient vanishes.
 _TINY = 1e-30
@@ -22,7 +23,8 @@ class NoiseLevel:
 
     Attributes:
         factor: deviation by norm.
-        of: whose L2 norm: ``each``, of each tensor its own; ``largest``, of all tensors the largest one.
+        of: whose L2 norm: ``each``, of each tensor its own; ``largest``, of all tensors the largest one; ``whole``, of
+            the whole gradient.
         least, most: which the norm is held between.
 
     Raises:
@@ -36,7 +38,11 @@ class NoiseLevel:
 
     def __post_init__(self) -> None:
         if self.of not in get_args(Whose):
-            raise UsageError(f"a level that follows the norm of {self.of!r} is not known; declare one of each, largest")
+            known = ", ".join(get_args(Whose))
+            raise UsageError(f"a level that follows the norm of {self.of!r} is not known; declare one of {known}")
+        numbers = self.factor, self.least, self.most
+        if not all(isinstance(one, Real) for one in numbers):
+            raise UsageError(f"a level is declared with numbers, not {', '.join(map(repr, numbers))}")
         if not (0 <= self.factor < math.inf and 0 <= self.least <= self.most):
             raise UsageError("a level's factor is a number of at least 0, and 0 <= least <= most")
 
@@ -48,6 +54,8 @@ class NoiseLevel:
         """Of each tensor's coordinates (R, M), float64, differentiable, for gradients (R, P), clipped as the defense
         does."""
         squares = group_sums(gradients.square(), sizes).double()
+        if self.of == "whole":
+            squares = squares.sum(1, keepdim=True).expand_as(squares)
         norms = (squares + _TINY).sqrt()
         if self.of == "largest":
             norms = norms.amax(1, keepdim=True).expand_as(norms)

@@ -67,6 +67,8 @@ class Noise:
         level = torch.as_tensor(0.0 if self.deviation is None else self.deviation)
         if not bool((level.isfinite() & (level >= 0)).all()):
             raise UsageError("noise whose deviation is negative or no number is not known; declare one of at least 0")
+        if not isinstance(self.level, NoiseLevel | None):
+            raise UsageError(f"noise of level {self.level!r} is not known; declare a NoiseLevel, or a deviation")
         if self.level is not None and (self.deviation is not None or self.law != "gaussian"):
             raise UsageError("a level that follows the gradient is declared of Gaussian noise without a deviation only")
 
@@ -213,8 +215,10 @@ class Observation:
     @property
     def level(self) -> NoiseLevel | None:
         """How the level of the noise follows the one example behind each row; None where it does not, or several
-        are, or what they were clipped to is not known."""
-        if self.noise is None or self.examples > 1 or (self.clipping is not None and self.clipping.bound is None):
+        are, or what they were clipped to is not known, or something was added to them."""
+        if self.noise is None or self.examples > 1 or self.correction is not None:
+            return None
+        if self.clipping is not None and self.clipping.bound is None:
             return None
         return self.noise.level
 

@@ -21,7 +21,7 @@ def flags_of(scored: Scored, controls: Sequence[Control]) -> list[str]:
     if isinstance(scored.scores, Scores):
         searches = not reconstructing(scored.settings.build_attack()).closed_form
         flags += (_stalled(scored.scores) if searches else []) + _labels(scored)
-    return flags + _foreign(scored)
+    return flags + _foreign(scored) + ([scored.scores.doubt] if scored.scores.doubt else [])
 
 
 def _stalled(scores: Scores) -> list[str]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from harness.errors import UsageError
 from harness.federation.context import RoundContext
 from harness.federation.defense import Defense
-from harness.federation.taps import Hook, Tap
+from harness.federation.taps import TAPS_OF_VARIATES, Hook, Tap
 from harness.observation import Clipping, Noise
 
 
@@ -36,6 +36,8 @@ def noise_at(defense: Defense, tap: Tap, context: RoundContext, steps: int = 1, 
             f"noise is declared with deviations of shape {tuple(found.deviation.shape)}; give one number, or one for "
             f"each of the network's {context.layout.total} coordinates"
         )
+    if found is not None and tap in TAPS_OF_VARIATES:
+        found = replace(found, level=None)  # it follows the gradient, which variates hide there
     return None if found is None else found.averaged(looks).times(context.noise_scale)
 
 

@@ -57,6 +57,8 @@ def test_the_level_of_a_gradient_by_hand() -> None:
     torch.testing.assert_close(each, torch.tensor([[8.0, 2.0], [1.0, 1.0]]).double())
     largest = NoiseLevel(2.0, "largest").times(0.5).deviations(gradients, (2, 2))
     torch.testing.assert_close(largest, torch.tensor([[5.0, 5.0], [0.0, 0.0]]).double(), atol=1e-12, rtol=0)
+    whole = NoiseLevel(2.0, "whole").deviations(gradients, (2, 2))[0]
+    torch.testing.assert_close(whole, torch.full((2,), 2 * 26**0.5).double())
     gradients.requires_grad_(True)
     (slope,) = torch.autograd.grad(NoiseLevel(1.0, "each").deviations(gradients, (2, 2)).sum(), gradients)
     torch.testing.assert_close(slope[0], torch.tensor([0.6, 0.8, 1.0, 0.0]))
@@ -69,6 +71,8 @@ def test_a_level_goes_with_its_noise() -> None:
     assert noise.averaged(4).level == noise.times(0.5).level == NoiseLevel(3.0, "largest")
     assert noise.plus(None) == noise and noise.plus(noise).level is None and noise.estimated
     assert noise.facts() != Noise("gaussian", None).facts() != noise.times(2).facts()
+    with pytest.raises(UsageError, match="declare a NoiseLevel"):
+        Noise("gaussian", None, level=3.0)  # type: ignore[arg-type]
     for law, deviation in (("gaussian", 0.1), ("laplace", None)):
         with pytest.raises(UsageError, match="Gaussian noise without a deviation only"):
             Noise(law, deviation, level=level)  # type: ignore[arg-type]
@@ -76,13 +80,13 @@ def test_a_level_goes_with_its_noise() -> None:
 
 NONSENSE: list[tuple[Any, ...]] = [
     (-1.0, "each"), (math.nan, "each"), (math.inf, "each"), (1.0, "each", 2.0, 1.0), (1.0, "each", math.nan),
-    (1.0, "all"),
+    (1.0, "all"), ("a", "each"), (None, "each"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("values", NONSENSE, ids=str)
 def test_nonsense_is_no_level(values: tuple[Any, ...]) -> None:
-    with pytest.raises(UsageError, match=r"least <= most|one of each, largest"):
+    with pytest.raises(UsageError, match=r"least <= most|one of each, largest|with numbers"):
         NoiseLevel(*values)
 
 

@@ -17,7 +17,8 @@ FOLLOWING: dict[str, dict[str, Any]] = {
 
 
 def played(small: Any, folder: Path, attacks: list[str], **values: Any) -> ResultDocument:
-    common = {"attack_args": {}, "model": "logistic", "dataset": "cancer", "victims": 48, "prior": "auto"} | values
+    common = {"attack_args": {}, "model": "logistic", "dataset": "cancer", "victims": 48, "prior": "auto"}
+    common = common | {"seeds": (3,)} | values
     return small.play([small.cell(attack=name, **common) for name in attacks], folder, chunk=2_000)
 
 
@@ -48,6 +49,24 @@ def test_a_level_that_tells_nothing_is_no_resilience(small: Any, tmp_path: Path)
     made = asked(document)["levels"]
     assert document.valid and made.verdict == "inconclusive" and (made.lineup.p_value or 0) > 0.001
     assert any("nothing else" in warning for warning in made.warnings)
+
+
+def test_a_place_whose_level_tells_is_not_resilient(small: Any, tmp_path: Path) -> None:
+    """Nobody's images come back, and the truth is told among look-alikes: attackers who make nothing of the level do
+    not make up for those who do."""
+    names = ["map", "slope", "identify", "analytic"]
+    values = {"dataset": "digits", "victims": 64, "seeds": (0,), "suite": "auto-6", **FOLLOWING["Fed-αCDP"]}
+    document = played(small, tmp_path, names, **values)
+    (row,) = document.summary
+    assert row.identifies and row.verdict != "resilient"
+    assert any("as levels is" in flag for flag in asked(document)["slope"].flags)
+
+
+def test_who_reads_no_level_is_not_withstood(small: Any, tmp_path: Path) -> None:
+    values = {"dataset": "digits", "shared_weights": True, **FOLLOWING["Fed-αCDP"]}
+    document = played(small, tmp_path, ["learned"], **values)
+    made = asked(document)["learned"]
+    assert made.verdict != "resilient" and "noise_x100" in {check.name for check in made.controls}
 
 
 def test_fixed_noise_of_the_same_size_has_no_such_level(small: Any, tmp_path: Path) -> None:
