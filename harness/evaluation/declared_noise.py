@@ -5,11 +5,13 @@ from torch import Tensor
 
 from harness.errors import UsageError
 from harness.observation import Noise, Observation
-from harness.vectors.layout import spread
+from harness.vectors.layout import group_sums, spread
 
 # Off by a tenth of the deviation and by so many standard errors; noise below that share of the gradient's root mean
 # square is next to what rounding leaves.
 _MATERIAL, _STANDARD_ERRORS, _ROUNDING = 0.1, 6.0, 1e-3
+# Numbers of a tensor, or of a row, from which their noise has a level of its own to be seen.
+_MANY = 500
 
 
 class WrongDeclaration(UsageError):
@@ -62,10 +64,24 @@ def _off(added: Tensor, level: Tensor, least: Tensor, noisy: Observation) -> str
     if (added[there & (level == 0)].abs() > least).any():
         return "adds noise where it declares a deviation of zero"
     there = there & (level > least)
-    if not there.any():
+    squares = torch.where(there, added / level, 0.0).double().square()
+    layout = noisy.model.layout
+    # Counts, sums of squares and of their squares (3, R, M): a level of the wrong kind may be right in the mean alone.
+    sums = torch.stack([group_sums(one, layout.sizes) for one in (there.double(), squares, squares.square())])
+    found = torch.cat([_off_by(sums.sum((1, 2))[:, None]), _off_by(sums.sum(1), _MANY), _off_by(sums.sum(2), _MANY)])
+    wrong = (found != 1).nonzero().flatten().tolist()
+    if not wrong:
         return None
-    squares = (added[there] / level[there]).double().square()
-    ratio, error = float(squares.mean()), float(squares.std()) / squares.numel() ** 0.5
-    if abs(ratio - 1) <= _STANDARD_ERRORS * error or abs(ratio**0.5 - 1) <= _MATERIAL:
-        return None
-    return f"adds {ratio**0.5:.3g} times the noise that it declares"
+    tensors, rows = [f" in tensor {name!r}" for name in layout.names], len(added)
+    where = ["", *tensors, *(f" in row {row} of {rows}" for row in range(rows))][wrong[0]]
+    return f"adds {float(found[wrong[0]]):.3g} times the noise that it declares{where}"
+
+
+def _off_by(sums: Tensor, fewest: int = 1) -> Tensor:
+    """What deviations are (G,) times their level; 1 where they may be equal, or there are too few (3, G) to tell."""
+    count, squares, fourth = sums[0].clamp(min=1), sums[1], sums[2]
+    ratio = squares / count
+    # Of the square of a normal variable the variance is 2; few values may look more alike than they are.
+    error = ((fourth / count - ratio.square()).clamp(min=2) / count).sqrt()
+    off = ((ratio - 1).abs() > _STANDARD_ERRORS * error) & ((ratio.sqrt() - 1).abs() > _MATERIAL)
+    return torch.where(off & (sums[0] >= fewest), ratio.sqrt(), 1.0)

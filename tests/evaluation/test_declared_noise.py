@@ -14,6 +14,7 @@ from harness.federation.taps import Hook
 from harness.noise_level import NoiseLevel
 from harness.observation import Noise, Observation
 from harness.testing import digits, undefended
+from harness.vectors.layout import spread
 
 NOISE = DEFENSES["noise"]
 QUIET = undefended(*digits(4))
@@ -21,6 +22,7 @@ LEVELS = torch.cat([torch.zeros(100), torch.full((QUIET.target.shape[1] - 100,),
 
 
 FOLLOWS = NoiseLevel(0.5, "largest")
+EACH = NoiseLevel(0.5, "each")
 
 
 def noisy(deviation: float | torch.Tensor, declared: Noise | None, **facts: Any) -> Observation:
@@ -34,6 +36,22 @@ def following(times: float) -> Observation:
     return noisy(times * level, Noise("gaussian", None, level=FOLLOWS))
 
 
+def of_level(level: torch.Tensor, declared: NoiseLevel) -> Observation:
+    """Noise of deviations (R, P), scaled so that they are right in the mean over all rows and tensors."""
+    sizes = QUIET.model.layout.sizes
+    told = spread(declared.deviations(QUIET.target, sizes), sizes).float()
+    return noisy(level / (level / told).square().mean().sqrt(), Noise("gaussian", None, level=declared))
+
+
+def swapped(level: torch.Tensor) -> torch.Tensor:
+    """Every row with the level of another one."""
+    return level.roll(1, 0)
+
+
+SIZES = QUIET.model.layout.sizes
+OF_EACH, OF_LARGEST = (spread(one.deviations(QUIET.target, SIZES), SIZES).float() for one in (EACH, FOLLOWS))
+
+
 HONEST = {
     "none": noisy(0.0, None),
     "what it says": noisy(0.02, Noise("gaussian", 0.02)),
@@ -42,6 +60,7 @@ HONEST = {
     "a level that nobody publishes": noisy(0.02, Noise("unknown", None)),
     "a level that follows the gradient": following(1.0),
     "after steps that have moved the gradient": noisy(0.02, Noise("gaussian", 0.005), local_steps=2),
+    "a level of each tensor": of_level(OF_EACH, EACH),
     "of the size of rounding": noisy(0.0, Noise("gaussian", 1e-9)),
 }
 WRONG = {
@@ -51,6 +70,8 @@ WRONG = {
     "no level": (noisy(0.02, Noise("gaussian", 0.0)), "adds noise where it declares a deviation of zero"),
     "beside its level": (noisy(0.02, Noise("gaussian", LEVELS)), "adds noise where it declares a deviation of zero"),
     "a level that follows otherwise": (following(2.0), "adds 2 times the noise that it declares"),
+    "a level of the wrong kind": (of_level(OF_EACH, FOLLOWS), r"adds [\d.]+ times the noise .* in tensor '.*'"),
+    "another row's level": (of_level(swapped(OF_LARGEST), FOLLOWS), r"adds [\d.]+ times the noise .* in row \d of 4"),
     "none at all": (noisy(0.0, Noise("gaussian", 0.02)), "adds none of the noise that it declares there"),
 }
 
