@@ -55,6 +55,7 @@ def assert_defense_contract(defense: Defense) -> None:
     assert_declares_cuts(defense)
     assert_declares_what_is_sent(defense)
     assert_declares_noise(defense)
+    assert_declares_noise(defense, batch=1)
 
 
 def assert_shapes(defense: Defense) -> set[Tap]:

@@ -19,6 +19,7 @@ from harness.federation.context import RoundContext, State
 from harness.federation.examples import ExampleGradients
 from harness.federation.privacy_facts import PrivacyFacts
 from harness.federation.taps import TAPS_AFTER_SENDING, TAPS_AFTER_STEP, Hook, Tap
+from harness.noise_level import NoiseLevel
 from harness.observation import Chosen, Clipping, Noise, Observation
 from harness.privacy import Statement
 from harness.testing import (
@@ -33,7 +34,7 @@ from harness.testing import (
 )
 from harness.testing.noise_law import law_p_value
 from harness.vectors.clipping import clip, clip_factors
-from harness.vectors.layout import Layout
+from harness.vectors.layout import Layout, spread
 
 Keys = list[tuple[int | str, ...]]
 SHAPE = 10, 400
@@ -289,6 +290,34 @@ class SignsAsGaussian(Right):
         return update + context.gaussian("client_message", update).sign()
 
 
+@validated_defense
+class Follows(Defense):
+    """Noise as long as each tensor of the batch's gradient."""
+
+    def client_step(self, per_example: ExampleGradients, context: RoundContext) -> LocalStep:
+        mean = per_example.mean()
+        level = NoiseLevel(1.0, "each").deviations(mean, context.layout.sizes)
+        return LocalStep(mean + spread(level, context.layout.sizes).float() * context.gaussian("client_step", mean))
+
+    def noise_of(self, hook: Hook, context: RoundContext) -> Noise | None:
+        if hook != Hook.CLIENT_STEP:
+            return None
+        return Noise("gaussian", None, "layer", self.level() if context.cohort.batch_size == 1 else None)
+
+    def level(self) -> NoiseLevel:
+        return NoiseLevel(1.0, "each")
+
+
+@validated_defense
+class FollowsOtherwise(Follows):
+    def level(self) -> NoiseLevel:
+        return NoiseLevel(0.7, "whole")
+
+
+def follow_batches_of_one(defense: Defense) -> None:
+    noise.assert_declares_noise(defense, batch=1)
+
+
 @pytest.mark.parametrize(
     ("wrong", "check", "why"),
     [
@@ -309,6 +338,7 @@ class SignsAsGaussian(Right):
         (LaplaceAsGaussianOfNoLevel, noise.assert_declares_noise, "the noise at T1.out is not gaussian"),
         (GaussianAsLaplace, noise.assert_declares_noise, "the noise at T1.out is not laplace"),
         (SignsAsGaussian, noise.assert_declares_noise, "the noise at T1.out is not gaussian"),
+        (FollowsOtherwise, follow_batches_of_one, "the noise at T.* does not follow the gradient as noise_of"),
         (ClipsInSilence, clipping.assert_declares_clipping, "T1.out shows gradients cut to a length of 2000, of which"),
         (ClipsExamplesInSilence, clipping.assert_declares_clipping, "T1.raw shows gradients cut to a length of 4, of"),
         (ForgetsTheRate, clipping.assert_declares_clipping, "lengths of 2000 to 2000 per whole, .* cut to 100;"),
@@ -324,7 +354,7 @@ class SignsAsGaussian(Right):
     ],
 )
 def test_a_wrong_defense_is_found(wrong: type[Defense], check: Callable[[Defense], object], why: str) -> None:
-    for right in (Right(), Clips(), RoundsAway(), ClipsExamples(), Chooses()):
+    for right in (Right(), Clips(), RoundsAway(), ClipsExamples(), Chooses(), Follows()):
         check(right)
     with pytest.raises((AssertionError, UsageError), match=why):
         check(wrong())
