@@ -28,12 +28,12 @@ class Comparison:
 def compare(card: Card, again: Card, statistically: bool = False) -> Comparison:
     """A card beside the same made again.
 
-    Where both were made with the same versions on the same kind of machine, everything must be equal. Where not, or if
-    asked for, what draws noise is compared as ``harness check`` compares runs; all else must be equal still.
+    Where both were made with the same versions on the same kind of processor, everything must be equal. Where not, or
+    if asked for, what draws noise is compared as ``harness check`` compares runs; all else must be equal still.
     """
     other = [
         f"{name} {card.environment.get(name)} there, {again.environment.get(name)} here"
-        for name in ("machine", "device", "threads")
+        for name in ("machine", "processor", "device", "threads")
         if card.environment.get(name) != again.environment.get(name)
     ]
     other += _other_versions(card.environment.get("versions"), again.environment.get("versions"))

@@ -17,7 +17,7 @@ from harness.results.record import Facts
 from harness.scoring.summarise import summarise
 from harness.training import TrainDocument
 
-_OF_A_MACHINE = ("versions", "machine", "device", "threads")
+_OF_A_MACHINE = ("versions", "machine", "processor", "device", "threads")
 
 
 def make_card(

@@ -42,7 +42,8 @@ def settled(card: Card) -> Any:
     """What comes out alike whatever is drawn, and what is read first: verdict, headline, tiers."""
     return _rounded({
         "status": card.status, "reported": card.reported and card.reported.model_dump(), "command": card.command,
-        "environment": sorted(card.environment),
+        # Until version 0.1.5 cards did not say which processor they were made on.
+        "environment": sorted({*card.environment} - {"processor"}),
         "row": card.row.model_dump(mode="json", include=_OF_A_ROW),
         "statement": card.statement and asdict(card.statement),
         "cells": [_of_a_cell(one) for one in card.cells],

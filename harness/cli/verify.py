@@ -22,7 +22,7 @@ _MOST = 12
 def verify_command(
     card: Annotated[Path, typer.Argument(help="A card that harness site wrote.")],
     statistically: Annotated[
-        bool, typer.Option("--statistically", help="Compare as on another processor, whose last bits may differ.")
+        bool, typer.Option("--statistically", help="Compare as if made on another processor.")
     ] = False,
     out: Annotated[Path | None, typer.Option(help="Folder to make it in (a temporary one).")] = None,
     resume: Annotated[

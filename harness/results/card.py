@@ -63,8 +63,8 @@ class CardTraining(Record):
 class Card(Record):
     """One defense at one place.
 
-    ``status``: ``evaluated`` here, or ``unreliable``, with the ``reason``: a run that must not be used.
-    ``reported``: what its paper prints, null where no figure is held. ``environment``: versions, machine, device and
+    ``status``: ``evaluated`` here, or ``unreliable``, with the ``reason``: a run that must not be used. ``reported``:
+    what its paper prints, null where no figure is held. ``environment``: versions, machine, processor, device and
     threads of the run. ``training``: null where no run of that very federation was given. ``statement``: of the
     smallest epsilon that covers what is read there, by the training where there is one; null where none does.
     ``hash``: of all the rest.

@@ -10,6 +10,7 @@ import torch
 from pydantic import JsonValue
 
 import harness
+from harness.results.processor import processor
 
 _LIBRARIES = ("torch", "torchvision", "numpy", "scipy", "scikit-image", "scikit-learn", "dp-accounting", "lpips")
 
@@ -22,8 +23,9 @@ def environment(device: str) -> dict[str, JsonValue]:
 
     Returns:
         ``versions`` by library (null where it is not installed), ``device`` (the name of the accelerator, or
-        ``cpu``), ``machine`` (the processor's architecture), ``threads``, and ``git``: the commit of the checkout
-        this package is part of, ending in ``-dirty`` where tracked files were changed, else null.
+        ``cpu``), ``machine`` (the processor's architecture), ``processor`` (its maker and model, and its vector
+        instructions), ``threads``, and ``git``: the commit of the checkout this package is part of, ending in
+        ``-dirty`` where tracked files were changed, else null.
     """
     return {
         "versions": {
@@ -33,6 +35,7 @@ def environment(device: str) -> dict[str, JsonValue]:
         },
         "device": _device_name(torch.device(device)),
         "machine": platform.machine(),
+        "processor": processor(),
         "threads": torch.get_num_threads(),
         "git": _own_commit(),
     }

@@ -174,7 +174,8 @@ def _facts(card: Card) -> list[tuple[str, str]]:
                      f"{trained.rounds} rounds" if trained else ""),
         ("paper", f"{card.reported.source}: {_paper(card)}, on {card.reported.data}" if card.reported else ""),
         ("made with", ", ".join(f"{name} {known[name]}" for name in ("harness", "torch", "numpy") if name in known)
-                      + f", {card.environment.get('threads')} threads, {card.environment.get('machine')}"),
+                      + f", {card.environment.get('threads')} threads, {card.environment.get('machine')}"
+                      + (f" ({card.environment['processor']})" if card.environment.get("processor") else "")),
         ("hash", card.hash),
     ]  # fmt: skip
     return [(what, text.safe(said, 700)) for what, said in facts if said]

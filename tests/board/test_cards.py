@@ -71,6 +71,20 @@ def test_other_versions_are_compared_statistically_and_said_so(
     assert "compared statistically, as harness check does: torch 1.0 there" in finished.out
 
 
+@pytest.mark.parametrize("other", ["GenuineIntel 6 143, AVX512", None], ids=["another processor", "a card of before"])
+def test_another_processor_may_round_otherwise(
+    harness: Harness, card: Card, file: Path, made: Path, other: str | None
+) -> None:
+    content = json.loads(card.content())
+    here = content["environment"].pop("processor")
+    content["environment"] |= {} if other is None else {"processor": other}
+    content["cells"][0]["victims"]["rmses"] = [one * 1.001 for one in content["cells"][0]["victims"]["rmses"]]
+    file.write_bytes(Card.model_validate(content).sealed().content())
+    finished = harness("verify", str(file), "--out", str(made), "--resume")
+    assert finished.code == 0 and "confirmed, statistically" in finished.out
+    assert f"processor {other} there, {here} here" in finished.out
+
+
 def test_whether_it_is_slow_or_cut_short_a_card_is_of_its_settings(runs: list[Path], card: Card) -> None:
     """A stored cell's name is that of its settings, so that one under a forged name is none."""
     key = card.cells[0].result.key or ""
