@@ -112,13 +112,7 @@ class _OneStart:
     def _closure(self) -> float:
         self.evaluations += 1
         dummy = self._dummy(self.position)
-        loss = self._loss(dummy.images[0], dummy.targets[0])
-        gradients = torch.autograd.grad(loss, self.parameters, create_graph=True)
-        candidate = torch.cat([gradient.reshape(-1) for gradient in gradients])[None]
-        clipping = self.observation.clipping
-        if self.attack.clips(self.observation) and clipping and clipping.bound is not None:
-            candidate = clip(candidate, clipping.bound, self.observation.clipping_groups)
-        matching = self.attack.mismatch(self.observation, candidate, dummy)
+        matching = self._matching(dummy)
         total = matching + self.attack.penalty(self.observation, dummy, torch.zeros(1, dtype=torch.long))
         (self.position.grad,) = torch.autograd.grad(total.sum(), self.position)
         settings = self.attack.optimizer()
@@ -126,6 +120,17 @@ class _OneStart:
             self.position.grad = self.position.grad.sign()
         self._remember(matching.detach())
         return float(total.detach().sum())
+
+    def _matching(self, dummy: Dummy) -> Tensor:
+        if self.attack.closed_form:  # computed already: it says itself how well it fits, and nothing is descended
+            return self.attack.matching(self.observation, dummy)
+        loss = self._loss(dummy.images[0], dummy.targets[0])
+        gradients = torch.autograd.grad(loss, self.parameters, create_graph=True)
+        candidate = torch.cat([gradient.reshape(-1) for gradient in gradients])[None]
+        clipping = self.observation.clipping
+        if self.attack.clips(self.observation) and clipping and clipping.bound is not None:
+            candidate = clip(candidate, clipping.bound, self.observation.clipping_groups)
+        return self.attack.mismatch(self.observation, candidate, dummy)
 
     def _loss(self, images: Tensor, targets: Tensor) -> Tensor:
         """Over all examples; where batches are normalised as a whole, each of them goes through the network alone."""

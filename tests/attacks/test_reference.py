@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 import torch
 
-from harness.attacks import ATTACKS, Reconstruction, run_attack, run_reference
+from harness.attacks import ATTACKS, Attack, Reconstruction, run_attack, run_reference
 from harness.errors import UsageError
 from harness.extensions.building import build
 from harness.observation import Clipping, Noise, Observation
 
 Victims = Callable[..., Observation]
+AT_ONCE = [name for name in ATTACKS if issubclass(kind := ATTACKS[name], Attack) and kind.closed_form]
+SETTINGS = {"imprint": {"bins": 16}, "loki": {"bins": 16}, "learned": {"simulations": 300}}
 
 
 def both(name: str, settings: dict[str, Any], observation: Observation) -> tuple[Reconstruction, Reconstruction]:
@@ -51,6 +53,16 @@ def test_the_first_iterations_agree(
     assert (batched.loss < batched.initial_loss).all()
     for field in ("labels", "stop_reason", "iterations", "evaluations", "restart"):
         assert torch.equal(getattr(batched, field), getattr(reference, field).to(getattr(batched, field)))
+
+
+@pytest.mark.parametrize("name", AT_ONCE)
+def test_what_is_computed_at_once_is_descended_by_no_engine(name: str, victims: Victims) -> None:
+    attack = build(ATTACKS, name, SETTINGS.get(name, {}))
+    observation = victims(3, model="mlp2", tamper=attack.tamper(1, 1))
+    batched, reference = run_attack(attack, observation), run_reference(attack, observation)
+    # One row alone takes other kernels.
+    torch.testing.assert_close(batched.images, reference.images, rtol=1e-3, atol=1e-3)
+    assert torch.equal(batched.labels, reference.labels)
 
 
 @pytest.mark.parametrize(
