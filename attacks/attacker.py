@@ -7,6 +7,7 @@ from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass as validated
 from torch import Tensor
 
+from harness.attacks.misfit import unread_level
 from harness.extensions.registry import Registry
 from harness.observation import Observation, Tier
 from harness.tampering import Tamper
@@ -74,7 +75,7 @@ class Identifier(Attacker):
             images: (R, ...), each row's most probable candidate.
             labels: (R,), its class.
         """
-        return None
+        return None if self.tier == "plain" else unread_level(observation)
 
 
 ATTACKS: Registry[type[Attacker]] = Registry("attack", "harness.attacks")

@@ -19,11 +19,11 @@ _TINY = 1e-30
 def unread_level(observation: Observation) -> str | None:
     """Says where the level of the noise follows the private data, and so may tell of them, to who is not made to read
     it: of P coordinates it is read off to a share of 1 / sqrt(2P), however large it is."""
-    if observation.noise is None or not observation.noise.estimated:
+    noise = observation.noise
+    if noise is None or not noise.follows:
         return None
-    reader = (
-        "no attack here reads it" if observation.level is None else "this attack is not made to read it, as levels is"
-    )
+    unread = noise.unread or observation.level is None
+    reader = "no attack here reads all of it" if unread else "this attack is not made to read it, as levels is"
     return f"the level of the noise follows private data and may give them away, and {reader}"
 
 
@@ -41,9 +41,10 @@ def misfit(observation: Observation, candidate: Tensor, fitted: int = 0, best: b
         fitted: how many numbers were chosen to make the residual small.
         best: whether they are as near as can be; else a residual that is too large proves nothing.
     """
-    if not (best and observation.level is not None) and (doubt := unread_level(observation)):
-        return doubt
     noise, deviation = observation.noise, _deviation(observation, candidate)
+    read = best and observation.level is not None and noise is not None and not noise.unread
+    if not read and (doubt := unread_level(observation)):
+        return doubt
     if noise is None or deviation is None or observation.carrying is not None or observation.cut is not None:
         return None
     residual = (observation.target - explained(observation, candidate)) / deviation

@@ -168,12 +168,14 @@ def _unbounded(observation: Observation, candidate: Tensor) -> Tensor:
 def deviation_of(observation: Observation, share: float = FLOOR) -> Tensor:
     """Of the known noise (R, 1) or (R, P), and of the error that is always allowed for."""
     floor, noise = _floor(observation, share), observation.noise
-    return floor if noise is None or noise.deviation is None else (floor.square() + noise.deviation**2).sqrt()
+    if noise is None or noise.deviation is None:
+        return floor
+    return torch.hypot(floor, torch.as_tensor(noise.deviation).to(floor))
 
 
 def _floor(observation: Observation, share: float) -> Tensor:
-    square = observation.target.square().sum(1, keepdim=True) / observed_counts(observation)[:, None]
-    return share * square.sqrt().clamp_min(_TINY)
+    root = lengths(observation.target, 2) / observed_counts(observation).double().sqrt()
+    return share * root[:, None].to(observation.target).clamp_min(_TINY)
 
 
 def observed_counts(observation: Observation) -> Tensor:

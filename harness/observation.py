@@ -50,6 +50,8 @@ class Noise:
         grouping: which coordinates share a level that has to be estimated: all, or those of a tensor.
         level: where the deviation is None and Gaussian noise is on the gradient of one example, how it follows that
             gradient; None where nobody can say.
+        unread: whether its level follows private data otherwise than ``level`` says, or more can be read of it than
+            is handed to attackers: other noise was added to it, several looks were averaged, or something came after.
 
     Raises:
         UsageError: there is no such law, with which attackers would reckon in silence as with another; or a deviation
@@ -60,6 +62,7 @@ class Noise:
     deviation: float | Tensor | None
     grouping: Grouping = "whole"
     level: NoiseLevel | None = None
+    unread: bool = False
 
     def __post_init__(self) -> None:
         if self.law not in get_args(Law):
@@ -77,10 +80,16 @@ class Noise:
         """Whether the law is known but its level has to be read off what was observed."""
         return self.deviation is None and self.law != "unknown"
 
+    @property
+    def follows(self) -> bool:
+        """Whether its level follows private data, and so may tell of them."""
+        return self.estimated or self.unread
+
     def facts(self) -> tuple[object, ...]:
         """What tells it from another, with a text of its own."""
         follows = () if self.level is None else (self.level,)
-        return "noise", self.law, _digits(self.deviation), self.grouping, *follows
+        unread = ("unread",) if self.unread else ()
+        return "noise", self.law, _digits(self.deviation), self.grouping, *follows, *unread
 
     def to(self, device: torch.device, dtype: torch.dtype) -> "Noise":
         """The same beside tensors of another device and floating-point precision."""
@@ -100,13 +109,16 @@ class Noise:
         law: Law = self.law if self.law == other.law and self.law in _CLOSED_UNDER_SUMS else "unknown"
         if self.deviation is None or other.deviation is None:
             grouping: Grouping = "layer" if "layer" in (self.grouping, other.grouping) else "whole"
-            return Noise(law, None, grouping)
+            told = law != "unknown" and not (self.unread or other.unread)
+            return Noise(law, None, grouping, unread=not told and (self.follows or other.follows))
         return Noise(law, (self.deviation**2 + other.deviation**2) ** 0.5)
 
     def averaged(self, count: int) -> "Noise":
         """The noise of a mean of so many values, each with noise like this of its own."""
         law: Law = self.law if count == 1 or self.law in _CLOSED_UNDER_SUMS else "unknown"
-        return replace(self, law=law).times(count**-0.5)  # only Gaussian noise has a level, and it stays Gaussian
+        # A level is read off the looks one by one more exactly than off their mean.
+        lost = count > 1 and self.follows and (self.level is not None or law == "unknown")
+        return replace(self, law=law, unread=self.unread or lost).times(count**-0.5)  # Gaussian if it has a level
 
 
 Choice = Literal["largest", "chance", "unknown"]

@@ -2,7 +2,9 @@
 
 import math
 
-from harness.attacks import Identifier
+from torch import Tensor
+
+from harness.attacks import Attacker, Identifier
 from harness.datasets.public import NONE
 from harness.experiment import CellSettings
 from harness.federation.taps import Tap
@@ -70,6 +72,15 @@ def drowning(quiet: Observation, noisy: Observation) -> float:
     noise = float((noisy.target - quiet.target).square().mean().sqrt())
     longest = float(quiet.target.norm(dim=1).max())
     return max(100.0, _DROWNED * longest / noise) if noise else 100.0
+
+
+def is_hidden_by_more(noisy: Observation, attack: Attacker) -> bool:
+    """Whether enough of its noise hides everything from an attack: not where its level tells, nor where some
+    coordinates have none."""
+    noise = noisy.noise
+    if noise is not None and isinstance(noise.deviation, Tensor) and bool((noise.deviation == 0).any()):
+        return False
+    return noisy.level is None or not attack.reads_level
 
 
 def blind_control(settings: CellSettings) -> CellSettings | None:

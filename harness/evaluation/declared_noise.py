@@ -10,8 +10,11 @@ from harness.vectors.layout import group_sums, spread
 # Off by a tenth of the deviation and by so many standard errors; noise below that share of the gradient's root mean
 # square is next to what rounding leaves.
 _MATERIAL, _STANDARD_ERRORS, _ROUNDING = 0.1, 6.0, 1e-3
-# Numbers of a tensor, or of a row, from which their noise has a level of its own to be seen.
-_MANY = 500
+# Numbers of a tensor, or of a row, from which their noise has a level of its own to be seen; and of a tensor in a row,
+# and how many of these, from which their levels can be compared with each other; by that share they may differ.
+_MANY, _SOME, _CELLS, _UNEVEN = 100, 30, 8, 0.02
+# Variance of a squared standardised mean square: 2 of many normal numbers, twice that of 30 with heavier tails.
+_OF_A_SQUARE = 4.0
 
 
 class WrongDeclaration(UsageError):
@@ -71,7 +74,7 @@ def _off(added: Tensor, level: Tensor, least: Tensor, noisy: Observation) -> str
     found = torch.cat([_off_by(sums.sum((1, 2))[:, None]), _off_by(sums.sum(1), _MANY), _off_by(sums.sum(2), _MANY)])
     wrong = (found != 1).nonzero().flatten().tolist()
     if not wrong:
-        return None
+        return _uneven(sums)
     tensors, rows = [f" in tensor {name!r}" for name in layout.names], len(added)
     where = ["", *tensors, *(f" in row {row} of {rows}" for row in range(rows))][wrong[0]]
     return f"adds {float(found[wrong[0]]):.3g} times the noise that it declares{where}"
@@ -85,3 +88,19 @@ def _off_by(sums: Tensor, fewest: int = 1) -> Tensor:
     error = ((fourth / count - ratio.square()).clamp(min=2) / count).sqrt()
     off = ((ratio - 1).abs() > _STANDARD_ERRORS * error) & ((ratio.sqrt() - 1).abs() > _MATERIAL)
     return torch.where(off & (sums[0] >= fewest), ratio.sqrt(), 1.0)
+
+
+def _uneven(sums: Tensor) -> str | None:
+    """Whether the level differs among tensors and rows by more than is declared, and than chance makes: each too little
+    to be seen by itself, and all together enough to tell rows apart."""
+    count, squares, fourth = sums[:, sums[0] >= _SOME]
+    if len(count) < _CELLS:
+        return None
+    ratio = squares.sum() / count.sum()
+    variance = (fourth.sum() / count.sum() / ratio.square() - 1).clamp(min=0.5)
+    off, expected = (squares / count / ratio - 1).square(), variance / count
+    error = (_OF_A_SQUARE / len(count)) ** 0.5
+    beyond = max(0.0, float(((off - expected) * count).sum() / count.sum()))
+    if float((off / expected).mean()) - 1 <= _STANDARD_ERRORS * error or beyond**0.5 / 2 <= _UNEVEN:
+        return None
+    return f"adds noise whose level varies by {beyond**0.5 / 2:.0%} among rows and tensors otherwise than it declares"

@@ -155,6 +155,8 @@ class _Lineups:
     def doubt(self) -> str | None:
         """Whether the most probable candidates contradict the noise that is believed in."""
         rows = self._least.isfinite().nonzero()[:, 0]
+        if len(rows) <= len(self._least) / 2:
+            return "to most victims no candidate could be compared: no distance is a finite number"
         if len(rows) < 2:
             return None
         seen = self._observation.take(rows.to(self._observation.target.device))

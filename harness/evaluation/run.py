@@ -15,6 +15,7 @@ from harness.evaluation.controls import (
     checked,
     drowned_control,
     drowning,
+    is_hidden_by_more,
     judge_blind,
     judge_negative,
     judge_positive,
@@ -161,7 +162,7 @@ class Run:
 
     def _checks(self, scored: Scored) -> list[Control]:
         """Runs and judges the controls of a cell; noise controls only where the tap shows the defense's noise, and none
-        with more of it where the attack reads a level that more noise does not hide."""
+        with more of it where more of it does not hide everything."""
         settings = scored.settings
         checks = [self._positive(scored), *self._swap(scored)]
         noisy = self.stage.set(smaller(settings)).observation
@@ -172,7 +173,7 @@ class Run:
             times = drowning(clean, noisy)
             quiet = self.cell(noiseless_control(settings), "positive_sigma0").cell
             checks.append(judge_positive("positive_sigma0", quiet))
-            if noisy.level is None or not settings.build_attack().reads_level:
+            if is_hidden_by_more(noisy, settings.build_attack()):
                 checks.append(self._drowned(drowned_control(settings, times, hidden=noisy.batches is not None)))
         return checks + self._blind(settings)
 

@@ -154,6 +154,14 @@ def test_chunks_change_no_bit(chunk: int, victims: Victims, digits: Callable) ->
     assert torch.equal(Identify().distances(observation, images, labels, chunk), whole)
 
 
+@pytest.mark.parametrize("noise", [Noise("gaussian", None), Noise("gaussian", DEVIATION * 1e22)], ids=["open", "known"])
+def test_noise_whose_squares_no_single_precision_holds(noise: Noise, victims: Victims, digits: Callable) -> None:
+    images, labels = candidates_of(digits)
+    seen = victims(ROWS, model="mlp")
+    huge = replace(seen, target=seen.target + DEVIATION * 1e22 * drawn(tuple(seen.target.shape)), noise=noise)
+    assert Identify().distances(huge, images, labels).isfinite().all()
+
+
 def test_several_examples_are_refused(victims: Victims) -> None:
     with pytest.raises(UsageError, match="reads one example per observation, not 2; use --batch-size 1"):
         Identify().distances(victims(2, 2), torch.zeros(2, 1, 1, 8, 8), torch.zeros(2, dtype=torch.long))

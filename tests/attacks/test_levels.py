@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.distributions import MultivariateNormal, Normal
 
-from harness.attacks import Attack, run_attack
+from harness.attacks import Attack, Identifier, run_attack
 from harness.attacks.identify import Identify
 from harness.attacks.levels import Levels, _regressed
 from harness.attacks.map import MaximumAPosteriori
@@ -157,6 +157,10 @@ def test_the_regression_is_a_gaussian_given_what_was_read() -> None:
         torch.testing.assert_close(density[row] - 2 * np.log(2 * np.pi), exact)
 
 
+def batch_of_two(seen: Observation) -> Observation:
+    return replace(seen, examples=2)
+
+
 def test_no_failure_to_reconstruct_counts_for_much() -> None:
     level = LEVELS["largest"]
     seen, images, labels = hidden(level)
@@ -166,8 +170,12 @@ def test_no_failure_to_reconstruct_counts_for_much() -> None:
     assert Identify().doubt(seen, images[:, 0], labels[:, 0]) is None
     wrong = replace(seen, noise=Noise("gaussian", None, level=level.times(0.8)))
     assert "about 1.2 times the noise" in str(Identify().doubt(wrong, images[:, 0], labels[:, 0]))
-    batch = replace(seen, examples=2)
-    assert batch.level is None and "no attack here reads it" in str(unread_level(batch))
+    more = replace(seen, noise=Noise("gaussian", None, level=level, unread=True))
+    assert "reads all of it" in str(Identify().doubt(more, images[:, 0], labels[:, 0]))
+    own = (Identifier.doubt(Identify(), one, images[:, 0], labels[:, 0]) for one in (seen, batch_of_two(seen)))
+    assert all("follows private data" in str(said) for said in own)
+    batch = batch_of_two(seen)
+    assert batch.level is None and "no attack here reads all of it" in str(unread_level(batch))
 
 
 def test_what_it_needs() -> None:

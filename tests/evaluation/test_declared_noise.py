@@ -52,6 +52,15 @@ SIZES = QUIET.model.layout.sizes
 OF_EACH, OF_LARGEST = (spread(one.deviations(QUIET.target, SIZES), SIZES).float() for one in (EACH, FOLLOWS))
 
 
+def uneven(share: float) -> Observation:
+    """Noise of 24 rows whose deviations differ by that share, and are declared as one."""
+    seen = undefended(*digits(24))
+    random = torch.Generator().manual_seed(1)
+    level = 0.02 * (1 + share * torch.linspace(-(3**0.5), 3**0.5, 24)[torch.randperm(24, generator=random)])
+    added = level[:, None] * torch.randn(seen.target.shape, generator=random)
+    return replace(seen, target=seen.target + added, noise=Noise("gaussian", 0.02))
+
+
 HONEST = {
     "none": noisy(0.0, None),
     "what it says": noisy(0.02, Noise("gaussian", 0.02)),
@@ -85,6 +94,14 @@ def test_honest(seen: Observation) -> None:
 def test_wrong(seen: Observation, told: str) -> None:
     with pytest.raises(WrongDeclaration, match=f"'mine' {told} .T2.step.; let noise_of"):
         require_declared("mine", "T2.step", QUIET, seen)
+
+
+def test_a_level_that_differs_from_row_to_row() -> None:
+    """By 5%: no row is off by more than a tenth, and all together tell."""
+    quiet = undefended(*digits(24))
+    require_declared("mine", "T2.step", quiet, uneven(0.0))
+    with pytest.raises(WrongDeclaration, match=r"varies by [3-7]% among rows and tensors otherwise than it declares"):
+        require_declared("mine", "T2.step", quiet, uneven(0.05))
 
 
 def test_what_is_no_number_is_told_as_such() -> None:

@@ -11,13 +11,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.attacks import Reconstruction
+from harness.attacks import ATTACKS, Reconstruction
 from harness.attacks.stopping import CONVERGED
 from harness.datasets import load_dataset, select_victims
 from harness.evaluation import attacking, scores
-from harness.observation import Observation
+from harness.evaluation.controls import is_hidden_by_more
+from harness.extensions.building import build
+from harness.noise_level import NoiseLevel
+from harness.observation import Noise, Observation
 from harness.results import Lineup, read_results
 from harness.scoring import Ranking
+from harness.testing import digits, undefended
 
 
 def failing_swap(failing: set[int]) -> Callable[..., Ranking]:
@@ -92,3 +96,14 @@ def test_an_attack_that_never_moves_proves_nothing(small: Any, tmp_path: Path, m
     assert [held[name] for name in ("positive", "positive_sigma0", "noise_x100")] == [stood_still] * 3
     assert document.valid
     assert document.cells[0].verdict == "inconclusive"
+
+
+def test_more_noise_hides_nothing_where_there_is_none() -> None:
+    seen, identify = undefended(*digits(2)), build(ATTACKS, "identify", {})
+    everywhere = torch.full((seen.target.shape[1],), 0.1)
+    bare = everywhere.clone()
+    bare[-1] = 0.0
+    assert is_hidden_by_more(replace(seen, noise=Noise("gaussian", everywhere)), identify)
+    assert not is_hidden_by_more(replace(seen, noise=Noise("gaussian", bare)), identify)
+    follows = replace(seen, noise=Noise("gaussian", None, level=NoiseLevel(1.0, "each")))
+    assert not is_hidden_by_more(follows, identify) and is_hidden_by_more(follows, build(ATTACKS, "cpl", {}))

@@ -84,4 +84,4 @@ def test_who_does_not_know_the_noise_keeps_its_control(small: Any, tmp_path: Pat
 def test_of_batches_nobody_reads_it(small: Any, tmp_path: Path) -> None:
     made = asked(played(small, tmp_path, ["levels", "map"], batch_size=2, victims=12, **MEDIAN))
     assert made["levels"].not_applicable_reason and made["map"].verdict != "resilient"
-    assert any("no attack here reads it" in warning for warning in made["map"].warnings)
+    assert any("no attack here reads all of it" in warning for warning in made["map"].warnings)

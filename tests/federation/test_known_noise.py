@@ -46,6 +46,36 @@ def test_a_clip_of_each_tensor_leaves_each_a_level_of_its_own() -> None:
         assert noise_at(build(DEFENSES, "noise+fed_sdp", args), Tap.SENT, CONTEXT) == Noise("unknown", None, clipping)
 
 
+# defense, settings, tap, looks; whether more can be read of the noise's level than attackers are told
+FOLLOWS = {
+    "a level that is told": ("fed_acdp", {}, "T2.step", 1, False),
+    "that of many looks": ("fed_acdp", {}, "T2.step", 10, True),
+    "noise of the same law on top": ("fed_acdp+noise", {"noise.amount": 1e-9}, "T1.out", 1, False),
+    "noise of another law": (
+        "fed_acdp+noise",
+        {"noise.amount": 1e-9, "noise.distribution": "laplace"},
+        "T1.out",
+        1,
+        True,
+    ),
+    "pruned": ("fed_acdp+pruning", {"pruning.threshold": 0.01}, "T1.out", 1, True),
+    "clipped": ("fed_acdp+fed_sdp", {"fed_sdp.clip": 1e6, "fed_sdp.sigma": 0.0}, "T0.post", 1, True),
+    "a fixed level, pruned": ("fed_cdp+pruning", {"pruning.threshold": 0.01}, "T1.out", 1, False),
+    "a fixed level, many looks": ("fed_cdp", {}, "T2.step", 10, False),
+}
+
+
+@pytest.mark.parametrize(("defense", "args", "tap", "looks", "unread"), FOLLOWS.values(), ids=FOLLOWS)
+def test_a_level_that_follows_private_data_is_lost_on_the_way_and_not_forgotten(
+    defense: str, args: dict[str, object], tap: str, looks: int, unread: bool
+) -> None:
+    one = replace(CONTEXT, cohort=Cohort(batch_size=1))
+    found = noise_at(build(DEFENSES, defense, args), Tap(tap), one, looks=looks)
+    assert found is not None and found.unread == unread
+    assert found.follows == ("fed_acdp" in defense)
+    assert (found.level is not None) == (defense == "fed_acdp")
+
+
 CHANCE = Chosen((10,), choice="chance", least=2e-3)
 TENTHS, WHOLE = (
     {"pruning.threshold": 0.75, "dssgd.share": 0.1},
