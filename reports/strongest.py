@@ -67,7 +67,7 @@ def _lines(rows: Iterable[SummaryRow]) -> RenderableType:
         lines.append_text(columns.verdict_word(row.verdict)).append(
             f"  {told}{text.safe(row.defense, 40)} / {place}{seen}\n"
         )
-        idle = f"; uninformative: {_uninformative(row)}" if _uninformative(row) else ""
+        idle = f"; uninformative or not run: {_uninformative(row)}" if _uninformative(row) else ""
         lines.append(f"    {_strongest(row)} ({_tier(row)}): {_why(row)}{idle}\n")
     return lines
 
