@@ -43,7 +43,7 @@ class Levels(ClosedForm):
         return in_parts("levels", observation, lambda seen: self._told(seen)[1]).argmax(1, keepdim=True)
 
     def solved(self, observation: Observation) -> Tensor:
-        return in_parts("levels", observation, self._image)
+        return in_parts("levels", observation, lambda seen: self._told(seen)[0]).clamp(0, 1)
 
     def effort(self, observation: Observation) -> int:
         return observation.model.classes * self._draws_of_class(observation.model.classes)
@@ -54,26 +54,23 @@ class Levels(ClosedForm):
     def _draws_of_class(self, classes: int) -> int:
         return max(_FEWEST, self.draws // classes)
 
-    def _image(self, seen: Observation) -> Tensor:
-        images, likely = self._told(seen)
-        if seen.labels is not None:
-            return images[torch.arange(seen.rows, device=images.device), seen.labels[:, 0]].clamp(0, 1)
-        return torch.einsum("rk,rkd->rd", likely.softmax(1).to(images), images).clamp(0, 1)
-
     def _told(self, seen: Observation) -> tuple[Tensor, Tensor]:
-        """Of each class the image (R, K, D) that the sizes tell of, and its log-probability (R, K), up to a constant of
-        each row."""
+        """The image (R, D) that the sizes tell of, over classes weighed by how probable they are, and the
+        log-probability of each class (R, K), up to a constant of each row. One class is held at a time."""
         _require_sizes(seen)
-        read, images, likely = _logs(_powers(seen, seen.target)), [], []
-        for label in range(seen.model.classes):
-            drawn = drawn_of_class(seen, label, self._draws_of_class(seen.model.classes), "levels").clamp(0, 1)
+        read, classes = _logs(_powers(seen, seen.target)), seen.model.classes
+        image, total, likely = torch.zeros(1).double(), torch.full((1,), -torch.inf).double(), []
+        for label in range(classes):
+            drawn = drawn_of_class(seen, label, self._draws_of_class(classes), "levels").clamp(0, 1)
             told = [_lengths(seen, _read_of(seen, one.expand(seen.rows, -1), label)) for one in drawn]
             lengths, errors = (torch.stack(part, 1) for part in zip(*told, strict=True))
-            image, density = _regressed(drawn.double(), lengths, errors.mean(1), read)
+            of_class, density = _regressed(drawn.double(), lengths, errors.mean(1), read)
             mean = drawn.double().mean(0)
-            images.append(mean + self.amplify * (image - mean))
-            likely.append(density)
-        return torch.stack(images, 1).to(seen.target), torch.stack(likely, 1)
+            likely.append(density if seen.labels is None else density.where(seen.labels[:, 0] == label, -torch.inf))
+            total = torch.logaddexp(total.to(density), likely[-1])
+            share = (likely[-1] - total).exp().nan_to_num(0.0)[:, None]
+            image = image.to(density) + share * (mean + self.amplify * (of_class - mean) - image.to(density))
+        return image.to(seen.target), torch.stack(likely, 1)
 
 
 def _require_sizes(seen: Observation) -> None:

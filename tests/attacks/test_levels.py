@@ -140,6 +140,19 @@ def test_classes_are_told_by_their_sizes() -> None:
     assert torch.equal(Levels().labels(replace(seen, labels=labels)) + 0, labels)  # type: ignore[operator]
 
 
+def test_classes_are_weighed_by_their_probability() -> None:
+    """An image of each class alone, mixed by hand, is what is made where no label is known."""
+    seen, _, _ = hidden(LEVELS["each"], 4)
+    attack, images = Levels(), []
+    mixed, likely = attack._told(seen)
+    for label in range(seen.model.classes):
+        alone, only = attack._told(replace(seen, labels=torch.full((4, 1), label)))
+        assert only[:, label].isfinite().all() and only.isfinite().sum() == 4
+        images.append(alone)
+    assert likely.softmax(1).max() < 0.99
+    torch.testing.assert_close(mixed, torch.einsum("rk,krd->rd", likely.softmax(1).float(), torch.stack(images)))
+
+
 def test_the_regression_is_a_gaussian_given_what_was_read() -> None:
     """The mean of one Gaussian part given the other, and the density of that, from the same moments."""
     random = np.random.default_rng(0)
