@@ -174,8 +174,24 @@ def deviation_of(observation: Observation, share: float = FLOOR) -> Tensor:
 
 
 def _floor(observation: Observation, share: float) -> Tensor:
-    root = lengths(observation.target, 2) / observed_counts(observation).double().sqrt()
-    return share * root[:, None].to(observation.target).clamp_min(_TINY)
+    """The error that is always allowed for: (R, 1), or (R, P) where coordinates have levels of their own."""
+    noise, target = observation.noise, observation.target
+    if noise is not None and isinstance(noise.deviation, Tensor):
+        root = _roots_of_no_more_noise(target, noise.deviation.to(target), observation.sparse)
+    else:
+        root = lengths(target, 2)[:, None] / observed_counts(observation).double().sqrt()[:, None]
+    return share * root.to(target).clamp_min(_TINY)
+
+
+def _roots_of_no_more_noise(target: Tensor, deviations: Tensor, sparse: bool) -> Tensor:
+    """For each coordinate (R, P) the root mean square of those whose noise is no stronger, left out ones apart: what
+    has little noise, or none, must not drown in the floor of what has much."""
+    levels, order = deviations.sort(stable=True)
+    values = target[:, order].double()
+    there = (values != 0).double() if sparse else torch.ones_like(values)
+    last = torch.searchsorted(levels, deviations, right=True) - 1
+    means = values.square().cumsum(1) / there.cumsum(1).clamp_min(1)
+    return means[:, last].sqrt()
 
 
 def observed_counts(observation: Observation) -> Tensor:

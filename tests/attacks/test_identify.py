@@ -136,6 +136,18 @@ def test_a_deviation_per_coordinate_weighs_each(victims: Victims, digits: Callab
         assert float(found[row, 1]) == pytest.approx(float(wanted), rel=1e-3)
 
 
+@pytest.mark.parametrize("level", [1.0, 1e3, 1e7, 1e12])
+def test_noise_elsewhere_hides_no_coordinate_without_any(level: float, victims: Victims, digits: Callable) -> None:
+    """Biases are read as they are, and however strong the noise on all else is, their differences tell."""
+    clean, (images, labels) = victims(16, model="mlp"), digits(16, 1)
+    levels = torch.full_like(clean.target[0], level)
+    levels[-clean.model.layout.sizes[-1] :] = 0.0
+    seen = replace(clean, target=clean.target + levels * drawn(tuple(clean.target.shape)))
+    candidates = images[:, 0].expand(16, *images[:, 0].shape)
+    found = Identify().distances(replace(seen, noise=Noise("gaussian", levels)), candidates, labels[:, 0])
+    assert found.argmin(1).tolist() == list(range(16))
+
+
 def test_bounds_that_nobody_knows_are_free_scales(victims: Victims, digits: Callable) -> None:
     """Each tensor of what was read has a length of its own: the truth is found all the same."""
     images, labels = candidates_of(digits)
