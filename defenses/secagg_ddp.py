@@ -207,12 +207,12 @@ class SecAggDDP(Defense):
         plain = SumSettings(
             self.clip, self.sigma * scale, self.mechanism, self.mode, self.bits, self.colluders, self.dropouts,
             self.degree, self.threshold, self.deviations, self.rotation, self.largest, self.trials, self.theta,
-            self.protocol,
+            protocol=self.protocol,
         )  # fmt: skip
         if self.mechanism != "poisson_binomial" or scale == 1:
             return plain
         if scale < _SILENT:
-            return replace(plain, mechanism="skellam", noise=0.0)
+            return replace(plain, tossed=False)
         if scale > 1:
             return replace(plain, theta=self.theta / scale)
         return replace(plain, trials=round(self.trials / scale**2))

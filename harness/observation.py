@@ -52,6 +52,7 @@ class Noise:
             gradient; None where nobody can say.
         unread: whether its level follows private data otherwise than ``level`` says, or more can be read of it than
             is handed to attackers: other noise was added to it, several looks were averaged, or something came after.
+        bare: whether some coordinates carry none, where no deviations of 0 say so.
 
     Raises:
         UsageError: there is no such law, with which attackers would reckon in silence as with another; or a deviation
@@ -63,6 +64,7 @@ class Noise:
     grouping: Grouping = "whole"
     level: NoiseLevel | None = None
     unread: bool = False
+    bare: bool = False
 
     def __post_init__(self) -> None:
         if self.law not in get_args(Law):
@@ -85,11 +87,16 @@ class Noise:
         """Whether its level follows private data, and so may tell of them."""
         return self.estimated or self.unread
 
+    @property
+    def leaves_some_bare(self) -> bool:
+        """Whether some coordinates carry none, which more of it does not hide."""
+        return self.bare or (isinstance(self.deviation, Tensor) and bool((self.deviation == 0).any()))
+
     def facts(self) -> tuple[object, ...]:
         """What tells it from another, with a text of its own."""
         follows = () if self.level is None else (self.level,)
-        unread = ("unread",) if self.unread else ()
-        return "noise", self.law, _digits(self.deviation), self.grouping, *follows, *unread
+        words = [word for word, holds in (("unread", self.unread), ("bare", self.bare)) if holds]
+        return "noise", self.law, _digits(self.deviation), self.grouping, *follows, *words
 
     def to(self, device: torch.device, dtype: torch.dtype) -> "Noise":
         """The same beside tensors of another device and floating-point precision."""
@@ -110,7 +117,8 @@ class Noise:
         if self.deviation is None or other.deviation is None:
             grouping: Grouping = "layer" if "layer" in (self.grouping, other.grouping) else "whole"
             told = law != "unknown" and not (self.unread or other.unread)
-            return Noise(law, None, grouping, unread=not told and (self.follows or other.follows))
+            bare = self.leaves_some_bare and other.leaves_some_bare
+            return Noise(law, None, grouping, unread=not told and (self.follows or other.follows), bare=bare)
         return Noise(law, (self.deviation**2 + other.deviation**2) ** 0.5)
 
     def averaged(self, count: int) -> "Noise":

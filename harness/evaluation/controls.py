@@ -2,8 +2,6 @@
 
 import math
 
-from torch import Tensor
-
 from harness.attacks import Attacker, Identifier
 from harness.datasets.public import NONE
 from harness.experiment import CellSettings
@@ -77,8 +75,7 @@ def drowning(quiet: Observation, noisy: Observation) -> float:
 def is_hidden_by_more(noisy: Observation, attack: Attacker) -> bool:
     """Whether enough of its noise hides everything from an attack: not where its level tells, nor where some
     coordinates have none."""
-    noise = noisy.noise
-    if noise is not None and isinstance(noise.deviation, Tensor) and bool((noise.deviation == 0).any()):
+    if noisy.noise is not None and noisy.noise.leaves_some_bare:
         return False
     return noisy.level is None or not attack.reads_level
 

@@ -4,7 +4,8 @@ import torch
 from torch import Tensor
 
 from harness.errors import UsageError
-from harness.observation import Noise, Observation
+from harness.evaluation.noise_law import ON_A_GRID, distance_from_law
+from harness.observation import Law, Noise, Observation
 from harness.vectors.layout import group_sums, spread
 
 # Off by a tenth of the deviation and by so many standard errors; noise below that share of the gradient's root mean
@@ -12,25 +13,29 @@ from harness.vectors.layout import group_sums, spread
 _MATERIAL, _STANDARD_ERRORS, _ROUNDING = 0.1, 6.0, 1e-3
 # Numbers of a tensor, or of a row, from which their noise has a level of its own to be seen; and of a tensor in a row,
 # and how many of these, from which their levels can be compared with each other; by that share they may differ.
-_MANY, _SOME, _CELLS, _UNEVEN = 100, 30, 8, 0.02
-# Variance of a squared standardised mean square: 2 of many normal numbers, twice that of 30 with heavier tails.
-_OF_A_SQUARE = 4.0
+_MANY, _SOME, _CELLS, _UNEVEN = 100, 30, 8, 0.01
+# Variance of the square of a number of variance 1, and of a squared standardised mean of some such squares.
+_NORMAL, _OF_SQUARES, _OF_A_SQUARE = 2.0, {"laplace": 5.0, "unknown": 5.0}, 4.0
+# By so much shares below a value differ from the declared law's, and so improbably, before it is another law; of so
+# many numbers at most.
+_ANOTHER_LAW, _IMPROBABLE, _JUDGED = 0.03, 1e-9, 2**20
 
 
 class WrongDeclaration(UsageError):
     """A defense adds other noise than its ``noise_of`` says."""
 
 
-def require_declared(defense: str, tap: str, quiet: Observation, noisy: Observation) -> None:
+def require_declared(defense: str, tap: str, quiet: Observation, noisy: Observation, whole: bool = True) -> None:
     """Compares the noise on what is read with what is declared of it.
 
     Args:
         defense: its name. tap: where it is read.
         quiet: R rows without noise.
         noisy: the same with.
+        whole: whether its size and law are compared too, which must be one look's after one step.
 
     Raises:
-        WrongDeclaration: noise that is not declared, or that is not there, or is of another size.
+        WrongDeclaration: noise that is not declared, or that is not there, or is of another size or law.
     """
     added, declared = noisy.target - quiet.target, noisy.noise
     if not added.isfinite().all():
@@ -41,10 +46,11 @@ def require_declared(defense: str, tap: str, quiet: Observation, noisy: Observat
             problem = "adds noise of which it declares nothing there"
     elif (known := _level(declared, quiet, noisy)) is not None:
         least, level = _ROUNDING * quiet.target.square().mean().sqrt(), known.to(added).expand_as(added)
-        problem = _none(added, level, least) or (None if noisy.local_steps > 1 else _off(added, level, least, noisy))
+        problem = _none(added, level, least) or (_off(added, level, least, noisy) if whole else None)
     if problem:
         raise WrongDeclaration(
-            f"defense {defense!r} {problem} ({tap}); let noise_of() name the hook that adds it, and its deviation"
+            f"defense {defense!r} {problem} ({tap}); let noise_of() name the hook that adds it, its law and its "
+            "deviation"
         )
 
 
@@ -62,45 +68,64 @@ def _none(added: Tensor, level: Tensor, least: Tensor) -> str | None:
 
 
 def _off(added: Tensor, level: Tensor, least: Tensor, noisy: Observation) -> str | None:
-    """How noise (R, P) differs from its level; of one step, since after several it has moved the gradients too."""
+    """How noise (R, P) differs from its level and law."""
+    assert noisy.noise is not None
     there = noisy.target != 0 if noisy.sparse else torch.ones_like(added, dtype=torch.bool)
     if (added[there & (level == 0)].abs() > least).any():
         return "adds noise where it declares a deviation of zero"
     there = there & (level > least)
-    squares = torch.where(there, added / level, 0.0).double().square()
-    layout = noisy.model.layout
+    scaled, layout, law = torch.where(there, added / level, 0.0).double(), noisy.model.layout, noisy.noise.law
+    squares, expected = scaled.square(), _variance_of_squares(scaled, law)
     # Counts, sums of squares and of their squares (3, R, M): a level of the wrong kind may be right in the mean alone.
     sums = torch.stack([group_sums(one, layout.sizes) for one in (there.double(), squares, squares.square())])
-    found = torch.cat([_off_by(sums.sum((1, 2))[:, None]), _off_by(sums.sum(1), _MANY), _off_by(sums.sum(2), _MANY)])
+    every = (sums.sum((1, 2))[:, None], 1), (sums.sum(1), _MANY), (sums.sum(2), _MANY)
+    found = torch.cat([_off_by(part, expected, fewest) for part, fewest in every])
     wrong = (found != 1).nonzero().flatten().tolist()
     if not wrong:
-        return _uneven(sums)
+        apart = slice(None, None, -(-there.numel() // _JUDGED))
+        return _of_another_law(scaled.flatten()[apart][there.flatten()[apart]], law) or _uneven(sums, expected)
     tensors, rows = [f" in tensor {name!r}" for name in layout.names], len(added)
     where = ["", *tensors, *(f" in row {row} of {rows}" for row in range(rows))][wrong[0]]
     return f"adds {float(found[wrong[0]]):.3g} times the noise that it declares{where}"
 
 
-def _off_by(sums: Tensor, fewest: int = 1) -> Tensor:
+def _variance_of_squares(scaled: Tensor, law: Law) -> float:
+    """Of numbers of variance 1; on a grid with steps of g it is g^2 more, since all may be 0 but a few of g."""
+    steps = scaled[scaled != 0].abs() if law in ON_A_GRID else scaled[:0]
+    return _OF_SQUARES.get(law, _NORMAL) + (float(steps.min()) ** 2 if len(steps) else 0.0)
+
+
+def _off_by(sums: Tensor, expected: float, fewest: int) -> Tensor:
     """What deviations are (G,) times their level; 1 where they may be equal, or there are too few (3, G) to tell."""
     count, squares, fourth = sums[0].clamp(min=1), sums[1], sums[2]
     ratio = squares / count
-    # Of the square of a normal variable the variance is 2; few values may look more alike than they are.
-    error = ((fourth / count - ratio.square()).clamp(min=2) / count).sqrt()
+    # Few values may look more alike than they are.
+    error = ((fourth / count - ratio.square()).clamp(min=expected) / count).sqrt()
     off = ((ratio - 1).abs() > _STANDARD_ERRORS * error) & ((ratio.sqrt() - 1).abs() > _MATERIAL)
     return torch.where(off & (sums[0] >= fewest), ratio.sqrt(), 1.0)
 
 
-def _uneven(sums: Tensor) -> str | None:
+def _of_another_law(values: Tensor, law: Law) -> str | None:
+    """Whether numbers (N,) of variance 1 are of another law: who is told of it takes the likelihood from it."""
+    if law == "unknown" or not len(values):
+        return None
+    distance, chance = distance_from_law(values, law)
+    wrong = distance > _ANOTHER_LAW and chance < _IMPROBABLE
+    return f"adds noise that is not {law}, as it declares" if wrong else None
+
+
+def _uneven(sums: Tensor, expected: float) -> str | None:
     """Whether the level differs among tensors and rows by more than is declared, and than chance makes: each too little
     to be seen by itself, and all together enough to tell rows apart."""
-    count, squares, fourth = sums[:, sums[0] >= _SOME]
+    # The heavier the tail of squares, the more of them it takes until their mean is about normal.
+    count, squares, fourth = sums[:, sums[0] >= _SOME * (expected / _NORMAL) ** 2]
     if len(count) < _CELLS:
         return None
     ratio = squares.sum() / count.sum()
     variance = (fourth.sum() / count.sum() / ratio.square() - 1).clamp(min=0.5)
-    off, expected = (squares / count / ratio - 1).square(), variance / count
+    off, by_chance = (squares / count / ratio - 1).square(), variance / count
     error = (_OF_A_SQUARE / len(count)) ** 0.5
-    beyond = max(0.0, float(((off - expected) * count).sum() / count.sum()))
-    if float((off / expected).mean()) - 1 <= _STANDARD_ERRORS * error or beyond**0.5 / 2 <= _UNEVEN:
+    beyond = max(0.0, float(((off - by_chance) * count).sum() / count.sum()))
+    if float((off / by_chance).mean()) - 1 <= _STANDARD_ERRORS * error or beyond**0.5 / 2 <= _UNEVEN:
         return None
     return f"adds noise whose level varies by {beyond**0.5 / 2:.0%} among rows and tensors otherwise than it declares"

@@ -126,16 +126,20 @@ class Stage:
         Raises:
             UsageError: the combination of settings is impossible.
         """
-        # A server that tampers makes a round of its own.
-        tampers = settings.build_attack().tier == "tampering"
-        named = set() if tampers else {"attack", "attack_args"}
-        place = settings.model_dump_json(exclude={"suite", "engine", "victims", *named})
+        place = self.place_of(settings)
         scene = self._scenes.pop((place, settings.victims), None) or self._first(place, settings)
         scene = scene or self._fresh(settings)
         while len(self._scenes) >= _SCENES:
             del self._scenes[next(iter(self._scenes))]
         self._scenes[place, settings.victims] = scene
         return scene
+
+    def place_of(self, settings: CellSettings) -> str:
+        """What tells scenes apart, whatever their number of victims."""
+        # A server that tampers makes a round of its own.
+        tampers = settings.build_attack().tier == "tampering"
+        named = set() if tampers else {"attack", "attack_args"}
+        return settings.model_dump_json(exclude={"suite", "engine", "victims", *named})
 
     def _first(self, place: str, settings: CellSettings) -> Scene | None:
         """A scene as the first victims of a larger one at hand, who are the same and played the same round."""

@@ -33,6 +33,7 @@ from harness.evaluation.report_cell import cell_result, impossible_cell, victim_
 from harness.evaluation.scored import Scored
 from harness.evaluation.scores import LPIPS_UNASKED, score
 from harness.experiment import CellSettings
+from harness.observation import Observation
 from harness.results import CellResult, Control, RunFolder, StoredCell, VictimRecord, cell_key
 from harness.scoring import LpipsScorer, negative_control_failed
 from harness.settings.devices import threads_of
@@ -71,6 +72,7 @@ class Run:
         self.done: dict[str, StoredCell] = {}
         self.outlook = Outlook()
         self._attacked: set[str] = set()
+        self._declared: set[str] = set()
         self._sources: dict[tuple[object, ...], dict[str, str]] = {}
         self._unwritten: list[tuple[str, dict[str, Any], CellResult, list[VictimRecord]]] = []
 
@@ -167,8 +169,7 @@ class Run:
         checks = [self._positive(scored), *self._swap(scored)]
         noisy = self.stage.set(smaller(settings)).observation
         clean = self.stage.set(without_noise(settings)).observation
-        if self.stage.plays:
-            require_declared(settings.defense, settings.tap, clean, noisy)
+        self._require_declared(settings, clean, noisy)
         if clean.fingerprint() != noisy.fingerprint():
             times = drowning(clean, noisy)
             quiet = self.cell(noiseless_control(settings), "positive_sigma0").cell
@@ -176,6 +177,23 @@ class Run:
             if is_hidden_by_more(noisy, settings.build_attack()):
                 checks.append(self._drowned(drowned_control(settings, times, hidden=noisy.batches is not None)))
         return checks + self._blind(settings)
+
+    def _require_declared(self, settings: CellSettings, clean: Observation, noisy: Observation) -> None:
+        """Holds what a defense declares of its noise against what it adds, once for a place: of one look and one local
+        step, since several leave coordinates in or out, and move the gradients, otherwise with noise than without."""
+        steps = {"local_steps": 1, "update_model": "first"} if settings.tap.of_update else {}
+        alone = smaller(settings, observations=1, **steps)
+        place = self.stage.place_of(alone)
+        if not self.stage.plays or place in self._declared:
+            return
+        require_declared(settings.defense, settings.tap, clean, noisy, whole=alone == smaller(settings))
+        if alone != smaller(settings):
+            try:
+                clean, noisy = (self.stage.set(one).observation for one in (without_noise(alone), alone))
+            except UsageError:
+                return  # such as clients of whom each takes so many steps
+            require_declared(settings.defense, settings.tap, clean, noisy)
+        self._declared.add(place)
 
     def _positive(self, scored: Scored) -> Control:
         settings = scored.settings

@@ -64,7 +64,7 @@ def _along(defense: Defense, tap: Tap, context: RoundContext, steps: int) -> Noi
 def _changed(noise: Noise, clipping: Clipping | None) -> Noise:
     """Noise after something that is not linear: a clip of each tensor leaves each of them a level of its own."""
     apart = "layer" in (noise.grouping, clipping and clipping.grouping)
-    return Noise("unknown", None, "layer" if apart else "whole", unread=noise.follows)
+    return Noise("unknown", None, "layer" if apart else "whole", unread=noise.follows, bare=noise.leaves_some_bare)
 
 
 def _added(part: Defense, hook: Hook, tap: Tap, context: RoundContext, steps: int) -> Noise | None:

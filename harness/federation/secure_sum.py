@@ -51,6 +51,7 @@ class SumSettings:
         rotation: whether a random Hadamard rotation spreads the vectors.
         largest: ``paper``: bound of a coordinate of what a client sends; None allows ten deviations beyond the clip.
         trials, theta: of the Poisson-binomial mechanism.
+        tossed: whether it tosses coins; else it sends their means, as exactly as the ring can hold them.
         protocol: ``real`` runs secure aggregation between its parties and withstands a server that tells clients
             different things; ``semi_honest`` leaves out what is needed for that, and allows dropouts of half of the
             clients and more; ``sum`` adds in the ring, which the tests prove equal to the bit, where no client leaves
@@ -71,6 +72,7 @@ class SumSettings:
     largest: float | None = None
     trials: int = 64
     theta: float = 0.25
+    tossed: bool = True
     protocol: str = "real"
 
 
@@ -180,7 +182,10 @@ def build_mechanism(
         return SkellamGrid(
             dimension, settings.clip, noise, clients, settings.bits, signs, rows, steps, settings.deviations
         )
-    tosses = PoissonBinomial(dimension, settings.clip, settings.trials, settings.theta, signs, slots=rows)
+    trials = settings.trials if settings.tossed else max(1, (2 ** (settings.bits - 1) - 1) // (rows * clients * steps))
+    tosses = PoissonBinomial(
+        dimension, settings.clip, trials, settings.theta, signs, slots=rows, tossed=settings.tossed
+    )
     tosses.require_ring(settings.bits, clients * steps)
     return tosses
 

@@ -25,6 +25,7 @@ class PoissonBinomial:
         signs: of the rotation (padded dimension,); None goes without rotation.
         spread: K0; rotated coordinates are cut to C K0 / sqrt(d), beyond which few of them lie.
         slots: vectors that a client encodes at least; missing ones are replaced by zeros.
+        tossed: whether coins are tossed; else each count is its mean, rounded: the same, cut alike, without the noise.
     """
 
     dimension: int
@@ -34,6 +35,7 @@ class PoissonBinomial:
     signs: np.ndarray | None = None
     spread: float = 2.0
     slots: int = 1
+    tossed: bool = True
 
     def __post_init__(self) -> None:
         if not (self.trials >= 1 and 0 < self.theta <= 0.25 and self.spread > 0 and self.slots >= 1):
@@ -54,6 +56,8 @@ class PoissonBinomial:
     @property
     def deviation(self) -> float:
         """Standard deviation, at most, of a client's decoded coordinate: c / (2 theta sqrt m) for each slot."""
+        if not self.tossed:
+            return 0.0
         return self.bound * math.sqrt(self.slots) / (2 * self.theta * math.sqrt(self.trials))
 
     @property
@@ -78,6 +82,8 @@ class PoissonBinomial:
         """Heads minus tails (length,) over all tosses for rows (B, p), each clipped to C and cut to c."""
         absent = np.zeros((max(0, self.slots - len(rows)), self.length))
         values = np.concatenate([np.clip(self._turned(rows), -self.bound, self.bound), absent])
+        if not self.tossed:
+            return np.rint(2 * self.trials * self.theta * values / self.bound).astype(np.int64).sum(axis=0)
         heads = numbers.binomial(self.trials, 0.5 + self.theta * values / self.bound)
         return (2 * heads - self.trials).sum(axis=0)
 

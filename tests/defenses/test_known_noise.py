@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from harness.defenses import DEFENSES
+from harness.evaluation.noise_law import law_p_value
 from harness.extensions.building import build
 from harness.federation.defense import Defense
 from harness.federation.known_noise import noise_at
 from harness.federation.taps import Tap
 from harness.observation import Noise
 from harness.testing.noise import LAYOUT, LEVEL, SURE, assert_declares_noise, excess, public_context, shown
-from harness.testing.noise_law import law_p_value
 
 
 @dataclass(frozen=True)

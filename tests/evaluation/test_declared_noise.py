@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from harness.federation.taps import Hook
 from harness.noise_level import NoiseLevel
 from harness.observation import Noise, Observation
 from harness.testing import digits, undefended
-from harness.vectors.layout import spread
+from harness.vectors.layout import Layout, spread
 
 NOISE = DEFENSES["noise"]
 QUIET = undefended(*digits(4))
@@ -43,6 +44,23 @@ def of_level(level: torch.Tensor, declared: NoiseLevel) -> Observation:
     return noisy(level / (level / told).square().mean().sqrt(), Noise("gaussian", None, level=declared))
 
 
+def uniform(deviation: float, declared: Noise) -> Observation:
+    random = torch.rand(QUIET.target.shape, generator=torch.Generator().manual_seed(0))
+    return replace(QUIET, target=QUIET.target + deviation * 12**0.5 * (random - 0.5), noise=declared)
+
+
+def on_grid(variance: float) -> Observation:
+    """Differences of two Poisson numbers of that variance together, scaled: nearly all are 0."""
+    rate, random = torch.full(QUIET.target.shape, variance / 2), torch.Generator().manual_seed(0)
+    drawn = (torch.poisson(rate, random) - torch.poisson(rate, random)) * (0.02 / variance**0.5)
+    return replace(QUIET, target=QUIET.target + drawn, noise=Noise("skellam", 0.02))
+
+
+def of_signs(deviation: float) -> torch.Tensor:
+    random = torch.rand(QUIET.target.shape, generator=torch.Generator().manual_seed(0))
+    return QUIET.target + torch.where(random < 0.5, -deviation, deviation)
+
+
 def swapped(level: torch.Tensor) -> torch.Tensor:
     """Every row with the level of another one."""
     return level.roll(1, 0)
@@ -68,7 +86,10 @@ HONEST = {
     "a level of each coordinate": noisy(LEVELS, Noise("gaussian", LEVELS)),
     "a level that nobody publishes": noisy(0.02, Noise("unknown", None)),
     "a level that follows the gradient": following(1.0),
-    "after steps that have moved the gradient": noisy(0.02, Noise("gaussian", 0.005), local_steps=2),
+    "a law that nobody knows": uniform(0.02, Noise("unknown", 0.02)),
+    "bounded": uniform(0.02, Noise("uniform", 0.02)),
+    "on a coarse grid": on_grid(0.01),
+    "hardly ever": on_grid(0.001),
     "a level of each tensor": of_level(OF_EACH, EACH),
     "of the size of rounding": noisy(0.0, Noise("gaussian", 1e-9)),
 }
@@ -81,6 +102,11 @@ WRONG = {
     "a level that follows otherwise": (following(2.0), "adds 2 times the noise that it declares"),
     "a level of the wrong kind": (of_level(OF_EACH, FOLLOWS), r"adds [\d.]+ times the noise .* in tensor '.*'"),
     "another row's level": (of_level(swapped(OF_LARGEST), FOLLOWS), r"adds [\d.]+ times the noise .* in row \d of 4"),
+    "another law": (uniform(0.02, Noise("gaussian", 0.02)), "adds noise that is not gaussian, as it declares"),
+    "a law of two values": (
+        replace(QUIET, target=of_signs(5.0), noise=Noise("gaussian", 5.0)),
+        "adds noise that is not gaussian, as it declares",
+    ),
     "none at all": (noisy(0.0, Noise("gaussian", 0.02)), "adds none of the noise that it declares there"),
 }
 
@@ -104,6 +130,27 @@ def test_a_level_that_differs_from_row_to_row() -> None:
         require_declared("mine", "T2.step", quiet, uneven(0.05))
 
 
+@pytest.mark.parametrize("law", ["gaussian", "laplace", "skellam", "uniform"])
+@pytest.mark.parametrize("rows", [2, 24])
+def test_chance_refuses_nobody(law: Any, rows: int) -> None:
+    """Hundreds of honest draws over thirty tensors of forty numbers, each of which is held against its level."""
+    model, random = SimpleNamespace(layout=Layout(tuple("abcdefghij" * 3), ((40,),) * 30)), torch.Generator()
+    random.manual_seed(1)
+    quiet: Any = SimpleNamespace(target=torch.full((rows, 1200), 1e-3), model=model)
+    for _ in range(300):
+        exponential = torch.empty(2, rows, 1200).exponential_(generator=random)
+        normal, rate = torch.randn(rows, 1200, generator=random), torch.full((rows, 1200), 0.05)
+        drawn = {
+            "gaussian": normal, "laplace": (exponential[0] - exponential[1]) / 2**0.5,
+            "uniform": 12**0.5 * (torch.rand(rows, 1200, generator=random) - 0.5),
+            "skellam": (torch.poisson(rate, random) - torch.poisson(rate, random)) / 0.1**0.5,
+        }[law]  # fmt: skip
+        noisy: Any = SimpleNamespace(
+            target=quiet.target + drawn, noise=Noise(law, 1.0), level=None, sparse=False, model=model
+        )
+        require_declared("mine", "T2.step", quiet, noisy)
+
+
 def test_what_is_no_number_is_told_as_such() -> None:
     with pytest.raises(UsageError, match="'mine' makes numbers that are not finite"):
         require_declared("mine", "T2.step", QUIET, noisy(torch.nan, None))
@@ -119,3 +166,31 @@ def test_noise_that_is_declared_at_another_tap_ends_the_run(
     cell = small.cell(defense="noise", defense_args={"applies_to": "gradient", "amount": 0.1})
     with pytest.raises(WrongDeclaration, match="declares nothing there"):
         small.play([cell], tmp_path)
+
+
+def test_looks_that_leave_out_other_coordinates_are_no_noise(small: Any, tmp_path: Path) -> None:
+    """The mean of looks without noise is over those that sent a coordinate: with noise nobody sees which did."""
+    cell = small.cell(
+        defense="dssgd+noise", defense_args={"noise.amount": 1e-4}, tap="T1.out", observations=4,
+        attack_args={"max_iterations": 3},
+    )  # fmt: skip
+    assert small.play([cell], tmp_path).cells[0].not_applicable_reason is None
+
+
+def test_noise_of_several_steps_is_held_against_that_of_one(
+    small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = small.cell(
+        defense="noise", defense_args={"applies_to": "gradient", "amount": 0.1}, tap="T1.out", local_steps=2,
+        update_model="avg", attack_args={"max_iterations": 3},
+    )  # fmt: skip
+    small.play([cell], tmp_path / "honest")
+    honest = NOISE.noise_of
+
+    def half(self: Any, hook: Hook, context: Any) -> Noise | None:
+        said = honest(self, hook, context)
+        return said and said.times(0.5)
+
+    monkeypatch.setattr(NOISE, "noise_of", half)
+    with pytest.raises(WrongDeclaration, match=r"adds 2 times the noise that it declares \(T1.out\)"):
+        small.play([cell], tmp_path / "half")

@@ -17,6 +17,7 @@ from harness.datasets import load_dataset, select_victims
 from harness.evaluation import attacking, scores
 from harness.evaluation.controls import is_hidden_by_more
 from harness.extensions.building import build
+from harness.federation.known_noise import _changed
 from harness.noise_level import NoiseLevel
 from harness.observation import Noise, Observation
 from harness.results import Lineup, read_results
@@ -104,6 +105,10 @@ def test_more_noise_hides_nothing_where_there_is_none() -> None:
     bare = everywhere.clone()
     bare[-1] = 0.0
     assert is_hidden_by_more(replace(seen, noise=Noise("gaussian", everywhere)), identify)
-    assert not is_hidden_by_more(replace(seen, noise=Noise("gaussian", bare)), identify)
+    beneath = _changed(Noise("gaussian", bare), None)
+    assert beneath.deviation is None and not beneath.plus(Noise("gaussian", 1.0)).leaves_some_bare
+    assert beneath.plus(Noise("gaussian", bare)).averaged(3).times(2.0).leaves_some_bare
+    for some in (Noise("gaussian", bare), beneath):
+        assert not is_hidden_by_more(replace(seen, noise=some), identify)
     follows = replace(seen, noise=Noise("gaussian", None, level=NoiseLevel(1.0, "each")))
     assert not is_hidden_by_more(follows, identify) and is_hidden_by_more(follows, build(ATTACKS, "cpl", {}))

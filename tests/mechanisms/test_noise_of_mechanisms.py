@@ -1,5 +1,7 @@
 """Each mechanism's sum is right on average and as noisy as it says; known wrong scales are not."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -105,6 +107,20 @@ def test_cutting_rotated_coordinates_costs_little() -> None:
     turned = PoissonBinomial(DIMENSION, 1.0, signs=random_signs(DIMENSION, 0))
     tight = PoissonBinomial(DIMENSION, 1.0, signs=random_signs(DIMENSION, 0), spread=0.5)
     assert turned.residual(rows) < 0.1 < tight.residual(rows)
+
+
+def test_without_tosses_it_is_the_mean_of_what_is_tossed() -> None:
+    """Cut just as that is: or what the cut takes away would look like noise."""
+    row, repeats = numbers("row").normal(size=(1, DIMENSION)), 400
+    tossed = PoissonBinomial(DIMENSION, 1.0, 64, 0.25, random_signs(DIMENSION, 0), spread=1.0)
+    means = replace(tossed, trials=2**20, tossed=False)
+    stream = numbers("tosses")
+    drawn = np.mean([tossed.decode(tossed.encode(row, stream)) for _ in range(repeats)], axis=0)
+    error = tossed.deviation / repeats**0.5
+    quiet = means.decode(means.encode(row, stream))
+    assert means.deviation == means.levels[1] == 0.0 and tossed.residual(row) > 0.2
+    assert np.abs(drawn - quiet).max() < 5.5 * error
+    assert np.abs(drawn - row[0] / np.linalg.norm(row)).max() > 8 * error
 
 
 @pytest.mark.parametrize("settings", [{"theta": 0.3}, {"theta": 0.0}, {"trials": 0}, {"slots": 0}])

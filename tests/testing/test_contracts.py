@@ -15,6 +15,7 @@ from harness.attacks.attack import Dummy
 from harness.defenses.hooks import Defense, LocalStep
 from harness.defenses.registry import validated_defense
 from harness.errors import UsageError
+from harness.evaluation.noise_law import law_p_value
 from harness.federation.context import RoundContext, State
 from harness.federation.examples import ExampleGradients
 from harness.federation.privacy_facts import PrivacyFacts
@@ -32,7 +33,6 @@ from harness.testing import (
     noise,
     undefended,
 )
-from harness.testing.noise_law import law_p_value
 from harness.vectors.clipping import clip, clip_factors
 from harness.vectors.layout import Layout, spread
 

@@ -1,23 +1,21 @@
-"""Is measured noise of the declared law? Its size is another question (:mod:`harness.testing.noise`)."""
+"""Is measured noise of the declared law? Its size is another question (:mod:`harness.evaluation.declared_noise`)."""
 
 import torch
 from scipy.stats import kstwo, laplace, norm, uniform
 from torch import Tensor
 
-from harness.observation import Noise
+from harness.observation import Law, Noise
 from harness.vectors.layout import Layout, group_sums, spread
 
+ON_A_GRID = ("skellam", "poisson_binomial")
 _OF_VARIANCE_ONE = {"laplace": laplace(scale=0.5**0.5), "uniform": uniform(-(3**0.5), 2 * 3**0.5)}
-_ON_A_GRID = ("skellam", "poisson_binomial")
 
 
 def law_p_value(added: Tensor, declared: Noise, there: Tensor, layout: Layout) -> float | None:
     """The chance that noise of the declared law lies as far from it as this does, or farther; None of an unknown law.
 
-    The distance is that of Kolmogorov and Smirnov, between the shares of coordinates below a value and the law's. Where
-    nobody knows the level, that of each row (and tensor) is estimated, which makes the distance smaller and the p-value
-    larger: what is right passes more often than it need. Laws on a grid are compared with the Gaussian that they come
-    close to, and the share of the most frequent value is no part of the distance.
+    Where nobody knows the level, that of each row (and tensor) is estimated, which makes the distance smaller and the
+    p-value larger: what is right passes more often than it need.
 
     Args:
         added: (..., P), the noise of each row.
@@ -29,14 +27,24 @@ def law_p_value(added: Tensor, declared: Noise, there: Tensor, layout: Layout) -
     level = (
         _levels(added, there, layout.groups(declared.grouping)) if declared.deviation is None else declared.deviation
     )
-    values = (added / level)[there].double().sort().values
+    return distance_from_law((added / level)[there], declared.law)[1]
+
+
+def distance_from_law(values: Tensor, law: Law) -> tuple[float, float]:
+    """How far numbers (N,) lie from a law of variance 1, and the chance that its own lie as far, or farther.
+
+    The distance is that of Kolmogorov and Smirnov, between the shares of numbers below a value and the law's. Laws on a
+    grid are compared with the Gaussian that they come close to, and the share of the most frequent value is no part of
+    the distance.
+    """
+    values = values.double().sort().values
     count = len(values)
-    below = torch.as_tensor(_OF_VARIANCE_ONE.get(declared.law, norm()).cdf(values), dtype=torch.float64)
+    below = torch.as_tensor(_OF_VARIANCE_ONE.get(law, norm()).cdf(values.cpu()), dtype=torch.float64)
     steps = torch.arange(count + 1, dtype=torch.float64) / count
     distance = float(torch.maximum(steps[1:] - below, below - steps[:-1]).max())
-    if declared.law in _ON_A_GRID:
+    if law in ON_A_GRID:
         distance -= int(torch.unique_consecutive(values, return_counts=True)[1].max()) / count
-    return float(kstwo.sf(distance, count))
+    return distance, float(kstwo.sf(distance, count))
 
 
 def _levels(added: Tensor, there: Tensor, groups: tuple[int, ...]) -> Tensor:
