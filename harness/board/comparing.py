@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.attacks.suites import LATEST
-from harness.board.settled import contradictions, differing, settled
+from harness.board.luck import Luck
+from harness.board.settled import contradictions, differing, settled, without_numbers
 from harness.errors import UsageError
 from harness.gate import GateCell, Victim, as_baseline, check
 from harness.gate.settings import effective
@@ -13,6 +14,7 @@ from harness.results import StoredCell
 from harness.results.card import Card, CardCell
 from harness.version import SCHEMA_VERSION
 
+_OTHERWISE_ROUNDED, _OTHERWISE_DRAWN = 2.0, 4.0  # standard errors
 _MOVED = ("regression", "broken attack", "stronger attack", "more resilient", "missing", "extra")
 
 
@@ -41,11 +43,18 @@ def compare(card: Card, again: Card, statistically: bool = False) -> Comparison:
         found = differing(card.model_dump(mode="json"), again.model_dump(mode="json"))
         return Comparison([*_outdated(card), *(one for one in found if not one.startswith("hash:"))], exact=True)
     why = "; ".join(other) if other else "it was asked for"
+    # Another processor alone draws the same numbers, and rounds them otherwise.
+    luck = Luck(_OTHERWISE_ROUNDED if other and not _draws_otherwise(card, again) else _OTHERWISE_DRAWN)
     return Comparison(
-        [*_outdated(card), *differing(settled(card), settled(again)), *contradictions(card), *_moved(card, again)],
+        [*_outdated(card), *differing(settled(card), settled(again)), *contradictions(card), *_moved(card, again),
+         *luck.exceeded(card, again), *_reasons(card, again)],
         exact=False,
         notes=[f"compared statistically, as harness check does: {why}"],
     )  # fmt: skip
+
+
+def _draws_otherwise(card: Card, again: Card) -> bool:
+    return any(card.environment.get(name) != again.environment.get(name) for name in ("versions", "device"))
 
 
 def _outdated(card: Card) -> list[str]:
@@ -67,7 +76,7 @@ def _other_versions(there: Any, here: Any) -> list[str]:
 
 
 def _moved(card: Card, again: Card) -> Iterator[str]:
-    """Victims that moved by more than the gate lets pass, in either direction; and accuracy by more than luck."""
+    """Victims that moved by more than the gate lets pass, in either direction."""
     before, after = ([_gate_cell(one) for one in side.cells if one.victims.names] for side in (card, again))
     try:
         report = check(as_baseline(before, {}), after, {})
@@ -77,27 +86,16 @@ def _moved(card: Card, again: Card) -> Iterator[str]:
     for finding in report.findings:
         if finding.kind in _MOVED or finding.kind == "incomparable":
             yield f"victims: {finding.kind}: {finding.cell} {finding.detail}".rstrip()
+
+
+def _reasons(card: Card, again: Card) -> Iterator[str]:
+    """The same verdict of an attack is had for the same reason, but for its numbers."""
     for number, (one, other) in enumerate(zip(card.cells, again.cells, strict=False)):
-        there, here = one.result.asr.get("strict"), other.result.asr.get("strict")
-        place = f"cells[{number}].result.asr.strict.rate"
-        yield from _luck(place, there and there.rate, here and here.rate, here.n if here else 0, 4, 0.03)
-    if card.training and again.training:
-        yield from _luck(
-            "training.accuracy", card.training.accuracy, again.training.accuracy, again.training.test_examples, 2, 0.02
-        )
-
-
-def _luck(
-    place: str, there: float | None, here: float | None, trials: int, errors: float, beside: float
-) -> Iterator[str]:
-    """Two draws of a share differ by no more than so many standard errors of their difference, and so much beside."""
-    if there is None or here is None:
-        if there != here:
-            yield f"{place}: {there} in the card, {here} made again"
-        return
-    most = beside + errors * (2 * max(here * (1 - here), 0.01) / max(1, trials)) ** 0.5
-    if abs(there - here) > most:
-        yield f"{place}: {there:.3f} in the card, {here:.3f} made again (luck is at most {most:.3f})"
+        there, here = one.result, other.result
+        if there.verdict == here.verdict and without_numbers(there.verdict_reason) != without_numbers(
+            here.verdict_reason
+        ):
+            yield f"cells[{number}].verdict_reason: {there.verdict_reason} in the card, {here.verdict_reason} made again"
 
 
 def _gate_cell(one: CardCell) -> GateCell:

@@ -55,6 +55,8 @@ def _of_a_cell(one: CardCell) -> dict[str, Any]:
     cell, bound = one.result, one.result.bound
     return {
         "place": cell.model_dump(mode="json", include=_PLACE), "attack": cell.attack, "tier": cell.tier,
+        "noise": cell.noise, "impossible": cell.not_applicable_reason, "suite": cell.suite,
+        "warnings": [without_numbers(said) for said in cell.warnings],
         "units": cell.units, "victims": one.victims.names,
         "trials": [rate.n for rate in cell.asr.values()], "identified": cell.identified and cell.identified.n,
         "controls": [_of_a_control(control) for control in cell.controls],
@@ -68,8 +70,12 @@ def _of_a_cell(one: CardCell) -> dict[str, Any]:
 
 def _of_a_control(control: Control) -> dict[str, Any]:
     # A negative control is drawn again where its first draw was unlucky, which its words tell.
-    said = _NUMBER.sub("a number", control.detail or "") if control.kind == "positive" else ""
+    said = without_numbers(control.detail or "") if control.kind == "positive" else ""
     return {"name": control.name, "held": control.held, "detail": said, "by luck": control.by_luck is not None}
+
+
+def without_numbers(said: str) -> str:
+    return _NUMBER.sub("a number", said)
 
 
 def contradictions(card: Card) -> Iterator[str]:
@@ -85,11 +91,26 @@ def contradictions(card: Card) -> Iterator[str]:
         alone = None if cell.shared_weights else len(one.victims.names)
         if strict is None or strict.n != alone:  # several images of a victim
             alone = None
+        yield from (f"cells[{number}].result.{line}" for line in _of_its_victims(one))
         events = {event.event: event.measured for event in cell.bound.events} if cell.bound else {}
         for name, rate in (cell.asr | events).items():
             if not _fits(rate, rate.n == alone):
                 told = f"rate and interval of {name} are not those of {rate.successes} successes of {rate.n}"
                 yield f"cells[{number}].result: {told}"
+
+
+def _of_its_victims(one: CardCell) -> Iterator[str]:
+    """Where a share or mean rank is not that of the card's own victims, of whom each has one image."""
+    cell, victims = one.result, one.victims
+    strict, said = cell.asr.get("strict"), cell.identified or cell.lineup
+    trials = cell.identified.n if cell.identified else strict.n if strict else 0
+    ranks = [rank for rank in victims.ranks if rank is not None]
+    if not trials or trials != len(victims.names):
+        return
+    if strict and abs(strict.successes - sum(victims.successes)) > 0.5:
+        yield f"asr.strict: {strict.successes} successes beside {sum(victims.successes):g} of its own victims"
+    if ranks and abs((said.mean_rank or 0.0) - sum(ranks) / len(ranks)) > 1e-3:
+        yield f"mean_rank: {said.mean_rank} beside {sum(ranks) / len(ranks):.4f} of its own victims"
 
 
 def _fits(rate: Rate, independent: bool) -> bool:

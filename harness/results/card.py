@@ -4,7 +4,7 @@ import hashlib
 import json
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from harness.results.record import Count, Facts, Number, Record
 from harness.results.schema import CellResult
@@ -82,6 +82,18 @@ class Card(Record):
     training: CardTraining | None = None
     statement: Statement | None = None
     hash: str = ""
+
+    @field_validator("environment")
+    @classmethod
+    def _names_a_machine(cls, said: Facts) -> Facts:
+        """Versions and machines are words, where they are known."""
+        versions = said.get("versions")
+        words = [said.get(name) for name in ("machine", "processor", "device")]
+        if not isinstance(versions, dict) or not all(
+            isinstance(one, str | None) for one in [*words, *versions.values()]
+        ):
+            raise ValueError("environment names versions, a machine, a processor and a device in words")
+        return said
 
     def digest(self) -> str:
         """SHA-256 of everything else, whatever the order of its fields."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from harness.results.card import Card
 
@@ -218,6 +219,43 @@ def other_places(card: dict[str, Any]) -> None:
     card["cells"][1]["settings"]["tap"] = "T2.step"
 
 
+def of_another_processor(planted: Planted) -> Planted:
+    """The same under the excuse of another processor."""
+
+    def both(card: dict[str, Any]) -> None:
+        card["environment"]["processor"] = "another"
+        planted(card)
+
+    return both
+
+
+def better_mean(card: dict[str, Any], name: str) -> None:
+    cell(card)["metrics"]["rmse"][name] = 123.0
+
+
+def better_errors(card: dict[str, Any]) -> None:
+    """Of every victim, and so that the card agrees with itself."""
+    numbers = card["cells"][0]["victims"]
+    numbers["rmses"] = [rmse * 30 for rmse in numbers["rmses"]]
+
+
+def better_ranks(card: dict[str, Any]) -> None:
+    numbers = card["cells"][0]["victims"]
+    numbers["ranks"] = [rank * 0.9 + 0.1 for rank in numbers["ranks"]]
+
+
+def changed(card: dict[str, Any], part: str, name: str, value: object, attack: int = 0) -> None:
+    cell(card, attack)[part][name] = value
+
+
+def said_otherwise(card: dict[str, Any], name: str, value: object) -> None:
+    cell(card)[name] = value
+
+
+def nowhere(card: dict[str, Any], name: str, value: object) -> None:
+    card["environment"][name] = value
+
+
 WRONG: dict[str, tuple[Planted, int, str]] = {
     "changed number": (number, 1, "cells[0].result.asr.strict.rate: 0.5 in the card, "),
     "changed verdict": (verdict, 1, "row.verdict: "),
@@ -257,6 +295,60 @@ WRONG: dict[str, tuple[Planted, int, str]] = {
     "praised control of other versions": (of_other_versions(praised_control), 1, "controls[0].detail: audited"),
     "other units of other versions": (of_other_versions(other_units), 1, "cells[0].units: noise std 10"),
     "more than versions": (of_other_versions(certified), 1, "environment: "),
+    "mean of another processor": (
+        of_another_processor(partial(better_mean, name="mean")),
+        1,
+        "rmse.mean: 123 in",
+    ),
+    "median of another processor": (
+        of_another_processor(partial(better_mean, name="median")),
+        1,
+        "rmse.median: 123 in",
+    ),
+    "errors of another processor": (of_another_processor(better_errors), 1, "victims.rmses: "),
+    "ranks of another processor": (of_another_processor(better_ranks), 1, "of its own victims"),
+    "lineup of another processor": (
+        of_another_processor(partial(changed, part="lineup", name="rate", value=0.5)),
+        1,
+        "result.lineup.rate: 0.500 in the card",
+    ),
+    "chance of another processor": (
+        of_another_processor(partial(changed, part="lineup", name="p_value", value=1e-4)),
+        1,
+        "result.lineup.p_value: 0.0001 in the card",
+    ),
+    "labels of another processor": (
+        of_another_processor(partial(changed, part="label", name="accuracy", value=0.5)),
+        1,
+        "result.label.accuracy: 0.500 in the card",
+    ),
+    "identified by another processor": (
+        of_another_processor(partial(changed, part="identified", name="rate", value=0.5, attack=1)),
+        1,
+        "result.identified.rate: 0.500 in the card",
+    ),
+    "outcomes of another processor": (
+        of_another_processor(partial(said_otherwise, name="outcomes", value={"success": 24})),
+        1,
+        "result.outcomes.success: 1.000 in the card",
+    ),
+    "noise of another processor": (
+        of_another_processor(partial(said_otherwise, name="noise", value="laplace")),
+        1,
+        "cells[0].noise: laplace in the card",
+    ),
+    "warnings of another processor": (
+        of_another_processor(partial(said_otherwise, name="warnings", value=["all is well"])),
+        1,
+        "cells[0].warnings: ",
+    ),
+    "reason of another processor": (
+        of_another_processor(partial(said_otherwise, name="verdict_reason", value="proved by a theorem")),
+        1,
+        "cells[0].verdict_reason: proved by a theorem in the card",
+    ),
+    "a processor of parts": (partial(nowhere, name="processor", value=["a", "b"]), 2, "in words"),
+    "versions of numbers": (partial(nowhere, name="versions", value=[1, 2]), 2, "in words"),
     "noise of a control": (hundredfold_noise, 2, "on other noise than its defense adds"),
     "an attack twice": (attack_twice, 2, "an attack more than once"),
     "another delta": (partial(trained_otherwise, name="delta", value=0.9), 2, "training is not of the federation"),
@@ -279,8 +371,10 @@ def test_wrong_cards_are_rejected(
     """Each is sealed anew: its hash is right, and what it says is not."""
     content = json.loads(card.content())
     planted(content)
-    wrong = Card.model_validate(content).sealed()
-    file.write_bytes(wrong.content())
+    try:
+        file.write_bytes(Card.model_validate(content).sealed().content())
+    except ValidationError:  # no card at all
+        file.write_text(json.dumps(content))
     finished = harness("verify", str(file), "--out", str(made), "--resume")
     assert finished.code == code, finished
     assert said in (finished.err if code == 2 else finished.out)

@@ -1,0 +1,150 @@
+"""By how much numbers of the same place may differ between two makings: chance, and what rounds otherwise.
+
+Each is held against what was made again, and allowed for by its spread, never by what the card says of itself.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from harness.results import CellResult, Identified, LabelInference, Lineup, Rate, Summary
+from harness.results.card import Card, CardCell
+
+# Beside standard errors of a difference: of shares, of accuracies, of other numbers, and of errors' logarithms.
+_SHARE, _ACCURACY, _RELATIVE, _LOGARITHM = 0.03, 0.02, 0.05, 0.2
+_SEEN, _UNSEEN = 3e-4, 0.3  # p-values that are not both of the same, but once in thousands
+_EXACT = 1e-3  # RMSE below which nobody sees an error
+_BY_MEDIAN = ("rmse_raw",)  # the mean of which is that of its largest few
+
+Test = Lineup | LabelInference | Identified
+
+
+@dataclass(frozen=True)
+class Luck:
+    """``errors``: by how many standard errors of their difference two makings may differ."""
+
+    errors: float
+
+    def exceeded(self, card: Card, again: Card) -> Iterator[str]:
+        """Every number of a card that is another than the one made again, with both."""
+        for number, (one, other) in enumerate(zip(card.cells, again.cells, strict=False)):
+            yield from (f"cells[{number}].{line}" for line in self._of_cells(one, other))
+        if card.training and again.training:
+            there, here = card.training.accuracy, again.training.accuracy
+            yield from _shares("training.accuracy", there, here, again.training.test_examples, _ACCURACY, 2.0)
+
+    def _of_cells(self, one: CardCell, other: CardCell) -> Iterator[str]:
+        there, here, trials = one.result, other.result, max(1, len(other.victims.names))
+        for name in dict.fromkeys([*there.asr, *here.asr]):
+            yield from self._rates(f"result.asr.{name}", there.asr.get(name), here.asr.get(name))
+        yield from self._events(there, here)
+        for name in dict.fromkeys([*there.metrics, *here.metrics]):
+            pair = there.metrics.get(name), here.metrics.get(name)
+            yield from self._summaries(f"result.metrics.{name}", *pair, trials, name not in _BY_MEDIAN)
+        yield from self._tests("result.lineup", there.lineup, here.lineup, trials)
+        yield from self._tests("result.label", there.label, here.label, trials)
+        yield from self._tests("result.identified", there.identified, here.identified, trials)
+        yield from self._counts(there, here, trials)
+        yield from _seen_by_clients(there, here)
+        yield from self._victims(one, other)
+
+    def _rates(self, place: str, there: Rate | None, here: Rate | None) -> Iterator[str]:
+        yield from self._share(f"{place}.rate", there and there.rate, here and here.rate, here.n if here else 0)
+
+    def _events(self, there: CellResult, here: CellResult) -> Iterator[str]:
+        """What a theorem bounds."""
+        bounds = (cell.bound.events if cell.bound else [] for cell in (there, here))
+        before, after = ({event.event: event for event in events} for events in bounds)
+        for name in before.keys() & after.keys():
+            yield from self._rates(f"result.bound.{name}", before[name].measured, after[name].measured)
+            yield from _p_values(f"result.bound.{name}.p_value", before[name].p_value, after[name].p_value)
+
+    def _summaries(
+        self, place: str, there: Summary | None, here: Summary | None, trials: int, by_mean: bool
+    ) -> Iterator[str]:
+        """Medians, and means with their intervals, by the spread of what was made again."""
+        if there is None or here is None or there.mean is None or here.mean is None:
+            yield from _either(place, there and there.mean, here and here.mean)
+            return
+        spread = here.std or 0.0
+        allowed = self.errors * math.sqrt(2 / trials) * spread
+        pairs = [("median", there.median, here.median, 1.25 * allowed)]
+        if by_mean:
+            lower, upper = zip(there.ci95 or (None, None), here.ci95 or (None, None), strict=True)
+            pairs += [("mean", there.mean, here.mean, allowed), ("std", there.std, here.std, 2 * allowed)]
+            pairs += [("ci95[0]", *lower, 2 * allowed), ("ci95[1]", *upper, 2 * allowed)]
+        for name, said, found, most in pairs:
+            if said is None or found is None:
+                yield from _either(f"{place}.{name}", said, found)
+            elif abs(said - found) > most + _RELATIVE * max(abs(found), spread):
+                yield f"{place}.{name}: {said:.4g} in the card, {found:.4g} made again"
+
+    def _tests(self, place: str, there: Test | None, here: Test | None, trials: int) -> Iterator[str]:
+        """Shares and p-values of a test, field by field."""
+        apart = {"ci95", "n", "identifies", "reason"}
+        before, after = ({} if one is None else one.model_dump(exclude=apart) for one in (there, here))
+        for name in dict.fromkeys([*before, *after]):
+            pair = before.get(name), after.get(name)
+            if name.endswith("p_value"):
+                yield from _p_values(f"{place}.{name}", *pair)
+            else:
+                yield from self._share(f"{place}.{name}", *pair, trials)
+
+    def _counts(self, there: CellResult, here: CellResult, trials: int) -> Iterator[str]:
+        """How victims ended, as shares of all: each image of a victim, under each seed."""
+        before, after = (
+            {f"outcomes.{name}": count for name, count in cell.outcomes.model_dump().items()}
+            | {"confirmed": cell.confirmed}
+            for cell in (there, here)
+        )
+        rows = max(1, sum(here.outcomes.model_dump().values()))
+        for name, count in after.items():
+            yield from self._share(f"result.{name}", before[name] / rows, count / rows, trials)
+
+    def _victims(self, one: CardCell, other: CardCell) -> Iterator[str]:
+        """Their errors, by their geometric means."""
+        there, here = (np.log(np.clip(np.array(side.victims.rmses, float), _EXACT, None)) for side in (one, other))
+        if not len(there) or not len(here):
+            return
+        most = _LOGARITHM + self.errors * float(here.std()) * math.sqrt(2 / len(here))
+        if abs(there.mean() - here.mean()) > most:
+            yield f"victims.rmses: {math.exp(there.mean()):.3g} in the card, {math.exp(here.mean()):.3g} made again"
+
+    def _share(self, place: str, there: float | None, here: float | None, trials: int) -> Iterator[str]:
+        return _shares(place, there, here, trials, _SHARE, self.errors)
+
+
+def _shares(
+    place: str, there: float | None, here: float | None, trials: int, beside: float, errors: float
+) -> Iterator[str]:
+    """Two draws of a share differ by no more than so many standard errors of their difference, and so much beside."""
+    if there is None or here is None:
+        yield from _either(place, there, here)
+        return
+    most = beside + errors * (2 * max(here * (1 - here), 0.01) / max(1, trials)) ** 0.5
+    if abs(there - here) > most:
+        yield f"{place}: {there:.3f} in the card, {here:.3f} made again (luck is at most {most:.3f})"
+
+
+def _p_values(place: str, there: float | None, here: float | None) -> Iterator[str]:
+    if there is None or here is None:
+        yield from _either(place, there, here)
+    elif min(there, here) < _SEEN and max(there, here) > _UNSEEN:
+        yield f"{place}: {there:.2g} in the card, {here:.2g} made again"
+
+
+def _seen_by_clients(there: CellResult, here: CellResult) -> Iterator[str]:
+    """What they could see of a server that tampers, which hardly anything is drawn for."""
+    before, after = (one.detectable.model_dump() if one.detectable else {} for one in (there, here))
+    for name in dict.fromkeys([*before, *after]):
+        said, found = before.get(name), after.get(name)
+        numbers = isinstance(said, float) and isinstance(found, float)
+        if abs(said - found) > _RELATIVE if numbers else said != found:
+            yield f"result.detectable.{name}: {said} in the card, {found} made again"
+
+
+def _either(place: str, there: float | None, here: float | None) -> Iterator[str]:
+    if there != here:
+        yield f"{place}: {there} in the card, {here} made again"
