@@ -91,11 +91,9 @@ def _moved(card: Card, again: Card) -> Iterator[str]:
 def _reasons(card: Card, again: Card) -> Iterator[str]:
     """The same verdict of an attack is had for the same reason, but for its numbers."""
     for number, (one, other) in enumerate(zip(card.cells, again.cells, strict=False)):
-        there, here = one.result, other.result
-        if there.verdict == here.verdict and without_numbers(there.verdict_reason) != without_numbers(
-            here.verdict_reason
-        ):
-            yield f"cells[{number}].verdict_reason: {there.verdict_reason} in the card, {here.verdict_reason} made again"
+        said, found = (side.result.verdict_reason for side in (one, other))
+        if one.result.verdict == other.result.verdict and without_numbers(said) != without_numbers(found):
+            yield f"cells[{number}].verdict_reason: {said} in the card, {found} made again"
 
 
 def _gate_cell(one: CardCell) -> GateCell:
