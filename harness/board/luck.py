@@ -16,6 +16,7 @@ from harness.results.card import Card, CardCell
 _SHARE, _ACCURACY, _RELATIVE, _LOGARITHM = 0.03, 0.02, 0.05, 0.2
 _SEEN, _UNSEEN = 3e-4, 0.3  # p-values that are not both of the same, but once in thousands
 _EXACT = 1e-3  # RMSE below which nobody sees an error
+_SPREAD = 4.0  # times smaller than that made again
 _BY_MEDIAN = ("rmse_raw",)  # the mean of which is that of its largest few
 
 Test = Lineup | LabelInference | Identified
@@ -64,22 +65,21 @@ class Luck:
     def _summaries(
         self, place: str, there: Summary | None, here: Summary | None, trials: int, by_mean: bool
     ) -> Iterator[str]:
-        """Medians, and means with their intervals, by the spread of what was made again."""
+        """Medians and means, by the spread of what was made again, and whether that is smaller than it can be."""
         if there is None or here is None or there.mean is None or here.mean is None:
             yield from _either(place, there and there.mean, here and here.mean)
             return
         spread = here.std or 0.0
         allowed = self.errors * math.sqrt(2 / trials) * spread
         pairs = [("median", there.median, here.median, 1.25 * allowed)]
-        if by_mean:
-            lower, upper = zip(there.ci95 or (None, None), here.ci95 or (None, None), strict=True)
-            pairs += [("mean", there.mean, here.mean, allowed), ("std", there.std, here.std, 2 * allowed)]
-            pairs += [("ci95[0]", *lower, 2 * allowed), ("ci95[1]", *upper, 2 * allowed)]
+        pairs += [("mean", there.mean, here.mean, allowed)] if by_mean else []
         for name, said, found, most in pairs:
             if said is None or found is None:
                 yield from _either(f"{place}.{name}", said, found)
             elif abs(said - found) > most + _RELATIVE * max(abs(found), spread):
                 yield f"{place}.{name}: {said:.4g} in the card, {found:.4g} made again"
+        if by_mean and not spread / _SPREAD <= (there.std or 0.0) + _RELATIVE * abs(here.mean):
+            yield f"{place}.std: {there.std} in the card, {here.std} made again"
 
     def _tests(self, place: str, there: Test | None, here: Test | None, trials: int) -> Iterator[str]:
         """Shares and p-values of a test, field by field."""

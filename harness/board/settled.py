@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from harness.results import Control, Place, Rate
+from harness.results import Control, Place, Rate, Summary
 from harness.results.card import Card, CardCell
 from harness.scoring.success import clopper_pearson
 from harness.scoring.summarise import summarise
@@ -100,8 +100,12 @@ def contradictions(card: Card) -> Iterator[str]:
 
 
 def _of_its_victims(one: CardCell) -> Iterator[str]:
-    """Where a share or mean rank is not that of the card's own victims, of whom each has one image."""
+    """Where, of victims of one image each, an interval, a share or a mean rank is not that of such victims."""
     cell, victims = one.result, one.victims
+    rows = sum(cell.outcomes.model_dump().values())
+    for name, summary in cell.metrics.items():
+        if rows == len(victims.names) and not _is_wide(summary, rows):
+            yield f"metrics.{name}: the interval is not that of such a mean and deviation of {rows}"
     strict, said = cell.asr.get("strict"), cell.identified or cell.lineup
     trials = cell.identified.n if cell.identified else strict.n if strict else 0
     ranks = [rank for rank in victims.ranks if rank is not None]
@@ -111,6 +115,16 @@ def _of_its_victims(one: CardCell) -> Iterator[str]:
         yield f"asr.strict: {strict.successes} successes beside {sum(victims.successes):g} of its own victims"
     if ranks and abs((said.mean_rank or 0.0) - sum(ranks) / len(ranks)) > 1e-3:
         yield f"mean_rank: {said.mean_rank} beside {sum(ranks) / len(ranks):.4f} of its own victims"
+
+
+def _is_wide(summary: Summary, rows: int) -> bool:
+    """Whether the interval lies around the mean, as wide at least as the deviation of so many makes it."""
+    low, high = summary.ci95 or (None, None)
+    if low is None or high is None or summary.mean is None or not rows:
+        return True
+    rounding = 1e-6 * max(1.0, abs(summary.mean))
+    width = max(0.0, 1.9 * (summary.std or 0.0) / rows**0.5 - rounding)
+    return low <= summary.mean - width and high >= summary.mean + width
 
 
 def _fits(rate: Rate, independent: bool) -> bool:

@@ -13,7 +13,7 @@ from harness.vectors.layout import group_sums, spread
 _MATERIAL, _STANDARD_ERRORS, _ROUNDING = 0.1, 6.0, 1e-3
 # Numbers of a tensor, or of a row, from which their noise has a level of its own to be seen; and of a tensor in a row,
 # and how many of these, from which their levels can be compared with each other; by that share they may differ.
-_MANY, _SOME, _CELLS, _UNEVEN = 100, 30, 8, 0.01
+_MANY, _SOME, _CELLS, _UNEVEN, _FOLLOWING = 100, 30, 8, 0.01, 0.005
 # Variance of the square of a number of variance 1, and of a squared standardised mean of some such squares.
 _NORMAL, _OF_SQUARES, _OF_A_SQUARE = 2.0, {"laplace": 5.0, "unknown": 5.0}, 4.0
 # By so much shares below a value differ from the declared law's, and so improbably, before it is another law; of so
@@ -46,7 +46,7 @@ def require_declared(defense: str, tap: str, quiet: Observation, noisy: Observat
             problem = "adds noise of which it declares nothing there"
     elif (known := _level(declared, quiet, noisy)) is not None:
         least, level = _ROUNDING * quiet.target.square().mean().sqrt(), known.to(added).expand_as(added)
-        problem = _none(added, level, least) or (_off(added, level, least, noisy) if whole else None)
+        problem = _none(added, level, least) or (_off(added, level, least, quiet, noisy) if whole else None)
     if problem:
         raise WrongDeclaration(
             f"defense {defense!r} {problem} ({tap}); let noise_of() name the hook that adds it, its law and its "
@@ -67,7 +67,7 @@ def _none(added: Tensor, level: Tensor, least: Tensor) -> str | None:
     return "adds none of the noise that it declares there" if silent else None
 
 
-def _off(added: Tensor, level: Tensor, least: Tensor, noisy: Observation) -> str | None:
+def _off(added: Tensor, level: Tensor, least: Tensor, quiet: Observation, noisy: Observation) -> str | None:
     """How noise (R, P) differs from its level and law."""
     assert noisy.noise is not None
     there = noisy.target != 0 if noisy.sparse else torch.ones_like(added, dtype=torch.bool)
@@ -83,7 +83,8 @@ def _off(added: Tensor, level: Tensor, least: Tensor, noisy: Observation) -> str
     wrong = (found != 1).nonzero().flatten().tolist()
     if not wrong:
         apart = slice(None, None, -(-there.numel() // _JUDGED))
-        return _of_another_law(scaled.flatten()[apart][there.flatten()[apart]], law) or _uneven(sums, expected)
+        other = _of_another_law(scaled.flatten()[apart][there.flatten()[apart]], law)
+        return other or _uneven(sums, expected) or _following(sums.sum(2), quiet.target.norm(dim=1), expected)
     tensors, rows = [f" in tensor {name!r}" for name in layout.names], len(added)
     where = ["", *tensors, *(f" in row {row} of {rows}" for row in range(rows))][wrong[0]]
     return f"adds {float(found[wrong[0]]):.3g} times the noise that it declares{where}"
@@ -129,3 +130,18 @@ def _uneven(sums: Tensor, expected: float) -> str | None:
     if float((off / by_chance).mean()) - 1 <= _STANDARD_ERRORS * error or beyond**0.5 / 2 <= _UNEVEN:
         return None
     return f"adds noise whose level varies by {beyond**0.5 / 2:.0%} among rows and tensors otherwise than it declares"
+
+
+def _following(sums: Tensor, lengths: Tensor, expected: float) -> str | None:
+    """Whether levels of rows (3, R) go by the lengths (R,) of their gradients, by less than each of them shows."""
+    count, squares, _ = sums
+    if float(count.sum()) < _MANY:
+        return None
+    ratio = squares.sum() / count.sum()
+    apart = lengths.double() - (lengths * count).sum() / count.sum()
+    power = (count * apart.square()).sum().clamp_min(torch.finfo(torch.float64).tiny)
+    slope = (apart * (squares - ratio * count)).sum() / power / ratio
+    share = float(slope.abs() * (power / count.sum()).sqrt()) / 2
+    if share <= _FOLLOWING or float(slope.abs() * (power / expected).sqrt()) <= _STANDARD_ERRORS:
+        return None
+    return f"adds noise whose level follows the length of the gradient, by {share:.1%}, otherwise than it declares"

@@ -305,6 +305,16 @@ WRONG: dict[str, tuple[Planted, int, str]] = {
         1,
         "rmse.median: 123 in",
     ),
+    "deviation of another processor": (
+        of_another_processor(partial(better_mean, name="std")),
+        1,
+        "interval is not that",
+    ),
+    "interval of another processor": (
+        of_another_processor(lambda card: cell(card)["metrics"]["rmse"].update(ci95=[0.1, 0.1])),
+        1,
+        "metrics.rmse: the interval is not that",
+    ),
     "errors of another processor": (of_another_processor(better_errors), 1, "victims.rmses: "),
     "ranks of another processor": (of_another_processor(better_ranks), 1, "of its own victims"),
     "lineup of another processor": (

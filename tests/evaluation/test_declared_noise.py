@@ -130,6 +130,25 @@ def test_a_level_that_differs_from_row_to_row() -> None:
         require_declared("mine", "T2.step", quiet, uneven(0.05))
 
 
+def test_a_level_that_follows_the_gradient_a_little() -> None:
+    """By 0.8%, which is hardly more than chance in a row, and told by how long the gradients are."""
+    random = torch.Generator().manual_seed(1)
+    model, scale = SimpleNamespace(layout=Layout(("a", "b"), ((10_000,), (10_000,)))), torch.linspace(1, 3, 24)
+    quiet: Any = SimpleNamespace(target=scale[:, None] * 0.01 * torch.randn(24, 20_000, generator=random), model=model)
+    drawn = torch.randn(24, 20_000, generator=random)
+
+    def seen(share: float) -> Any:
+        level = 1 + share * (scale - scale.mean()) / scale.std()
+        noise = Noise("gaussian", 1.0)
+        return SimpleNamespace(
+            target=quiet.target + level[:, None] * drawn, noise=noise, level=None, sparse=False, model=model
+        )
+
+    require_declared("mine", "T2.step", quiet, seen(0.0))
+    with pytest.raises(WrongDeclaration, match=r"follows the length of the gradient, by 0\.[5-9]%, otherwise"):
+        require_declared("mine", "T2.step", quiet, seen(0.008))
+
+
 @pytest.mark.parametrize("law", ["gaussian", "laplace", "skellam", "uniform"])
 @pytest.mark.parametrize("rows", [2, 24])
 def test_chance_refuses_nobody(law: Any, rows: int) -> None:
