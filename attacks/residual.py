@@ -1,6 +1,7 @@
 """How improbable what was read would be if a candidate's gradient lay behind it."""
 
 import math
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -17,6 +18,8 @@ FLOOR = 1e-4
 _TINY = 1e-30
 # What was cut lies within that share of the bound, and so many deviations of noise that came after, in all coordinates.
 _ROUNDING, _USUAL_WIDTH, _WIDTH = 1e-4, 6.0, {"laplace": 13.0}
+# Root mean squares of what was read, which optimizers ask for in every iteration.
+_ROOTS: WeakKeyDictionary[Observation, Tensor] = WeakKeyDictionary()
 # Deviations from which a Gaussian's tail is its first term, to single precision.
 _FAR = 30.0
 
@@ -175,12 +178,17 @@ def deviation_of(observation: Observation, share: float = FLOOR) -> Tensor:
 
 def _floor(observation: Observation, share: float) -> Tensor:
     """The error that is always allowed for: (R, 1), or (R, P) where coordinates have levels of their own."""
+    root = _ROOTS.get(observation)
+    if root is None:
+        root = _ROOTS[observation] = _root(observation).to(observation.target).clamp_min(_TINY)
+    return share * root
+
+
+def _root(observation: Observation) -> Tensor:
     noise, target = observation.noise, observation.target
     if noise is not None and isinstance(noise.deviation, Tensor):
-        root = _roots_of_no_more_noise(target, noise.deviation.to(target), observation.sparse)
-    else:
-        root = lengths(target, 2)[:, None] / observed_counts(observation).double().sqrt()[:, None]
-    return share * root.to(target).clamp_min(_TINY)
+        return _roots_of_no_more_noise(target, noise.deviation.to(target), observation.sparse)
+    return (lengths(target, 2) / observed_counts(observation).double().sqrt())[:, None]
 
 
 def _roots_of_no_more_noise(target: Tensor, deviations: Tensor, sparse: bool) -> Tensor:
