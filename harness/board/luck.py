@@ -38,8 +38,8 @@ class Luck:
 
     def _of_cells(self, one: CardCell, other: CardCell) -> Iterator[str]:
         there, here, trials = one.result, other.result, max(1, len(other.victims.names))
-        for name in dict.fromkeys([*there.asr, *here.asr]):
-            yield from self._rates(f"result.asr.{name}", there.asr.get(name), here.asr.get(name))
+        for rule in there.asr | here.asr:
+            yield from self._rates(f"result.asr.{rule}", there.asr.get(rule), here.asr.get(rule))
         yield from self._events(there, here)
         for name in dict.fromkeys([*there.metrics, *here.metrics]):
             pair = there.metrics.get(name), here.metrics.get(name)
@@ -140,8 +140,11 @@ def _seen_by_clients(there: CellResult, here: CellResult) -> Iterator[str]:
     before, after = (one.detectable.model_dump() if one.detectable else {} for one in (there, here))
     for name in dict.fromkeys([*before, *after]):
         said, found = before.get(name), after.get(name)
-        numbers = isinstance(said, float) and isinstance(found, float)
-        if abs(said - found) > _RELATIVE if numbers else said != found:
+        if isinstance(said, float) and isinstance(found, float):
+            differs = abs(said - found) > _RELATIVE
+        else:
+            differs = said != found
+        if differs:
             yield f"result.detectable.{name}: {said} in the card, {found} made again"
 
 
