@@ -69,7 +69,8 @@ class Levels(ClosedForm):
             likely.append(density if seen.labels is None else density.where(seen.labels[:, 0] == label, -torch.inf))
             total = torch.logaddexp(total.to(density), likely[-1])
             share = (likely[-1] - total).exp().nan_to_num(0.0)[:, None]
-            image = image.to(density) + share * (mean + self.amplify * (of_class - mean) - image.to(density))
+            further = mean + self.amplify * (of_class - mean) - image.to(density)
+            image = image.to(density) + torch.where(share > 0, share * further, 0.0)
         return image.to(seen.target), torch.stack(likely, 1)
 
 

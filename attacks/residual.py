@@ -19,7 +19,8 @@ _TINY = 1e-30
 # What was cut lies within that share of the bound, and so many deviations of noise that came after, in all coordinates.
 _ROUNDING, _USUAL_WIDTH, _WIDTH = 1e-4, 6.0, {"laplace": 13.0}
 # Root mean squares of what was read, which optimizers ask for in every iteration.
-_ROOTS: WeakKeyDictionary[Observation, Tensor] = WeakKeyDictionary()
+_ROOTS: WeakKeyDictionary[Observation, dict[bool, Tensor]] = WeakKeyDictionary()
+_LEAST = 1e-12
 # Deviations from which a Gaussian's tail is its first term, to single precision.
 _FAR = 30.0
 
@@ -31,14 +32,15 @@ def improbability(observation: Observation, candidate: Tensor) -> Tensor:
     """
     nothing = torch.zeros_like(candidate)
     if observation.level is None:
-        return surprise(observation, candidate) - surprise(observation, nothing)
+        return surprise(observation, candidate, sharp=True) - surprise(observation, nothing, sharp=True)
     # Nothing would have next to no noise: such numbers leave no digits for differences.
     return surprise(observation, candidate) - _with_best_levels(observation, observation.target, 2, FLOOR)
 
 
 def surprise(
-    observation: Observation, candidate: Tensor, floor: float = FLOOR, corner: float = 0.0, lead: bool = False
-) -> Tensor:
+    observation: Observation, candidate: Tensor, floor: float = FLOOR, corner: float = 0.0, lead: bool = False,
+    sharp: bool = False,
+) -> Tensor:  # fmt: skip
     """Negative log-likelihood (R,), float64, of what was read under candidate gradients (R, P), up to a constant.
 
     A level that follows the candidate's gradient is that of each candidate, which tells them apart however large it is.
@@ -52,12 +54,14 @@ def surprise(
         floor: error that is always allowed for, relative to the root mean square of what was read.
         corner: where the noise is Laplace's, how far from zero, in deviations, its density is rounded off, so that an
             optimizer does not meet the edge.
+        sharp: whether coordinates with less noise than others are allowed less error too: candidates are told apart by
+            what these show, and optimizers find no way down.
         lead: whether a candidate is compared as it is where what was read is no cut of it. Cut, it would be without a
             derivative just where it is wrong.
     """
     noise = observation.noise
     if observation.carrying is not None:
-        return _where_zeros_are_covered(observation, candidate, floor, corner)
+        return _where_zeros_are_covered(observation, candidate, floor, corner, sharp)
     residual = observation.target - explained(observation, candidate, lead)
     order = 1 if noise is not None and noise.law == "laplace" else 2
     if observation.level is not None:
@@ -65,34 +69,36 @@ def surprise(
     if noise is not None and noise.deviation is None:
         return _with_best_levels(observation, residual, order, floor)
     if noise is not None and noise.law == "uniform":
-        return _of_each(observation, residual, floor, corner).sum(1, dtype=torch.float64)
-    scaled = residual / deviation_of(observation, floor)
+        return _of_each(observation, residual, floor, corner, sharp).sum(1, dtype=torch.float64)
+    scaled = residual / deviation_of(observation, floor, sharp)
     if order == 2:
         return lengths(scaled, order).square() / 2
     return math.sqrt(2) * lengths(_rounded_off(scaled, corner), order)
 
 
-def _where_zeros_are_covered(observation: Observation, candidate: Tensor, floor: float, corner: float) -> Tensor:
+def _where_zeros_are_covered(
+    observation: Observation, candidate: Tensor, floor: float, corner: float, sharp: bool
+) -> Tensor:
     """Negative log-likelihood (R,) where each coordinate was sent, or left out and is noise alone."""
     kept = _unbounded(observation, candidate)
     bounded = kept if observation.cut is None else kept.clamp(-observation.cut, observation.cut)
     density: Tensor | None = None
     for share, likely in shares_sent(observation, kept):
         seen = observation.target - share * bounded if share else observation.target
-        part = likely.log() - _of_each(observation, seen, floor, corner)
+        part = likely.log() - _of_each(observation, seen, floor, corner, sharp)
         density = part if density is None else torch.logaddexp(density, part)
     assert density is not None
     return -density.sum(1, dtype=torch.float64)
 
 
-def _of_each(observation: Observation, residual: Tensor, floor: float, corner: float) -> Tensor:
+def _of_each(observation: Observation, residual: Tensor, floor: float, corner: float, sharp: bool) -> Tensor:
     """Negative log-density (R, P), up to a constant, of what noise of a known level would have to be."""
     noise = observation.noise
     assert noise is not None and noise.deviation is not None
     if noise.law == "uniform":
         # Within its bounds all is alike, and only what rounding leaves lies beyond.
-        return _gaussian_tail((residual.abs() - math.sqrt(3) * noise.deviation) / _floor(observation, floor))
-    scaled = residual / deviation_of(observation, floor)
+        return _gaussian_tail((residual.abs() - math.sqrt(3) * noise.deviation) / _floor(observation, floor, sharp))
+    scaled = residual / deviation_of(observation, floor, sharp)
     return math.sqrt(2) * _rounded_off(scaled, corner).abs() if noise.law == "laplace" else scaled.square() / 2
 
 
@@ -168,27 +174,32 @@ def _unbounded(observation: Observation, candidate: Tensor) -> Tensor:
     return candidate
 
 
-def deviation_of(observation: Observation, share: float = FLOOR) -> Tensor:
+def deviation_of(observation: Observation, share: float = FLOOR, sharp: bool = False) -> Tensor:
     """Of the known noise (R, 1) or (R, P), and of the error that is always allowed for."""
-    floor, noise = _floor(observation, share), observation.noise
+    floor, noise = _floor(observation, share, sharp), observation.noise
     if noise is None or noise.deviation is None:
         return floor
     return torch.hypot(floor, torch.as_tensor(noise.deviation).to(floor))
 
 
-def _floor(observation: Observation, share: float) -> Tensor:
-    """The error that is always allowed for: (R, 1), or (R, P) where coordinates have levels of their own."""
-    root = _ROOTS.get(observation)
-    if root is None:
-        root = _ROOTS[observation] = _root(observation).to(observation.target).clamp_min(_TINY)
-    return share * root
+def _floor(observation: Observation, share: float, sharp: bool = False) -> Tensor:
+    """The error that is always allowed for: (R, 1), or ``sharp`` (R, P) where coordinates have levels of their own."""
+    roots = _ROOTS.setdefault(observation, {})
+    if sharp not in roots:
+        root = (lengths(observation.target, 2) / observed_counts(observation).double().sqrt())[:, None]
+        root = _sharpened(observation, root) if sharp else root
+        roots[sharp] = root.to(observation.target).clamp_min(_TINY)
+    return share * roots[sharp]
 
 
-def _root(observation: Observation) -> Tensor:
+def _sharpened(observation: Observation, root: Tensor) -> Tensor:
+    """Where deviations are of coordinates, the root of those with no more noise; but for those that are all read as 0,
+    of which single precision says nothing."""
     noise, target = observation.noise, observation.target
-    if noise is not None and isinstance(noise.deviation, Tensor):
-        return _roots_of_no_more_noise(target, noise.deviation.to(target), observation.sparse)
-    return (lengths(target, 2) / observed_counts(observation).double().sqrt())[:, None]
+    if noise is None or not isinstance(noise.deviation, Tensor):
+        return root
+    own = _roots_of_no_more_noise(target, noise.deviation.to(target), observation.sparse)
+    return torch.where(own < _LEAST, root, own)
 
 
 def _roots_of_no_more_noise(target: Tensor, deviations: Tensor, sparse: bool) -> Tensor:

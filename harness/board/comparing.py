@@ -47,7 +47,7 @@ def compare(card: Card, again: Card, statistically: bool = False) -> Comparison:
     luck = Luck(_OTHERWISE_ROUNDED if other and not _draws_otherwise(card, again) else _OTHERWISE_DRAWN)
     return Comparison(
         [*_outdated(card), *differing(settled(card), settled(again)), *contradictions(card), *_moved(card, again),
-         *luck.exceeded(card, again), *_reasons(card, again)],
+         *luck.exceeded(card, again), *_reasons(card, again, luck.errors == _OTHERWISE_ROUNDED)],
         exact=False,
         notes=[f"compared statistically, as harness check does: {why}"],
     )  # fmt: skip
@@ -88,11 +88,14 @@ def _moved(card: Card, again: Card) -> Iterator[str]:
             yield f"victims: {finding.kind}: {finding.cell} {finding.detail}".rstrip()
 
 
-def _reasons(card: Card, again: Card) -> Iterator[str]:
-    """The same verdict of an attack is had for the same reason, but for its numbers."""
+def _reasons(card: Card, again: Card, alike: bool) -> Iterator[str]:
+    """An attack's verdict, which other draws may leave undecided, and for the same one the same reason."""
     for number, (one, other) in enumerate(zip(card.cells, again.cells, strict=False)):
         said, found = (side.result.verdict_reason for side in (one, other))
-        if one.result.verdict == other.result.verdict and without_numbers(said) != without_numbers(found):
+        verdicts = one.result.verdict, other.result.verdict
+        if len(set(verdicts)) == 2 and (alike or "inconclusive" not in verdicts):
+            yield f"cells[{number}].verdict: {verdicts[0]} in the card, {verdicts[1]} made again"
+        if len(set(verdicts)) == 1 and without_numbers(said) != without_numbers(found):
             yield f"cells[{number}].verdict_reason: {said} in the card, {found} made again"
 
 

@@ -63,7 +63,7 @@ def _of_a_cell(one: CardCell) -> dict[str, Any]:
         "theorem": bound and bound.theorem, "mu": bound and bound.mu,
         "kappas": [event.kappa for event in bound.events] if bound else [],
         "ceilings": [(event.ceiling, event.says_little) for event in bound.events] if bound else [],
-        "measured": [event.measured.n for event in bound.events] if bound else [],
+        "measured": [(event.event, event.measured.n) for event in bound.events] if bound else [],
         "privacy": [asdict(statement) for statement in cell.privacy],
     }  # fmt: skip
 
@@ -102,15 +102,19 @@ def contradictions(card: Card) -> Iterator[str]:
 def _of_its_victims(one: CardCell) -> Iterator[str]:
     """Where, of victims of one image each, an interval, a share or a mean rank is not that of such victims."""
     cell, victims = one.result, one.victims
-    rows = sum(cell.outcomes.model_dump().values())
-    for name, summary in cell.metrics.items():
-        if rows == len(victims.names) and not _is_wide(summary, rows):
-            yield f"metrics.{name}: the interval is not that of such a mean and deviation of {rows}"
     strict, said = cell.asr.get("strict"), cell.identified or cell.lineup
     trials = cell.identified.n if cell.identified else strict.n if strict else 0
     ranks = [rank for rank in victims.ranks if rank is not None]
     if not trials or trials != len(victims.names):
         return
+    for name, summary in cell.metrics.items():
+        if not _is_wide(summary, trials):
+            yield f"metrics.{name}: the interval is not that of such a mean and deviation of {trials}"
+    told = cell.identified
+    if told and told.rate is not None:
+        counted = Rate(rate=told.rate, successes=round(told.rate * told.n), n=told.n, ci95=told.ci95)
+        if not _fits(counted, independent=True):
+            yield f"identified: rate and interval are not those of {counted.successes} of {told.n}"
     if strict and abs(strict.successes - sum(victims.successes)) > 0.5:
         yield f"asr.strict: {strict.successes} successes beside {sum(victims.successes):g} of its own victims"
     if ranks and abs((said.mean_rank or 0.0) - sum(ranks) / len(ranks)) > 1e-3:

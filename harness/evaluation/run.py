@@ -186,7 +186,9 @@ class Run:
         place = self.stage.place_of(alone)
         if not self.stage.plays or place in self._declared:
             return
-        require_declared(settings.defense, settings.tap, clean, noisy, whole=alone == smaller(settings))
+        # The mean of looks that leave out other coordinates each is another one without noise than with.
+        whole = noisy.local_steps == 1 and (settings.observations == 1 or not noisy.sparse)
+        require_declared(settings.defense, settings.tap, clean, noisy, whole)
         if alone != smaller(settings):
             try:
                 clean, noisy = (self.stage.set(one).observation for one in (without_noise(alone), alone))

@@ -27,6 +27,8 @@ from harness.secagg import Aggregation, aggregate, open_session, seeded_entropy
 
 MECHANISMS = ("skellam", "poisson_binomial", "gaussian")
 MODES = ("strict_grid", "paper")
+# Trials from which means of tosses are as good as exact; fewer leave nothing of small numbers.
+_FINE = 64
 
 Mechanism = SkellamGrid | PoissonBinomial | Gaussian
 Key = tuple[int | str, ...]
@@ -178,11 +180,13 @@ def build_mechanism(
             raise UsageError("Gaussian noise lies on no grid; use mode=paper, or mechanism=skellam")
         return Gaussian(dimension, settings.clip, noise)
     signs = random_signs(dimension, *key) if settings.rotation else None
-    if settings.mechanism == "skellam":
+    trials = settings.trials if settings.tossed else (2 ** (settings.bits - 1) - 1) // (rows * clients * steps)
+    coarse = not settings.tossed and trials < _FINE
+    if settings.mechanism == "skellam" or coarse:
+        noise = 0.0 if coarse else noise
         return SkellamGrid(
             dimension, settings.clip, noise, clients, settings.bits, signs, rows, steps, settings.deviations
         )
-    trials = settings.trials if settings.tossed else max(1, (2 ** (settings.bits - 1) - 1) // (rows * clients * steps))
     tosses = PoissonBinomial(
         dimension, settings.clip, trials, settings.theta, signs, slots=rows, tossed=settings.tossed
     )

@@ -151,3 +151,22 @@ def test_settings_that_it_has_no_use_for_are_refused() -> None:
     for name, value in (("objective", "cosine"), ("scale", "raw"), ("init", "gauss"), ("box", True), ("loss_stop", 1)):
         with pytest.raises(UsageError):
             build(ATTACKS, "map", {name: value})
+
+
+@pytest.mark.parametrize("columns", [0, 1, 8])
+def test_pixels_that_are_read_without_noise_narrow_no_way(columns: int) -> None:
+    """Of the first ones, most are black in every image, and their gradients are read as 0 without any noise."""
+    images, labels = digits(16)
+    clean = undefended(images, labels, model="mlp2", prior=digits_prior())
+    levels = torch.full((clean.model.layout.total,), 1e-3)
+    first = levels[: clean.model.layout.sizes[0]].view(-1, images[0].numel())
+    first[:, :columns] = 0.0
+    seen = replace(
+        clean,
+        target=clean.target + levels * torch.randn(clean.target.shape, generator=torch.Generator().manual_seed(2)),
+        labels=labels,
+    )
+    seen = replace(seen, noise=Noise("gaussian", levels))
+    errors = rmse(run_attack(MaximumAPosteriori(), seen).images, images)
+    print(columns, errors)
+    assert float(errors.median()) < 0.12
