@@ -20,6 +20,7 @@ _TINY = 1e-30
 _ROUNDING, _USUAL_WIDTH, _WIDTH = 1e-4, 6.0, {"laplace": 13.0}
 # Root mean squares of what was read, which optimizers ask for in every iteration.
 _ROOTS: WeakKeyDictionary[Observation, dict[bool, Tensor]] = WeakKeyDictionary()
+# A root mean square below it is that of zeros.
 _LEAST = 1e-12
 # Deviations from which a Gaussian's tail is its first term, to single precision.
 _FAR = 30.0
@@ -54,10 +55,10 @@ def surprise(
         floor: error that is always allowed for, relative to the root mean square of what was read.
         corner: where the noise is Laplace's, how far from zero, in deviations, its density is rounded off, so that an
             optimizer does not meet the edge.
-        sharp: whether coordinates with less noise than others are allowed less error too: candidates are told apart by
-            what these show, and optimizers find no way down.
         lead: whether a candidate is compared as it is where what was read is no cut of it. Cut, it would be without a
             derivative just where it is wrong.
+        sharp: whether coordinates with less noise than others are allowed less error too: candidates are told apart by
+            what these show, and optimizers find no way down.
     """
     noise = observation.noise
     if observation.carrying is not None:

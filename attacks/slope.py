@@ -82,4 +82,4 @@ class Slope(ClosedForm):
 
 def _surprise(seen: Observation, images: Tensor, label: int, differentiable: bool = True) -> Tensor:
     """Negative log-likelihood (R,) of what was read, had images (R, D) of a class been behind it."""
-    return surprise(seen, gradient_of(seen, images, label, differentiable), FLOOR, _CORNER, True, sharp=True)
+    return surprise(seen, gradient_of(seen, images, label, differentiable), FLOOR, _CORNER, lead=True, sharp=True)

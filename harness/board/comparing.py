@@ -44,10 +44,11 @@ def compare(card: Card, again: Card, statistically: bool = False) -> Comparison:
         return Comparison([*_outdated(card), *(one for one in found if not one.startswith("hash:"))], exact=True)
     why = "; ".join(other) if other else "it was asked for"
     # Another processor alone draws the same numbers, and rounds them otherwise.
-    luck = Luck(_OTHERWISE_ROUNDED if other and not _draws_otherwise(card, again) else _OTHERWISE_DRAWN)
+    alike = bool(other) and not _draws_otherwise(card, again)
+    luck = Luck(_OTHERWISE_ROUNDED if alike else _OTHERWISE_DRAWN)
     return Comparison(
         [*_outdated(card), *differing(settled(card), settled(again)), *contradictions(card), *_moved(card, again),
-         *luck.exceeded(card, again), *_reasons(card, again, luck.errors == _OTHERWISE_ROUNDED)],
+         *luck.exceeded(card, again), *_reasons(card, again, alike)],
         exact=False,
         notes=[f"compared statistically, as harness check does: {why}"],
     )  # fmt: skip

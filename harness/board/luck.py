@@ -30,7 +30,7 @@ class Luck:
     errors: float
 
     def exceeded(self, card: Card, again: Card) -> Iterator[str]:
-        """Every number of a card that is another than the one made again, with both."""
+        """Numbers of a card that lie farther from those made again than luck brings them, with both."""
         for number, (one, other) in enumerate(zip(card.cells, again.cells, strict=False)):
             yield from (f"cells[{number}].{line}" for line in self._of_cells(one, other))
         if card.training and again.training:

@@ -168,5 +168,6 @@ def test_pixels_that_are_read_without_noise_narrow_no_way(columns: int) -> None:
     )
     seen = replace(seen, noise=Noise("gaussian", levels))
     errors = rmse(run_attack(MaximumAPosteriori(), seen).images, images)
-    print(columns, errors)
-    assert float(errors.median()) < 0.12
+    blind = rmse(digits_prior().means[labels[:, 0]].view_as(images), images)
+    print(f"{columns} columns: {float(errors.median()):.3f}, without a gradient {float(blind.median()):.3f}")
+    assert float(errors.median()) < float(blind.median()) / 1.5
