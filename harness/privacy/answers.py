@@ -53,12 +53,17 @@ def chosen_accountants(
 
 
 def spent(accountants: Iterable[Accountant], event: Event, delta: float) -> list[Row]:
-    """Epsilon of an event; a Renyi bound far above the loss distribution's is marked."""
+    """Epsilon of an event; a Renyi bound far above the loss distribution's is marked, and one of the latter above it."""
     rows = _rows(accountants, lambda accountant: _row(accountant, event, delta))
-    tight = next((row["epsilon"] for row in rows if row["accountant"] == "pld"), None)
-    for row in rows:
-        if row["accountant"] == "rdp" and tight is not None and (row["epsilon"] or 0) > _LOOSE * tight:
+    tight = next((row for row in rows if row["accountant"] == "pld" and row["epsilon"] is not None), None)
+    if tight is None:
+        return rows
+    renyi = [row for row in rows if row["accountant"] == "rdp" and row["epsilon"] is not None]
+    for row in renyi:
+        if row["epsilon"] > _LOOSE * tight["epsilon"]:
             row["notes"].append("loose here: the pld row is a tighter bound of the same")
+    if any(row["epsilon"] < tight["epsilon"] and not row["nominal"] for row in renyi):
+        tight["notes"].append("the smallest rdp row is a tighter bound of the same: buckets add up over many steps")
     return rows
 
 

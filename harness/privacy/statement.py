@@ -10,7 +10,7 @@ from functools import lru_cache, partial
 
 from harness.errors import UsageError
 from harness.privacy.accountant import choice, make_accountant
-from harness.privacy.events import Event, ledger
+from harness.privacy.events import Event, GaussianRelease, MechanismRelease, ledger
 from harness.privacy.rdp import Renyi
 from harness.results.statement import Statement
 
@@ -105,13 +105,23 @@ def claimed_epsilon(event: Event, delta: float = 1e-5) -> float | None:
 def valid_epsilon(event: Event, delta: float = 1e-5) -> tuple[float | None, str]:
     """The smallest epsilon our accountants prove for an event, and the convention behind it.
 
-    Loss distributions where they apply (Gaussian noise), else Renyi curves with the improved conversion. Poisson
-    sampling under replace-one has a proof only by loss distributions.
+    The least of those that hold: Renyi curves with the improved conversion, and loss distributions where they apply
+    (Gaussian noise). Their buckets add up over very many steps, so either may be the smaller. Poisson sampling under
+    replace-one has a proof only by loss distributions.
     """
     spent, pld = ledger(event), make_accountant("pld")
-    only = any(release.sampled and release.drawn == "poisson" for release in spent.releases)
-    few = len(spent.releases) <= _MOST_DISTRIBUTIONS or (only and spent.adjacency == "replace")
+    proven = not any(_only_by_distributions(release) for release in spent.releases)
+    few = len(spent.releases) <= _MOST_DISTRIBUTIONS or not proven
     distribution = few and all(pld.covers(release) for release in spent.mechanisms)
-    found = (pld if distribution else make_accountant("rdp")).epsilon(event, delta)
-    name = "PLD" if distribution else f"RDP, {found.conversion}"
-    return (found.epsilon if math.isfinite(found.epsilon) else None), name
+    bounds = [pld.epsilon(event, delta)] if distribution else []
+    if proven or not bounds:
+        bounds.append(make_accountant("rdp").epsilon(event, delta))
+    least = min(bounds, key=lambda one: one.epsilon)
+    name = "PLD" if least.accountant == "pld" else f"RDP, {least.conversion}"
+    return (least.epsilon if math.isfinite(least.epsilon) else None), name
+
+
+def _only_by_distributions(release: GaussianRelease | MechanismRelease) -> bool:
+    """Whether no Renyi curve is proven: Poisson samples, of units or of steps inside, under replace-one."""
+    sampled = release.sampled or isinstance(release, MechanismRelease)
+    return sampled and release.drawn == "poisson" and release.adjacency == "replace"

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from harness.errors import UsageError
+from harness.privacy.answers import spent
 from harness.privacy import GaussianRelease, NonPrivate, compose, make_accountant, make_statement, valid_epsilon
 from harness.results import CellResult
 
@@ -61,6 +62,24 @@ def test_the_tightest_proven_accountant(event: GaussianRelease, conversion: str)
     epsilon, name = valid_epsilon(event, 1e-5)
     assert name == conversion
     assert epsilon > 0
+
+
+def test_the_least_of_the_bounds_that_hold_is_stated() -> None:
+    """Over a million steps the loss distribution's buckets add up, and the Renyi bound is the smaller of the two."""
+    event = GaussianRelease(30.0, 0.001, "poisson", count=10**6)
+    bounds = {name: make_accountant(name).epsilon(event, 1e-5).epsilon for name in ("pld", "rdp")}
+    assert bounds["rdp"] < bounds["pld"]
+    assert valid_epsilon(event, 1e-5) == (bounds["rdp"], "RDP, improved")
+    rows = spent([make_accountant(name) for name in bounds], event, 1e-5)
+    assert [any("tighter" in note for note in row["notes"]) for row in rows] == [True, False]
+
+
+def test_a_smaller_number_without_a_proof_is_not_stated() -> None:
+    """Renyi curves of Poisson samples are not proven where somebody is replaced, however small they are."""
+    event = GaussianRelease(30.0, 0.001, "poisson", "replace", 10**6)
+    unproven = make_accountant("rdp").epsilon(event, 1e-5)
+    epsilon, name = valid_epsilon(event, 1e-5)
+    assert unproven.nominal and unproven.epsilon < epsilon and name == "PLD"
 
 
 def test_infinite_is_none() -> None:

@@ -1,4 +1,4 @@
-"""Table III: which of four defenses resists CPL at which surface."""
+"""Table III: which of six defenses resists CPL at which surface."""
 
 from typing import Any
 
@@ -6,6 +6,7 @@ from harness.experiment import CellSettings, cell_settings
 from harness.federation.taps import SURFACES, Tap
 from harness.reproduction.comparison import Comparison, Request, number
 from harness.reproduction.data import at_hand
+from harness.reproduction.fed_acdp.accuracy import METHODS
 from harness.reproduction.fed_acdp.paper_attacks import TABLE_3
 from harness.results import CellResult
 
@@ -16,13 +17,15 @@ DEFENSES: dict[str, tuple[str, dict[str, Any]]] = {
     "non-private": ("none", {}),
     "Fed-SDP": ("fed_sdp", {"noise_at": "receive"}),
     "Fed-SDP at client": ("fed_sdp", {"noise_at": "client"}),
+    "Quantile": METHODS["Quantile"],
+    "AdaClip": METHODS["AdaClip"],
     "Fed-αCDP[σ]": ("fed_acdp", {"policy": "linear", "schedule": "sigma", "sigma": 15.0}),
 }
 WORDS = {"leaks": "N", "resilient": "Y", "inconclusive": "?"}
 
 
 def table3(request: Request) -> Comparison:
-    """Runs Table III's rows on non-private, Fed-SDP, Fed-SDP at client and Fed-αCDP[σ]."""
+    """Runs Table III's rows for each of its six methods."""
     count = request.count(VICTIMS, QUICK_VICTIMS)
     run, seeds = request.run, request.seeds
     common = {"victims": count, "seeds": seeds, "device": request.device, "attack": "cpl"}
