@@ -12,6 +12,8 @@ from harness.reproduction import TABLES, Request, trained
 from harness.reproduction.chance import chance_level
 from harness.reproduction.fed_acdp import accuracy as module
 from harness.reproduction.fed_acdp.accuracy import Accuracies
+from harness.reproduction.fed_acdp.paper_accuracy import FIXED_ALPHA, TABLE_11_ACCURACY
+from harness.reproduction.fed_acdp.table11 import table11_accounting
 from harness.reproduction.measured import Measured
 from harness.reproduction.ordering import below_non_private, orders
 from harness.results import RunFolder
@@ -120,3 +122,11 @@ def test_tables_over_schedules(table: str, tmp_path: Path, tiny: None, monkeypat
     monkeypatch.setattr(home, f"{table}_accounting", lambda: [row | {"T": 100, "verdict": "agrees"}])
     (made,) = TABLES[table](request_for(tmp_path)).document()["rows"]
     assert made["accuracy"] != "-" and made["paper acc"] == "0.981" and list(made)[-1] == "verdict"
+
+
+def test_table_11_has_both_methods_of_fixed_noise_and_counts_their_epsilon_once() -> None:
+    rows = [row for row in table11_accounting() if row["noise"] in ("fixed", FIXED_ALPHA)]
+    assert [(row["accountant"], row["verdict"]) for row in rows] == [
+        (name, verdict) for verdict in ("agrees", "-") for name in ("base", "advanced", "zcdp", "rdp")
+    ]
+    assert {TABLE_11_ACCURACY[row["accountant"], FIXED_ALPHA] for row in rows} == {0.979}
