@@ -13,6 +13,7 @@ from harness.reports.columns import CONTROLS, MEDIUM, WIDE, ColumnSet
 from harness.reports.fitting import columns_that_fit
 from harness.reports.strongest import strongest_block
 from harness.results import CellResult, ResultDocument
+from harness.scoring.multiplicity import of_document
 from harness.scoring.verdict import CONFIRMED_SUCCESSES
 
 _MEANING = (
@@ -165,7 +166,8 @@ def _said(cells: Iterable[CellResult], of: Callable[[CellResult], list[str]]) ->
 
 
 def _footer(document: ResultDocument, folder: Path | None) -> Text:
-    footer = Text(f"\n{_MEANING}\n", style="dim")
+    counted = of_document(document.summary, document.cells)
+    footer = Text("\n".join(["", _MEANING, *([counted.words] if counted else []), ""]), style="dim")
     if document.valid:
         footer.append(
             "The run is valid: no negative control failed, and no attack did what a theorem rules out.",

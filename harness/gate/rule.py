@@ -22,7 +22,7 @@ from harness.gate.baseline import Baseline
 from harness.gate.cells import GateCell
 from harness.gate.matching import match_cells
 from harness.gate.movement import VICTIMS_NEEDED, Movement, movement
-from harness.gate.statistics import holm
+from harness.scoring.multiplicity import holm
 
 FAMILY_ALPHA = 0.01
 

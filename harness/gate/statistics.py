@@ -1,4 +1,4 @@
-"""Permutation tests of one cell, and Holm's correction over all of them (Holm 1979).
+"""Permutation tests of one cell; over all of them goes Holm's correction (:mod:`harness.scoring.multiplicity`).
 
 Same victims in both runs are paired: under the null hypothesis each difference may as well have the other sign. Other
 victims are two samples: under the null hypothesis any of them may as well have stood in the other run. Both tests are
@@ -81,13 +81,3 @@ def fisher_test(old: int, of_old: int, new: int, of_new: int) -> PValues:
         float(hypergeom.sf(new - 1, total, hits, of_new)),
         float(hypergeom.cdf(new, total, hits, of_new)),
     )
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjusted p-values, in order: below alpha are those rejected at family-wise error rate alpha."""
-    adjusted = [1.0] * len(p_values)
-    largest = 0.0
-    for place, index in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
-        largest = max(largest, min(1.0, p_values[index] * (len(p_values) - place)))
-        adjusted[index] = largest
-    return adjusted

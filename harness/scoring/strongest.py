@@ -28,7 +28,8 @@ reason of ``resilient`` ends with that.
 Where a *suite* was tried, ``resilient`` needs an attack of the highest tier that is possible there, which
 was withstood.
 
-Each row is a claim of its own; over the rows of a run their chances of error add up.
+Each row is a claim of its own; over the rows of a run their chances of error add up
+(:mod:`harness.scoring.multiplicity`).
 """
 
 import math
@@ -146,7 +147,8 @@ def _what_leaks(standing: Sequence[Attempt], tried: int) -> str:
     return f"{said}; {_names(faint)}: {TRACES}" if faint else said
 
 
-def _level(tried: int) -> float:
+def leak_level(tried: int) -> float:
+    """What a p-value must stay below to count as a leak, at a place where so many attacks were tried."""
     return min(LEAK_P, FAMILY_P / tried)
 
 
@@ -154,12 +156,12 @@ def _is_accurate(leak: Attempt, tried: int) -> bool:
     """Whether accurate images remain significant among so many attacks."""
     # A document from before accurate images were tested has no p-value of theirs: it stands by what it says.
     confirmed = 0.0 if leak.lineup.confirmed_p_value is None else leak.lineup.confirmed_p_value
-    return leak.confirmed >= CONFIRMED_SUCCESSES and confirmed < _level(tried)
+    return leak.confirmed >= CONFIRMED_SUCCESSES and confirmed < leak_level(tried)
 
 
 def _stands(leak: Attempt, tried: int) -> bool:
     """Whether a leak remains one among so many attacks."""
-    by_lineup = leak.lineup.p_value is not None and leak.lineup.p_value < _level(tried)
+    by_lineup = leak.lineup.p_value is not None and leak.lineup.p_value < leak_level(tried)
     return by_lineup or _is_accurate(leak, tried)
 
 

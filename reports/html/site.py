@@ -32,9 +32,10 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class Site:
-    """All that the board's page shows; ``example``: a card's name."""
+    """All that the board's page shows; ``chance``: what noise alone makes of so many rows; ``example``: a card's name."""
 
     headline: Sequence[Line]
+    chance: str
     board: Table
     left_out: Sequence[str]
     example: str
@@ -60,7 +61,16 @@ def make_site(cards: Sequence[Card], left_out: Sequence[str] = ()) -> dict[str, 
         "board", "The board", _HEADS, [_entries(card) for card in cards],
         "A place is a defense on data, read at a surface or tap. Each row leads to its page.",
     )  # fmt: skip
-    site = Site(_headline(cards), board, [text.safe(line, 300) for line in left_out], cards[0].name)
+    counted = over_places(
+        (card.row, [one.result for one in card.cells]) for card in cards if kind_of(card) != "invalid"
+    )
+    site = Site(
+        _headline(cards),
+        counted.words if counted else "",
+        board,
+        [text.safe(line, 300) for line in left_out],
+        cards[0].name,
+    )
     pages = {"index.html": render("site.html.j2", site=site).encode()}
     for card in cards:
         pages[f"rows/{card.name}.html"] = render("row.html.j2", row=_row(card)).encode()

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from harness.reports.html import evidence, wording
 from harness.reports.html.places import GRAVITY, Decided, inward
 from harness.reports.html.run_data import RunData
+from harness.scoring.multiplicity import over_places
 from harness.scoring.verdict import VICTIMS_NEEDED
 
 _UNDEFENDED = "none"
@@ -47,6 +48,11 @@ def verdict(runs: Sequence[RunData], places: Sequence[Decided]) -> Overview:
     if victims < VICTIMS_NEEDED:
         few = "one victim is" if victims == 1 else f"{victims} victims are"
         notes.append(f"Nothing can be resilient: {few} too few for that ({VICTIMS_NEEDED} needed).")
+    counted = over_places(
+        (place.summary, place.cells) for place in places if place.kind not in ("impossible", "invalid")
+    )
+    if counted is not None:
+        notes.append(counted.words)
     judged = [Line(kind, words) for run in runs if run.judged for kind, words in run.judged.headline]
     lines = judged + (_headline(places) if places or not judged else [])
     return Overview(tuple(lines), evidence.tried(places) if places else "", tuple(notes), tuple(warnings))

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from harness.gate import statistics
-from harness.gate.statistics import fisher_test, holm, paired_test, two_sample_test
+from harness.gate.statistics import fisher_test, paired_test, two_sample_test
+from harness.scoring.multiplicity import holm
 
 
 def test_the_sign_flip_test_is_the_exact_one() -> None:
