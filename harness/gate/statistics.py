@@ -5,7 +5,6 @@ victims are two samples: under the null hypothesis any of them may as well have 
 exact whatever the distribution, which a re-run with other seeds needs as much as one with the same.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 

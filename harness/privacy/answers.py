@@ -53,7 +53,7 @@ def chosen_accountants(
 
 
 def spent(accountants: Iterable[Accountant], event: Event, delta: float) -> list[Row]:
-    """Epsilon of an event; a Renyi bound far above the loss distribution's is marked, and one of the latter above it."""
+    """Epsilon of an event; where Renyi and loss distributions differ, the looser bound is marked."""
     rows = _rows(accountants, lambda accountant: _row(accountant, event, delta))
     tight = next((row for row in rows if row["accountant"] == "pld" and row["epsilon"] is not None), None)
     if tight is None:

@@ -14,6 +14,8 @@ from harness.scoring.strongest import leak_level
 from harness.scoring.verdict import CONFIRMED_SUCCESSES
 
 PAGE_P = 0.05
+#: The smallest p-value that the usual number of permutations can give: evidence that more of them would sharpen.
+_LEAST_P = 2e-4
 #: Two tests of each attack: accurate images that are nearest to their own truth, and the lineup.
 _TESTS = 2
 
@@ -26,6 +28,7 @@ class Multiplicity:
         places: at which an attack that reconstructs was possible.
         leaking: of them, say ``leaks``.
         remaining: of these, still do where all places are tested together.
+        unresolved: of the others, have the smallest p-value that permutations could give.
         by_noise: bound of the chance that noise alone makes some place say ``leaks``, whatever ties places together.
         independent: the same, were places independent of each other.
     """
@@ -33,6 +36,7 @@ class Multiplicity:
     places: int
     leaking: int
     remaining: int
+    unresolved: int
     by_noise: float
     independent: float
 
@@ -45,7 +49,10 @@ class Multiplicity:
         said = f"Over {self.places} places, noise alone makes some say leaks with a chance of {chance}."
         if not self.leaking:
             return said
-        return f"{said} Tested together (Holm, {PAGE_P:.0%}), {self.remaining} of {self.leaking} leaks remain."
+        said += f" Tested together (Holm, {PAGE_P:.0%}), {self.remaining} of {self.leaking} leaks remain"
+        return said + (
+            f"; {self.unresolved} have the least p-value that permutations give." if self.unresolved else "."
+        )
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -62,6 +69,7 @@ def over_places(places: Iterable[tuple[SummaryRow, Sequence[CellResult]]]) -> Mu
     """The chances over summary rows with their cells; None for fewer than two places that could leak."""
     rows: list[bool] = []
     levels: list[float] = []
+    least: list[float] = []
     p_values: list[float] = []
     for row, cells in places:
         tested = [cell for cell in cells if cell.identified is None and cell.not_applicable_reason is None]
@@ -70,12 +78,15 @@ def over_places(places: Iterable[tuple[SummaryRow, Sequence[CellResult]]]) -> Mu
         count = _TESTS * len(tested)
         rows.append(row.verdict == "leaks")
         levels.append(min(1.0, count * leak_level(len(tested))))
-        p_values.append(min(1.0, count * min(map(_least, tested))))
+        least.append(min(map(_least, tested)))
+        p_values.append(min(1.0, count * least[-1]))
     if len(rows) < 2:
         return None
     remain = [leaks and p <= PAGE_P for leaks, p in zip(rows, holm(p_values), strict=True)]
+    lost = [leaks and not kept for leaks, kept in zip(rows, remain, strict=True)]
+    unresolved = sum(one and p <= _LEAST_P for one, p in zip(lost, least, strict=True))
     independent = -math.expm1(sum(math.log1p(-min(level, 1 - 1e-12)) for level in levels))
-    return Multiplicity(len(rows), sum(rows), sum(remain), min(1.0, sum(levels)), independent)
+    return Multiplicity(len(rows), sum(rows), sum(remain), unresolved, min(1.0, sum(levels)), independent)
 
 
 def of_document(summary: Iterable[SummaryRow], cells: Iterable[CellResult]) -> Multiplicity | None:

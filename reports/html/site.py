@@ -17,6 +17,7 @@ from harness.reports.html.verdict import Line
 from harness.reports.theorem import at_most, event_of
 from harness.results import CellResult
 from harness.results.card import Card
+from harness.scoring.multiplicity import over_places
 
 _COLUMNS = (
     ("surface", "where an adversary reads: 2 inside the client, 1 what leaves it, 0 what arrives at the server"),
@@ -32,7 +33,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class Site:
-    """All that the board's page shows; ``chance``: what noise alone makes of so many rows; ``example``: a card's name."""
+    """All that the board's page shows; ``chance``: that noise alone makes a row leak; ``example``: a card's name."""
 
     headline: Sequence[Line]
     chance: str
@@ -64,13 +65,8 @@ def make_site(cards: Sequence[Card], left_out: Sequence[str] = ()) -> dict[str, 
     counted = over_places(
         (card.row, [one.result for one in card.cells]) for card in cards if kind_of(card) != "invalid"
     )
-    site = Site(
-        _headline(cards),
-        counted.words if counted else "",
-        board,
-        [text.safe(line, 300) for line in left_out],
-        cards[0].name,
-    )
+    skipped, chance = [text.safe(line, 300) for line in left_out], counted.words if counted else ""
+    site = Site(_headline(cards), chance, board, skipped, cards[0].name)
     pages = {"index.html": render("site.html.j2", site=site).encode()}
     for card in cards:
         pages[f"rows/{card.name}.html"] = render("row.html.j2", row=_row(card)).encode()

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from harness.errors import UsageError
-from harness.privacy.answers import spent
 from harness.privacy import GaussianRelease, NonPrivate, compose, make_accountant, make_statement, valid_epsilon
+from harness.privacy.answers import spent
 from harness.results import CellResult
 
 CLAIMED = GaussianRelease(6.0, 0.01, "poisson", count=10_000)

@@ -4,11 +4,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from harness.results import CellResult, Identified, Lineup
+from harness.results import CellResult, Identified, Lineup, Rate
 from harness.scoring.multiplicity import Multiplicity, of_document
 from harness.scoring.summarise import summarise
 from harness.scoring.verdict import judge
-from harness.results import Rate
 
 
 def page(places: Sequence[float], attacks: int) -> Multiplicity | None:
@@ -52,6 +51,7 @@ def test_the_chance_adds_up_over_places_and_attacks(
 def test_which_leaks_remain_over_the_page(p_values: list[float], remaining: int) -> None:
     counted = page(p_values, 6)
     assert counted and counted.leaking == sum(p < 1e-3 for p in p_values) and counted.remaining == remaining
+    assert counted.unresolved == 0
     assert f"{remaining} of {counted.leaking} leaks remain" in counted.words
 
 
@@ -61,3 +61,9 @@ def test_what_cannot_leak_is_not_counted() -> None:
     refused = cell("refused", 2, 1.0).model_copy(update={"not_applicable_reason": "no gradient there"})
     cells = [cell("one", 0, 1.0), told, refused]
     assert of_document(summarise(cells), cells) is None
+
+
+def test_what_more_permutations_would_tell_is_not_called_noise() -> None:
+    counted = page([2e-4] * 40, 6)
+    assert counted and (counted.remaining, counted.unresolved) == (0, 40)
+    assert counted.words.endswith("0 of 40 leaks remain; 40 have the least p-value that permutations give.")

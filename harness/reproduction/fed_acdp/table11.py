@@ -43,7 +43,7 @@ def table11(request: Request) -> Comparison:
             "base and advanced do not add up the steps' deltas: the true delta is 1e-3, a hundred times the stated one",
             "zcdp's sampling rule is an approximation: nominal",
             "cyclic: parameters unknown; ours has a floor at sigma 4.85 and does not reach the targets in 100 rounds",
-            "PLD: the tight epsilon of the same releases at the same delta, were the level of the noise fixed; Fed-αCDP's "
+            "PLD: the tight epsilon of the same releases at the same delta, were the noise's level fixed; Fed-αCDP's "
             "follows the private batch, and nothing is proven of it",
             *NOTES,
         ],
