@@ -14,7 +14,7 @@ from harness.reproduction import TABLES, Request, trained
 from harness.reproduction.fed_acdp import accuracy as settings_of_tables
 from harness.reproduction.fed_acdp import full_accuracy as module
 from harness.reproduction.fed_acdp import full_runs
-from harness.reproduction.fed_acdp.full_cells import AS_PRINTED, LADDER, Cell
+from harness.reproduction.fed_acdp.full_cells import AS_PRINTED, BOUNDED, LADDER, Cell
 from harness.reproduction.fed_acdp.full_runs import FullRuns, Standing, averaged_noise
 from harness.results import RunFolder, Statement
 from harness.training import DivergedError, RoundRecord, TrainDocument, TrainFolder, TrainSettings, train_settings
@@ -91,7 +91,7 @@ def test_the_same_rule_for_every_row(tmp_path: Path, trainings: list[TrainSettin
     assert rows["cancer", "Fed-CDP"]["proven ε"] == "2.5 (example, third party)"
     tried = [one.defense_args["sigma"] for one in trainings if (one.dataset, one.defense) == ("cancer", "fed_cdp")
              and one.defense_args]  # fmt: skip
-    assert tried == [0.0, 0.1, 1.0, 0.3]  # by halves
+    assert tried == [0.0, 0.1, 1.0, 0.3, 0.5]  # by halves, then the released scripts' noise
     assert len(trainings) == len({one.model_dump_json() for one in trainings})
 
 
@@ -194,3 +194,11 @@ def test_the_noise_in_an_average_is_as_long_as_was_computed(defense: str, steps:
     record = RoundRecord(round=1, participants=3, seconds=0, **means)
     expected = averaged_noise(Standing(noisy.settings, [record], None, False), len(noisy.weights))
     assert float((noisy.weights - silent.weights).norm()) == pytest.approx(expected, rel=0.03)
+
+
+def test_what_is_not_run_at_the_released_noise_says_so() -> None:
+    bounded = [(cell.name, cell.paper, cell.trained()[1]) for cell in BOUNDED]
+    assert bounded == [
+        (f"Fed-SDP, C={clip:g}", paper, {"sigma": 0.5, "clip": clip})
+        for clip, paper in ((8.0, 0.911), (16.0, 0.656), (32.0, 0.214))
+    ]

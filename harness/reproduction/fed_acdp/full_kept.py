@@ -10,7 +10,7 @@ from rich.console import Console
 
 from harness.progress import in_words
 from harness.reproduction.comparison import Comparison
-from harness.reproduction.fed_acdp.full_cells import AS_PRINTED, Cell, command
+from harness.reproduction.fed_acdp.full_cells import AS_PRINTED, RELEASED, Cell, command
 from harness.reproduction.fed_acdp.full_runs import FullRuns, Standing
 from harness.storage.atomic import write_atomic
 
@@ -33,13 +33,13 @@ def keep(runs: FullRuns, table: Comparison, cells: Iterable[Cell], folder: Path)
 
 def _belongs(cell: Cell, run: Standing) -> bool:
     """Runs that every row has, begun or not; of the other levels of noise those that were tried."""
-    return cell.sigma in (AS_PRINTED, 0.0) or bool(run.rounds) or run.over
+    return cell.sigma in (AS_PRINTED, 0.0, RELEASED) or bool(run.rounds) or run.over
 
 
 def _listed(runs: FullRuns, cell: Cell, one: Standing) -> dict[str, Any]:
     left = runs.left(cell, one)
     return {
-        "data": cell.data, "method": cell.method, "noise": cell.noise, "seed": one.settings.seed,
+        "data": cell.data, "method": cell.name, "noise": cell.noise, "seed": one.settings.seed,
         "accuracy": one.accuracy, "rounds": len(one.rounds), "of": one.settings.rounds, "over": one.over,
         "seconds_per_round": one.pace, "seconds_left": left, "state": _state(one, left),
         "command": command(one.settings, runs.folder(one.settings)),
