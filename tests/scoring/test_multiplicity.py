@@ -1,10 +1,13 @@
 """Many places at once: the chance of some ``leaks`` by noise alone, and which leaks remain by Holm."""
 
+import io
 from collections.abc import Sequence
 
 import pytest
+from rich.console import Console
 
-from harness.results import CellResult, Identified, Lineup, Rate
+from harness.reports.table import print_results
+from harness.results import CellResult, Identified, Lineup, Rate, ResultDocument
 from harness.scoring.multiplicity import Multiplicity, of_document
 from harness.scoring.summarise import summarise
 from harness.scoring.verdict import judge
@@ -67,3 +70,12 @@ def test_what_more_permutations_would_tell_is_not_called_noise() -> None:
     counted = page([2e-4] * 40, 6)
     assert counted and (counted.remaining, counted.unresolved) == (0, 40)
     assert counted.words.endswith("0 of 40 leaks remain; 40 have the least p-value that permutations give.")
+
+
+def test_the_terminal_says_it_of_a_run_of_several_places() -> None:
+    cells = [cell(str(place), place, 2e-5) for place in range(3)]
+    printed = io.StringIO()
+    document = ResultDocument(environment={}, valid=True, cells=cells, summary=summarise(cells))
+    print_results(document, Console(file=printed, width=200))
+    counted = of_document(document.summary, cells)
+    assert counted and "3 of 3 leaks remain." in counted.words and counted.words in printed.getvalue()
