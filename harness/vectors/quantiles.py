@@ -11,10 +11,10 @@ import numpy as np
 
 Fill = Callable[[np.ndarray], None]
 
-_CHUNK = 8192
+_CHUNK = 1 << 15
 _LOG2 = 0.6931471805599453
-# Words nearer to the end of their range than this are drawn more finely: one in 2^12 on each side, beyond 3.48.
-_TAIL = 2.0**20
+# Words of fewer bits, of numbers beyond 4.6, are drawn more finely.
+_TAIL_BITS = 14
 _SEGMENTS = 8  # bits of them in each octave of the tail probability
 _SHIFT = 23 - _SEGMENTS
 
@@ -56,10 +56,14 @@ def tail_logarithm(values: np.ndarray) -> np.ndarray:
 def tail_quantile(probability: np.ndarray) -> np.ndarray:
     """What a standard normal number exceeds with a probability, from 2^-200 to 1/2 and a little more: float64."""
     half = 0.5 - probability
-    middle = half * _ratio(_MIDDLE, 0.180625 - half * half)
     root = np.sqrt(-tail_logarithm(np.minimum(probability, 0.25)))
-    outer = np.where(root <= 5, _ratio(_SIDE, root - 1.6), _ratio(_FAR, root - 5))
-    return np.where(half <= 0.425, middle, outer)
+    ranges = (
+        (half <= 0.425, lambda: half * _ratio(_MIDDLE, 0.180625 - half * half)),
+        (root <= 5, lambda: _ratio(_SIDE, root - 1.6)),
+        (root > 5, lambda: _ratio(_FAR, root - 5)),
+    )
+    inside = [(where, made()) for where, made in ranges if where.any()]
+    return np.select([where for where, _ in inside], [made for _, made in inside])
 
 
 def _ratio(polynomials: tuple[tuple[float, ...], tuple[float, ...]], at: np.ndarray) -> np.ndarray:
@@ -70,56 +74,53 @@ def _ratio(polynomials: tuple[tuple[float, ...], tuple[float, ...]], at: np.ndar
 
 
 @lru_cache(maxsize=1)
-def _table() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Coefficients (constant, linear, square) of the quantile in a word, by the top bits of the word as float32.
+def _table() -> np.ndarray:
+    """Coefficients (square, linear, constant) of the quantile in a word, by the top bits of the word as float32.
 
     Each octave of the tail probability is cut into equal segments; a parabola meets the quantile at both ends and in
-    the middle of its segment.
+    the middle of its segment. What is left to :func:`_tail` is NaN.
     """
-    tables = np.zeros((3, 1 << (9 + _SEGMENTS)), dtype=np.float32)
-    for sign, half in ((1.0, 0.5), (-1.0, -0.5)):
-        for octave in range(20, 32):
-            width = 2.0 ** (octave - _SEGMENTS)
-            low = 2.0**octave + width * np.arange(1 << _SEGMENTS)
-            if octave == 31:  # only 2^31 itself, the middle
-                low = low[:1]
+    table = np.full((3, 1 << (9 + _SEGMENTS)), np.nan, dtype=np.float32)
+    for octave in range(_TAIL_BITS, 32):
+        width = 2.0 ** (octave - _SEGMENTS)
+        # Beyond 2^31, the middle, lies no word.
+        low = 2.0**octave + width * np.arange(1 if octave == 31 else 1 << _SEGMENTS)
+        for sign, half in ((1.0, 0.5), (-1.0, -0.5)):
             first, centre, last = (sign * tail_quantile((low + part * width + half) * 2.0**-32) for part in (0, 0.5, 1))
-            bend = 2 * (first - 2 * centre + last) / width**2
+            bend = 2 * (first - 2 * centre + last) / (width * width)
             slope = (last - first) / width - bend * (2 * low + width)
             place = (sign * low).astype(np.float32).view(np.uint32) >> _SHIFT
-            tables[:, place] = first - low * (slope + bend * low), sign * slope, bend
-    return tables[0], tables[1], tables[2]
+            table[:, place] = bend, sign * slope, first - low * (slope + bend * low)
+    return table
 
 
 def normals(count: int, words: Fill, tails: Fill) -> np.ndarray:
     """Standard normal numbers as float32: the normal quantile of one word of 32 bits each, to 3e-7 of its value or 1.
 
-    The sign of a word is that of its number, its size the probability of a larger one. A word of less than 2^20, of a
-    number beyond 3.48, takes 64 bits more from ``tails``, so that tails are as fine as they are rare.
+    The sign of a word is that of its number, its size the probability of a larger one. A word of less than 2^14, one
+    in 2^17 and of a number beyond 4.6, takes 64 bits more from ``tails``, so that tails are as fine as they are rare.
     """
-    drawn = np.empty(count, dtype=np.float32)
-    constant, linear, square = _table()
+    drawn, (square, linear, constant) = np.empty(count, dtype=np.float32), _table()
     size = min(count, _CHUNK)
     word, place = np.empty(size, dtype="<i4"), np.empty(size, dtype=np.intp)
-    value, first, second = np.empty((3, size), dtype=np.float32)
+    value, term, sum_ = (np.empty(size, dtype=np.float32) for _ in range(3))
     places, rare = [], []
     for start in range(0, count, _CHUNK):
         out = drawn[start : start + _CHUNK]
         if len(out) < size:
-            size = len(out)
-            word, place, value, first, second = (one[:size] for one in (word, place, value, first, second))
+            word, place, value, term, sum_ = (one[: len(out)] for one in (word, place, value, term, sum_))
         words(word)
-        np.copyto(value, word, casting="unsafe")
+        value[...] = word
         np.right_shift(value.view(np.uint32), _SHIFT, out=place, casting="unsafe")
-        np.take(square, place, out=second, mode="clip")
-        np.take(linear, place, out=first, mode="clip")
-        np.take(constant, place, out=out, mode="clip")
-        np.multiply(second, value, out=second)
-        np.add(second, first, out=second)
-        np.multiply(second, value, out=second)
-        np.add(out, second, out=out)
-        np.absolute(value, out=value)
-        near = np.flatnonzero(value < _TAIL)
+        # Places are within the tables; any mode but "raise" writes without a copy.
+        square.take(place, out=sum_, mode="clip")
+        linear.take(place, out=term, mode="clip")
+        constant.take(place, out=out, mode="clip")
+        np.multiply(sum_, value, out=sum_)
+        np.add(sum_, term, out=sum_)
+        np.multiply(sum_, value, out=sum_)
+        np.add(out, sum_, out=out)
+        near = (out != out).nonzero()[0]
         if near.size:
             places.append(near + start)
             rare.append(word[near])
@@ -132,7 +133,6 @@ def _tail(words: np.ndarray, tails: Fill) -> np.ndarray:
     finer = np.empty(len(words), dtype="<u8")
     tails(finer)
     whole = np.where(words < 0, ~words, words).astype(np.float64)
-    part = ((finer >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
     # Where the whole is 0, the part keeps all its digits.
-    exceeded = tail_quantile((whole + part) * 2.0**-32)
+    exceeded = tail_quantile((whole + (finer.astype(np.float64) + 0.5) * 2.0**-64) * 2.0**-32)
     return np.where(words < 0, -exceeded, exceeded)

@@ -6,17 +6,18 @@ Noise and sampling come from ChaCha20 (RFC 8439) under the 256 bits of SHA-256 o
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from torch import Tensor
 
-from harness.vectors.quantiles import normals, tail_logarithm
+from harness.vectors.quantiles import Fill, normals, tail_logarithm
 
 Key = tuple[int | str, ...]
-_BLOCK = 1 << 14
+_BLOCK = 1 << 16
 _ZEROS = memoryview(bytes(_BLOCK))
 
 
@@ -40,9 +41,13 @@ class Stream:
 
     def __init__(self, *key: int | str) -> None:
         self._key = digest(*key)
-        self._words, self._tails = self._keystream(0), self._keystream(1)
+        self._words = self._keystream(0)
 
-    def _keystream(self, number: int) -> Callable[[np.ndarray], None]:
+    @cached_property
+    def _tails(self) -> Fill:
+        return self._keystream(1)
+
+    def _keystream(self, number: int) -> Fill:
         """Fills arrays with the next bytes of the key's stream of this number."""
         nonce = bytes(8) + number.to_bytes(8, "little")
         cipher = Cipher(algorithms.ChaCha20(self._key, nonce), None).encryptor()
@@ -68,7 +73,8 @@ class Stream:
 
     def normal(self, shape: Sequence[int]) -> Tensor:
         """Standard normal numbers, as float32."""
-        return torch.from_numpy(normals(math.prod(shape), self._words, self._tails)).reshape(*shape)
+        drawn = normals(math.prod(shape), self._words, lambda rare: self._tails(rare))
+        return torch.from_numpy(drawn).reshape(*shape)
 
     def laplace(self, shape: Sequence[int]) -> Tensor:
         """Laplace numbers of scale 1 (standard deviation sqrt 2), as float32."""
