@@ -23,6 +23,7 @@ from harness.privacy.statement import (
     claimed_epsilon,
     make_statement,
     valid_epsilon,
+    repeatable,
     what_holds,
     without_guarantee,
 )
@@ -81,6 +82,7 @@ __all__ = [
     "steps_within",
     "sum_multiplier",
     "valid_epsilon",
+    "repeatable",
     "what_holds",
     "without_guarantee",
 ]
