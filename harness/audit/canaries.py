@@ -60,11 +60,7 @@ def make_canaries(layout: Layout, count: int, seed: int, orthogonal: bool) -> Ca
     columns = []
     for tensor in room:
         random, size = Stream(seed, "audit canaries", tensor), layout.sizes[tensor]
-        chosen = (
-            random.permutation(size)[:count]
-            if orthogonal
-            else random.choices(count, size)
-        )
+        chosen = random.permutation(size)[:count] if orthogonal else random.choices(count, size)
         columns.append(chosen + sum(layout.sizes[:tensor]))
     return Canaries(torch.stack(columns, 1), torch.tensor(room), layout)
 

@@ -62,9 +62,7 @@ class ClientAudit:
         aggregate = federation.finish(server, now)
         return scores if self.view == "server" else self._read((aggregate - expected)[None], part)
 
-    def _receive_others(
-        self, federation: AuditedFederation, server: ServerRound, now: int, random: Stream
-    ) -> Tensor:
+    def _receive_others(self, federation: AuditedFederation, server: ServerRound, now: int, random: Stream) -> Tensor:
         """Real clients take part; returns the aggregate (P,) they alone would give without noise."""
         known = replace(federation, noise_scale=0.0, server=dict(federation.server), clients={})
         undisturbed = known.begin()

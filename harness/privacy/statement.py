@@ -94,9 +94,7 @@ def what_holds(statements: Iterable[Statement], copies: int = 1, uncovered: str 
 
 def repeatable(statements: Iterable[Statement]) -> list[Statement]:
     """The statements of a run whose noise follows from a public seed: its guarantees hold only for who lacks it."""
-    return [
-        one if one.guarantee == "none" else replace(one, notes=f"{one.notes}; {REPEATABLE}") for one in statements
-    ]
+    return [one if one.guarantee == "none" else replace(one, notes=f"{one.notes}; {REPEATABLE}") for one in statements]
 
 
 @lru_cache(maxsize=256)
