@@ -8,7 +8,7 @@ from torch import Tensor
 
 from harness.audit.canaries import Canaries, ExamplesAndCanaries
 from harness.audit.settings import AuditSettings
-from harness.vectors.randomness import generator, poisson_sample
+from harness.vectors.randomness import Stream, poisson_sample
 
 RealGradients = Callable[[Tensor, Tensor], Tensor]
 """Per-example gradients (N, C, P) at weights (N, P) of the real examples at places (N, C)."""
@@ -51,7 +51,7 @@ class PlayedExamples:
     def batch(self, now: int, step: int, weights: Tensor, canaries: Dealt, real: Dealt) -> ExamplesAndCanaries:
         """What Poisson sampling takes into a step of N clients at weights (N, P); a canary that is out is not there."""
         settings = self.settings
-        random = generator(settings.seed, "audit sample", now, step)
+        random = Stream(settings.seed, "audit sample", now, step)
         taken = poisson_sample((settings.canaries,), settings.sampling_rate, random)
         chosen = poisson_sample((0 if self.real is None else settings.others,), settings.sampling_rate, random)
         there = (taken & self.included)[canaries.places] & canaries.held

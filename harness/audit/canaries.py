@@ -10,7 +10,7 @@ from torch import Tensor
 
 from harness.errors import UsageError
 from harness.vectors.layout import Layout, group_sums, spread
-from harness.vectors.randomness import generator
+from harness.vectors.randomness import Stream
 
 LARGE = 1000.0
 """A canary's value at each of its coordinates: far beyond any clip, so that clipping leaves it as large as allowed."""
@@ -18,7 +18,7 @@ LARGE = 1000.0
 
 def coins(seed: int, count: int) -> Tensor:
     """Fair coins (m,): which canaries are in."""
-    return torch.rand(count, generator=generator(seed, "audit coins")) < 0.5
+    return Stream(seed, "audit coins").uniform((count,)) < 0.5
 
 
 @dataclass(frozen=True)
@@ -59,12 +59,8 @@ def make_canaries(layout: Layout, count: int, seed: int, orthogonal: bool) -> Ca
         )
     columns = []
     for tensor in room:
-        random, size = generator(seed, "audit canaries", tensor), layout.sizes[tensor]
-        chosen = (
-            torch.randperm(size, generator=random)[:count]
-            if orthogonal
-            else torch.randint(size, (count,), generator=random)
-        )
+        random, size = Stream(seed, "audit canaries", tensor), layout.sizes[tensor]
+        chosen = random.permutation(size)[:count] if orthogonal else random.choices(count, size)
         columns.append(chosen + sum(layout.sizes[:tensor]))
     return Canaries(torch.stack(columns, 1), torch.tensor(room), layout)
 

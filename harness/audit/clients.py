@@ -9,7 +9,7 @@ from harness.audit.canaries import Canaries
 from harness.audit.federation import AuditedFederation, chunks
 from harness.audit.settings import AuditSettings
 from harness.federation.server_round import ServerRound
-from harness.vectors.randomness import generator, poisson_sample
+from harness.vectors.randomness import Stream, poisson_sample
 
 
 @dataclass
@@ -48,7 +48,7 @@ class ClientAudit:
 
     def _round(self, federation: AuditedFederation, now: int, part: slice) -> Tensor:
         """One round of some canaries and the real clients; the scores of these canaries."""
-        random = generator(federation.stream, "sample", now)
+        random = Stream(federation.stream, "sample", now)
         taken = poisson_sample((self.settings.canaries,), self.rate, random)
         server, scores = federation.begin(), torch.zeros(part.stop - part.start)
         expected = self._receive_others(federation, server, now, random) if len(self.others) else 0.0
@@ -62,9 +62,7 @@ class ClientAudit:
         aggregate = federation.finish(server, now)
         return scores if self.view == "server" else self._read((aggregate - expected)[None], part)
 
-    def _receive_others(
-        self, federation: AuditedFederation, server: ServerRound, now: int, random: torch.Generator
-    ) -> Tensor:
+    def _receive_others(self, federation: AuditedFederation, server: ServerRound, now: int, random: Stream) -> Tensor:
         """Real clients take part; returns the aggregate (P,) they alone would give without noise."""
         known = replace(federation, noise_scale=0.0, server=dict(federation.server), clients={})
         undisturbed = known.begin()

@@ -25,7 +25,7 @@ from harness.spreading.processes import threads_per_job
 from harness.training import RoundRecord, TrainFolder, TrainOptions, TrainSettings, fitted, train, train_settings
 from harness.training.rounds import chunks_of
 
-_SETTINGS = [name for name in TrainSettings.model_fields if name not in ("defense_args", "device")]
+_SETTINGS = [name for name in TrainSettings.model_fields if name not in ("defense_args", "seed", "device")]
 
 
 @app.command("train")
@@ -38,6 +38,10 @@ def train_command(
     bayesian: Annotated[
         bool, typer.Option("--bayesian", help="Keep the norms of every round, for Bayesian accounting (BDP, not DP).")
     ] = False,
+    seed: Annotated[
+        int | None,
+        typer.Option(help="Makes all of it repeatable; by default noise and sampling take a secret key (splits: 0)."),
+    ] = None,
     evaluate_every: Annotated[int, typer.Option(help="Rounds between two measurements of accuracy.")] = 1,
     chunk: Annotated[int, typer.Option(help="Clients trained together; bounds memory, changes no number.")] = 25,
     jobs: Annotated[
@@ -60,7 +64,7 @@ def train_command(
         "dataset": dataset if dataset.endswith(".npz") else DATASETS.resolve(dataset), "defense": name,
         "defense_args": parse_assignments(defense_arg or [], [name], DEFENSES)[name],
     }  # fmt: skip
-    settings = train_settings(**chosen, device=choose_device(device))
+    settings = train_settings(**chosen, seed=seed or 0, device=choose_device(device))
     root = find_data_root(data_root)
     notes: list[str] = []
     if (fitting := fitted(settings, root)) is not settings:
@@ -78,7 +82,7 @@ def train_command(
                 typer.echo(notes.pop(0), err=True)
 
         taken = Notes if bayesian else None
-        options = TrainOptions(chunk, evaluate_every, kept, resume, taken, spreading, on_round)
+        options = TrainOptions(chunk, evaluate_every, kept, resume, taken, spreading, on_round, secret=seed is None)
         document = train(settings, root, TrainFolder(out), options)
     save_curves(document, out / "curves.png")
     if as_json:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from harness.evaluation.scored import Scored
 from harness.federation.privacy_facts import PrivacyFacts
 from harness.federation.taps import Hook, Tap
-from harness.privacy import what_holds
+from harness.privacy import repeatable, what_holds
 from harness.results import Statement
 
 REPEATED = "epsilon counts one pass of training; seeing the same record {0} times costs {0} compositions"
@@ -58,4 +58,4 @@ def promised(scored: Scored) -> list[Statement]:
     if settings.observations > 1:
         repeated = REPEATED.format(settings.observations)
         made = [one if one.epsilon is None else replace(one, notes=f"{one.notes}; {repeated}") for one in made]
-    return [replace(one, covers=covers(one, settings.tap)) for one in made]
+    return [replace(one, covers=covers(one, settings.tap)) for one in repeatable(made)]

@@ -17,7 +17,7 @@ from scipy.stats import chi2
 from torch import Tensor
 
 from harness.judging.evidence import Evidence
-from harness.vectors.randomness import generator
+from harness.vectors.randomness import Stream
 
 # Of noise alone, to know the mean of d_2r: as many as are quick, of large matrices few, which vary as little.
 _DRAWS, _NUMBERS = (8, 512), 2**21
@@ -54,7 +54,7 @@ def noise_beyond(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     beyond = distance(sent, rank).numpy()
     count = min(max(_NUMBERS // sent[0].numel(), _DRAWS[0]), _DRAWS[1])
-    draws = torch.randn(count, *sent.shape[1:], generator=generator("no signal", rank), dtype=sent.dtype)
+    draws = Stream("no signal", rank).normal((count, *sent.shape[1:])).to(sent.dtype)
     short = float(distance(draws, 2 * rank).mean()) - _MARGIN / count**0.5 - (beyond + rounding) / level
     weaker = np.exp(-(np.clip(short, 0, None) ** 2) / 2)
     stronger = chi2.sf((np.clip(beyond - rounding, 0, None) / level) ** 2, sent[0].numel())

@@ -5,9 +5,9 @@ They simulate a client's noise. A deployment that needs the theorem draws them f
 
 import numpy as np
 
-from harness.vectors.randomness import derive_seed
+from harness.vectors.randomness import digest
 
 
 def numbers(*key: int | str) -> np.random.Generator:
     """A generator that is a pure function of ``key`` (for example seed, client, round, step, purpose)."""
-    return np.random.Generator(np.random.Philox(derive_seed(*key)))
+    return np.random.Generator(np.random.Philox(key=int.from_bytes(digest(*key)[:16], "big")))

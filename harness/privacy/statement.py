@@ -18,6 +18,8 @@ GUARANTEES = (
     "none", "client-DP central", "client-LDP", "sample-DP local view", "sample-DP", "sample-DDP", "BDP",
 )  # fmt: skip
 
+REPEATABLE = "repeatable: noise is known to whoever knows the seed"
+
 # Composing thousands of distinct loss distributions takes seconds, adding Renyi curves does not.
 _MOST_DISTRIBUTIONS = 64
 
@@ -88,6 +90,11 @@ def what_holds(statements: Iterable[Statement], copies: int = 1, uncovered: str 
         return uncovered or (repeated if copies > 1 and one.unit == "example" else None)
 
     return [one if (why := why_not(one)) is None else without_guarantee(one, why) for one in statements]
+
+
+def repeatable(statements: Iterable[Statement]) -> list[Statement]:
+    """The statements of a run whose noise follows from a public seed: its guarantees hold only for who lacks it."""
+    return [one if one.guarantee == "none" else replace(one, notes=f"{one.notes}; {REPEATABLE}") for one in statements]
 
 
 @lru_cache(maxsize=256)

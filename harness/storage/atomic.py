@@ -15,10 +15,10 @@ OF_RUNS = frozenset({"results.json", "victims.jsonl", "training.json", "checkpoi
 _BEGINNING = 1024
 
 
-def write_atomic(path: Path, content: bytes, option: str = "--out") -> None:
+def write_atomic(path: Path, content: bytes, option: str = "--out", mode: int = 0o644) -> None:
     """Write ``content`` to ``path``, creating its folder; a crash leaves the old file or none, never half of one.
 
-    ``option`` is the one that names the place.
+    ``option`` is the one that names the place; results are meant to be shared, hence the ``mode``.
 
     Raises:
         OutputError: the folder cannot be created or written, or a link, device, pipe or folder stands there.
@@ -26,7 +26,7 @@ def write_atomic(path: Path, content: bytes, option: str = "--out") -> None:
     with _told_in_one_line(path, option):
         _refuse_special(path, option)
         path.parent.mkdir(parents=True, exist_ok=True)
-        _write_then_rename(path, content)
+        _write_then_rename(path, content, mode)
 
 
 def require_writable(path: Path, option: str = "--out") -> None:
@@ -105,7 +105,7 @@ def _refuse_special(path: Path, option: str) -> None:
         raise OutputError(f"cannot write {str(path)!r} (it is {kind}); choose another place with {option}")
 
 
-def _write_then_rename(path: Path, content: bytes) -> None:
+def _write_then_rename(path: Path, content: bytes, mode: int) -> None:
     # Renaming is atomic only inside one file system, hence the temporary name in the same folder.
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", suffix=".partial", delete=False) as stream:
         temporary = Path(stream.name)
@@ -113,8 +113,8 @@ def _write_then_rename(path: Path, content: bytes) -> None:
             stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
-            # A temporary file is private to its owner; results are meant to be shared.
-            temporary.chmod(0o644)
+            # A temporary file is private to its owner.
+            temporary.chmod(mode)
             os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)

@@ -1,8 +1,10 @@
 """The files of a training run: a checkpoint to go on from, and the models of the rounds that were asked for."""
 
+import hashlib
 import io
 import json
 import logging
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from harness.federation.variates_files import RoundVariates, variates_file, writ
 from harness.own_sources import OWN_NAMES
 from harness.settings.devices import threads_of
 from harness.storage.atomic import remove_plain, write_atomic
-from harness.storage.files import MOST_OF_A_DOCUMENT, Absent, read_bytes
+from harness.storage.files import MOST_OF_A_DOCUMENT, Absent, read_bytes, read_text
 from harness.storage.stored import Damaged, FiniteTensor, Stored, checked, parse_json, parse_tensors, read_stored
 from harness.training.records import RoundRecord, TrainDocument
 from harness.training.settings import TrainSettings
@@ -26,6 +28,8 @@ log = logging.getLogger(__name__)
 
 DOCUMENT = "training.json"
 _CHECKPOINT = "checkpoint.pt"
+_KEY = "noise.key"
+_KEY_BYTES = 32
 _MEND = "train again"
 
 
@@ -49,6 +53,7 @@ class _Checkpoint(Stored):
     kept: list[int] | None = None
     sources: dict[str, str] = Field(default_factory=dict)
     threads: int | None = None
+    key_digest: str | None = None
 
 
 class TrainFolder:
@@ -64,23 +69,27 @@ class TrainFolder:
 
     def save(
         self, settings: TrainSettings, sources: dict[str, str], weights: Tensor, memory: dict[str, Any],
-        done: list[RoundRecord], kept: list[int],
+        done: list[RoundRecord], kept: list[int], key: int | str,
     ) -> None:  # fmt: skip
         """Writes the checkpoint after a round, whole or not at all.
 
-        ``sources``: of the user's own files, as the run began with them; ``kept``: rounds whose model was kept.
+        ``sources``: of the user's own files, as the run began with them; ``kept``: rounds whose model was kept; ``key``: of the
+        noise, of which only a digest is written, and none of a public seed.
         """
         content = {
             "settings": settings.model_dump_json(), "weights": weights.cpu(), "memory": memory,
             "rounds": json.dumps([record.model_dump() for record in done]), "kept": kept,
             "sources": sources, "threads": threads_of(settings.device),
+            "key_digest": _key_digest(key) if isinstance(key, str) else None,
         }  # fmt: skip
         write_atomic(self.checkpoint, _bytes(content))
 
     def load(
-        self, settings: TrainSettings, sources: dict[str, str]
-    ) -> tuple[Tensor, dict[str, Any], list[RoundRecord], list[int]] | None:
-        """Weights, memory, finished rounds and kept rounds of the checkpoint; None where there is none.
+        self, settings: TrainSettings, sources: dict[str, str], secret: bool = False
+    ) -> tuple[Tensor, dict[str, Any], list[RoundRecord], list[int], int | str] | None:
+        """Weights, memory, finished rounds, kept rounds and key of the checkpoint; None where there is none.
+
+        ``secret``: whether its noise is to have a key of its own, and not the seed.
 
         Another number of planned rounds is no other setting where the rounds that are done do not depend on it.
 
@@ -117,7 +126,32 @@ class TrainFolder:
                 "harness: the checkpoint is of %d threads per process, this goes on with %d, and last bits may differ; "
                 "--threads %d keeps them", saved.threads, threads, saved.threads,
             )  # fmt: skip
-        return saved.weights, saved.memory.model_dump(), rounds, kept
+        return saved.weights, saved.memory.model_dump(), rounds, kept, self._key(saved, settings, secret)
+
+    def new_key(self) -> str:
+        """A key for the noise and sampling of a run, from the operating system; only its owner can read its file."""
+        key = os.urandom(_KEY_BYTES).hex()
+        write_atomic(self.path / _KEY, key.encode(), mode=0o600)
+        return key
+
+    def _key(self, saved: _Checkpoint, settings: TrainSettings, secret: bool) -> int | str:
+        """The key that the checkpoint's run has drawn from. Raises UsageError, which never shows it."""
+        where = f"checkpoint {str(self.checkpoint)!r}"
+        if saved.key_digest is None:
+            if secret:
+                raise UsageError(f"{where} has the noise of a seed; add --seed {settings.seed}, or leave out --resume")
+            return settings.seed
+        if not secret:
+            raise UsageError(f"{where} has the noise of a secret key; leave out --seed, or leave out --resume")
+        try:
+            key = read_text(self.path / _KEY)
+        except Absent as error:
+            raise UsageError(
+                f"{where} needs the key of its noise, {_KEY}, which is not there; put it back, or leave out --resume"
+            ) from error
+        if _key_digest(key) != saved.key_digest:
+            raise UsageError(f"{where} was made with another {_KEY}; put it back, or leave out --resume")
+        return key
 
     def damaged(self, problem: Damaged) -> UsageError:
         """The one line for a checkpoint that nothing can go on from."""
@@ -178,6 +212,11 @@ def _bytes(content: dict[str, Any]) -> bytes:
     buffer = io.BytesIO()
     torch.save(content, buffer)
     return buffer.getvalue()
+
+
+def _key_digest(key: str) -> str:
+    """What tells keys apart; 256 random bits cannot be found from it."""
+    return hashlib.sha256(f"noise key {key}".encode()).hexdigest()
 
 
 def _kept(saved: _Checkpoint, rounds: list[RoundRecord]) -> list[int]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from harness.errors import UsageError
+from harness.privacy import repeatable
 from harness.results.environment import environment
 from harness.settings.limits import forecast, require_memory, seconds_of
 from harness.storage.claim import claimed
@@ -57,13 +58,14 @@ class DivergedError(UsageError):
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """How a run is carried out; none of it changes a number.
+    """How a run is carried out; none of it but ``secret`` changes a number.
 
     Attributes:
         chunk: clients trained together; bounds memory. evaluate_every: rounds between two measurements.
         keep: rounds whose model is kept for attacks; the initial model is round 0.
         notes: takes notes of every round, for Bayesian accounting; see :class:`harness.bayesian.Notes`.
         spreading: trains chunks elsewhere; see :class:`harness.spreading.chunks.Processes`.
+        secret: noise and sampling take a key of the operating system, kept in the folder, instead of the seed.
     """
 
     chunk: int = 25
@@ -73,6 +75,7 @@ class TrainOptions:
     notes: TakesNotes | None = None
     spreading: Spreading | None = None
     on_round: Callable[[RoundRecord], None] = field(default=lambda record: None)
+    secret: bool = False
 
     @property
     def jobs(self) -> int:
@@ -100,7 +103,9 @@ def _train(run: Training, folder: TrainFolder, options: TrainOptions, began: flo
     settings = run.settings
     last = affordable_rounds(settings, run.defense, run.model.layout, run.holdings)
     stopped = None if last == settings.rounds else f"round {last + 1} would exceed epsilon {settings.target_epsilon:g}"
-    records, kept = _resumed(run, folder) if options.resume else ([], [])
+    records, kept = _resumed(run, folder, options.secret) if options.resume else ([], [])
+    if options.secret and not records:
+        run.key = folder.new_key()
     notes = options.notes(run, folder.path, len(records)) if options.notes else None
     if not records:
         kept = _keep(run, folder, options, 0)
@@ -116,7 +121,7 @@ def _train(run: Training, folder: TrainFolder, options: TrainOptions, began: flo
         kept += _keep(run, folder, options, round_index + 1)
         if notes:
             notes.write(round_index + 1)
-        folder.save(settings, run.sources, run.weights, run.state(), records, kept)
+        folder.save(settings, run.sources, run.weights, run.state(), records, kept, run.key)
         options.on_round(record)
     bayesian = notes.statements(len(records)) if notes and records else []
     document = _document(run, records, stopped, folder.kept(kept), time.perf_counter() - began, bayesian)
@@ -155,11 +160,11 @@ def _one_round(run: Training, round_index: int, options: TrainOptions, last: int
     )  # fmt: skip
 
 
-def _resumed(run: Training, folder: TrainFolder) -> tuple[list[RoundRecord], list[int]]:
-    saved = folder.load(run.settings, run.sources)
+def _resumed(run: Training, folder: TrainFolder, secret: bool) -> tuple[list[RoundRecord], list[int]]:
+    saved = folder.load(run.settings, run.sources, secret)
     if saved is None:
         return [], []
-    weights, memory, records, kept = saved
+    weights, memory, records, kept, run.key = saved
     try:
         run.restore(weights, memory)
     except Damaged as problem:
@@ -182,6 +187,8 @@ def _document(
     seconds: float, bayesian: list[dict[str, Any]],
 ) -> TrainDocument:  # fmt: skip
     statements = statements_after(run.settings, run.defense, run.model.layout, len(records), run.holdings)
+    if isinstance(run.key, int):
+        statements = repeatable(statements)
     measured = [record.accuracy for record in records if record.accuracy is not None]
     return TrainDocument(
         environment=environment(run.settings.device),

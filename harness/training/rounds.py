@@ -33,6 +33,7 @@ class Training:
     Attributes:
         recorders: are shown every round.
         train_chunks: trains a round's clients; here, unless somebody else does.
+        key: of noise and sampling; the settings' seed, unless it is a secret.
     """
 
     recorders: Sequence[RoundRecorder] = ()
@@ -40,6 +41,7 @@ class Training:
 
     def __init__(self, settings: TrainSettings, data_root: Path) -> None:
         self.settings, self.clients = settings, Clients(settings, data_root)
+        self.key: int | str = settings.seed
         self.train_chunks = partial(map, self.clients.learn)
         self.defense, self.model, self.model_name = self.clients.defense, self.clients.model, self.clients.model_name
         self.train, self.data, self.sources = self.clients.train, self.clients.data, self.clients.sources
@@ -71,7 +73,7 @@ class Training:
 
     def play_round(self, round_index: int, chunk: int) -> tuple[dict[str, float], int]:
         """One round; returns the means of what clients measured, and how many took part."""
-        settings, clients = self.settings, sample_clients(self.settings, round_index)
+        settings, clients = self.settings, sample_clients(self.settings, round_index, self.key)
         server = ServerRound(self.defense, self.model.layout.total, self.weights.device)
         means, running = RoundMeans(), list[Buffers]()
         recorders = [means, *self.recorders]
@@ -129,7 +131,7 @@ class Training:
         self, round_index: int, clients: list[int], size: int, recorders: Sequence[RoundRecorder]
     ) -> Iterator[Chunk]:
         """The clients of a round, each once: what they remember is as it was when the round began."""
-        batches, running = sample_batches(self.settings, round_index, clients), running_of(self.model)
+        batches, running = sample_batches(self.settings, round_index, clients, self.key), running_of(self.model)
         moving = round_index >= self.settings.warm_up_rounds
         for rows in _slices(len(clients), size):
             part = clients[rows]
@@ -143,7 +145,7 @@ class Training:
         settings = self.settings
         return RoundContext(
             round_index, 0, settings.learning_rate, settings.cohort(), self.model.layout,
-            tuple((settings.seed, client) for client in clients), client=state, server=self.memory.server,
+            tuple((self.key, client) for client in clients), client=state, server=self.memory.server,
             clients=tuple(clients),
         )  # fmt: skip
 

@@ -1,5 +1,6 @@
 """Canaries that are never written out count exactly as if they were."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -7,7 +8,7 @@ from harness.audit.canaries import LARGE, ExamplesAndCanaries, coins, make_canar
 from harness.defenses import MaterialisedGradients
 from harness.errors import UsageError
 from harness.vectors.layout import Layout
-from harness.vectors.randomness import generator, poisson_sample
+from harness.vectors.randomness import Stream, generator, poisson_sample
 
 LAYOUT = Layout(("a", "b", "c"), ((6,), (2,), (5,)))
 
@@ -59,10 +60,10 @@ def test_coins_are_fair_and_keyed() -> None:
 
 
 def test_a_sample_takes_nobody_more_often_than_is_accounted_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert abs(int(poisson_sample((10_000,), 0.2, generator("sample")).sum()) - 2000) < 160
-    assert poisson_sample((100,), 1.0, generator("sample")).all()
-    numbers = torch.arange(1000) / 2**24  # the smallest thousand that there are, each as probable as any other
-    monkeypatch.setattr(torch, "rand", lambda *_, **__: numbers)
-    for rate in (1 / 60_000, 24.04 / 2**24, 24 / 2**24):
-        taken = int(poisson_sample((1000,), rate, generator("sample")).sum())
-        assert rate - 2**-24 < taken / 2**24 <= rate
+    assert abs(int(poisson_sample((10_000,), 0.2, Stream("sample")).sum()) - 2000) < 160
+    assert poisson_sample((100,), 1.0, Stream("sample")).all()
+    # The smallest thousand numbers that there are, each as probable as any other.
+    monkeypatch.setattr(Stream, "words", lambda *_: np.arange(1000, dtype=np.uint64) << np.uint64(11))
+    for rate in (1e-14, 24.04 / 2**53, 24 / 2**53):
+        taken = int(poisson_sample((1000,), rate, Stream("sample")).sum())
+        assert rate - 2**-53 < taken / 2**53 <= rate
