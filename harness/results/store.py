@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 #: The folder of locks, one per key, below a run's.
 LOCKS = "locks"
 
+# What a run reads again in its folder, where it goes on or has workers.
+_READ_AGAIN = ("cells", "reconstructions", "trained", "step-sizes")
 _KEY = re.compile(r"[0-9a-f]{8,64}")
 
 
@@ -76,11 +78,17 @@ class RunFolder:
 
     def anew(self) -> "RunFolder":
         """The same folder, in which what stands now is an earlier run's. Raises OutputError where none can write."""
-        return RunFolder(self.path, self.clock(), self.shared)
+        now = self.clock()
+        with _told_of(self.path):
+            for path in (path for name in _READ_AGAIN for path in (self.path / name).rglob("*")):
+                # A file can claim any time, also one to come: it is older than this run all the same.
+                if path.lstat().st_mtime >= now:
+                    os.utime(path, (now - 1, now - 1), follow_symlinks=False)
+        return RunFolder(self.path, now, self.shared)
 
     def is_of_this_run(self, path: Path) -> bool:
-        """Whether there is a file, and no earlier run left it."""
-        return os.path.exists(path) and path.stat().st_mtime >= self.since
+        """Whether there is a file, and no earlier run left it; nobody's link, which a run never writes."""
+        return os.path.exists(path) and path.lstat().st_mtime >= self.since
 
     @contextmanager
     def alone_with(self, key: str) -> Iterator[None]:

@@ -4,6 +4,7 @@ import json
 import logging
 import math
 import os
+import time
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +52,21 @@ def test_a_finished_cell_is_found_again(folder: RunFolder) -> None:
     stored = folder.read_cell(KEY, SETTINGS)
     assert stored is not None
     assert (stored.cell, stored.victims) == (a_cell(), [a_victim()])
+
+
+@pytest.mark.parametrize("linked", [False, True], ids=["a file", "a link"])
+def test_what_stands_there_is_an_earlier_runs_whatever_time_it_claims(
+    folder: RunFolder, tmp_path: Path, linked: bool
+) -> None:
+    path, to_come = store(folder), time.time() + 10**6
+    if linked:
+        path = path.rename(tmp_path / "elsewhere")
+        (folder.path / "cells" / f"{KEY}.json").symlink_to(path)
+    os.utime(path, (to_come, to_come))
+    anew = folder.anew()
+    assert folder.read_cell(KEY, SETTINGS) is not None and anew.read_cell(KEY, SETTINGS) is None
+    store(anew)
+    assert anew.read_cell(KEY, SETTINGS) is not None
 
 
 def test_an_absent_cell_is_none_without_a_warning(folder: RunFolder, caplog: pytest.LogCaptureFixture) -> None:
