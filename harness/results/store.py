@@ -150,6 +150,8 @@ class RunFolder:
 
     def find_cell(self, key: str) -> StoredCell | None:
         """The finished cell of this key, whatever its settings; None where there is none that can be trusted."""
+        if not _KEY.fullmatch(key):
+            return None
         try:
             stored = _parse_cell(self._read(self._cell_file(key), MOST_OF_A_DOCUMENT))
         except (Unreadable, Damaged, ValueError):
