@@ -13,7 +13,7 @@ import typer
 
 from harness.cli import STOPPED, Unwritable
 from harness.cli.lazy_group import lazy_group
-from harness.errors import UsageError, in_one_line, lacks_memory
+from harness.errors import UsageError, in_one_line, lacks_files, lacks_memory, printable
 from harness.extensions.own_place import own_place
 from harness.version import __version__
 
@@ -145,6 +145,10 @@ def resumable() -> Iterator[None]:
 def _fault(error: BaseException) -> int:
     if lacks_memory(error):
         return _say(f"there is not enough memory: take fewer of what was asked for ({in_one_line(error)})")
+    if lacks_files(error):
+        return _say("too few files may be open at once; allow more, for example with: ulimit -n 1024")
+    if isinstance(error, UnicodeError):
+        return _say(f"a name or a path is not text in UTF-8 ({in_one_line(error)}); rename it")
     if os.environ.get("HARNESS_TRACEBACK"):
         traceback.print_exception(error)
     if place := own_place(error):
@@ -153,5 +157,5 @@ def _fault(error: BaseException) -> int:
 
 
 def _say(message: str, code: int = MISTAKE) -> int:
-    print(f"harness: {' '.join(message.split())}", file=sys.stderr)
+    print(f"harness: {printable(message)}", file=sys.stderr)
     return code

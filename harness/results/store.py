@@ -142,6 +142,8 @@ class RunFolder:
             return _ignore(path, str(problem))
         if _canonical(stored.settings) != _canonical(settings):
             return _ignore(path, "was made with other settings")
+        if stored.cell.key != key:
+            return _ignore(path, "names another cell than its file does")
         return stored
 
     def has_cell(self, key: str) -> bool:
@@ -156,7 +158,7 @@ class RunFolder:
             stored = _parse_cell(self._read(self._cell_file(key), MOST_OF_A_DOCUMENT))
         except (Unreadable, Damaged, ValueError):
             return None
-        return stored if cell_key(stored.settings) == key else None
+        return stored if cell_key(stored.settings) == key == stored.cell.key else None
 
     def write_results(self, document: ResultDocument, victims: Iterable[VictimRecord]) -> None:
         """Write ``victims.jsonl``, then ``results.json``, and say so where these were an earlier run's.

@@ -74,19 +74,18 @@ def _of_cell(
 ) -> Finding | None:
     who = f"{cell.attack} against {cell.defense} at {cell.tap} on {cell.dataset}"
     if cell.not_applicable_reason is not None:
-        return None if cell.verdict == "inconclusive" else _differing(who, cell.verdict, "inconclusive", "", version)
+        said = "it is impossible:"
+        return None if cell.verdict == "inconclusive" else _differing(who, cell.verdict, "inconclusive", said, version)
     if not _all_there(cell, victims):
         state = "are not all beside it" if victims else "are not beside it"
         return Finding("unchecked", f"verdict not checked: the victims of {who} {state}")
+    problem = next(_contradictions(cell, victims, known), None) if version == __version__ else None
+    if problem is not None:
+        return Finding("differs", f"{who} was changed: {problem}")
     successes = len({(one.seed, one.victim) for one in victims if one.outcome == "success"})
     confirmed = _confirmed(victims)
     today = _judged(cell, cell.confirmed if confirmed is None else confirmed, successes).verdict
-    if today != cell.verdict:
-        return _differing(who, cell.verdict, today, "its victims say", version)
-    problem = next(_contradictions(cell, victims, known), None)
-    if problem is None or version != __version__:
-        return None
-    return Finding("differs", f"{who} was changed: {problem}")
+    return None if today == cell.verdict else _differing(who, cell.verdict, today, "its victims say", version)
 
 
 def _judged(cell: CellResult, confirmed: int, successes: int) -> Verdict:
@@ -103,13 +102,11 @@ def _differing(who: str, said: str, today: str, source: str, version: str | None
     if version != __version__:
         made = f"{version}'s" if version else "another version's"
         return Finding("outdated", f"{who}: made under {made} rules: {said}; under today's: {today}")
-    return Finding("differs", f"the verdict of {who} was changed: it says {said}, {source or 'it is impossible:'} {today}")
+    return Finding("differs", f"the verdict of {who} was changed: it says {said}, {source} {today}")
 
 
 def _all_there(cell: CellResult, victims: Sequence[VictimRecord]) -> bool:
-    strict = cell.asr.get("strict")
-    images = strict.n if strict and strict.n else len(victims)
-    return bool(victims) and len({(one.seed, one.victim) for one in victims}) == cell.victims and images == len(victims)
+    return bool(victims) and len({(one.seed, one.victim) for one in victims}) == cell.victims
 
 
 def _confirmed(victims: Sequence[VictimRecord]) -> int | None:

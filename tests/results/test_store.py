@@ -23,7 +23,7 @@ def folder(tmp_path: Path) -> RunFolder:
 
 
 def a_cell(**changes: object) -> CellResult:
-    facts = {"dataset": "d", "model": "m", "defense": "fed_cdp", "attack": "cpl", "tap": "T2.step", "seeds": [0]}
+    facts = {"dataset": "d", "model": "m", "defense": "fed_cdp", "attack": "cpl", "tap": "T2.step", "seeds": [0], "key": KEY}
     return CellResult(**(facts | {"victims": 1} | changes))
 
 
