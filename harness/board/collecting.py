@@ -74,7 +74,9 @@ def _card(path: Path, document: ResultDocument, row: SummaryRow, trainings: Sequ
     )
     run = RunData(text.safe(path.name, 60), folder.path, settings={one.cell.key or "": one.settings for one in stored})
     told = findings(
-        [one.cell for one in stored], {one.cell.key or "": one.victims for one in stored}, version_of(document.environment)
+        [one.cell for one in stored],
+        {one.cell.key or "": one.victims for one in stored},
+        version_of(document.environment),
     )
     if told:
         raise UsageError(told[0].line)

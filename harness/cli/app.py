@@ -85,11 +85,14 @@ def run(arguments: list[str]) -> int:
         BrokenPipeError: nobody reads the output any more.
         Unwritable: standard output takes no more.
     """
-    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(_Line())
     # A machine without a usable GPU driver is a normal machine, not something to warn its user about.
     warnings.filterwarnings("ignore", message="CUDA initialization")
     try:
         _refuse_empty(arguments)
+        _refuse_bytes(arguments)
         command = typer.main.get_command(app)
         with _parsed(command, arguments) as context:
             code = command.invoke(context)
@@ -117,6 +120,15 @@ def _refuse_empty(arguments: list[str]) -> None:
         name, equals, own = option.partition("=")
         if name.startswith("--") and (value == "" or (equals and not own)):
             raise UsageError(f"{name} is empty; give it a value or leave it out")
+
+
+def _refuse_bytes(arguments: list[str]) -> None:
+    """Raises UsageError for a name or a path that is not text: no document, log or picture could name it."""
+    for one in arguments:
+        try:
+            one.encode()
+        except UnicodeEncodeError as error:
+            raise UsageError(f"{one!r} is not text in UTF-8; rename it") from error
 
 
 def _parsed(command: Any, arguments: list[str]) -> Any:
@@ -147,13 +159,20 @@ def _fault(error: BaseException) -> int:
         return _say(f"there is not enough memory: take fewer of what was asked for ({in_one_line(error)})")
     if lacks_files(error):
         return _say("too few files may be open at once; allow more, for example with: ulimit -n 1024")
-    if isinstance(error, UnicodeError):
+    if isinstance(error, UnicodeError) or "surrogates not allowed" in str(error):
         return _say(f"a name or a path is not text in UTF-8 ({in_one_line(error)}); rename it")
     if os.environ.get("HARNESS_TRACEBACK"):
         traceback.print_exception(error)
     if place := own_place(error):
         return _say(f"{place}: {in_one_line(error)}; HARNESS_TRACEBACK=1 shows how it came there")
     return _say(f"a fault, not a mistake of yours: {in_one_line(error)}; HARNESS_TRACEBACK=1 shows where", FAULT)
+
+
+class _Line(logging.Formatter):
+    """A warning as a line like any other."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(record.getMessage())
 
 
 def _say(message: str, code: int = MISTAKE) -> int:

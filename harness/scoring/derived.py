@@ -157,7 +157,9 @@ def _of_ranks(test: Lineup | Identified, victims: Iterable[VictimRecord]) -> Ite
     if abs(mean - test.mean_rank) > 1e-6:
         yield f"it says a mean rank of {test.mean_rank:.4g}, its victims say {mean:.4g}"
     error = float(np.sqrt(((sizes + 1) / (12 * (sizes - 1))).sum())) / len(ranks)
-    chance = float(min(stats.norm.cdf((mean - 0.5) / error), stats.poisson.sf((ranks == 1).sum() - 1, (1 / sizes).sum())))
+    chance = float(
+        min(stats.norm.cdf((mean - 0.5) / error), stats.poisson.sf((ranks == 1).sum() - 1, (1 / sizes).sum()))
+    )
     if chance < _FAR and (test.p_value is None or test.p_value >= LEAK_P):
         yield f"it says p = {test.p_value}, which the ranks of its victims cannot have"
 

@@ -23,7 +23,15 @@ def folder(tmp_path: Path) -> RunFolder:
 
 
 def a_cell(**changes: object) -> CellResult:
-    facts = {"dataset": "d", "model": "m", "defense": "fed_cdp", "attack": "cpl", "tap": "T2.step", "seeds": [0], "key": KEY}
+    facts = {
+        "dataset": "d",
+        "model": "m",
+        "defense": "fed_cdp",
+        "attack": "cpl",
+        "tap": "T2.step",
+        "seeds": [0],
+        "key": KEY,
+    }
     return CellResult(**(facts | {"victims": 1} | changes))
 
 
@@ -143,8 +151,8 @@ def test_only_keys_become_file_names(folder: RunFolder, name: str) -> None:
 
 def test_hostile_names_stay_data(folder: RunFolder) -> None:
     settings = {"defense": "../../x", "attack": "<script>alert(1)</script>"}
-    cell = a_cell(defense="../../x", attack="<script>alert(1)</script>", dataset="[bold]")
     key = cell_key(settings)
+    cell = a_cell(defense="../../x", attack="<script>alert(1)</script>", dataset="[bold]", key=key)
     folder.write_cell(key, settings, cell, [])
     stored = folder.read_cell(key, settings)
     assert stored is not None and stored.cell == cell
