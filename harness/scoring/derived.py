@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from scipy import stats
 
-from harness.results import CellResult, Identified, Lineup, Rate, SummaryRow, VictimRecord
+from harness.results import CellResult, Identified, Lineup, Place, Rate, SummaryRow, VictimRecord
 from harness.scoring.success import STRICT_RMSE
 from harness.scoring.summarise import summarise
 from harness.scoring.verdict import LEAK_P, Verdict, judge, judge_identity
@@ -165,6 +165,4 @@ def _of_ranks(test: Lineup | Identified, victims: Iterable[VictimRecord]) -> Ite
 
 
 def _place(row: SummaryRow) -> str:
-    """What tells a row from others; the attacks in it too, as several runs may stand in one document."""
-    return row.model_dump_json(exclude={"verdict", "verdict_reason", "headline", "strongest", "attacks", "tier", "suite",
-                                        "identifies"})  # fmt: skip
+    return row.model_dump_json(include=set(Place.model_fields))
