@@ -1,4 +1,6 @@
-"""The one exception for mistakes a person can mend."""
+"""The one exception for mistakes a person can mend, and how a line says what went wrong."""
+
+import errno
 
 
 class UsageError(Exception):
@@ -15,6 +17,21 @@ class OutputError(UsageError):
 def in_one_line(error: BaseException) -> str:
     """What went wrong in somebody else's code, short enough to stand in a message."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")[:200]
+
+
+def printable(message: str) -> str:
+    """A message as one line for a terminal: what would steer it, such as its escapes, is written out."""
+    line = " ".join(message.split())
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in line)
+
+
+def lacks_files(error: BaseException | None) -> bool:
+    """Whether the system lets the process open no more files, whatever was made of that."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def lacks_memory(error: BaseException) -> bool:

@@ -14,6 +14,7 @@ from harness.reports import text
 from harness.reports.html.run_data import RunData
 from harness.results import ResultDocument, RunFolder, StoredCell, SummaryRow, read_results
 from harness.results.card import Card
+from harness.scoring.derived import findings, version_of
 from harness.training import TrainDocument, read_training
 from harness.training.checkpoint import DOCUMENT
 
@@ -72,6 +73,13 @@ def _card(path: Path, document: ResultDocument, row: SummaryRow, trainings: Sequ
         {name: value for name, value in stored[0].settings.items() if name in CellSettings.model_fields}
     )
     run = RunData(text.safe(path.name, 60), folder.path, settings={one.cell.key or "": one.settings for one in stored})
+    told = findings(
+        [one.cell for one in stored],
+        {one.cell.key or "": one.victims for one in stored},
+        version_of(document.environment),
+    )
+    if told:
+        raise UsageError(told[0].line)
     fault = None if document.valid else document.valid_reason or "a negative control failed"
     training = next((one for one in trainings if _is_public(one) and is_of(settings, one.settings)), None)
     return make_card(stored, document.environment, fault, training, run)

@@ -7,6 +7,7 @@ from typing import Any
 
 from harness.results import Control, Place, Rate, Summary
 from harness.results.card import Card, CardCell
+from harness.scoring.derived import verdict_of
 from harness.scoring.success import clopper_pearson
 from harness.scoring.summarise import summarise
 
@@ -92,6 +93,8 @@ def contradictions(card: Card) -> Iterator[str]:
         if strict is None or strict.n != alone:  # several images of a victim
             alone = None
         yield from (f"cells[{number}].result.{line}" for line in _of_its_victims(one))
+        if cell.not_applicable_reason is None and (today := verdict_of(cell).verdict) != cell.verdict:
+            yield f"cells[{number}].result.verdict: {cell.verdict} in the card, {today} by the cell's own numbers"
         events = {event.event: event.measured for event in cell.bound.events} if cell.bound else {}
         for name, rate in (cell.asr | events).items():
             if not _fits(rate, rate.n == alone):

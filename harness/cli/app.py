@@ -13,7 +13,7 @@ import typer
 
 from harness.cli import STOPPED, Unwritable
 from harness.cli.lazy_group import lazy_group
-from harness.errors import UsageError, in_one_line, lacks_memory
+from harness.errors import UsageError, in_one_line, lacks_files, lacks_memory, printable
 from harness.extensions.own_place import own_place
 from harness.version import __version__
 
@@ -85,11 +85,14 @@ def run(arguments: list[str]) -> int:
         BrokenPipeError: nobody reads the output any more.
         Unwritable: standard output takes no more.
     """
-    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(_Line())
     # A machine without a usable GPU driver is a normal machine, not something to warn its user about.
     warnings.filterwarnings("ignore", message="CUDA initialization")
     try:
         _refuse_empty(arguments)
+        _refuse_bytes(arguments)
         command = typer.main.get_command(app)
         with _parsed(command, arguments) as context:
             code = command.invoke(context)
@@ -119,6 +122,15 @@ def _refuse_empty(arguments: list[str]) -> None:
             raise UsageError(f"{name} is empty; give it a value or leave it out")
 
 
+def _refuse_bytes(arguments: list[str]) -> None:
+    """Raises UsageError for a name or a path that is not text: no document, log or picture could name it."""
+    for one in arguments:
+        try:
+            one.encode()
+        except UnicodeEncodeError as error:
+            raise UsageError(f"{one!r} is not text in UTF-8; rename it") from error
+
+
 def _parsed(command: Any, arguments: list[str]) -> Any:
     """The context of the whole command line, or what a shell asked for, printed.
 
@@ -145,6 +157,10 @@ def resumable() -> Iterator[None]:
 def _fault(error: BaseException) -> int:
     if lacks_memory(error):
         return _say(f"there is not enough memory: take fewer of what was asked for ({in_one_line(error)})")
+    if lacks_files(error):
+        return _say("too few files may be open at once; allow more, for example with: ulimit -n 1024")
+    if isinstance(error, UnicodeError) or "surrogates not allowed" in str(error):
+        return _say(f"a name or a path is not text in UTF-8 ({in_one_line(error)}); rename it")
     if os.environ.get("HARNESS_TRACEBACK"):
         traceback.print_exception(error)
     if place := own_place(error):
@@ -152,6 +168,13 @@ def _fault(error: BaseException) -> int:
     return _say(f"a fault, not a mistake of yours: {in_one_line(error)}; HARNESS_TRACEBACK=1 shows where", FAULT)
 
 
+class _Line(logging.Formatter):
+    """A warning as a line like any other."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(record.getMessage())
+
+
 def _say(message: str, code: int = MISTAKE) -> int:
-    print(f"harness: {' '.join(message.split())}", file=sys.stderr)
+    print(f"harness: {printable(message)}", file=sys.stderr)
     return code

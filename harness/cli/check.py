@@ -34,9 +34,9 @@ def check_command(
         if place is not None:
             require_writable(place, option)
     if update:
-        return _update(baseline, *read_runs(runs), as_json)
+        return _update(baseline, *read_runs(runs, only_today=True), as_json)
     try:
-        found = read_runs(runs)
+        found = read_runs(runs, only_today=True)
         report = check(read_baseline(baseline), *found)
     except UsageError as error:
         # A build that looks at the files only has to learn of it too.

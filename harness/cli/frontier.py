@@ -76,7 +76,7 @@ def frontier_command(
         return _make_shard(settings, grid, Request(job.run(), root, where, seeds=(settings.seed,)), shard, as_json)
     with resumable(), claimed(out, None if resume else "frontier.json"):
         if not resume:
-            job = replace(job, since=RunFolder(out).clock())
+            job = replace(job, since=RunFolder(out).anew().since)
         run = job.run() if jobs > 1 else Run(root, RunFolder(out), chunk, resume)
         request = Request(run, root, where, seeds=(settings.seed,))
         document = make_frontier(settings, grid, request, job, jobs, resume)

@@ -65,7 +65,7 @@ def reproduce_command(
         run = Run(root, folder, chunk, resume, partial(save_cell_picture, folder))
         if jobs > 1:
             require_dealt(table, "--jobs")
-            job = job if resume else replace(job, since=folder.clock())
+            job = job if resume else replace(job, since=folder.anew().since)
             make_in_processes(table, asked, job, jobs)
             run = job.run()
         comparison = TABLES[table](asked(run=run))

@@ -7,7 +7,7 @@ once, with another network and other noise each time: their numbers are averaged
 import math
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from harness.errors import UsageError
 from harness.gate.settings import Settings, effective, named
 from harness.results import ResultDocument, RunFolder, StoredCell, VictimRecord, read_results
+from harness.scoring.derived import findings, version_of
 
 # A reconstruction that cannot be measured is no better than the worst image in [0, 1].
 _WORST_RMSE = 1.0
@@ -88,15 +89,19 @@ class GateCell:
         return np.array([v.success for v in self.victims.values()])
 
 
-def read_runs(paths: Iterable[Path]) -> tuple[list[GateCell], dict[str, Any], list[str]]:
+def read_runs(paths: Iterable[Path], only_today: bool = False) -> tuple[list[GateCell], dict[str, Any], list[str]]:
     """The cells of one or more run folders; equal settings are one cell, whose victims come from all of them.
+
+    Args:
+        only_today: refuse a verdict that another version's rules made and today's do not; else it is told.
 
     Returns:
         The cells, the versions they were made with, and what is wrong with the runs in plain sentences: a failed
         negative control, or cells whose files are missing or damaged and that are left out.
 
     Raises:
-        UsageError: a folder holds no finished run, or the runs were made with different versions.
+        UsageError: a folder holds no finished run, the runs were made with different versions, or a verdict is not that
+            of its victims.
     """
     stored: list[StoredCell] = []
     versions: dict[str, Any] | None = None
@@ -110,7 +115,9 @@ def read_runs(paths: Iterable[Path]) -> tuple[list[GateCell], dict[str, Any], li
         if not document.valid:
             state = "invalid" if document.complete else "unfinished"
             problems.append(f"the run {str(path)!r} is {state}: {document.valid_reason}")
-        stored += _cells_of(path, document, problems)
+        own_cells = _cells_of(path, document, problems)
+        problems += _told(path, document, own_cells, only_today)
+        stored += own_cells
     return merged(stored), versions or {}, problems
 
 
@@ -131,6 +138,20 @@ def _cells_of(path: Path, document: ResultDocument, problems: list[str]) -> list
         else:
             found.append(stored)
     return found
+
+
+def _told(path: Path, document: ResultDocument, stored: Sequence[StoredCell], only_today: bool) -> list[str]:
+    """What is wrong with the verdicts of a document beside its victims, where it is no reason to refuse it."""
+    victims = {one.cell.key or "": one.victims for one in stored}
+    cells = [cell for cell in document.cells if cell.key in victims or cell.not_applicable_reason]
+    whole = all(cell in cells for cell in document.cells if cell.role == "cell")
+    rows = document.summary if whole else ()
+    found = findings(cells, victims, version_of(document.environment), rows)
+    refused = ("differs", "outdated") if only_today else ("differs",)
+    for one in found:
+        if one.kind in refused:
+            raise UsageError(f"{str(path)!r}: {one.line}; run harness evaluate again")
+    return [one.line for one in found]
 
 
 def merged(cells: Iterable[StoredCell]) -> list[GateCell]:

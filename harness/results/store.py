@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 #: The folder of locks, one per key, below a run's.
 LOCKS = "locks"
 
+# What a run reads again in its folder, where it goes on or has workers.
+_READ_AGAIN = ("cells", "reconstructions", "trained", "step-sizes")
 _KEY = re.compile(r"[0-9a-f]{8,64}")
 
 
@@ -76,11 +78,17 @@ class RunFolder:
 
     def anew(self) -> "RunFolder":
         """The same folder, in which what stands now is an earlier run's. Raises OutputError where none can write."""
-        return RunFolder(self.path, self.clock(), self.shared)
+        now = self.clock()
+        with _told_of(self.path):
+            for path in (path for name in _READ_AGAIN for path in (self.path / name).rglob("*")):
+                # A file can claim any time, also one to come: it is older than this run all the same.
+                if path.lstat().st_mtime >= now:
+                    os.utime(path, (now - 1, now - 1), follow_symlinks=False)
+        return RunFolder(self.path, now, self.shared)
 
     def is_of_this_run(self, path: Path) -> bool:
-        """Whether there is a file, and no earlier run left it."""
-        return os.path.exists(path) and path.stat().st_mtime >= self.since
+        """Whether there is a file, and no earlier run left it; nobody's link, which a run never writes."""
+        return os.path.exists(path) and path.lstat().st_mtime >= self.since
 
     @contextmanager
     def alone_with(self, key: str) -> Iterator[None]:
@@ -134,6 +142,8 @@ class RunFolder:
             return _ignore(path, str(problem))
         if _canonical(stored.settings) != _canonical(settings):
             return _ignore(path, "was made with other settings")
+        if stored.cell.key != key:
+            return _ignore(path, "names another cell than its file does")
         return stored
 
     def has_cell(self, key: str) -> bool:
@@ -142,11 +152,13 @@ class RunFolder:
 
     def find_cell(self, key: str) -> StoredCell | None:
         """The finished cell of this key, whatever its settings; None where there is none that can be trusted."""
+        if not _KEY.fullmatch(key):
+            return None
         try:
             stored = _parse_cell(self._read(self._cell_file(key), MOST_OF_A_DOCUMENT))
         except (Unreadable, Damaged, ValueError):
             return None
-        return stored if cell_key(stored.settings) == key else None
+        return stored if cell_key(stored.settings) == key == stored.cell.key else None
 
     def write_results(self, document: ResultDocument, victims: Iterable[VictimRecord]) -> None:
         """Write ``victims.jsonl``, then ``results.json``, and say so where these were an earlier run's.

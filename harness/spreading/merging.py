@@ -6,6 +6,7 @@ from pathlib import Path
 from harness.errors import UsageError
 from harness.evaluation.main_job import document_of, with_controls
 from harness.results import ResultDocument, RunFolder, StoredCell, write_atomic
+from harness.scoring.derived import findings, version_of
 from harness.spreading.plan import Plan, read_plans
 from harness.storage.files import Absent, read_bytes
 
@@ -24,13 +25,14 @@ def merge(folders: Sequence[Path], out: Path) -> ResultDocument:
 
     Raises:
         UsageError: no shard began in these folders; they are of different runs or versions; one is missing or not
-            finished, which is named with the command that makes it.
+            finished, which is named with the command that makes it; a verdict is not that of its victims.
     """
     plan = _common_plan(folders)
     runs = [RunFolder(folder) for folder in folders]
     asked = _cells_of(plan, runs, str(folders[0]))
     done = _controls_of(asked, runs)
     made = with_controls(asked, done)
+    _require_derived(made)
     target = RunFolder(out)
     for stored in made:
         target.write_cell(stored.cell.key or "", stored.settings, stored.cell, stored.victims)
@@ -80,6 +82,14 @@ def _controls_of(asked: Sequence[StoredCell], runs: Sequence[RunFolder]) -> dict
                 )
             done[key] = control
     return done
+
+
+def _require_derived(made: Sequence[StoredCell]) -> None:
+    """Verdicts are merged only where their victims say the same."""
+    victims = {stored.cell.key or "": stored.victims for stored in made}
+    version = version_of(made[0].settings) if made else None
+    for found in findings([stored.cell for stored in made], victims, version):
+        raise UsageError(f"{found.line}; delete the file of that cell and make its shard again")
 
 
 def _find(key: str, runs: Sequence[RunFolder]) -> StoredCell | None:

@@ -14,6 +14,7 @@ from harness.reports.html.judged import Judged
 from harness.reports.html.reading import UnreadableRun, inside, read_json, read_lines
 from harness.reports.html.run_data import RunData
 from harness.results import CellResult, StoredCell, SummaryRow, VictimRecord
+from harness.scoring.derived import findings, version_of
 from harness.scoring.summarise import summarise
 from harness.scoring.validity import fault_of
 from harness.storage.stored import Damaged, checked
@@ -66,6 +67,7 @@ def _read(folder: Path, name: str) -> RunData:
         run.skip("holds neither results.json nor judged.json nor training.json")
     if run.cells:
         _read_victims(run)
+        _hold_verdicts(run)
         _read_settings(run)
     return run
 
@@ -197,6 +199,15 @@ def _read_victims(run: RunData) -> None:
             run.skip(f"the victims of {len(lost)} of {len(run.cells)} cells, which are not in victims.jsonl")
     if broken:
         run.skip(f"{broken} lines of victims.jsonl that are no victims of this schema")
+
+
+def _hold_verdicts(run: RunData) -> None:
+    """Tells verdicts of other rules. Raises UsageError: one is not that of its victims."""
+    for found in findings(run.cells, run.victims, version_of(run.environment), run.summary):
+        if found.kind == "differs":
+            raise UsageError(f"{str(run.folder)!r}: {found.line}; run harness evaluate again")
+        if found.kind == "outdated":
+            run.skip(found.line)
 
 
 def _attacked(cell: CellResult) -> bool:

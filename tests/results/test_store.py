@@ -4,6 +4,7 @@ import json
 import logging
 import math
 import os
+import time
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,15 @@ def folder(tmp_path: Path) -> RunFolder:
 
 
 def a_cell(**changes: object) -> CellResult:
-    facts = {"dataset": "d", "model": "m", "defense": "fed_cdp", "attack": "cpl", "tap": "T2.step", "seeds": [0]}
+    facts = {
+        "dataset": "d",
+        "model": "m",
+        "defense": "fed_cdp",
+        "attack": "cpl",
+        "tap": "T2.step",
+        "seeds": [0],
+        "key": KEY,
+    }
     return CellResult(**(facts | {"victims": 1} | changes))
 
 
@@ -51,6 +60,22 @@ def test_a_finished_cell_is_found_again(folder: RunFolder) -> None:
     stored = folder.read_cell(KEY, SETTINGS)
     assert stored is not None
     assert (stored.cell, stored.victims) == (a_cell(), [a_victim()])
+
+
+@pytest.mark.parametrize("linked", [False, True], ids=["a file", "a link"])
+def test_what_stands_there_is_an_earlier_runs_whatever_time_it_claims(
+    folder: RunFolder, tmp_path: Path, linked: bool
+) -> None:
+    path, to_come = store(folder), time.time() + 10**6
+    if linked:
+        path = path.rename(tmp_path / "elsewhere")
+        (folder.path / "cells" / f"{KEY}.json").symlink_to(path)
+    os.utime(path, (to_come, to_come))
+    anew = folder.anew()
+    assert folder.read_cell(KEY, SETTINGS) is not None and anew.read_cell(KEY, SETTINGS) is None
+    if not linked:
+        store(anew)
+        assert anew.read_cell(KEY, SETTINGS) is not None
 
 
 def test_an_absent_cell_is_none_without_a_warning(folder: RunFolder, caplog: pytest.LogCaptureFixture) -> None:
@@ -126,8 +151,8 @@ def test_only_keys_become_file_names(folder: RunFolder, name: str) -> None:
 
 def test_hostile_names_stay_data(folder: RunFolder) -> None:
     settings = {"defense": "../../x", "attack": "<script>alert(1)</script>"}
-    cell = a_cell(defense="../../x", attack="<script>alert(1)</script>", dataset="[bold]")
     key = cell_key(settings)
+    cell = a_cell(defense="../../x", attack="<script>alert(1)</script>", dataset="[bold]", key=key)
     folder.write_cell(key, settings, cell, [])
     stored = folder.read_cell(key, settings)
     assert stored is not None and stored.cell == cell

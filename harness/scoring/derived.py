@@ -1,0 +1,168 @@
+"""Verdicts derived again from the victims beside them, wherever somebody else may have touched the files.
+
+What the victims say exactly: how each ended, how many images are accurate and first, and the mean rank of victims of
+one image each. p-values need the data; one is held against the ranks where it is far from what they allow.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from scipy import stats
+
+from harness.results import CellResult, Identified, Lineup, Place, Rate, SummaryRow, VictimRecord
+from harness.scoring.success import STRICT_RMSE
+from harness.scoring.summarise import summarise
+from harness.scoring.verdict import LEAK_P, Verdict, judge, judge_identity
+from harness.version import __version__
+
+# Ranks this improbable cannot come with a p-value above that of a leak, whatever the permutations drew.
+_FAR = 1e-12
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is wrong with a verdict, in one line.
+
+    ``kind``: it ``differs`` from what its victims say; it is ``outdated``, made by another version whose rules said
+    otherwise; or it is ``unchecked``, since its victims are not all there.
+    """
+
+    kind: Literal["differs", "outdated", "unchecked"]
+    line: str
+
+
+def version_of(environment: Mapping[str, Any]) -> str | None:
+    """The version of the harness that an environment or the settings of a cell name."""
+    versions = environment.get("versions", environment)
+    found = versions.get("harness") if isinstance(versions, Mapping) else None
+    return found if isinstance(found, str) else None
+
+
+def findings(
+    cells: Sequence[CellResult], victims: Mapping[str, Sequence[VictimRecord]], version: str | None,
+    rows: Sequence[SummaryRow] = (),
+) -> list[Finding]:  # fmt: skip
+    """What is wrong with the verdicts of cells, their controls and their summary rows.
+
+    Args:
+        cells: of one run.
+        victims: by the keys of the cells.
+        version: that made them.
+        rows: their summary, where one stands beside them.
+    """
+    known = {cell.key: cell for cell in cells if cell.key}
+    found = [
+        one for cell in cells if (one := _of_cell(cell, victims.get(cell.key or "", ()), known, version)) is not None
+    ]
+    derived = {_place(row): row.verdict for row in summarise(cells)} if rows else {}
+    for row in rows:
+        who, today = f"{row.defense} at {row.tap} on {row.dataset}", derived.get(_place(row))
+        if today is not None and today != row.verdict:
+            found.append(_differing(who, row.verdict, today, "its attacks say", version))
+    return found
+
+
+def verdict_of(cell: CellResult) -> Verdict:
+    """The verdict that today's rule gives to the numbers of a cell."""
+    return _judged(cell, cell.confirmed, cell.outcomes.success)
+
+
+def _of_cell(
+    cell: CellResult, victims: Sequence[VictimRecord], known: Mapping[str, CellResult], version: str | None
+) -> Finding | None:
+    who = f"{cell.attack} against {cell.defense} at {cell.tap} on {cell.dataset}"
+    if cell.not_applicable_reason is not None:
+        said = "it is impossible:"
+        return None if cell.verdict == "inconclusive" else _differing(who, cell.verdict, "inconclusive", said, version)
+    if not _all_there(cell, victims):
+        state = "are not all beside it" if victims else "are not beside it"
+        return Finding("unchecked", f"verdict not checked: the victims of {who} {state}")
+    problem = next(_contradictions(cell, victims, known), None) if version == __version__ else None
+    if problem is not None:
+        return Finding("differs", f"{who} was changed: {problem}")
+    successes = len({(one.seed, one.victim) for one in victims if one.outcome == "success"})
+    confirmed = _confirmed(victims)
+    today = _judged(cell, cell.confirmed if confirmed is None else confirmed, successes).verdict
+    return None if today == cell.verdict else _differing(who, cell.verdict, today, "its victims say", version)
+
+
+def _judged(cell: CellResult, confirmed: int, successes: int) -> Verdict:
+    doubt = cell.warnings[0] if cell.warnings else None
+    if cell.identified is not None:
+        p_value = cell.identified.p_value
+        told = cell.identified.model_copy(update={"identifies": p_value is not None and p_value < LEAK_P})
+        return judge_identity(told, doubt, cell.controls)
+    strict = Rate(successes=min(successes, cell.victims), n=cell.victims)
+    return judge(confirmed, strict, cell.lineup, cell.controls, doubt)
+
+
+def _differing(who: str, said: str, today: str, source: str, version: str | None) -> Finding:
+    if version != __version__:
+        made = f"{version}'s" if version else "another version's"
+        return Finding("outdated", f"{who}: made under {made} rules: {said}; under today's: {today}")
+    return Finding("differs", f"the verdict of {who} was changed: it says {said}, {source} {today}")
+
+
+def _all_there(cell: CellResult, victims: Sequence[VictimRecord]) -> bool:
+    return bool(victims) and len({(one.seed, one.victim) for one in victims}) == cell.victims
+
+
+def _confirmed(victims: Sequence[VictimRecord]) -> int | None:
+    """Images that are accurate and first; None where the records do not say which rows of a table are accurate."""
+    if all(one.image == 0 for one in victims):
+        return sum(one.outcome == "success" and _is_first(one) for one in victims)
+    if any(one.continuous_rmse is not None or one.categorical_accuracy is not None for one in victims):
+        return None
+    return sum(one.rmse is not None and one.rmse <= STRICT_RMSE and _is_first(one) for one in victims)
+
+
+def _is_first(one: VictimRecord) -> bool:
+    return one.lineup_rank == 1 and (one.lineup_size or 0) > 1
+
+
+def _contradictions(
+    cell: CellResult, victims: Sequence[VictimRecord], known: Mapping[str, CellResult]
+) -> Iterator[str]:
+    """Numbers of a cell that are not those of its victims, and positive controls that are not those of their cells."""
+    ended = dict.fromkeys(name for name, _ in cell.outcomes)
+    last = {(one.seed, one.victim): one.outcome for one in victims}
+    counted = {name: sum(outcome == name for outcome in last.values()) for name in ended}
+    for name, said in cell.outcomes:
+        if said != counted[name]:
+            yield f"it says that {said} victims ended as {name}, its victims say {counted[name]}"
+    confirmed = None if cell.identified else _confirmed(victims)
+    if confirmed is not None and confirmed != cell.confirmed:
+        yield f"it says that {cell.confirmed} images are accurate and first, its victims say {confirmed}"
+    if all(one.image == 0 for one in victims):
+        yield from _of_ranks(cell.identified or cell.lineup, victims)
+    for check in cell.controls:
+        made = [known[key] for key in check.cells if key in known]
+        if check.kind == "positive" and made and made[0].succeeds != check.held:
+            yield f"its control {check.name} {'held' if check.held else 'failed'}, the cell of that says otherwise"
+
+
+def _of_ranks(test: Lineup | Identified, victims: Iterable[VictimRecord]) -> Iterator[str]:
+    """Of victims of one image each: the mean rank, and a p-value that these ranks cannot have."""
+    places = [
+        (one.lineup_rank, one.lineup_size)
+        for one in victims
+        if one.lineup_rank is not None and one.lineup_size is not None and one.lineup_size > 1
+    ]
+    if not places or test.mean_rank is None:
+        return
+    ranks, sizes = np.array(places, dtype=float).T
+    mean = float(((ranks - 1) / (sizes - 1)).mean())
+    if abs(mean - test.mean_rank) > 1e-6:
+        yield f"it says a mean rank of {test.mean_rank:.4g}, its victims say {mean:.4g}"
+    error = float(np.sqrt(((sizes + 1) / (12 * (sizes - 1))).sum())) / len(ranks)
+    chance = float(
+        min(stats.norm.cdf((mean - 0.5) / error), stats.poisson.sf((ranks == 1).sum() - 1, (1 / sizes).sum()))
+    )
+    if chance < _FAR and (test.p_value is None or test.p_value >= LEAK_P):
+        yield f"it says p = {test.p_value}, which the ranks of its victims cannot have"
+
+
+def _place(row: SummaryRow) -> str:
+    return row.model_dump_json(include=set(Place.model_fields))
