@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from harness.cli import run as harness
 from harness.errors import UsageError
 from harness.training import TrainDocument, TrainFolder, TrainOptions, train, train_settings
 
@@ -114,7 +115,7 @@ def test_a_secret_key_lies_in_its_own_file_only(tmp_path: Path, capfd: pytest.Ca
 
     def run(folder: str, rounds: int, *more: str) -> int:
         made = ["train", "--defense", "fed_cdp", "--rounds", str(rounds), *small, *more]
-        return main([*made, "--evaluate-every", "9", "--out", str(tmp_path / folder)])
+        return harness([*made, "--evaluate-every", "9", "--out", str(tmp_path / folder)])
 
     def weights(folder: str) -> torch.Tensor:
         return torch.load(tmp_path / folder / "checkpoint.pt", weights_only=True)["weights"]
