@@ -40,7 +40,7 @@ def train_command(
     ] = False,
     seed: Annotated[
         int | None,
-        typer.Option(help="Makes all of it repeatable; by default noise and sampling take a secret key (splits: 0)."),
+        typer.Option(help=f"{TrainSettings.model_fields['seed'].description} By default these take a secret key."),
     ] = None,
     evaluate_every: Annotated[int, typer.Option(help="Rounds between two measurements of accuracy.")] = 1,
     chunk: Annotated[int, typer.Option(help="Clients trained together; bounds memory, changes no number.")] = 25,

@@ -115,7 +115,7 @@ class RoundContext:
         return laplace_rows(self._streams("laplace noise", purpose), tuple(like.shape[1:]), like) * self.noise_scale
 
     def uniform(self, purpose: str, like: Tensor) -> Tensor:
-        """Numbers in [0, 1) to choose by, otherwise as :meth:`gaussian`; a choice is no noise and is never scaled."""
+        """Numbers of 53 bits in [0, 1) to choose by, as float64; a choice is no noise and is never scaled."""
         return uniform_rows(self._streams("choice", purpose), tuple(like.shape[1:]), like)
 
     def server_gaussian(self, purpose: str, like: Tensor) -> Tensor:

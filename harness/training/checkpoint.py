@@ -73,8 +73,8 @@ class TrainFolder:
     ) -> None:  # fmt: skip
         """Writes the checkpoint after a round, whole or not at all.
 
-        ``sources``: of the user's own files, as the run began with them; ``kept``: rounds whose model was kept; ``key``: of the
-        noise, of which only a digest is written, and none of a public seed.
+        ``sources``: of the user's own files, as the run began with them; ``kept``: rounds whose model was kept;
+        ``key``: of the noise, of which only a digest is written, and none of a public seed.
         """
         content = {
             "settings": settings.model_dump_json(), "weights": weights.cpu(), "memory": memory,

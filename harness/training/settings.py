@@ -61,7 +61,7 @@ class TrainSettings(BaseModel):
         "valid", description="Whether the target counts the valid or the claimed epsilon."
     )
     delta: Delta = Field(1e-5, description="Of every epsilon.")
-    seed: Annotated[int, Field(ge=0)] = Field(0, description="Of splits and weights, and of noise and sampling.")
+    seed: Annotated[int, Field(ge=0)] = Field(0, description="Of splits and weights (0), and of noise and sampling.")
     device: str = "cpu"
 
     @model_validator(mode="after")

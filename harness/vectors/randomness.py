@@ -53,7 +53,7 @@ class Stream:
         cipher = Cipher(algorithms.ChaCha20(self._key, nonce), None).encryptor()
 
         def fill(words: np.ndarray) -> None:
-            view = memoryview(words).cast("B")
+            view = memoryview(words.view(np.uint8))
             for start in range(0, len(view), _BLOCK):
                 part = view[start : start + _BLOCK]
                 cipher.update_into(_ZEROS[: len(part)], part)
@@ -69,19 +69,19 @@ class Stream:
     def uniform(self, shape: Sequence[int]) -> Tensor:
         """Multiples of 2^-53 in [0, 1), as float64."""
         drawn = (self.words(math.prod(shape)) >> np.uint64(11)).astype(np.float64) * 2.0**-53
-        return torch.from_numpy(drawn).reshape(*shape)
+        return torch.from_numpy(drawn).reshape(tuple(shape))
 
     def normal(self, shape: Sequence[int]) -> Tensor:
         """Standard normal numbers, as float32."""
         drawn = normals(math.prod(shape), self._words, lambda rare: self._tails(rare))
-        return torch.from_numpy(drawn).reshape(*shape)
+        return torch.from_numpy(drawn).reshape(tuple(shape))
 
     def laplace(self, shape: Sequence[int]) -> Tensor:
         """Laplace numbers of scale 1 (standard deviation sqrt 2), as float32."""
         words = self.words(math.prod(shape))
         sizes = -tail_logarithm(((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53)
         signed = np.where((words & np.uint64(1)).astype(bool), sizes, -sizes).astype(np.float32)
-        return torch.from_numpy(signed).reshape(*shape)
+        return torch.from_numpy(signed).reshape(tuple(shape))
 
     def permutation(self, count: int) -> Tensor:
         """The numbers below ``count`` in random order; orders differ in probability by less than count^2 / 2^64."""

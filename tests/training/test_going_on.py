@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from harness.cli import run as harness
 from harness.errors import UsageError
 from harness.training import TrainDocument, TrainFolder, TrainOptions, train, train_settings
 
@@ -106,3 +107,43 @@ def test_a_number_of_a_command_line_is_no_other_setting(tmp_path: Path, killed_a
     with pytest.raises(UsageError, match="defense_args"):
         run(tmp_path, 3, AGAIN, **changes | {"defense_args": {"sigma": "0.6"}})
     assert len(run(tmp_path, 3, AGAIN, **changes | {"defense_args": {"sigma": "0.5"}}).rounds) == 3
+
+
+def test_a_secret_key_lies_in_its_own_file_only(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Without --seed: two runs differ, --resume draws on, and nothing that is shown or stored names the key."""
+    small = ["--split", "iid", "--clients", "4", "--clients-per-round", "2", "--local-steps", "2", "--batch-size", "2"]
+
+    def run(folder: str, rounds: int, *more: str) -> int:
+        made = ["train", "--defense", "fed_cdp", "--rounds", str(rounds), *small, *more]
+        return harness([*made, "--evaluate-every", "9", "--out", str(tmp_path / folder)])
+
+    def weights(folder: str) -> torch.Tensor:
+        return torch.load(tmp_path / folder / "checkpoint.pt", weights_only=True)["weights"]
+
+    def refused(folder: str, *more: str) -> str:
+        capfd.readouterr()
+        assert run(folder, 3, "--resume", *more) == 2
+        lines = capfd.readouterr().err.strip().splitlines()
+        assert len(lines) == 1
+        return lines[0]
+
+    assert [run("one", 2), run("two", 2), run("public", 2, "--seed", "0"), run("again", 2, "--seed", "0")] == [0] * 4
+    assert not torch.equal(weights("one"), weights("two")) and torch.equal(weights("public"), weights("again"))
+    secret, said = tmp_path / "one" / "noise.key", capfd.readouterr()
+    key = secret.read_text()
+    assert secret.stat().st_mode & 0o777 == 0o600 and len(key) == 64 and not (tmp_path / "public/noise.key").exists()
+    assert run("one", 3, "--resume") == 0
+    assert secret.read_text() == key
+    said = said.out + said.err + "".join(capfd.readouterr())
+    assert "add --seed 0" in refused("public") and "leave out --seed" in refused("one", "--seed", "0")
+    secret.rename(tmp_path / "aside")
+    said += (missing := refused("one"))
+    assert "noise.key" in missing
+    secret.write_text((tmp_path / "two" / "noise.key").read_text())
+    said += (other := refused("one"))
+    assert "another noise.key" in other
+    stored = b"".join(path.read_bytes() for path in (tmp_path / "one").rglob("*") if path.is_file())
+    for form in (key.encode(), bytes.fromhex(key), str(int(key, 16)).encode()):
+        assert form not in stored and form not in said.encode()
+    notes = {name: (tmp_path / name / "training.json").read_text() for name in ("one", "public")}
+    assert "repeatable" not in notes["one"] and "known to whoever knows the seed" in notes["public"]

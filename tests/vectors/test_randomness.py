@@ -81,6 +81,12 @@ def test_no_number_depends_on_what_is_drawn_with_it() -> None:
     assert not torch.equal(together[0], together[1])
 
 
+@pytest.mark.parametrize("shape", [(), (0,), (3, 0), (1,), (2, 3)])
+@pytest.mark.parametrize("law", LAWS)
+def test_shapes(law: str, shape: tuple[int, ...]) -> None:
+    assert getattr(Stream("shape"), law)(shape).shape == shape
+
+
 def test_the_words_are_those_of_chacha20() -> None:
     """Any other implementation of RFC 8439 under the same 256 bits makes them too."""
     key = hashlib.sha256(b"str:noise\x1fint:7").digest()
