@@ -49,11 +49,10 @@ def _said(best: FrontierPoint, base: float) -> str:
     epsilon = f"no epsilon is proven ({best.epsilon_reason})"
     if best.epsilon is not None:
         epsilon = f"proven epsilon {best.epsilon:.3g} (delta {best.delta:g}, unit: {best.unit})"
-    identified = "; an attacker who holds a list of candidates still tells the true one" if best.identifies else ""
     return (
         f"{name_of(best)} costs {100 * (base - (best.accuracy or 0)):.1f} points of accuracy "
         f"({text.percent(best.accuracy)}, without a defense {text.percent(base)}), {epsilon}, and no attack leaks: "
-        f"{text.rate(best.success)} of {best.success.n} come back{identified}"
+        f"{text.rate(best.success)} of {best.success.n} come back"
     )
 
 

@@ -9,6 +9,9 @@ from harness.scoring.strongest import WHO_IS_TOLD, Attempt
 #: Of a place that is resilient though every attack that worked there carries a flag.
 UNFIT = "withstood no attack that was fit to find anything"
 
+#: Where no image comes back, but membership is told.
+TELLS = "tells who took part"
+
 
 def headline(
     verdict: Literal["leaks", "resilient", "inconclusive"], attempts: Sequence[Attempt], noisy: bool = False
@@ -53,7 +56,7 @@ def _who_took_part(attempts: Sequence[Attempt]) -> str | None:
         return None
     best = min(found, key=_by_p)
     first = round((best.rate or 0.0) * best.n)
-    return f"tells who took part: {first} of {best.n}, p = {_short(best.p_value)}; no image came back"
+    return f"{TELLS}: {first} of {best.n}, p = {_short(best.p_value)}; no image came back"
 
 
 def _by_p(found: Identified) -> tuple[float, float]:

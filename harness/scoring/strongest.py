@@ -25,8 +25,8 @@ An attack that only *identifies* reconstructs nothing: it makes no row leak, and
 the reason begins with that word, and the row is inconclusive unless it leaks. Where the defense adds noise, and no attack that knows it was tried and failed, the
 reason of ``resilient`` ends with that.
 
-Where a *suite* was tried, ``resilient`` needs an attack of the highest tier that is possible there, which
-was withstood.
+``resilient`` needs an attack that was withstood; where a *suite* was tried, one of the highest tier that is possible
+there.
 
 Where *several* examples lie behind one observation (a batch, local steps, a sum of clients), ``resilient`` needs two
 attackers that are fit for several, whoever named them: one that reconstructs and knows the defense, and a membership
@@ -122,13 +122,13 @@ def strongest(
     if decision.verdict == "resilient":
         decision = _reserved(decision, attempts, suite, examples, refused)
     reason = decision.reason
-    withstood = any(one.informed and one.was_withstood for one in attempts)
-    if decision.verdict == "resilient" and noisy and not withstood:
-        reason += ", by attackers who do not know the noise"
     if identifying:
         reason = f"identifies: {_names(identifying)} tells the truth among look-alikes; {reason}"
         if decision.verdict == "resilient":
             decision = replace(decision, verdict="inconclusive")
+    withstood = any(one.informed and one.was_withstood for one in attempts)
+    if decision.verdict == "resilient" and noisy and not withstood:
+        reason += ", by attackers who do not know the noise"
     return replace(decision, reason=reason)
 
 
@@ -144,7 +144,7 @@ def _reserved(
             reason = f"where labels are inferred no attack leaks; where they are known, {again.reason}"
             return replace(again, verdict="inconclusive", reason=reason)
         decision = replace(decision, reason=f"{decision.reason}, {WHO_IS_TOLD}")
-    obstacle = _unfit(attempts) if suite else None
+    obstacle = _unfit(attempts, suite)
     if examples > 1:
         obstacle = _missing(attempts, examples, suite, refused) or obstacle
     if obstacle is None:
@@ -173,14 +173,14 @@ def _missing(
     return said if suite else f"{said}; add --attack auto"
 
 
-def _unfit(attempts: Sequence[Attempt]) -> str | None:
-    """Why no attack of the highest tier that was possible can be said to have been withstood, or None."""
-    tier = [attempt for attempt in attempts if attempt.informed] or attempts
+def _unfit(attempts: Sequence[Attempt], suite: bool) -> str | None:
+    """Why no attack, of a suite none of the highest tier that was possible, can be said to have been withstood."""
+    tier = (suite and [attempt for attempt in attempts if attempt.informed]) or attempts
     if any(attempt.was_withstood for attempt in tier):
         return None
     flags = [f"{attempt.attack}: {attempt.flags[0]}" for attempt in tier if attempt.flags]
-    name = "informed" if tier[0].informed else "plain"
-    return "; ".join([f"no {name} attack that was fit to find anything was withstood", *flags])
+    name = ("informed " if tier[0].informed else "plain ") if suite else ""
+    return "; ".join([f"no {name}attack that was fit to find anything was withstood", *flags])
 
 
 def _of_reconstructions(attempts: Sequence[Attempt], tried: Sequence[Attempt]) -> Decision:

@@ -37,7 +37,7 @@ class Shown:
         """The verdict; ``impossible`` where it could not be run, ``invalid`` where it must not be used."""
         if self.cell.not_applicable_reason is not None:
             return "impossible"
-        return self.cell.verdict if self.run.valid else "invalid"
+        return self.cell.verdict_alone if self.run.valid else "invalid"
 
     @property
     def trained(self) -> tuple[str, int] | None:
