@@ -48,3 +48,10 @@ class SummaryRow(Place):
     suite: str | None = None
     identifies: bool | None = None
     attacks: list[AttackStanding]
+
+    @property
+    def shown(self) -> VerdictWord:
+        """The verdict that a page shows: older rows were called resilient where an attack identifies, or where none
+        that was fit was withstood."""
+        fit = not self.identifies and any(one.was_withstood for one in self.attacks)
+        return "inconclusive" if self.verdict == "resilient" and not fit else self.verdict

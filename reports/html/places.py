@@ -69,7 +69,7 @@ class Decided:
         """The verdict; ``impossible`` where nothing could be run, ``invalid`` where it must not be used."""
         if self.cells and len(self.refused) == len(self.cells):
             return "impossible"
-        return self.summary.verdict if self.run.valid else "invalid"
+        return self.summary.shown if self.run.valid else "invalid"
 
 
 def shown_cells(runs: Sequence[RunData]) -> list[Shown]:
