@@ -22,8 +22,8 @@ An attack was *withstood* where it works, carries no flag that says it was unfit
 and neither leaks nor, if that is all it does, may identify anybody: only such attacks are counted in words.
 
 An attack that only *identifies* reconstructs nothing: it makes no row leak, and none resilient. Where it identifies,
-the reason begins with that word, and the row is inconclusive unless it leaks. Where the defense adds noise, and no attack that knows it was tried and failed, the
-reason of ``resilient`` ends with that.
+the reason begins with that word, and the row is inconclusive unless it leaks. Where the defense adds noise, and no
+attack that knows it was tried and failed, the reason of ``resilient`` ends with that.
 
 ``resilient`` needs an attack that was withstood; where a *suite* was tried, one of the highest tier that is possible
 there.
