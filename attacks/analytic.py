@@ -25,6 +25,7 @@ class Analytic(Attack):
     """Only the scale of the closed form is optimised: a clipping defense rescales weights and biases differently."""
 
     dealt: ClassVar[bool] = False
+    uses_labels: ClassVar[bool] = False
 
     @model_validator(mode="after")
     def _has_no_box(self) -> "Analytic":

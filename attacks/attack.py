@@ -73,6 +73,8 @@ class Attack(Attacker):
     dealt: ClassVar[bool] = True
     """Whether it gains by processes that take a share of the victims each: not where it is over at once, or where its
     own threads take a victim each."""
+    uses_labels: ClassVar[bool] = True
+    """Whether labels matter to the images that come out: not where they are read off a layer."""
     standstill: ClassVar[tuple[int, float]] = (10, 1e-9)
     """A row that is not hopeless is finished when its best loss fell by no more than that share of it in that many
     outer iterations."""

@@ -35,6 +35,7 @@ class Learned(ClosedForm):
 
     simulations: Annotated[int, Field(ge=FEWEST, le=5000)] = 2000
     tier: ClassVar[Tier] = "informed"
+    uses_labels: ClassVar[bool] = False
 
     def solved(self, observation: Observation) -> Tensor:
         """The estimates (R, n*D).

@@ -7,6 +7,8 @@ units that one example alone activates are looked for, confirmed by the known we
 one, which is ours (:mod:`harness.attacks.relu_layer`). The server is honest: it only reads.
 """
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -24,6 +26,8 @@ from harness.observation import Observation
 @validated_attack
 class Spear(ClosedForm):
     """It has no settings of its own; batches may be as large as a tenth of the layer, and often larger."""
+
+    uses_labels: ClassVar[bool] = False
 
     def solved(self, observation: Observation) -> Tensor:
         return solved_by_layer(observation, "spear")

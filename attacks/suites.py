@@ -41,9 +41,15 @@ SUITES: dict[str, Mapping[str, Settings]] = {
         "cpl": {}, "inverting_gradients": {"max_iterations": 1000}, "map": {}, "identify": {}, "analytic": {},
         "spear": {}, "learned": {}, "slope": {}, "levels": {},
     },
+    # The same members, of which identify and slope read several examples; where inferred labels are at chance, those
+    # that use labels run a second time with labels known.
+    "auto-7": {
+        "cpl": {}, "inverting_gradients": {"max_iterations": 1000}, "map": {}, "identify": {}, "analytic": {},
+        "spear": {}, "learned": {}, "slope": {}, "levels": {},
+    },
 }  # fmt: skip
 #: What a name without a version means.
-LATEST = {"auto": "auto-6"}
+LATEST = {"auto": "auto-7"}
 
 
 @dataclass(frozen=True)

@@ -107,10 +107,10 @@ def is_of_images(cell: CellResult) -> bool:
 
 
 def verdict(cell: CellResult) -> Text:
-    """The verdict in its colour."""
+    """The verdict in its colour: what the cell may claim alone."""
     if cell.not_applicable_reason is not None:
         return Text("not run", style="dim")
-    word = "identifies" if cell.identified is not None and cell.identified.identifies else cell.verdict
+    word = "identifies" if cell.identified is not None and cell.identified.identifies else cell.verdict_alone
     return verdict_word(word)
 
 

@@ -31,7 +31,9 @@ def print_frontier(document: FrontierDocument, console: Console) -> None:
     for line in (_federation(document), *_NOTES, *_reasons(document)):
         console.print(Text(f"- {line}"))
     for words, best in zip(document.answers, document.best, strict=True):
-        console.print(Text(words, style="bold green" if best is not None else "bold yellow"))
+        proven = None if best is None else document.points[best].epsilon
+        good = best is not None and (proven is None or proven <= text.MOST_EPSILON)
+        console.print(Text(words, style="bold green" if good else "bold yellow"))
     if not document.valid:
         reason = text.safe(document.valid_reason or "a negative control failed", 300)
         console.print(Text(f"THE RUN IS INVALID, its verdicts must not be used: {reason}", style="bold red"))

@@ -13,7 +13,7 @@ from harness.results import SummaryRow
 
 
 def strongest_block(rows: Iterable[SummaryRow], width: int) -> list[RenderableType]:
-    """The verdicts over several attacks; nothing where each place was attacked by one alone, as its cell says it all.
+    """The verdicts over several attacks; nothing where each place was attacked by one alone whose cell says it all.
 
     Args:
         rows: the summary of a document.
@@ -21,7 +21,7 @@ def strongest_block(rows: Iterable[SummaryRow], width: int) -> list[RenderableTy
     """
     groups: dict[str, list[SummaryRow]] = defaultdict(list)
     for row in rows:
-        if len(row.attacks) > 1:
+        if len(row.attacks) > 1 or any(one.verdict != row.verdict for one in row.attacks):
             groups[columns.setting(row)].append(row)
     parts: list[RenderableType] = []
     for setting, members in groups.items():
@@ -33,7 +33,7 @@ def strongest_block(rows: Iterable[SummaryRow], width: int) -> list[RenderableTy
 
 
 def _verdict(row: SummaryRow) -> Text:
-    shown = columns.verdict_word(row.verdict)
+    shown = columns.verdict_word(row.shown)
     return shown.append("\nidentifies", style=columns.VERDICT_STYLES["identifies"]) if row.identifies else shown
 
 
@@ -64,7 +64,7 @@ def _lines(rows: Iterable[SummaryRow]) -> RenderableType:
         place = f"tap {columns.surface(row)}" if row.surface is None else f"surface {row.surface}"
         seen = columns.circumstances(row)
         told = "identifies, " if row.identifies else ""
-        lines.append_text(columns.verdict_word(row.verdict)).append(
+        lines.append_text(columns.verdict_word(row.shown)).append(
             f"  {told}{text.safe(row.defense, 40)} / {place}{seen}\n"
         )
         idle = f"; uninformative or not run: {_uninformative(row)}" if _uninformative(row) else ""

@@ -11,6 +11,8 @@ from harness.results import Rate, Statement, Summary
 from harness.results.record import without_non_finite
 
 MISSING = "n/a"
+#: Above it an epsilon promises nothing: any outcome may become e^10, 22,000 times, as likely.
+MOST_EPSILON = 10.0
 _UNKNOWN = object()
 _LONGEST_ARGUMENTS = 240
 
@@ -91,11 +93,16 @@ def _plain(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
+def epsilon(value: float) -> str:
+    """An epsilon, and whether it is too large to mean anything: e^epsilon bounds how much likelier anything becomes."""
+    return f"{value:.3g}" + (", too large to promise anything" if value > MOST_EPSILON else "")
+
+
 def guarantee(statement: Statement, name_view: bool = False) -> str:
     """The guarantee tag and its epsilon, with the claimed one beside it where the two differ by more than 1%."""
     text = safe(statement.guarantee, 40)
     if statement.epsilon is not None:
-        text += f", epsilon {statement.epsilon:.3g}"
+        text += f", epsilon {epsilon(statement.epsilon)}"
     claimed = statement.claimed_epsilon
     if claimed is not None and not math.isclose(claimed, statement.epsilon or 0.0, rel_tol=0.01):
         text += f" (claimed {claimed:.3g})"

@@ -5,13 +5,14 @@ from collections.abc import Sequence
 from harness.attacks import reconstructing
 from harness.evaluation.scored import Scored
 from harness.evaluation.scores import Scores
-from harness.results import Control
+from harness.results import CellResult, Control
 
 AT_CHANCE = 0.05
 """From this p-value on, inferred labels are no better than guesses."""
 # Of fewer victims the labels of all, exchanged, are right too often for any p-value below that.
 _FEWEST = 4
 _FOREIGN, _ERRORS = 1.5, 2.0
+_BLIND_TO_LABELS = "label inference at chance; --labels known shows what comes back where they are known"
 
 
 def flags_of(scored: Scored, controls: Sequence[Control]) -> list[str]:
@@ -24,6 +25,11 @@ def flags_of(scored: Scored, controls: Sequence[Control]) -> list[str]:
     return flags + _foreign(scored) + ([scored.scores.doubt] if scored.scores.doubt else [])
 
 
+def needs_labels(cell: CellResult) -> bool:
+    """Whether the attack has to be tried with labels known too: it found nothing, and its labels were guesses."""
+    return cell.verdict != "leaks" and _BLIND_TO_LABELS in cell.flags
+
+
 def _stalled(scores: Scores) -> list[str]:
     """An outer iteration of L-BFGS is up to 20 steps: gradient evaluations say how many were taken."""
     if scores.stalled.sum() <= scores.victims / 2:
@@ -32,14 +38,17 @@ def _stalled(scores: Scores) -> list[str]:
 
 
 def _labels(scored: Scored) -> list[str]:
+    attack = scored.settings.build_attack()
     if scored.settings.labels == "known" or not isinstance(scored.scores, Scores):
+        return []
+    if not reconstructing(attack).uses_labels:
         return []
     label = scored.scores.label
     if label.p_value is None or label.p_value < AT_CHANCE or label.accuracy == 1:
         return []
     if scored.scores.victims < _FEWEST and (label.accuracy or 0) > (label.chance or 0):
         return []
-    return ["label inference at chance; --labels known shows what comes back where they are known"]
+    return [_BLIND_TO_LABELS]
 
 
 def _foreign(scored: Scored) -> list[str]:

@@ -55,20 +55,25 @@ def _write(asked: Sequence[StoredCell], run: Run, device: str, complete: bool = 
 
 def _unfinished(document: ResultDocument, planned: int | None) -> ResultDocument:
     """What stands in the folder while the run goes on, and is left there by one that was stopped."""
-    done = sum(cell.role == "cell" for cell in document.cells)
+    told = {cell.told for cell in document.cells}
+    done = sum(cell.role == "cell" and cell.key not in told for cell in document.cells)
     reason = f"{done} of {planned} cells are done; add --resume to the same command to go on"
     return document.model_copy(update={"valid": False, "valid_reason": reason, "complete": False, "planned": planned})
 
 
 def with_controls(asked: Sequence[StoredCell], done: Mapping[str, StoredCell]) -> list[StoredCell]:
-    """Cells in the order asked for, then their controls in the order of the cells: the same whoever made which.
+    """Cells in the order asked for, each before the same with labels known, then their controls in the order of the cells: the same whoever made which.
 
     Args:
         done: cells and controls by their keys.
     """
-    cells = {stored.cell.key: stored for stored in asked}
-    keys = (key for stored in cells.values() for check in stored.cell.controls for key in check.cells)
+    cells = {one.cell.key: one for stored in asked for one in (stored, *_told(stored, done))}
+    keys = (key for stored in cells.values() for key in stored.cell.needed)
     return [*cells.values(), *(done[key] for key in dict.fromkeys(keys) if key not in cells)]
+
+
+def _told(stored: StoredCell, done: Mapping[str, StoredCell]) -> list[StoredCell]:
+    return [done[stored.cell.told]] if stored.cell.told else []
 
 
 def document_of(cells: list[CellResult], made_in: Facts) -> ResultDocument:

@@ -26,6 +26,7 @@ from harness.evaluation.controls import (
     without_noise,
 )
 from harness.evaluation.declared_noise import WrongDeclaration, require_declared
+from harness.evaluation.fitness import needs_labels
 from harness.evaluation.identifying import identify_scene
 from harness.evaluation.observe import Stage
 from harness.evaluation.outlook import Outlook
@@ -114,10 +115,11 @@ class Run:
         return self._sources[names]
 
     def _controls_at_hand(self, stored: StoredCell) -> bool:
-        """Takes over a resumed cell's control cells; False when one of them is lost and must be made again."""
-        for key in (key for check in stored.cell.controls for key in check.cells):
+        """Takes over a resumed cell's control cells, and the same cell with labels known; False when one of them is
+        lost and must be made again."""
+        for key in stored.cell.needed:
             found = self.done.get(key) or self.folder.find_cell(key)
-            if found is None:
+            if found is None or (key == stored.cell.told and not self._controls_at_hand(found)):
                 return False
             self.done[key] = found
         return True
@@ -133,6 +135,9 @@ class Run:
         else:
             verdict = scored.scores.verdict(checks)
             cell = cell_result(scored, key, control, checks, verdict)
+            if control is None and settings.suite and needs_labels(cell):
+                told = self.cell(settings.model_copy(update={"labels": "known"}))
+                cell = cell.model_copy(update={"told": told.cell.key})
             victims = victim_records(scored, key, control)
             if self.draw and control is None:
                 self.draw(scored, cell)

@@ -26,7 +26,7 @@ def answer(points: Numbered) -> list[tuple[str, int | None]]:
         (number, one) for number, one in points
         if one.setting is not None and one.accuracy is not None and one.accuracy >= base - MARGIN
     ]  # fmt: skip
-    held = [(number, one) for number, one in affordable if one.verdict == "resilient"]
+    held = [(number, one) for number, one in affordable if one.verdict == "resilient" and not one.identifies]
     proven = dict.fromkeys(one.unit for _, one in held if one.epsilon is not None)
     groups = [[pair for pair in held if pair[1].unit == unit] for unit in proven] or ([held] if held else [])
     best = [min(group, key=_worth) for group in groups]
@@ -48,12 +48,11 @@ def name_of(point: FrontierPoint) -> str:
 def _said(best: FrontierPoint, base: float) -> str:
     epsilon = f"no epsilon is proven ({best.epsilon_reason})"
     if best.epsilon is not None:
-        epsilon = f"proven epsilon {best.epsilon:.3g} (delta {best.delta:g}, unit: {best.unit})"
-    identified = "; an attacker who holds a list of candidates still tells the true one" if best.identifies else ""
+        epsilon = f"proven epsilon {text.epsilon(best.epsilon)} (delta {best.delta:g}, unit: {best.unit})"
     return (
         f"{name_of(best)} costs {100 * (base - (best.accuracy or 0)):.1f} points of accuracy "
         f"({text.percent(best.accuracy)}, without a defense {text.percent(base)}), {epsilon}, and no attack leaks: "
-        f"{text.rate(best.success)} of {best.success.n} come back{identified}"
+        f"{text.rate(best.success)} of {best.success.n} come back"
     )
 
 

@@ -12,7 +12,7 @@ from harness.results import CellResult, Place, read_results
 from harness.results.place import WHOM
 
 # What identifies a cell from night to night; whom it attacks may change.
-_IDENTITY = {*Place.model_fields, "attack", "attack_args"}.difference(WHOM)
+_IDENTITY = {*Place.model_fields, "attack", "attack_args", "labels"}.difference(WHOM)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
 
 VerdictWord = Literal["leaks", "resilient", "inconclusive"]
+LabelsWord = Literal["inferred", "known"]
 TierWord = Literal["plain", "informed", "tampering"]
 BLIND = "blind"
 """The control that guesses the victims without a gradient, as an attack."""

@@ -11,7 +11,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 from harness.results.bound import Bound
 from harness.results.detectable import Detectable
 from harness.results.place import Place
-from harness.results.record import Count, Facts, Number, Record, TierWord, VerdictWord
+from harness.results.record import Count, Facts, LabelsWord, Number, Record, TierWord, VerdictWord
 from harness.results.scores import Control, Identified, LabelInference, Lineup, Rate, Summary
 from harness.results.statement import Statement
 from harness.results.summary import SummaryRow
@@ -46,7 +46,10 @@ class CellResult(Place):
 
     ``key`` names the cell's files; ``control`` names the control (``positive``, ``positive_sigma0``, ``noise_x100``,
     ``blind``) and is None for a cell; ``tier`` says what the attacker knows of the defense; ``suite`` names
-    the suite that it was tried for, with its version, None where it was named itself; ``noise`` is the law of the
+    the suite that it was tried for, with its version, None where it was named itself; ``labels``: whether the attacker
+    infers them or is told; ``several``: whether it is fit where several examples lie behind one observation;
+    ``examples``: how many lie there, None in older documents; ``told``: the key of the same cell with labels known,
+    which a suite runs where inferred ones are at chance; ``noise`` is the law of the
     noise that the defense declares on what is read there, None where there is none; ``confirmed`` counts images that
     are strict successes and first in their lineup; ``identified`` is of attacks that reconstruct nothing, None for
     others; ``warnings`` are sentences on what contradicts what was declared, ``flags``
@@ -63,6 +66,9 @@ class CellResult(Place):
     attack_args: Facts = Field(default_factory=dict)
     tier: TierWord = "plain"
     suite: str | None = None
+    labels: LabelsWord = "inferred"
+    several: bool = False
+    examples: Count | None = None
     noise: str | None = None
     observation_id: str | None = None
     metrics: dict[str, Summary] = Field(default_factory=dict)
@@ -79,6 +85,7 @@ class CellResult(Place):
     outcomes: Outcomes = Outcomes()
     bound: Bound | None = None
     detectable: Detectable | None = None
+    told: str | None = None
     units: str = ""
     privacy: list[Statement] = Field(default_factory=list)
     seconds: Number = None
@@ -94,6 +101,22 @@ class CellResult(Place):
     def succeeds(self) -> bool:
         """Whether the attack shows what it is after: that it leaks, or that it identifies."""
         return self.verdict == "leaks" if self.identified is None else self.identified.identifies
+
+    @property
+    def hidden(self) -> int:
+        """Examples behind one observation; of an older document, as many as its settings name."""
+        return self.examples or self.batch_size * self.local_steps
+
+    @property
+    def verdict_alone(self) -> VerdictWord:
+        """What this cell may claim by itself: no resilience where the attack was unfit, or where several examples lie
+        behind one observation, of which the verdict over all attacks speaks."""
+        return "inconclusive" if self.verdict == "resilient" and (self.flags or self.hidden > 1) else self.verdict
+
+    @property
+    def needed(self) -> list[str]:
+        """Keys of the cells that this one rests on: with labels known, and its controls."""
+        return [*([self.told] if self.told else []), *(key for check in self.controls for key in check.cells)]
 
     @property
     def tested_p(self) -> float | None:

@@ -12,7 +12,7 @@ class AttackStanding(Record):
 
     ``cell`` is the key of its cell; ``informative`` says whether the attack works there (its positive controls held),
     ``reason`` why it does not, None where it does; ``identifies`` is None for an attack that reconstructs;
-    ``flags`` are those of its cell.
+    ``flags`` are those of its cell; ``told``: whether it is the second run of an attack, with labels known.
     """
 
     attack: str
@@ -23,6 +23,7 @@ class AttackStanding(Record):
     reason: str | None = None
     identifies: bool | None = None
     flags: list[str] = Field(default_factory=list)
+    told: bool = False
 
     @property
     def was_withstood(self) -> bool:
@@ -47,3 +48,10 @@ class SummaryRow(Place):
     suite: str | None = None
     identifies: bool | None = None
     attacks: list[AttackStanding]
+
+    @property
+    def shown(self) -> VerdictWord:
+        """The verdict that a page shows: older rows were called resilient where an attack identifies, or where none
+        that was fit was withstood."""
+        fit = not self.identifies and any(one.was_withstood for one in self.attacks)
+        return "inconclusive" if self.verdict == "resilient" and not fit else self.verdict

@@ -22,11 +22,19 @@ An attack was *withstood* where it works, carries no flag that says it was unfit
 and neither leaks nor, if that is all it does, may identify anybody: only such attacks are counted in words.
 
 An attack that only *identifies* reconstructs nothing: it makes no row leak, and none resilient. Where it identifies,
-the reason begins with that word. Where the defense adds noise, and no attack that knows it was tried and failed, the
-reason of ``resilient`` ends with that.
+the reason begins with that word, and the row is inconclusive unless it leaks. Where the defense adds noise, and no
+attack that knows it was tried and failed, the reason of ``resilient`` ends with that.
 
-Where a *suite* was tried, ``resilient`` needs an attack of the highest tier that is possible there, which
-was withstood.
+``resilient`` needs an attack that was withstood; where a *suite* was tried, one of the highest tier that is possible
+there.
+
+Where *several* examples lie behind one observation (a batch, local steps, a sum of clients), ``resilient`` needs two
+attackers that are fit for several, whoever named them: one that reconstructs and knows the defense, and a membership
+test. Both have to be withstood; the reason says which one is missing, and why.
+
+Where inferred labels are at chance a suite runs again with labels known (``told``). These attacks decide among
+themselves by the same rule: ``resilient`` needs that nothing comes back where labels are known either, and what does
+is named in the reason. They make no row leak, since this attacker was given what others could not read.
 
 Each row is a claim of its own; over the rows of a run their chances of error add up
 (:mod:`harness.scoring.multiplicity`).
@@ -37,12 +45,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from harness.results import Lineup
+from harness.results import Identified, Lineup
 from harness.results.withstood import was_withstood
 from harness.scoring.success import upper_bound
 from harness.scoring.verdict import CONFIRMED_SUCCESSES, LEAK_P, RESILIENT_RATE, VICTIMS_NEEDED, too_few
 
 FAMILY_P = 0.01
+REBUILDS = "an attacker that reconstructs several and knows the defense"
+TELLS = "a membership test"
+WHO_IS_TOLD = "even to attackers who know the labels"
 TRACES = "traces come back, nearer to their own truth than to look-alikes"
 
 
@@ -53,7 +64,9 @@ class Attempt:
     ``obstacle``: why the attack is uninformative there, None where it works; ``confirmed``: images that are accurate
     and first in their lineup; ``successes`` of ``victims`` with an accurate image; ``lineup``: the cell's test;
     ``identifies``: None for an attack that reconstructs; ``informed``: whether it knows the defense's noise;
-    ``flags``: why it was not fit there; ``tampering``: whether its server sends weights of its own making.
+    ``flags``: why it was not fit there; ``tampering``: whether its server sends weights of its own making;
+    ``several``: whether it is fit where several examples lie behind one observation; ``told``: whether it is a second
+    run, with labels known; ``found``: how well it tells truths, None for an attack that reconstructs.
     """
 
     attack: str
@@ -67,6 +80,9 @@ class Attempt:
     informed: bool = False
     flags: tuple[str, ...] = ()
     tampering: bool = False
+    several: bool = False
+    told: bool = False
+    found: Identified | None = None
 
     @property
     def bound(self) -> float:
@@ -88,36 +104,84 @@ class Decision:
     reason: str
 
 
-def strongest(attempts: Sequence[Attempt], noisy: bool = False, suite: bool = False) -> Decision:
+def strongest(
+    attempts: Sequence[Attempt], noisy: bool = False, suite: bool = False, examples: int = 1,
+    refused: Sequence[tuple[Attempt, str]] = (),
+) -> Decision:  # fmt: skip
     """The verdict over the attacks that were possible; the rule is the module's text.
 
     Args:
         attempts: all of them.
         noisy: whether noise is declared on what is read there.
         suite: whether a whole suite was tried, whose verdict needs an attack of the highest tier that was fit.
+        examples: behind one observation.
+        refused: attacks that are impossible there, and why.
     """
     identifying = [attempt for attempt in attempts if attempt.identifies]
-    decision = _of_reconstructions([attempt for attempt in attempts if attempt.identifies is None], attempts)
+    inferring = [attempt for attempt in attempts if not attempt.told]
+    decision = _of_reconstructions([attempt for attempt in inferring if attempt.identifies is None], inferring)
+    if decision.verdict == "resilient":
+        decision = _reserved(decision, attempts, suite, examples, refused)
     reason = decision.reason
-    unfit = _unfit(attempts) if suite and decision.verdict == "resilient" else None
-    if unfit is not None:
-        decision, reason = replace(decision, verdict="inconclusive"), f"no attack leaks, but {unfit}"
+    if identifying:
+        reason = f"identifies: {_names(identifying)} tells the truth among look-alikes; {reason}"
+        if decision.verdict == "resilient":
+            decision = replace(decision, verdict="inconclusive")
     withstood = any(one.informed and one.was_withstood for one in attempts)
     if decision.verdict == "resilient" and noisy and not withstood:
         reason += ", by attackers who do not know the noise"
-    if identifying:
-        reason = f"identifies: {_names(identifying)} tells the truth among look-alikes; {reason}"
     return replace(decision, reason=reason)
 
 
-def _unfit(attempts: Sequence[Attempt]) -> str | None:
-    """Why no attack of the highest tier that was possible can be said to have been withstood, or None."""
-    tier = [attempt for attempt in attempts if attempt.informed] or attempts
+def _reserved(
+    decision: Decision, attempts: Sequence[Attempt], suite: bool, examples: int,
+    refused: Sequence[tuple[Attempt, str]],
+) -> Decision:  # fmt: skip
+    """A row in which no attack leaks, once everything else that a resilience needs was asked for."""
+    told = [attempt for attempt in attempts if attempt.told]
+    if told:
+        again = _of_reconstructions(told, told)
+        if again.verdict != "resilient":
+            reason = f"where labels are inferred no attack leaks; where they are known, {again.reason}"
+            return replace(again, verdict="inconclusive", reason=reason)
+        decision = replace(decision, reason=f"{decision.reason}, {WHO_IS_TOLD}")
+    obstacle = _unfit(attempts, suite)
+    if examples > 1:
+        obstacle = _missing(attempts, examples, suite, refused) or obstacle
+    if obstacle is None:
+        return decision
+    return replace(decision, verdict="inconclusive", reason=f"no attack leaks, but {obstacle}")
+
+
+def _missing(
+    attempts: Sequence[Attempt], examples: int, suite: bool, refused: Sequence[tuple[Attempt, str]]
+) -> str | None:
+    """Which attacker that several examples call for was not withstood, and why; None where both were."""
+    rebuilding = [one for one in attempts if one.several and one.informed and one.identifies is None]
+    telling = [one for one in attempts if one.several and one.identifies is not None]
+    absent, why = [], list[str]()
+    for name, fit in ((REBUILDS, rebuilding), (TELLS, telling)):
+        if any(one.was_withstood or one.identifies for one in fit):
+            continue
+        absent.append(name)
+        why += [f"{one.attack}: {one.obstacle or next(iter(one.flags), 'it could not tell')}" for one in fit]
+    if not absent:
+        return None
+    said = f"{examples} examples lie behind one observation, and {' and '.join(absent)} "
+    said += f"{'was' if len(absent) == 1 else 'were'} not tried and withstood"
+    why += [f"{one.attack}: {reason}" for one, reason in refused if one.several]
+    said = "; ".join([said, *dict.fromkeys(why)])
+    return said if suite else f"{said}; add --attack auto"
+
+
+def _unfit(attempts: Sequence[Attempt], suite: bool) -> str | None:
+    """Why no attack, of a suite none of the highest tier that was possible, can be said to have been withstood."""
+    tier = (suite and [attempt for attempt in attempts if attempt.informed]) or attempts
     if any(attempt.was_withstood for attempt in tier):
         return None
     flags = [f"{attempt.attack}: {attempt.flags[0]}" for attempt in tier if attempt.flags]
-    name = "informed" if tier[0].informed else "plain"
-    return "; ".join([f"no {name} attack that was fit to find anything was withstood", *flags])
+    name = ("informed " if tier[0].informed else "plain ") if suite else ""
+    return "; ".join([f"no {name}attack that was fit to find anything was withstood", *flags])
 
 
 def _of_reconstructions(attempts: Sequence[Attempt], tried: Sequence[Attempt]) -> Decision:

@@ -24,9 +24,12 @@ def summarise(cells: Iterable[CellResult]) -> list[SummaryRow]:
 def _row(cells: list[CellResult]) -> SummaryRow:
     possible = [cell for cell in cells if cell.not_applicable_reason is None]
     identified = [cell.identified.identifies for cell in possible if cell.identified is not None]
-    attempts, noisy = [_attempt(cell) for cell in possible], any(cell.noise for cell in possible)
+    told = _told(cells)
+    attempts, noisy = [_attempt(cell, cell.key in told) for cell in possible], any(cell.noise for cell in possible)
+    refused = [(_attempt(cell, False), cell.not_applicable_reason) for cell in cells if cell.not_applicable_reason]
+    examples = max(cell.hidden for cell in cells)
     suite = next((cell.suite for cell in cells if cell.suite), None)
-    decision = strongest(attempts, noisy, suite is not None)
+    decision = strongest(attempts, noisy, suite is not None, examples, refused)
     reason = decision.reason
     if cells[0].shared_weights:
         reason = within_networks(reason, decision.verdict, len(cells[0].seeds))
@@ -39,7 +42,7 @@ def _row(cells: list[CellResult]) -> SummaryRow:
         suite=suite,
         headline=headline(decision.verdict, attempts, noisy),
         identifies=any(identified) if identified else None,
-        attacks=[_standing(cell) for cell in cells],
+        attacks=[_standing(cell, cell.key in told) for cell in cells],
     )
 
 
@@ -47,20 +50,25 @@ def _highest(tiers: Iterable[TierWord]) -> TierWord:
     return TIERS[max((TIERS.index(tier) for tier in tiers), default=0)]
 
 
-def _attempt(cell: CellResult) -> Attempt:
+def _told(cells: Iterable[CellResult]) -> set[str]:
+    """The keys of second runs, in which labels are known."""
+    return {cell.told for cell in cells if cell.told}
+
+
+def _attempt(cell: CellResult, told: bool) -> Attempt:
     return Attempt(
         cell.attack, cell.verdict, _obstacle(cell), cell.confirmed, cell.outcomes.success, cell.victims, cell.lineup,
         None if cell.identified is None else cell.identified.identifies, cell.tier != "plain",
-        tuple(cell.flags), cell.tier == "tampering",
+        tuple(cell.flags), cell.tier == "tampering", cell.several, told, cell.identified,
     )  # fmt: skip
 
 
-def _standing(cell: CellResult) -> AttackStanding:
+def _standing(cell: CellResult, told: bool) -> AttackStanding:
     obstacle = _obstacle(cell)
     return AttackStanding(
         attack=cell.attack, cell=cell.key, tier=cell.tier, verdict=cell.verdict, informative=obstacle is None,
         reason=obstacle, identifies=None if cell.identified is None else cell.identified.identifies,
-        flags=cell.flags,
+        flags=cell.flags, told=told,
     )  # fmt: skip
 
 

@@ -72,8 +72,10 @@ def _cells_of(plan: Plan, runs: Sequence[RunFolder], out: str) -> list[StoredCel
 
 def _controls_of(asked: Sequence[StoredCell], runs: Sequence[RunFolder]) -> dict[str, StoredCell]:
     done: dict[str, StoredCell] = {}
-    for stored in asked:
-        for key in (key for check in stored.cell.controls for key in check.cells if key not in done):
+    waiting = list(asked)
+    while waiting:
+        stored = waiting.pop(0)
+        for key in (key for key in stored.cell.needed if key not in done):
             control = _find(key, runs)
             if control is None:
                 raise UsageError(
@@ -81,6 +83,8 @@ def _controls_of(asked: Sequence[StoredCell], runs: Sequence[RunFolder]) -> dict
                     "what is there"
                 )
             done[key] = control
+            if key == stored.cell.told:
+                waiting.append(control)  # it has controls of its own
     return done
 
 

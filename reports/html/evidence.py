@@ -6,7 +6,7 @@ from harness.reports import text
 from harness.reports.html import wording
 from harness.reports.html.places import Decided
 from harness.results import AttackStanding, CellResult
-from harness.scoring.headline import UNFIT
+from harness.scoring.headline import TELLS, UNFIT
 
 
 def said(place: Decided) -> str:
@@ -15,6 +15,8 @@ def said(place: Decided) -> str:
         return f"no verdict, as the run is {place.run.state}"
     if place.kind == "impossible":
         return f"not run: {text.safe(place.refused[0].not_applicable_reason or '', 200)}"
+    if place.kind == "inconclusive" and place.summary.headline.startswith(TELLS):
+        return text.safe(place.summary.headline, 120)
     if place.kind == "inconclusive":
         return f"we could not tell: {undecided(place)}"
     row = place.summary

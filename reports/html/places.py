@@ -37,7 +37,7 @@ class Shown:
         """The verdict; ``impossible`` where it could not be run, ``invalid`` where it must not be used."""
         if self.cell.not_applicable_reason is not None:
             return "impossible"
-        return self.cell.verdict if self.run.valid else "invalid"
+        return self.cell.verdict_alone if self.run.valid else "invalid"
 
     @property
     def trained(self) -> tuple[str, int] | None:
@@ -69,7 +69,7 @@ class Decided:
         """The verdict; ``impossible`` where nothing could be run, ``invalid`` where it must not be used."""
         if self.cells and len(self.refused) == len(self.cells):
             return "impossible"
-        return self.summary.verdict if self.run.valid else "invalid"
+        return self.summary.shown if self.run.valid else "invalid"
 
 
 def shown_cells(runs: Sequence[RunData]) -> list[Shown]:

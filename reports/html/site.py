@@ -87,7 +87,7 @@ def kind_of(card: Card) -> str:
     if card.status == "unreliable":
         return "invalid"
     refused = all(one.result.not_applicable_reason is not None for one in card.cells)
-    return "impossible" if refused else card.row.verdict
+    return "impossible" if refused else card.row.shown
 
 
 def _best(card: Card) -> CellResult:
@@ -110,7 +110,7 @@ def _bound(card: Card) -> tuple[str, float | None]:
 def _epsilon(card: Card) -> tuple[str, float | None]:
     if card.statement is None or card.statement.epsilon is None:
         return "none", None
-    return f"{card.statement.epsilon:.3g} ({text.safe(card.statement.unit or '?', 12)})", card.statement.epsilon
+    return f"{text.epsilon(card.statement.epsilon)} ({text.safe(card.statement.unit or '?', 12)})", card.statement.epsilon
 
 
 def _entries(card: Card) -> tuple[Value, ...]:

@@ -36,9 +36,9 @@ def document(small: Any, tmp_path_factory: pytest.TempPathFactory) -> ResultDocu
 def test_the_suite_stands_in_every_row(document: ResultDocument) -> None:
     asked = {cell.attack: cell for cell in document.cells if cell.role == "cell"}
     assert list(asked) == ["cpl", "map", "identify", "analytic", "spear", "learned", "slope", "levels", "dlg"]
-    assert {name for name, cell in asked.items() if cell.suite == "auto-6"} == set(asked) - {"dlg"}
+    assert {name for name, cell in asked.items() if cell.suite == "auto-7"} == set(asked) - {"dlg"}
     (row,) = document.summary
-    assert row.suite == "auto-6" and row.tier == "informed" and len(row.attacks) == 9 and row.headline
+    assert row.suite == "auto-7" and row.tier == "informed" and len(row.attacks) == 9 and row.headline
 
 
 def test_what_is_impossible_is_recorded_and_fails_nothing(document: ResultDocument) -> None:
@@ -56,7 +56,7 @@ def test_its_numbers_are_those_of_its_members(small: Any, tmp_path: Path) -> Non
     own = [cell for cell in suite_cells() if cell.attack == "map"]
     alone = [one.model_copy(update={"suite": None}) for one in own]
     first, second = (small.play(cells, tmp_path, resume=True) for cells in (own, alone))
-    assert first.cells[0].key != second.cells[0].key and first.cells[0].suite == "auto-6"
+    assert first.cells[0].key != second.cells[0].key and first.cells[0].suite == "auto-7"
     assert first.cells[0].observation_id == second.cells[0].observation_id
     assert first.cells[0].metrics == second.cells[0].metrics
     assert len(list((tmp_path / "reconstructions").glob("*.npz"))) == 2  # the attack's and the blind control's

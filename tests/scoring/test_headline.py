@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from harness.results import Lineup
+from harness.results import Identified, Lineup
 from harness.scoring import Attempt, strongest
-from harness.scoring.headline import UNFIT, headline
+from harness.scoring.headline import headline
 
 PLAIN = Attempt("cpl", "resilient", None, 0, 0, 64, Lineup(p_value=0.5, confirmed_p_value=1))
 KNOWS = replace(PLAIN, attack="map", informed=True)
@@ -23,7 +23,9 @@ def flagged(attempt: Attempt) -> Attempt:
     return replace(attempt, flags=("stalled: for a test",))
 
 
-IDENTIFIES = replace(TELLS, verdict="inconclusive", identifies=True)
+FOUND = Identified(rate=132 / 256, n=256, p_value=2e-5, identifies=True)
+IDENTIFIES = replace(TELLS, verdict="inconclusive", identifies=True, found=FOUND)
+TOOK_PART = "tells who took part: 132 of 256, p = 2e-5; no image came back"
 KNOWN = "withstood 2 attacks, among them attackers who know the noise"
 ALONE = "withstood 1 attack, an attacker who knows the noise"
 UNKNOWN = "withstood only attackers who do not know the noise"
@@ -34,14 +36,14 @@ PLACES: dict[str, tuple[list[Attempt], str, str]] = {
     "one alone": ([KNOWS], "resilient", ALONE),
     "only who does not": ([PLAIN], "resilient", UNKNOWN),
     "an idle one counts for nothing": ([PLAIN, KNOWS, replace(TELLS, obstacle=IDLE)], "resilient", KNOWN),
-    "one that identifies was not withstood": ([PLAIN, KNOWS, IDENTIFIES], "resilient", KNOWN),
+    "one that identifies was not withstood": ([PLAIN, KNOWS, IDENTIFIES], "inconclusive", TOOK_PART),
     "one fit attack is enough": ([PLAIN, flagged(KNOWS), TELLS], "resilient", KNOWN),
     "an unfit one counts for nothing": ([flagged(PLAIN), KNOWS], "resilient", ALONE),
     "nor does one that could not tell": (
         [PLAIN, KNOWS, replace(TELLS, verdict="inconclusive")], "resilient", KNOWN,
     ),
     "none that knows was fit": ([PLAIN, flagged(KNOWS), flagged(TELLS)], "inconclusive", "could not tell"),
-    "none that knows was withstood": ([PLAIN, flagged(KNOWS), IDENTIFIES], "inconclusive", "could not tell"),
+    "none that knows was withstood": ([PLAIN, flagged(KNOWS), IDENTIFIES], "inconclusive", TOOK_PART),
     "none that knows works": ([PLAIN, replace(KNOWS, obstacle=IDLE)], "inconclusive", "could not tell"),
     "none was fit": ([flagged(PLAIN)], "inconclusive", "could not tell"),
     "nothing was possible": ([], "inconclusive", "could not tell"),
@@ -67,11 +69,11 @@ def test_the_reason_names_who_was_unfit() -> None:
     assert "no plain attack that was fit" in plain
 
 
-def test_attacks_that_were_named_themselves_decide_as_ever() -> None:
+def test_attacks_that_were_named_themselves_need_one_that_was_fit() -> None:
     for attempts, verdict, _ in PLACES.values():
         alone = strongest(attempts, noisy=True)
-        assert alone.verdict == ("resilient" if attempts and verdict == "inconclusive" else verdict)
-        unfit = verdict == "inconclusive" and not any(one.was_withstood for one in attempts)
-        assert (headline(alone.verdict, attempts) == UNFIT) == (unfit and bool(attempts))
+        fit = any(one.was_withstood for one in attempts) and not any(one.identifies for one in attempts)
+        assert alone.verdict == ("resilient" if verdict == "inconclusive" and fit else verdict)
         unknown = "who do not know the noise" in alone.reason
-        assert unknown == (alone.verdict == "resilient" and not any(a.informed and a.was_withstood for a in attempts))
+        missing = not any(a.informed and a.was_withstood for a in attempts)
+        assert unknown == (alone.verdict == "resilient" and missing)

@@ -75,8 +75,7 @@ NOT_KNOWN = "by attackers who do not know the noise"
 IDENTIFYING = {
     "it makes nothing leak": ([told(True)], "inconclusive", "identifies: identify tells the truth among look-alikes"),
     "nor resilient alone": ([told(False)], "inconclusive", "no attack that reconstructs was tried"),
-    "resilience is told with it": ([resists(), told(True)], "resilient", "identifies: identify tells the truth"),
-    "and is of who does not know": ([resists(), told(True)], "resilient", NOT_KNOWN),
+    "resilience is told with it": ([resists(), told(True)], "inconclusive", "identifies: identify tells the truth"),
     "a leak stays one": ([leaks(), told(True)], "leaks", "a of 1 attacks: images come back"),
     "plain attackers alone": ([resists()], "resilient", NOT_KNOWN),
     "an informed one that does not work": ([resists(), told(False, "it fails undefended")], "resilient", NOT_KNOWN),
@@ -90,7 +89,7 @@ def test_what_only_identifies_and_who_knows_the_noise(case: str) -> None:
     attempts, verdict, words = IDENTIFYING[case]
     decision = strongest(attempts, noisy=True)
     assert decision.verdict == verdict and words in decision.reason
-    assert (NOT_KNOWN in decision.reason) == (words == NOT_KNOWN or case == "resilience is told with it")
+    assert (NOT_KNOWN in decision.reason) == (words == NOT_KNOWN)
     assert NOT_KNOWN not in strongest(attempts, noisy=False).reason
 
 
@@ -127,3 +126,59 @@ def test_the_reason(attempts: list[Attempt], words: str) -> None:
 def test_the_order_of_attacks_changes_no_verdict() -> None:
     for attempts, verdict, _ in DECISIONS.values():
         assert strongest(attempts[::-1]).verdict == verdict
+
+
+# Attackers of several examples: who reconstructs and knows the defense, and who tells members.
+REBUILDS = replace(resists("slope"), informed=True, several=True)
+MEMBERS = replace(told(False), several=True)
+SEVERAL: dict[str, tuple[list[Attempt], str, str]] = {
+    "one attack that was named": ([resists("cpl")], "inconclusive", "add --attack auto"),
+    "optimizers and one who knows the noise": ([resists(), replace(resists("map"), informed=True)], "inconclusive",
+                                               "reconstructs several and knows the defense and a membership test were"),
+    "both withstood": ([resists(), REBUILDS, MEMBERS], "resilient", "at most 4.6%"),
+    "no membership test": ([resists(), REBUILDS], "inconclusive", "behind one observation, and a membership test was"),
+    "none that reconstructs several": ([resists(), MEMBERS], "inconclusive", "several and knows the defense was"),
+    "one that is not fit": ([resists(), replace(REBUILDS, flags=("level unread",)), MEMBERS], "inconclusive",
+                            "slope: level unread"),
+    "a test that could not tell": ([resists(), REBUILDS, replace(MEMBERS, verdict="inconclusive")], "inconclusive",
+                                   "identify: it could not tell"),
+    "a test of one example alone": ([resists(), REBUILDS, told(False)], "inconclusive", "a membership test was"),
+    "members are told": ([resists(), REBUILDS, replace(told(True), several=True)], "inconclusive", "identifies:"),
+    "an image is told": ([replace(by_lineup("slope"), several=True), MEMBERS], "leaks", "traces come back"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SEVERAL)
+def test_several_examples_need_attackers_that_are_fit_for_them(case: str) -> None:
+    attempts, verdict, words = SEVERAL[case]
+    decision = strongest(attempts, noisy=True, examples=4)
+    assert decision.verdict == verdict and words in decision.reason, decision.reason
+    assert strongest(attempts, examples=1).verdict != "inconclusive" or any(one.identifies for one in attempts)
+
+
+def test_who_is_missing_for_several_is_named_with_why() -> None:
+    refused = [(replace(unsure("identify"), several=True, informed=True), "no public examples")]
+    reason = strongest([resists(), REBUILDS], suite=True, examples=4, refused=refused).reason
+    assert reason.endswith("a membership test was not tried and withstood; identify: no public examples")
+
+
+GUESSED = replace(resists("cpl"), informed=True, flags=("label inference at chance",))
+KNOWN_LABELS = replace(GUESSED, flags=(), told=True)
+LABELS: dict[str, tuple[list[Attempt], str, str]] = {
+    "guessed alone": ([GUESSED], "inconclusive", "label inference at chance"),
+    "withstood where they are known": ([GUESSED, KNOWN_LABELS], "resilient", "even to attackers who know the labels"),
+    "what leaks where they are known": (
+        [GUESSED, replace(leaks("cpl"), told=True)], "inconclusive", "where they are known, cpl of 1 attacks: images",
+    ),
+    "what does not work where they are known": (
+        [GUESSED, idle(KNOWN_LABELS)], "inconclusive", "where they are known, no attack is known to work",
+    ),
+    "a leak of guessed ones": ([leaks("map"), GUESSED, KNOWN_LABELS], "leaks", "map of 2 attacks: images come back"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", LABELS)
+def test_who_knows_the_labels_is_asked_where_they_are_guessed(case: str) -> None:
+    attempts, verdict, words = LABELS[case]
+    decision = strongest(attempts, suite=True)
+    assert decision.verdict == verdict and words in decision.reason, decision.reason
