@@ -2,11 +2,14 @@
 
 import io
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
+from harness.reports import columns
 from harness.reports.table import print_results
+from harness.reports.text import epsilon as epsilon_words
 from harness.results import (
     AttackStanding,
     Bound,
@@ -278,4 +281,4 @@ def test_a_cell_alone_is_green_only_where_it_may_claim_resilience(facts: dict[st
 
 @pytest.mark.parametrize(("epsilon", "words"), [(8540.0, "8.54e+03, too large to promise anything"), (9.9, "9.9")])
 def test_a_large_epsilon_is_no_good_news(epsilon: float, words: str) -> None:
-    assert text.epsilon(epsilon) == words
+    assert epsilon_words(epsilon) == words

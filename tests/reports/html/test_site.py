@@ -33,7 +33,8 @@ def test_a_rows_page_shows_attacks_controls_promises_and_how_to_make_it_again(
     card = cards[1]
     page = outline_of(make_site([card])[f"rows/{card.name}.html"].decode())
     for words in (
-        "resilient: ", "12.5, too large to promise anything (example) at delta 1e-05: why", "90.6% of 360 test examples after 20 rounds", card.hash,
+        "resilient: ", "12.5, too large to promise anything (example) at delta 1e-05: why",
+        "90.6% of 360 test examples after 20 rounds", card.hash,
         "clients 100",
         "harness 0.1.2, torch 2.14", f"harness verify {card.name}.json harness evaluate --defense fed_cdp",
         "Every attack at every place", "Each control by itself", "✔ held",
