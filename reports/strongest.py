@@ -21,7 +21,7 @@ def strongest_block(rows: Iterable[SummaryRow], width: int) -> list[RenderableTy
     """
     groups: dict[str, list[SummaryRow]] = defaultdict(list)
     for row in rows:
-        if len(row.attacks) > 1 or any(one.verdict != row.verdict for one in row.attacks):
+        if len(row.attacks) > 1 or _says_less(row):
             groups[columns.setting(row)].append(row)
     parts: list[RenderableType] = []
     for setting, members in groups.items():
@@ -30,6 +30,11 @@ def strongest_block(rows: Iterable[SummaryRow], width: int) -> list[RenderableTy
         title = f"the strongest attack decides: {setting}{''.join(tried)}"
         parts += [Text(title, style="bold"), shown, Text()]
     return parts
+
+
+def _says_less(row: SummaryRow) -> bool:
+    """Whether the place claims less than its attack: a cell of several examples, or of an unfit attack."""
+    return row.shown != "resilient" and any(one.verdict == "resilient" for one in row.attacks)
 
 
 def _verdict(row: SummaryRow) -> Text:

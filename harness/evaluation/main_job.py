@@ -62,7 +62,8 @@ def _unfinished(document: ResultDocument, planned: int | None) -> ResultDocument
 
 
 def with_controls(asked: Sequence[StoredCell], done: Mapping[str, StoredCell]) -> list[StoredCell]:
-    """Cells in the order asked for, each before the same with labels known, then their controls in the order of the cells: the same whoever made which.
+    """Cells in the order asked for, each before the same with labels known, then their controls in the order of the
+    cells: the same whoever made which.
 
     Args:
         done: cells and controls by their keys.

@@ -96,6 +96,11 @@ class Run:
                 self.on_cell(stored.cell)
         return self.done[key]
 
+    def with_told(self, settings: CellSettings) -> list[CellResult]:
+        """One cell and, where a suite ran it again, the same with labels known."""
+        cell = self.cell(settings).cell
+        return [cell, *([self.done[cell.told].cell] if cell.told else [])]
+
     def identity(self, settings: CellSettings, control: str | None = None) -> dict[str, Any]:
         """What tells a cell from all others, by which it is found again: its settings and what computes it."""
         settings = _as_control(settings) if control else settings

@@ -16,7 +16,7 @@ def said(place: Decided) -> str:
     if place.kind == "impossible":
         return f"not run: {text.safe(place.refused[0].not_applicable_reason or '', 200)}"
     if place.kind == "inconclusive" and place.summary.headline.startswith(TELLS):
-        return text.safe(place.summary.headline, 120)
+        return f"an attack {text.safe(place.summary.headline, 120)}"
     if place.kind == "inconclusive":
         return f"we could not tell: {undecided(place)}"
     row = place.summary

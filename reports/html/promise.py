@@ -27,7 +27,9 @@ def promise(place: Decided) -> Promise:
     here = [one for one in proven if one.covers is not False]
     if here:
         weakest = max(here, key=_epsilon)
-        return Promise(f"epsilon {text.epsilon(_epsilon(weakest))}", ", ".join([text.safe(weakest.guarantee, 40), *_claim(here)]))
+        return Promise(
+            f"epsilon {text.epsilon(_epsilon(weakest))}", ", ".join([text.safe(weakest.guarantee, 40), *_claim(here)])
+        )
     if proven:
         other = min(proven, key=_epsilon)
         elsewhere = f"epsilon {text.epsilon(_epsilon(other))} holds, but not of what is read here"

@@ -110,7 +110,8 @@ def _bound(card: Card) -> tuple[str, float | None]:
 def _epsilon(card: Card) -> tuple[str, float | None]:
     if card.statement is None or card.statement.epsilon is None:
         return "none", None
-    return f"{text.epsilon(card.statement.epsilon)} ({text.safe(card.statement.unit or '?', 12)})", card.statement.epsilon
+    epsilon = card.statement.epsilon
+    return f"{text.epsilon(epsilon)} ({text.safe(card.statement.unit or '?', 12)})", epsilon
 
 
 def _entries(card: Card) -> tuple[Value, ...]:

@@ -136,3 +136,32 @@ def test_the_spread_of_a_prior_is_that_of_its_draws() -> None:
         drawn = prior.place(noise.to(prior.means), torch.full((len(noise), 1), label))[:, 0]
         measured = (drawn - prior.means[label]).square().sum(1).mean()
         assert float(prior.spread()[label]) == pytest.approx(float(measured), rel=0.03)
+
+
+@pytest.fixture(scope="module")
+def drowned(small: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[CellSettings], Path, ResultDocument]:
+    """Two members under so much noise that labels are guesses: one that uses labels, one that does not."""
+    folder = tmp_path_factory.mktemp("drowned")
+    values = {"victims": 24, "defense": ("fed_cdp", {"sigma": 60.0})}
+    grid = {"attack": [("auto", {})], "defense": [values.pop("defense")]}
+    own = {"dataset": "digits", "model": "logistic", "prior": "auto", "device": "cpu", **values}
+    cells = [one for one in expand(grid, **own) if one.attack in ("map", "analytic")]
+    return cells, folder, small.play(cells, folder)
+
+
+def test_where_labels_are_guessed_who_uses_them_is_told(drowned: Any) -> None:
+    _, _, document = drowned
+    asked = [cell for cell in document.cells if cell.role == "cell"]
+    assert [(cell.attack, cell.labels) for cell in asked] == [
+        ("map", "inferred"), ("map", "known"), ("analytic", "inferred"),
+    ]  # fmt: skip
+    assert asked[0].flags and asked[0].told == asked[1].key and not asked[1].flags and not asked[2].told
+    keys = {cell.key for cell in document.cells}
+    assert all(key in keys for cell in document.cells for key in cell.needed) and document.planned == 3
+    (row,) = document.summary
+    assert [one.told for one in row.attacks] == [False, True, False]
+
+
+def test_a_resumed_run_takes_over_who_was_told(small: Any, drowned: Any) -> None:
+    cells, folder, document = drowned
+    assert small.play(cells, folder, resume=True).cells == document.cells

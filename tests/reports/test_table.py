@@ -2,11 +2,14 @@
 
 import io
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
+from harness.reports import columns
 from harness.reports.table import print_results
+from harness.reports.text import epsilon as epsilon_words
 from harness.results import (
     AttackStanding,
     Bound,
@@ -187,7 +190,7 @@ def test_the_strongest_of_several_attacks_decides(width: int) -> None:
     works = AttackStanding(attack="cpl", verdict="resilient", informative=True)
     idle = AttackStanding(attack="dlg", verdict="inconclusive", informative=False, reason="it does not leak")
     console = Console(file=io.StringIO(), width=width, color_system=None)
-    rows = [a_row(works, idle), a_row(works, surface=1, tap="T1.out", strongest=None, verdict="inconclusive")]
+    rows = [a_row(works, idle), a_row(idle, surface=1, tap="T1.out", strongest=None, verdict="inconclusive")]
     print_results(ResultDocument(environment={}, cells=[a_cell()], summary=rows), console)
     text = console.file.getvalue()
     block = text[text.index("the strongest attack decides") :]
@@ -262,3 +265,20 @@ def test_no_number_falls_off_the_edge(width: int) -> None:
     for made in (None, bound()):
         text = printed(a_cell(bound=made, outcomes=Outcomes(success=57, failure=391)), width=width)
         assert "391" in text or "outcomes" not in text
+
+
+@pytest.mark.parametrize(
+    ("facts", "shown"),
+    [
+        ({}, "resilient"), ({"batch_size": 4}, "inconclusive"), ({"examples": 10}, "inconclusive"),
+        ({"local_steps": 4, "update_model": "avg"}, "inconclusive"), ({"flags": ["stalled"]}, "inconclusive"),
+    ],
+)  # fmt: skip
+def test_a_cell_alone_is_green_only_where_it_may_claim_resilience(facts: dict[str, Any], shown: str) -> None:
+    cell = a_cell(verdict="resilient", **facts)
+    assert columns.verdict(cell).plain == cell.verdict_alone == shown
+
+
+@pytest.mark.parametrize(("epsilon", "words"), [(8540.0, "8.54e+03, too large to promise anything"), (9.9, "9.9")])
+def test_a_large_epsilon_is_no_good_news(epsilon: float, words: str) -> None:
+    assert epsilon_words(epsilon) == words

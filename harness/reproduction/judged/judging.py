@@ -57,7 +57,7 @@ def cells_at(request: Request, attacks: Sequence[str], **settings: Any) -> list[
 def judge(request: Request, attacks: Sequence[str] = (), **settings: Any) -> Judged:
     """Runs every attack at one place, those of the request where none is named."""
     asked = cells_at(request, attacks or attacks_of(request), **settings)
-    cells = [request.run.cell(one).cell for one in counted(asked, "attack")]
+    cells = [cell for one in counted(asked, "attack") for cell in request.run.with_told(one)]
     (informed,) = summarise(cells)
     # A verdict without the informed is that of attacks which were named one by one.
     plain = summarise(cell.model_copy(update={"suite": None}) for cell in cells if cell.tier == "plain")

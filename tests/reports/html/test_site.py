@@ -19,7 +19,7 @@ def test_a_row_says_what_its_card_says(cards: list[Card], outline_of: OutlineOf)
     for words in (
         "5 of 9 rows: private data come back.", "1 of 9 rows: every attack was withstood.",
         "1 of 9 rows: of runs that must not be used.", "1 row of these: the paper says that nothing does.",
-        "12.5 (example)", "90.6%", "25%", "none exists",
+        "12.5, too large to promise anything (example)", "90.6%", "25%", "none exists",
         "! invalid", "– not run", "? undecided",
     ):  # fmt: skip
         assert words in page.text
@@ -33,7 +33,8 @@ def test_a_rows_page_shows_attacks_controls_promises_and_how_to_make_it_again(
     card = cards[1]
     page = outline_of(make_site([card])[f"rows/{card.name}.html"].decode())
     for words in (
-        "resilient: ", "12.5 (example) at delta 1e-05: why", "90.6% of 360 test examples after 20 rounds", card.hash,
+        "resilient: ", "12.5, too large to promise anything (example) at delta 1e-05: why",
+        "90.6% of 360 test examples after 20 rounds", card.hash,
         "clients 100",
         "harness 0.1.2, torch 2.14", f"harness verify {card.name}.json harness evaluate --defense fed_cdp",
         "Every attack at every place", "Each control by itself", "✔ held",

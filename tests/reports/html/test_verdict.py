@@ -58,7 +58,9 @@ STATES: dict[str, tuple[list[dict[str, Any]], str, str, str]] = {
         "2 attacks tried (cpl and map): among them attackers who know the defense and its noise.",
     ),
     "nobody was fit": (
-        [HELD | UNFIT], "resilient", "fed_cdp withstood no attack that was fit to find anything.",
+        [HELD | UNFIT], "inconclusive",
+        "About fed_cdp, we could not tell: no attack that was fit to find anything was withstood; cpl: stalled: the "
+        "loss of most victims never left its start.",
         "1 attack tried (cpl): its attacker does not know the defense and its noise.",
     ),
     "resilient, most of it untried": (
