@@ -27,10 +27,13 @@ class Attacker:
 
     ``reads_level``: whether it holds the level of the noise, where that follows the private gradient, against its
     candidates: then more of such noise hides nothing from it.
+    ``several``: whether what it believes of the noise, of clips and of masks is right where several examples lie behind
+    one observation, so that its failure there says something.
     """
 
     tier: ClassVar[Tier] = "plain"
     reads_level: ClassVar[bool] = False
+    several: ClassVar[bool] = False
 
     def parameters(self) -> dict[str, Any]:
         """Every hyper-parameter by name."""

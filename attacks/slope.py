@@ -33,6 +33,7 @@ class Slope(ClosedForm):
     draws: Annotated[int, Field(ge=1, le=10_000)] = 320
     tier: ClassVar[Tier] = "informed"
     reads_level: ClassVar[bool] = True
+    several: ClassVar[bool] = True
 
     def labels(self, observation: Observation) -> Tensor | None:
         if observation.labels is not None:
