@@ -16,6 +16,7 @@ from torch import Tensor
 
 from harness.attacks.candidates import dummy_gradient
 from harness.attacks.covered_zeros import probability_sent
+from harness.attacks.labels import round_to_total
 from harness.attacks.public_examples import drawn_of_class
 from harness.attacks.residual import deviation_of, knows_clip
 from harness.errors import UsageError
@@ -67,7 +68,9 @@ def _draws(observation: Observation) -> int:
     return min(DRAWS, _HELD // observation.target.shape[1])
 
 
-def example_gradients(seen: Observation, images: Tensor, labels: Tensor, chunk: int = 128) -> Tensor:
+def example_gradients(
+    seen: Observation, images: Tensor, labels: Tensor, chunk: int = 128, differentiable: bool = False
+) -> Tensor:
     """Gradients (N, P), double, that images (N, ...) of classes (N,) alone would have at one row's weights, clipped as
     those of single examples are known to be."""
     clips = seen.clipping is not None and seen.clipping.unit == "example"
@@ -79,9 +82,9 @@ def example_gradients(seen: Observation, images: Tensor, labels: Tensor, chunk: 
             images[some].to(seen.target).reshape(-1, 1, *shape),
             labels[some].to(seen.target.device)[:, None],
             clips,
-            differentiable=False,
+            differentiable,
         )
-        parts.append(made[: len(part)].detach())
+        parts.append(made[: len(part)] if differentiable else made[: len(part)].detach())
     return torch.cat(parts).double()
 
 
@@ -105,6 +108,39 @@ class Public:
         return self.gradients.unflatten(0, (int(self.classes[-1]) + 1, -1)).mean(1)
 
 
+class _Spread:
+    """A covariance rowsᵀ rows + diag(variance) whose inverse is at hand (Woodbury).
+
+    Args:
+        rows: (m, P). variance: (P,).
+        same: (m, m), 1 for rows that were centred together.
+    """
+
+    def __init__(self, rows: Tensor, variance: Tensor, same: Tensor) -> None:
+        scaled = rows / variance.sqrt()
+        inner = scaled @ scaled.T
+        eye = torch.eye(len(rows), dtype=rows.dtype, device=rows.device)
+        scale = inner.diagonal().mean().clamp_min(_TINY)
+        # Along what the others do not span each row has its residual on them: 1 over the inverse's diagonal.
+        alone = 1 / torch.linalg.inv(inner + scale * (same + 1e-8 * eye)).diagonal()
+        beyond = 1 + alone.sum() / rows.shape[1]
+        self._deviation = (variance * beyond).sqrt()
+        self._rows = scaled / beyond.sqrt()
+        self._factor = torch.linalg.cholesky(inner / beyond + eye)
+
+    def lengths(self, residuals: Tensor) -> Tensor:
+        """(C,) rᵀ A⁻¹ r of residuals r (C, P)."""
+        whitened = residuals / self._deviation
+        explained = torch.linalg.solve_triangular(self._factor, self._rows @ whitened.T, upper=False)
+        return whitened.square().sum(1) - explained.square().sum(0)
+
+    def solved(self, residuals: Tensor) -> Tensor:
+        """A⁻¹ r (C, P) of residuals r (C, P)."""
+        whitened = residuals / self._deviation
+        inner = torch.cholesky_solve(self._rows @ whitened.T, self._factor)
+        return (whitened - inner.T @ self._rows) / self._deviation
+
+
 class Others:
     """The Gaussian of what was read in one row, less what one example of a class would have contributed.
 
@@ -115,61 +151,70 @@ class Others:
     """
 
     def __init__(self, seen: Observation, public: Public, label: int) -> None:
-        self._count, target = seen.examples, seen.target[0].double()
-        mean, deviations = self._of_others(seen, public, label)
-        mean_of_all = mean + public.means[label] / self._count if seen.labels is not None else (
-            mean * self._count / (self._count - 1)
-        )  # fmt: skip
-        own = deviations.square().sum(0) * self._count / (self._count - 1)
-        gain, expected, left = _passed(seen, mean_of_all, own)
-        self._gain = gain
+        self._count, known = seen.examples, seen.labels is not None
+        mean, rows, same = _known(seen, public, label) if known else _unknown(seen, public)
+        whole = mean + public.means[label] / self._count if known else mean * self._count / (self._count - 1)
+        variance = rows.square().sum(0) * self._count / (self._count - 1)
+        self._gain, expected, left = _passed(seen, whole, variance)
         # What was read, less all but that one example.
-        self._rest = target - expected - gain * (mean - mean_of_all)
-        variance = deviation_of(seen, sharp=True)[0].double().square() + left
-        self._solve(deviations * gain, variance)
+        self._rest = seen.target[0].double() - expected - self._gain * (mean - whole)
+        self._spread = _Spread(rows * self._gain, _noise(seen) + left, same)
 
-    def _of_others(self, seen: Observation, public: Public, label: int) -> tuple[Tensor, Tensor]:
-        """The mean (P,) of what the others contribute, and rows (m, P) whose squares sum to its covariance."""
-        count, gradients, classes = self._count, public.gradients, public.classes
-        if seen.labels is None:
-            mean = gradients.mean(0)
-            self._same = torch.ones(len(classes), len(classes), dtype=torch.float64, device=classes.device)
-            scale = math.sqrt((count - 1) / (len(classes) - 1)) / count
-            return mean * (count - 1) / count, (gradients - mean) * scale
-        present = seen.labels[0].bincount(minlength=len(public.means)).double()
-        present[label] = (present[label] - 1).clamp_min(0)
-        there = present[classes] > 0
-        each = len(classes) // len(public.means)
-        scale = (present[classes] / (each - 1)).sqrt() / count
-        deviations = ((gradients - public.means[classes]) * scale[:, None])[there]
-        self._same = (classes[there, None] == classes[there]).double()
-        return (present @ public.means) / count, deviations
-
-    def _solve(self, rows: Tensor, variance: Tensor) -> None:
-        """Keeps what the inverse of rowsᵀ rows + diag(variance) is applied by (Woodbury)."""
-        size = len(rows)
-        scaled = rows / variance.sqrt()
-        inner = scaled @ scaled.T
-        scale = inner.diagonal().mean().clamp_min(_TINY)
-        eye = torch.eye(size, dtype=torch.float64, device=rows.device)
-        # Along what the others do not span each row has its residual on them: 1 over the inverse's diagonal.
-        alone = 1 / torch.linalg.inv(inner + scale * (self._same + 1e-8 * eye)).diagonal()
-        beyond = 1 + alone.sum() / rows.shape[1]
-        self._deviation = (variance * beyond).sqrt()
-        self._rows = scaled / beyond.sqrt()
-        self._factor = torch.linalg.cholesky(inner / beyond + eye)
+    def _residual(self, gradients: Tensor) -> Tensor:
+        return self._rest - self._gain * gradients / self._count
 
     def improbability(self, gradients: Tensor) -> Tensor:
         """Negative log-likelihood (C,), up to a constant, were one of these gradients (C, P) among those behind it."""
-        whitened = (self._rest - self._gain * gradients / self._count) / self._deviation
-        explained = torch.linalg.solve_triangular(self._factor, self._rows @ whitened.T, upper=False)
-        return (whitened.square().sum(1) - explained.square().sum(0)) / 2
+        return self._spread.lengths(self._residual(gradients)) / 2
 
-    def slope(self, gradient: Tensor) -> Tensor:
-        """The derivative (P,) of the log-likelihood by the gradient (P,) of that example."""
-        whitened = (self._rest - self._gain * gradient / self._count) / self._deviation
-        inner = torch.cholesky_solve((self._rows @ whitened)[:, None], self._factor)[:, 0]
-        return self._gain * (whitened - inner @ self._rows) / self._deviation / self._count
+    def slope(self, gradients: Tensor) -> Tensor:
+        """The derivatives (C, P) of the log-likelihood by the gradients (C, P) of that example."""
+        return self._gain * self._spread.solved(self._residual(gradients)) / self._count
+
+
+def _unknown(seen: Observation, public: Public) -> tuple[Tensor, Tensor, Tensor]:
+    """Of all examples but one: the mean (P,) of what they contribute, rows (m, P) whose squares sum to its covariance,
+    and which rows (m, m) were centred together."""
+    count, gradients = seen.examples, public.gradients
+    mean, scale = gradients.mean(0), math.sqrt((count - 1) / (len(gradients) - 1)) / count
+    return mean * (count - 1) / count, (gradients - mean) * scale, gradients.new_ones(len(gradients), len(gradients))
+
+
+def _known(seen: Observation, public: Public, label: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The same where their classes are known, all but one of ``label``."""
+    assert seen.labels is not None
+    count, classes = seen.examples, public.classes
+    present = seen.labels[0].bincount(minlength=len(public.means)).double()
+    present[label] = (present[label] - 1).clamp_min(0)
+    there = present[classes] > 0
+    scale = (present[classes] / (len(classes) // len(public.means) - 1)).sqrt() / count
+    rows = ((public.gradients - public.means[classes]) * scale[:, None])[there]
+    return present @ public.means / count, rows, (classes[there, None] == classes[there]).double()
+
+
+def likely_labels(seen: Observation, public: Public) -> Tensor:
+    """The most probable classes (n,) of one row's examples, sorted, by the whole of what was read.
+
+    How many there are of each class is taken for Gaussian, with the mean and the covariance of n draws of equal chance.
+    """
+    count, means = seen.examples, public.means
+    classes, each = len(means), len(public.classes) // len(means)
+    mean, variance = means.mean(0), public.gradients.var(0) / count
+    gain, expected, left = _passed(seen, mean, variance)
+    rows = (public.gradients - means[public.classes]) * (gain / math.sqrt(classes * (each - 1) * count))
+    covariance = _Spread(rows, _noise(seen) + left, (public.classes[:, None] == public.classes).double())
+    effects = gain * (means - mean) / count
+    solved = covariance.solved(effects)
+    evidence = solved @ (seen.target[0].double() - expected)
+    eye = torch.eye(classes, dtype=means.dtype, device=means.device)
+    prior = (eye - 1 / classes) * count / classes
+    counts = count / classes + prior @ torch.linalg.solve(eye + solved @ effects.T @ prior, evidence)
+    return round_to_total(counts, count)
+
+
+def _noise(seen: Observation) -> Tensor:
+    """The variance (1,) or (P,) of the known noise, and of the error that is always allowed for."""
+    return deviation_of(seen, sharp=True)[0].double().square()
 
 
 def _passed(seen: Observation, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
