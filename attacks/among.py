@@ -117,6 +117,8 @@ class _Spread:
     """
 
     def __init__(self, rows: Tensor, variance: Tensor, same: Tensor) -> None:
+        # What is no number is left to the residuals, which no decomposition has to take.
+        rows, variance = rows.nan_to_num(0.0, 0.0, 0.0), variance.nan_to_num(1.0, 1.0)
         scaled = rows / variance.sqrt()
         inner = scaled @ scaled.T
         eye = torch.eye(len(rows), dtype=rows.dtype, device=rows.device)
