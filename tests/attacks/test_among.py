@@ -249,4 +249,4 @@ def test_independent_examples_are_not_told(count: int) -> None:
     for found in (p_values, of_ranks):
         share = (found <= 0.05).mean()
         assert share <= 0.075 + 3 * (0.05 / count) ** 0.5 * (count < 500) and found.min() >= 1e-4, share
-        assert count < 500 or share >= 0.03, share
+    assert count < 500 or (of_ranks <= 0.05).mean() >= 0.03
