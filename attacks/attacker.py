@@ -66,7 +66,7 @@ class Identifier(Attacker):
             chunk: most pairs of a row and a candidate whose gradients are held at once.
 
         Raises:
-            UsageError: what was read is not of one example.
+            UsageError: it is no match for what was read, such as several examples with noise of an unknown level.
         """
         raise NotImplementedError
 

@@ -11,11 +11,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from harness.attacks.among import Others, Public, example_gradients, require_several
 from harness.attacks.attacker import ATTACKS, Identifier, validated_attack
 from harness.attacks.candidates import dummy_gradient
-from harness.attacks.misfit import misfit
+from harness.attacks.misfit import misfit, unread_level
 from harness.attacks.residual import improbability, knows_clip
-from harness.errors import UsageError
 from harness.observation import Observation, Tier
 
 
@@ -29,7 +29,8 @@ class Identify(Identifier):
     several: ClassVar[bool] = True
 
     def distances(self, observation: Observation, candidates: Tensor, labels: Tensor, chunk: int = 128) -> Tensor:
-        _refuse_several(observation)
+        if observation.examples > 1:
+            return _among_several(observation, candidates, labels, chunk)
         rows, count = candidates.shape[:2]
         pairs, parts = torch.arange(rows * count), []
         for part in pairs.split(max(chunk, 2)):
@@ -42,6 +43,8 @@ class Identify(Identifier):
         return torch.cat(parts).reshape(rows, count)
 
     def doubt(self, observation: Observation, images: Tensor, labels: Tensor) -> str | None:
+        if observation.examples > 1:
+            return unread_level(observation)  # nobody says what the others were
         return misfit(observation, _gradient(observation, images, labels))
 
 
@@ -57,9 +60,14 @@ def _gradient(observation: Observation, images: Tensor, labels: Tensor) -> Tenso
     ).detach()
 
 
-def _refuse_several(observation: Observation) -> None:
-    if observation.examples > 1:
-        raise UsageError(
-            f"attack 'identify' reads one example per observation, not {observation.examples}; use --batch-size 1, one "
-            "local step and a tap before sums of clients, or --attack cpl"
-        )
+def _among_several(observation: Observation, candidates: Tensor, labels: Tensor, chunk: int) -> Tensor:
+    """The same where others were read together with it. One row at a time: no row depends on how many there are."""
+    require_several("identify", observation)
+    found = []
+    for row, label in enumerate(labels.tolist()):
+        seen = observation.take(torch.tensor([row], device=observation.target.device))
+        others = Others(seen, Public.at(seen, chunk), label)
+        images = candidates[torch.tensor(row, device=candidates.device)]
+        made = example_gradients(seen, images, torch.full((len(images),), label), chunk)
+        found.append(others.improbability(made).cpu())
+    return torch.stack(found)

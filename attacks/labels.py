@@ -49,10 +49,10 @@ def count_rule(observation: Observation) -> Tensor:
     with torch.no_grad():
         probabilities = observation.model.logits(observation.weights, images).softmax(-1).mean(1)
     counts = examples * (probabilities - _bias_gradient(observation))
-    return torch.stack([_round_to_total(row, examples) for row in counts])
+    return torch.stack([round_to_total(row, examples) for row in counts])
 
 
-def _round_to_total(counts: Tensor, total: int) -> Tensor:
+def round_to_total(counts: Tensor, total: int) -> Tensor:
     """Sorted labels (total,) whose counts are ``counts`` (K,) rounded by largest remainder.
 
     Counts that say nothing (not finite, or none positive, as under heavy noise) become equal ones.

@@ -13,8 +13,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from harness.attacks.among import Others, Public, example_gradients, likely_labels, require_several
 from harness.attacks.attacker import ATTACKS, validated_attack
 from harness.attacks.closed_form import ClosedForm
+from harness.attacks.labels import infer_labels
 from harness.attacks.misfit import unread_level
 from harness.attacks.public_examples import drawn_of_class, gradient_of, in_parts
 from harness.attacks.residual import FLOOR, surprise
@@ -36,14 +38,38 @@ class Slope(ClosedForm):
     several: ClassVar[bool] = True
 
     def labels(self, observation: Observation) -> Tensor | None:
+        if observation.examples > 1:
+            return self._labels_of_several(observation)
         if observation.labels is not None:
             return observation.labels
         return in_parts("slope", observation, self._likely).argmax(1, keepdim=True)
 
     def solved(self, observation: Observation) -> Tensor:
-        slope = in_parts("slope", observation, self._slope)
+        if observation.examples > 1:
+            return self._of_several(observation)
+        return self._drawn(in_parts("slope", observation, self._slope))
+
+    def _drawn(self, slope: Tensor) -> Tensor:
+        """Images (R, D) of slopes (R, D)."""
         length = slope.square().mean(1, keepdim=True).sqrt().clamp_min(torch.finfo(slope.dtype).tiny)
         return (0.5 + self.strength * slope / length).clamp(0, 1)
+
+    def _labels_of_several(self, observation: Observation) -> Tensor:
+        require_several("slope", observation)
+        if observation.labels is not None:
+            return infer_labels(observation, "auto")
+        rows = (observation.take(row[None]) for row in torch.arange(observation.rows, device=observation.target.device))
+        return torch.stack([likely_labels(seen, Public.at(seen)) for seen in rows])
+
+    def _of_several(self, observation: Observation) -> Tensor:
+        """One image (R, n*D) for each of the labels: of one example among the others, at the mean of its class."""
+        made = []
+        for row, labels in enumerate(self._labels_of_several(observation)):
+            seen = observation.take(torch.tensor([row], device=observation.target.device))
+            public, (present, place) = Public.at(seen), labels.unique(return_inverse=True)
+            slopes = [_slope_among(seen, Others(seen, public, label), label) for label in present.tolist()]
+            made.append(self._drawn(torch.stack(slopes))[place].flatten())
+        return torch.stack(made).to(observation.target)
 
     def effort(self, observation: Observation) -> int:
         classes = observation.model.classes
@@ -79,6 +105,16 @@ class Slope(ClosedForm):
                 (slope,) = torch.autograd.grad(-_surprise(seen, mean, label).sum(), mean)
             total = total.to(slope) + weights[:, label, None].to(slope) * slope
         return total
+
+
+def _slope_among(seen: Observation, others: Others, label: int) -> Tensor:
+    """Of the log-likelihood at a class mean (D,), as one example among the others."""
+    assert seen.prior is not None
+    mean = seen.prior.means[label].to(seen.target).expand(1, -1).clone().requires_grad_(True)
+    with torch.enable_grad():
+        made = example_gradients(seen, mean, torch.tensor([label]), differentiable=True)
+        (slope,) = torch.autograd.grad((made * others.slope(made.detach())).sum(), mean)
+    return slope[0]
 
 
 def _surprise(seen: Observation, images: Tensor, label: int, differentiable: bool = True) -> Tensor:

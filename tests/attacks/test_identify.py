@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from harness.attacks.identify import Identify
 from harness.attacks.misfit import misfit
 from harness.attacks.residual import FLOOR, _gaussian_tail
-from harness.errors import UsageError
 from harness.models import RowModel
 from harness.observation import Clipping, Noise, Observation
 
@@ -172,11 +171,6 @@ def test_noise_whose_squares_no_single_precision_holds(noise: Noise, victims: Vi
     seen = victims(ROWS, model="mlp")
     huge = replace(seen, target=seen.target + DEVIATION * 1e22 * drawn(tuple(seen.target.shape)), noise=noise)
     assert Identify().distances(huge, images, labels).isfinite().all()
-
-
-def test_several_examples_are_refused(victims: Victims) -> None:
-    with pytest.raises(UsageError, match="reads one example per observation, not 2; use --batch-size 1"):
-        Identify().distances(victims(2, 2), torch.zeros(2, 1, 1, 8, 8), torch.zeros(2, dtype=torch.long))
 
 
 # A linear model: softmax regression at zero weights, whose gradient of the weights is the image times what the label

@@ -92,9 +92,6 @@ def test_what_it_needs() -> None:
     seen, _, _ = hidden()
     with pytest.raises(UsageError, match="needs public data"):
         run_attack(Slope(), replace(seen, prior=None))
-    images, labels = digits(2, 2)
-    with pytest.raises(UsageError, match="reads one example per observation, not 2"):
-        run_attack(Slope(), undefended(images, labels, model="logistic", prior=digits_prior()))
 
 
 def test_a_level_that_follows_private_data_leaves_resilience_open() -> None:

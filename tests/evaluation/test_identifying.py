@@ -10,7 +10,6 @@ from torch import Tensor
 
 from harness.attacks import Identifier
 from harness.attacks.identify import Identify
-from harness.errors import UsageError
 from harness.evaluation.controls import drowned_control, drowning
 from harness.evaluation.identifying import identify_scene
 from harness.evaluation.observe import Stage
@@ -87,10 +86,26 @@ def test_without_a_defense_it_is_its_own_control(small: Any, tmp_path: Path) -> 
     assert made.identified is not None and made.identified.rate == 1 and made.noise is None
 
 
-@pytest.mark.parametrize("values", [{"batch_size": 2}, {"tap": "T1.out", "local_steps": 2, "update_model": "avg"}])
-def test_batches_are_refused(values: dict[str, Any], small: Any, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="reads one example per observation, not 2; use --batch-size 1"):
-        cells_of(small, tmp_path, victims=3, **values)
+SEVERAL = {
+    "a batch": {"batch_size": 3, "tap": "T2.step"},
+    "local steps": {"tap": "T1.out", "local_steps": 3, "update_model": "avg"},
+    "a sum of clients": {
+        "tap": "T0.in", "defense": "secagg_ddp", "clients": 3, "clients_per_round": 3,
+        "defense_args": {"clip": 1.0, "sigma": 0.05},
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("values", SEVERAL.values(), ids=SEVERAL)
+def test_who_is_among_several_is_told(values: dict[str, Any], small: Any, tmp_path: Path) -> None:
+    """The controls hold for several examples too, and the p-value can fall below 1e-4."""
+    cells = cells_of(small, tmp_path, victims=8, prior="auto", **NOISY | values)
+    made = asked(cells)
+    assert made.identified is not None and made.identified.identifies and made.verdict == "inconclusive"
+    assert made.identified.p_value is not None and made.identified.p_value <= 1e-4
+    assert {check.name: check.held for check in made.controls} == dict.fromkeys(
+        ("positive", "positive_sigma0", "noise_x100", "swap"), True
+    )
 
 
 def test_examples_of_a_batch_that_are_read_one_by_one_are_told(small: Any, tmp_path: Path) -> None:
