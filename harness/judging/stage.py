@@ -9,6 +9,7 @@ from torch import Tensor
 
 from harness.attacks import ATTACKS
 from harness.datasets import Dataset, Victims
+from harness.datasets.copies import first_copies
 from harness.datasets.public import NONE
 from harness.defenses import DEFENSES
 from harness.errors import UsageError
@@ -47,6 +48,8 @@ class CapturedStage(Stage):
         super().__init__(data_root, chunk)
         self._captured, self._declared = captured, declared
         self._whole = _with_truth_first(captured, look_alikes)
+        # An image that several clients hold, or one in several rounds, is one image to whoever counts.
+        self._places = first_copies(self._whole.take(torch.arange(captured.clients * captured.examples)))
         self._room = Room(self._whole, None if public is None else fit_prior(public), public)
         self._noisy = noise_of(captured, declared) is not None
 
@@ -62,8 +65,8 @@ class CapturedStage(Stage):
         return found | {"captures": self._captured.digest}
 
     def choose(self, dataset: Dataset, rows: int, settings: CellSettings) -> Victims:
-        positions = torch.arange(rows * settings.examples).reshape(rows, -1)
-        return Victims(dataset.images[positions], dataset.labels[positions], positions)
+        own = torch.arange(rows * settings.examples).reshape(rows, -1)
+        return Victims(dataset.images[own], dataset.labels[own], self._places[own])
 
     def tampering(self, settings: CellSettings) -> Tamper | None:
         if super().tampering(settings) is not None:
