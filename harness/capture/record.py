@@ -38,7 +38,10 @@ class CaptureRecord(BaseModel):
         classes: K, of the network's output.
         learning_rate: of local training.
         local_steps: L, before the client sent.
-        batch_size: B, examples in a step.
+        batch_size: B, examples in a step; of Poisson batches, how many there really were.
+        expected_batch_size: what a step's sum was divided by, where that is not the batch's own size (Poisson batches).
+        epochs: E, passes over the client's ``examples`` in the local steps.
+        frozen: names of parameters that were not trained.
         optimizer: of local training. An adaptive one does not send gradients; of one step momentum does.
         examples: of the client, where it is known.
         clients, clients_per_round, rounds: of the federation, where the declared noise depends on them.
@@ -54,7 +57,10 @@ class CaptureRecord(BaseModel):
     classes: Annotated[int, Field(ge=2, le=100_000)]
     learning_rate: Positive
     batch_size: Count
+    expected_batch_size: Positive | None = None
     local_steps: Count = 1
+    epochs: Count | None = None
+    frozen: tuple[str, ...] = ()
     optimizer: Literal["sgd", "momentum", "adam"] = "sgd"
     examples: Count | None = None
     clients: Count | None = None
@@ -64,3 +70,16 @@ class CaptureRecord(BaseModel):
     framework: str | None = None
     client: str | None = None
     round: CountOrNone = 0
+
+    @property
+    def rate(self) -> float:
+        """The learning rate of the mean over the examples that really were in a step."""
+        return self.learning_rate * self.batch_size / (self.expected_batch_size or self.batch_size)
+
+    def step_sizes(self) -> tuple[int, ...]:
+        """Examples in each local step: a pass over the client's examples ends with those that are left."""
+        passes, left = self.epochs or 1, (self.examples or 0) % self.batch_size
+        steps = -(-(self.examples or 0) // self.batch_size)
+        if not left or self.expected_batch_size or steps * passes != self.local_steps:
+            return (self.batch_size,) * self.local_steps
+        return ((self.batch_size,) * (steps - 1) + (left,)) * passes

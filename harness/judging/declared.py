@@ -50,7 +50,7 @@ def cells_of(
             dataset=title, model=record.model, defense=defense.name, defense_args=dict(defense.settings),
             attack=chosen.attack, attack_args=dict(chosen.arguments), suite=chosen.suite,
             tap=Tap.SENT if update else Tap.STEP, victims=captured.clients, batch_size=record.batch_size,
-            learning_rate=record.learning_rate, local_steps=record.local_steps if update else 1,
+            learning_rate=record.rate, local_steps=record.local_steps if update else 1,
             update_model=update_model if update and record.local_steps > 1 else "first", prior=prior, device=device,
             weights=AS_CAPTURED, weights_hash=captured.digest, round=record.round,
             batch_norm="hidden" if captured.normalised and not captured.running else None,

@@ -3,7 +3,7 @@
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,10 @@ from harness.capture.record import CaptureRecord
 from harness.datasets import Dataset
 from harness.datasets.files import DataFile
 from harness.datasets.record import build_dataset
+from harness.defenses import DEFENSES
 from harness.errors import UsageError
+from harness.extensions.building import build
+from harness.federation.taps import Tap
 from harness.judging.fitting import fitted_arrays
 from harness.models.batch_norm import Buffers, RunningStatistics, trained_layers
 from harness.models.networks import build_module
@@ -75,6 +78,7 @@ def gathered(captures: Sequence[Capture]) -> CapturedClients:
         UsageError: they trained differently, do not fit their network, one of them is there twice, or what was sent is
             no gradient of a loss.
     """
+    captures = [replace(capture, record=_as_drawn(capture)) for capture in captures]
     first = captures[0]
     _require_alike(captures)
     _require_gradients(first)
@@ -98,6 +102,20 @@ def gathered(captures: Sequence[Capture]) -> CapturedClients:
     )  # fmt: skip
     _require_different(captures, clients)
     return clients
+
+
+def _as_drawn(capture: Capture) -> CaptureRecord:
+    """What a capture says; where the truth is another number of examples than the batch of a single step under a clip
+    of each, the batch was drawn (Poisson), and ``batch_size`` is what was expected."""
+    record, truth = capture.record, capture.truth
+    one_step = capture.kind == "gradient" or record.local_steps == 1
+    if truth is None or record.defense is None or record.expected_batch_size or not one_step:
+        return record
+    count, defense = (truth.shapes["images"] or (0,))[0], build(DEFENSES, record.defense.name, record.defense.settings)
+    clipping = defense.clipping_at(Tap.STEP, record.learning_rate)
+    if count in (0, record.batch_size) or clipping is None or clipping.unit != "example":
+        return record
+    return record.model_copy(update={"batch_size": count, "expected_batch_size": float(record.batch_size)})
 
 
 def _require_alike(captures: Sequence[Capture]) -> None:
@@ -148,14 +166,16 @@ def _client(capture: Capture, module: nn.Module, layout: Layout) -> tuple[Tensor
     state = fitted_arrays(capture.before, module, whole=True)
     sent = fitted_arrays(capture.moved, module, whole=False)
     before, moved = layout.flatten(state), layout.flatten(sent)
+    _require_values(capture, moved)
     grain = max(capture.moved.grain, torch.finfo(moved.dtype).eps * float(moved.abs().max()))
     if capture.kind == "gradient":
-        return before, moved, grain, []
+        times = record.learning_rate / record.rate
+        return before, moved * times, grain * times, []
     # In float64: a small step is the difference of numbers that are nearly alike.
     update = moved.double() - before.double() if capture.kind == "after" else moved.double()
     if capture.kind == "after":
         grain = max(grain, capture.before.grain)
-    scale = record.learning_rate * record.local_steps
+    scale = record.rate * record.local_steps
     seen = (update / -scale).to(before.dtype) + 0.0
     if not seen.isfinite().all():
         raise UsageError(
@@ -165,6 +185,16 @@ def _client(capture: Capture, module: nn.Module, layout: Layout) -> tuple[Tensor
     if not seen.any():
         raise UsageError(f"capture {str(folder)!r}: the client sent what it got; check that it trained in between")
     return before, seen, grain / scale, _moved_buffers(capture, module, state, sent)
+
+
+def _require_values(capture: Capture, sent: Tensor) -> None:
+    """Codes of a quantiser may be stored as floats; signs and counts are codes too."""
+    moved = sent[sent != 0]
+    if moved.numel() > 1 and bool((moved == moved.round()).all()):
+        raise UsageError(
+            f"{str(capture.moved.path)!r} holds whole numbers only, up to {float(moved.abs().max()):.4g}: codes of a "
+            "quantiser and no values; capture what the server makes of them: codes times their scale, as floats"
+        )
 
 
 def _moved_buffers(

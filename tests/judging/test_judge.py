@@ -102,7 +102,8 @@ def test_an_update_that_was_shuffled_is_not_plausible(federation: Federation, ju
              for name in before}  # fmt: skip
     np.savez(folders[1] / "after.npz", **moved)
     _, document, _ = judge(folders, "--prior", "digits", "--attack", "cpl")
-    assert document["estimates"][0]["estimates"] == ["plausibly reconstructed", "no"]
+    assert document["estimates"][0]["estimates"] == ["plausibly reconstructed", "could not tell"]
+    assert "it is not what these settings send" in document["estimates"][0]["reason"]
 
 
 MISTAKES: dict[str, tuple[Callable[[Path], object], tuple[str, ...], str]] = {
