@@ -104,7 +104,11 @@ def identify_scene(
         tested = (lineups.compare, truth.indices, labels, settings.seeds[0])
         ranking, swapped = identity_test(*tested, MANY) if must_not_identify else identity_test(*tested)
     return IdentityScores(
-        ranking, swapped and swapped.lineup.p_value, lineups.evaluations, lineups.doubt(), settings.clusters,
+        ranking,
+        swapped and swapped.lineup.p_value,
+        lineups.evaluations,
+        lineups.doubt(),
+        settings.clusters,
         groups_of(truth.indices.cpu().numpy()),
     )
 

@@ -90,6 +90,12 @@ class Evidence:
         # An update is divided by its steps, and a clip of the whole of it with it.
         return self.clipping.bound / (self.settings.local_steps if self.clipping.unit == "update" else 1)
 
+    @property
+    def unit(self) -> float:
+        """What a number in units of a gradient is multiplied by to be in those of the declaration."""
+        of_update = self.clipping is not None and self.clipping.unit == "update"
+        return self.settings.learning_rate * self.settings.local_steps if of_update else 1.0
+
     @cached_property
     def most_sent(self) -> int | None:
         """How many coordinates may differ from zero; None where all may."""

@@ -41,7 +41,8 @@ class CapturedClients:
         of_update: whether an update was captured, and not a gradient.
         images, labels: (V, n, C, H, W) and (V, n), the truth; None where it was not kept.
         grain: (V,), the coarsest step of the floats that ``target`` was read from, in its units.
-        moved_buffers: names of buffers that some client sent back with other numbers.
+        moved_buffers: names of buffers that some client sent back with other numbers, and how far each client moved
+            each, (V, size) in units of ``target``; empty for those of which nothing moved.
         rounds: in which they were captured, each once, in order.
         digest: of all files, in hexadecimal.
     """
@@ -56,7 +57,7 @@ class CapturedClients:
     images: Tensor | None
     labels: Tensor | None
     grain: Tensor
-    moved_buffers: tuple[str, ...]
+    moved_buffers: Buffers
     rounds: tuple[int, ...]
     digest: str
 
@@ -85,7 +86,8 @@ def gathered(captures: Sequence[Capture]) -> CapturedClients:
     module = build_module(first.record.model, first.record.image_shape, first.record.classes, seed=0)
     layout = Layout.of(module)
     parts = [_client(capture, module, layout) for capture in captures]
-    moved = {name for _, _, _, names in parts for name in names}
+    names = {name for part in parts for name in part[3] if bool(part[3][name].any())}
+    moved = {name: torch.stack([part[3][name] for part in parts]) for name in sorted(names)}
     buffers = _shared_buffers(captures, module)
     known = [_truth(capture) for capture in captures if capture.truth is not None]
     if 0 < len(known) < len(captures):
@@ -96,7 +98,7 @@ def gathered(captures: Sequence[Capture]) -> CapturedClients:
         _running(captures, module), torch.stack([part[1] for part in parts]), first.kind != "gradient",
         torch.stack([images for images, _ in known]) if known else None,
         torch.stack([labels for _, labels in known]) if known else None,
-        torch.tensor([part[2] for part in parts], dtype=torch.float64), tuple(sorted(moved)),
+        torch.tensor([part[2] for part in parts], dtype=torch.float64), moved,
         tuple(sorted({capture.record.round for capture in captures})),
         hashlib.sha256(" ".join(capture.digest for capture in captures).encode()).hexdigest(),
     )  # fmt: skip
@@ -160,8 +162,8 @@ def _require_gradients(capture: Capture) -> None:
     )
 
 
-def _client(capture: Capture, module: nn.Module, layout: Layout) -> tuple[Tensor, Tensor, float, list[str]]:
-    """What a client started from, the gradient to match, its grain, and the buffers that were sent with new numbers."""
+def _client(capture: Capture, module: nn.Module, layout: Layout) -> tuple[Tensor, Tensor, float, Buffers]:
+    """What a client started from, the gradient to match, its grain, and how far the buffers that it sent moved."""
     folder, record = capture.folder, capture.record
     state = fitted_arrays(capture.before, module, whole=True)
     sent = fitted_arrays(capture.moved, module, whole=False)
@@ -170,7 +172,7 @@ def _client(capture: Capture, module: nn.Module, layout: Layout) -> tuple[Tensor
     grain = max(capture.moved.grain, torch.finfo(moved.dtype).eps * float(moved.abs().max()))
     if capture.kind == "gradient":
         times = record.learning_rate / record.rate
-        return before, moved * times, grain * times, []
+        return before, moved * times, grain * times, {}
     # In float64: a small step is the difference of numbers that are nearly alike.
     update = moved.double() - before.double() if capture.kind == "after" else moved.double()
     if capture.kind == "after":
@@ -184,7 +186,7 @@ def _client(capture: Capture, module: nn.Module, layout: Layout) -> tuple[Tensor
         )
     if not seen.any():
         raise UsageError(f"capture {str(folder)!r}: the client sent what it got; check that it trained in between")
-    return before, seen, grain / scale, _moved_buffers(capture, module, state, sent)
+    return before, seen, grain / scale, _moved_buffers(capture, module, state, sent, scale)
 
 
 def _require_values(capture: Capture, sent: Tensor) -> None:
@@ -198,12 +200,12 @@ def _require_values(capture: Capture, sent: Tensor) -> None:
 
 
 def _moved_buffers(
-    capture: Capture, module: nn.Module, before: dict[str, Tensor], sent: dict[str, Tensor]
-) -> list[str]:
-    """Statistics that travel: those of numbers, where counts of batches tell nothing."""
+    capture: Capture, module: nn.Module, before: dict[str, Tensor], sent: dict[str, Tensor], scale: float
+) -> Buffers:
+    """Statistics that travel, divided as the weights are: those of numbers, where counts of batches tell nothing."""
     names = [name for name, buffer in module.named_buffers() if buffer.is_floating_point() and name in sent]
     still = {name: torch.zeros_like(before[name]) if capture.kind == "update" else before[name] for name in names}
-    return [name for name in names if not torch.equal(sent[name], still[name])]
+    return {name: (sent[name].double() - still[name].double()).flatten() / -scale for name in names}
 
 
 def _shared_buffers(captures: Sequence[Capture], module: nn.Module) -> dict[str, Tensor]:

@@ -17,6 +17,7 @@ from harness.judging.evidence import Check
 from harness.judging.federation import CapturedClients
 from harness.judging.given_away import GivenAway, given_away
 from harness.judging.kin import Kin, kin_of
+from harness.judging.place_checks import BUFFERS
 from harness.judging.with_truth import judge_with_truth
 from harness.judging.without_truth import Guess, guess
 from harness.progress import counted
@@ -120,6 +121,7 @@ def judge_captured(captured: CapturedClients, cells: Sequence[CellSettings], kin
         UsageError: every attack is impossible.
     """
     checks = checks_of(captured, cells[0]) if captured.record.defense else []
+    captured, cells = _without_covered(captured, cells, checks)
     beside = given_away(captured, cells[0], work.data_root)
     if captured.images is None:
         assert kin is not None
@@ -132,6 +134,16 @@ def judge_captured(captured: CapturedClients, cells: Sequence[CellSettings], kin
     if judgement.doubt is None:
         return judgement
     return replace(judgement, document=_withdrawn(document, judgement.doubt, work.folder))
+
+
+def _without_covered(
+    captured: CapturedClients, cells: Sequence[CellSettings], checks: Sequence[Check]
+) -> tuple[CapturedClients, Sequence[CellSettings]]:
+    """Running statistics with noise on them tell nobody a batch's mean and variance."""
+    covered = any(check.name == BUFFERS and check.outcome == "holds" for check in checks)
+    if not (covered and captured.running):
+        return captured, cells
+    return replace(captured, running={}), [cell.model_copy(update={"batch_norm": "hidden"}) for cell in cells]
 
 
 def _withdrawn(document: ResultDocument, doubt: str, folder: RunFolder) -> ResultDocument:

@@ -24,7 +24,11 @@ def label_accuracy(inferred: Tensor, truth: Tensor) -> NDArray[np.float64]:
 
 
 def label_summary(
-    inferred: Tensor, truth: Tensor, split_labels: Tensor, seed: int, permutations: int = 9_999,
+    inferred: Tensor,
+    truth: Tensor,
+    split_labels: Tensor,
+    seed: int,
+    permutations: int = 9_999,
     groups: NDArray[np.int64] | None = None,
 ) -> LabelInference:
     """Label accuracy beside chance.

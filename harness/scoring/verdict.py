@@ -98,7 +98,10 @@ def judge_identity(identified: Identified, doubt: str | None, controls: Iterable
 
 
 def identified_of(
-    first: NDArray[np.bool_], sizes: NDArray[np.int64], lineup: Lineup, clusters: int | None = None,
+    first: NDArray[np.bool_],
+    sizes: NDArray[np.int64],
+    lineup: Lineup,
+    clusters: int | None = None,
     groups: NDArray[np.int64] | None = None,
 ) -> Identified:
     """Places (V, B) of true images in their lineups in the form of the document; lineups of size 1 are left out.
