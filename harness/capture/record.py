@@ -1,9 +1,10 @@
 """What a capture's ``capture.json`` says: which client this was, and how it trained."""
 
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from harness.settings.ranges import Count, CountOrNone, Positive
 
@@ -70,6 +71,21 @@ class CaptureRecord(BaseModel):
     framework: str | None = None
     client: str | None = None
     round: CountOrNone = 0
+
+    @model_validator(mode="after")
+    def _facts_agree(self) -> "CaptureRecord":
+        examples, size = self.examples, self.expected_batch_size or self.batch_size
+        if examples is None:
+            return self
+        if size > examples:
+            raise ValueError(f"batch_size {size:g} is more than the client's {examples} examples; correct one of them")
+        steps = {(self.epochs or 1) * part for part in (math.ceil(examples / size), math.floor(examples / size))}
+        if self.epochs is not None and self.local_steps not in steps:
+            raise ValueError(
+                f"epochs {self.epochs} over {examples} examples in batches of {size:g} are {max(steps)} local_steps, "
+                f"and {self.local_steps} are declared; correct one of them"
+            )
+        return self
 
     @property
     def rate(self) -> float:

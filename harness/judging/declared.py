@@ -1,7 +1,10 @@
 """The cells that judge captured clients: their federation's settings, the declared defense, and the attacks."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import get_args
+
+import numpy as np
 
 from harness.attacks import ATTACKS, Identifier, expanded
 from harness.attacks.suites import Chosen
@@ -105,4 +108,15 @@ def steps_of(settings: CellSettings) -> int:
 
 def noise_of(captured: CapturedClients, settings: CellSettings) -> Noise | None:
     """The noise that the declared defense puts on what was captured; None where there is none."""
-    return noise_at(settings.build_defense(), settings.tap, context_of(captured, settings), steps_of(settings))
+    sizes, steps = captured.record.step_sizes(), steps_of(settings)
+
+    def of_size(size: int) -> Noise | None:
+        context = context_of(captured, settings.model_copy(update={"batch_size": size}))
+        return noise_at(settings.build_defense(), settings.tap, context, steps)
+
+    usual = of_size(settings.batch_size)
+    if steps == 1 or len(set(sizes)) == 1 or usual is None or not isinstance(usual.deviation, int | float):
+        return usual
+    # The smaller the last batch, the stronger the noise on its mean.
+    levels = [one.deviation if (one := of_size(size)) is not None else 0.0 for size in sizes]
+    return replace(usual, deviation=float(np.sqrt(np.mean(np.square(levels)))))

@@ -150,8 +150,10 @@ def ranks_of(module: nn.Module, record: CaptureRecord, examples: int) -> dict[st
     finally:
         for hook in hooks:
             hook.remove()
-    shared = dict(module.named_parameters())
-    return {name: most for name, most in rows.items() if name in shared}
+    # A weight that other layers use too gets their gradients on top.
+    names = [id(weight) for _, weight in module.named_parameters(remove_duplicate=False)]
+    alone = {name for name, weight in module.named_parameters() if names.count(id(weight)) == 1}
+    return {name: most for name, most in rows.items() if name in alone}
 
 
 def bonferroni(p_values: np.ndarray) -> float:

@@ -1,6 +1,7 @@
 """All that is found out of captured clients: checks of the declared defense, and what attacks make of what was sent."""
 
 import json
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -13,10 +14,11 @@ from harness.evaluation.attacking import Engine, in_one_process
 from harness.evaluation.scored import Scored
 from harness.experiment import CellSettings
 from harness.judging.checks import checks_of, explained
-from harness.judging.evidence import Check
+from harness.judging.evidence import Check, Evidence
 from harness.judging.federation import CapturedClients
 from harness.judging.given_away import GivenAway, given_away
 from harness.judging.kin import Kin, kin_of
+from harness.judging.no_signal import fits_facts
 from harness.judging.place_checks import BUFFERS
 from harness.judging.with_truth import judge_with_truth
 from harness.judging.without_truth import Guess, guess
@@ -120,7 +122,12 @@ def judge_captured(captured: CapturedClients, cells: Sequence[CellSettings], kin
     Raises:
         UsageError: every attack is impossible.
     """
-    checks = checks_of(captured, cells[0]) if captured.record.defense else []
+    fits = fits_facts(Evidence(captured, cells[0]))
+    checks = [fits] if fits else []
+    if fits and fits.outcome == "violated":
+        # Before the attacks, which may take hours.
+        sys.stderr.write(f"harness: {fits.name}: {fits.outcome}, {fits.detail}\n")
+    checks += checks_of(captured, cells[0]) if captured.record.defense else []
     captured, cells = _without_covered(captured, cells, checks)
     beside = given_away(captured, cells[0], work.data_root)
     if captured.images is None:
