@@ -167,6 +167,7 @@ def _client(capture: Capture, module: nn.Module, layout: Layout) -> tuple[Tensor
     folder, record = capture.folder, capture.record
     state = fitted_arrays(capture.before, module, whole=True)
     sent = fitted_arrays(capture.moved, module, whole=False)
+    _require_frozen(capture, state, sent)
     before, moved = layout.flatten(state), layout.flatten(sent)
     _require_values(capture, moved)
     grain = max(capture.moved.grain, torch.finfo(moved.dtype).eps * float(moved.abs().max()))
@@ -187,6 +188,19 @@ def _client(capture: Capture, module: nn.Module, layout: Layout) -> tuple[Tensor
     if not seen.any():
         raise UsageError(f"capture {str(folder)!r}: the client sent what it got; check that it trained in between")
     return before, seen, grain / scale, _moved_buffers(capture, module, state, sent, scale)
+
+
+def _require_frozen(capture: Capture, before: dict[str, Tensor], sent: dict[str, Tensor]) -> None:
+    """What is declared to be frozen exists, and was not trained."""
+    for name in capture.record.frozen:
+        if name not in sent:
+            raise UsageError(f"capture {str(capture.folder)!r}: frozen {name!r} is no parameter of the network")
+        still = before[name] if capture.kind == "after" else torch.zeros_like(sent[name])
+        if not torch.equal(sent[name], still):
+            raise UsageError(
+                f"capture {str(capture.folder)!r}: {name!r} is declared frozen and was sent with other numbers; take "
+                "it out of frozen, or check the training"
+            )
 
 
 def _require_values(capture: Capture, sent: Tensor) -> None:

@@ -134,6 +134,23 @@ def test_noise_on_statistics_too_is_no_violation(tmp_path: Path, covered: bool) 
     assert explained(clients, cell, tmp_path).outcome == "holds"
 
 
+def test_a_clip_that_counts_statistics_is_explained(tmp_path: Path) -> None:
+    """Without noise: the statistics move far more than the weights, and use up the clip."""
+    settings = {"clip": 0.01, "sigma": 0.0, "noise_at": "client", "clipping": "whole"}
+    folders = captures(tmp_path, defense={"name": "fed_sdp", "settings": settings})
+    for folder in folders:
+        before, after = (dict(np.load(folder / f"{one}.npz")) for one in ("before", "after"))
+        numbers = [name for name, value in after.items() if value.dtype.kind == "f"]
+        norm = np.sqrt(sum(np.square(after[name] - before[name]).sum() for name in numbers))
+        for name in numbers:
+            after[name] = before[name] + (after[name] - before[name]) * np.float32(0.01 / norm)
+        np.savez(folder / "after.npz", **after)
+    clients = gathered([read_capture(folder) for folder in folders])
+    (cell,) = cells_of(clients, "captures", ["cpl"], "none", "cpu")
+    check = explained(clients, cell, tmp_path)
+    assert check.outcome == "holds" and "counts running statistics too" in check.detail, check
+
+
 @pytest.mark.slow
 def test_the_command_says_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folders = captures(tmp_path / "captures")
