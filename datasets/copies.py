@@ -32,6 +32,24 @@ def among(public: Dataset, private: Dataset) -> Tensor:
     return equal | _near(public.images, private.images)
 
 
+def first_copies(dataset: Dataset) -> Tensor:
+    """(N,) the place of the first example that each one is a copy of, its own where there is none before it.
+
+    Copies are of one class, and as alike as :func:`among` says.
+    """
+    rows, places = dataset.images.flatten(1).double(), torch.arange(len(dataset.labels))
+    reach = 0.0 if dataset.columns is not None else _reach(dataset.images)
+    for label in dataset.labels.unique():
+        firsts: list[int] = []
+        for place in (dataset.labels == label).nonzero()[:, 0].tolist():
+            apart = (rows[firsts] - rows[place]).square().mean(1) if firsts else torch.ones(1)
+            if float(apart.min()) <= reach**2:
+                places[place] = firsts[int(apart.argmin())]
+            else:
+                firsts.append(place)
+    return places
+
+
 def _digests(dataset: Dataset) -> list[bytes]:
     """One per example: of a row of a table as it is, of an image at 8 bits, in whatever precision it was saved."""
     rows = dataset.images.flatten(1)
@@ -44,7 +62,7 @@ def _near(some: Tensor, others: Tensor) -> Tensor:
 
     Averages over cells differ by no more than the pixels do, so that only images whose averages are near are compared.
     """
-    reach, tree = min(NEAR, _SHARE * float(others.double().std(correction=0))), KDTree(_averages(others))
+    reach, tree = _reach(others), KDTree(_averages(others))
     near, rows, there = torch.zeros(len(some), dtype=torch.bool), some.flatten(1), others.flatten(1)
     for places in torch.arange(len(some)).split(_TOGETHER):
         coarse = _averages(some[places])
@@ -53,6 +71,11 @@ def _near(some: Tensor, others: Tensor) -> Tensor:
             if found:
                 near[place] = bool(((rows[place] - there[found]).square().mean(1) <= reach**2).any())
     return near
+
+
+def _reach(images: Tensor) -> float:
+    """How far apart two images may be and still be copies."""
+    return min(NEAR, _SHARE * float(images.double().std(correction=0)))
 
 
 def _averages(images: Tensor) -> NDArray[np.float64]:

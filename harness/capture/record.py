@@ -1,9 +1,10 @@
 """What a capture's ``capture.json`` says: which client this was, and how it trained."""
 
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from harness.settings.ranges import Count, CountOrNone, Positive
 
@@ -38,7 +39,10 @@ class CaptureRecord(BaseModel):
         classes: K, of the network's output.
         learning_rate: of local training.
         local_steps: L, before the client sent.
-        batch_size: B, examples in a step.
+        batch_size: B, examples in a step; of Poisson batches, how many there really were.
+        expected_batch_size: what a step's sum was divided by, where that is not the batch's own size (Poisson batches).
+        epochs: E, passes over the client's ``examples`` in the local steps.
+        frozen: names of parameters that were not trained.
         optimizer: of local training. An adaptive one does not send gradients; of one step momentum does.
         examples: of the client, where it is known.
         clients, clients_per_round, rounds: of the federation, where the declared noise depends on them.
@@ -54,7 +58,10 @@ class CaptureRecord(BaseModel):
     classes: Annotated[int, Field(ge=2, le=100_000)]
     learning_rate: Positive
     batch_size: Count
+    expected_batch_size: Positive | None = None
     local_steps: Count = 1
+    epochs: Count | None = None
+    frozen: tuple[str, ...] = ()
     optimizer: Literal["sgd", "momentum", "adam"] = "sgd"
     examples: Count | None = None
     clients: Count | None = None
@@ -64,3 +71,31 @@ class CaptureRecord(BaseModel):
     framework: str | None = None
     client: str | None = None
     round: CountOrNone = 0
+
+    @model_validator(mode="after")
+    def _facts_agree(self) -> "CaptureRecord":
+        examples, size = self.examples, self.expected_batch_size or self.batch_size
+        if examples is None:
+            return self
+        if size > examples:
+            raise ValueError(f"batch_size {size:g} is more than the client's {examples} examples; correct one of them")
+        steps = {(self.epochs or 1) * part for part in (math.ceil(examples / size), math.floor(examples / size))}
+        if self.epochs is not None and self.local_steps not in steps:
+            raise ValueError(
+                f"epochs {self.epochs} over {examples} examples in batches of {size:g} are {max(steps)} local_steps, "
+                f"and {self.local_steps} are declared; correct one of them"
+            )
+        return self
+
+    @property
+    def rate(self) -> float:
+        """The learning rate of the mean over the examples that really were in a step."""
+        return self.learning_rate * self.batch_size / (self.expected_batch_size or self.batch_size)
+
+    def step_sizes(self) -> tuple[int, ...]:
+        """Examples in each local step: a pass over the client's examples ends with those that are left."""
+        passes, left = self.epochs or 1, (self.examples or 0) % self.batch_size
+        steps = -(-(self.examples or 0) // self.batch_size)
+        if not left or self.expected_batch_size or steps * passes != self.local_steps:
+            return (self.batch_size,) * self.local_steps
+        return ((self.batch_size,) * (steps - 1) + (left,)) * passes

@@ -19,6 +19,7 @@ from harness.results import Control, Identified, LabelInference, Lineup, Outcome
 from harness.results.victim import Outcome
 from harness.scoring import METRICS, Ranking, Verdict, identity_test, judge_identity, summary_of
 from harness.scoring.lineup import MANY
+from harness.scoring.same_images import draws_of, groups_of
 from harness.scoring.verdict import identified_of
 from harness.settings.memory import fitting, is_small, peak_of
 from harness.vectors.randomness import derive_seed
@@ -40,11 +41,12 @@ class IdentityScores:
     evaluations: NDArray[np.float64]
     doubt: str | None
     clusters: int
+    groups: np.ndarray | None = None
 
     @property
     def identified(self) -> Identified:
         """How well truths are told among look-alikes."""
-        return identified_of(self.ranking.first, self.ranking.sizes, self.ranking.lineup, self.clusters)
+        return identified_of(self.ranking.first, self.ranking.sizes, self.ranking.lineup, self.clusters, self.groups)
 
     @property
     def succeeds(self) -> bool:
@@ -63,7 +65,7 @@ class IdentityScores:
         outcomes = self._outcomes()
         return {
             "metrics": {name: Summary(reason=NOTHING) for name, metric in METRICS.items() if metric.of == "anything"}
-            | {"gradient_evaluations": summary_of(self.evaluations.reshape(self.clusters, -1))},
+            | {"gradient_evaluations": summary_of(*draws_of(self.evaluations, self.clusters, self.groups))},
             "asr": {"strict": Rate(reason=NOTHING)},
             "lineup": Lineup(reason=f"{NOTHING}; see identified"),
             "identified": self.identified,
@@ -105,7 +107,12 @@ def identify_scene(
         sharp = must_not_identify or observation.examples > 1
         ranking, swapped = identity_test(*tested, MANY) if sharp else identity_test(*tested)
     return IdentityScores(
-        ranking, swapped and swapped.lineup.p_value, lineups.evaluations, lineups.doubt(), settings.clusters
+        ranking,
+        swapped and swapped.lineup.p_value,
+        lineups.evaluations,
+        lineups.doubt(),
+        settings.clusters,
+        groups_of(truth.indices.cpu().numpy()),
     )
 
 

@@ -32,6 +32,7 @@ from harness.scoring import (
     swap_control,
 )
 from harness.scoring.lineup import MANY
+from harness.scoring.same_images import draws_of, groups_of
 
 LPIPS_UNASKED = "not computed for controls"
 
@@ -49,6 +50,7 @@ class Scores:
 
     ``clusters``: independent groups of victims, in their order; intervals are over them. The verdict's bound is not:
     it speaks of the networks at hand, given which victims are independent.
+    ``groups``: (V,) of victims who share images, each an independent draw; None where nobody does.
     """
 
     metrics: dict[str, np.ndarray]
@@ -67,11 +69,16 @@ class Scores:
     victims: int
     clusters: int
     doubt: str | None = None
+    groups: np.ndarray | None = None
 
     @property
     def strict_victims(self) -> Rate:
-        """Victims with any strictly reconstructed image."""
-        return rate_of(self.success["strict"].reshape(self.victims, -1).any(1))
+        """Victims with any strictly reconstructed image; those who share images are one."""
+        victims = self.success["strict"].reshape(self.victims, -1).any(1)
+        return rate_of(draws_of(victims, self.victims, self.groups)[0].any(1))
+
+    def _draws(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+        return draws_of(values.reshape(self.victims, -1), self.clusters, self.groups)
 
     @property
     def confirmed(self) -> int:
@@ -95,11 +102,11 @@ class Scores:
 
     def claims(self) -> dict[str, Any]:
         """What a cell's result says of them."""
-        metrics = {name: summary_of(values.reshape(self.clusters, -1)) for name, values in self.metrics.items()}
+        metrics = {name: summary_of(*self._draws(values)) for name, values in self.metrics.items()}
         metrics |= {name: Summary(reason=reason) for name, reason in self.missing.items()}
         return {
             "metrics": metrics,
-            "asr": {rule: rate_of(success.reshape(self.clusters, -1)) for rule, success in self.success.items()},
+            "asr": {rule: rate_of(*self._draws(success)) for rule, success in self.success.items()},
             "confirmed": self.confirmed,
             "warnings": [] if self.doubt is None else [self.doubt],
             "lineup": self.ranking.lineup,
@@ -154,6 +161,7 @@ def score(
     true_flat, made_flat = truth.images.flatten(0, 1), images[rows, order].flatten(0, 1)
     measured = measure(scene.dataset, true_flat, made_flat, lpips)
     seed = settings.seeds[0]
+    groups = groups_of(truth.indices.cpu().numpy())
     truth_of = (truth.indices, scene.dataset.images, scene.dataset.labels, seed)
     rule = strict_rule(scene.dataset)
     ranking, swapped = lineup_test(images, *truth_of, strict=rule), swap_control(images, *truth_of)
@@ -167,10 +175,10 @@ def score(
     }
     return Scores(
         metrics, measured.missing, measured.success, ranking, swapped and swapped.lineup.p_value,
-        label_summary(labels, truth.labels, scene.dataset.labels, seed),
+        label_summary(labels, truth.labels, scene.dataset.labels, seed, groups=groups),
         labels[rows, order].flatten().numpy(), per_victim["reasons"], per_victim["steps"], per_victim["evaluations"],
         per_victim["losses"], per_victim["first_losses"], order, victims, settings.clusters,
-        attack.doubt(scene.observation.known_to(attack.tier), made.images, made.labels),
+        attack.doubt(scene.observation.known_to(attack.tier), made.images, made.labels), groups,
     )  # fmt: skip
 
 

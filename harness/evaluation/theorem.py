@@ -16,6 +16,7 @@ from harness.privacy import Event, GaussianLimit, Limit, NoLimit, RunLimit, clie
 from harness.results import Bound, Ceiling, Rate
 from harness.results.bound import Event as Hit
 from harness.scoring import blind_strict, lineup_p_value, rate_of, strict_p_value
+from harness.scoring.same_images import draws_of
 
 _FROM_A_FILE = "nobody says which records the weights of a file were trained on"
 _OTHER_RUN = "the model may know its victims, and no theorem at hand covers its whole training"
@@ -83,21 +84,23 @@ def _lineups(scored: Scored, limit: Limit | None) -> Ceiling:
     if not there.any():
         return Ceiling(event="first in its lineup", reason=_NO_LOOK_ALIKES)
     kappa = float((1 / ranking.sizes[there]).mean())
-    p_value = None if limit is None else lineup_p_value(ranking.first, ranking.sizes, labels, limit)
-    shape = (scored.settings.clusters, -1)
-    measured = rate_of(ranking.first.reshape(shape), there.reshape(shape))
+    clusters, groups = scored.settings.clusters, scored.scores.groups
+    # The test counts victims as independent draws.
+    tested = None if groups is not None else limit
+    p_value = None if tested is None else lineup_p_value(ranking.first, ranking.sizes, labels, tested)
+    measured = rate_of(*(draws_of(one, clusters, groups)[0] for one in (ranking.first, there)))
     return _ceiling("first in its lineup", measured, p_value, limit, kappa)
 
 
 def _strict(scene: Scene, scores: Scores, limit: Limit | None) -> Ceiling:
     strict = scores.success["strict"].reshape(scores.victims, -1)
-    measured = rate_of(strict.reshape(scores.clusters, -1))
+    measured = rate_of(*draws_of(strict, scores.clusters, scores.groups))
     if scene.dataset.columns is not None:
         return Ceiling(event="strict image", measured=measured, reason=_ROWS)
     one_guess = blind_strict(scene.dataset.images, scene.dataset.labels, scene.truth.labels).numpy()
     # As many guesses as there are images in a batch, the nearest of which is counted.
     blind = np.minimum(1.0, one_guess * strict.shape[1])
-    p_value = None if limit is None else strict_p_value(strict, blind, limit)
+    p_value = None if limit is None or scores.groups is not None else strict_p_value(strict, blind, limit)
     return _ceiling("strict image", measured, p_value, limit, float(blind.mean()))
 
 

@@ -1,7 +1,10 @@
 """The cells that judge captured clients: their federation's settings, the declared defense, and the attacks."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import get_args
+
+import numpy as np
 
 from harness.attacks import ATTACKS, Identifier, expanded
 from harness.attacks.suites import Chosen
@@ -50,7 +53,7 @@ def cells_of(
             dataset=title, model=record.model, defense=defense.name, defense_args=dict(defense.settings),
             attack=chosen.attack, attack_args=dict(chosen.arguments), suite=chosen.suite,
             tap=Tap.SENT if update else Tap.STEP, victims=captured.clients, batch_size=record.batch_size,
-            learning_rate=record.learning_rate, local_steps=record.local_steps if update else 1,
+            learning_rate=record.rate, local_steps=record.local_steps if update else 1,
             update_model=update_model if update and record.local_steps > 1 else "first", prior=prior, device=device,
             weights=AS_CAPTURED, weights_hash=captured.digest, round=record.round,
             batch_norm="hidden" if captured.normalised and not captured.running else None,
@@ -105,4 +108,15 @@ def steps_of(settings: CellSettings) -> int:
 
 def noise_of(captured: CapturedClients, settings: CellSettings) -> Noise | None:
     """The noise that the declared defense puts on what was captured; None where there is none."""
-    return noise_at(settings.build_defense(), settings.tap, context_of(captured, settings), steps_of(settings))
+    sizes, steps = captured.record.step_sizes(), steps_of(settings)
+
+    def of_size(size: int) -> Noise | None:
+        context = context_of(captured, settings.model_copy(update={"batch_size": size}))
+        return noise_at(settings.build_defense(), settings.tap, context, steps)
+
+    usual = of_size(settings.batch_size)
+    if steps == 1 or len(set(sizes)) == 1 or usual is None or not isinstance(usual.deviation, int | float):
+        return usual
+    # The smaller the last batch, the stronger the noise on its mean.
+    levels = [one.deviation if (one := of_size(size)) is not None else 0.0 for size in sizes]
+    return replace(usual, deviation=float(np.sqrt(np.mean(np.square(levels)))))

@@ -90,6 +90,12 @@ class Evidence:
         # An update is divided by its steps, and a clip of the whole of it with it.
         return self.clipping.bound / (self.settings.local_steps if self.clipping.unit == "update" else 1)
 
+    @property
+    def unit(self) -> float:
+        """What a number in units of a gradient is multiplied by to be in those of the declaration."""
+        of_update = self.clipping is not None and self.clipping.unit == "update"
+        return self.settings.learning_rate * self.settings.local_steps if of_update else 1.0
+
     @cached_property
     def most_sent(self) -> int | None:
         """How many coordinates may differ from zero; None where all may."""
@@ -144,8 +150,10 @@ def ranks_of(module: nn.Module, record: CaptureRecord, examples: int) -> dict[st
     finally:
         for hook in hooks:
             hook.remove()
-    shared = dict(module.named_parameters())
-    return {name: most for name, most in rows.items() if name in shared}
+    # A weight that other layers use too gets their gradients on top.
+    names = [id(weight) for _, weight in module.named_parameters(remove_duplicate=False)]
+    alone = {name for name, weight in module.named_parameters() if names.count(id(weight)) == 1}
+    return {name: most for name, most in rows.items() if name in alone}
 
 
 def bonferroni(p_values: np.ndarray) -> float:

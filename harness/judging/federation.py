@@ -3,7 +3,7 @@
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,10 @@ from harness.capture.record import CaptureRecord
 from harness.datasets import Dataset
 from harness.datasets.files import DataFile
 from harness.datasets.record import build_dataset
+from harness.defenses import DEFENSES
 from harness.errors import UsageError
+from harness.extensions.building import build
+from harness.federation.taps import Tap
 from harness.judging.fitting import fitted_arrays
 from harness.models.batch_norm import Buffers, RunningStatistics, trained_layers
 from harness.models.networks import build_module
@@ -38,7 +41,8 @@ class CapturedClients:
         of_update: whether an update was captured, and not a gradient.
         images, labels: (V, n, C, H, W) and (V, n), the truth; None where it was not kept.
         grain: (V,), the coarsest step of the floats that ``target`` was read from, in its units.
-        moved_buffers: names of buffers that some client sent back with other numbers.
+        moved_buffers: names of buffers that some client sent back with other numbers, and how far each client moved
+            each, (V, size) in units of ``target``; empty for those of which nothing moved.
         rounds: in which they were captured, each once, in order.
         digest: of all files, in hexadecimal.
     """
@@ -53,7 +57,7 @@ class CapturedClients:
     images: Tensor | None
     labels: Tensor | None
     grain: Tensor
-    moved_buffers: tuple[str, ...]
+    moved_buffers: Buffers
     rounds: tuple[int, ...]
     digest: str
 
@@ -75,13 +79,15 @@ def gathered(captures: Sequence[Capture]) -> CapturedClients:
         UsageError: they trained differently, do not fit their network, one of them is there twice, or what was sent is
             no gradient of a loss.
     """
+    captures = [replace(capture, record=_as_drawn(capture)) for capture in captures]
     first = captures[0]
     _require_alike(captures)
     _require_gradients(first)
     module = build_module(first.record.model, first.record.image_shape, first.record.classes, seed=0)
     layout = Layout.of(module)
     parts = [_client(capture, module, layout) for capture in captures]
-    moved = {name for _, _, _, names in parts for name in names}
+    names = {name for part in parts for name in part[3] if bool(part[3][name].any())}
+    moved = {name: torch.stack([part[3][name] for part in parts]) for name in sorted(names)}
     buffers = _shared_buffers(captures, module)
     known = [_truth(capture) for capture in captures if capture.truth is not None]
     if 0 < len(known) < len(captures):
@@ -92,12 +98,26 @@ def gathered(captures: Sequence[Capture]) -> CapturedClients:
         _running(captures, module), torch.stack([part[1] for part in parts]), first.kind != "gradient",
         torch.stack([images for images, _ in known]) if known else None,
         torch.stack([labels for _, labels in known]) if known else None,
-        torch.tensor([part[2] for part in parts], dtype=torch.float64), tuple(sorted(moved)),
+        torch.tensor([part[2] for part in parts], dtype=torch.float64), moved,
         tuple(sorted({capture.record.round for capture in captures})),
         hashlib.sha256(" ".join(capture.digest for capture in captures).encode()).hexdigest(),
     )  # fmt: skip
     _require_different(captures, clients)
     return clients
+
+
+def _as_drawn(capture: Capture) -> CaptureRecord:
+    """What a capture says; where the truth is another number of examples than the batch of a single step under a clip
+    of each, the batch was drawn (Poisson), and ``batch_size`` is what was expected."""
+    record, truth = capture.record, capture.truth
+    one_step = capture.kind == "gradient" or record.local_steps == 1
+    if truth is None or record.defense is None or record.expected_batch_size or not one_step:
+        return record
+    count, defense = (truth.shapes["images"] or (0,))[0], build(DEFENSES, record.defense.name, record.defense.settings)
+    clipping = defense.clipping_at(Tap.STEP, record.learning_rate)
+    if count in (0, record.batch_size) or clipping is None or clipping.unit != "example":
+        return record
+    return record.model_copy(update={"batch_size": count, "expected_batch_size": float(record.batch_size)})
 
 
 def _require_alike(captures: Sequence[Capture]) -> None:
@@ -142,20 +162,23 @@ def _require_gradients(capture: Capture) -> None:
     )
 
 
-def _client(capture: Capture, module: nn.Module, layout: Layout) -> tuple[Tensor, Tensor, float, list[str]]:
-    """What a client started from, the gradient to match, its grain, and the buffers that were sent with new numbers."""
+def _client(capture: Capture, module: nn.Module, layout: Layout) -> tuple[Tensor, Tensor, float, Buffers]:
+    """What a client started from, the gradient to match, its grain, and how far the buffers that it sent moved."""
     folder, record = capture.folder, capture.record
     state = fitted_arrays(capture.before, module, whole=True)
     sent = fitted_arrays(capture.moved, module, whole=False)
+    _require_frozen(capture, state, sent)
     before, moved = layout.flatten(state), layout.flatten(sent)
+    _require_values(capture, moved)
     grain = max(capture.moved.grain, torch.finfo(moved.dtype).eps * float(moved.abs().max()))
     if capture.kind == "gradient":
-        return before, moved, grain, []
+        times = record.learning_rate / record.rate
+        return before, moved * times, grain * times, {}
     # In float64: a small step is the difference of numbers that are nearly alike.
     update = moved.double() - before.double() if capture.kind == "after" else moved.double()
     if capture.kind == "after":
         grain = max(grain, capture.before.grain)
-    scale = record.learning_rate * record.local_steps
+    scale = record.rate * record.local_steps
     seen = (update / -scale).to(before.dtype) + 0.0
     if not seen.isfinite().all():
         raise UsageError(
@@ -164,16 +187,39 @@ def _client(capture: Capture, module: nn.Module, layout: Layout) -> tuple[Tensor
         )
     if not seen.any():
         raise UsageError(f"capture {str(folder)!r}: the client sent what it got; check that it trained in between")
-    return before, seen, grain / scale, _moved_buffers(capture, module, state, sent)
+    return before, seen, grain / scale, _moved_buffers(capture, module, state, sent, scale)
+
+
+def _require_frozen(capture: Capture, before: dict[str, Tensor], sent: dict[str, Tensor]) -> None:
+    """What is declared to be frozen exists, and was not trained."""
+    for name in capture.record.frozen:
+        if name not in sent:
+            raise UsageError(f"capture {str(capture.folder)!r}: frozen {name!r} is no parameter of the network")
+        still = before[name] if capture.kind == "after" else torch.zeros_like(sent[name])
+        if not torch.equal(sent[name], still):
+            raise UsageError(
+                f"capture {str(capture.folder)!r}: {name!r} is declared frozen and was sent with other numbers; take "
+                "it out of frozen, or check the training"
+            )
+
+
+def _require_values(capture: Capture, sent: Tensor) -> None:
+    """Codes of a quantiser may be stored as floats; signs and counts are codes too."""
+    moved = sent[sent != 0]
+    if moved.numel() > 1 and bool((moved == moved.round()).all()):
+        raise UsageError(
+            f"{str(capture.moved.path)!r} holds whole numbers only, up to {float(moved.abs().max()):.4g}: codes of a "
+            "quantiser and no values; capture what the server makes of them: codes times their scale, as floats"
+        )
 
 
 def _moved_buffers(
-    capture: Capture, module: nn.Module, before: dict[str, Tensor], sent: dict[str, Tensor]
-) -> list[str]:
-    """Statistics that travel: those of numbers, where counts of batches tell nothing."""
+    capture: Capture, module: nn.Module, before: dict[str, Tensor], sent: dict[str, Tensor], scale: float
+) -> Buffers:
+    """Statistics that travel, divided as the weights are: those of numbers, where counts of batches tell nothing."""
     names = [name for name, buffer in module.named_buffers() if buffer.is_floating_point() and name in sent]
     still = {name: torch.zeros_like(before[name]) if capture.kind == "update" else before[name] for name in names}
-    return [name for name in names if not torch.equal(sent[name], still[name])]
+    return {name: (sent[name].double() - still[name].double()).flatten() / -scale for name in names}
 
 
 def _shared_buffers(captures: Sequence[Capture], module: nn.Module) -> dict[str, Tensor]:

@@ -52,6 +52,11 @@ def fitted_arrays(arrays: StoredArrays, module: nn.Module, whole: bool) -> dict[
 
 def _fitted(arrays: StoredArrays, own: str, like: Tensor) -> Tensor:
     found = arrays[own]
+    if like.is_floating_point() and found.dtype.kind != "f":
+        raise UsageError(
+            f"{str(arrays.path)!r}: {quoted(own)} holds {found.dtype}, codes of a quantiser and no values; capture "
+            "what the server makes of them: codes times their scale, as floats"
+        )
     # Files may hold another machine's order of bytes, which torch does not know.
     fitted = torch.from_numpy(np.array(found, dtype=found.dtype.newbyteorder("="))).to(like.dtype)
     if not fitted.isfinite().all():

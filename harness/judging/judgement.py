@@ -1,6 +1,7 @@
 """All that is found out of captured clients: checks of the declared defense, and what attacks make of what was sent."""
 
 import json
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -13,10 +14,12 @@ from harness.evaluation.attacking import Engine, in_one_process
 from harness.evaluation.scored import Scored
 from harness.experiment import CellSettings
 from harness.judging.checks import checks_of, explained
-from harness.judging.evidence import Check
+from harness.judging.evidence import Check, Evidence
 from harness.judging.federation import CapturedClients
 from harness.judging.given_away import GivenAway, given_away
 from harness.judging.kin import Kin, kin_of
+from harness.judging.no_signal import fits_facts
+from harness.judging.place_checks import BUFFERS
 from harness.judging.with_truth import judge_with_truth
 from harness.judging.without_truth import Guess, guess
 from harness.progress import counted
@@ -119,7 +122,13 @@ def judge_captured(captured: CapturedClients, cells: Sequence[CellSettings], kin
     Raises:
         UsageError: every attack is impossible.
     """
-    checks = checks_of(captured, cells[0]) if captured.record.defense else []
+    fits = fits_facts(Evidence(captured, cells[0]))
+    checks = [fits] if fits else []
+    if fits and fits.outcome == "violated":
+        # Before the attacks, which may take hours.
+        sys.stderr.write(f"harness: {fits.name}: {fits.outcome}, {fits.detail}\n")
+    checks += checks_of(captured, cells[0]) if captured.record.defense else []
+    captured, cells = _without_covered(captured, cells, checks)
     beside = given_away(captured, cells[0], work.data_root)
     if captured.images is None:
         assert kin is not None
@@ -132,6 +141,16 @@ def judge_captured(captured: CapturedClients, cells: Sequence[CellSettings], kin
     if judgement.doubt is None:
         return judgement
     return replace(judgement, document=_withdrawn(document, judgement.doubt, work.folder))
+
+
+def _without_covered(
+    captured: CapturedClients, cells: Sequence[CellSettings], checks: Sequence[Check]
+) -> tuple[CapturedClients, Sequence[CellSettings]]:
+    """Running statistics with noise on them tell nobody a batch's mean and variance."""
+    covered = any(check.name == BUFFERS and check.outcome == "holds" for check in checks)
+    if not (covered and captured.running):
+        return captured, cells
+    return replace(captured, running={}), [cell.model_copy(update={"batch_norm": "hidden"}) for cell in cells]
 
 
 def _withdrawn(document: ResultDocument, doubt: str, folder: RunFolder) -> ResultDocument:

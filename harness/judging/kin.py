@@ -1,5 +1,6 @@
 """Data of the same kind as the captured clients': a half are look-alikes and stand-ins, the other half is public."""
 
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -37,7 +38,13 @@ def kin_of(captured: CapturedClients, choice: str, root: Path) -> Kin:
     data = replace(data, class_names=names)
     if captured.images is not None and captured.labels is not None:
         truth = Dataset("captures", captured.images.flatten(0, 1), captured.labels.flatten(), names, "", data.columns)
-        data = data.take((~among(data, truth)).nonzero()[:, 0])
+        own = among(data, truth)
+        data = data.take((~own).nonzero()[:, 0])
+        if own.any():
+            sys.stderr.write(
+                f"harness: {int(own.sum())} example(s) of --prior {choice!r} are the clients' own and left out: the "
+                "verdict is as if they were not public; name data that no client holds\n"
+            )
         require_enough(truth, data, choice)
     look_alikes, public = (take_part(data, part, 0.5, purpose="kin of captures") for part in ("train", "test"))
     fresh = public.take((~among(public, look_alikes)).nonzero()[:, 0])

@@ -16,13 +16,16 @@ import torch
 from scipy.stats import chi2
 from torch import Tensor
 
-from harness.judging.evidence import Evidence
+from harness.judging.evidence import Check, Evidence
 from harness.vectors.randomness import Stream
 
 # Of noise alone, to know the mean of d_2r: as many as are quick, of large matrices few, which vary as little.
 _DRAWS, _NUMBERS = (8, 512), 2**21
 # The mean of n draws that are 1-Lipschitz exceeds the true one by this over the root of n once in 10^5 at most.
 _MARGIN = 4.8
+FACTS = "what was sent fits the declared facts"
+# Of a layer's norm, more than quantisers leave.
+_UNLIKE = 0.05
 # Larger matrices take minutes; the other tests have power enough there.
 _LARGEST = 2**22
 
@@ -47,6 +50,31 @@ def no_signal(evidence: Evidence) -> tuple[list[str], np.ndarray, np.ndarray, np
         return [], none, none, none
     weaker, stronger, found = (np.stack(one, 1) for one in zip(*columns, strict=True))
     return names, weaker, stronger, found
+
+
+def fits_facts(evidence: Evidence) -> Check | None:
+    """Whether what was sent without noise can be the gradients of so many examples; None where that cannot be seen."""
+    defense, settings = evidence.defense, evidence.settings
+    if evidence.noise is not None or defense.sparse_at(settings.tap) or defense.sums_securely:
+        return None
+    shapes, worst, found = dict(zip(evidence.layout.names, evidence.layout.shapes, strict=True)), 0.0, None
+    for name, values in zip(evidence.layout.names, evidence.tensors(), strict=True):
+        rank, shape = evidence.ranks.get(name), shapes[name]
+        if rank is None or rank >= min(shape) or values.shape[1] > _LARGEST:
+            continue
+        norms = values.norm(dim=1).clamp_min(1e-30).numpy()
+        beyond = distance(values.unflatten(1, shape), rank).numpy() - evidence.rounding(values.shape[1])
+        if found is None or (beyond / norms).max() > worst:
+            worst, found = float((beyond / norms).max()), (name, int((beyond / norms).argmax()) + 1, rank)
+    if found is None:
+        return None
+    name, client, rank = found
+    if worst < _UNLIKE:
+        return Check(FACTS, "holds", f"no layer has more in it than {rank} rows of examples give")
+    return Check(
+        FACTS, "violated", f"{name} of client {client} has {worst:.2g} of its norm beyond what {rank} rows of examples "
+        "give: check batch_size, local_steps and epochs, the optimizer (weight decay, Adam), and defenses not declared",
+    )  # fmt: skip
 
 
 def noise_beyond(

@@ -23,6 +23,8 @@ UNROUNDED = "noise is not rounded"
 
 # Of a norm, by the arithmetic of a client's clipping.
 _ROUNDING = 1e-3
+# Behind noise the bound holds where norms so many times as large would be seen.
+_FORGOTTEN = 2.0
 # Coordinates of a tensor that are compared with another tensor's, and with each other: of many, some are equal.
 _FIRST, _FEW = 4096, 256
 
@@ -50,11 +52,15 @@ def _bound(evidence: Evidence) -> Check:
     beyond = np.clip(norms - bound * (1 + _ROUNDING) - rounding, 0, None)
     if not level:
         worst, held = float((norms / bound).max()), not beyond.any()
-        said = f"norms are {'at most' if held else 'up to'} {worst:.3g} times the bound {bound:g}"
+        said = f"norms are {'at most' if held else 'up to'} {worst:.3g} times the bound {bound * evidence.unit:g}"
         return Check(BOUND, "holds" if held else "violated", said)
     p_value = bonferroni(chi2.sf((beyond / level) ** 2, sizes))
     if p_value >= LEVEL:
-        return Check(BOUND, "holds", f"bound {bound:g} with noise of deviation {level:.3g}", p_value)
+        said = f"bound {bound * evidence.unit:g} with noise of deviation {level * evidence.unit:.3g}"
+        seen = bound + level * np.sqrt(chi2.isf(LEVEL / norms.size, sizes))
+        if (np.sqrt(np.square(_FORGOTTEN * bound) + level**2 * sizes) < seen).any():
+            return Check(BOUND, "cannot tell", f"{said}: so much noise hides whether the clip is there", p_value)
+        return Check(BOUND, "holds", said, p_value)
     times = float((norms / np.sqrt(bound**2 + level**2 * sizes)).max())
     return Check(
         BOUND, "violated", f"norms are up to {times:.3g} times what the bound and the declared noise allow: clipped to "
@@ -64,7 +70,7 @@ def _bound(evidence: Evidence) -> Check:
 
 def _enough(evidence: Evidence, names: list[str], weaker: np.ndarray, found: np.ndarray) -> Check:
     """Whether there is as much noise on every tensor as declared, whatever the signal."""
-    level = evidence.level
+    level, unit = evidence.level, evidence.unit
     if evidence.noise is None:
         return Check(ENOUGH, "cannot tell", "no noise is declared")
     if level is None:
@@ -74,14 +80,14 @@ def _enough(evidence: Evidence, names: list[str], weaker: np.ndarray, found: np.
     p_values = np.concatenate([chi2.cdf(((norms + rounding) / level) ** 2, sizes), weaker], 1)
     p_value = bonferroni(p_values)
     if p_value >= LEVEL:
-        said = f"every tensor varies as much as noise of deviation {level:.3g} does, or more"
+        said = f"every tensor varies as much as noise of deviation {level * unit:.3g} does, or more"
         return Check(ENOUGH, "holds", said, p_value)
     row, column = np.unravel_index(int(p_values.argmin()), p_values.shape)
     tensors, seen = [*evidence.layout.names, *names], np.concatenate([norms / np.sqrt(sizes), found], 1)
     what = "a root mean square" if column < len(sizes) else "noise, where it carries no signal,"
     return Check(
-        ENOUGH, "violated", f"{tensors[column]} of client {row + 1} has {what} of {seen[row, column]:.3g}, declared is "
-        f"noise of deviation {level:.3g}: it is off or weaker there", p_value,
+        ENOUGH, "violated", f"{tensors[column]} of client {row + 1} has {what} of {seen[row, column] * unit:.3g}, "
+        f"declared is noise of deviation {level * unit:.3g}: it is off or weaker there", p_value,
     )  # fmt: skip
 
 
@@ -89,11 +95,12 @@ def _no_more(evidence: Evidence, names: list[str], stronger: np.ndarray, found: 
     """Whether there is more noise than declared where there is nothing else: safe, but paid for."""
     if not stronger.size:
         return Check(NO_MORE, "cannot tell", "no layer is large enough to have a place without signal")
+    level, unit = evidence.level or 0.0, evidence.unit
     p_value = bonferroni(stronger)
     row, column = np.unravel_index(int(stronger.argmin()), stronger.shape)
     said = (
-        f"{names[column]} of client {row + 1} has noise of deviation {found[row, column]:.3g} where it carries no "
-        f"signal, declared is {evidence.level:.3g}"
+        f"{names[column]} of client {row + 1} has noise of deviation {found[row, column] * unit:.3g} where it carries "
+        f"no signal, declared is {level * unit:.3g}"
     )
     if p_value >= LEVEL:
         return Check(NO_MORE, "holds", said, p_value)

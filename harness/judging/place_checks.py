@@ -1,7 +1,10 @@
 """Checks that need no statistics: what has to be zero, to lie on a grid, or not to be sent at all."""
 
+import numpy as np
+from scipy.stats import chi2
+
 from harness.judging.declared import context_of, steps_of
-from harness.judging.evidence import Check, Evidence
+from harness.judging.evidence import LEVEL, Check, Evidence, bonferroni
 
 LEFT_OUT = "coordinates are left out"
 ON_GRID = "values lie on the declared grid"
@@ -45,9 +48,32 @@ def buffers(evidence: Evidence) -> Check | None:
         return None
     if not changed:
         return Check(BUFFERS, "holds", "none was sent, or all as they were")
+    if covered := _covered(evidence):
+        return covered
     first, *others = changed
     rest = f" and {len(others)} more" if others else ""
     return Check(
         BUFFERS, "violated", f"{first}{rest} came back changed: running statistics tell each batch's mean and "
         "variance, and no defense of the weights is on them; keep them at the client",
     )  # fmt: skip
+
+
+def _covered(evidence: Evidence) -> Check | None:
+    """Whether the declared clip and noise are on what was sent beside the weights too; None where they are not.
+
+    A buffer without noise moves less than noise does. One that moves by more than clip and noise let it is not clipped.
+    """
+    level, bound = evidence.level, evidence.bound
+    # Noise of single examples is added before there is anything to send.
+    if not level or evidence.clipping is None or evidence.clipping.unit != "update":
+        return None
+    moved = list(evidence.captured.moved_buffers.values())
+    norms, sizes = np.stack([one.norm(dim=1).numpy() for one in moved], 1), np.array([one.shape[1] for one in moved])
+    rounding = np.stack([evidence.rounding(size) for size in sizes], 1)
+    beyond = np.zeros_like(norms) if bound is None else np.clip(norms - bound - rounding, 0, None)
+    weaker = chi2.cdf(((norms + rounding) / level) ** 2, sizes)
+    p_value = bonferroni(np.concatenate([weaker, chi2.sf((beyond / level) ** 2, sizes)], 1))
+    if p_value < LEVEL:
+        return None
+    said = f"they came back changed, under the same clip and noise of deviation {level * evidence.unit:.3g}"
+    return Check(BUFFERS, "holds", said, p_value)

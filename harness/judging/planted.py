@@ -19,6 +19,7 @@ class Client:
             round's mean gradient instead.
         deviation: of the noise on the sum of a step's clipped gradients, or on the clipped mean gradient of the round.
         batch, steps: B examples in each of L local steps.
+        expected: what a step's sum is divided by, where that is not the batch's size (Poisson batches).
         noisy: the tensors that get noise.
         draws: when a generator begins anew: for every client and round as it should be (``right``), with the same
             numbers for all clients (``shared``), for every tensor, or for every step.
@@ -31,6 +32,7 @@ class Client:
     deviation: float = 0.0
     batch: int = 1
     steps: int = 1
+    expected: int | None = None
     per_layer: bool = False
     of_update: bool = False
     noisy: Literal["all", "last", "first", "weights"] = "all"
@@ -66,7 +68,7 @@ class Client:
                 made = self._noised(made, random)
             total = [sum_ + one for sum_, one in zip(total, self._clipped(made), strict=True)]
         total = total if self.noise_before_clip else self._noised(total, random)
-        return [one / len(images) for one in total]
+        return [one / (self.expected or len(images)) for one in total]
 
     def _clipped(self, made: list[Tensor]) -> list[Tensor]:
         whole = torch.cat([one.flatten() for one in made]).norm()

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from harness.attacks import ATTACKS
 from harness.datasets import Dataset, Victims
+from harness.datasets.copies import first_copies
 from harness.datasets.public import NONE
 from harness.defenses import DEFENSES
 from harness.errors import UsageError
@@ -46,7 +47,10 @@ class CapturedStage(Stage):
     ) -> None:  # fmt: skip
         super().__init__(data_root, chunk)
         self._captured, self._declared = captured, declared
-        self._whole = _with_truth_first(captured, look_alikes)
+        truth = _truth_of(captured)
+        # An image that several clients hold, or one in several rounds, is one image to whoever counts.
+        firsts, self._places = first_copies(truth).unique(return_inverse=True)
+        self._truth, self._whole = truth, _with_truth_first(truth.take(firsts), look_alikes)
         self._room = Room(self._whole, None if public is None else fit_prior(public), public)
         self._noisy = noise_of(captured, declared) is not None
 
@@ -62,8 +66,8 @@ class CapturedStage(Stage):
         return found | {"captures": self._captured.digest}
 
     def choose(self, dataset: Dataset, rows: int, settings: CellSettings) -> Victims:
-        positions = torch.arange(rows * settings.examples).reshape(rows, -1)
-        return Victims(dataset.images[positions], dataset.labels[positions], positions)
+        own = torch.arange(rows * settings.examples).reshape(rows, -1)
+        return Victims(self._truth.images[own], self._truth.labels[own], self._places[own])
 
     def tampering(self, settings: CellSettings) -> Tamper | None:
         if super().tampering(settings) is not None:
@@ -99,13 +103,16 @@ class SimulatedStage(CapturedStage):
         return Stage.look(self, model, weights, truth, keys, settings)
 
 
-def _with_truth_first(captured: CapturedClients, look_alikes: Dataset | None) -> Dataset:
+def _truth_of(captured: CapturedClients) -> Dataset:
     assert captured.images is not None and captured.labels is not None
-    images, labels = captured.images.flatten(0, 1), captured.labels.flatten()
+    names = tuple(str(label) for label in range(captured.record.classes))
+    return Dataset("captures", captured.images.flatten(0, 1), captured.labels.flatten(), names, "truth of captures")
+
+
+def _with_truth_first(truth: Dataset, look_alikes: Dataset | None) -> Dataset:
     if look_alikes is None:
-        names = tuple(str(label) for label in range(captured.record.classes))
-        return Dataset("captures", images, labels, names, "truth of captures")
+        return truth
     return replace(
-        look_alikes, name="captures", images=torch.cat([images, look_alikes.images]),
-        labels=torch.cat([labels, look_alikes.labels]), clients=None,
+        look_alikes, name="captures", images=torch.cat([truth.images, look_alikes.images]),
+        labels=torch.cat([truth.labels, look_alikes.labels]), clients=None,
     )  # fmt: skip

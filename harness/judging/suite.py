@@ -82,6 +82,7 @@ def captures(case: Case, folder: Path, data_root: Path) -> Iterator[Path]:
     plain = case.really if isinstance(case.really, Client) else Client(batch=case.batch, steps=case.steps)
     record = CaptureRecord(
         model=case.model, image_shape=_SHAPE, classes=_CLASSES, learning_rate=RATE, batch_size=plain.batch,
+        expected_batch_size=plain.expected,
         local_steps=plain.steps, defense=case.declared,
     )  # fmt: skip
     made = list(_trained(case, plain, record, folder, data_root))

@@ -47,6 +47,7 @@ def _honest() -> list[Case]:
     return [
         Case("one example each", _cdp(), noisy),
         Case("a batch", _cdp(), Client(clip=1.0, deviation=6.0, batch=4)),
+        Case("Poisson batches", _cdp(), Client(clip=1.0, deviation=6.0, batch=5, expected=4)),
         Case("several steps", _cdp(), Client(clip=1.0, deviation=6.0, batch=2, steps=4)),
         Case("one client alone", _cdp(), noisy, clients=1),
         Case("24 clients", _cdp(), noisy, clients=24),

@@ -18,6 +18,7 @@ from harness.attacks import Attack, Reconstruction, reconstructing
 from harness.evaluation import Run
 from harness.evaluation.attacking import Engine, at_once, in_one_process
 from harness.evaluation.foresight import Foresight
+from harness.evaluation.reading import known_batches
 from harness.experiment import CellSettings
 from harness.judging.federation import CapturedClients
 from harness.judging.kin import Kin
@@ -33,6 +34,9 @@ STAND_INS = 24
 _QUANTILE = 0.95
 # A share of stand-ins that is brought back now and then, even where a defense holds.
 _FEW = 0.05
+# Norms of clients who trained alike differ by less.
+_TIMES = 2.0
+_CHECK = "check learning_rate, the optimizer and its settings, the loss, and that values were sent and no codes"
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,8 @@ def guess(
     hidden = replace(seen, target=shuffled(seen))
     drowned = _attacked(hidden, "what was captured, shuffled", settings, chunk, engine)
     left, left_of_shuffled, usual = _of(made, attack), _of(drowned, attack), _usual(stored, attack)
-    estimates, reason = _estimates(stored.cell, left, left_of_shuffled, usual)
+    likeness = Likeness.of(captured.target, scene.observation.target)
+    estimates, reason = _estimates(stored.cell, left, left_of_shuffled, usual, likeness)
     return Guess(settings.attack, made.images, made.labels, left, left_of_shuffled, usual, estimates, reason, stored)
 
 
@@ -121,9 +126,10 @@ def stand_ins_of(captured: CapturedClients, kin: Kin, settings: CellSettings) ->
 def observed(captured: CapturedClients, like: Observation, settings: CellSettings) -> Observation:
     """The captured clients as an attack is handed them, with all else as of their stand-ins."""
     keys = tuple((settings.seeds[0], number) for number in range(captured.clients))
+    batches = known_batches(like.model, captured.running, settings)
     return replace(
         like, weights=captured.before.to(like.weights), target=captured.target.to(like.target), keys=keys, labels=None,
-        correction=None,
+        correction=None, batches=batches and batches.to(like.target.device, like.target.dtype),
     )  # fmt: skip
 
 
@@ -158,8 +164,40 @@ def _usual(stored: StoredCell, attack: Attack) -> float | None:
     return float(np.quantile(_left(loss, first, attack), _QUANTILE))
 
 
+@dataclass(frozen=True)
+class Likeness:
+    """How what was sent compares with what stand-ins send: ratios of norms, and cosines with the stand-ins' mean.
+
+    Clients who trained otherwise than they declare differ here, be it in scale, in sign or coordinate by coordinate.
+    """
+
+    norms: np.ndarray
+    cosines: np.ndarray
+
+    @classmethod
+    def of(cls, sent: Tensor, usual: Tensor) -> "Likeness":
+        """Of V clients' vectors (V, P) and those of stand-ins (S, P)."""
+        ours, theirs = sent.double().cpu(), usual.double().cpu()
+        norms = ours.norm(dim=1) / theirs.norm(dim=1).median().clamp_min(1e-30)
+        cosines = torch.nn.functional.cosine_similarity(ours, theirs.mean(0)[None])
+        return cls(norms.numpy(), cosines.numpy())
+
+    @property
+    def alike(self) -> bool:
+        """Whether all norms are such as stand-ins have, within a factor of two."""
+        return bool(((self.norms > 1 / _TIMES) & (self.norms < _TIMES)).all())
+
+    def __str__(self) -> str:
+        """As a part of a sentence."""
+        low, high = self.norms.min(), self.norms.max()
+        return (
+            f"norms are {low:.3g} to {high:.3g} times the stand-ins' median, cosines with their mean "
+            f"{self.cosines.min():.2g} to {self.cosines.max():.2g}"
+        )
+
+
 def _estimates(
-    cell: CellResult, left: np.ndarray, shuffled: np.ndarray, usual: float | None
+    cell: CellResult, left: np.ndarray, shuffled: np.ndarray, usual: float | None, likeness: Likeness
 ) -> tuple[list[Estimate], str]:  # fmt: skip
     found, count = cell.outcomes.success, cell.victims
     under = "without a defense" if cell.defense == "none" else "under the declared defense"
@@ -167,14 +205,19 @@ def _estimates(
     if failed := next((check for check in cell.controls if check.kind == "positive" and not check.held), None):
         return _all(left, "could not tell"), failed.detail or f"{failed.name} failed"
     if usual is None or found < _FEW * count:
-        return _all(left, "no"), told
+        if likeness.alike:
+            return _all(left, "no"), told
+        return _all(left, "could not tell"), f"{told}, but they are other clients: {likeness}; {_CHECK}"
     if found < count / 2:
         return _all(left, "could not tell"), told
     if usual >= shuffled.min():
         return _all(left, "could not tell"), f"{told}, but what is shuffled is matched as well"
     near = left <= _between(usual, float(shuffled.min()))
     told += f"; they have {usual:.3g} of the loss left at most, what is shuffled {shuffled.min():.3g} at least"
-    return ["plausibly reconstructed" if one else "no" for one in near], told
+    if not near.all():
+        # The attack works on who trains as declared, so that these clients did not, or their data are of another kind.
+        told += f", what was sent up to {left.max():.3g}: it is not what these settings send. {likeness}; {_CHECK}"
+    return ["plausibly reconstructed" if one else "could not tell" for one in near], told
 
 
 def _between(usual: float, shuffled: float) -> float:

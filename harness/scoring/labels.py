@@ -24,7 +24,12 @@ def label_accuracy(inferred: Tensor, truth: Tensor) -> NDArray[np.float64]:
 
 
 def label_summary(
-    inferred: Tensor, truth: Tensor, split_labels: Tensor, seed: int, permutations: int = 9_999
+    inferred: Tensor,
+    truth: Tensor,
+    split_labels: Tensor,
+    seed: int,
+    permutations: int = 9_999,
+    groups: NDArray[np.int64] | None = None,
 ) -> LabelInference:
     """Label accuracy beside chance.
 
@@ -37,19 +42,25 @@ def label_summary(
         truth: (V, B) integer labels.
         split_labels: (N,) labels of the data the victims were drawn from.
         seed: key of the permutations.
+        groups: (V,) of victims who share images; groups are permuted then, as they are the independent draws.
     """
     inferred_counts, true_counts = _counts(inferred, truth)
     victims, batch = truth.shape
     # agreement[i, j]: the accuracy victim i would have with the labels inferred for victim j.
     agreement = 1.0 - 0.5 * cdist(true_counts, inferred_counts, metric="cityblock") / batch
+    accuracy = agreement.trace() / victims
+    if groups is not None:
+        members = np.equal.outer(np.arange(groups.max() + 1), groups).astype(float)
+        members /= members.sum(1, keepdims=True)
+        agreement = members @ agreement @ members.T
     observed = agreement.trace()
     random = np.random.default_rng(derive_seed("label permutations", seed))
-    rows, reached = np.arange(victims), 0
+    rows, reached = np.arange(len(agreement)), 0
     for start in range(0, permutations, _BLOCK):
         everyone = np.tile(rows, (min(_BLOCK, permutations - start), 1))
         reached += (agreement[rows, random.permuted(everyone, axis=1)].sum(1) >= observed - 1e-9).sum()
     return LabelInference(
-        accuracy=float(observed / victims),
+        accuracy=float(accuracy),
         chance=_chance(truth, split_labels),
         p_value=float((1 + reached) / (1 + permutations)),
     )

@@ -26,7 +26,8 @@ class ClassPool:
     ``slots``: (S, 2) victim and batch position of every true image of the class;
     ``items``: (S,) the item that is scored as each slot's truth;
     ``ranks``: (S, P) int32, twice the mid-rank of each item by distance from the slot's victim (1 = nearest);
-    ``strict``: (S, P) whether one of the slot's reconstructions is accurate for an item.
+    ``strict``: (S, P) whether one of the slot's reconstructions is accurate for an item;
+    ``closeness``: (S, T) how far each truth is, as a share of the distance of the nearest decoy.
     """
 
     label: int
@@ -36,6 +37,7 @@ class ClassPool:
     items: NDArray[np.int64]
     ranks: NDArray[np.int32]
     strict: NDArray[np.bool_]
+    closeness: NDArray[np.float64]
 
     @property
     def lineup_size(self) -> int:
@@ -76,7 +78,9 @@ def class_pools(
         distances, accurate = compare(victims, pool_images, label)
         # Doubled, because mid-ranks of ties are halves and integers compare fastest.
         ranks = (2.0 * rankdata(distances, method="average", axis=1)).astype(np.int32)
-        pools.append(ClassPool(label, pool_images, len(truths), slots, items, ranks[rows], accurate[rows]))
+        nearest = np.maximum(distances[:, len(truths) :].min(1, keepdims=True), 1e-30)
+        closeness = (distances[:, : len(truths)] / nearest)[rows]
+        pools.append(ClassPool(label, pool_images, len(truths), slots, items, ranks[rows], accurate[rows], closeness))
     return pools
 
 

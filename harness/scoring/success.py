@@ -105,16 +105,19 @@ def _interval(flags: NDArray[np.bool_], confidence: float, counted: NDArray[np.b
     return clopper_pearson(int(flags.sum()), flags.size, confidence)
 
 
-def summary_of(values: ArrayLike) -> Summary:
+def summary_of(values: ArrayLike, counted: NDArray[np.bool_] | None = None) -> Summary:
     """Mean, median and Student-t 95% interval of the mean of values per victim (V,), or per image of each (V, b).
 
     The interval is over victims. All None when there are no values or any is NaN: averages never drop a victim.
+
+    ``counted``: those that count, in the same form; all by default.
     """
-    sample = np.asarray(values, dtype=np.float64)
+    table = np.asarray(values, dtype=np.float64)
+    sample = table if counted is None else table[counted]
     if sample.size == 0 or np.isnan(sample).any():
         return Summary()
     mean, std = float(sample.mean()), float(sample.std(ddof=1)) if sample.size > 1 else None
-    own = sample.reshape(len(sample), -1).mean(1)
+    own = table.reshape(len(table), -1).mean(1) if counted is None else np.mean(table, 1, where=counted)
     margin = stats.t.ppf(0.975, len(own) - 1) * own.std(ddof=1) / np.sqrt(len(own)) if len(own) > 1 else None
     ci95 = None if margin is None else (float(mean - margin), float(mean + margin))
     return Summary(mean=mean, std=std, median=float(np.median(sample)), ci95=ci95)

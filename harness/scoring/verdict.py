@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.results import Control, Identified, Lineup, Rate
+from harness.scoring.same_images import draws_of
 from harness.scoring.success import rate_of, upper_bound, upper_share
 
 CONFIRMED_SUCCESSES = 2
@@ -97,18 +98,24 @@ def judge_identity(identified: Identified, doubt: str | None, controls: Iterable
 
 
 def identified_of(
-    first: NDArray[np.bool_], sizes: NDArray[np.int64], lineup: Lineup, clusters: int | None = None
+    first: NDArray[np.bool_],
+    sizes: NDArray[np.int64],
+    lineup: Lineup,
+    clusters: int | None = None,
+    groups: NDArray[np.int64] | None = None,
 ) -> Identified:
     """Places (V, B) of true images in their lineups in the form of the document; lineups of size 1 are left out.
 
-    The interval is over as many ``clusters`` of consecutive victims, by default over victims.
+    The interval is over as many ``clusters`` of consecutive victims, by default over victims, and over the
+    ``groups`` (V,) of those who share images.
     """
     informative = sizes > 1
     if not informative.any():
         return Identified(reason=lineup.reason)
-    shape = (clusters or len(first), -1)
-    rate = rate_of(first.reshape(shape), informative.reshape(shape))
-    most, chance = upper_share(first, counted=informative), float((1 / sizes[informative]).mean())
+    draws, there = (draws_of(one, clusters or len(first), groups)[0] for one in (first, informative))
+    rate = rate_of(draws, there)
+    apart = (first, informative) if groups is None else (draws, there)
+    most, chance = upper_share(apart[0], counted=apart[1]), float((1 / sizes[informative]).mean())
     return Identified(
         rate=rate.rate, n=rate.n, ci95=rate.ci95, chance=chance, mean_rank=lineup.mean_rank, p_value=lineup.p_value,
         beyond_chance=max(0.0, (most - chance) / (1 - chance)), identifies=_below(lineup.p_value),

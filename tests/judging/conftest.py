@@ -21,17 +21,22 @@ Federation = Callable[..., list[Path]]
 def federation(tmp_path: Path) -> Federation:
     """Captures so many clients of one round, and returns their folders.
 
-    ``how`` are the fields of Client; what is declared may be something else.
+    ``how`` are the fields of Client; what is declared may be something else. ``same_data``: all hold what the first
+    one does; ``apart``: each starts from a network of its own.
     """
 
-    def train(count: int, truth: bool = True, declared: Any = None, **how: Any) -> list[Path]:
+    def train(
+        count: int, truth: bool = True, declared: Any = None, same_data: bool = False, apart: bool = False, **how: Any
+    ) -> list[Path]:
         client = Client(**how)
         network = build_module("mlp", SHAPE, CLASSES, seed=0)
         start = {name: value.clone() for name, value in network.state_dict().items()}
         images, labels = digits(count, client.batch * client.steps)
         folders = []
+        if same_data:
+            images, labels = images[:1].expand_as(images), labels[:1].expand_as(labels)
         for number in range(count):
-            network.load_state_dict(start)
+            network.load_state_dict(build_module("mlp", SHAPE, CLASSES, seed=number).state_dict() if apart else start)
             facts: dict[str, Any] = {
                 "model": "mlp", "image_shape": SHAPE, "classes": CLASSES, "learning_rate": RATE,
                 "batch_size": client.batch, "local_steps": client.steps, "defense": declared,

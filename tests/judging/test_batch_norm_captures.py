@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -12,10 +13,13 @@ from harness.capture import CaptureRecord, write_capture
 from harness.capture.reading import read_capture
 from harness.cli import run
 from harness.errors import UsageError
-from harness.judging.checks import explained
+from harness.judging.checks import checks_of, explained
 from harness.judging.declared import cells_of
 from harness.judging.federation import gathered
 from harness.judging.given_away import GivenAway, given_away
+from harness.judging.place_checks import BUFFERS
+from harness.judging.stage import SimulatedStage
+from harness.judging.without_truth import observed
 from harness.models import build_module
 from harness.testing import digits
 
@@ -93,6 +97,58 @@ def test_a_defense_of_single_examples_is_refused(tmp_path: Path) -> None:
     folders = captures(tmp_path, defense={"name": "fed_cdp"})
     with pytest.raises(UsageError, match=r"single examples.*resnet8\+group_norm"):
         judged(folders, tmp_path)
+
+
+def test_without_truth_each_client_is_read_with_its_own_statistics(tmp_path: Path) -> None:
+    clients = gathered([read_capture(folder) for folder in captures(tmp_path)])
+    (cell,) = cells_of(clients, "captures", ["gradinversion"], "none", "cpu")
+    scene = SimulatedStage(tmp_path, 8, clients, cell, None, None).set(cell)
+    # Stand-ins are more, and other, than the captured clients.
+    like = scene.observation.take(torch.tensor([2, 2, 1, 0, 0]))
+    batches = observed(clients, like, cell).batches
+    assert batches is not None and batches.statistics is not None
+    for name, (mean, variance) in scene.observation.batches.statistics.items():
+        torch.testing.assert_close(batches.statistics[name], (mean, variance), atol=1e-3, rtol=1e-2)
+
+
+@pytest.mark.parametrize("covered", [True, False])
+def test_noise_on_statistics_too_is_no_violation(tmp_path: Path, covered: bool) -> None:
+    """As Flower's LocalDpMod has it: one clip, which the statistics count in, and noise on everything."""
+    settings = {"clip": 0.5, "sigma": 1.0, "noise_at": "client", "clipping": "whole"}
+    folders = captures(tmp_path, defense={"name": "fed_sdp", "settings": settings})
+    names = [name for name, _ in own_network().named_parameters()]
+    for number, folder in enumerate(folders):
+        random = np.random.default_rng(number)
+        before, after = (dict(np.load(folder / f"{one}.npz")) for one in ("before", "after"))
+        noisy = [name for name, value in after.items() if value.dtype.kind == "f" and (covered or name in names)]
+        norm = np.sqrt(sum(np.square(after[name] - before[name]).sum() for name in noisy))
+        for name in noisy:
+            moved = (after[name] - before[name]) * min(1, 0.5 / norm)
+            noise = 0.5 * random.standard_normal(moved.shape)
+            after[name] = (before[name] + moved + noise).astype(np.float32)
+        np.savez(folder / "after.npz", **after)
+    clients = gathered([read_capture(folder) for folder in folders])
+    (cell,) = cells_of(clients, "captures", ["cpl"], "none", "cpu")
+    found = {check.name: check.outcome for check in checks_of(clients, cell)}
+    assert found[BUFFERS] == ("holds" if covered else "violated")
+    assert explained(clients, cell, tmp_path).outcome == "holds"
+
+
+def test_a_clip_that_counts_statistics_is_explained(tmp_path: Path) -> None:
+    """Without noise: the statistics move far more than the weights, and use up the clip."""
+    settings = {"clip": 0.01, "sigma": 0.0, "noise_at": "client", "clipping": "whole"}
+    folders = captures(tmp_path, defense={"name": "fed_sdp", "settings": settings})
+    for folder in folders:
+        before, after = (dict(np.load(folder / f"{one}.npz")) for one in ("before", "after"))
+        numbers = [name for name, value in after.items() if value.dtype.kind == "f"]
+        norm = np.sqrt(sum(np.square(after[name] - before[name]).sum() for name in numbers))
+        for name in numbers:
+            after[name] = before[name] + (after[name] - before[name]) * np.float32(0.01 / norm)
+        np.savez(folder / "after.npz", **after)
+    clients = gathered([read_capture(folder) for folder in folders])
+    (cell,) = cells_of(clients, "captures", ["cpl"], "none", "cpu")
+    check = explained(clients, cell, tmp_path)
+    assert check.outcome == "holds" and "counts running statistics too" in check.detail, check
 
 
 @pytest.mark.slow

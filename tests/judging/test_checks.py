@@ -17,9 +17,9 @@ from harness.cli import run
 from harness.errors import UsageError
 from harness.judging.checks import checks_of, explained
 from harness.judging.declared import cells_of
-from harness.judging.evidence import LEVEL, Check, ranks_of
+from harness.judging.evidence import LEVEL, Check, Evidence, ranks_of
 from harness.judging.federation import gathered
-from harness.judging.no_signal import distance, noise_beyond
+from harness.judging.no_signal import distance, fits_facts, noise_beyond
 from harness.judging.noise_checks import BOUND, ENOUGH, NO_MORE
 from harness.judging.noise_shape import crowded, tailless
 from harness.judging.suite import run_case
@@ -174,6 +174,47 @@ def test_nor_another_learning_rate(federation: Federation, tmp_path: Path) -> No
         facts.write_text(facts.read_text().replace("0.05", "0.1"))
     check = told(folders, tmp_path)
     assert check.outcome == "violated" and "check learning_rate" in check.detail
+
+
+@pytest.mark.parametrize("size", [8, 11])
+def test_a_poisson_batch_is_explained(federation: Federation, size: int, tmp_path: Path) -> None:
+    """The sum of 11 is divided by the expected 8: said by both numbers, or by the expected one and the truth."""
+    declared = {"name": "fed_cdp", "settings": {"clip": 1.0, "sigma": 1.0, "clipping": "whole"}}
+    folders = federation(2, declared=declared, clip=1.0, deviation=1.0, batch=11, expected=8)
+    for folder in folders:
+        facts = json.loads((folder / "capture.json").read_text()) | {"batch_size": size}
+        if size == 11:
+            facts["expected_batch_size"] = 8
+        (folder / "capture.json").write_text(json.dumps(facts))
+    assert told(folders, tmp_path).outcome == "holds"
+    assert "violated" not in {check.outcome for check in checked(folders).values()}
+
+
+def test_rounding_of_half_precision_is_no_violation(federation: Federation, tmp_path: Path) -> None:
+    folders = federation(2)
+    for folder in folders:
+        with np.load(folder / "after.npz") as archive:
+            after = dict(archive)
+        with np.load(folder / "before.npz") as archive:
+            # A smaller step, whose rounding is a large part of it.
+            small = {name: one + 0.01 * (after[name] - one) for name, one in archive.items()}
+        np.savez(folder / "after.npz", **{name: one.astype(np.float16) for name, one in small.items()})
+        facts = json.loads((folder / "capture.json").read_text()) | {"learning_rate": 0.0005}
+        (folder / "capture.json").write_text(json.dumps(facts))
+    check = told(folders, tmp_path)
+    assert check.outcome == "cannot tell" and "rounding of the floats" in check.detail, check
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_more_steps_than_declared_are_seen(federation: Federation, steps: int) -> None:
+    folders = federation(1, truth=False, steps=steps)
+    for folder in folders:
+        facts = json.loads((folder / "capture.json").read_text()) | {"local_steps": 1}
+        (folder / "capture.json").write_text(json.dumps(facts))
+    captured = gathered([read_capture(folder) for folder in folders])
+    (cell,) = cells_of(captured, "test", ["cpl"], "none", "cpu")
+    check = fits_facts(Evidence(captured, cell))
+    assert check is not None and check.outcome == ("holds" if steps == 1 else "violated"), check
 
 
 def test_of_a_defense_that_draws_coordinates_it_cannot_tell(federation: Federation, tmp_path: Path) -> None:

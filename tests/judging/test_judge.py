@@ -13,7 +13,7 @@ from harness.capture import CaptureRecord, write_capture
 from harness.cli import run
 from harness.evaluation import Run, evaluate
 from harness.experiment import cell_settings
-from harness.judging.noise_checks import ENOUGH, NO_MORE
+from harness.judging.noise_checks import BOUND, ENOUGH, NO_MORE
 from harness.results import RunFolder
 from harness.spreading.crew import Crew
 
@@ -39,7 +39,7 @@ def judge(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., t
 def test_an_undefended_client_leaks(federation: Federation, judge: Any, tmp_path: Path) -> None:
     code, document, _ = judge(federation(6), "--prior", "digits", "--attack", "cpl,map")
     assert code == 0 and document["captures"] == 6
-    assert [check["outcome"] for check in document["checks"]] == ["holds"]
+    assert {check["outcome"] for check in document["checks"]} == {"holds"}
     (row,) = document["results"]["summary"]
     assert (row["verdict"], row["defense"], row["tap"], row["dataset"]) == ("leaks", "none", "T1.out", "6 captures")
     for cell in document["results"]["cells"]:
@@ -53,7 +53,7 @@ def test_a_defended_client_does_not(federation: Federation, judge: Any) -> None:
     code, document, _ = judge(folders, "--prior", "digits", "--attack", "map")
     (row,) = document["results"]["summary"]
     assert code == 0 and row["verdict"] == "inconclusive" and "too few" in row["verdict_reason"]
-    assert {check["outcome"] for check in document["checks"]} == {"holds"}
+    assert {check["outcome"] for check in document["checks"] if check["name"] != BOUND} == {"holds"}
     controls = {cell["control"] for cell in document["results"]["cells"] if cell["role"] == "control"}
     assert {"positive", "positive_sigma0", "noise_x100", "blind"} <= controls
 
@@ -102,7 +102,8 @@ def test_an_update_that_was_shuffled_is_not_plausible(federation: Federation, ju
              for name in before}  # fmt: skip
     np.savez(folders[1] / "after.npz", **moved)
     _, document, _ = judge(folders, "--prior", "digits", "--attack", "cpl")
-    assert document["estimates"][0]["estimates"] == ["plausibly reconstructed", "no"]
+    assert document["estimates"][0]["estimates"] == ["plausibly reconstructed", "could not tell"]
+    assert "it is not what these settings send" in document["estimates"][0]["reason"]
 
 
 MISTAKES: dict[str, tuple[Callable[[Path], object], tuple[str, ...], str]] = {
@@ -143,6 +144,15 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], tuple[str, ...], str]] = {
     "a part of no dataset": (lambda folder: None, ("--prior", "auto"), "with --prior NAME or --prior FILE.npz"),
     "an empty prior": (lambda folder: None, ("--prior", ""), "harness: "),
     "no attack": (lambda folder: None, ("--attack", ","), "--attack is empty; give it a value or leave it out"),
+    "codes": (lambda folder: rewrite(folder, lambda array: (9 * array).astype(np.int8)), (), "codes times their scale"),
+    "codes as floats": (
+        lambda folder: rewrite_all(folder, lambda array: np.round(99 * array)), (), "whole numbers only",
+    ),
+    "steps that are not the epochs'": (
+        lambda folder: edit(folder, epochs=3, examples=8), (), "are 24 local_steps, and 1 are declared",
+    ),
+    "frozen, and moved": (lambda folder: edit(folder, frozen=["1.weight"]), (), "is declared frozen and"),
+    "a batch of more than all": (lambda folder: edit(folder, batch_size=3, examples=2), (), "than the client's 2"),
     "an unknown update model": (lambda folder: None, ("--update-model", "foo"), "use --update-model avg or unroll"),
 }  # fmt: skip
 
@@ -161,6 +171,11 @@ def rewrite(folder: Path, change: Callable[[np.ndarray], np.ndarray] | None) -> 
     else:
         arrays[name] = change(arrays[name])
     np.savez(folder / "after.npz", **arrays)
+
+
+def rewrite_all(folder: Path, change: Callable[[np.ndarray], np.ndarray]) -> None:
+    with np.load(folder / "after.npz") as archive:
+        np.savez(folder / "after.npz", **{name: change(array) for name, array in archive.items()})
 
 
 def same(folder: Path) -> None:
@@ -189,7 +204,7 @@ def test_a_capture_that_its_truth_does_not_explain_is_no_evidence(federation: Fe
     (folder,) = federation(1)
     edit(folder, learning_rate=0.1)
     code, document, _ = judge([folder], "--attack", "cpl")
-    assert code == 3 and not document["valid"] and document["checks"][0]["outcome"] == "violated"
+    assert code == 3 and not document["valid"] and document["checks"][-1]["outcome"] == "violated"
 
 
 # The noise that clients add in the place of 6, and what is said of it: of the declaration, and of the truth.
@@ -232,7 +247,19 @@ def in_rounds(folders: list[Path]) -> list[Path]:
 def test_rounds_are_judged_together_where_the_noise_is_the_same(federation: Federation, judge: Any) -> None:
     folders = in_rounds(federation(3, declared=CDP, clip=1.0, deviation=6.0))
     code, document, _ = judge(folders, "--attack", "analytic")
-    assert code == 0 and {check["outcome"] for check in document["checks"]} == {"holds"}
+    assert code == 0 and {one["outcome"] for one in document["checks"] if one["name"] != BOUND} == {"holds"}
+
+
+@pytest.mark.parametrize("deviation", [0.0, 5.0])
+def test_one_image_in_many_rounds_is_one_draw(federation: Federation, judge: Any, deviation: float) -> None:
+    """It leaks, as it comes back in all of them; noise is not the weaker for being drawn often."""
+    declared = {"name": "fed_cdp", "settings": {"clip": 1.0, "sigma": deviation, "clipping": "whole"}}
+    folders = in_rounds(federation(12, declared=declared, clip=1.0, deviation=deviation, same_data=True, apart=True))
+    code, document, _ = judge(folders, "--prior", "digits", "--attack", "analytic")
+    cell = next(one for one in document["results"]["cells"] if one["role"] == "cell")
+    assert code == 0 and (cell["verdict"] == "leaks") is (deviation == 0)
+    # Twelve rounds of one image say as much of other images as one round does.
+    assert cell["asr"]["strict"]["ci95"][1] - cell["asr"]["strict"]["ci95"][0] > 0.9
 
 
 APART: dict[str, tuple[str, dict[str, Any], tuple[int, ...], str]] = {

@@ -185,8 +185,9 @@ def test_reassigned_ranks_count_only_items_not_chosen() -> None:
     slots, items = np.array([[0, 0], [1, 0], [2, 0]]), np.array([0, 1, 3])
     doubled_ranks = (2 * rankdata(distances, axis=1)).astype(np.int32)
     pool = ClassPool(
-        label=0, images=np.arange(9), truths=4, slots=slots, items=items, ranks=doubled_ranks, strict=doubled_ranks < 6
-    )
+        label=0, images=np.arange(9), truths=4, slots=slots, items=items, ranks=doubled_ranks,
+        strict=doubled_ranks < 6, closeness=np.ones((3, 4)),
+    )  # fmt: skip
     chosen = random.permuted(np.tile(np.arange(9), (50, 1)), axis=1)[:, :4]
     computed = lineup_ranks(pool, chosen)
     for row, taken in enumerate(chosen):
