@@ -17,11 +17,15 @@ AS_CAPTURED = "as captured"
 Sent = Literal["after", "update", "gradient"]
 SENT: tuple[Sent, ...] = ("after", "update", "gradient")
 
+# Frameworks whose first round is 1.
+_FROM_ONE = {"flower", "flwr"}
+
 _Side = Annotated[int, Field(ge=1, le=100_000)]
 
 
 class Declared(BaseModel):
-    """The defense that the client is said to train under, as ``--defense`` and ``--defense-arg`` name it."""
+    """The defense that the client is said to train under, as ``--defense`` and ``--defense-arg`` name it, or as a
+    framework does: a class with its arguments (:mod:`harness.judging.frameworks`)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -44,6 +48,7 @@ class CaptureRecord(BaseModel):
         clients, clients_per_round, rounds: of the federation, where the declared noise depends on them.
         defense: None where none is declared.
         framework, client, round: where it comes from, in the federation's own words.
+        first_round: the number of its first round, 0 or 1; None for what its framework has: Flower counts from 1.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -64,3 +69,10 @@ class CaptureRecord(BaseModel):
     framework: str | None = None
     client: str | None = None
     round: CountOrNone = 0
+    first_round: Literal[0, 1] | None = None
+
+    @property
+    def rounds_before(self) -> int:
+        """Rounds that came before this one."""
+        usual = 1 if (self.framework or "").lower() in _FROM_ONE else 0
+        return max(0, self.round - (usual if self.first_round is None else self.first_round))

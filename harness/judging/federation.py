@@ -11,12 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from harness.capture.reading import Capture
-from harness.capture.record import CaptureRecord
+from harness.capture.record import CaptureRecord, Declared
 from harness.datasets import Dataset
 from harness.datasets.files import DataFile
 from harness.datasets.record import build_dataset
 from harness.errors import UsageError
 from harness.judging.fitting import fitted_arrays
+from harness.judging.frameworks import translated
 from harness.models.batch_norm import Buffers, RunningStatistics, trained_layers
 from harness.models.networks import build_module
 from harness.vectors.layout import Layout
@@ -39,7 +40,7 @@ class CapturedClients:
         images, labels: (V, n, C, H, W) and (V, n), the truth; None where it was not kept.
         grain: (V,), the coarsest step of the floats that ``target`` was read from, in its units.
         moved_buffers: names of buffers that some client sent back with other numbers.
-        rounds: in which they were captured, each once, in order.
+        rounds: how many came before those in which they were captured, each once, in order.
         digest: of all files, in hexadecimal.
     """
 
@@ -68,8 +69,12 @@ class CapturedClients:
         return self.record.batch_size * (self.record.local_steps if self.of_update else 1)
 
 
-def gathered(captures: Sequence[Capture]) -> CapturedClients:
-    """Captures as the clients of one federation.
+def gathered(captures: Sequence[Capture], attacked: bool = True) -> CapturedClients:
+    """Captures as the clients of one federation; their defense is declared in this project's terms.
+
+    Args:
+        captures: of one network, trained alike.
+        attacked: whether gradients are read from what was sent, and not only the marks of a defense of it.
 
     Raises:
         UsageError: they trained differently, do not fit their network, one of them is there twice, or what was sent is
@@ -77,7 +82,9 @@ def gathered(captures: Sequence[Capture]) -> CapturedClients:
     """
     first = captures[0]
     _require_alike(captures)
-    _require_gradients(first)
+    defense = translated(first.record.defense)
+    if attacked or defense is None or not _is_of_updates(defense):
+        _require_gradients(first)
     module = build_module(first.record.model, first.record.image_shape, first.record.classes, seed=0)
     layout = Layout.of(module)
     parts = [_client(capture, module, layout) for capture in captures]
@@ -88,12 +95,12 @@ def gathered(captures: Sequence[Capture]) -> CapturedClients:
         without = next(capture for capture in captures if capture.truth is None)
         raise UsageError(f"capture {str(without.folder)!r} has no truth and others have; judge them apart")
     clients = CapturedClients(
-        first.record, torch.stack([part[0] for part in parts]), buffers, bool(trained_layers(module)),
+        first.record.model_copy(update={"defense": defense}), torch.stack([part[0] for part in parts]), buffers, bool(trained_layers(module)),
         _running(captures, module), torch.stack([part[1] for part in parts]), first.kind != "gradient",
         torch.stack([images for images, _ in known]) if known else None,
         torch.stack([labels for _, labels in known]) if known else None,
         torch.tensor([part[2] for part in parts], dtype=torch.float64), tuple(sorted(moved)),
-        tuple(sorted({capture.record.round for capture in captures})),
+        tuple(sorted({capture.record.rounds_before for capture in captures})),
         hashlib.sha256(" ".join(capture.digest for capture in captures).encode()).hexdigest(),
     )  # fmt: skip
     _require_different(captures, clients)
@@ -128,6 +135,11 @@ def _require_different(captures: Sequence[Capture], clients: CapturedClients) ->
                 f"captures {str(first)!r} and {str(capture.folder)!r} hold the same update, which would count as two "
                 "clients; leave one of them out"
             )
+
+
+def _is_of_updates(defense: Declared) -> bool:
+    """Whether it clips updates, and so is seen whatever optimizer they come from."""
+    return defense.name == "fed_sdp"
 
 
 def _require_gradients(capture: Capture) -> None:
