@@ -13,6 +13,7 @@ from harness.gate.statistics import Values
 from harness.scoring import clopper_pearson
 
 _LEAST = 2
+_TOLD = 3
 _Same = Callable[[GateCell, GateCell], bool]
 
 
@@ -74,10 +75,22 @@ def _without_defense(settings: Settings) -> Settings:
 def _contrast(a: Sequence[GateCell], b: Sequence[GateCell], same: _Same) -> tuple[list[Contrast], list[str]]:
     pairs = [(one, other) for one in a for other in b if same(one, other)]
     if not pairs:
-        raise UsageError("the two have no cell in common; compare runs of the same preset, or name --defense X,Y")
+        raise UsageError(
+            f"the two have no cell in common{_nearest(a, b)}; compare runs of the same preset, or name --defense X,Y"
+        )
     met = {id(cell) for pair in pairs for cell in pair}
     alone = [cell.title for cell in (*a, *b) if id(cell) not in met]
     return [contrast(*pair) for pair in pairs], alone
+
+
+def _nearest(a: Sequence[GateCell], b: Sequence[GateCell]) -> str:
+    """What keeps the two cells apart that differ least."""
+    apart = [(differences(one.settings, other.settings), one, other) for one in a for other in b]
+    if not apart:
+        return f": {'the first' if not a else 'the second'} has none that is complete"
+    changed, one, other = min(apart, key=lambda found: len(found[0]))
+    told = "; ".join(changed[:_TOLD]) + (f"; and {len(changed) - _TOLD} more" if len(changed) > _TOLD else "")
+    return f": {one.title} and {other.title} differ in {told}" if changed else ""
 
 
 def contrast(a: GateCell, b: GateCell) -> Contrast:

@@ -189,7 +189,8 @@ def _moved_buffers(
 
 
 def _shared_buffers(captures: Sequence[Capture], module: nn.Module) -> dict[str, Tensor]:
-    names = [name for name, _ in module.named_buffers()]
+    own_to_each = _followed(module)
+    names = [name for name, _ in module.named_buffers() if name.rpartition(".")[0] not in own_to_each]
     found: dict[str, Tensor] = {}
     for capture in captures:
         own = fitted_arrays(capture.before, module, whole=True)
@@ -198,8 +199,15 @@ def _shared_buffers(captures: Sequence[Capture], module: nn.Module) -> dict[str,
                 f"the network's buffers in {str(capture.folder)!r} are others than in {str(captures[0].folder)!r}; "
                 "judge captures of different rounds apart"
             )
-        found = {name: own[name] for name in names}
+        # Each client may keep its own running statistics: in training nothing is computed from them.
+        found = {name: found.get(name, own[name]) for name, _ in module.named_buffers()}
     return found
+
+
+def _followed(module: nn.Module) -> dict[str, float]:
+    """Layers that normalise batches and keep a running average of their statistics, with the weight of the newest."""
+    layers = trained_layers(module).items()
+    return {name: layer.momentum for name, layer in layers if layer.momentum is not None and layer.running_mean is not None}
 
 
 def _running(captures: Sequence[Capture], module: nn.Module) -> Buffers:
@@ -208,7 +216,7 @@ def _running(captures: Sequence[Capture], module: nn.Module) -> Buffers:
     names = [name for name, values in whole.items() if values.is_floating_point()]
     if not names or captures[0].kind == "gradient":
         return {}
-    rows = []
+    rows, first = list[dict[str, Tensor]](), None
     for capture in captures:
         moved = fitted_arrays(capture.moved, module, whole=False)
         if not moved.keys() >= set(names):
@@ -218,7 +226,12 @@ def _running(captures: Sequence[Capture], module: nn.Module) -> Buffers:
             moved = {name: before[name] + moved[name] for name in names}
         if all(torch.equal(moved[name], before[name]) for name in names):
             return {}
-        rows.append(moved)
+        if first is None:
+            first = before
+        # What a client's own beginning leaves in them is known: in its place stands what the first client began with.
+        left = {layer: (1 - newest) ** capture.record.local_steps for layer, newest in _followed(module).items()}
+        kept = {name: left.get(name.rpartition(".")[0], 0.0) for name in names}
+        rows.append({name: moved[name] + kept[name] * (first[name] - before[name]) for name in names})
     return {name: torch.stack([row[name] for row in rows]) for name in names}
 
 

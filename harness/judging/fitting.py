@@ -43,10 +43,16 @@ def fitted_arrays(arrays: StoredArrays, module: nn.Module, whole: bool) -> dict[
         ),
     ]
     if problems:
+        parts = all(problem.endswith("is missing") for problem in problems)
+        mend = (
+            "A part of a model is judged where its factory has requires_grad_(False) on all that is not trained, and "
+            "before holds it too"
+            if parts and shapes
+            else "Check model, image_shape and classes in capture.json"
+        )
         rest = f"; and {len(problems) - _TOLD} more" if len(problems) > _TOLD else ""
         raise UsageError(
-            f"{str(arrays.path)!r} does not fit the network: {'; '.join(problems[:_TOLD])}{rest}. Check model, "
-            "image_shape and classes in capture.json"
+            f"{str(arrays.path)!r} does not fit the network: {'; '.join(problems[:_TOLD])}{rest}. {mend}"
         )
     return {name: _fitted(arrays, own, state[name]) for name, own in stored.items()}
 

@@ -68,4 +68,6 @@ def translated(defense: Declared | None) -> Declared | None:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        raise UsageError(f"defense {defense.name!r}: {where}: {first['msg']}; give its arguments as settings") from error
+        raise UsageError(
+            f"defense {defense.name!r}: {where}: {first['msg']}; give the arguments of the class as settings"
+        ) from error

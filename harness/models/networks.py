@@ -203,7 +203,7 @@ def _keep_what_layers_get(module: nn.Module) -> None:
 
 
 def _fix_untrained_parameters(module: nn.Module) -> None:
-    """What ``requires_grad_(False)`` keeps from training becomes a buffer of the same name: nobody sends its gradient."""
+    """What ``requires_grad_(False)`` keeps from training becomes a buffer of the same name: it has no gradient."""
     for layer in module.modules():
         for name, parameter in list(layer._parameters.items()):
             if parameter is not None and not parameter.requires_grad and not nn.parameter.is_lazy(parameter):

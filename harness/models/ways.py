@@ -60,8 +60,11 @@ def ways_of(module: nn.Module, weights: int, joint: bool) -> list[Way]:
         together.insert(0, Way(None, False, itself=True))
         return together
     large = weights >= (_LARGE_FOR_BATCHES if joint else _LARGE)
-    # Recurrent layers can only be evaluated alone.
-    return [*alone, *together] if large else [*together, *alone]
+    recurrent = any(isinstance(layer, nn.RNNBase | nn.RNNCellBase) for layer in module.modules())
+    if large:
+        return [*alone, *together]
+    # The library's recurrent layers can only be evaluated alone.
+    return [*together, *alone] if recurrent else together
 
 
 def _trains_each_layer(module: nn.Module) -> bool:
