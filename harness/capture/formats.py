@@ -69,7 +69,7 @@ def _bare(name: str) -> str:
 
 
 def _common_start(names: list[str]) -> str:
-    """The first part of all names with its dot, such as ``model.`` of a trainer's checkpoint; empty where they differ."""
+    """The first part of all names with its dot, as ``model.`` of a trainer's checkpoint; empty where they differ."""
     starts = {name.partition(".")[0] for name in names if "." in name}
     return f"{starts.pop()}." if len(starts) == 1 and all("." in name for name in names) else ""
 

@@ -74,6 +74,6 @@ def _refuse_adapters(network: "nn.Module") -> None:
     named = [name for name, one in network.named_parameters() if one.requires_grad and _ADAPTERS & set(name.split("."))]
     if named:
         raise UsageError(
-            f"{named[0]!r} is an adapter's weight, beside layers that a judge's factory builds; capture the training of "
-            "the network's own layers, as its head, with requires_grad_(False) on the others"
+            f"{named[0]!r} is an adapter's weight, beside layers that a judge's factory builds; capture a training "
+            "of the network's own layers, as its head, with requires_grad_(False) on the others"
         )

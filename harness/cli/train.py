@@ -12,8 +12,8 @@ from harness.cli.app import DONE, app, resumable
 from harness.cli.options import numbers
 from harness.cli.settings_options import options_of
 from harness.cli.spreading_options import ThreadsOption, chosen_jobs
-from harness.datasets import dataset_name
 from harness.datasets import data_root as find_data_root
+from harness.datasets import dataset_name
 from harness.defenses import DEFENSES
 from harness.errors import UsageError
 from harness.extensions.building import parse_assignments

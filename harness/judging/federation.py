@@ -95,8 +95,8 @@ def gathered(captures: Sequence[Capture], attacked: bool = True) -> CapturedClie
         without = next(capture for capture in captures if capture.truth is None)
         raise UsageError(f"capture {str(without.folder)!r} has no truth and others have; judge them apart")
     clients = CapturedClients(
-        first.record.model_copy(update={"defense": defense}), torch.stack([part[0] for part in parts]), buffers, bool(trained_layers(module)),
-        _running(captures, module), torch.stack([part[1] for part in parts]), first.kind != "gradient",
+        first.record.model_copy(update={"defense": defense}), torch.stack([part[0] for part in parts]), buffers,
+        bool(trained_layers(module)), _running(captures, module), torch.stack([part[1] for part in parts]), first.kind != "gradient",
         torch.stack([images for images, _ in known]) if known else None,
         torch.stack([labels for _, labels in known]) if known else None,
         torch.tensor([part[2] for part in parts], dtype=torch.float64), tuple(sorted(moved)),
@@ -207,7 +207,9 @@ def _shared_buffers(captures: Sequence[Capture], module: nn.Module) -> dict[str,
 def _followed(module: nn.Module) -> dict[str, float]:
     """Layers that normalise batches and keep a running average of their statistics, with the weight of the newest."""
     layers = trained_layers(module).items()
-    return {name: layer.momentum for name, layer in layers if layer.momentum is not None and layer.running_mean is not None}
+    return {
+        name: layer.momentum for name, layer in layers if layer.momentum is not None and layer.running_mean is not None
+    }
 
 
 def _running(captures: Sequence[Capture], module: nn.Module) -> Buffers:

@@ -51,9 +51,7 @@ def fitted_arrays(arrays: StoredArrays, module: nn.Module, whole: bool) -> dict[
             else "Check model, image_shape and classes in capture.json"
         )
         rest = f"; and {len(problems) - _TOLD} more" if len(problems) > _TOLD else ""
-        raise UsageError(
-            f"{str(arrays.path)!r} does not fit the network: {'; '.join(problems[:_TOLD])}{rest}. {mend}"
-        )
+        raise UsageError(f"{str(arrays.path)!r} does not fit the network: {'; '.join(problems[:_TOLD])}{rest}. {mend}")
     return {name: _fitted(arrays, own, state[name]) for name, own in stored.items()}
 
 
