@@ -96,7 +96,8 @@ def gathered(captures: Sequence[Capture], attacked: bool = True) -> CapturedClie
         raise UsageError(f"capture {str(without.folder)!r} has no truth and others have; judge them apart")
     clients = CapturedClients(
         first.record.model_copy(update={"defense": defense}), torch.stack([part[0] for part in parts]), buffers,
-        bool(trained_layers(module)), _running(captures, module), torch.stack([part[1] for part in parts]), first.kind != "gradient",
+        bool(trained_layers(module)), _running(captures, module), torch.stack([part[1] for part in parts]),
+        first.kind != "gradient",
         torch.stack([images for images, _ in known]) if known else None,
         torch.stack([labels for _, labels in known]) if known else None,
         torch.tensor([part[2] for part in parts], dtype=torch.float64), tuple(sorted(moved)),
