@@ -73,7 +73,8 @@ def of_document(folder: Path, draw: random.Random) -> None:
             place.pop(key, None)
             break
         else:
-            place[key] = draw.choice(_ODD)
+            number = isinstance(place.get(key), int | float) and draw.random() < 0.6
+            place[key] = place[key] * draw.choice([0.5, 2, 10]) if number else draw.choice(_ODD)
             break
     path.write_text(json.dumps(document))
 
@@ -153,9 +154,9 @@ def main() -> None:
         for number in range(chosen.count):
             draw, folder = random.Random(f"{chosen.seed} {number}"), Path(root, "capture")
             write(folder, draw)
-            for _ in range(draw.randrange(1, 4)):
+            for _ in range(draw.choice([1, 1, 1, 2, 3])):
                 draw.choice([of_document, of_document, of_bytes, of_arrays, of_arrays, of_files])(folder, draw)
-            out = ["--out", str(Path(root, "out")), "--attack", "analytic", "--jobs", "1"]
+            out = ["--out", str(Path(root, "out")), "--attack", "analytic", "--prior", "digits", "--jobs", "1"]
             for command, more in (("judge", out), ("judge --checks-only", ["--checks-only"])):
                 code, said = run_quietly(["judge", str(folder), *more])
                 codes[command][code] += 1
