@@ -18,7 +18,7 @@ from harness.datasets import (  # noqa: F401  (imported so that they register)
 )
 from harness.datasets.catalogue import DATASETS, DatasetStatus, dataset_status, default_model
 from harness.datasets.fetch import fetch_dataset
-from harness.datasets.load import data_root, load_dataset
+from harness.datasets.load import data_root, dataset_name, load_dataset
 from harness.datasets.public import choose_public, divide
 from harness.datasets.record import Dataset
 from harness.datasets.victims import Victims, select_victims
@@ -30,6 +30,7 @@ __all__ = [
     "Victims",
     "choose_public",
     "data_root",
+    "dataset_name",
     "dataset_status",
     "default_model",
     "divide",

@@ -31,6 +31,36 @@ def data_root(option: str | Path | None) -> Path:
     return root
 
 
+# How the arrays of a file of another kind become an .npz, by its ending.
+_CONVERT = {
+    ".npy": "images = numpy.load(OLD), labels from a file of their own",
+    ".parquet": "table = pandas.read_parquet(OLD), then numpy.stack of its columns",
+    ".csv": "table = pandas.read_csv(OLD), then its columns as images (rows, 1, features) from 0 to 1",
+    ".pt": "images, labels = torch.load(OLD, weights_only=True)",
+    ".pth": "images, labels = torch.load(OLD, weights_only=True)",
+    ".safetensors": "arrays = safetensors.numpy.load_file(OLD)",
+    ".h5": "with h5py.File(OLD), then its arrays",
+}
+
+
+def dataset_name(name: str) -> str:
+    """The registered name behind ``name``; of a path that ends in .npz the path.
+
+    Raises:
+        UsageError: unknown, or a path of another kind of file, with how to convert it.
+    """
+    if name.endswith(".npz"):
+        return name
+    ending = Path(name).suffix.lower()
+    if ending in _CONVERT or os.sep in name:
+        how = f" with {_CONVERT[ending]}" if ending in _CONVERT else ""
+        raise UsageError(
+            f"{name!r} is no .npz file, which own data are read from; convert it{how}: "
+            "numpy.savez('NEW.npz', images=images, labels=labels)"
+        )
+    return DATASETS.resolve(name)
+
+
 def load_dataset(name: str, root: Path, part: Part | None = None) -> Dataset:
     """Load a registered dataset, or own data where ``name`` is a path that ends in .npz.
 
@@ -46,8 +76,8 @@ def load_dataset(name: str, root: Path, part: Part | None = None) -> Dataset:
     Raises:
         UsageError: unknown name, missing, damaged or unfit data; one line that names the mend.
     """
-    own = name.endswith(".npz")
-    source = OWN if own else source_of(DATASETS.resolve(name))
+    own = (name := dataset_name(name)).endswith(".npz")
+    source = OWN if own else source_of(name)
     if part == "test" and source.test:
         dataset = source.test(root)
     else:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from harness.datasets.catalogue import DATASETS, OWN, source_of
 from harness.datasets.copies import among
-from harness.datasets.load import load_dataset
+from harness.datasets.load import dataset_name, load_dataset
 from harness.datasets.parts import take_part
 from harness.datasets.record import Dataset
 from harness.errors import UsageError
@@ -29,7 +29,7 @@ def choose_public(choice: str) -> str:
     Raises:
         UsageError: there is no such dataset.
     """
-    return choice if choice in (NONE, AUTO) or choice.endswith(".npz") else DATASETS.resolve(choice)
+    return choice if choice in (NONE, AUTO) else dataset_name(choice)
 
 
 def divide(dataset: Dataset, name: str, choice: str, root: Path) -> Sides:

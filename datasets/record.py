@@ -8,8 +8,11 @@ from torch import Tensor
 
 from harness.datasets.columns import Columns
 from harness.datasets.files import DataFile
+from harness.settings.limits import log
 
 _MOST_CLASSES = 100_000
+# Many cameras put so much into 16 bits, and their images would be almost black.
+_TWELVE_BITS = 2**12 - 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +76,7 @@ def build_dataset(
     Args:
         file: where the arrays come from; named in every error.
         name: name of the dataset.
-        images: (N, H, W), (N, C, H, W) or (N, H, W, C) with C in {1, 3}; uint8, or float in [0, 1]. Where both
+        images: (N, H, W), (N, C, H, W) or (N, H, W, C) with C in {1, 3}; uint8, uint16, or float in [0, 1]. Where both
             four-dimensional readings fit, the channels are taken to come first.
         labels: (N,) integers from 0.
         class_names: one per class; None names the classes 0 .. max(labels).
@@ -89,6 +92,8 @@ def build_dataset(
     most = _MOST_CLASSES if class_names is None else len(class_names)
     if largest >= most:
         raise file.wrong(f"has label {largest}, but there are at most {most} classes", "number the classes from 0")
+    if class_names is None:
+        _tell_unused_labels(file, labels, largest)
     return Dataset(
         name=name,
         images=torch.from_numpy(images),
@@ -121,6 +126,8 @@ def _scaled(file: DataFile, images: np.ndarray) -> np.ndarray:
         scaled = np.array(images, dtype=np.float32, order="C")
         scaled /= 255
         return scaled
+    if images.dtype == np.uint16 and images.max() > _TWELVE_BITS:
+        return np.ascontiguousarray(images, dtype=np.float32) / np.float32(2**16 - 1)
     if images.dtype.kind != "f":
         raise file.wrong(f"has images of type {images.dtype}", "save them as uint8 (0 to 255) or float (0 to 1)")
     if not np.isfinite(images).all():
@@ -140,3 +147,14 @@ def _check_labels(file: DataFile, labels: np.ndarray, count: int) -> None:
         raise file.wrong(f"has labels of type {labels.dtype}", "save the labels as integers")
     if labels.min() < 0:
         raise file.wrong(f"has a negative label ({labels.min()})", "number the classes from 0")
+
+
+def _tell_unused_labels(file: DataFile, labels: np.ndarray, largest: int) -> None:
+    """Classes without an image are part of the network's output, and of every guess of a label."""
+    unused = np.setdiff1d(np.arange(largest + 1), labels)
+    if len(unused):
+        names = ", ".join(map(str, unused[:5])) + (", ..." if len(unused) > 5 else "")
+        log.warning(
+            "harness: %s has no image with label %s, and counts %d classes; number the classes from 0 without a gap "
+            "where that is not meant", file.path.name, names, largest + 1,
+        )  # fmt: skip

@@ -60,10 +60,27 @@ def _read(path: Path) -> np.ndarray:
             width, height = photograph.size
             edge = min(width, height)
             left, top = (width - edge) // 2, (height - edge) // 2
-            square = photograph.convert("RGB").crop((left, top, left + edge, top + edge))
+            square = _in_bytes(photograph, path).crop((left, top, left + edge, top + edge))
             return np.asarray(square.resize((SIDE, SIDE), Image.Resampling.BOX))
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise DataFile(path, _MEND).wrong("is not a readable image") from error
+
+
+def _in_bytes(photograph: Image.Image, path: Path) -> Image.Image:
+    """Red, green and blue from 0 to 255; greys of 16 bits are scaled, where Pillow would cut them off.
+
+    Raises:
+        UsageError: the values have no range that is known, as 32-bit integers and floats.
+    """
+    if not photograph.mode.startswith(("I", "F")):
+        return photograph.convert("RGB")
+    values = np.asarray(photograph)
+    deep = photograph.mode.startswith("I;16") or photograph.format == "PNG"  # which has at most 16 bits
+    if not deep:
+        raise DataFile(path).wrong(
+            f"has pixels of mode {photograph.mode}, whose range is not known", "save it with 8 or 16 bits a channel"
+        )
+    return Image.fromarray((values / 257).round().clip(0, 255).astype(np.uint8)).convert("RGB")
 
 
 @lru_cache(maxsize=1)

@@ -21,7 +21,8 @@ def capture_mod(folder: Path | str, **facts: Any) -> Mod:
     """A client mod that keeps what the client got and what leaves it, a folder per round and client.
 
     It is the outermost of the mods that stand after it in the list: put it first to see what really leaves the client,
-    after a privacy mod has had its way.
+    after a privacy mod has had its way. Secure aggregation sends its keys and shares in messages without a model, which
+    pass; of what it has masked no array is left to capture, so there the mod stands behind it.
 
     Args:
         folder: where captures go, on the client's machine.
@@ -34,7 +35,7 @@ def capture_mod(folder: Path | str, **facts: Any) -> Mod:
             return call_next(message, context)  # which may hold anything
         before = _arrays(message)
         answer = call_next(message, context)
-        if not answer.has_error():
+        if before and not answer.has_error():
             _write(Path(folder), _number(message), context.node_id, before, _arrays(answer), facts)
         return answer
 
@@ -60,7 +61,7 @@ def capturing(strategy: Any, folder: Path | str, **facts: Any) -> Any:
     def aggregate_train(server_round: int, replies: Iterable[Any]) -> Any:
         kept = list(replies)
         for reply in kept:
-            if not reply.has_error():
+            if not reply.has_error() and sent.get(server_round):
                 client = reply.metadata.src_node_id
                 _write(Path(folder), server_round, client, sent[server_round], _arrays(reply), facts)
         return aggregate(server_round, kept)
@@ -73,6 +74,8 @@ def _write(
     folder: Path, number: int, client: object, before: dict[str, np.ndarray], after: dict[str, np.ndarray],
     facts: dict[str, Any],
 ) -> None:  # fmt: skip
+    if not after:
+        return  # masked: the update left in another form
     record = CaptureRecord(**facts, framework="flower", client=str(client), round=number)
     write_capture(folder / f"round-{number}-client-{client}", record, before, after=after)
 
@@ -87,8 +90,10 @@ def _number(message: Any) -> int:
 
 
 def _arrays(message: Any) -> dict[str, np.ndarray]:
-    """The model in a message."""
+    """The model in a message; {} where it holds none, as in the stages of secure aggregation."""
     records = list(message.content.array_records.values())
+    if not records:
+        return {}
     if len(records) != 1:
         raise UsageError(f"a message with {len(records)} sets of arrays is no model; send one set")
     return _plain(records[0])

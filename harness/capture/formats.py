@@ -5,7 +5,7 @@ all values end to end; it needs no library.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import IO, Annotated, BinaryIO
 
@@ -42,6 +42,36 @@ class Entry:
     shape: Shape
     read: Callable[[BinaryIO], np.ndarray]
     coarser: float = 1.0
+
+
+# Parts of a name that a wrapper of the network puts there: torch.compile, DataParallel, Opacus, FSDP, checkpointing.
+_WRAPPERS = {"_orig_mod", "module", "_module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
+
+
+def unwrapped(found: Iterable[str], wanted: Iterable[str]) -> dict[str, str]:
+    """Names in a file by the network's own: without what wrappers put into them, where that leaves each name once.
+
+    A name that is the network's stays as it is, and so do all where what is left is not the network's either.
+    """
+    found, own = list(found), {_bare(name): name for name in wanted}
+    known = set(own.values())
+    if known >= set(found):
+        return {name: name for name in found}
+    bare = [_bare(name) for name in found]
+    common = _common_start(bare) if not any(name in own for name in bare) else ""
+    names = [own.get(name.removeprefix(common), given) for name, given in zip(bare, found, strict=True)]
+    fits = len(set(names)) == len(names) and len(own) == len(known) and known & set(names)
+    return dict(zip(names if fits else found, found, strict=True))
+
+
+def _bare(name: str) -> str:
+    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
+
+
+def _common_start(names: list[str]) -> str:
+    """The first part of all names with its dot, as ``model.`` of a trainer's checkpoint; empty where they differ."""
+    starts = {name.partition(".")[0] for name in names if "." in name}
+    return f"{starts.pop()}." if len(starts) == 1 and all("." in name for name in names) else ""
 
 
 def quoted(name: str) -> str:

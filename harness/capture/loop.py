@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 
+# Parts of the names that peft, transformers and their like give the weights of adapters.
+_ADAPTERS = {"lora_A", "lora_B", "lora_embedding_A", "lora_embedding_B", "adapter", "adapters", "prompt_encoder"}
+
+
 class Watched:
     """The round that is being captured."""
 
@@ -42,12 +46,13 @@ def captured(network: "nn.Module", folder: Path | str, **facts: Any) -> Iterator
         facts: the fields of :class:`CaptureRecord`.
 
     Raises:
-        UsageError: the network computes in bfloat16, or the folder cannot be written.
+        UsageError: the network computes in bfloat16 or trains adapters, or the folder cannot be written.
         ValidationError: a fact is missing or out of range.
     """
     record, watched = CaptureRecord(**facts), Watched()
     before = {name: value.detach().cpu().clone() for name, value in network.state_dict().items()}
     _require_known_numbers(before)
+    _refuse_adapters(network)
     yield watched
     truth: dict[str, Any] = {}
     if watched.images:
@@ -62,3 +67,13 @@ def _require_known_numbers(state: "dict[str, Tensor]") -> None:
     coarse = [name for name, value in state.items() if str(value.dtype) == "torch.bfloat16"]
     if coarse:
         raise UsageError(f"{coarse[0]!r} is in bfloat16, which a capture cannot hold; train this client in float32")
+
+
+def _refuse_adapters(network: "nn.Module") -> None:
+    """Before the training: a library puts them into a network, and no factory of it builds them again."""
+    named = [name for name, one in network.named_parameters() if one.requires_grad and _ADAPTERS & set(name.split("."))]
+    if named:
+        raise UsageError(
+            f"{named[0]!r} is an adapter's weight, beside layers that a judge's factory builds; capture a training "
+            "of the network's own layers, as its head, with requires_grad_(False) on the others"
+        )

@@ -18,11 +18,15 @@ AS_CAPTURED = "as captured"
 Sent = Literal["after", "update", "gradient"]
 SENT: tuple[Sent, ...] = ("after", "update", "gradient")
 
+# Frameworks whose first round is 1.
+_FROM_ONE = {"flower", "flwr"}
+
 _Side = Annotated[int, Field(ge=1, le=100_000)]
 
 
 class Declared(BaseModel):
-    """The defense that the client is said to train under, as ``--defense`` and ``--defense-arg`` name it."""
+    """The defense that the client is said to train under, as ``--defense`` and ``--defense-arg`` name it, or as a
+    framework does: a class with its arguments (:mod:`harness.judging.frameworks`)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -48,6 +52,7 @@ class CaptureRecord(BaseModel):
         clients, clients_per_round, rounds: of the federation, where the declared noise depends on them.
         defense: None where none is declared.
         framework, client, round: where it comes from, in the federation's own words.
+        first_round: the number of its first round, 0 or 1; None for what its framework has: Flower counts from 1.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -71,6 +76,7 @@ class CaptureRecord(BaseModel):
     framework: str | None = None
     client: str | None = None
     round: CountOrNone = 0
+    first_round: Literal[0, 1] | None = None
 
     @model_validator(mode="after")
     def _facts_agree(self) -> "CaptureRecord":
@@ -99,3 +105,9 @@ class CaptureRecord(BaseModel):
         if not left or self.expected_batch_size or steps * passes != self.local_steps:
             return (self.batch_size,) * self.local_steps
         return ((self.batch_size,) * (steps - 1) + (left,)) * passes
+
+    @property
+    def rounds_before(self) -> int:
+        """Rounds that came before this one."""
+        usual = 1 if (self.framework or "").lower() in _FROM_ONE else 0
+        return max(0, self.round - (usual if self.first_round is None else self.first_round))

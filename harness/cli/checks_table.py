@@ -2,15 +2,22 @@
 
 import json
 import sys
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from harness.capture.reading import Capture
 from harness.cli.app import DONE, INVALID
+from harness.datasets.public import NONE
+from harness.errors import UsageError
+from harness.judging.checks import checks_of
+from harness.judging.declared import cells_of
 from harness.judging.evidence import Check
+from harness.judging.federation import gathered
 from harness.judging.suite import run_case, summary
 from harness.judging.suite_cases import suite_cases
 from harness.progress import progress
@@ -27,6 +34,32 @@ def print_checks(checks: list[Check], console: Console) -> None:
     for check in checks:
         table.add_row(check.name, Text(check.outcome, style=_COLOURS[check.outcome]), Text(check.detail))
     console.print(table)
+
+
+def judge_checks(captures: Sequence[Capture], title: str, as_json: bool) -> int:
+    """Checks the declared defense of captured clients, and nothing else.
+
+    Raises:
+        UsageError: none is declared.
+    """
+    captured = gathered([replace(capture, truth=None) for capture in captures], attacked=False)
+    if captured.record.defense is None:
+        raise UsageError(
+            "no defense is declared, so there is nothing to check; name it in capture.json, such as "
+            '"defense": {"name": "LocalDpMod", "settings": {"clipping_norm": 1, ...}}, or drop --checks-only'
+        )
+    (settings,) = cells_of(captured, title, ["cpl"], NONE, "cpu")
+    checks = checks_of(captured, settings)
+    violated = any(check.outcome == "violated" for check in checks)
+    if as_json:
+        document = {
+            "valid": not violated, "captures": captured.clients, "record": captured.record.model_dump(mode="json"),
+            "checks": [asdict(check) for check in checks],
+        }  # fmt: skip
+        sys.stdout.write(json.dumps(document, indent=1) + "\n")
+    else:
+        print_checks(checks, Console())
+    return INVALID if violated else DONE
 
 
 def judge_suite(data_root: Path, as_json: bool) -> int:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from harness.capture.reading import read_capture
 from harness.cli.app import DONE, INVALID, app, resumable
-from harness.cli.checks_table import judge_suite, print_checks
+from harness.cli.checks_table import judge_checks, judge_suite, print_checks
 from harness.cli.options import split_lists
 from harness.cli.spreading_options import JobsOption, ThreadsOption, chosen_jobs
 from harness.datasets import data_root as find_data_root
@@ -54,6 +54,9 @@ def judge_command(
     suite: Annotated[
         bool, typer.Option("--suite", help="Checks the checks: honest clients and planted mistakes.")
     ] = False,
+    checks_only: Annotated[
+        bool, typer.Option("--checks-only", help="Is the declared defense on? In seconds: no attack, no prior.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> int:
     """Say what leaks from captured updates, and whether the declared defense is on."""
@@ -67,6 +70,10 @@ def judge_command(
         raise UsageError("--chunk must be at least 1")
     if truth is not None and len(captures) > 1:
         raise UsageError("--truth is of one capture; put each capture's own into its folder as truth.npz")
+    if checks_only:
+        if attack or prior is not None or resume:
+            raise UsageError("--checks-only makes no attack; drop --attack, --prior and --resume, or --checks-only")
+        return judge_checks([read_capture(path, truth) for path in captures], names_of(captures), as_json)
     root, where, folder = find_data_root(data_root), choose_device(device), RunFolder(out)
     captured = gathered([read_capture(path, truth) for path in captures])
     public = _chosen_public(prior)

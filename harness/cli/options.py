@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.attacks import ATTACKS, SUITES, suites
-from harness.datasets import DATASETS
+from harness.datasets import dataset_name
 from harness.defenses import DEFENSES
 from harness.errors import UsageError, in_one_line
 from harness.experiment import CellSettings, check_adversary, expand, taps_of, usual_prior
@@ -132,7 +132,7 @@ def cells_from(options: dict[str, Any], device: str) -> list[CellSettings]:
         common["trained"] = trained_run(Path(options["training"]))
     common |= {"device": device, "seeds": tuple(numbers(options["seed"], "seed"))}
     grid = {
-        "dataset": [_known_dataset(name) for name in split_lists(options["dataset"])],
+        "dataset": [dataset_name(name) for name in split_lists(options["dataset"])],
         "model": split_lists(options["model"]) or [None],  # None: each dataset's own default
         "defense": [(name, defense_args[name]) for name in defenses],
         "attack": [(name, attack_args[name]) for name in attacks],
@@ -159,10 +159,6 @@ def _attack_args(assignments: list[str], attacks: list[str]) -> dict[str, dict[s
             raise suites.without_settings(suite)
     named = [name for name in attacks if name not in SUITES]
     return parse_assignments(assignments, named, ATTACKS) | {name: {} for name in attacks if name in SUITES}
-
-
-def _known_dataset(name: str) -> str:
-    return name if name.endswith(".npz") else DATASETS.resolve(name)
 
 
 def numbers(values: Iterable[Any], option: str) -> list[int]:

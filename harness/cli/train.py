@@ -12,8 +12,8 @@ from harness.cli.app import DONE, app, resumable
 from harness.cli.options import numbers
 from harness.cli.settings_options import options_of
 from harness.cli.spreading_options import ThreadsOption, chosen_jobs
-from harness.datasets import DATASETS
 from harness.datasets import data_root as find_data_root
+from harness.datasets import dataset_name
 from harness.defenses import DEFENSES
 from harness.errors import UsageError
 from harness.extensions.building import parse_assignments
@@ -61,7 +61,7 @@ def train_command(
     kept, dataset = _kept_rounds(keep or [], chosen["rounds"]), chosen["dataset"]
     name = DEFENSES.resolve(chosen["defense"])
     chosen |= {
-        "dataset": dataset if dataset.endswith(".npz") else DATASETS.resolve(dataset), "defense": name,
+        "dataset": dataset_name(dataset), "defense": name,
         "defense_args": parse_assignments(defense_arg or [], [name], DEFENSES)[name],
     }  # fmt: skip
     settings = train_settings(**chosen, seed=seed or 0, device=choose_device(device))

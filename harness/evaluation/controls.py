@@ -10,6 +10,7 @@ from harness.observation import Observation
 from harness.results import CellResult, Control
 from harness.results.record import BLIND
 from harness.scoring import negative_control_failed
+from harness.scoring.success import brings_back
 from harness.scoring.validity import took_steps
 
 CONTROL_VICTIMS = 24
@@ -100,8 +101,10 @@ def with_other_key(settings: CellSettings) -> CellSettings:
 def judge_positive(name: str, cell: CellResult) -> Control:
     """A positive control holds when it leaks, or identifies where that is all that the attack does."""
     who = "undefended" if name == "positive" else "without noise"
-    held, does = cell.succeeds, "leak" if cell.identified is None else "identify"
-    shown = "leaks" if cell.identified is None else "identifies"
+    strict = cell.asr.get("strict")
+    back = not cell.succeeds and strict is not None and brings_back(strict, cell.lineup.p_value)
+    held, does = cell.succeeds or back, "leak" if cell.identified is None else "identify"
+    shown = "brings images back" if back else "leaks" if cell.identified is None else "identifies"
     detail = f"the attack {shown} {who}" if held else f"the attack does not {does} even {who}"
     if not held and not took_steps(cell):
         detail = _STILL

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from harness.attacks import Attack
+from harness.capture.record import AS_CAPTURED
 from harness.evaluation.endurance import Endurance
 from harness.evaluation.outlook import Outlook, early_iterations, work_of
 from harness.evaluation.recorder import AttackRecorder
@@ -17,7 +18,7 @@ from harness.settings.limits import WORTH_TELLING, log
 TIMED = 5
 #: Seconds after which what was timed by then has to do.
 PATIENCE = 60.0
-_MEND = "--device cuda, fewer --victims, or --attack analytic take less"
+_MEND = "--device cuda, fewer {}, or --attack analytic take less"
 
 
 class Foresight:
@@ -131,7 +132,8 @@ class Foresight:
             said += f", and with all cells and controls that follow {_between(least + least_rest, seconds + rest)}"
         if least + least_rest < seconds + rest:
             said += f" (those without hope end early, here at iteration {early} of {most})"
-        log.warning("harness: %s; %s", said, _MEND)
+        fewer = "captures" if self._settings.weights == AS_CAPTURED else "--victims"
+        log.warning("harness: %s; %s", said, _MEND.format(fewer))
 
 
 def _between(least: float, most: float) -> str:

@@ -53,6 +53,11 @@ class IdentityScores:
         """Whether it identifies."""
         return self.identified.identifies
 
+    @property
+    def brings_back(self) -> bool:
+        """It reconstructs nothing."""
+        return False
+
     def verdict(self, controls: Iterable[Control]) -> Verdict:
         """The cell's verdict under these controls."""
         return judge_identity(self.identified, self.doubt, controls)

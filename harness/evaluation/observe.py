@@ -77,9 +77,11 @@ class Stage:
     """Loads datasets and fits priors once, and sets scenes.
 
     ``plays``: whether what it shows was made here, by a defense that then has to add the noise that it declares.
+    ``simulates``: whether its victims are drawn here, as many as are asked for.
     """
 
     plays: ClassVar[bool] = True
+    simulates: ClassVar[bool] = True
 
     def __init__(self, data_root: Path, chunk: int) -> None:
         self.data_root, self.chunk = data_root, chunk

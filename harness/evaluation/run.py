@@ -210,9 +210,10 @@ class Run:
     def _positive(self, scored: Scored) -> Control:
         settings = scored.settings
         if positive_control(settings) == smaller(settings, observations=1):
-            leaks = scored.scores.succeeds
+            leaks = scored.scores.succeeds or scored.scores.brings_back
             who = "this cell has no defense and is its own control"
-            mend = "raise --victims or the attack's max_iterations, or choose another attack"
+            mend = "raise --victims or the attack's max_iterations" if self.stage.simulates else "capture more clients"
+            mend += ", or choose another attack"
             return checked("positive", leaks, who if leaks else f"{who}; {mend}")
         return judge_positive("positive", self.cell(positive_control(settings), "positive").cell)
 

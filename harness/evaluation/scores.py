@@ -33,6 +33,7 @@ from harness.scoring import (
 )
 from harness.scoring.lineup import MANY
 from harness.scoring.same_images import draws_of, groups_of
+from harness.scoring.success import brings_back
 
 LPIPS_UNASKED = "not computed for controls"
 
@@ -93,6 +94,11 @@ class Scores:
     def succeeds(self) -> bool:
         """Whether the attack leaks, whatever its controls say."""
         return self.verdict([]).verdict == "leaks"
+
+    @property
+    def brings_back(self) -> bool:
+        """Whether most images come back of victims who are too few for a verdict, so that the attack works there."""
+        return brings_back(self.strict_victims, self.ranking.lineup.p_value)
 
     @property
     def stalled(self) -> np.ndarray:

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from harness.datasets import DATASETS
+from harness.datasets import dataset_name
 from harness.defenses import DEFENSES
 from harness.errors import UsageError
 from harness.extensions.building import build
@@ -86,4 +86,4 @@ def noise_setting(defense: str) -> str:
 
 def known_dataset(name: str) -> str:
     """The canonical name. Raises UsageError: there is none."""
-    return name if name.endswith(".npz") else DATASETS.resolve(name)
+    return dataset_name(name)

@@ -13,7 +13,9 @@ from harness.gate.statistics import Values
 from harness.scoring import clopper_pearson
 
 _LEAST = 2
-_Same = Callable[[GateCell, GateCell], bool]
+_TOLD = 3
+# What keeps two cells apart, in words; nothing where they are to be compared.
+_Apart = Callable[[GateCell, GateCell], list[str]]
 
 
 @dataclass(frozen=True)
@@ -45,9 +47,7 @@ def contrast_runs(a: Sequence[GateCell], b: Sequence[GateCell]) -> tuple[list[Co
     Raises:
         UsageError: the runs have no cell in common.
     """
-    return _contrast(
-        a, b, lambda one, other: one.place == other.place and not differences(one.settings, other.settings)
-    )
+    return _contrast(a, b, lambda one, other: differences(one.settings, other.settings))
 
 
 def contrast_defenses(
@@ -63,21 +63,36 @@ def contrast_defenses(
         for cells, name in zip((a, b), names, strict=True)
     )
     return _contrast(
-        first, second, lambda one, other: _without_defense(one.settings) == _without_defense(other.settings)
-    )
+        first, second,
+        lambda one, other: differences(_without_defense(one.settings), _without_defense(other.settings)),
+    )  # fmt: skip
 
 
 def _without_defense(settings: Settings) -> Settings:
     return {name: value for name, value in settings.items() if name.partition(".")[0] != "defense"}
 
 
-def _contrast(a: Sequence[GateCell], b: Sequence[GateCell], same: _Same) -> tuple[list[Contrast], list[str]]:
-    pairs = [(one, other) for one in a for other in b if same(one, other)]
+def _contrast(a: Sequence[GateCell], b: Sequence[GateCell], apart: _Apart) -> tuple[list[Contrast], list[str]]:
+    pairs = [(one, other) for one in a for other in b if not apart(one, other)]
     if not pairs:
-        raise UsageError("the two have no cell in common; compare runs of the same preset, or name --defense X,Y")
+        raise UsageError(
+            f"the two have no cell in common{_nearest(a, b, apart)}; compare runs of the same preset, or name "
+            "--defense X,Y"
+        )
     met = {id(cell) for pair in pairs for cell in pair}
     alone = [cell.title for cell in (*a, *b) if id(cell) not in met]
     return [contrast(*pair) for pair in pairs], alone
+
+
+def _nearest(a: Sequence[GateCell], b: Sequence[GateCell], apart: _Apart) -> str:
+    """What keeps the two cells apart that differ least."""
+    if not (a and b):
+        return f" ({'the second' if a else 'the first'} has none)"
+    changed, one, other = min(
+        ((apart(one, other), one, other) for one in a for other in b), key=lambda found: len(found[0])
+    )
+    told = "; ".join(changed[:_TOLD]) + (f"; and {len(changed) - _TOLD} more" if len(changed) > _TOLD else "")
+    return f": {one.title} and {other.title} differ in {told}"
 
 
 def contrast(a: GateCell, b: GateCell) -> Contrast:

@@ -55,7 +55,7 @@ def cells_of(
             tap=Tap.SENT if update else Tap.STEP, victims=captured.clients, batch_size=record.batch_size,
             learning_rate=record.rate, local_steps=record.local_steps if update else 1,
             update_model=update_model if update and record.local_steps > 1 else "first", prior=prior, device=device,
-            weights=AS_CAPTURED, weights_hash=captured.digest, round=record.round,
+            weights=AS_CAPTURED, weights_hash=captured.digest, round=record.rounds_before,
             batch_norm="hidden" if captured.normalised and not captured.running else None,
             rounds=max(record.rounds or 100, captured.rounds[-1] + 1), **known,
         )
@@ -81,8 +81,8 @@ def _require_same_in_rounds(captured: CapturedClients, settings: CellSettings) -
     defense, last = settings.build_defense(), captured.rounds[-1]
     if last and defense.adapts():
         raise UsageError(
-            f"defense {settings.defense!r} goes by what the server remembers by round {last}, which a capture does "
-            "not hold; capture round 0"
+            f"defense {settings.defense!r} goes by what the server remembers after {last} round(s), which a capture "
+            "does not hold; capture the first round"
         )
     if len(captured.rounds) == 1:
         return
@@ -91,7 +91,7 @@ def _require_same_in_rounds(captured: CapturedClients, settings: CellSettings) -
     if defense.needs_planned_rounds() or len({noise and noise.facts() for noise in noises}) > 1:
         raise UsageError(
             f"defense {settings.defense!r} does not do the same in every round, and captures are of rounds "
-            f"{', '.join(map(str, captured.rounds))}; judge each round apart"
+            f"{', '.join(map(str, captured.rounds))}, counted from 0; judge each round apart"
         )
 
 

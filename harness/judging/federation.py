@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from harness.capture.reading import Capture
-from harness.capture.record import CaptureRecord
+from harness.capture.record import CaptureRecord, Declared
 from harness.datasets import Dataset
 from harness.datasets.files import DataFile
 from harness.datasets.record import build_dataset
@@ -20,6 +20,7 @@ from harness.errors import UsageError
 from harness.extensions.building import build
 from harness.federation.taps import Tap
 from harness.judging.fitting import fitted_arrays
+from harness.judging.frameworks import translated
 from harness.models.batch_norm import Buffers, RunningStatistics, trained_layers
 from harness.models.networks import build_module
 from harness.vectors.layout import Layout
@@ -43,7 +44,7 @@ class CapturedClients:
         grain: (V,), the coarsest step of the floats that ``target`` was read from, in its units.
         moved_buffers: names of buffers that some client sent back with other numbers, and how far each client moved
             each, (V, size) in units of ``target``; empty for those of which nothing moved.
-        rounds: in which they were captured, each once, in order.
+        rounds: how many came before those in which they were captured, each once, in order.
         digest: of all files, in hexadecimal.
     """
 
@@ -72,8 +73,12 @@ class CapturedClients:
         return self.record.batch_size * (self.record.local_steps if self.of_update else 1)
 
 
-def gathered(captures: Sequence[Capture]) -> CapturedClients:
-    """Captures as the clients of one federation.
+def gathered(captures: Sequence[Capture], attacked: bool = True) -> CapturedClients:
+    """Captures as the clients of one federation; their defense is declared in this project's terms.
+
+    Args:
+        captures: of one network, trained alike.
+        attacked: whether gradients are read from what was sent, and not only the marks of a defense of it.
 
     Raises:
         UsageError: they trained differently, do not fit their network, one of them is there twice, or what was sent is
@@ -82,7 +87,9 @@ def gathered(captures: Sequence[Capture]) -> CapturedClients:
     captures = [replace(capture, record=_as_drawn(capture)) for capture in captures]
     first = captures[0]
     _require_alike(captures)
-    _require_gradients(first)
+    defense = translated(first.record.defense)
+    if attacked or defense is None or not _is_of_updates(defense):
+        _require_gradients(first)
     module = build_module(first.record.model, first.record.image_shape, first.record.classes, seed=0)
     layout = Layout.of(module)
     parts = [_client(capture, module, layout) for capture in captures]
@@ -94,12 +101,13 @@ def gathered(captures: Sequence[Capture]) -> CapturedClients:
         without = next(capture for capture in captures if capture.truth is None)
         raise UsageError(f"capture {str(without.folder)!r} has no truth and others have; judge them apart")
     clients = CapturedClients(
-        first.record, torch.stack([part[0] for part in parts]), buffers, bool(trained_layers(module)),
-        _running(captures, module), torch.stack([part[1] for part in parts]), first.kind != "gradient",
+        first.record.model_copy(update={"defense": defense}), torch.stack([part[0] for part in parts]), buffers,
+        bool(trained_layers(module)), _running(captures, module), torch.stack([part[1] for part in parts]),
+        first.kind != "gradient",
         torch.stack([images for images, _ in known]) if known else None,
         torch.stack([labels for _, labels in known]) if known else None,
         torch.tensor([part[2] for part in parts], dtype=torch.float64), moved,
-        tuple(sorted({capture.record.round for capture in captures})),
+        tuple(sorted({capture.record.rounds_before for capture in captures})),
         hashlib.sha256(" ".join(capture.digest for capture in captures).encode()).hexdigest(),
     )  # fmt: skip
     _require_different(captures, clients)
@@ -113,7 +121,10 @@ def _as_drawn(capture: Capture) -> CaptureRecord:
     one_step = capture.kind == "gradient" or record.local_steps == 1
     if truth is None or record.defense is None or record.expected_batch_size or not one_step:
         return record
-    count, defense = (truth.shapes["images"] or (0,))[0], build(DEFENSES, record.defense.name, record.defense.settings)
+    declared, count = translated(record.defense), (truth.shapes["images"] or (0,))[0]
+    if declared is None:
+        return record
+    defense = build(DEFENSES, declared.name, declared.settings)
     clipping = defense.clipping_at(Tap.STEP, record.learning_rate)
     if count in (0, record.batch_size) or clipping is None or clipping.unit != "example":
         return record
@@ -148,6 +159,11 @@ def _require_different(captures: Sequence[Capture], clients: CapturedClients) ->
                 f"captures {str(first)!r} and {str(capture.folder)!r} hold the same update, which would count as two "
                 "clients; leave one of them out"
             )
+
+
+def _is_of_updates(defense: Declared) -> bool:
+    """Whether it clips updates, and so is seen whatever optimizer they come from."""
+    return defense.name == "fed_sdp"
 
 
 def _require_gradients(capture: Capture) -> None:
@@ -223,7 +239,8 @@ def _moved_buffers(
 
 
 def _shared_buffers(captures: Sequence[Capture], module: nn.Module) -> dict[str, Tensor]:
-    names = [name for name, _ in module.named_buffers()]
+    own_to_each = _followed(module)
+    names = [name for name, _ in module.named_buffers() if name.rpartition(".")[0] not in own_to_each]
     found: dict[str, Tensor] = {}
     for capture in captures:
         own = fitted_arrays(capture.before, module, whole=True)
@@ -232,8 +249,17 @@ def _shared_buffers(captures: Sequence[Capture], module: nn.Module) -> dict[str,
                 f"the network's buffers in {str(capture.folder)!r} are others than in {str(captures[0].folder)!r}; "
                 "judge captures of different rounds apart"
             )
-        found = {name: own[name] for name in names}
+        # Each client may keep its own running statistics: in training nothing is computed from them.
+        found = {name: found.get(name, own[name]) for name, _ in module.named_buffers()}
     return found
+
+
+def _followed(module: nn.Module) -> dict[str, float]:
+    """Layers that normalise batches and keep a running average of their statistics, with the weight of the newest."""
+    layers = trained_layers(module).items()
+    return {
+        name: layer.momentum for name, layer in layers if layer.momentum is not None and layer.running_mean is not None
+    }
 
 
 def _running(captures: Sequence[Capture], module: nn.Module) -> Buffers:
@@ -242,7 +268,7 @@ def _running(captures: Sequence[Capture], module: nn.Module) -> Buffers:
     names = [name for name, values in whole.items() if values.is_floating_point()]
     if not names or captures[0].kind == "gradient":
         return {}
-    rows = []
+    rows, first = list[dict[str, Tensor]](), None
     for capture in captures:
         moved = fitted_arrays(capture.moved, module, whole=False)
         if not moved.keys() >= set(names):
@@ -252,7 +278,12 @@ def _running(captures: Sequence[Capture], module: nn.Module) -> Buffers:
             moved = {name: before[name] + moved[name] for name in names}
         if all(torch.equal(moved[name], before[name]) for name in names):
             return {}
-        rows.append(moved)
+        if first is None:
+            first = before
+        # What a client's own beginning leaves in them is known: in its place stands what the first client began with.
+        left = {layer: (1 - newest) ** capture.record.local_steps for layer, newest in _followed(module).items()}
+        kept = {name: left.get(name.rpartition(".")[0], 0.0) for name in names}
+        rows.append({name: moved[name] + kept[name] * (first[name] - before[name]) for name in names})
     return {name: torch.stack([row[name] for row in rows]) for name in names}
 
 

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from harness.capture.arrays import StoredArrays
 from harness.capture.formats import Shape, quoted
 from harness.errors import UsageError
+from harness.models.weights_files import stored_names
 
 _TOLD = 6
 # How numpy names arrays that were saved without names, as frameworks that send bare lists have them.
@@ -28,7 +29,7 @@ def fitted_arrays(arrays: StoredArrays, module: nn.Module, whole: bool) -> dict[
     """
     state = dict(module.state_dict())
     trained = [name for name, _ in module.named_parameters()]
-    stored = _stored_names(arrays, list(state), trained)
+    stored = stored_names(_unnumbered(arrays, list(state), trained), module)
     told = arrays.shapes
     shapes = {name: told[own] for name, own in stored.items()}
     expected = state if whole else {name: state[name] for name in trained}
@@ -42,11 +43,15 @@ def fitted_arrays(arrays: StoredArrays, module: nn.Module, whole: bool) -> dict[
         ),
     ]
     if problems:
-        rest = f"; and {len(problems) - _TOLD} more" if len(problems) > _TOLD else ""
-        raise UsageError(
-            f"{str(arrays.path)!r} does not fit the network: {'; '.join(problems[:_TOLD])}{rest}. Check model, "
-            "image_shape and classes in capture.json"
+        parts = all(problem.endswith("is missing") for problem in problems)
+        mend = (
+            "A part of a model is judged where its factory has requires_grad_(False) on all that is not trained, and "
+            "before holds it too"
+            if parts and shapes
+            else "Check model, image_shape and classes in capture.json"
         )
+        rest = f"; and {len(problems) - _TOLD} more" if len(problems) > _TOLD else ""
+        raise UsageError(f"{str(arrays.path)!r} does not fit the network: {'; '.join(problems[:_TOLD])}{rest}. {mend}")
     return {name: _fitted(arrays, own, state[name]) for name, own in stored.items()}
 
 
@@ -67,8 +72,8 @@ def _fitted(arrays: StoredArrays, own: str, like: Tensor) -> Tensor:
     return fitted
 
 
-def _stored_names(arrays: StoredArrays, state: list[str], trained: list[str]) -> dict[str, str]:
-    """How the file calls each tensor of the network, as far as it can be said."""
+def _unnumbered(arrays: StoredArrays, state: list[str], trained: list[str]) -> dict[str, str]:
+    """How the file calls each of its tensors, by its name; of those without names, by the network's."""
     if arrays and set(arrays) == {_BARE.format(number) for number in range(len(arrays))}:
         names = state if len(arrays) == len(state) else trained
         if len(arrays) == len(names):

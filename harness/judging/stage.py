@@ -40,6 +40,7 @@ class CapturedStage(Stage):
 
     # Whether clients do what they declare is what checks ask, and no reason to judge none of them.
     plays: ClassVar[bool] = False
+    simulates: ClassVar[bool] = False
 
     def __init__(
         self, data_root: Path, chunk: int, captured: CapturedClients, declared: CellSettings,

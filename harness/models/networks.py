@@ -188,7 +188,8 @@ def build_module(name: str, image_shape: ImageShape, classes: int, seed: int) ->
         except UsageError as error:
             raise UsageError(f"model {name!r}: {error}") from error
     _refuse_random_layers(name, module)
-    _refuse_untrained_parameters(name, module)
+    _fix_untrained_parameters(module)
+    _refuse_untrained_networks(name, module)
     _keep_what_layers_get(module)
     keep_running_statistics(module)
     return module.float()
@@ -201,18 +202,22 @@ def _keep_what_layers_get(module: nn.Module) -> None:
             layer.inplace = False  # pyright: ignore[reportArgumentType]  # Module declares parameters and layers only
 
 
-def _refuse_untrained_parameters(name: str, module: nn.Module) -> None:
+def _fix_untrained_parameters(module: nn.Module) -> None:
+    """What ``requires_grad_(False)`` keeps from training becomes a buffer of the same name: it has no gradient."""
+    for layer in module.modules():
+        for name, parameter in list(layer._parameters.items()):
+            if parameter is not None and not parameter.requires_grad and not nn.parameter.is_lazy(parameter):
+                del layer._parameters[name]
+                layer.register_buffer(name, parameter.detach())
+
+
+def _refuse_untrained_networks(name: str, module: nn.Module) -> None:
     named = dict(module.named_parameters())
     if not named:
         raise UsageError(f"model {name!r} has no parameters to train; give it a layer with weights")
     for key, parameter in named.items():
         if nn.parameter.is_lazy(parameter):
             raise UsageError(f"model {name!r} has a lazy layer ({key}); give it its number of inputs")
-        if not parameter.requires_grad:
-            raise UsageError(
-                f"model {name!r} has a parameter that is not trained ({key}); wrap what is fixed in "
-                "harness.models.Frozen, or train it"
-            )
 
 
 def _refuse_random_layers(name: str, module: nn.Module) -> None:

@@ -64,8 +64,6 @@ class RowModel:
         self.normalised = trained_layers(self.plain_module)
         self.uncovered = fitted_to(images, self.plain_module, name)
         self.layout = Layout.of(self.plain_module)
-        if len(list(self.plain_module.named_parameters(remove_duplicate=False))) > len(self.layout.names):
-            raise UsageError(f"model {name!r} shares parameters between layers; give every layer its own")
         self._second_derivative: str | None = None
         ways = ways_of(self.plain_module, self.layout.total, bool(self.normalised))
         if is_own(name):

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from harness.models.feature_extractor import FeatureExtractor
 from harness.models.imprint import Fronted
 from harness.models.lone_layers import with_lone_layers
 from harness.models.lone_rows import LoneRows
@@ -18,6 +19,8 @@ from harness.vectors.layout import Layout
 _LARGE, _LARGE_FOR_BATCHES = 2**19, 2**16
 # Weights from which a network that evaluates rows itself is no faster by it, and takes several times the memory.
 _LARGEST_ITSELF = 2**25
+# What chains and transformers take by name; a buffer of such a name was kept from training.
+_WEIGHTS = {"weight", "bias", "in_proj_weight", "in_proj_bias", "class_token", "pos_embedding"}
 
 
 @dataclass(frozen=True)
@@ -47,15 +50,30 @@ class Way:
 
 def ways_of(module: nn.Module, weights: int, joint: bool) -> list[Way]:
     """Those that a network of so many ``weights`` has; ``joint``: it normalises batches as a whole."""
-    chain = row_sequence(module)
-    together = [Way(None, True), Way(None, False)]
+    together, alone = ([Way(None, other, alone=one) for other in (True, False)] for one in (False, True))
+    # These take a layer's weights by name, so all of them are trained, and each is of one layer.
+    by_name = _trains_each_layer(module)
+    chain = row_sequence(module) if by_name else None
     if chain:
         return [Way(chain, True), *together]
-    if not joint and weights < _LARGEST_ITSELF and _own_rows(module):
+    if by_name and not joint and weights < _LARGEST_ITSELF and _own_rows(module):
         together.insert(0, Way(None, False, itself=True))
         return together
     large = weights >= (_LARGE_FOR_BATCHES if joint else _LARGE)
-    return [Way(None, True, alone=True), Way(None, False, alone=True), *together] if large else together
+    recurrent = any(isinstance(layer, nn.RNNBase | nn.RNNCellBase) for layer in module.modules())
+    if large:
+        return [*alone, *together]
+    # The library's recurrent layers can only be evaluated alone.
+    return [*together, *alone] if recurrent else together
+
+
+def _trains_each_layer(module: nn.Module) -> bool:
+    """Whether every layer has weights of its own, all of which are trained; those of a feature extractor aside."""
+    named = [name for name, _ in module.named_parameters(remove_duplicate=False)]
+    extractors = [one for one in module.modules() if isinstance(one, FeatureExtractor)]
+    aside = {id(layer) for one in extractors for layer in one.modules()}
+    fixed = any(_WEIGHTS & layer._buffers.keys() for layer in module.modules() if id(layer) not in aside)
+    return len(named) == len(list(module.parameters())) and not fixed
 
 
 def _own_rows(module: nn.Module) -> EvaluatesRows | None:

@@ -1,19 +1,27 @@
 """Weights from a user's file."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor, nn
 
+from harness.capture.arrays import StoredArrays
+from harness.capture.formats import unwrapped
+from harness.capture.record import ENDINGS
 from harness.errors import UsageError, in_one_line
 from harness.storage.files import Absent, read_bytes
 from harness.storage.stored import Damaged, FiniteTensor, checked, parse_tensors
 
-_MEND = "save a state_dict: torch.save(network.state_dict(), file)"
+_MEND = "save a state_dict of this network: torch.save(network.state_dict(), file), or as .safetensors or .npz"
 
 
 def load_state(module: nn.Module, name: str, path: Path) -> None:
-    """Loads a state dictionary saved with ``torch.save`` into a network of this name; nothing is unpickled but tensors.
+    """Loads a state dictionary into a network of this name: saved with ``torch.save``, or as .safetensors or .npz.
+
+    Nothing is unpickled but tensors.
 
     Raises:
         UsageError: the file is missing, is not a plain state dictionary of finite real numbers, or does not fit.
@@ -23,10 +31,13 @@ def load_state(module: nn.Module, name: str, path: Path) -> None:
     except Absent as error:
         raise UsageError(f"no weights file {str(path)!r}; check --weights") from error
     try:
-        state = parse_tensors(content)
+        state = _plain_arrays(path) if path.suffix in ENDINGS else parse_tensors(content)
         _refuse_other_things(state)
         checked(dict[str, FiniteTensor], state)
-        module.load_state_dict(state)
+        named = stored_names({key: key for key in state}, module)
+        module.load_state_dict({own: state[key] for own, key in named.items()})
+    except UsageError:
+        raise
     except Damaged as problem:
         raise UsageError(f"weights file {str(path)!r} {problem}; {_MEND}") from problem
     except Exception as error:  # load_state_dict raises several types for what does not fit
@@ -34,6 +45,33 @@ def load_state(module: nn.Module, name: str, path: Path) -> None:
 
 
 def _refuse_other_things(content: Any) -> None:
-    if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
-        inside = " (its 'state_dict' is one)" if isinstance(content, dict) and "state_dict" in content else ""
-        raise Damaged(f"holds {type(content).__name__}, no names with tensors{inside}")
+    if not _is_state(content):
+        inside = [key for key, value in content.items() if _is_state(value)] if isinstance(content, dict) else []
+        hint = f" (its {inside[0]!r} is one)" if inside else ""
+        raise Damaged(f"holds {type(content).__name__}, no names with tensors{hint}")
+
+
+def _is_state(content: Any) -> bool:
+    return isinstance(content, dict) and all(isinstance(value, Tensor) for value in content.values())
+
+
+def _plain_arrays(path: Path) -> dict[str, Tensor]:
+    arrays = StoredArrays(path)
+    return {name: torch.from_numpy(np.array(arrays[name])) for name in arrays}
+
+
+def stored_names(given: Mapping[str, str], module: nn.Module) -> dict[str, str]:
+    """How a file calls each tensor of a network: its names there by the names that ``given`` has for them.
+
+    What a wrapper puts before names is taken off. Weights of two layers that are one have two names, of which some
+    formats keep one.
+    """
+    filled = {own: given[name] for own, name in unwrapped(given, module.state_dict()).items()}
+    names: dict[int, list[str]] = {}
+    for name, weight in module.named_parameters(remove_duplicate=False):
+        names.setdefault(id(weight), []).append(name)
+    for twins in names.values():
+        own = next((filled[name] for name in twins if name in filled), None)
+        if own is not None:
+            filled |= {name: own for name in twins if name not in filled}
+    return filled

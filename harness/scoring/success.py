@@ -13,6 +13,8 @@ from harness.results.schema import SuccessRule
 STRICT_RMSE = 0.1
 SSIM_FLOOR = 0.9
 TABLE3_DISTANCE = 0.6
+#: Of fewer victims a lineup of few look-alikes cannot tell a leak, even where every truth is first.
+FEWEST_TOLD = 8
 
 
 Strict = Callable[[Tensor, Tensor], Tensor]
@@ -79,6 +81,15 @@ def clustered_interval(
 def upper_bound(successes: int, n: int, confidence: float = 0.95) -> float:
     """One-sided Clopper-Pearson upper bound of a rate: with no success it falls below 0.05 from n = 59 on."""
     return clopper_pearson(successes, n, 2.0 * confidence - 1.0)[1]
+
+
+def brings_back(victims: Rate, lineup_p: float | None) -> bool:
+    """Whether most victims are reconstructed where no lineup can confirm it: there are no look-alikes, or few victims.
+
+    Such an attack works, though no verdict says so; and none is resilient there.
+    """
+    untold = lineup_p is None or victims.n < FEWEST_TOLD
+    return untold and victims.successes > 0 and 2 * victims.successes >= victims.n
 
 
 def upper_share(outcomes: ArrayLike, confidence: float = 0.95, counted: NDArray[np.bool_] | None = None) -> float:

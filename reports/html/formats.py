@@ -3,12 +3,15 @@
 import csv
 import io
 import json
+import re
 from collections.abc import Sequence
 
-from harness.reports.html.table import Table
+from harness.reports.html.table import Head, Table, Value
 
 # A spreadsheet takes an entry that starts so for a formula and would run it.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
+# Words for one number, and not for several, as of rows that were folded.
+_ONE_NUMBER = re.compile(r"[<>-]?[.\d][^,]*$")
 _LATEX = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "%": r"\%", "#": r"\#", "_": r"\_",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
@@ -58,8 +61,15 @@ def comma_separated(table: Table) -> str:
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow([_harmless(column.title) for column in table.columns])
-    writer.writerows([_harmless(value.shown) for value in row] for row in table.rows)
+    writer.writerows([_entry(*pair) for pair in zip(table.columns, row, strict=True)] for row in table.rows)
     return buffer.getvalue()
+
+
+def _entry(head: Head, value: Value) -> str:
+    """A number itself, which words such as "12.5% [5.6-23.2]" would have to be taken apart for."""
+    if head.number and isinstance(value.order, int | float) and _ONE_NUMBER.match(value.shown):
+        return f"{value.order:.10g}"
+    return _harmless(value.shown)
 
 
 def as_json(tables: Sequence[Table]) -> str:

@@ -54,6 +54,17 @@ def test_what_is_no_training_passes_whatever_it_holds(tmp_path: Path) -> None:
     assert capture_mod(tmp_path, **FACTS)(asked, SimpleNamespace(node_id=5), lambda *_: answer) is answer
 
 
+@pytest.mark.parametrize(
+    ("asked", "answered"),
+    [({}, {}), ({"arrays": {}}, {}), ({"arrays": {"weight": Array([1.0])}}, {"arrays": {}}), ({}, {"arrays": {}})],
+)
+def test_stages_of_secure_aggregation_pass(tmp_path: Path, asked: Any, answered: Any) -> None:
+    given, answer = message([1.0]), message([2.0])
+    given.content.array_records, answer.content.array_records = asked, answered
+    assert capture_mod(tmp_path, **FACTS)(given, SimpleNamespace(node_id=5), lambda *_: answer) is answer
+    assert not list(tmp_path.iterdir())
+
+
 def test_bare_lists_are_numbered(tmp_path: Path) -> None:
     mod = capture_mod(tmp_path, **FACTS)
     mod(message([1.0], name="0"), SimpleNamespace(node_id=5), lambda *_: message([2.0], name="0"))

@@ -46,6 +46,34 @@ def flat_index(shape: tuple[int, ...], image: tuple[int, int, int]) -> int:
     return int(np.ravel_multi_index(position, (*image[1:], image[0]) if channels_last else image))
 
 
+@pytest.mark.parametrize("name", ["own.npy", "own.parquet", "own.csv", "own.pt", "folder/own"])
+def test_other_files_are_told_how_to_become_one(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match=r"is no \.npz file.*convert it.*numpy\.savez\('NEW\.npz', images=images"):
+        load_dataset(str(tmp_path / name), tmp_path)
+
+
+def test_sixteen_bits_keep_their_levels(tmp_path: Path) -> None:
+    deep = (GREY.astype(np.uint16) * 257 + 3).clip(0, 65535)
+    images = load_dataset(save(tmp_path, images=deep, labels=LABELS), tmp_path).images
+    assert len(images.unique()) == len(np.unique(deep)) and images.max() == pytest.approx(deep.max() / 65535)
+
+
+def test_twelve_bits_in_sixteen_are_no_black_images(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="images of type uint16; save them as uint8"):
+        load_dataset(save(tmp_path, images=GREY.astype(np.uint16) * 16, labels=LABELS), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("labels", "said"), [([1, 2, 1, 2], "no image with label 0, and counts 3"), ([0, 3, 0, 3], "label 1, 2, and")]
+)
+def test_unused_labels_are_told(tmp_path: Path, labels: list[int], said: str, caplog: pytest.LogCaptureFixture) -> None:
+    load_dataset(save(tmp_path, images=GREY, labels=np.array(labels)), tmp_path)
+    assert said in caplog.text
+    caplog.clear()
+    load_dataset(save(tmp_path, images=GREY, labels=LABELS), tmp_path)
+    assert not caplog.text
+
+
 @pytest.mark.parametrize("dtype", ["uint8", "float16", "float32", "float64", ">f4"])
 def test_types_become_float32_in_the_unit_range(tmp_path: Path, dtype: str) -> None:
     images = np.array([0, 255], np.uint8) if dtype == "uint8" else np.array([0, 1], dtype)

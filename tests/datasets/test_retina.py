@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -84,3 +85,23 @@ def test_bad_folders(tmp_path: Path, damage: Callable[[Path], object], message: 
 def test_there_is_nothing_to_fetch(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="below retina/"):
         fetch_dataset("retina", tmp_path)
+
+
+@pytest.mark.parametrize(("dtype", "ending"), [(np.uint16, "png"), (np.uint16, "tiff")])
+def test_greys_of_sixteen_bits_are_those_of_eight(tmp_path: Path, dtype: type, ending: str) -> None:
+    steps = np.linspace(0, 1, 256).round(3).repeat(256).reshape(256, 256)
+    for folder, most, kind, end in (("8", 255, np.uint8, "png"), ("16", 65535, dtype, ending)):
+        for label in ("a", "b"):
+            (tmp_path / folder / "retina" / label).mkdir(parents=True)
+            Image.fromarray((steps * most).round().astype(kind)).save(tmp_path / folder / "retina" / label / f"x.{end}")
+    fine, deep = (load_dataset("retina", tmp_path / folder).images for folder in ("8", "16"))
+    assert len(deep.unique()) > 50
+    assert float((fine - deep).abs().max()) <= 1.01 / 255
+
+
+def test_pixels_of_no_known_range_are_refused(tmp_path: Path) -> None:
+    for label in ("a", "b"):
+        (tmp_path / "retina" / label).mkdir(parents=True)
+        Image.fromarray(np.full((8, 8), 0.5, np.float32)).save(tmp_path / "retina" / label / "x.tiff")
+    with pytest.raises(UsageError, match="pixels of mode F, whose range is not known; save it with 8 or 16 bits"):
+        load_dataset("retina", tmp_path)

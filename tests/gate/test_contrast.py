@@ -60,5 +60,5 @@ def test_cells_meet_their_own_kind(cell: Made) -> None:
     assert len(contrasts) == 1 and len(alone) == 3
     (pair,), _ = contrast_defenses(a, a, ("fed_cdp", "noise"))
     assert pair.a.startswith("fed_cdp") and pair.b.startswith("noise")
-    with pytest.raises(UsageError, match="no cell in common"):
+    with pytest.raises(UsageError, match=r"no cell in common: .* differ in dataset .* -> mnist-sample; compare"):
         contrast_runs(a, [cell(dataset="mnist-sample")])

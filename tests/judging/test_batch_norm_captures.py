@@ -160,3 +160,21 @@ def test_the_command_says_it(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     document = json.loads((tmp_path / "out" / "judged.json").read_text())
     assert document["running_statistics"]["first"] == "norm"
     assert {cell["batch_norm"] for cell in document["results"]["cells"]} == {"sent"}
+
+
+@pytest.mark.parametrize("kind", ["after", "update"])
+def test_statistics_of_each_client_s_own_tell_the_same(tmp_path: Path, kind: str) -> None:
+    folders = captures(tmp_path, kind=kind)
+    _, known, _ = judged(folders, tmp_path)
+    for number, folder in enumerate(folders):
+        files = {name: dict(np.load(folder / f"{name}.npz")) for name in ("before", kind)}
+        for name in files["before"]:
+            if "running" in name:
+                files["before"][name] += np.float32(0.3 * number)
+                files[kind][name] += np.float32(0.3 * number * (0.9 if kind == "after" else -0.1))
+        for name, arrays in files.items():
+            np.savez(folder / f"{name}.npz", **arrays)
+    outcome, found, _ = judged(folders, tmp_path)
+    assert outcome == "holds" and known is not None and found is not None
+    np.testing.assert_allclose(found.means, known.means, atol=1e-4)
+    np.testing.assert_allclose(found.variances, known.variances, atol=1e-4)

@@ -2,20 +2,25 @@
 
 import json
 import shutil
+import sys
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
-from harness.capture import CaptureRecord, write_capture
+from harness.capture import CaptureRecord, captured, write_capture
 from harness.cli import run
 from harness.evaluation import Run, evaluate
 from harness.experiment import cell_settings
 from harness.judging.noise_checks import BOUND, ENOUGH, NO_MORE
 from harness.results import RunFolder
 from harness.spreading.crew import Crew
+from harness.testing import digits
 
 Federation = Callable[..., list[Path]]
 FACTS: dict[str, Any] = {
@@ -104,6 +109,121 @@ def test_an_update_that_was_shuffled_is_not_plausible(federation: Federation, ju
     _, document, _ = judge(folders, "--prior", "digits", "--attack", "cpl")
     assert document["estimates"][0]["estimates"] == ["plausibly reconstructed", "could not tell"]
     assert "it is not what these settings send" in document["estimates"][0]["reason"]
+
+
+class Wrapped:
+    """Networks as federations hold them; what is sent of each has the names, or the gradients, of ``plain``."""
+
+    plain = staticmethod(lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Sigmoid(), nn.Linear(16, 10)))
+
+    @staticmethod
+    def tied() -> nn.Module:
+        network = nn.Sequential(
+            nn.Flatten(), nn.Linear(64, 16), nn.Sigmoid(), nn.Linear(16, 16), nn.Sigmoid(), nn.Linear(16, 16),
+            nn.Sigmoid(), nn.Linear(16, 10),
+        )  # fmt: skip
+        network[5].weight = network[3].weight
+        return network
+
+    @staticmethod
+    def head() -> nn.Module:
+        network = Wrapped.plain()
+        network[1].requires_grad_(False)
+        return network
+
+
+WRAPPED: dict[str, tuple[Callable[[], nn.Module], Callable[[nn.Module], nn.Module]]] = {
+    "compiled": (Wrapped.plain, lambda network: torch.compile(network, backend="eager")),
+    "parallel": (Wrapped.plain, nn.DataParallel),
+    "both": (Wrapped.plain, lambda network: torch.compile(nn.DataParallel(network), backend="eager")),
+    "opacus": (Wrapped.plain, lambda network: nn.ModuleDict({"_module": network})),
+    "tied": (Wrapped.tied, lambda network: network),
+    "head": (Wrapped.head, lambda network: network),
+}
+
+
+@pytest.mark.parametrize(("factory", "wrap"), WRAPPED.values(), ids=WRAPPED.keys())
+def test_networks_as_federations_hold_them_are_judged(
+    factory: Callable[[], nn.Module], wrap: Callable[[nn.Module], nn.Module], judge: Any, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    module = types.ModuleType("somebodys")
+    module.make = lambda image_shape, classes: factory()  # pyright: ignore[reportAttributeAccessIssue]
+    monkeypatch.setitem(sys.modules, "somebodys", module)
+    network, (images, labels) = factory(), digits(1, 1)
+    with captured(wrap(network), tmp_path / "0", **FACTS | {"model": "somebodys:make"}) as capture:
+        nn.functional.cross_entropy(network(images[0]), labels[0]).backward()
+        torch.optim.SGD([one for one in network.parameters() if one.requires_grad], lr=0.05).step()
+        capture.batch(images[0], labels[0])
+    code, document, _ = judge([tmp_path / "0"], "--attack", "cpl")
+    assert code == 0 and [check["outcome"] for check in document["checks"]] == ["holds"]
+
+
+def test_a_success_is_no_failed_control(federation: Federation, judge: Any) -> None:
+    for count, more in ((2, ()), (1, ("--prior", "digits"))):
+        code, document, _ = judge(federation(count), "--attack", "cpl", *more)
+        (cell,) = [one for one in document["results"]["cells"] if one["role"] == "cell"]
+        assert code == 0 and cell["asr"]["strict"]["successes"] == count and not cell["flags"]
+        assert cell["verdict"] == "inconclusive"
+
+
+LOCAL_DP = {
+    "name": "flwr.clientapp.mod.LocalDpMod",
+    "settings": {"clipping_norm": 0.05, "sensitivity": 0.05, "epsilon": 0.8074674911, "delta": 1e-5},
+}
+OPACUS = {"name": "make_private", "settings": {"noise_multiplier": 6.0, "max_grad_norm": 1.0}}
+CLIP = {"name": "fixedclipping_mod", "settings": {"clipping_norm": 0.05}}
+UPDATE = {"clip": 1.0, "of_update": True}
+# What is declared, what clients do, and the check that says it is not the same; None where it is.
+ON: dict[str, tuple[dict[str, Any], dict[str, Any], str | None]] = {
+    "a local mod": (LOCAL_DP, UPDATE | {"deviation": 6.0}, None),
+    "a local mod that is off": (LOCAL_DP, UPDATE, "noise is on every tensor"),
+    "a clip": (CLIP, UPDATE, None),
+    "no clip": (CLIP, {}, "norms are within the bound"),
+    "opacus": (OPACUS, {"clip": 1.0, "deviation": 6.0, "batch": 2}, None),
+    "opacus with a tenth": (OPACUS, {"clip": 1.0, "deviation": 0.6, "batch": 2}, "noise is on every tensor"),
+}
+
+
+@pytest.mark.parametrize(("declared", "how", "violated"), ON.values(), ids=ON.keys())
+def test_checks_alone_say_whether_a_framework_s_defense_is_on(
+    declared: Any, how: dict[str, Any], violated: str | None, federation: Federation, capsys: Any
+) -> None:
+    folders = federation(2, declared=declared, **how)
+    code = run(["judge", *map(str, folders), "--checks-only", "--json"])
+    document = json.loads(capsys.readouterr().out)
+    found = [check["name"] for check in document["checks"] if check["outcome"] == "violated"]
+    assert (code == 0, document["valid"]) == (violated is None, violated is None)
+    assert violated in found if violated else not found
+
+
+@pytest.mark.parametrize(("framework", "first", "before"), [("flower", None, 2), ("nvflare", None, 3),
+                                                            (None, 1, 2), ("flower", 0, 3)])  # fmt: skip
+def test_rounds_are_counted_as_the_framework_does(framework: str | None, first: Any, before: int) -> None:
+    record = CaptureRecord(**FACTS, framework=framework, round=3, first_round=first)
+    assert record.rounds_before == before
+
+
+NOT_CHECKED: dict[str, tuple[Any, tuple[str, ...], str]] = {
+    "nothing declared": (None, (), "no defense is declared, so there is nothing to check; name it in capture.json"),
+    "an attack": (CLIP, ("--attack", "cpl"), "--checks-only makes no attack; drop --attack"),
+    "an argument too much": (CLIP | {"settings": {"clip": 1}}, (), "clipping_norm: Missing required argument"),
+    "an argument out of range": (CLIP | {"settings": {"clipping_norm": -1}}, (), "clipping_norm: Input should be"),
+    "several bounds": (
+        {"name": "make_private", "settings": {"noise_multiplier": 1, "max_grad_norm": [1, 2]}}, (), "declare fed_cdp",
+    ),
+    "an unknown one": ({"name": "LocalDPMod", "settings": {}}, (), "unknown defense 'LocalDPMod'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("declared", "options", "said"), NOT_CHECKED.values(), ids=NOT_CHECKED.keys())
+def test_what_cannot_be_checked_is_one_line(
+    declared: Any, options: tuple[str, ...], said: str, federation: Federation, capsys: Any
+) -> None:
+    (folder,) = federation(1, declared=declared)
+    assert run(["judge", str(folder), "--checks-only", *options]) == 2
+    line = capsys.readouterr().err
+    assert said in line and line.count("\n") == 1
 
 
 MISTAKES: dict[str, tuple[Callable[[Path], object], tuple[str, ...], str]] = {
@@ -263,10 +383,15 @@ def test_one_image_in_many_rounds_is_one_draw(federation: Federation, judge: Any
 
 
 APART: dict[str, tuple[str, dict[str, Any], tuple[int, ...], str]] = {
-    "noise that decays": ("fed_acdp", {"policy": "linear", "floor": 4.0}, (0, 1, 2), "of rounds 0, 1, 2; judge each"),
+    "noise that decays": (
+        "fed_acdp",
+        {"policy": "linear", "floor": 4.0},
+        (0, 1, 2),
+        "of rounds 0, 1, 2, counted from 0; judge each",
+    ),
     "of no published level": ("fed_acdp", {"policy": "linear"}, (0, 1, 2), "does not do the same in every round"),
-    "a bound that moves": ("quantile", {}, (0, 1, 2), "remembers by round 2"),
-    "the last one first": ("quantile", {}, (2, 1, 0), "remembers by round 2"),
+    "a bound that moves": ("quantile", {}, (0, 1, 2), "remembers after 2 round"),
+    "the last one first": ("quantile", {}, (2, 1, 0), "remembers after 2 round"),
 }
 
 

@@ -173,9 +173,16 @@ def test_refused_networks(name: str, message: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_layer_with_weights_stands_at_one_place() -> None:
-    with pytest.raises(UsageError, match="shares parameters between layers; give every layer its own"):
-        RowModel("networks_of_a_user:one_layer_twice", (1, 12, 12), 4)
+def test_weights_of_two_layers_get_the_sum_of_their_gradients() -> None:
+    model = RowModel("networks_of_a_user:one_layer_twice", (1, 12, 12), 4)
+    weights = model.initial_weights([(0,), (1,)])
+    images, labels = torch.rand(2, 3, 1, 12, 12), torch.tensor([[0, 1, 2], [3, 2, 1]])
+    found = model.gradient(weights, images, labels)
+    for row in range(2):
+        module = model.plain(weights[row])
+        loss = torch.nn.functional.cross_entropy(module(images[row]), labels[row])
+        parts = torch.autograd.grad(loss, list(module.parameters()))
+        torch.testing.assert_close(found[row], torch.cat([part.flatten() for part in parts]))
 
 
 def test_a_network_without_a_last_linear_layer_has_no_labels_to_infer() -> None:

@@ -153,7 +153,6 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "squeezed": (giving(lambda logits: logits.squeeze()), r"gives \(4,\) for 1 images"),
     "too many": (giving(lambda logits: torch.cat([logits, logits], 1)), r"gives \(2, 8\)"),
     "too large": (lambda: nn.Sequential(nn.Flatten(), nn.Linear(65, 4)), r"fails on images \(2, 1, 8, 8\).*mend it"),
-    "partly frozen": (untrained_convolution, r"not trained \(convolution.weight\).*harness\.models\.Frozen"),
     "nothing to train": (nn.Flatten, "has no parameters to train"),
     "lazy": (lambda: nn.Sequential(nn.Flatten(), nn.LazyLinear(4)), "give it its number of inputs"),
     "drawn by numpy": (drawn_by_numpy, "draw them with torch"),
@@ -201,6 +200,38 @@ def test_what_no_client_could_train_like_this_is_refused(name: str, module: type
     with pytest.raises(UsageError, match=message) as caught:
         row_model(module, factory)
     assert "\n" not in str(caught.value)
+
+
+def recurrent(kind: type[nn.RNNBase]) -> Callable[[], nn.Module]:
+    class Recurrent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rows, self.head = kind(8, 6, batch_first=True), nn.Linear(6, CLASSES)
+
+        def forward(self, images: Tensor) -> Tensor:
+            return self.head(self.rows(images.flatten(1, 2))[0][:, -1])
+
+    return Recurrent
+
+
+@pytest.mark.parametrize(
+    "factory", [untrained_convolution, *(recurrent(kind) for kind in (nn.RNN, nn.LSTM, nn.GRU))],
+    ids=["partly frozen", "RNN", "LSTM", "GRU"],
+)  # fmt: skip
+def test_what_is_trained_has_the_gradient_that_a_client_sends(
+    factory: Callable[[], nn.Module], module: types.ModuleType
+) -> None:
+    model = row_model(module, factory)
+    weights = model.initial_weights([(0,), (1,)])
+    images, labels = torch.rand(2, 3, *SHAPE), torch.tensor([[0, 1, 2], [3, 2, 1]])
+    found = model.gradient(weights, images, labels)
+    for row in range(2):
+        client = model.plain(weights[row])
+        loss = nn.functional.cross_entropy(client(images[row]), labels[row])
+        parts = torch.autograd.grad(loss, [one for one in client.parameters() if one.requires_grad])
+        torch.testing.assert_close(found[row], torch.cat([part.flatten() for part in parts]))
+    kept = [name for name, parameter in factory().named_parameters() if parameter.requires_grad]
+    assert list(model.layout.names) == kept
 
 
 def test_labels_are_read_at_the_layer_that_is_called_last(module: types.ModuleType) -> None:

@@ -1,8 +1,10 @@
 """Weights from a file: a plain state dictionary is read exactly, anything else is refused in one line."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -46,6 +48,36 @@ def test_round_trip(tmp_path: Path) -> None:
     assert torch.equal(fresh.logits(loaded.expand(2, -1), images), model.logits(weights.expand(2, -1), images))
 
 
+PREFIXES = ("_orig_mod.", "module.", "_module.", "module._orig_mod.", "model.", "net.module.")
+
+
+@pytest.mark.parametrize("prefix", ["", *PREFIXES])
+@pytest.mark.parametrize("ending", [".pt", ".npz", ".safetensors"])
+def test_names_of_wrappers_and_other_formats_are_read(tmp_path: Path, prefix: str, ending: str) -> None:
+    model = network()
+    weights = model.initial_weights([(7, 7)])[0]
+    state = {prefix + name: value.detach() for name, value in model.plain(weights).state_dict().items()}
+    path = tmp_path / f"weights{ending}"
+    if ending == ".pt":
+        torch.save(state, path)
+    elif ending == ".npz":
+        np.savez(path, **{name: value.numpy() for name, value in state.items()})
+    else:
+        path.write_bytes(safetensors(state))
+    assert torch.equal(network().load_weights(path), weights)
+
+
+def safetensors(state: dict[str, torch.Tensor]) -> bytes:
+    header, values = {}, b""
+    for name, value in state.items():
+        packed = value.numpy().tobytes()
+        places = [len(values), len(values) + len(packed)]
+        header[name] = {"dtype": "F32", "shape": list(value.shape), "data_offsets": places}
+        values += packed
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + values
+
+
 @pytest.mark.parametrize(
     ("write", "message"),
     [
@@ -56,6 +88,9 @@ def test_round_trip(tmp_path: Path) -> None:
         pytest.param(cut_off, "save a state_dict", id="cut-off"),
         pytest.param(saved([1, 2]), "holds list.*save a state_dict", id="a-list"),
         pytest.param(saved({"state_dict": {}}), "its 'state_dict' is one.*save a state_dict", id="a-checkpoint"),
+        pytest.param(
+            saved({"model_state_dict": {}, "epoch": 3}), "its 'model_state_dict' is one", id="a-trainer's-checkpoint"
+        ),
         pytest.param(saved({"0.weight": torch.full((2,), torch.nan)}), "'0.weight': holds NaN", id="not-a-number"),
         pytest.param(saved({"0.weight": torch.zeros(2) * 1j}), "no.* plain tensor of real numbers", id="complex"),
         pytest.param(saved({}), "Missing key.*0.weight.*save a state_dict", id="no-entries"),

@@ -118,6 +118,18 @@ def test_numbers_stay_numbers() -> None:
     assert formats.comma_separated(table_of("-1.5", "12%")).splitlines()[1] == "-1.5,12%"
 
 
+@pytest.mark.parametrize(
+    ("value", "entry"),
+    [
+        (Value("12.5% [5.6-23.2]", 0.125), "0.125"), (Value("<0.001", 0.0001), "0.0001"), (Value("n/a"), "n/a"),
+        (Value("T1.out", -1.0), "T1.out"), (Value("0, 1, 2", 0.0), '"0, 1, 2"'),
+    ],
+)  # fmt: skip
+def test_a_column_of_numbers_has_numbers_in_csv(value: Value, entry: str) -> None:
+    table = Table("t", "t", (Head("n", number=True),), ((value,),))
+    assert formats.comma_separated(table).splitlines()[1] == entry
+
+
 def test_missing_columns_are_left_out(tmp_path: Path, a_cell: Callable, a_run: Callable) -> None:
     made = all_tables(read_runs([a_run(tmp_path, [a_cell()], pictures=False)]))
     [cells] = [table for table in made if table.name == "cells"]
