@@ -46,7 +46,7 @@ def run(tmp_path: Path) -> Callable[..., tuple[Request, Asked]]:
             asked.append(settings)
             return SimpleNamespace(cell=made(settings, successes(settings)))
 
-        stub: Any = SimpleNamespace(cell=cell, folder=RunFolder(tmp_path))
+        stub: Any = SimpleNamespace(with_told=lambda one: [cell(one).cell], folder=RunFolder(tmp_path))
         return Request(stub, tmp_path, quick=True, **options), asked
 
     return start
