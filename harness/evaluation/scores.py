@@ -75,7 +75,7 @@ class Scores:
     @property
     def strict_victims(self) -> Rate:
         """Victims with any strictly reconstructed image; those who share images are one."""
-        victims = self.success["strict"].reshape(self.victims, -1).any(1)
+        victims = np.any(self.success["strict"].reshape(self.victims, -1), axis=1, keepdims=True)
         return rate_of(draws_of(victims, self.victims, self.groups)[0].any(1))
 
     def _draws(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:

@@ -118,5 +118,6 @@ def noise_of(captured: CapturedClients, settings: CellSettings) -> Noise | None:
     if steps == 1 or len(set(sizes)) == 1 or usual is None or not isinstance(usual.deviation, int | float):
         return usual
     # The smaller the last batch, the stronger the noise on its mean.
-    levels = [one.deviation if (one := of_size(size)) is not None else 0.0 for size in sizes]
+    noises = [of_size(size) for size in sizes]
+    levels = [float(one.deviation) for one in noises if one and isinstance(one.deviation, int | float)]
     return replace(usual, deviation=float(np.sqrt(np.mean(np.square(levels)))))
