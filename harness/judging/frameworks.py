@@ -35,8 +35,8 @@ def _make_private(
     poisson_sampling: bool = True,
 ) -> Declared:  # fmt: skip
     """Noise is scaled by the norm of all bounds together."""
-    bounds = [max_grad_norm] if isinstance(max_grad_norm, float) else list(max_grad_norm)
-    if len(set(bounds)) != 1 or (clipping == "flat") != isinstance(max_grad_norm, float):
+    bounds = [max_grad_norm] if isinstance(max_grad_norm, int | float) else list(max_grad_norm)
+    if len(set(bounds)) != 1 or (clipping == "flat") != isinstance(max_grad_norm, int | float):
         raise UsageError(
             "make_private is read with one max_grad_norm for clipping='flat', or a list of one equal bound for each "
             "tensor for 'per_layer'; declare fed_cdp with the settings that are meant"

@@ -465,7 +465,7 @@ def test_what_evaluate_saw_is_judged_as_evaluate_judges_it(
     )
     run_ = Run(tmp_path, RunFolder(tmp_path / "evaluated"))
     document, scene = evaluate([settings], run_), run_.stage.set(settings)
-    declared = {"defense": {"name": defense, "settings": arguments}} if arguments else {}
+    declared: dict[str, Any] = {"defense": {"name": defense, "settings": arguments}} if arguments else {}
     folders = []
     for row in range(clients):
         seen = scene.observation
