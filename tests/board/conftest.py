@@ -18,7 +18,7 @@ ATTACKED = (
 )
 TRAINED = (
     f"train --defense fed_cdp --defense-arg sigma=1 {FEDERATION} --local-steps 2 --batch-size 4 --split iid "
-    "--client-sampling all --batch-sampling poisson"
+    "--client-sampling all --batch-sampling poisson --seed 0"
 )
 
 

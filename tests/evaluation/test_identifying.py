@@ -17,7 +17,7 @@ from harness.observation import Noise, Observation
 from harness.results import CellResult
 
 NOISY = {"defense": "noise", "defense_args": {"applies_to": "gradient", "amount": 0.01}}
-DROWNED = {"defense": "noise", "defense_args": {"applies_to": "gradient", "amount": 3.0}}
+DROWNED = {"defense": "noise", "defense_args": {"applies_to": "gradient", "amount": 30.0}}
 
 
 def cells_of(small: Any, folder: Path, **values: Any) -> list[CellResult]:

@@ -225,7 +225,7 @@ def test_a_bound_that_has_moved_is_refused(federation: Federation) -> None:
     (folder,) = federation(1, declared={"name": "quantile", "settings": {}})
     facts = folder / "capture.json"
     facts.write_text(facts.read_text().replace('"round": 0', '"round": 3'))
-    with pytest.raises(UsageError, match="remembers by round 3"):
+    with pytest.raises(UsageError, match="remembers after 3 round"):
         checked([folder])
 
 

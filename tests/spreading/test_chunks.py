@@ -191,7 +191,7 @@ def test_a_killed_worker_is_not_missed(harness: Callable[..., Any], caplog: pyte
     line = [
         "train", "--dataset", "digits", "--model", "network_of_mine:make", "--defense", "pruning", "--defense-arg",
         "error_feedback=true", "--clients", "12", "--clients-per-round", "8", "--rounds", "2", "--local-steps", "2",
-        "--split", "iid", "--chunk", "2", "--threads", "1",
+        "--split", "iid", "--chunk", "2", "--threads", "1", "--seed", "0",
     ]  # fmt: skip
     assert harness(*line, "--jobs", "2", "--out", "two").code == 0
     assert "a worker was lost" in caplog.text and "1 at a time" in caplog.text

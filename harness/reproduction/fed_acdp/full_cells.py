@@ -83,7 +83,7 @@ def command(settings: TrainSettings, folder: Path) -> str:
     fields = TrainSettings.model_fields
     chosen = {
         name: value for name, value in settings.model_dump().items()
-        if name not in ("defense_args", "device") and (name == "dataset" or value != fields[name].default)
+        if name not in ("defense_args", "device") and (name in ("dataset", "seed") or value != fields[name].default)
     }  # fmt: skip
     words = [word for name, value in chosen.items() for word in (f"--{name.replace('_', '-')}", str(value))]
     words += [word for name, value in settings.defense_args.items() for word in ("--defense-arg", f"{name}={value}")]
