@@ -108,7 +108,7 @@ def test_half_the_noise_is_found(audited: Callable, seed: int) -> None:
 
 def test_a_claim_that_ignores_the_tensors_is_found(audited: Callable) -> None:
     """Four tensors clipped to C each have twice the sensitivity that the paper accounts for."""
-    result = audited("fed_cdp", {"sigma": 1.0}, **ALONE, steps=1, canaries=20_000, delta=1e-6, claimed_epsilon=4.89)
+    result = audited("fed_cdp", {"sigma": 2.0}, **ALONE, steps=1, canaries=40_000, delta=1e-6, claimed_epsilon=2.26)
     assert result.claimed_epsilon < result.epsilon
     assert result.verdict == "violates its claim"
 
