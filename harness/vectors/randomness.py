@@ -53,7 +53,7 @@ class Stream:
         cipher = Cipher(algorithms.ChaCha20(self._key, nonce), None).encryptor()
 
         def fill(words: np.ndarray) -> None:
-            view = memoryview(words.view(np.uint8))
+            view = words.view(np.uint8).data
             for start in range(0, len(view), _BLOCK):
                 part = view[start : start + _BLOCK]
                 cipher.update_into(_ZEROS[: len(part)], part)
