@@ -44,7 +44,7 @@ def save_cell_picture(folder: RunFolder, scored: Scored, cell: CellResult) -> No
     stages.append(("final", matched(final)))
     truth = scene.truth.images[:shown_victims].flatten(0, 1)[:shown].numpy()
     place = f"surface {cell.surface} ({cell.tap})" if cell.surface is not None else cell.tap
-    title = f"{cell.attack} against {cell.defense} at {place}, {cell.dataset}: {cell.verdict}"
+    title = f"{cell.attack} against {cell.defense} at {place}, {cell.dataset}: {cell.verdict_alone}"
     path, captions = folder.picture(cell.key or ""), _captions(scored.scores.metrics, shown)
     if scene.dataset.columns is None:
         save_grid(path, truth, stages[:-1], stages[-1][1], captions, title)

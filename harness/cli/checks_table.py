@@ -16,8 +16,9 @@ from harness.datasets.public import NONE
 from harness.errors import UsageError
 from harness.judging.checks import checks_of
 from harness.judging.declared import cells_of
-from harness.judging.evidence import Check
+from harness.judging.evidence import Check, Evidence
 from harness.judging.federation import gathered
+from harness.judging.no_signal import fits_facts
 from harness.judging.suite import run_case, summary
 from harness.judging.suite_cases import suite_cases
 from harness.progress import progress
@@ -49,7 +50,9 @@ def judge_checks(captures: Sequence[Capture], title: str, as_json: bool) -> int:
             '"defense": {"name": "LocalDpMod", "settings": {"clipping_norm": 1, ...}}, or drop --checks-only'
         )
     (settings,) = cells_of(captured, title, ["cpl"], NONE, "cpu")
-    checks = checks_of(captured, settings)
+    # What Adam sends is no sum of gradients, whose ranks are known.
+    fits = fits_facts(Evidence(captured, settings)) if captured.record.optimizer == "sgd" else None
+    checks = [*([fits] if fits else []), *checks_of(captured, settings)]
     violated = any(check.outcome == "violated" for check in checks)
     if as_json:
         document = {

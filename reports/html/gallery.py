@@ -138,7 +138,7 @@ def _of_cells(members: Sequence[Shown], chief: set[tuple[str, str | None]], name
     attack, success = text.safe(cell.attack, 40), f"success {columns.success_rate(cell)}"
     alt = (
         f"Grid of victims: each row shows a true image, its reconstruction along the iterations of {attack}, and the "
-        f"final one. Defense {first.defense}, read {places}, {first.setting}. Verdict {cell.verdict}, {success}, "
+        f"final one. Defense {first.defense}, read {places}, {first.setting}. Verdict {cell.verdict_alone}, {success}, "
         f"median RMSE {columns.median_error(cell)}."
     )
     detail = " · ".join(filter(None, (success, first.arguments, first.setting if name_setting else "")))

@@ -78,10 +78,13 @@ def _cells(
     row = {"data": data, title: f"{level:g}", "paper": paper}
     if cell is None:
         return row | {"resilient": "-", "ASR strict": "-", "RMSE": "-", "accuracy": "-", "verdict": "not at hand"}
-    strict, ours = cell.asr["strict"], {"leaks": "leaks", "resilient": "protects"}.get(cell.verdict, cell.verdict)
+    strict, ours = (
+        cell.asr["strict"],
+        {"leaks": "leaks", "resilient": "protects"}.get(cell.verdict_alone, cell.verdict_alone),
+    )
     verdict = "-" if paper == "-" else ("agrees" if ours == paper else "differs")
     return row | {
-        "resilient": WORDS[cell.verdict], "ASR strict": f"{strict.successes}/{strict.n}",
+        "resilient": WORDS[cell.verdict_alone], "ASR strict": f"{strict.successes}/{strict.n}",
         "RMSE": number(cell.metrics["rmse"].mean), "accuracy": str(made), "verdict": verdict,
     }  # fmt: skip
 

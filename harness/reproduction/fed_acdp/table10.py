@@ -71,4 +71,4 @@ def _resilient(request: Request, method: str, victims: int) -> str:
             tap="T2.step", victims=victims, seeds=request.seeds, device=request.device,
         )
     ).cell  # fmt: skip
-    return WORDS[cell.verdict]
+    return WORDS[cell.verdict_alone]

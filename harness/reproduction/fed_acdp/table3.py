@@ -43,7 +43,7 @@ def table3(request: Request) -> Comparison:
         rows.append(_row(surface, defense, name, tap, printed, cell))
         if server:
             beside = run.cell(_settings(defense, dataset, "T0.in", batch, **common)).cell
-            rows[-1]["beside"] = f"T0.in: {WORDS[beside.verdict]} ({beside.verdict})"
+            rows[-1]["beside"] = f"T0.in: {WORDS[beside.verdict_alone]} ({beside.verdict_alone})"
     request.require_whole()
     return Comparison(
         "Table III: resilience to CPL (ours beside the paper's)",
@@ -80,7 +80,7 @@ def _row(
     surface: int, defense: str, name: str, tap: str, printed: tuple[str, float, float], cell: CellResult | None
 ) -> dict[str, Any]:
     resilient, distance, tau = printed
-    ours = "-" if cell is None else WORDS[cell.verdict]
+    ours = "-" if cell is None else WORDS[cell.verdict_alone]
     return {
         "surface": surface,
         "tap": tap,

@@ -73,7 +73,7 @@ def _row(request: Request, common: dict[str, Any], noise: float) -> dict[str, An
         **{f"surface {surface}": _shown(cell) for surface, cell in cells.items()},
         "lineup p at 0": number(lineup.p_value if lineup else None, 4),
         "ε of the sum": _epsilon(privacy.get("server")), "ε of a message": _epsilon(privacy.get("message")),
-        "verdict": WORDS[cells[0].verdict],
+        "verdict": WORDS[cells[0].verdict_alone],
     }  # fmt: skip
 
 
@@ -93,4 +93,4 @@ def _epsilon(value: float | None) -> str:
 def _shown(cell: CellResult) -> str:
     if cell.not_applicable_reason:
         return "not run"
-    return f"{cell.verdict} ({cell.outcomes.success}/{cell.victims})"
+    return f"{cell.verdict_alone} ({cell.outcomes.success}/{cell.victims})"
