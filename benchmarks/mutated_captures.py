@@ -136,7 +136,7 @@ def run_quietly(arguments: list[str]) -> tuple[int, str]:
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
         try:
             code = run(arguments)
-        except BaseException:
+        except (Exception, SystemExit):
             said.write(traceback.format_exc())
             code = 70
     return code, said.getvalue()
