@@ -39,7 +39,7 @@ def test_both_guarantees_stand_beside_what_leaks(tmp_path: Path) -> None:
 )
 def test_a_leak_at_the_sum_is_told(tmp_path: Path, verdict: str, expected: str) -> None:
     made = SimpleNamespace(
-        verdict=verdict, outcomes=SimpleNamespace(success=1), victims=3, privacy=[], lineup=None,
+        verdict=verdict, verdict_alone=verdict, outcomes=SimpleNamespace(success=1), victims=3, privacy=[], lineup=None,
         not_applicable_reason=None,
     )  # fmt: skip
     run = SimpleNamespace(cell=lambda settings: SimpleNamespace(cell=made))
