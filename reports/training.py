@@ -22,7 +22,7 @@ def print_training(document: TrainDocument, console: Console, folder: Path) -> N
         f"{settings['dataset']} | {settings['defense']} | {settings['algorithm']} | {settings['clients']} clients, "
         f"{settings['clients_per_round']} per round ({settings['client_sampling']}), "
         f"L={settings['local_steps']} steps of {settings['batch_size']} ({settings['batch_sampling']}) | "
-        f"split {settings['split']} | seed {settings['seed']}"
+        f"split {settings['split']} | seed {settings['seed']}{', noise by a secret key' if document.secret else ''}"
     )
     console.print(
         f"{document.train_examples} training and {document.test_examples} test examples, {document.parameters} "
