@@ -6,6 +6,7 @@ from rich.text import Text
 
 from harness.reports import columns, text
 from harness.results.frontier import FrontierDocument, FrontierPoint
+from harness.scoring.verdict import CONFIRMED_SUCCESSES
 
 _NOTES = (
     "accuracy: of a model trained here with that defense and noise; of few test examples a point or two is luck",
@@ -68,13 +69,16 @@ def _federation(document: FrontierDocument) -> str:
 
 
 def _reasons(document: FrontierDocument) -> list[str]:
-    """Why there is no epsilon, and why nobody could tell, each once with the points it is of."""
+    """Why there is no epsilon, what leaks where no image shows it, and why nobody could tell, each once with its
+    points."""
     found: dict[str, dict[str, None]] = {}
     for point in document.points:
         name = f"{point.defense} on {point.dataset}"
         if point.epsilon is None and point.setting is not None:
             found.setdefault(f"no epsilon: {point.epsilon_reason}", {})[name] = None
+        at = f"{name}, {point.setting} {point.level:g}" if point.level is not None else name
+        if point.verdict == "leaks" and point.success.successes < CONFIRMED_SUCCESSES:
+            found.setdefault(f"leaks: {point.verdict_reason}", {})[at] = None
         if point.verdict == "inconclusive":
-            at = f"{name}, {point.setting} {point.level:g}" if point.level is not None else name
             found.setdefault(f"undecided: {point.verdict_reason}", {})[at] = None
     return [text.safe(f"{reason} ({'; '.join(names)})", 900) for reason, names in found.items()]

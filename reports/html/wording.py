@@ -74,6 +74,11 @@ def setting(cell: Placed) -> str:
     return " · ".join([*parts, f"seed {seeds}"])
 
 
+def traces(p_value: float | None) -> str:
+    """What goes on after the word of a leak that no image shows, so that its success may be 0%."""
+    return "" if p_value is None else f", by traces (p {text.p_value(p_value)})"
+
+
 def plural(count: int, noun: str) -> str:
     """``1 cell``, ``2 cells``."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
