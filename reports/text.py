@@ -54,7 +54,7 @@ def rate(summary: Rate | None) -> str:
         return MISSING
     if summary.ci95 is None:
         return percent(summary.rate)
-    low, high = ("?" if end is None else _hundreds(end) for end in summary.ci95)
+    low, high = (MISSING if end is None else _hundreds(end) for end in summary.ci95)
     return f"{percent(summary.rate)} [{low}-{high}]"
 
 

@@ -78,8 +78,8 @@ def make_site(cards: Sequence[Card], left_out: Sequence[str] = ()) -> dict[str, 
 _HEADS = (
     Head("defense", choice=True), Head("verdict", choice=True), Head("data", choice=True),
     Head("surface", choice=True), Head("success [95%]", number=True), Head("lineup p", number=True),
-    Head("at most", number=True), Head("epsilon", number=True), Head("accuracy", number=True), Head("paper", choice=True), 
-    Head("tier", choice=True), Head("model"), Head("suite", choice=True), Head("harness"),
+    Head("at most", number=True), Head("epsilon", number=True), Head("accuracy", number=True),
+    Head("paper", choice=True), Head("tier", choice=True), Head("model"), Head("suite", choice=True), Head("harness"),
 )  # fmt: skip
 
 
