@@ -45,14 +45,14 @@ def _row(point: FrontierPoint, best: bool) -> list[str | Text]:
     return [
         text.safe(point.dataset, 30), Text(text.safe(point.defense, 40) + " *" * best, style="bold" if best else ""),
         noise, point.tap, text.percent(point.accuracy), epsilon(point),
-        columns.verdict_word(point.verdict), text.rate(point.success), text.percent(point.ceiling)
+        columns.verdict_word(point.shown), text.rate(point.success), text.percent(point.ceiling)
         if point.ceiling is not None else "none exists", text.safe(point.strongest or "-", 24),
     ]  # fmt: skip
 
 
 def epsilon(point: FrontierPoint) -> str:
     """The proven one with its unit, or ``none``."""
-    return "none" if point.epsilon is None else f"{point.epsilon:.3g} ({text.safe(point.unit or '?', 12)})"
+    return "none" if point.epsilon is None else f"{text.epsilon(point.epsilon)} ({text.safe(point.unit or '?', 12)})"
 
 
 def _federation(document: FrontierDocument) -> str:
@@ -79,6 +79,6 @@ def _reasons(document: FrontierDocument) -> list[str]:
         at = f"{name}, {point.setting} {point.level:g}" if point.level is not None else name
         if point.verdict == "leaks" and point.success.successes < CONFIRMED_SUCCESSES:
             found.setdefault(f"leaks: {point.verdict_reason}", {})[at] = None
-        if point.verdict == "inconclusive":
+        if point.shown == "inconclusive":
             found.setdefault(f"undecided: {point.verdict_reason}", {})[at] = None
     return [text.safe(f"{reason} ({'; '.join(names)})", 900) for reason, names in found.items()]

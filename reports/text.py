@@ -101,7 +101,12 @@ def _plain(value: object) -> str:
 
 def epsilon(value: float) -> str:
     """An epsilon, and whether it is too large to mean anything: e^epsilon bounds how much likelier anything becomes."""
-    return f"{value:.3g}" + (", too large to promise anything" if value > MOST_EPSILON else "")
+    return f"{value:.3g}{too_large(value)}"
+
+
+def too_large(epsilon: float | None) -> str:
+    """What goes on after an epsilon that promises nothing; empty for others."""
+    return ", too large to promise anything" if epsilon is not None and epsilon > MOST_EPSILON else ""
 
 
 def guarantee(statement: Statement, name_view: bool = False) -> str:

@@ -99,5 +99,5 @@ def _point(cell: CellResult | None) -> Point:
     rmse = cell.metrics.get("rmse")
     return Point(
         strict.rate if strict else None, strict.ci95 if strict else None, cell.lineup.mean_rank,
-        rmse.median if rmse else None, cell.verdict, traces_p(cell),
+        rmse.median if rmse else None, cell.verdict_alone, traces_p(cell),
     )  # fmt: skip

@@ -40,6 +40,9 @@ GUARANTEES = {
 }
 
 
+VAIN = "Nothing that counts: an epsilon above 10 lets any outcome become more than 20,000 times as likely."
+
+
 def guarantee(tag: str) -> str:
     """What a guarantee tag says."""
     return GUARANTEES.get(tag, "An unknown tag; nothing can be said about it.")
