@@ -16,8 +16,9 @@ from harness.training.records import TrainDocument
 
 NOTE = (
     "Each training run is a point: its accuracy against its epsilon. Filled: recomputed for what ran; hollow: as the "
-    "paper's convention claims it; the column on the right has no epsilon at all. Shaded: above 10, which promises nothing. "
-    "Colour and sign say what the strongest attack did to the same defense on the same dataset, the worst place counting."
+    "paper's convention claims it; the column on the right has no epsilon at all. Shaded: above 10, which promises "
+    "nothing. Colour and sign say what the strongest attack did to the same defense on the same dataset, the worst "
+    "place counting."
 )
 _FALLBACK = "#7a828c"
 
