@@ -40,7 +40,8 @@ def _spelled(line: str) -> str:
 def lacks_files(error: BaseException | None) -> bool:
     """Whether the system lets the process open no more files, whatever was made of that."""
     while error is not None:
-        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        # A library that cannot be loaded for it says so in words alone.
+        if getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE) or "Too many open files" in str(error):
             return True
         error = error.__cause__ or error.__context__
     return False
