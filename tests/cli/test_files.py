@@ -174,7 +174,7 @@ def test_no_name_steers_the_terminal(name: str, monkeypatch: pytest.MonkeyPatch)
         bar.advance(1, name)
     assert is_harmless(written("stderr").replace("\r", "").replace("\x1b[A", ""))
     monkeypatch.setenv("FORCE_COLOR", "1")
-    Screen(80).print(Text(name, style="bold"))
+    Screen(80).print(Text(f"bold {name}", style="bold"))
     assert "\x1b[1m" in written("stdout")
     assert not any(code in written("stdout") for code in ("\x1b[31m", "\x9b", "\r", "\x07"))
 
@@ -267,8 +267,10 @@ def test_a_place_that_is_not_text_is_told_or_does_no_harm(before: bytes, line: s
     assert finished.returncode in (0, 2) and finished.stderr.count(b"\n") == (finished.returncode == 2), finished
 
 
-@pytest.mark.parametrize("line", [EVALUATE, TRAIN, "report good", "list"])
-@pytest.mark.parametrize("handles", [8, 16, 32])
+@pytest.mark.parametrize(
+    ("line", "handles"), [(EVALUATE, 8), (EVALUATE, 16), (TRAIN, 16), ("report good", 16)],
+    ids=["evaluate, 8", "evaluate", "train", "report"],
+)  # fmt: skip
 def test_too_few_file_handles_are_told(line: str, handles: int, tmp_path: Path) -> None:
     finished = in_bash(line.encode(), tmp_path, f"ulimit -n {handles}; ".encode())
     assert finished.returncode == 0 or is_one_line(finished, b""), finished

@@ -208,14 +208,15 @@ TOUCHED: dict[str, tuple[Callable[[Path], None], str, str, dict[str, tuple[int, 
         "site": (2, NOT_CHECKED),
     }),
     "empty keys": (empty_keys, __version__, "tiny-1", {
-        "merge": (2, "lacks"), "compare": (2, "missing or damaged"), "check": (2, "missing or damaged"),
-        "report": (0, NOT_CHECKED), "site": (2, "missing or damaged"),
+        "merge": (2, "is missing"), "compare": (2, "missing or damaged"), "check": (2, "missing or damaged"),
+        "report": CHANGED, "site": (2, "missing or damaged"),
     }),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("touched", "command"), [(name, one) for name, case in TOUCHED.items() for one in case[3]], ids="-".join
+    ("touched", "command"),
+    [pytest.param(name, one, id=f"{name}, {one}") for name, case in TOUCHED.items() for one in case[3]],
 )
 def test_a_command_tells_what_somebody_touched(
     harness: Callable[..., Any], here: Path, monkeypatch: pytest.MonkeyPatch, touched: str, command: str

@@ -55,7 +55,7 @@ def test_the_strongest_attack_decides_and_each_is_counted(tmp_path: Path, a_cell
 
 def test_a_leak_by_the_lineup_alone_is_called_traces(tmp_path: Path, a_cell: Callable, a_run: Callable) -> None:
     places = decided_places(read_runs([a_run(tmp_path, [a_cell(confirmed=0)], pictures=False)]))
-    assert matrices(places)[0].rows[0].entries[0].rate == "traces, 95% accurate"
+    assert matrices(places)[0].rows[0].entries[0].rate == "traces (p <0.001), 95% accurate"
 
 
 def test_what_could_not_be_run_says_why(tmp_path: Path, a_cell: Callable, a_run: Callable) -> None:
