@@ -120,13 +120,14 @@ def _entries(card: Card) -> tuple[Value, ...]:
     rate = best.asr.get("strict")
     chief = next((one.result for one in card.cells if one.result.attack == row.strongest), best)
     lineup = chief.tested_p
-    versions = card.environment.get("versions")
+    versions, (proven, epsilon) = card.environment.get("versions"), _epsilon(card)
     return (
         Value(text.safe(_named(card), 200), link=f"rows/{card.name}.html"),
         verdict_value(kind_of(card)), words(row.dataset, 40),
         Value(wording.surface(row), -1.0 if row.surface is None else float(row.surface)),
         Value(text.rate(rate), rate.rate if rate else None), Value(text.p_value(lineup), lineup), Value(*_bound(card)),
-        Value(*_epsilon(card)), Value(text.percent(accuracy), accuracy), words(_paper(card)), words(row.tier),
+        Value(proven, epsilon, "nothing" if text.too_large(epsilon) else ""),
+        Value(text.percent(accuracy), accuracy), words(_paper(card)), words(row.tier),
         words(row.model, 40), words(row.suite, 24),
         words(versions.get("harness") if isinstance(versions, dict) else None, 24),
     )  # fmt: skip
