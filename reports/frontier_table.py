@@ -10,7 +10,8 @@ from harness.scoring.verdict import CONFIRMED_SUCCESSES
 
 _NOTES = (
     "accuracy: of a model trained here with that defense and noise; of few test examples a point or two is luck",
-    "epsilon: proven for that very run, against whoever reads there, for the unit beside it; none: nothing is proven",
+    "epsilon: proven for that very run, against whoever reads there, for the unit beside it; none: nothing is proven. "
+    "Above 10 it promises nothing",
     "success: images (or rows) that the best attack brings back within an RMSE of 0.1, with its 95% interval",
     "at most: what no attacker whatever exceeds, by a theorem; none exists where the noise hides nothing provably",
 )
@@ -52,7 +53,7 @@ def _row(point: FrontierPoint, best: bool) -> list[str | Text]:
 
 def epsilon(point: FrontierPoint) -> str:
     """The proven one with its unit, or ``none``."""
-    return "none" if point.epsilon is None else f"{text.epsilon(point.epsilon)} ({text.safe(point.unit or '?', 12)})"
+    return "none" if point.epsilon is None else f"{point.epsilon:.3g} ({text.safe(point.unit or '?', 12)})"
 
 
 def _federation(document: FrontierDocument) -> str:
