@@ -106,13 +106,13 @@ class RoundContext:
         """Standard normal noise in the shape of ``like`` (N, ...), one stream per (client, round, step, purpose)."""
         if self.noise_scale == 0:
             return like.new_zeros(like.shape)
-        return normal_rows(self._streams("noise", purpose), tuple(like.shape[1:]), like) * self.noise_scale
+        return self._scaled(normal_rows(self._streams("noise", purpose), tuple(like.shape[1:]), like))
 
     def laplace(self, purpose: str, like: Tensor) -> Tensor:
         """Laplace noise of scale 1 (standard deviation sqrt 2), otherwise as :meth:`gaussian`."""
         if self.noise_scale == 0:
             return like.new_zeros(like.shape)
-        return laplace_rows(self._streams("laplace noise", purpose), tuple(like.shape[1:]), like) * self.noise_scale
+        return self._scaled(laplace_rows(self._streams("laplace noise", purpose), tuple(like.shape[1:]), like))
 
     def uniform(self, purpose: str, like: Tensor) -> Tensor:
         """Numbers of 53 bits in [0, 1) to choose by, as float64; a choice is no noise and is never scaled."""
@@ -121,7 +121,10 @@ class RoundContext:
     def server_gaussian(self, purpose: str, like: Tensor) -> Tensor:
         """Standard normal noise in the shape of ``like``, one stream per (seed, round, purpose) whoever takes part."""
         key = ("server noise", self.keys[0][0], self.round, self.scope + purpose)
-        return normal_rows([key], tuple(like.shape), like)[0] * self.noise_scale
+        return self._scaled(normal_rows([key], tuple(like.shape), like)[0])
+
+    def _scaled(self, noise: Tensor) -> Tensor:
+        return noise if self.noise_scale == 1 else noise.mul_(self.noise_scale)
 
     def _streams(self, kind: str, purpose: str) -> list[tuple[int | str, ...]]:
         return [(kind, *key, self.round, self.local_step, self.scope + purpose) for key in self.keys]

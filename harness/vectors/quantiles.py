@@ -4,14 +4,17 @@ IEEE 754 fixes every bit of these, unlike logarithms and cosines, whose last bit
 libraries. No result depends on how many numbers are drawn together.
 """
 
+import threading
 from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
 
 Fill = Callable[[np.ndarray], None]
+Finer = Callable[[np.ndarray], np.ndarray]
 
-_CHUNK = 1 << 15
+# Numbers that are made at a time: many, so that calls cost little, and few enough for a processor's cache.
+CHUNK = 1 << 15
 _LOG2 = 0.6931471805599453
 # Words of fewer bits, of numbers beyond 4.6, are drawn more finely.
 _TAIL_BITS = 14
@@ -55,22 +58,24 @@ def tail_logarithm(values: np.ndarray) -> np.ndarray:
 
 def tail_quantile(probability: np.ndarray) -> np.ndarray:
     """What a standard normal number exceeds with a probability, from 2^-200 to 1/2 and a little more: float64."""
-    half = 0.5 - probability
+    half, found = 0.5 - probability, np.empty_like(probability)
     root = np.sqrt(-tail_logarithm(np.minimum(probability, 0.25)))
-    ranges = (
-        (half <= 0.425, lambda: half * _ratio(_MIDDLE, 0.180625 - half * half)),
-        (root <= 5, lambda: _ratio(_SIDE, root - 1.6)),
-        (root > 5, lambda: _ratio(_FAR, root - 5)),
-    )
-    inside = [(where, made()) for where, made in ranges if where.any()]
-    return np.select([where for where, _ in inside], [made for _, made in inside])
+    middle = half <= 0.425
+    for where, polynomials, at in (
+        (middle, _MIDDLE, 0.180625 - half * half),
+        (~middle & (root <= 5), _SIDE, root - 1.6),
+        (root > 5, _FAR, root - 5),
+    ):
+        if where.any():
+            found[where] = _ratio(polynomials, at[where])
+    return np.multiply(found, half, out=found, where=middle)
 
 
 def _ratio(polynomials: tuple[tuple[float, ...], tuple[float, ...]], at: np.ndarray) -> np.ndarray:
-    top, bottom = (np.zeros_like(at) for _ in range(2))
-    for over, below in zip(*polynomials, strict=True):
-        top, bottom = top * at + over, bottom * at + below
-    return top / bottom
+    both = np.zeros((2, len(at)))
+    for coefficients in np.array(polynomials).T[:, :, None]:
+        both = both * at + coefficients
+    return both[0] / both[1]
 
 
 @lru_cache(maxsize=1)
@@ -94,45 +99,63 @@ def _table() -> np.ndarray:
     return table
 
 
-def normals(count: int, words: Fill, tails: Fill) -> np.ndarray:
-    """Standard normal numbers as float32: the normal quantile of one word of 32 bits each, to 3e-7 of its value or 1.
+def normals(drawn: np.ndarray, words: Fill, finer: Finer) -> None:
+    """Fills a float32 array (N,) with normal numbers: the normal quantile of one word of 32 bits each.
 
-    The sign of a word is that of its number, its size the probability of a larger one. A word of less than 2^14, one
-    in 2^17 and of a number beyond 4.6, takes 64 bits more from ``tails``, so that tails are as fine as they are rare.
+    It is exact to 3e-7 of the number or of 1, whichever is larger. A word's sign is that of its number, its size the
+    probability of a larger one. A word of less than 2^14, one in 2^17 and of a number beyond 4.6, takes 64 bits more,
+    so that tails are as fine as they are rare.
+
+    Args:
+        words: fills an array with the next words.
+        finer: words of 64 bits for the numbers at some places, which ascend.
     """
-    drawn, (square, linear, constant) = np.empty(count, dtype=np.float32), _table()
-    size = min(count, _CHUNK)
-    word, place = np.empty(size, dtype="<i4"), np.empty(size, dtype=np.intp)
-    value, term, sum_ = (np.empty(size, dtype=np.float32) for _ in range(3))
     places, rare = [], []
-    for start in range(0, count, _CHUNK):
-        out = drawn[start : start + _CHUNK]
-        if len(out) < size:
-            word, place, value, term, sum_ = (one[: len(out)] for one in (word, place, value, term, sum_))
-        words(word)
-        value[...] = word
-        np.right_shift(value.view(np.uint32), _SHIFT, out=place, casting="unsafe")
-        # Places are within the tables; any mode but "raise" writes without a copy.
-        square.take(place, out=sum_, mode="clip")
-        linear.take(place, out=term, mode="clip")
-        constant.take(place, out=out, mode="clip")
-        np.multiply(sum_, value, out=sum_)
-        np.add(sum_, term, out=sum_)
-        np.multiply(sum_, value, out=sum_)
-        np.add(out, sum_, out=out)
+    for start in range(0, len(drawn), CHUNK):
+        out = drawn[start : start + CHUNK]
+        words(out.view("<i4"))
+        value = _bodies(out)
         near = (out != out).nonzero()[0]
         if near.size:
             places.append(near + start)
-            rare.append(word[near])
+            rare.append(value[near])
     if places:
-        drawn[np.concatenate(places)] = _tail(np.concatenate(rare), tails)
-    return drawn
+        at = np.concatenate(places)
+        drawn[at] = _tail(np.concatenate(rare), finer(at))
 
 
-def _tail(words: np.ndarray, tails: Fill) -> np.ndarray:
-    finer = np.empty(len(words), dtype="<u8")
-    tails(finer)
-    whole = np.where(words < 0, ~words, words).astype(np.float64)
+class _Scratch(threading.local):
+    """A thread's memory between words and numbers: fresh memory costs about as much as the map."""
+
+    def __init__(self) -> None:
+        self.value, self.coefficients = np.empty(CHUNK, dtype=np.float32), np.empty(3 * CHUNK, dtype=np.float32)
+        self.place = np.empty(CHUNK, dtype=np.intp)
+
+
+_SCRATCH = _Scratch()
+
+
+def _bodies(out: np.ndarray) -> np.ndarray:
+    """Puts numbers where their words are, NaN in the tails, and returns the words as float32."""
+    size = len(out)
+    value, place = _SCRATCH.value[:size], _SCRATCH.place[:size]
+    coefficients = _SCRATCH.coefficients[: 3 * size].reshape(3, size)
+    total, linear, constant = coefficients
+    value[...] = out.view("<i4")
+    # In two steps: numpy widens faster by itself than as part of a shift.
+    place[...] = np.right_shift(value.view(np.uint32), _SHIFT, out=total.view(np.uint32))
+    # Places are within the table; any mode but "raise" writes without a copy.
+    _table().take(place, axis=1, out=coefficients, mode="clip")
+    np.multiply(total, value, out=total)
+    np.add(total, linear, out=total)
+    np.multiply(total, value, out=total)
+    np.add(total, constant, out=out)
+    return value
+
+
+def _tail(words: np.ndarray, finer: np.ndarray) -> np.ndarray:
+    """Tail numbers of words below 2^14, which float32 holds exactly, and 64 bits more."""
+    whole = np.where(words < 0, -1 - words, words).astype(np.float64)
     # Where the whole is 0, the part keeps all its digits.
     exceeded = tail_quantile((whole + (finer.astype(np.float64) + 0.5) * 2.0**-64) * 2.0**-32)
     return np.where(words < 0, -exceeded, exceeded)
