@@ -54,7 +54,7 @@ class RoundContext:
         learning_rate: of local SGD.
         cohort: the federation's facts.
         layout: slices of the flat vectors.
-        keys: one random key per row, (seed, client, ...).
+        keys: one random key per row, (seed, client, ...); a seed may be secret, so that no text shows them.
         clients: each row's client in the federation, by number; empty where nobody needs to know.
         noise_scale: multiplies every noise draw (controls use 0 and 100).
         local: per client (N, ...), for the local steps of this round; empty when a round begins.
@@ -69,7 +69,7 @@ class RoundContext:
     learning_rate: float
     cohort: Cohort
     layout: Layout
-    keys: tuple[tuple[int | str, ...], ...]
+    keys: tuple[tuple[int | str, ...], ...] = field(repr=False)
     noise_scale: float = 1.0
     local: State = field(default_factory=dict)
     client: State = field(default_factory=dict)
