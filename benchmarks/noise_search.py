@@ -16,7 +16,7 @@ import argparse
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice, product
 from pathlib import Path
 
@@ -95,21 +95,21 @@ def noise_of_32_bits(below: int) -> Tensor:
     return torch.stack([_torch_noise(seed) for seed in seeds])
 
 
-def found_by_state(rows: Tensor, states: int) -> int:
-    """How many rows of noise torch's CPU generator draws from one of the first ``states`` seeds.
+def found_by_state(sets: Sequence[Tensor], states: int) -> list[int]:
+    """How many rows of each set of noise torch's CPU generator draws from one of the first ``states`` seeds.
 
     Torch makes numbers j and j+8 from uniform numbers u and v as r cos(t) and r sin(t), with r^2 = -2 log(1 - u) and
-    t = 2 pi v. The row therefore gives u, and only seeds with that first output are tried.
+    t = 2 pi v. A row therefore gives u, and only seeds with that first output are tried.
     """
+    rows = torch.cat(list(sets))
     radius = rows[:, 0].double().square() + rows[:, 8].double().square()
     levels = ((1 - (-radius / 2).exp()) * LEVELS).round().long()
     near = (levels[:, None] + torch.arange(-TOLERANCE, TOLERANCE + 1)).clamp(0, LEVELS - 1)
-    wanted = np.zeros(LEVELS, dtype=np.uint8)
+    wanted, found = np.zeros(LEVELS, dtype=np.uint8), torch.zeros(len(rows), dtype=torch.bool)
     wanted[near.flatten().numpy()] = 1
-    found = set[int]()
     for seed in _seeds_with(np.packbits(wanted, bitorder="little").tobytes(), states):
         found |= _equal(rows, _torch_noise(seed))
-    return len(found)
+    return found.reshape(len(sets), CLIENTS).sum(1).tolist()
 
 
 def _torch_noise(seed: int) -> Tensor:
@@ -129,19 +129,23 @@ def _seeds_with(wanted: bytes, states: int) -> list[int]:
     return [int(line) for line in said.stdout.split()]
 
 
-def _equal(rows: Tensor, drawn: Tensor) -> set[int]:
-    return set(((rows - drawn).abs().amax(1) < 1e-3).nonzero()[:, 0].tolist())
+def _equal(rows: Tensor, drawn: Tensor) -> Tensor:
+    return (rows - drawn).abs().amax(-1) < 1e-3
 
 
-def found_by_seed(rows: Tensor, seeds: int) -> int:
-    """How many rows of noise are those of their client under one of the first ``seeds`` public seeds."""
-    found, like = set[int](), torch.empty(0)
-    for first in range(0, seeds, 64):
-        some = range(first, min(first + 64, seeds))
-        drawn = normal_rows([key for seed in some for key in keys_of(seed)], (NUMBERS,), like)
-        for one in drawn.reshape(len(some), CLIENTS, NUMBERS):
-            found |= _equal(rows, one)
-    return len(found)
+def found_by_seed(sets: Sequence[Tensor], seeds: int) -> list[int]:
+    """How many rows of each set of noise are those of their client under one of the first ``seeds`` public seeds.
+
+    The rows of a run have one seed: it is tried on the first client, and on all where that client's row is found.
+    """
+    found, like = torch.zeros(len(sets), CLIENTS, dtype=torch.bool), torch.empty(0)
+    for first in range(0, seeds, 1024):
+        some = range(first, min(first + 1024, seeds))
+        drawn = normal_rows([keys_of(seed)[0] for seed in some], (NUMBERS,), like)
+        for number, rows in enumerate(sets):
+            for place in _equal(rows[0], drawn).nonzero()[:, 0].tolist():
+                found[number] |= _equal(rows, normal_rows(keys_of(some[place]), (NUMBERS,), like))
+    return found.sum(1).tolist()
 
 
 def streams() -> Iterator[tuple[int | str, ...]]:
@@ -169,13 +173,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         secret = noise(TrainFolder(Path(folder)).new_key())
     old, public = noise_of_32_bits(1 << 32), noise(asked.seeds - 1)
-    searches = (
-        (f"{asked.states} generator states", found_by_state, asked.states, old, "of 32 bits"),
-        (f"{asked.seeds} public seeds", found_by_seed, asked.seeds, public, "of the last of them"),
+    tried = (
+        (f"first {asked.states} seeds of torch's generator", found_by_state([secret, old], asked.states), "of 32 bits"),
+        (f"first {asked.seeds} public seeds", found_by_seed([secret, public], asked.seeds), "of the last of them"),
     )
-    for tried, found, count, control, what in searches:
-        print(f"{tried}: found {found(secret, count)} of {CLIENTS} rows of noise under a secret key", flush=True)
-        print(f"{tried}: found {found(control, count)} of {CLIENTS} rows of noise {what} (control)", flush=True)
+    for what, (hidden, known), control in tried:
+        print(f"{what}: found {hidden} of {CLIENTS} rows of noise under a secret key")
+        print(f"{what}: found {known} of {CLIENTS} rows of noise {control} (control)")
     keys, beginnings = equal_streams(asked.streams)
     print(f"{asked.streams} streams: {keys} equal keys, {beginnings} equal beginnings of 128 bits")
 

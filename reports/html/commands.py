@@ -58,8 +58,10 @@ def judge_commands(runs: Iterable[RunData]) -> list[str]:
 
 
 def train_command(run: RunData) -> str:
-    """What makes a training run again."""
-    settings = run.training.settings if run.training else {}
+    """What makes a training run again; without its seed where the noise had a secret key, as that run did."""
+    settings = dict(run.training.settings) if run.training else {}
+    if run.training and run.training.secret:
+        settings["seed"] = None
     parts = [_option(name, settings[name]) for name in _TRAIN if settings.get(name) is not None]
     return " ".join(["harness train", *parts, *_assignments("defense", settings.get("defense_args"), None)])
 

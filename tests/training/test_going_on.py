@@ -1,5 +1,6 @@
 """A finished training goes on to more rounds with the numbers of a straight run, where their number matters not."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -149,6 +150,7 @@ def test_a_secret_key_lies_in_its_own_file_only(tmp_path: Path, capfd: pytest.Ca
         assert form not in stored and form not in said.encode()
     notes = {name: (tmp_path / name / "training.json").read_text() for name in ("one", "public")}
     assert "repeatable" not in notes["one"] and "known to whoever knows the seed" in notes["public"]
+    assert [json.loads(notes[name])["secret"] for name in notes] == [True, False]
 
 
 def test_no_text_shows_the_keys_of_a_context() -> None:

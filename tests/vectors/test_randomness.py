@@ -145,11 +145,10 @@ def search() -> dict[str, Any]:
 def test_a_search_finds_noise_of_few_keys_only(search: dict[str, Any], tmp_path: Path) -> None:
     """In all 64 rows of ``fed_cdp`` where the key is one of few, in none under a secret key or one not tried."""
     secret, public = search["noise"](TrainFolder(tmp_path).new_key()), search["noise"](99)
-    assert [search["found_by_seed"](*tried) for tried in ((public, 100), (public, 99), (secret, 100))] == [64, 0, 0]
+    assert [search["found_by_seed"]([public, secret], seeds) for seeds in (100, 99)] == [[64, 0], [0, 0]]
     if shutil.which("cc") is None:
         pytest.skip("needs a C compiler")
-    old, states = search["noise_of_32_bits"](1 << 16), 1 << 16
-    assert [search["found_by_state"](rows, states) for rows in (old, secret, public)] == [64, 0, 0]
+    assert search["found_by_state"]([search["noise_of_32_bits"](1 << 16), secret, public], 1 << 16) == [64, 0, 0]
 
 
 def test_streams_of_numpy_have_128_bits() -> None:

@@ -1,7 +1,9 @@
 """The commands on the page: they make the same cells again, and no name in them can do anything else."""
 
+import re
 import shlex
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -95,6 +97,11 @@ def test_training_can_be_made_again(tmp_path: Path, a_training: Callable) -> Non
     assert train_command(run) == (
         "harness train --dataset mnist-sample --defense fed_cdp --rounds 3 --defense-arg sigma=6"
     )
+    assert run.training
+    shown = run.training.model_copy(update={"settings": run.training.settings | {"seed": 0}})
+    for secret, seeds in ((False, ["--seed 0"]), (True, [])):
+        made = train_command(replace(run, training=shown.model_copy(update={"secret": secret})))
+        assert re.findall("--seed 0", made) == seeds
 
 
 @given(st.text(max_size=60))
