@@ -1,8 +1,9 @@
 """Time of drawing noise, next to ``torch.randn`` on one thread.
 
 ``python benchmarks/noise_speed.py [SECONDS]`` prints one line per case: numbers in a row, rows that are drawn together,
-microseconds per row of both, and their ratio. Both run in turns for SECONDS per case (1 by default), and the shortest
-time of each counts. The last column is one seeded torch generator per row, as version 0.1.7 drew noise.
+microseconds of processor time per row of both, and their ratio. Both run in turns for SECONDS per case (1 by default),
+and the shortest time of each counts. The last column is one seeded torch generator per row, as version 0.1.7 drew. Run
+it on an idle machine: other work slows down many short calls more than one long one.
 """
 
 import sys
@@ -21,9 +22,9 @@ def shortest(draws: dict[str, Callable[[], object]], seconds: float) -> dict[str
     least, ends = dict.fromkeys(draws, float("inf")), time.perf_counter() + seconds
     while time.perf_counter() < ends:
         for name, draw in draws.items():
-            began = time.perf_counter()
+            began = time.thread_time()
             draw()
-            least[name] = min(least[name], time.perf_counter() - began)
+            least[name] = min(least[name], time.thread_time() - began)
     return least
 
 

@@ -4,9 +4,11 @@ IEEE 754 fixes every bit of these, unlike logarithms and cosines, whose last bit
 libraries. No result depends on how many numbers are drawn together.
 """
 
+import math
 import threading
 from collections.abc import Callable
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +18,7 @@ Finer = Callable[[np.ndarray], np.ndarray]
 # Numbers that are made at a time: many, so that calls cost little, and few enough for a processor's cache.
 CHUNK = 1 << 15
 _LOG2 = 0.6931471805599453
+_ROOT_HALF = 0.7071067811865476
 # Words of fewer bits, of numbers beyond 4.47, are drawn more finely.
 _TAIL_BITS = 14
 _SEGMENTS = 8  # bits of them in each octave of the tail probability
@@ -46,11 +49,15 @@ _FAR = (
 def tail_logarithm(values: np.ndarray) -> np.ndarray:
     """Natural logarithm of positive float64 numbers, to about 2e-16 of its size below 1/2."""
     fraction, exponent = np.frexp(values)
-    low = fraction < 0.7071067811865476
-    fraction, exponent = np.where(low, 2 * fraction, fraction), exponent - low
+    low = fraction < _ROOT_HALF
+    return _logarithm(np.where(low, 2 * fraction, fraction), exponent - low)
+
+
+def _logarithm(fraction: Any, exponent: Any) -> Any:
+    """Logarithm of fractions from sqrt(1/2) to sqrt(2), times powers of 2: of arrays or of one number."""
     # log f = 2 artanh((f - 1) / (f + 1)); the series' terms fall by 34 each.
     ratio = (fraction - 1) / (fraction + 1)
-    square, total = ratio * ratio, np.zeros_like(ratio)
+    square, total = ratio * ratio, 0.0
     for power in range(25, 0, -2):
         total = total * square + 1 / power
     return exponent * _LOG2 + 2 * ratio * total
@@ -71,11 +78,20 @@ def tail_quantile(probability: np.ndarray) -> np.ndarray:
     return np.multiply(found, half, out=found, where=middle)
 
 
-def _ratio(polynomials: tuple[tuple[float, ...], tuple[float, ...]], at: np.ndarray) -> np.ndarray:
-    both = np.zeros((2, len(at)))
-    for coefficients in np.array(polynomials).T[:, :, None]:
-        both = both * at + coefficients
-    return both[0] / both[1]
+def _far_quantile(probability: float) -> float:
+    """One :func:`tail_quantile` below 2^-16, where so few are asked for that arrays would cost more."""
+    fraction, exponent = math.frexp(probability)
+    if fraction < _ROOT_HALF:
+        fraction, exponent = 2 * fraction, exponent - 1
+    root = math.sqrt(-_logarithm(fraction, exponent))
+    return _ratio(_SIDE, root - 1.6) if root <= 5 else _ratio(_FAR, root - 5)
+
+
+def _ratio(polynomials: tuple[tuple[float, ...], tuple[float, ...]], at: Any) -> Any:
+    top = bottom = 0.0
+    for over, below in zip(*polynomials, strict=True):
+        top, bottom = top * at + over, bottom * at + below
+    return top / bottom
 
 
 @lru_cache(maxsize=1)
@@ -114,52 +130,67 @@ def normals(drawn: np.ndarray, words: Fill, finer: Finer) -> None:
         words: fills an array with the next words.
         finer: words of 64 bits for the numbers at some places, which ascend.
     """
-    places, rare = [], []
+    chunk, places, rare = _SCRATCH.part(min(len(drawn), CHUNK)), [], []
     for start in range(0, len(drawn), CHUNK):
         out = drawn[start : start + CHUNK]
-        words(out.view("<i4"))
-        value = _bodies(out)
+        if len(out) != len(chunk.value):
+            chunk = _SCRATCH.part(len(out))
+        word = out.view("<i4")
+        words(word)
+        chunk.map(word, out)
         near = (out != out).nonzero()[0]
         if near.size:
             places.append(near + start)
-            rare.append(value[near])
+            rare.append(chunk.value[near])
     if places:
         at = np.concatenate(places)
         drawn[at] = _tail(np.concatenate(rare), finer(at))
 
 
+class _Chunk:
+    """Memory between the words of a chunk and its numbers, and views of it, which are not free either."""
+
+    def __init__(self, value: np.ndarray, place: np.ndarray, coefficients: np.ndarray) -> None:
+        self.value, self._place, self._coefficients, self._table = value, place, coefficients, _table()
+        self._total, self._linear, self._constant = coefficients
+        self._bits, self._narrow = value.view(np.uint32), self._total.view(np.uint32)
+
+    def map(self, word: np.ndarray, out: np.ndarray) -> None:
+        """Puts numbers into ``out``, which may be where their words are; NaN in the tails. ``value``: the words."""
+        value, total = self.value, self._total
+        value[...] = word
+        # In two steps: numpy widens faster by itself than as part of a shift.
+        self._place[...] = np.right_shift(self._bits, _SHIFT, out=self._narrow)
+        # Places are within the table; any mode but "raise" writes without a copy.
+        self._table.take(self._place, axis=1, out=self._coefficients, mode="clip")
+        np.multiply(total, value, out=total)
+        np.add(total, self._linear, out=total)
+        np.multiply(total, value, out=total)
+        np.add(total, self._constant, out=out)
+
+
 class _Scratch(threading.local):
-    """A thread's memory between words and numbers: fresh memory costs about as much as the map."""
+    """Memory of a thread, once for all draws: fresh memory costs about as much as the map."""
 
     def __init__(self) -> None:
-        self.value, self.coefficients = np.empty(CHUNK, dtype=np.float32), np.empty(3 * CHUNK, dtype=np.float32)
-        self.place = np.empty(CHUNK, dtype=np.intp)
+        self._value, self._coefficients = np.empty(CHUNK, dtype=np.float32), np.empty(3 * CHUNK, dtype=np.float32)
+        self._place = np.empty(CHUNK, dtype=np.intp)
+
+    def part(self, size: int) -> _Chunk:
+        """Enough for so many numbers."""
+        coefficients = self._coefficients[: 3 * size].reshape(3, size)
+        return _Chunk(self._value[:size], self._place[:size], coefficients)
 
 
 _SCRATCH = _Scratch()
 
 
-def _bodies(out: np.ndarray) -> np.ndarray:
-    """Puts numbers where their words are, NaN in the tails, and returns the words as float32."""
-    size = len(out)
-    value, place = _SCRATCH.value[:size], _SCRATCH.place[:size]
-    coefficients = _SCRATCH.coefficients[: 3 * size].reshape(3, size)
-    total, linear, constant = coefficients
-    value[...] = out.view("<i4")
-    # In two steps: numpy widens faster by itself than as part of a shift.
-    place[...] = np.right_shift(value.view(np.uint32), _SHIFT, out=total.view(np.uint32))
-    # Places are within the table; any mode but "raise" writes without a copy.
-    _table().take(place, axis=1, out=coefficients, mode="clip")
-    np.multiply(total, value, out=total)
-    np.add(total, linear, out=total)
-    np.multiply(total, value, out=total)
-    np.add(total, constant, out=out)
-    return value
-
-
 def _tail(words: np.ndarray, finer: np.ndarray) -> np.ndarray:
     """Tail numbers of words below 2^14, which float32 holds exactly, and 64 bits more."""
-    whole = np.where(words < 0, -1 - words, words).astype(np.float64)
-    # Where the whole is 0, the part keeps all its digits.
-    exceeded = tail_quantile((whole + (finer.astype(np.float64) + 0.5) * 2.0**-64) * 2.0**-32)
-    return np.where(words < 0, -exceeded, exceeded)
+    numbers = []
+    for word, part in zip(words.tolist(), finer.tolist(), strict=True):
+        whole = -1 - word if word < 0 else word
+        # Where the whole is 0, the part keeps all its digits.
+        exceeded = _far_quantile((whole + (part + 0.5) * 2.0**-64) * 2.0**-32)
+        numbers.append(-exceeded if word < 0 else exceeded)
+    return np.array(numbers)

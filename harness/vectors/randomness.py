@@ -6,6 +6,7 @@ Noise and sampling come from ChaCha20 (RFC 8439) under the 256 bits of SHA-256 o
 
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Any
@@ -91,10 +92,8 @@ def normal_rows(keys: list[Key], shape: tuple[int, ...], like: Tensor) -> Tensor
     drawn = np.empty(len(keys) * count, dtype=np.float32)
 
     def finer(places: np.ndarray) -> np.ndarray:
-        rows, numbers = np.unique(places // count, return_counts=True)
-        return np.concatenate(
-            [_drawn(_in_turn([digests[row]], number=1), many) for row, many in zip(rows, numbers, strict=True)]
-        )
+        rows = Counter((places // count).tolist())
+        return np.concatenate([_drawn(_in_turn([digests[row]], number=1), many) for row, many in rows.items()])
 
     normals(drawn, _in_turn(digests, 4 * count), finer)
     return torch.from_numpy(drawn).reshape(len(keys), *shape).to(device=like.device, dtype=like.dtype)
