@@ -11,7 +11,7 @@ from scipy.stats import kstest
 from torch import Tensor
 
 from harness.attacks import run_attack
-from harness.attacks.among import FEWEST, Others, Public, _cut, _Spread, example_gradients
+from harness.attacks.among import _OTHERS, _PUBLIC, FEWEST, Others, Public, _cut, _Spread, example_gradients
 from harness.attacks.identify import Identify
 from harness.attacks.slope import Slope
 from harness.datasets import Dataset
@@ -22,7 +22,7 @@ from harness.noise_level import NoiseLevel
 from harness.observation import Chosen, Clipping, Noise, Observation
 from harness.priors import fit_prior
 from harness.scoring.lineup import _test, lineup_ranks
-from harness.scoring.lineup_pool import class_pools
+from harness.scoring.lineup_pool import class_pools, one_by_one
 from harness.testing import digits
 
 Victims = Callable[..., Observation]
@@ -142,6 +142,26 @@ def test_no_row_depends_on_others_or_on_chunks(victims: Victims) -> None:
     assert torch.equal(run_attack(Slope(), seen.take(torch.tensor([1, 3]))).images, made.images[[1, 3]])
 
 
+@pytest.mark.parametrize("told", [False, True], ids=["labels inferred", "labels known"])
+def test_what_serves_all_classes_is_worked_out_once_and_let_go(
+    told: bool, victims: Victims, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images, labels = digits(2, EXAMPLES)
+    seen = replace(victims(2, EXAMPLES, model="logistic"), noise=Noise("gaussian", 0.02))
+    seen, candidates = replace(seen, labels=labels if told else None), images.flatten(0, 1)
+    apart = [Identify().distances(seen, candidates.expand(2, -1, 1, 8, 8), torch.full((2,), one)) for one in (0, 1)]
+    count, at = [], Public.at
+    monkeypatch.setattr(Public, "at", lambda *given: count.append(1) or at(*given))
+    row = seen.take(torch.tensor([1]))
+    for label, expected in enumerate(apart):
+        found = Identify().distances(row, candidates[None], torch.tensor([label]))
+        assert torch.equal(found, expected[1:])
+    Slope().solved(row)
+    assert len(count) == 1 and (row in _PUBLIC) and (row in _OTHERS) is not told
+    del row
+    assert not _PUBLIC and not _OTHERS
+
+
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf"), 1e30])
 def test_what_is_no_number_ends_in_no_error(wrong: float, victims: Victims) -> None:
     seen = replace(victims(3, EXAMPLES, model="logistic"), noise=Noise("gaussian", 0.05))
@@ -223,13 +243,13 @@ def null_p_values(seed: int) -> tuple[float, float]:
         tuple((0, row) for row in range(CLIENTS)), noise=Noise("gaussian", 0.05), prior=prior,
     )  # fmt: skip
 
-    def compare(victims: Any, items: Any, label: int) -> tuple[Any, Any]:
+    def answer(victims: Any, items: Any, label: int) -> tuple[Any, Any]:
         rows = torch.from_numpy(victims)
         candidates = images[torch.from_numpy(items)].expand(len(rows), -1, 1, 1, WIDTH)
         found = Identify().distances(seen.take(rows), candidates, torch.full((len(rows),), label), 5_000).numpy()
         return found, np.zeros(found.shape, dtype=bool)
 
-    pools = class_pools(compare, truths.numpy(), labels.numpy(), seed, 200)
+    pools = class_pools(one_by_one(answer), truths.numpy(), labels.numpy(), seed, 200)
     p_value = _test(pools, tuple(truths.shape), seed, 999).lineup.p_value
     assert p_value is not None
     order, sums = np.random.default_rng(seed), np.zeros(1_000)
