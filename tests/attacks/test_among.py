@@ -1,7 +1,9 @@
 """One example among several: the Gaussian by dense algebra, what it tells, what it must not, and what it refuses."""
 
+import runpy
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,15 +16,10 @@ from harness.attacks import run_attack
 from harness.attacks.among import _OTHERS, _PUBLIC, FEWEST, Others, Public, _cut, _Spread, example_gradients
 from harness.attacks.identify import Identify
 from harness.attacks.slope import Slope
-from harness.datasets import Dataset
 from harness.errors import UsageError
-from harness.models import RowModel
 from harness.models.known_batches import KnownBatches
 from harness.noise_level import NoiseLevel
 from harness.observation import Chosen, Clipping, Noise, Observation
-from harness.priors import fit_prior
-from harness.scoring.lineup import _test, lineup_ranks
-from harness.scoring.lineup_pool import class_pools, one_by_one
 from harness.testing import digits
 
 Victims = Callable[..., Observation]
@@ -222,51 +219,18 @@ def ask(attack: Identify | Slope, seen: Observation) -> None:
         attack.distances(seen, torch.zeros(seen.rows, 2, *seen.model.image_shape), torch.zeros(seen.rows).long())
 
 
-# Null simulations: what was read hides examples that are independent of the truths that are tested.
-
-WIDTH, CLASSES, POOL, CLIENTS = 5, 2, 60, 6
-
-
-def null_p_values(seed: int) -> tuple[float, float]:
-    """That of the test, and that of the mean rank alone."""
-    random = torch.Generator().manual_seed(seed)
-    model, labels = RowModel("logistic", (1, 1, WIDTH), CLASSES), torch.arange(POOL) % CLASSES
-    images = torch.rand(POOL, 1, 1, WIDTH, generator=random)
-    public = torch.rand(200, 1, 1, WIDTH, generator=random)
-    prior = fit_prior(Dataset("made", public, torch.arange(200) % CLASSES, tuple("ab"), "made"))
-    behind = torch.stack([torch.randperm(POOL, generator=random)[:EXAMPLES] for _ in range(CLIENTS)])
-    truths = torch.randperm(POOL, generator=random)[: CLIENTS * EXAMPLES].reshape(CLIENTS, EXAMPLES)
-    weights = 0.3 * torch.randn(CLIENTS, model.layout.total, generator=random)
-    target = model.gradient(weights, images[behind], labels[behind])
-    seen = Observation(
-        model, weights, target + 0.05 * torch.randn(target.shape, generator=random), EXAMPLES,
-        tuple((0, row) for row in range(CLIENTS)), noise=Noise("gaussian", 0.05), prior=prior,
-    )  # fmt: skip
-
-    def answer(victims: Any, items: Any, label: int) -> tuple[Any, Any]:
-        rows = torch.from_numpy(victims)
-        candidates = images[torch.from_numpy(items)].expand(len(rows), -1, 1, 1, WIDTH)
-        found = Identify().distances(seen.take(rows), candidates, torch.full((len(rows),), label), 5_000).numpy()
-        return found, np.zeros(found.shape, dtype=bool)
-
-    pools = class_pools(one_by_one(answer), truths.numpy(), labels.numpy(), seed, 200)
-    p_value = _test(pools, tuple(truths.shape), seed, 999).lineup.p_value
-    assert p_value is not None
-    order, sums = np.random.default_rng(seed), np.zeros(1_000)
-    for pool in pools:
-        drawn_ones = order.permuted(np.tile(np.arange(len(pool.images)), (999, 1)), axis=1)[:, : pool.truths]
-        chosen = np.concatenate([np.arange(pool.truths)[None], drawn_ones])
-        sums += lineup_ranks(pool, chosen).sum(1) / (pool.lineup_size - 1)
-    return p_value, float((sums <= sums[0] + 1e-9).mean())
+SIMULATIONS = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "honest_statistics.py"))
 
 
 @pytest.mark.parametrize("count", [12, pytest.param(500, marks=pytest.mark.slow)])
 def test_independent_examples_are_not_told(count: int) -> None:
     """The test's p-value is twice the smaller of two, at most 1: never too small. That of the ranks is uniform."""
-    p_values, of_ranks = np.array([null_p_values(9_000 + seed) for seed in range(count)]).T
-    assert kstest(of_ranks, "uniform").pvalue > 1e-3
-    assert kstest(p_values, "uniform", alternative="greater").pvalue > 1e-3
-    for found in (p_values, of_ranks):
-        share = (found <= 0.05).mean()
-        assert share <= 0.075 + 3 * (0.05 / count) ** 0.5 * (count < 500) and found.min() >= 1e-4, share
-    assert count < 500 or (of_ranks <= 0.05).mean() >= 0.03
+    simulated = [SIMULATIONS["null_p_values"](9_000 + seed) for seed in range(count)]
+    for attacker in ("identify", "slope"):
+        p_values, of_ranks = np.array([found[attacker] for found in simulated]).T
+        assert kstest(of_ranks, "uniform").pvalue > 1e-3, attacker
+        assert kstest(p_values, "uniform", alternative="greater").pvalue > 1e-3, attacker
+        for found in (p_values, of_ranks):
+            share = (found <= 0.05).mean()
+            assert share <= 0.075 + 3 * (0.05 / count) ** 0.5 * (count < 500) and found.min() >= 1e-4, (attacker, share)
+        assert count < 500 or (of_ranks <= 0.05).mean() >= 0.03, attacker
