@@ -184,6 +184,7 @@ def test_gradients_are_clipped_one_by_one(victims: Victims) -> None:
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no public data": ({"prior": None}, "needs public data; use --prior auto"),
     "a level that nobody publishes": ({"noise": Noise("gaussian", None)}, "noise of a known level"),
+    "a level that is read in part": ({"noise": Noise("gaussian", 0.05, unread=True)}, "noise of a known level"),
     "a level that follows the example": (
         {"noise": Noise("gaussian", None, level=NoiseLevel(1.0, "whole"))}, "follows private data",
     ),
@@ -210,6 +211,17 @@ def test_few_public_examples_are_refused(victims: Victims) -> None:
     with pytest.raises(UsageError, match=f"needs {FEWEST} public examples for the covariance .* not {FEWEST - 1}; use"):
         ask(Identify(), few)
     assert ask(Identify(), replace(seen, prior=replace(seen.prior, size=FEWEST))) is None
+
+
+def test_a_network_whose_gradients_memory_does_not_hold_is_refused(
+    victims: Victims, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = victims(2, EXAMPLES, model="logistic")
+    monkeypatch.setattr("harness.attacks.among._HELD", FEWEST * seen.target.shape[1])
+    assert ask(Identify(), seen) is None
+    monkeypatch.setattr("harness.attacks.among._HELD", FEWEST * seen.target.shape[1] - 1)
+    with pytest.raises(UsageError, match=f"needs {FEWEST} public gradients of .* memory does not hold; use a smaller"):
+        ask(Identify(), seen)
 
 
 def ask(attack: Identify | Slope, seen: Observation) -> None:
