@@ -243,12 +243,18 @@ def _is_of_updates(defense: Declared) -> bool:
     return defense.name == "fed_sdp"
 
 
+def is_readable(capture: Capture) -> bool:
+    """Whether what was sent is a gradient, or a sum of them."""
+    # The first step of momentum is that of plain SGD.
+    record = capture.record
+    first = record.optimizer == "momentum" and record.local_steps == 1
+    return capture.kind == "gradient" or record.optimizer == "sgd" or first
+
+
 def _require_gradients(capture: Capture) -> None:
     record = capture.record
-    if capture.kind == "gradient" or record.optimizer == "sgd":
+    if is_readable(capture):
         return
-    if record.optimizer == "momentum" and record.local_steps == 1:
-        return  # whose first step is that of plain SGD
     raise UsageError(
         f"what a client sends after {record.local_steps} step(s) of {record.optimizer} is no sum of gradients; capture "
         "the gradient of one step (gradient.npz), or train the captured round with plain SGD"

@@ -39,12 +39,9 @@ def fitted_arrays(
     shapes = {name: told[own] for name, own in stored.items()}
     expected = {name: state[name] for name in (state if whole else trained)}
     omitted = {name: value for name, value in (fixed or {}).items() if name in expected and name not in shapes}
+    missing = [name for name in expected if name not in shapes and name not in omitted]
     problems = [
-        *(
-            f"{name} {_shape(value.shape)} is missing"
-            for name, value in expected.items()
-            if name not in shapes | omitted
-        ),
+        *(f"{name} {_shape(state[name].shape)} is missing" for name in missing),
         *(f"{quoted(name)} {_shape(one)} is not the network's" for name, one in shapes.items() if name not in state),
         *(
             f"{name} is {_shape(shapes[name])}, the network's {_shape(value.shape)}"

@@ -56,8 +56,9 @@ _TABLE: dict[str, Callable[..., Declared]] = {
 
 def draws_batches(defense: Declared | None) -> bool:
     """Whether a framework's defense is declared with Poisson sampling, whose batches are of any size."""
-    named = defense is not None and defense.name.rpartition(".")[2] == "make_private"
-    return named and bool(defense.settings.get("poisson_sampling", True))
+    if defense is None or defense.name.rpartition(".")[2] != "make_private":
+        return False
+    return bool(defense.settings.get("poisson_sampling", True))
 
 
 def translated(defense: Declared | None) -> Declared | None:

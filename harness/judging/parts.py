@@ -14,8 +14,8 @@ from harness.models.networks import build_module
 from harness.models.weights_files import stored_names
 from harness.vectors.layout import Layout
 
-# What layers that normalise keep beside parameters: no factory can fix it.
-_STATISTICS = {"running_mean", "running_var", "num_batches_tracked"}
+#: What layers that normalise keep beside parameters: no factory can fix it.
+STATISTICS = {"running_mean", "running_var", "num_batches_tracked"}
 
 
 def trained_network(captures: Sequence[Capture]) -> tuple[nn.Module, str]:
@@ -68,7 +68,7 @@ def fixed_values(record: CaptureRecord, module: nn.Module, attacked: bool) -> di
     trained = {name for name, _ in module.named_parameters(remove_duplicate=False)}
     rest = {
         name: value for name, value in module.state_dict().items()
-        if name not in trained and name.rpartition(".")[2] not in _STATISTICS
+        if name not in trained and name.rpartition(".")[2] not in STATISTICS
     }  # fmt: skip
     if not attacked or not rest:
         return rest
@@ -86,7 +86,7 @@ def foreign_layout(captures: Sequence[Capture], module: nn.Module) -> Layout | N
     if not first.moved or all(name in state for name in named) or _is_bare(first):
         return None
     frozen = set(first.record.frozen)
-    kept = [name for name in first.moved if name not in frozen and name.rpartition(".")[2] not in _STATISTICS]
+    kept = [name for name in first.moved if name not in frozen and name.rpartition(".")[2] not in STATISTICS]
     kept = [name for name in kept if any(_moved(capture, name) is not None for capture in captures)]
     return Layout(tuple(kept), tuple(first.moved.shapes[name] for name in kept)) if kept else None
 
