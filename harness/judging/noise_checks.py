@@ -139,6 +139,8 @@ def _enough(evidence: Evidence, names: list[str], weaker: np.ndarray, found: np.
 
 def _no_more(evidence: Evidence, names: list[str], stronger: np.ndarray, found: np.ndarray) -> Check:
     """Whether there is more noise than declared where there is nothing else: safe, but paid for."""
+    if evidence.noise is None:
+        return Check(NO_MORE, "cannot tell", "no noise is declared")
     if not stronger.size:
         return Check(NO_MORE, "cannot tell", "no layer is large enough to have a place without signal")
     level, unit = evidence.level or 0.0, evidence.unit
