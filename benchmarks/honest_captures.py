@@ -16,6 +16,7 @@ import harness  # noqa: F401  (before torch, which reads at its start what this 
 import argparse
 import json
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -64,15 +65,17 @@ def applies(check: Check, evidence: Evidence) -> bool:
     return bool((np.sqrt((2 * evidence.bound) ** 2 + level**2 * sizes) >= hidden).all())
 
 
-def checked(case: Case, root: Path, truth: bool) -> list[tuple[Check, bool]]:
-    """The checks of a case, and whether each applies."""
+def checked(case: Case, root: Path) -> Iterator[tuple[bool, Check, bool]]:
+    """The checks of a case with the truth and without it: whether it is there, the check, and whether it applies."""
     with TemporaryDirectory() as folder:
         folders = list(captures(case, Path(folder), root))
-        checks = checks_of_folders(folders, root if truth else None)
+        # Where clients' batches differ, their declared noise does by that much, and no check applies to one group alone.
         clients = federations([read_capture(one) for one in folders], attacked=False)
-    # Where clients' batches differ, their declared noise does by that much, and no check applies to one group alone.
-    group = groups_of(clients, "captures", ["cpl"], "none", "cpu")[0]
-    return [(check, applies(check, Evidence(group.captured, group.cell))) for check in checks]
+        group = groups_of(clients, "captures", ["cpl"], "none", "cpu")[0]
+        evidence = Evidence(group.captured, group.cell)
+        for truth in (True, False):
+            for check in checks_of_folders(folders, root if truth else None):
+                yield truth, check, applies(check, evidence)
 
 
 def main() -> None:
@@ -81,19 +84,20 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="A file for the counts as JSON.")
     chosen = parser.parse_args()
     cases, total = {case.about: case for case in suite_cases()}, Counter[str]()
-    root, rows = data_root(None), {}
+    root, rows, unsure = data_root(None), {}, Counter[tuple[str, str]]()
     for kind in KINDS:
         counts = Counter[str]()
         for seed in SEEDS:
-            for truth in (True, False):
-                for check, applicable in checked(replace(cases[kind], seed=seed), root, truth):
-                    counts["checks"] += 1
-                    counts["hold"] += check.outcome == "holds"
-                    counts["alarms"] += check.outcome in ALARMS
-                    counts["applicable"] += applicable
-                    counts["applicable that hold"] += applicable and check.outcome == "holds"
-                    if check.outcome in ALARMS:
-                        print(f"  {kind}, seed {seed}, truth {truth}: {check.name}: {check.outcome}, {check.detail}")
+            for truth, check, applicable in checked(replace(cases[kind], seed=seed), root):
+                counts["checks"] += 1
+                counts["hold"] += check.outcome == "holds"
+                counts["alarms"] += check.outcome in ALARMS
+                counts["applicable"] += applicable
+                counts["applicable that hold"] += applicable and check.outcome == "holds"
+                if applicable and check.outcome == "cannot tell":
+                    unsure[check.name, check.detail.partition(":")[0]] += 1
+                if check.outcome in ALARMS:
+                    print(f"  {kind}, seed {seed}, truth {truth}: {check.name}: {check.outcome}, {check.detail}")
         rows[kind] = dict(counts)
         total += counts
         print(f"{kind}: {dict(counts)}", flush=True)
@@ -102,6 +106,8 @@ def main() -> None:
     print(f"hold: {total['hold']} of {total['checks']} checks ({total['hold'] / total['checks']:.1%})")
     share = total["applicable that hold"] / total["applicable"]
     print(f"hold, of those that apply: {total['applicable that hold']} of {total['applicable']} ({share:.1%})")
+    for (name, detail), count in unsure.most_common(12):
+        print(f"applies, and cannot be told {count} times: {name}: {detail}")
     if chosen.out:
         chosen.out.write_text(json.dumps({"kinds": rows, "all": dict(total)}, indent=1) + "\n")
 

@@ -33,7 +33,8 @@ _OF_DATA = {"batch_size", "expected_batch_size", "local_steps", "epochs"}
 
 Sampling = Literal["fixed", "unknown", "poisson"]
 """How many examples are behind a step: as many as are declared (``fixed``); perhaps another number, drawn by Poisson
-sampling, and nobody says so (``unknown``); certainly a drawn one, and nobody says which (``poisson``)."""
+sampling, and nobody says so (``unknown``); certainly a drawn one, and only this or the expected one is declared
+(``poisson``)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,9 +199,11 @@ def _tell_smaller(captures: Sequence[Capture], drawn: Sequence[Capture]) -> None
 def _sampling(capture: Capture) -> Sampling:
     """How the number of examples behind a step is known."""
     record = capture.record
-    if record.expected_batch_size or capture.truth is not None or not _clips_examples(record):
+    if record.expected_batch_size or not _clips_examples(record):
         return "fixed"
-    return "poisson" if draws_batches(record.defense) else "unknown"
+    if draws_batches(record.defense):
+        return "poisson"
+    return "unknown" if capture.truth is None else "fixed"
 
 
 def _require_alike(captures: Sequence[Capture]) -> None:

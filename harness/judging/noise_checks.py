@@ -34,7 +34,7 @@ _FIRST, _FEW = 4096, 256
 
 def noise_checks(evidence: Evidence) -> list[Check]:
     """All checks of a clip and of noise. No batch of Poisson sampling is accused of its size, where nobody gave it."""
-    checks, low_and_high = _noise_checks(evidence), _drawn_levels(evidence)
+    checks, low_and_high = _noise_checks(evidence), drawn_levels(evidence)
     if not low_and_high or not any(check.outcome in ALARMS for check in checks):
         return checks
     others = [_noise_checks(replace(evidence, times=times)) for times in low_and_high]
@@ -46,7 +46,7 @@ def noise_checks(evidence: Evidence) -> list[Check]:
     ]
 
 
-def _drawn_levels(evidence: Evidence) -> tuple[float, ...]:
+def drawn_levels(evidence: Evidence) -> tuple[float, ...]:
     """What the declared level is multiplied by at least and at most, where ``batch_size`` is the size of a Poisson
     batch and the noise that of the expected one; () where the batch is not known to be drawn."""
     if evidence.captured.sampling != "poisson" or not evidence.level:
