@@ -69,7 +69,7 @@ def checked(case: Case, root: Path) -> Iterator[tuple[bool, Check, bool]]:
     """The checks of a case with the truth and without it: whether it is there, the check, and whether it applies."""
     with TemporaryDirectory() as folder:
         folders = list(captures(case, Path(folder), root))
-        # Where clients' batches differ, their declared noise does by that much, and no check applies to one group alone.
+        # Where clients' batches differ, their noise does by that much: no check applies to one group alone.
         clients = federations([read_capture(one) for one in folders], attacked=False)
         group = groups_of(clients, "captures", ["cpl"], "none", "cpu")[0]
         evidence = Evidence(group.captured, group.cell)
