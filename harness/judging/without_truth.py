@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from harness.attacks import Attack, Reconstruction, reconstructing
+from harness.errors import UsageError
 from harness.evaluation import Run
 from harness.evaluation.attacking import Engine, at_once, in_one_process
 from harness.evaluation.foresight import Foresight
@@ -118,8 +119,13 @@ def with_stand_ins(cells: Sequence[CellSettings]) -> list[CellSettings]:
 
 def stand_ins_of(captured: CapturedClients, kin: Kin, settings: CellSettings) -> CapturedClients:
     """Clients with examples of look-alikes and the captured clients' weights in turn; what they send is not set."""
-    examples = captured.trained_on
-    count = min(STAND_INS, len(kin.look_alikes.labels) // examples)
+    examples, known = captured.trained_on, len(kin.look_alikes.labels)
+    count = min(STAND_INS, known // examples)
+    if not count:
+        raise UsageError(
+            f"--prior leaves {known} look-alikes, fewer than the {examples} examples behind one capture; name data "
+            "with more examples"
+        )
     order = torch.randperm(len(kin.look_alikes.labels), generator=generator("stand-ins"))
     chosen = order[: count * examples].reshape(count, examples)
     if captured.of_update:
