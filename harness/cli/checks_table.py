@@ -73,7 +73,8 @@ def judge_suite(data_root: Path, as_json: bool) -> int:
     cases, found = suite_cases(), []
     with progress("cases", len(cases)) as bar:
         for case in cases:
-            found.append(run_case(case, data_root))
+            # The honest are held against more, and what is planted is named by less.
+            found.append(run_case(case, data_root, truth=case.expected is None))
             bar.advance(1, case.about)
     counts = summary(cases, found)
     if as_json:
