@@ -1,9 +1,7 @@
 """The commands on the page: they make the same cells again, and no name in them can do anything else."""
 
-import re
 import shlex
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
