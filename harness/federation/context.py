@@ -62,6 +62,7 @@ class RoundContext:
         server: of the server, kept between rounds and known to all clients; empty in round 0.
         sent: per client (N, ...), what goes to the server beside the update; in ``aggregate`` the sums over clients.
         scope: name of this defense within a stack.
+        step_sizes: (L,) examples in each local step; empty where all are as many as the cohort's batches.
     """
 
     round: int
@@ -77,6 +78,12 @@ class RoundContext:
     sent: State = field(default_factory=dict)
     scope: str = ""
     clients: tuple[int, ...] = ()
+    step_sizes: tuple[int, ...] = ()
+
+    def at_step(self, step: int) -> "RoundContext":
+        """The same place in a local step, counted from 0."""
+        size = self.step_sizes[step] if self.step_sizes else self.cohort.batch_size
+        return replace(self, local_step=step, cohort=replace(self.cohort, batch_size=size))
 
     def quiet(self) -> "RoundContext":
         """The same place in training without noise, where what a hook remembers is forgotten afterwards."""
