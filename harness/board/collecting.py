@@ -23,7 +23,7 @@ _BESIDE = {"harness", "threads", "control"}
 
 @dataclass
 class Collected:
-    """Cards without repeats, and a sentence for each row that is none."""
+    """Cards without repeats, and a sentence for each row or training that is left out."""
 
     cards: list[Card] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
@@ -40,8 +40,8 @@ def collect(paths: Sequence[Path]) -> Collected:
         UsageError: a folder holds no result of ``harness evaluate`` and no training run, or a verdict in it is not
             that of its victims.
     """
-    trainings = [training for path in paths for training in _trainings(path)]
     found, seen = Collected(), set()
+    trainings = [training for path in paths for training in _trainings(path, found.left_out)]
     for path in paths:
         if not (path / "results.json").exists() and (path / DOCUMENT).exists():
             continue
@@ -61,11 +61,17 @@ def collect(paths: Sequence[Path]) -> Collected:
     return found
 
 
-def _trainings(path: Path) -> Iterator[TrainDocument]:
-    """The run's own, and those that a frontier trained."""
+def _trainings(path: Path, left_out: list[str]) -> Iterator[TrainDocument]:
+    """The run's own, and those that a frontier trained; the others are named in ``left_out``."""
     for file in [path / DOCUMENT, *sorted((path / "trained").glob(f"*/{DOCUMENT}"))]:
-        if file.exists():
-            yield read_training(file.parent)
+        if not file.exists():
+            continue
+        training = read_training(file.parent)
+        if training.secret:
+            why = "its noise has a secret key, so that nobody can make it again; train it with --seed 0"
+            left_out.append(text.safe(f"the training in {str(file.parent)!r}: {why}", 300))
+        else:
+            yield training
 
 
 def _is_public(training: TrainDocument) -> bool:

@@ -145,9 +145,8 @@ def _reserved(
             reason = f"where labels are inferred no attack leaks; where they are known, {again.reason}"
             return replace(again, verdict="inconclusive", reason=reason)
         decision = replace(decision, reason=f"{decision.reason}, {WHO_IS_TOLD}")
-    obstacle = _unfit(attempts, suite)
-    if examples > 1:
-        obstacle = _missing(attempts, examples, suite, refused) or obstacle
+    # What reconstructs several and was withstood is fit in itself.
+    obstacle = _missing(attempts, examples, suite, refused) if examples > 1 else _unfit(attempts, suite)
     if obstacle is None:
         return decision
     return replace(decision, verdict="inconclusive", reason=f"no attack leaks, but {obstacle}")
