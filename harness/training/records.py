@@ -48,8 +48,6 @@ class TrainDocument(BaseModel):
 
     ``weights`` maps rounds to the files of the models that were kept, relative to the folder; ``server_state`` those to
     what the server remembered by then, where it remembered anything (null in runs of versions that did not keep it).
-    ``secret``: whether noise and sampling took a key of their own, which lies in the folder alone, and not the seed
-    (null in runs of versions that had none).
     ``bayesian``: rows of :class:`harness.bayesian.of_run.Bayesian`, if the run took notes for it; they are not DP.
     """
 
@@ -74,7 +72,6 @@ class TrainDocument(BaseModel):
     privacy: list[Statement]
     weights: dict[int, str]
     server_state: dict[int, str] | None = None
-    secret: bool | None = None
     bayesian: list[dict[str, Any]] = Field(default_factory=list)
     seconds: Seconds
 

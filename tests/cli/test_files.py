@@ -207,7 +207,12 @@ def rename(run: Path, old: str, new: str) -> None:
 
 def test_no_command_lets_names_of_files_steer_the_terminal(harness: Callable[..., Any], tmp_path: Path) -> None:
     name = "".join(one for one in STEERING.values() if "\udc9b" not in one)
-    assert harness(*shlex.split(EVALUATE.replace("--victims 2", "--victims 24") + "--no-pictures --out true")).code == 0
+    assert (
+        harness(
+            *shlex.split(EVALUATE.replace("--victims 2", "--victims 24") + "--surface 2 --no-pictures --out true")
+        ).code
+        == 0
+    )
     assert harness("site", "true", "--out", "public").code == 0
     (path,) = (tmp_path / "public" / "cards").iterdir()
     card = json.loads(path.read_text())
