@@ -12,6 +12,7 @@ from rich.text import Text
 
 from harness.capture.reading import Capture
 from harness.cli.app import DONE, INVALID
+from harness.cli.console import Screen
 from harness.datasets.public import NONE
 from harness.errors import UsageError
 from harness.judging.declared import groups_of
@@ -64,7 +65,7 @@ def judge_checks(captures: Sequence[Capture], title: str, as_json: bool) -> int:
         }  # fmt: skip
         sys.stdout.write(json.dumps(document, indent=1) + "\n")
     else:
-        print_checks(checks, Console())
+        print_checks(checks, Screen())
     return INVALID if violated else DONE
 
 
@@ -96,7 +97,7 @@ def judge_suite(data_root: Path, as_json: bool) -> int:
         said = "; ".join(f"{check.name}: {check.outcome}" for check in case.alarms(checks)) or "no alarm"
         expected = "as it should" if case.as_expected(checks) else f"expected: {case.expected or 'no alarm'}"
         table.add_row(*map(Text, (case.about, case.declared.name, said, expected)))
-    console = Console(width=max(Console().width, _WIDTH))
+    console = Screen(_WIDTH)
     console.print(table)
     console.print(
         Text(

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from harness.capture.reading import read_capture
 from harness.cli.app import DONE, INVALID, app, resumable
 from harness.cli.checks_table import judge_checks, judge_suite, print_checks
+from harness.cli.console import Screen
 from harness.cli.options import split_lists
 from harness.cli.spreading_options import JobsOption, ThreadsOption, chosen_jobs
 from harness.datasets import data_root as find_data_root
@@ -129,7 +129,7 @@ def _draw_guess(folder: RunFolder, made: Guess) -> None:
 
 
 def _print(judgement: Judgement, out: Path) -> None:
-    console = Console()
+    console = Screen()
     if judgement.document is not None:
         print_results(judgement.document, console, out)
     for made in judgement.guesses:

@@ -1,6 +1,7 @@
 """Clients of a federation in plain torch, with a clip and noise of their own making, right or wrong on purpose.
 
-They share no code with the defenses, so that what the checks say of them says something of the checks.
+They share no code with the defenses, so that what the checks say of them says something of the checks. Their noise
+therefore comes from torch's generator: its seeds are few and distinct, so that its 32 bits repeat no noise.
 """
 
 from dataclasses import dataclass
