@@ -200,5 +200,5 @@ def _document(
         copies=run.holdings.copies, secret=secret, rounds=records, stopped=stopped,
         accuracy=measured[-1] if measured else None,
         privacy=statements,
-        weights=kept[0], server_state=kept[1], secret=isinstance(run.key, str), bayesian=bayesian, seconds=seconds,
+        weights=kept[0], server_state=kept[1], bayesian=bayesian, seconds=seconds,
     )  # fmt: skip
