@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from harness.capture import captured
+from harness.capture.reading import read_capture
 from harness.errors import UsageError
 
 
@@ -33,10 +34,11 @@ class Adapted(nn.Module):
         self.lora_A = nn.ModuleDict({"default": nn.Linear(4, 1, bias=False)})
 
 
-def test_adapters_are_refused_before_the_training(tmp_path: Path) -> None:
+def test_adapters_are_told_before_the_training_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is not trained is read from the network."""
     facts = {"model": "m:make", "image_shape": (1, 2, 2), "classes": 2, "learning_rate": 0.1, "batch_size": 1}
-    with (
-        pytest.raises(UsageError, match=r"'lora_A.default.weight' is an adapter's weight.*requires_grad_"),
-        captured(Adapted(), tmp_path / "0", **facts),
-    ):
-        pytest.fail("the training began")
+    with captured(Adapted(), tmp_path / "0", **facts):
+        said = capsys.readouterr().err
+    assert "'lora_A.default.weight' is an adapter's weight: judge --checks-only" in said and said.count("\n") == 1
+    kept = read_capture(tmp_path / "0")
+    assert kept.record.frozen == ("layer.weight", "layer.bias") and "lora_A.default.weight" in kept.moved

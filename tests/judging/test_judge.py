@@ -234,7 +234,9 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], tuple[str, ...], str]] = {
     ),
     "a field too much": (lambda folder: edit(folder, hidden=1), (), "'hidden'"),
     "another optimizer": (lambda folder: edit(folder, optimizer="adam"), (), "is no sum of gradients"),
-    "counts that contradict": (lambda folder: edit(folder, batch_size=3), (), "1 true images, but batch_size 3"),
+    "counts that contradict": (
+        lambda folder: edit(folder, batch_size=2, local_steps=3), (), "1 true images, but batch_size 2",
+    ),
     "another network": (lambda folder: edit(folder, model="logistic"), (), "does not fit the network"),
     "a shape": (lambda folder: rewrite(folder, lambda array: array[:-1]), (), "the network's ("),
     "a name": (lambda folder: rewrite(folder, None), (), "is not the network's"),

@@ -280,8 +280,8 @@ def test_norms_of_a_larger_poisson_batch_are_no_accusation(name: str, tmp_path: 
 
 
 def test_of_a_poisson_batch_of_unknown_size_no_is_not_said(federation: Federation, judge: Judge) -> None:
-    folders = federation(2, truth=False, declared=opacus(6.0), clip=1.0, deviation=6.0, batch=3)
-    _, document, _ = judge(folders, "--prior", "digits", "--attack", "map")
+    folders = federation(2, truth=False, declared=opacus(6.0), clip=1.0, deviation=6.0)
+    _, document, _ = judge(folders, "--prior", "digits", "--attack", "analytic")
     (made,) = document["estimates"]
     assert made["estimates"] == ["could not tell"] * 2 and GIVE_SIZE in made["reason"]
 
