@@ -1,10 +1,12 @@
-"""The audit of the auditor: valid defenses must not be caught more often than chance allows, planted flaws always."""
+"""The audit of the auditor: valid defenses are not caught more often than chance allows, planted flaws always."""
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
-from harness.audit.result import AuditResult
-from harness.audit.settings import AuditSettings, audit_settings
+import pytest
+
+from harness.audit import AuditResult, AuditSettings, audit, audit_settings
 
 Expectation = Literal["holds", "violates its guarantee", "violates its claim"]
 
@@ -121,3 +123,38 @@ def _planted_cases() -> list[Case]:
         _case(claim, "Gaussian shares of 1/K", "secagg_ddp", {**many, "noise_scale": 1 / 4}, **_GAUSSIAN, **added),
         _case(guarantee, "100 times the coin tosses", "secagg_ddp", {**_SUM, "noise_scale": 0.1}, **few),
     ]
+
+
+def test_the_suite_is_27_valid_runs_and_every_flaw() -> None:
+    cases = suite_cases()
+    assert sum(case.expected == "holds" for case in cases) == 27
+    assert len({case.about for case in cases if case.expected != "holds"}) >= 10
+    assert len({(case.about, case.settings.seed, case.settings.defense) for case in cases}) == len(cases)
+
+
+class _Said:
+    """An audit's answer, as far as the suite looks at it."""
+
+    def __init__(self, epsilon: float | None, lower_bound: float, verdict: str) -> None:
+        self.epsilon, self.lower_bound, self.verdict = epsilon, lower_bound, verdict
+
+
+@pytest.mark.parametrize(("excesses", "missed", "passed"), [(0, 0, True), (4, 0, True), (5, 0, False), (0, 1, False)])
+def test_when_the_suite_passes(excesses: int, missed: int, passed: bool) -> None:
+    cases = suite_cases()
+    said: list[Any] = [
+        _Said(1.0, 2.0 if number < excesses else 0.5, "consistent") if case.expected == "holds"
+        else _Said(None, 4.0, case.expected)
+        for number, case in enumerate(cases)
+    ]  # fmt: skip
+    for place in range(missed):
+        said[-1 - place].verdict = "consistent"
+    assert suite_summary(cases, said)["passed"] is passed
+
+
+@pytest.mark.slow
+def test_the_suite(tmp_path: Path) -> None:
+    cases = suite_cases()
+    counts = suite_summary(cases, [audit(case.settings, tmp_path) for case in cases])
+    assert (counts["passed"], counts["valid"]) == (True, 27)
+    assert counts["found"] == counts["planted"] == 33
