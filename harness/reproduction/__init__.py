@@ -1,15 +1,16 @@
 """The papers' tables, ours beside theirs."""
 
-from harness.reproduction.client_level.clients import s003_table1, s003_table2, s003_table3
-from harness.reproduction.client_level.global_dp import s001
-from harness.reproduction.client_level.joint import s003_table4
-from harness.reproduction.comparison import Comparison, Request
+from collections.abc import Callable
+from functools import partial
+
+from harness.frontier.request import Request
+from harness.papers.clients import BayesianClients, GlobalDP
+from harness.papers.comparison import Comparison
+from harness.papers.epsilons import AverageEpsilons, ScaffoldEpsilons, ScaffoldRounds, SumEpsilons
+from harness.papers.grid import run_grid
+from harness.papers.joint import JointLevels
+from harness.papers.measures import Attacks, Orders
 from harness.reproduction.fed_acdp.full_accuracy import full_accuracy
-from harness.reproduction.fed_acdp.sweeps import sweep_noise, sweep_pruning
-from harness.reproduction.fed_acdp.table1 import table1
-from harness.reproduction.fed_acdp.table3 import table3
-from harness.reproduction.fed_acdp.table4 import table4
-from harness.reproduction.fed_acdp.table5 import table5
 from harness.reproduction.fed_acdp.table6 import table6
 from harness.reproduction.fed_acdp.table7 import table7
 from harness.reproduction.fed_acdp.table8 import table8
@@ -19,25 +20,38 @@ from harness.reproduction.fed_acdp.table11 import table11
 from harness.reproduction.judged.verdicts import judged_verdicts
 from harness.reproduction.judged.withstand import judged_withstand
 from harness.reproduction.running_statistics import batch_norm
-from harness.reproduction.scaffold.accounting import s002_accounting, s002_tradeoff
 from harness.reproduction.scaffold.accuracy import s002_accuracy
 from harness.reproduction.scaffold.budgets import s002_sampling, s002_tradeoff_accuracy
 from harness.reproduction.scaffold.gap import s002_gap
-from harness.reproduction.secagg.accounting import s000_accounting, s000_averaging
 from harness.reproduction.secagg.accuracy import s000_cifar10, s000_images, s000_income
 from harness.reproduction.secagg.leakage import secagg_leakage
 from harness.reproduction.tampering.table import tampering
 
-TABLES = {
-    "table1": table1, "table3": table3, "table4": table4, "table5": table5, "table6": table6, "table7": table7,
-    "table8": table8, "table9": table9, "table10": table10, "table11": table11, "sweep-noise": sweep_noise,
-    "sweep-pruning": sweep_pruning, "s000-accounting": s000_accounting, "s000-averaging": s000_averaging,
+#: Who makes ours of the rows of a file in ``harness/papers/tables``.
+MEASURES = {
+    "attack": Attacks, "attack and accuracy": Attacks, "order of accuracy": Orders,
+    "epsilon of DP-SCAFFOLD": ScaffoldEpsilons, "rounds of DP-SCAFFOLD": ScaffoldRounds,
+    "epsilon of a secure sum": SumEpsilons, "epsilon of an average": AverageEpsilons,
+    "Bayesian DP of clients": BayesianClients, "joint Bayesian DP": JointLevels, "global DP": GlobalDP,
+}  # fmt: skip
+
+
+def _grid(name: str) -> Callable[[Request], Comparison]:
+    return partial(run_grid, name, MEASURES)
+
+
+TABLES: dict[str, Callable[[Request], Comparison]] = {
+    "table1": _grid("table1"), "table3": _grid("table3"), "table4": _grid("table4"), "table5": _grid("table5"),
+    "table6": table6, "table7": table7, "table8": table8, "table9": table9, "table10": table10, "table11": table11,
+    "sweep-noise": _grid("sweep-noise"), "sweep-pruning": _grid("sweep-pruning"),
+    "s000-accounting": _grid("secagg-accounting"), "s000-averaging": _grid("secagg-averaging"),
     "s000-images": s000_images, "s000-cifar10": s000_cifar10, "s000-income": s000_income,
-    "secagg-leakage": secagg_leakage, "s002-accounting": s002_accounting, "s002-tradeoff": s002_tradeoff,
+    "secagg-leakage": secagg_leakage, "s002-accounting": _grid("dp-scaffold-accounting"),
+    "s002-tradeoff": _grid("dp-scaffold-tradeoff"),
     "s002-gap": s002_gap, "s002-accuracy": s002_accuracy, "s002-tradeoff-accuracy": s002_tradeoff_accuracy,
     "s002-sampling": s002_sampling,
-    "s003-table1": s003_table1, "s003-table2": s003_table2, "s003-table3": s003_table3, "s003-table4": s003_table4,
-    "s001": s001, "judged-verdicts": judged_verdicts, "judged-withstand": judged_withstand,
+    **{f"s003-table{one}": _grid(f"bayesian-dp-table{one}") for one in range(1, 5)},
+    "s001": _grid("global-dp"), "judged-verdicts": judged_verdicts, "judged-withstand": judged_withstand,
     "batch-norm": batch_norm, "tampering": tampering, "full-accuracy": full_accuracy,
 }  # fmt: skip
 

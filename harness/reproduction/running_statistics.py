@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from harness.experiment import CellSettings, cell_settings
+from harness.frontier.request import Request
+from harness.frontier.trained import TrainedRuns
 from harness.observation import UpdateModel
-from harness.reproduction.comparison import Comparison, Request, number
-from harness.reproduction.data import at_hand
-from harness.reproduction.trained import TrainedRuns
+from harness.papers.comparison import Comparison, number
+from harness.papers.data import at_hand
 from harness.results import CellResult
 from harness.storage.files import sha256
 from harness.training import TrainSettings, fitted, kept_model, train_settings

@@ -8,14 +8,15 @@ import pytest
 
 from harness.datasets import load_dataset
 from harness.evaluation import Run
-from harness.reproduction import TABLES, Request, trained
-from harness.reproduction.chance import chance_level
-from harness.reproduction.fed_acdp import accuracy as module
-from harness.reproduction.fed_acdp.accuracy import Accuracies
-from harness.reproduction.fed_acdp.paper_accuracy import FIXED_ALPHA, TABLE_11_ACCURACY
+from harness.frontier import trained
+from harness.papers import accuracy as module
+from harness.papers.accuracy import Accuracies
+from harness.papers.chance import chance_level
+from harness.papers.measured import Measured
+from harness.papers.ordering import below_non_private, orders
+from harness.papers.paper_accuracy import FIXED_ALPHA, TABLE_11_ACCURACY
+from harness.reproduction import TABLES, Request
 from harness.reproduction.fed_acdp.table11 import table11_accounting
-from harness.reproduction.measured import Measured
-from harness.reproduction.ordering import below_non_private, orders
 from harness.results import RunFolder
 from harness.training import DivergedError
 

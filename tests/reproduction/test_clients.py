@@ -8,6 +8,7 @@ import pytest
 
 from harness.bayesian.levels import moments_accountant
 from harness.evaluation import Run
+from harness.papers.measured import Measured
 from harness.privacy import GaussianRelease
 from harness.reproduction import TABLES, Request
 from harness.reproduction.client_level import clients as s003
@@ -15,7 +16,6 @@ from harness.reproduction.client_level import joint as s003_joint
 from harness.reproduction.client_level import runs as client_runs
 from harness.reproduction.client_level.paper import CLIENT_TABLES, JOINT_TABLE
 from harness.reproduction.client_level.runs import clipping_bound
-from harness.reproduction.measured import Measured
 from harness.results import RunFolder
 from harness.training import RoundRecord, TrainDocument, read_training
 

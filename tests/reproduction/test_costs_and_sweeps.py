@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from harness.evaluation import Run
+from harness.papers import accuracy as module
 from harness.reproduction import TABLES, Request
-from harness.reproduction.fed_acdp import accuracy as module
 from harness.reproduction.fed_acdp import sweeps
 from harness.results import RunFolder
 

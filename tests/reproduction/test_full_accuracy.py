@@ -10,8 +10,9 @@ import pytest
 
 from harness.cli import run as command_line
 from harness.evaluation import Run
-from harness.reproduction import TABLES, Request, trained
-from harness.reproduction.fed_acdp import accuracy as settings_of_tables
+from harness.frontier import trained
+from harness.papers import accuracy as settings_of_tables
+from harness.reproduction import TABLES, Request
 from harness.reproduction.fed_acdp import full_accuracy as module
 from harness.reproduction.fed_acdp import full_runs
 from harness.reproduction.fed_acdp.full_cells import AS_PRINTED, BOUNDED, LADDER, Cell

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from harness.evaluation import Run
+from harness.papers.measured import SeededRuns
 from harness.privacy.systems import scaffold_epsilon
 from harness.reproduction import TABLES, Request
-from harness.reproduction.measured import SeededRuns
 from harness.reproduction.scaffold import accuracy as by_algorithm
 from harness.reproduction.scaffold import budgets as s002_budgets
 from harness.reproduction.scaffold import gap, step_size

@@ -12,8 +12,9 @@ import pytest
 
 from harness.evaluation import Run
 from harness.experiment import cell_settings
-from harness.reproduction import TABLES, UNDEALT, Request, parts, trained
-from harness.reproduction.dealing import ShardDone, dealt
+from harness.frontier import trained
+from harness.frontier.request import ShardDone, dealt
+from harness.reproduction import TABLES, UNDEALT, Request, parts
 from harness.reproduction.fed_acdp import accuracy, table1, table5
 from harness.results import RunFolder
 from harness.spreading.shard import Shard

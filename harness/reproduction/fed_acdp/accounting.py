@@ -3,6 +3,7 @@
 from functools import lru_cache
 
 from harness.defenses.schedules import NoiseSchedule, Policy, Space
+from harness.papers.ordering import AGREES, DIFFERS
 from harness.privacy import (
     Accountant,
     Composition,
@@ -13,7 +14,6 @@ from harness.privacy import (
 )
 from harness.privacy.rdp import Renyi
 from harness.reproduction.fed_acdp.paper_accounting import CLIENT_RATE, DELTA, EXAMPLE_RATE, LOCAL_STEPS, ROUNDS, SIGMA
-from harness.reproduction.ordering import AGREES, DIFFERS
 
 TOLERANCE = 1e-3
 IRREPRODUCIBLE = "irreproducible"

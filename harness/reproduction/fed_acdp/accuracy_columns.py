@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from harness.reproduction.measured import Measured
+from harness.papers.measured import Measured
 
 
 def accuracy_columns(ours: Measured | None, paper: float) -> dict[str, Any]:

@@ -7,9 +7,12 @@ share them out; the table is written after each run, and says of the others how 
 from collections.abc import Iterator
 from typing import Any
 
+from harness.frontier.request import Request
+from harness.papers.accuracy import NOTES
+from harness.papers.comparison import Comparison
+from harness.papers.measured import SeededRuns
+from harness.papers.ordering import AGREES, DIFFERS, NOT_AT_HAND
 from harness.progress import within
-from harness.reproduction.comparison import Comparison, Request
-from harness.reproduction.fed_acdp.accuracy import NOTES
 from harness.reproduction.fed_acdp.full_cells import (
     AS_PRINTED,
     BOUNDED,
@@ -22,8 +25,6 @@ from harness.reproduction.fed_acdp.full_cells import (
 )
 from harness.reproduction.fed_acdp.full_kept import keep
 from harness.reproduction.fed_acdp.full_runs import FullRuns
-from harness.reproduction.measured import SeededRuns
-from harness.reproduction.ordering import AGREES, DIFFERS, NOT_AT_HAND
 from harness.training import TrainDocument
 
 #: Accuracy that noise may cost where it counts as learned, and that may lie between ours and the printed one.

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.reproduction.fed_acdp.accuracy import CODE_SIGMA
-from harness.reproduction.fed_acdp.paper_accuracy import BOUNDS_5, DATA, TABLE_5, TABLE_6_ACCURACY, TABLE_10
+from harness.papers.accuracy import CODE_SIGMA
+from harness.papers.paper_accuracy import DATA, TABLE_5, TABLE_6_ACCURACY, TABLE_10
 from harness.reproduction.fed_acdp.table10 import METHODS as ADAPTIVE
 from harness.training import TrainSettings
 
@@ -42,7 +42,7 @@ class Cell:
     def paper(self) -> float:
         """The printed accuracy."""
         if self.clip != PRINTED_CLIP:
-            return TABLE_5[self.method, self.data][BOUNDS_5.index(self.clip)]
+            return TABLE_5[self.method, self.data, self.clip]
         found = TABLE_6_ACCURACY.get((self.method, self.data))
         return TABLE_10[self.method][0][DATA.index(self.data)] if found is None else found
 

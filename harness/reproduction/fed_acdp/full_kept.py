@@ -8,8 +8,8 @@ from typing import Any
 
 from rich.console import Console
 
+from harness.papers.comparison import Comparison
 from harness.progress import in_words
-from harness.reproduction.comparison import Comparison
 from harness.reproduction.fed_acdp.full_cells import AS_PRINTED, RELEASED, Cell, command
 from harness.reproduction.fed_acdp.full_runs import FullRuns, Standing
 from harness.storage.atomic import write_atomic

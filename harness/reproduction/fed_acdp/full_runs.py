@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.defenses import PrivacyFacts
-from harness.reproduction.chance import chance_level, parameters
-from harness.reproduction.comparison import Request
-from harness.reproduction.fed_acdp.accuracy import Accuracies
+from harness.frontier.request import Request
+from harness.frontier.trained import TrainedRuns
+from harness.papers.accuracy import Accuracies
+from harness.papers.chance import chance_level, parameters
+from harness.papers.measured import SeededRuns
 from harness.reproduction.fed_acdp.full_cells import AS_PRINTED, METHODS, Cell, has_noise
-from harness.reproduction.measured import SeededRuns
-from harness.reproduction.trained import TrainedRuns
 from harness.training import RoundRecord, TrainDocument, TrainSettings
 
 

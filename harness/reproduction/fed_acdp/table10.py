@@ -4,14 +4,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from harness.experiment import cell_settings
-from harness.reproduction.comparison import Comparison, Request
-from harness.reproduction.data import at_hand
-from harness.reproduction.fed_acdp.accuracy import METHODS as TRAINED
-from harness.reproduction.fed_acdp.accuracy import NOTES, Accuracies, Measured
-from harness.reproduction.fed_acdp.paper_accuracy import DATA, TABLE_10
-from harness.reproduction.fed_acdp.table3 import WORDS
+from harness.frontier.judging import WORDS
+from harness.frontier.request import Request
+from harness.papers.accuracy import METHODS as TRAINED
+from harness.papers.accuracy import NOTES, Accuracies, Measured
+from harness.papers.comparison import Comparison
+from harness.papers.data import at_hand
+from harness.papers.ordering import orders
+from harness.papers.paper_accuracy import DATA, TABLE_10
 from harness.reproduction.fed_acdp.table9 import QUICK_REPEATS, REPEATS, measured
-from harness.reproduction.ordering import orders
 
 # The schedule that the paper calls its best.
 METHODS = {name: "Fed-αCDP[σ] exponential" if name == "Fed-αCDP[σ]" else name for name in TABLE_10}

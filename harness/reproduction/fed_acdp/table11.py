@@ -3,8 +3,12 @@
 from typing import Any
 
 from harness.defenses.schedules import Policy
+from harness.frontier.request import Request
+from harness.papers.accuracy import NOTES, Accuracies
+from harness.papers.comparison import Comparison, number
+from harness.papers.ordering import AGREES, DIFFERS
+from harness.papers.paper_accuracy import FIXED_ALPHA, TABLE_11_ACCURACY
 from harness.privacy import Accountant, compose, make_accountant, rounds_within
-from harness.reproduction.comparison import Comparison, Request, number
 from harness.reproduction.fed_acdp.accounting import (
     IRREPRODUCIBLE,
     decaying_rounds,
@@ -13,11 +17,8 @@ from harness.reproduction.fed_acdp.accounting import (
     moments_accountant,
     verdict,
 )
-from harness.reproduction.fed_acdp.accuracy import NOTES, Accuracies
 from harness.reproduction.fed_acdp.accuracy_columns import accuracy_columns, with_accuracy
 from harness.reproduction.fed_acdp.paper_accounting import DELTA, ROUNDS, TABLE_11, TARGET_11
-from harness.reproduction.fed_acdp.paper_accuracy import FIXED_ALPHA, TABLE_11_ACCURACY
-from harness.reproduction.ordering import AGREES, DIFFERS
 
 
 def table11(request: Request) -> Comparison:

@@ -2,7 +2,11 @@
 
 from typing import Any
 
-from harness.reproduction.comparison import Comparison, Request, number
+from harness.frontier.request import Request
+from harness.papers.accuracy import CODE_SIGMA, NOTES, Accuracies
+from harness.papers.comparison import Comparison, number
+from harness.papers.ordering import orders
+from harness.papers.paper_accuracy import DATA, NON_PRIVATE, TABLE_6_ACCURACY
 from harness.reproduction.fed_acdp.accounting import (
     CONVENTION,
     LAYERS,
@@ -14,11 +18,8 @@ from harness.reproduction.fed_acdp.accounting import (
     moments_accountant,
     verdict,
 )
-from harness.reproduction.fed_acdp.accuracy import CODE_SIGMA, NOTES, Accuracies
 from harness.reproduction.fed_acdp.accuracy_columns import accuracy_columns, with_accuracy
 from harness.reproduction.fed_acdp.paper_accounting import CLIENT_RATE, EXAMPLE_RATE, PRINTED_RATE, ROUNDS, TABLE_6
-from harness.reproduction.fed_acdp.paper_accuracy import DATA, NON_PRIVATE, TABLE_6_ACCURACY
-from harness.reproduction.ordering import orders
 
 METHODS = ("non-private", "Fed-SDP", "Fed-CDP", "Fed-αCDP")
 

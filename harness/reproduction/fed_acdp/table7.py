@@ -2,7 +2,10 @@
 
 from typing import Any
 
-from harness.reproduction.comparison import Comparison, Request, number
+from harness.frontier.request import Request
+from harness.papers.accuracy import NOTES, Accuracies
+from harness.papers.comparison import Comparison, number
+from harness.papers.paper_accuracy import DATA, TABLE_6_ACCURACY
 from harness.reproduction.fed_acdp.accounting import (
     CONVENTION,
     PLD_NOTE,
@@ -13,10 +16,8 @@ from harness.reproduction.fed_acdp.accounting import (
     moments_accountant,
     verdict,
 )
-from harness.reproduction.fed_acdp.accuracy import NOTES, Accuracies
 from harness.reproduction.fed_acdp.accuracy_columns import accuracy_columns, with_accuracy
 from harness.reproduction.fed_acdp.paper_accounting import TABLE_7
-from harness.reproduction.fed_acdp.paper_accuracy import DATA, TABLE_6_ACCURACY
 
 
 def table7(request: Request) -> Comparison:

@@ -3,8 +3,12 @@
 from typing import Any
 
 from harness.defenses.schedules import Policy
+from harness.frontier.request import Request
+from harness.papers.accuracy import NOTES, Accuracies
+from harness.papers.comparison import Comparison, number
+from harness.papers.ordering import AGREES
+from harness.papers.paper_accuracy import DATA, TABLE_8_ACCURACY
 from harness.privacy import compose, make_accountant, rounds_within
-from harness.reproduction.comparison import Comparison, Request, number
 from harness.reproduction.fed_acdp.accounting import (
     CONVENTION,
     IRREPRODUCIBLE,
@@ -13,11 +17,8 @@ from harness.reproduction.fed_acdp.accounting import (
     epsilon_of,
     moments_accountant,
 )
-from harness.reproduction.fed_acdp.accuracy import NOTES, Accuracies
 from harness.reproduction.fed_acdp.accuracy_columns import accuracy_columns, with_accuracy
 from harness.reproduction.fed_acdp.paper_accounting import DELTA, ROUNDS, TABLE_8, TARGET_8
-from harness.reproduction.fed_acdp.paper_accuracy import DATA, TABLE_8_ACCURACY
-from harness.reproduction.ordering import AGREES
 
 # Beside the decaying ones.
 FIXED = ("Fed-CDP", "Fed-αCDP")

@@ -3,10 +3,11 @@
 from typing import Any
 
 from harness.bench.train import IterationBench, Methods
-from harness.reproduction.comparison import Comparison, Request
-from harness.reproduction.data import at_hand
-from harness.reproduction.fed_acdp.paper_accuracy import DATA, TABLE_2, TABLE_9
-from harness.reproduction.ordering import AGREES, DIFFERS, NOT_AT_HAND
+from harness.frontier.request import Request
+from harness.papers.comparison import Comparison
+from harness.papers.data import at_hand
+from harness.papers.ordering import AGREES, DIFFERS, NOT_AT_HAND
+from harness.papers.paper_accuracy import DATA, TABLE_2, TABLE_9
 
 METHODS: Methods = {
     "non-private": ("none", {}), "Fed-SDP": ("fed_sdp", {}), "Fed-CDP": ("fed_cdp", {}), "Fed-αCDP": ("fed_acdp", {}),

@@ -2,10 +2,11 @@
 
 from typing import Any
 
+from harness.frontier.judging import QUICK_VICTIMS, VICTIMS, WORDS, Judged, attacks_of, judge, strict
+from harness.frontier.request import Request
+from harness.papers.comparison import Comparison
+from harness.papers.data import at_hand
 from harness.reports.theorem import at_most, event_of
-from harness.reproduction.comparison import Comparison, Request
-from harness.reproduction.data import at_hand
-from harness.reproduction.judged.judging import QUICK_VICTIMS, VICTIMS, WORDS, Judged, attacks_of, judge, strict
 from harness.reproduction.judged.published import Published, published
 
 _LEFT_OUT = (

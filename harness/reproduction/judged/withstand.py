@@ -4,10 +4,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from harness.frontier.judging import QUICK_VICTIMS, VICTIMS, WORDS, Judged, attacks_of, judge, strict
+from harness.frontier.request import Request
+from harness.papers.comparison import Comparison, number
+from harness.papers.data import at_hand
 from harness.reports.noise_ladders import Rung, save_noise_ladders
-from harness.reproduction.comparison import Comparison, Request, number
-from harness.reproduction.data import at_hand
-from harness.reproduction.judged.judging import QUICK_VICTIMS, VICTIMS, WORDS, Judged, attacks_of, judge, strict
 from harness.results import CellResult, SummaryRow
 
 _PICTURE = "withstand.png"

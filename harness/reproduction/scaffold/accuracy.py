@@ -3,12 +3,13 @@
 from dataclasses import replace
 from typing import Any
 
+from harness.frontier.request import Request
+from harness.papers.chance import CHANCE_NOTE
+from harness.papers.comparison import Comparison, number
+from harness.papers.data import at_hand
+from harness.papers.measured import SeededRuns
+from harness.papers.ordering import NOT_AT_HAND, orders
 from harness.privacy.systems import scaffold_epsilon
-from harness.reproduction.chance import CHANCE_NOTE
-from harness.reproduction.comparison import Comparison, Request, number
-from harness.reproduction.data import at_hand
-from harness.reproduction.measured import SeededRuns
-from harness.reproduction.ordering import NOT_AT_HAND, orders
 from harness.reproduction.scaffold.methods import FAMILIES, METHODS, SIMILARITIES, SYNTHETIC, Federated, synthetic
 from harness.reproduction.scaffold.runs import S002Runs, accounted
 

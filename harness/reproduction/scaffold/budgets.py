@@ -3,16 +3,19 @@
 from dataclasses import replace
 from typing import Any
 
-from harness.reproduction.comparison import Comparison, Request
-from harness.reproduction.ordering import AGREES, DIFFERS
+from harness.frontier.request import Request
+from harness.papers.comparison import Comparison
+from harness.papers.grid import grid
+from harness.papers.ordering import AGREES, DIFFERS
 from harness.reproduction.scaffold.methods import Federated, synthetic
-from harness.reproduction.scaffold.paper import TRADE_OFF, TRADE_OFF_STEPS, TRADE_OFF_USER_RATE
 from harness.reproduction.scaffold.runs import S002Runs, affordable
 
 METHOD, BASELINE = "DP-SCAFFOLD", "DP-FedAvg"
 DATA = ("logistic-5-5", "logistic-0-0")
 TARGET = 3.0
-SIGMAS = tuple(sigma for target, sigma in TRADE_OFF if target == TARGET)
+TRADE_OFF = grid("dp-scaffold-tradeoff")
+STEPS, USER_RATE = TRADE_OFF.facts["steps"], TRADE_OFF.facts["user_rate"]
+SIGMAS = tuple(row["sigma"] for row in TRADE_OFF.printed() if row["target"] == TARGET)
 QUICK_SIGMAS = SIGMAS[::2]
 
 SAMPLING_TARGET = 5.0
@@ -33,7 +36,7 @@ def s002_tradeoff_accuracy(request: Request) -> Comparison:
     scaled = [f"left out by --quick: {DATA[1]}, every other sigma"] if request.quick else []
     return Comparison(
         f"S002, Tables 1 and 4: accuracy of {METHOD} within epsilon {TARGET:g} (rounds: accuracy)",
-        [*runs.header(), f"{_BUDGET}; l = {TRADE_OFF_USER_RATE:g}, s = 0.2", *scaled],
+        [*runs.header(), f"{_BUDGET}; l = {USER_RATE:g}, s = 0.2", *scaled],
         rows,
         [
             "agrees: the best K is neither the smallest nor the largest. The paper's accuracies did not survive in our "
@@ -43,15 +46,15 @@ def s002_tradeoff_accuracy(request: Request) -> Comparison:
 
 
 def _trade_off(runs: S002Runs, data: str, sigma: float) -> dict[str, Any]:
-    plain = synthetic(dataset=data, sigma=sigma, user_rate=TRADE_OFF_USER_RATE)
+    plain = synthetic(dataset=data, sigma=sigma, user_rate=USER_RATE)
     cells, found = {}, {}
-    for steps in TRADE_OFF_STEPS:
+    for steps in STEPS:
         here = replace(plain, steps=steps)
         here = replace(here, rounds=affordable(here, TARGET))
         made = runs.of(METHOD, here)
         cells[f"K={steps}"], found[steps] = f"{here.rounds}: {made}", made.mean
     best = max(found, key=found.__getitem__)
-    inside = best not in (TRADE_OFF_STEPS[0], TRADE_OFF_STEPS[-1])
+    inside = best not in (STEPS[0], STEPS[-1])
     return {"data": data, "σ": sigma, **cells, "best K": best, "verdict": AGREES if inside else DIFFERS}
 
 

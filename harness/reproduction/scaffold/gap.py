@@ -1,6 +1,7 @@
 """S002's main finding on its own: DP-SCAFFOLD above DP-FedAvg under heterogeneity, at the same epsilon."""
 
-from harness.reproduction.comparison import Comparison, Request
+from harness.frontier.request import Request
+from harness.papers.comparison import Comparison
 from harness.reproduction.scaffold.accuracy import NOTES, QUICK_ROUNDS, gap, method_rows
 from harness.reproduction.scaffold.methods import synthetic
 from harness.reproduction.scaffold.runs import S002Runs

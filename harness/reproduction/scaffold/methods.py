@@ -6,7 +6,7 @@ A local step's length is eta0 / max(1, K s): K local steps on a share s of a use
 from dataclasses import dataclass, replace
 from typing import Any
 
-from harness.reproduction.scaffold.paper import S002_DATA
+from harness.papers.grid import grid
 from harness.training import TrainSettings, train_settings
 
 CLIP = 1.0
@@ -90,7 +90,7 @@ class Federated:
 
 
 def _facts(family: str) -> dict[str, Any]:
-    users, records, sigma = S002_DATA[family]
+    users, records, sigma = grid("dp-scaffold-accounting").facts["data"][family]
     return {"family": family, "users": users, "records": records, "sigma": sigma}
 
 

@@ -2,16 +2,16 @@
 
 import statistics
 
+from harness.frontier.request import Request
+from harness.frontier.trained import TrainedRuns
+from harness.papers.chance import chance_level
+from harness.papers.measured import SeededRuns
 from harness.privacy import steps_within
 from harness.privacy.events import Event
 from harness.privacy.systems import Scaffold, scaffold_accountant, scaffold_event
 from harness.privacy.systems.scaffold import Mode
-from harness.reproduction.chance import chance_level
-from harness.reproduction.comparison import Request
-from harness.reproduction.measured import SeededRuns
 from harness.reproduction.scaffold.methods import METHODS, Federated
 from harness.reproduction.scaffold.step_size import StepSizes
-from harness.reproduction.trained import TrainedRuns
 
 RUNS = 3
 LAST = 0.1

@@ -14,8 +14,8 @@ from typing import Annotated
 import torch
 from pydantic import BaseModel, Field
 
+from harness.frontier.request import Request
 from harness.progress import progress
-from harness.reproduction.comparison import Request
 from harness.reproduction.scaffold.methods import Federated
 from harness.results import cell_key
 from harness.storage.atomic import write_atomic

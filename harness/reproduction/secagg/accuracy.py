@@ -4,14 +4,14 @@ import math
 from functools import partial
 from typing import Any
 
+from harness.frontier.request import Request
 from harness.mechanisms import SkellamGrid
+from harness.papers.chance import CHANCE_NOTE
+from harness.papers.comparison import Comparison, number
+from harness.papers.data import at_hand
+from harness.papers.epsilons import DELTA, configurations, secagg_accountant
+from harness.papers.ordering import AGREES, CHANCE, DIFFERS, NOT_AT_HAND
 from harness.privacy.systems import DistributedNoise, Party
-from harness.reproduction.chance import CHANCE_NOTE
-from harness.reproduction.comparison import Comparison, Request, number
-from harness.reproduction.data import at_hand
-from harness.reproduction.ordering import AGREES, CHANCE, DIFFERS, NOT_AT_HAND
-from harness.reproduction.secagg.accounting import s000_accountant
-from harness.reproduction.secagg.paper import S000, S000_DELTA
 from harness.reproduction.secagg.runs import RUNS, Experiment, S000Runs, SeededRuns, find_federation
 from harness.training import TrainSettings
 
@@ -65,7 +65,7 @@ def s000_accuracy(figure: str, request: Request) -> Comparison:
 
 
 def _row(runs: S000Runs, name: str, made: SeededRuns, silent: SeededRuns, verdict: str) -> dict[str, Any]:
-    settings, several = runs.settings(name, runs.seeds[0]), "†" if S000[name][3] > 1 else ""
+    settings, several = runs.settings(name, runs.seeds[0]), "†" if configurations()[name].steps > 1 else ""
     return {
         "run": name, "N": settings.clients, "B": settings.batch_size, "L": settings.local_steps,
         "accuracy": made.accuracy(), "loss": made.loss(), "best": made.best(),
@@ -76,9 +76,16 @@ def _row(runs: S000Runs, name: str, made: SeededRuns, silent: SeededRuns, verdic
 
 
 def _absent(name: str) -> dict[str, Any]:
-    clients, _, _, steps, _, _ = S000[name]
+    one = configurations()[name]
     columns = ("accuracy", "loss", "best", "no noise", "claimed ε", "valid ε, server", "valid ε, message")
-    return {"run": name, "N": clients, "B": "-", "L": steps, **dict.fromkeys(columns, "-"), "verdict": NOT_AT_HAND}
+    return {
+        "run": name,
+        "N": one.clients,
+        "B": "-",
+        "L": one.steps,
+        **dict.fromkeys(columns, "-"),
+        "verdict": NOT_AT_HAND,
+    }
 
 
 def _claimed(name: str, settings: TrainSettings) -> float:
@@ -86,9 +93,9 @@ def _claimed(name: str, settings: TrainSettings) -> float:
     clip, clients = settings.defense_args["clip"], settings.clients
     own = settings.defense_args["sigma"] / math.sqrt(clients)
     parties = (Party(own * clip, clip, settings.local_steps, settings.batch_size / settings.client_examples),) * clients
-    grid = SkellamGrid(S000[name][5], clip, own, clients)
+    grid = SkellamGrid(configurations()[name].parameters, clip, own, clients)
     event = DistributedNoise(parties, settings.rounds, grid=grid).sum_event()
-    return s000_accountant().epsilon(event, S000_DELTA).epsilon
+    return secagg_accountant().epsilon(event, DELTA).epsilon
 
 
 def _verdict(step: SeededRuns, epoch: SeededRuns) -> str:
@@ -137,7 +144,7 @@ def _clients(runs: S000Runs) -> str:
             f"N={here.clients} clients with {here.examples} examples each{fewer}, i.i.d.; accuracy on the publishers' "
             "test part or what is held out for it (the paper: a fifth of every client's examples)"
         )
-    paper = S000[experiment.pairs(quick=True)[0][0]][0]
+    paper = configurations()[experiment.pairs(quick=True)[0][0]].clients
     fewer = (
         f"; the noise is that of {paper}, so each adds more, and over so few records it weighs more than in the paper"
     )

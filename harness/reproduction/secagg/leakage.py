@@ -10,9 +10,10 @@ from typing import Any
 
 from harness.experiment import CellSettings, cell_settings
 from harness.federation.taps import SURFACES
-from harness.reproduction.comparison import Comparison, Request, number
-from harness.reproduction.data import at_hand
-from harness.reproduction.secagg.paper import S000
+from harness.frontier.request import Request
+from harness.papers.comparison import Comparison, number
+from harness.papers.data import at_hand
+from harness.papers.epsilons import configurations
 from harness.results import CellResult
 
 CLIENTS = 10
@@ -29,7 +30,7 @@ WORDS = {"leaks": "differs", "resilient": "agrees", "inconclusive": "undecided"}
 def secagg_leakage(request: Request) -> Comparison:
     """Verdicts at all surfaces under ``secagg_ddp``; ``--quick`` runs one attack, shortly, on fewer victims."""
     dataset, line = at_hand("mnist", request.data_root)
-    _, rate, rounds, _, own, _ = S000[CONFIGURATION]
+    one = configurations()[CONFIGURATION]
     attacks = QUICK_ATTACKS if request.quick else ATTACKS
     count = request.count(VICTIMS, QUICK_VICTIMS)
     rows = [
@@ -38,7 +39,7 @@ def secagg_leakage(request: Request) -> Comparison:
             {"dataset": dataset, "attack": attack, "attack_args": {"max_iterations": cap}, "victims": count},
             noise,
         )
-        for (attack, cap), noise in request.dealt(itertools.product(attacks.items(), (own, WEAK, 0.0)), "row")
+        for (attack, cap), noise in request.dealt(itertools.product(attacks.items(), (one.sigma, WEAK, 0.0)), "row")
     ]
     request.require_whole()
     left_out = ["quick: cpl only, stopped after 15 iterations, and too few victims to show resilience"]
@@ -47,7 +48,8 @@ def secagg_leakage(request: Request) -> Comparison:
         [
             f"{count} victims, batch 1, C=4, Skellam noise in a ring of 32 bits; at surface 0 a victim is a round of "
             f"{CLIENTS} clients, {count * CLIENTS} images in all, seeds {list(request.seeds)}",
-            f"epsilon: {rounds} rounds of one step, each example in {rate:.2%} of them; most iterations: {attacks}",
+            f"epsilon: {one.rounds} rounds of one step, each example in {one.rate:.2%} of them; most iterations: "
+            f"{attacks}",
             line, *(left_out if request.quick else []),
         ],
         rows,
@@ -78,11 +80,11 @@ def _row(request: Request, common: dict[str, Any], noise: float) -> dict[str, An
 
 
 def _settings(request: Request, common: dict[str, Any], noise: float, tap: str) -> CellSettings:
-    _, rate, rounds, steps, _, _ = S000[CONFIGURATION]
+    one = configurations()[CONFIGURATION]
     return cell_settings(
         **common, model="lenet", defense="secagg_ddp", defense_args={"sigma": noise * math.sqrt(CLIENTS)}, tap=tap,
-        clients=CLIENTS, clients_per_round=CLIENTS, rounds=rounds, steps_per_round=steps, sampling_rate=rate,
-        seeds=request.seeds, device=request.device,
+        clients=CLIENTS, clients_per_round=CLIENTS, rounds=one.rounds, steps_per_round=one.steps,
+        sampling_rate=one.rate, seeds=request.seeds, device=request.device,
     )  # fmt: skip
 
 

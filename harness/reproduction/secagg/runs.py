@@ -13,11 +13,11 @@ from typing import Any
 
 from harness.datasets import load_dataset
 from harness.datasets.partition import NATURAL
-from harness.reproduction.chance import chance_level
-from harness.reproduction.comparison import Request
-from harness.reproduction.data import at_hand
-from harness.reproduction.secagg.paper import S000, S000_DELTA, S000_TRAINING
-from harness.reproduction.trained import TrainedRuns
+from harness.frontier.request import Request
+from harness.frontier.trained import TrainedRuns
+from harness.papers.chance import chance_level
+from harness.papers.data import at_hand
+from harness.papers.epsilons import DELTA, configurations
 from harness.training import TrainDocument, TrainSettings, train_settings
 
 RUNS = 5
@@ -133,7 +133,7 @@ def find_federation(experiment: Experiment, root: Path) -> SecureFederation | No
         assert train.clients is not None  # such experiments take the data's own split
         counts = train.clients.bincount()
         return SecureFederation(name, len(counts), int(counts.min()), NATURAL, train.origin, len(test.labels))
-    clients = S000[experiment.pairs(quick=True)[0][0]][0]
+    clients = configurations()[experiment.pairs(quick=True)[0][0]].clients
     examples = min(experiment.examples, len(train.labels) // clients)
     return SecureFederation(name, clients, examples, "iid", train.origin, len(test.labels))
 
@@ -170,23 +170,22 @@ class S000Runs:
 
     def settings(self, name: str, seed: int, noise: bool = True) -> TrainSettings:
         """Training settings of a configuration on the data at hand; all clients' noise together is the paper's."""
-        here, (_, rate, rounds, steps, _, _) = self.federation, S000[name]
-        _, learning_rate, momentum, server_rate, server_momentum = S000_TRAINING[name]
+        here, one = self.federation, configurations()[name]
         return train_settings(
             dataset=here.dataset, model=self.experiment.model, clients=here.clients, clients_per_round=here.clients,
-            client_sampling="all", split=here.split, examples=here.examples, rounds=rounds, local_steps=steps,
-            batch_size=max(round(rate * here.examples), 1), batch_sampling="poisson", learning_rate=learning_rate,
-            local_momentum=momentum, server_learning_rate=server_rate, server_momentum=server_momentum,
+            client_sampling="all", split=here.split, examples=here.examples, rounds=one.rounds, local_steps=one.steps,
+            batch_size=max(round(one.rate * here.examples), 1), batch_sampling="poisson",
+            learning_rate=one.learning_rate, local_momentum=one.momentum, server_learning_rate=one.server_rate,
+            server_momentum=one.server_momentum,
             defense="secagg_ddp", defense_args=self._noise(name) if noise else {**self._noise(name), **_SILENT},
-            delta=S000_DELTA, seed=seed, device=self.request.device,
+            delta=DELTA, seed=seed, device=self.request.device,
         )  # fmt: skip
 
     def _noise(self, name: str) -> dict[str, Any]:
         """Several local steps have momentum, which keeps their updates from being plain sums of integers."""
-        clients, _, _, steps, sigma, _ = S000[name]
-        arguments = {
-            "clip": S000_TRAINING[name][0], "sigma": sigma * math.sqrt(clients), "protocol": "sum", "rotation": False,
-        }  # fmt: skip
-        if steps == 1:
+        one = configurations()[name]
+        sigma = one.sigma * math.sqrt(one.clients)
+        arguments = {"clip": one.clip, "sigma": sigma, "protocol": "sum", "rotation": False}
+        if one.steps == 1:
             return arguments
         return arguments | {"mode": "paper", "mechanism": "gaussian" if self.request.quick else "skellam"}

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.experiment import cell_settings
-from harness.reproduction.comparison import Request
-from harness.reproduction.data import at_hand
+from harness.frontier.request import Request
+from harness.papers.data import at_hand
 from harness.reproduction.tampering.row import row_of
 from harness.results import CellResult
 

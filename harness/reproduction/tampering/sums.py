@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.experiment import cell_settings
+from harness.frontier.request import Request
+from harness.papers.data import at_hand
+from harness.papers.epsilons import configurations
 from harness.progress import counted
 from harness.reports.secure_sums import Sums, save_secure_sums
-from harness.reproduction.comparison import Request
-from harness.reproduction.data import at_hand
-from harness.reproduction.secagg.paper import S000
 from harness.reproduction.tampering.row import row_of
 from harness.results import CellResult, Rate
 
@@ -40,8 +40,8 @@ class Noise:
 
 def noises() -> tuple[Noise, Noise]:
     """None, and that of S000."""
-    clients, _, _, _, own, _ = S000[CONFIGURATION]
-    sigma = own * math.sqrt(clients)
+    one = configurations()[CONFIGURATION]
+    sigma = one.sigma * math.sqrt(one.clients)
     return Noise("none", 0.0), Noise(f"Skellam, σ={sigma:.3g}", sigma)
 
 
@@ -78,14 +78,14 @@ def attacks_of(request: Request, clients: int) -> dict[str, dict[str, Any]]:
 
 def _cells(request: Request, noise: Noise, clients: int) -> Iterator[tuple[str, CellResult]]:
     dataset, _ = at_hand("mnist", request.data_root)
-    _, rate, rounds, steps, _, _ = S000[CONFIGURATION]
+    one = configurations()[CONFIGURATION]
     for attack, arguments in counted(attacks_of(request, clients).items(), "attack"):
         settings = cell_settings(
             dataset=dataset, attack=attack, attack_args=arguments, victims=rounds_of(request, clients, attack),
             batch_size=BATCH, prior="auto", defense="secagg_ddp",
             defense_args={"sigma": noise.sigma, "protocol": "sum"}, tap="T0.in", clients=clients,
-            clients_per_round=clients, rounds=rounds, steps_per_round=steps, sampling_rate=rate, seeds=request.seeds,
-            device=request.device,
+            clients_per_round=clients, rounds=one.rounds, steps_per_round=one.steps, sampling_rate=one.rate,
+            seeds=request.seeds, device=request.device,
         )  # fmt: skip
         yield attack, request.run.cell(settings).cell
 

@@ -1,7 +1,8 @@
 """``harness reproduce tampering``: servers that tamper, alone and behind secure sums, beside honest ones."""
 
-from harness.reproduction.comparison import Comparison, Request
-from harness.reproduction.data import at_hand
+from harness.frontier.request import Request
+from harness.papers.comparison import Comparison
+from harness.papers.data import at_hand
 from harness.reproduction.tampering.papers import QUICK_VICTIMS, VICTIMS, beside_the_papers
 from harness.reproduction.tampering.sums import (
     BATCH,

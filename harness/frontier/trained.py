@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from harness.bayesian.notes import Notes
+from harness.frontier.request import Request
 from harness.progress import progress
-from harness.reproduction.comparison import Request
 from harness.results import cell_key
 from harness.training import (
     DivergedError,

@@ -8,12 +8,12 @@ the one choice made after a result is Adult's split, and the header says so.
 import logging
 from typing import Any
 
-from harness.reproduction.chance import CHANCE_NOTE, chance_level
-from harness.reproduction.comparison import Request
-from harness.reproduction.data import at_hand
-from harness.reproduction.fed_acdp.paper_accuracy import TABLE_2
-from harness.reproduction.measured import Measured
-from harness.reproduction.trained import TrainedRuns
+from harness.frontier.request import Request
+from harness.frontier.trained import TrainedRuns
+from harness.papers.chance import CHANCE_NOTE, chance_level
+from harness.papers.data import at_hand
+from harness.papers.measured import Measured
+from harness.papers.paper_accuracy import TABLE_2
 from harness.training import TrainSettings, train_settings
 
 log = logging.getLogger(__name__)

@@ -6,8 +6,8 @@ from typing import Any
 
 from harness.attacks import expanded
 from harness.experiment import CellSettings, cell_settings
+from harness.frontier.request import Request
 from harness.progress import counted
-from harness.reproduction.comparison import Request
 from harness.results import CellResult, SummaryRow
 from harness.scoring.summarise import summarise
 

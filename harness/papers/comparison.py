@@ -1,54 +1,15 @@
 """A table of ours beside the paper's: header, columns, one line per cell."""
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from harness.evaluation import Run
-from harness.progress import counted
-from harness.reproduction.dealing import ShardDone, dealt
 from harness.results import StoredCell
-from harness.spreading.shard import WHOLE, Shard
 
-T = TypeVar("T")
 _COLOURS = {"agrees": "green", "differs": "yellow", "not at hand": "dim"}
-
-
-@dataclass(frozen=True)
-class Request:
-    """How to run a table: ``victims`` per cell where given, else the table's own number (fewer for ``quick``).
-
-    ``shard``: make what is dealt to it, and no table; None makes everything.
-    """
-
-    run: Run
-    data_root: Path
-    device: str = "cpu"
-    quick: bool = False
-    victims: int | None = None
-    seeds: tuple[int, ...] = (0,)
-    shard: Shard | None = None
-
-    def count(self, full: int, quick: int) -> int:
-        """Victims per cell."""
-        return self.victims or (quick if self.quick else full)
-
-    def dealt(self, things: Iterable[T], what: str) -> Iterator[T]:
-        """One thing after another, a shard's own alone, as :func:`harness.progress.counted` shows them.
-
-        Things do not need each other; after all of them comes :meth:`require_whole`.
-        """
-        yield from counted(dealt(things, what, self.shard or WHOLE), what)
-
-    def require_whole(self) -> None:
-        """Raises ShardDone: this is a shard, and what comes now needs everything that was dealt."""
-        if self.shard:
-            raise ShardDone
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from harness.reproduction.measured import Measured
+from harness.papers.measured import Measured
 
 NOT_AT_HAND, CHANCE, AGREES, DIFFERS = "not at hand", "chance", "agrees", "differs"
 
