@@ -50,6 +50,11 @@ class Lines:
         self.accuracies = Accuracies(request) if "accuracy" in table.measure else None
         self.told: list[str] = []
 
+    def of(self, method: str, data: str, share: float = 1.0, **changes: Any) -> Measured | None:
+        """Accuracy of a method on a dataset, see :meth:`harness.papers.accuracy.Accuracies.of`."""
+        assert self.accuracies is not None  # a table with accuracies
+        return self.accuracies.of(method, data, share, **changes)
+
     def agrees(self, values: Values) -> bool:
         """Whether a row with ours keeps the file's rule."""
         name, *parameters = self.table.rule
@@ -90,7 +95,7 @@ class Attacks(Lines):
             other = self.request.run.cell(self.settings(row | {"tap": beside}, dataset)).cell.verdict_alone
             found |= {"beside": f"{beside}: {WORDS[other]} ({other})"}
         if self.accuracies:
-            made = self.accuracies.of(settings.defense, row["data"], defense_args=self._arguments(row))
+            made = self.of(settings.defense, row["data"], defense_args=self._arguments(row))
             found |= {"accuracy": str(made)}
         return found | {"verdict": self._verdict(row | found)}
 
@@ -164,8 +169,7 @@ class Orders(Lines):
             )
 
     def _trained(self, method: str, group: Row) -> Measured | None:
-        assert self.accuracies is not None
         facts = self.table.facts
         changes: Mapping[str, Any] = {name: group[field] for name, field in facts.get("sizes", {}).items()}
         arguments = {} if method == "non-private" else {facts["argument"]: group[facts["argument"]]}
-        return self.accuracies.of(method, group.get("data", facts.get("data")), defense_args=arguments, **changes)
+        return self.of(method, group.get("data", facts.get("data")), defense_args=arguments, **changes)

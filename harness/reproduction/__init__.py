@@ -6,17 +6,13 @@ from functools import partial
 from harness.frontier.request import Request
 from harness.papers.clients import BayesianClients, GlobalDP
 from harness.papers.comparison import Comparison
+from harness.papers.costs import AdaptiveClipping, Times
 from harness.papers.epsilons import AverageEpsilons, ScaffoldEpsilons, ScaffoldRounds, SumEpsilons
+from harness.papers.fed_acdp import AfterAllRounds, AtEqualAccuracy, ByAccountant, UnderDecay
 from harness.papers.grid import run_grid
 from harness.papers.joint import JointLevels
 from harness.papers.measures import Attacks, Orders
 from harness.reproduction.fed_acdp.full_accuracy import full_accuracy
-from harness.reproduction.fed_acdp.table6 import table6
-from harness.reproduction.fed_acdp.table7 import table7
-from harness.reproduction.fed_acdp.table8 import table8
-from harness.reproduction.fed_acdp.table9 import table9
-from harness.reproduction.fed_acdp.table10 import table10
-from harness.reproduction.fed_acdp.table11 import table11
 from harness.reproduction.judged.verdicts import judged_verdicts
 from harness.reproduction.judged.withstand import judged_withstand
 from harness.reproduction.running_statistics import batch_norm
@@ -32,6 +28,9 @@ MEASURES = {
     "attack": Attacks, "attack and accuracy": Attacks, "order of accuracy": Orders,
     "epsilon of DP-SCAFFOLD": ScaffoldEpsilons, "rounds of DP-SCAFFOLD": ScaffoldRounds,
     "epsilon of a secure sum": SumEpsilons, "epsilon of an average": AverageEpsilons,
+    "epsilon and accuracy after all rounds": AfterAllRounds, "epsilon and accuracy at equal accuracy": AtEqualAccuracy,
+    "epsilon and accuracy under decay": UnderDecay, "epsilon and accuracy by accountant": ByAccountant,
+    "times": Times, "accuracy and times of adaptive clipping": AdaptiveClipping,
     "Bayesian DP of clients": BayesianClients, "joint Bayesian DP": JointLevels, "global DP": GlobalDP,
 }  # fmt: skip
 
@@ -42,7 +41,8 @@ def _grid(name: str) -> Callable[[Request], Comparison]:
 
 TABLES: dict[str, Callable[[Request], Comparison]] = {
     "table1": _grid("table1"), "table3": _grid("table3"), "table4": _grid("table4"), "table5": _grid("table5"),
-    "table6": table6, "table7": table7, "table8": table8, "table9": table9, "table10": table10, "table11": table11,
+    "table6": _grid("table6"), "table7": _grid("table7"), "table8": _grid("table8"), "table9": _grid("table9"),
+    "table10": _grid("table10"), "table11": _grid("table11"),
     "sweep-noise": _grid("sweep-noise"), "sweep-pruning": _grid("sweep-pruning"),
     "s000-accounting": _grid("secagg-accounting"), "s000-averaging": _grid("secagg-averaging"),
     "s000-images": s000_images, "s000-cifar10": s000_cifar10, "s000-income": s000_income,

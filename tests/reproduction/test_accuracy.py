@@ -10,11 +10,10 @@ from harness.datasets import load_dataset
 from harness.evaluation import Run
 from harness.frontier import trained
 from harness.papers import accuracy as module
-from harness.papers.accuracy import Accuracies
+from harness.papers.accuracy import FIXED_ALPHA, TABLE_11_ACCURACY, Accuracies
 from harness.papers.chance import chance_level
 from harness.papers.measured import Measured
 from harness.papers.ordering import below_non_private, orders
-from harness.papers.paper_accuracy import FIXED_ALPHA, TABLE_11_ACCURACY
 from harness.reproduction import TABLES, Request
 from harness.reproduction.fed_acdp.table11 import table11_accounting
 from harness.results import RunFolder

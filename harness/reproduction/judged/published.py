@@ -6,8 +6,6 @@ from typing import Any
 
 from harness.papers.accuracy import METHODS
 from harness.papers.grid import grid
-from harness.papers.paper_accuracy import TABLE_10
-from harness.reproduction.fed_acdp import table10
 
 _RESISTS = {"protects": "Y", "leaks": "N", "-": "-"}
 
@@ -40,9 +38,10 @@ def _table3(quick: bool) -> Iterator[Published]:
 
 
 def _table10() -> Iterator[Published]:
-    for method, name in table10.METHODS.items():
+    facts = grid("table10").facts
+    for method, name in facts["methods"].items():
         defense, arguments = METHODS[name]
-        yield Published("Table X", method, "mnist", "T2.step", defense, arguments, resists=TABLE_10[method][2])
+        yield Published("Table X", method, "mnist", "T2.step", defense, arguments, resists=facts["resists"][method])
 
 
 def _sweep(defense: str, words: str, quick: bool) -> Iterator[Published]:
