@@ -1,8 +1,8 @@
 """Ours of the tables on Fed-αCDP's epsilons, with accuracies beside them.
 
-Source: Wei et al., "Securing Distributed SGD against Gradient Leakage Threats", Tables VI, VII, VIII and XI; the settings
-are those of its Table II and section 7: C = 4, sigma = 6, delta = 1e-5, N = 1000 clients, 10% of them per round, L = 100
-local steps.
+Source: Wei et al., "Securing Distributed SGD against Gradient Leakage Threats", Tables VI, VII, VIII and XI. The
+settings are those of its Table II and section 7: C = 4, sigma = 6, delta = 1e-5, N = 1000 clients, 10% of them per
+round, L = 100 local steps.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Noise of the clients alone, read at the level of instances and, jointly, at that of clients: Bayesian DP, Table IV."""
+"""Noise of the clients alone, accounted for instances and, jointly, for clients: Bayesian DP, Table IV."""
 
 from pathlib import Path
 
