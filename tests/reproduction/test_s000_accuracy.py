@@ -11,9 +11,9 @@ import torch
 
 from harness.datasets import mnist
 from harness.evaluation import Run
+from harness.papers.epsilons import configurations
 from harness.reproduction import TABLES, Request
 from harness.reproduction.secagg import runs as s000_runs
-from harness.reproduction.secagg.paper import S000, S000_TRAINING
 from harness.reproduction.secagg.runs import S000Runs, SecureFederation, SeededRuns, find_federation
 from harness.results import RunFolder
 
@@ -37,11 +37,12 @@ def repeats(*accuracies: float | None, tested: int = 10_000) -> SeededRuns:
 
 
 def test_every_released_configuration_is_in_a_table() -> None:
-    assert sorted(name for pairs in PAIRS.values() for pair in pairs for name in pair) == sorted(S000)
-    assert set(S000_TRAINING) == set(S000)
+    assert sorted(name for pairs in PAIRS.values() for pair in pairs for name in pair) == sorted(configurations())
     assert EXPERIMENTS["cifar10"].pairs(quick=True) == [("CIFAR-10, 1 step, T=10", "CIFAR-10, 1 epoch, T=10")]
     for pairs in PAIRS.values():
-        assert all(S000[step][2:4] == (S000[epoch][2], 1) for step, epoch in pairs)
+        for step, epoch in pairs:
+            one, other = configurations()[step], configurations()[epoch]
+            assert (one.rounds, one.steps) == (other.rounds, 1)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +71,7 @@ def test_the_released_settings(tmp_path: Path, name: str, mechanism: str, expect
 @pytest.mark.parametrize("key", PAIRS)
 def test_the_claim_is_one_whatever_the_number_of_clients(tmp_path: Path, key: str) -> None:
     """Fewer clients add more noise each: the sum's is the paper's."""
-    clients = S000[PAIRS[key][0][0]][0]
+    clients = configurations()[PAIRS[key][0][0]].clients
     for count in (clients, 2):
         runs = runs_for(tmp_path, key, count, EXPERIMENTS[key].examples or 8000)
         for name in PAIRS[key][0]:
@@ -121,8 +122,7 @@ def test_a_table_on_the_bundled_sample(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(mnist, "DEBIAN_FOLDER", tmp_path / "absent")
     monkeypatch.setitem(EXPERIMENTS, "images", replace(EXPERIMENTS["images"], model="logistic"))
     for name in PAIRS["images"][0]:
-        clients, rate, _, *rest = S000[name]
-        monkeypatch.setitem(S000, name, (clients, rate, 2, *rest))
+        monkeypatch.setitem(configurations(), name, configurations()[name]._replace(rounds=2))
     table = TABLES["s000-images"](request_for(tmp_path, seeds=(0, 1)))
     step, epoch = table.rows
     assert [(row["N"], row["B"], row["L"]) for row in table.rows] == [(10, 2, 1), (10, 7, 11)]
