@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 BELOW = ("harness.evaluation", "harness.scoring.summarise", "harness.results", "harness.gate")
-ABOVE = ("harness.reports", "harness.cli", "harness.reproduction", "matplotlib", "rich")
+ABOVE = ("harness.reports", "harness.cli", "harness.papers", "matplotlib", "rich")
 
 
 def test_no_room_imports_anything_above_it() -> None:

@@ -6,7 +6,7 @@ from harness.defenses import DEFENSES
 from harness.experiment import CellSettings
 from harness.extensions.building import build
 from harness.papers.data import SAMPLES
-from harness.reproduction.judged.published import Published, published
+from harness.papers.judged import Published, published
 from harness.results.card import Reported
 
 # What these tables attack.

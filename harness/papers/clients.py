@@ -13,9 +13,8 @@ from harness.frontier.trained import TrainedRuns
 from harness.papers.chance import chance_level
 from harness.papers.data import at_hand
 from harness.papers.grid import Grid, Values
-from harness.papers.measured import Measured
+from harness.papers.measured import DIFFERS, NOT_AT_HAND, Measured, orders
 from harness.papers.measures import Lines, Row, said
-from harness.papers.ordering import DIFFERS, NOT_AT_HAND, orders
 from harness.privacy import GaussianRelease
 from harness.privacy.budget import sigma_for
 from harness.training import TrainDocument, TrainSettings, train_settings

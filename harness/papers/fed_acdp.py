@@ -11,8 +11,8 @@ from functools import lru_cache
 from harness.defenses.schedules import NoiseSchedule, Policy, Space
 from harness.papers.accuracy import CODE_SIGMA, DATA, NON_PRIVATE, TABLE_2, TABLE_6_ACCURACY
 from harness.papers.grid import Values
+from harness.papers.measured import AGREES, DIFFERS, orders
 from harness.papers.measures import Lines, Row
-from harness.papers.ordering import AGREES, DIFFERS, orders
 from harness.privacy import (
     Accountant,
     Composition,

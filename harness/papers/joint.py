@@ -10,9 +10,8 @@ from harness.federation.defense import FixedNoise
 from harness.papers.clients import ClientRuns, ClientTables, clipping_bound
 from harness.papers.comparison import number
 from harness.papers.grid import Values
-from harness.papers.measured import Measured
+from harness.papers.measured import AGREES, CHANCE, DIFFERS, NOT_AT_HAND, Measured
 from harness.papers.measures import Row
-from harness.papers.ordering import AGREES, CHANCE, DIFFERS, NOT_AT_HAND
 from harness.privacy import GaussianRelease
 from harness.privacy.budget import sigma_for
 from harness.training import TrainDocument, TrainSettings

@@ -11,7 +11,7 @@ from harness.papers.chance import CHANCE_NOTE
 from harness.papers.comparison import tau_of_successes
 from harness.papers.data import at_hand
 from harness.papers.grid import Grid, Values
-from harness.papers.ordering import AGREES, DIFFERS, NOT_AT_HAND, below_non_private, orders
+from harness.papers.measured import AGREES, DIFFERS, NOT_AT_HAND, below_non_private, orders
 from harness.results import StoredCell
 
 Row = dict[str, Any]

@@ -13,8 +13,7 @@ import pytest
 from harness.evaluation import Run
 from harness.frontier import trained
 from harness.frontier.request import ShardDone, dealt
-from harness.papers import accuracy, grid
-from harness.reproduction import TABLES, UNDEALT, Request, parts
+from harness.papers import TABLES, UNDEALT, Request, accuracy, grid, parts
 from harness.results import RunFolder
 from harness.spreading.shard import Shard
 from harness.spreading.worker import Job

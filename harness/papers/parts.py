@@ -6,7 +6,7 @@ from functools import partial
 from harness.errors import UsageError
 from harness.evaluation import Run
 from harness.frontier.request import ShardDone
-from harness.reproduction import TABLES, UNDEALT, Request
+from harness.papers import TABLES, UNDEALT, Request
 from harness.spreading.processes import in_processes
 from harness.spreading.shard import Shard
 from harness.spreading.worker import Job

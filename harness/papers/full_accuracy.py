@@ -4,16 +4,18 @@ Every run lies in a folder of its own and is made by a command of its own, so th
 share them out; the table is written after each run, and says of the others how long they would take.
 """
 
-from collections.abc import Iterator
+import io
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
+
+from rich.console import Console
 
 from harness.frontier.request import Request
 from harness.papers.accuracy import NOTES
 from harness.papers.comparison import Comparison
-from harness.papers.measured import SeededRuns
-from harness.papers.ordering import AGREES, DIFFERS, NOT_AT_HAND
-from harness.progress import within
-from harness.reproduction.fed_acdp.full_cells import (
+from harness.papers.full_runs import (
     AS_PRINTED,
     BOUNDED,
     DATASETS,
@@ -21,10 +23,14 @@ from harness.reproduction.fed_acdp.full_cells import (
     METHODS,
     RELEASED,
     Cell,
+    FullRuns,
+    Standing,
+    command,
     has_noise,
 )
-from harness.reproduction.fed_acdp.full_kept import keep
-from harness.reproduction.fed_acdp.full_runs import FullRuns
+from harness.papers.measured import AGREES, DIFFERS, NOT_AT_HAND, SeededRuns
+from harness.progress import in_words, within
+from harness.storage.atomic import write_atomic
 from harness.training import TrainDocument
 
 #: Accuracy that noise may cost where it counts as learned, and that may lie between ours and the printed one.
@@ -209,3 +215,43 @@ _NOTES = [
     "the runs and their commands are listed beside the table; to go: by seconds per round here, beside other work",
     *NOTES,
 ]
+
+
+_NAME = "full-accuracy"
+_WIDTH = 170
+
+
+def keep(runs: FullRuns, table: Comparison, cells: Iterable[Cell], folder: Path) -> None:
+    """Writes ``full-accuracy.txt`` and ``full-accuracy.json``: the table, and the cells' runs with their commands."""
+    listed = [_listed(runs, cell, one) for cell in cells for one in runs.standings(cell) if _belongs(cell, one)]
+    text = io.StringIO()
+    table.print(Console(file=text, width=_WIDTH))
+    text.write("\nRuns and the commands that make them:\n")
+    for one in listed:
+        text.write(f"{one['data']}, {one['method']}, {one['noise']}: {one['state']}\n    {one['command']}\n")
+    printed = "".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines())
+    write_atomic(folder / f"{_NAME}.txt", printed.encode())
+    write_atomic(folder / f"{_NAME}.json", json.dumps(table.document() | {"runs": listed}, indent=1).encode())
+
+
+def _belongs(cell: Cell, run: Standing) -> bool:
+    """Runs that every row has, begun or not; of the other levels of noise those that were tried."""
+    return cell.sigma in (AS_PRINTED, 0.0, RELEASED) or bool(run.rounds) or run.over
+
+
+def _listed(runs: FullRuns, cell: Cell, one: Standing) -> dict[str, Any]:
+    left = runs.left(cell, one)
+    return {
+        "data": cell.data, "method": cell.name, "noise": cell.noise, "seed": one.settings.seed,
+        "accuracy": one.accuracy, "rounds": len(one.rounds), "of": one.settings.rounds, "over": one.over,
+        "seconds_per_round": one.pace, "seconds_left": left, "state": _state(one, left),
+        "command": command(one.settings, runs.folder(one.settings)),
+    }  # fmt: skip
+
+
+def _state(run: Standing, left: float | None) -> str:
+    if run.over:
+        return f"{run.accuracy:.4f}" if run.document else f"diverged after {len(run.rounds)} rounds"
+    to_go = "" if left is None else f", {in_words(left)} to go"
+    begun = "" if run.accuracy is None else f"{run.accuracy:.4f} "
+    return f"{begun}after {len(run.rounds)} of {run.settings.rounds} rounds{to_go}"

@@ -1,6 +1,6 @@
 """What a secure sum hides: attacks on one client's local step and message, and on the sum, which the server gets.
 
-Noise is that of S000's configuration "Fashion-MNIST, 1 step" (epsilon 1 in 20 rounds, by the noise of 10 clients), a
+Noise is that of SecAgg's configuration "Fashion-MNIST, 1 step" (epsilon 1 in 20 rounds, by the noise of 10 clients), a
 little, and none: then the aggregation protects alone.
 """
 

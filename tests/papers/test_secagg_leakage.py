@@ -8,7 +8,7 @@ import pytest
 
 from harness.evaluation import Run
 from harness.experiment import CellSettings
-from harness.reproduction import TABLES, Request
+from harness.papers import TABLES, Request
 from harness.results import RunFolder
 
 

@@ -13,9 +13,8 @@ import pytest
 from PIL import Image
 
 from harness.experiment import CellSettings
-from harness.reproduction import TABLES, Request
-from harness.reproduction.judged import withstand
-from harness.reproduction.judged.published import published
+from harness.papers import TABLES, Request, withstand
+from harness.papers.judged import published
 from harness.results import Bound, Ceiling, CellResult, Control, Lineup, Outcomes, RunFolder
 from harness.scoring import rate_of
 

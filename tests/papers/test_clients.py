@@ -1,6 +1,5 @@
-"""S003's tables and S001's, at federations of a moment: rows, what is said of them, and how noise was chosen."""
+"""Tables of Bayesian DP and of global DP, at federations of a moment: rows, words, and how noise was chosen."""
 
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -8,28 +7,24 @@ import pytest
 
 from harness.bayesian.levels import moments_accountant
 from harness.evaluation import Run
+from harness.papers import TABLES, Request, clients, joint
+from harness.papers import grid as tables
+from harness.papers.clients import clipping_bound
+from harness.papers.grid import grid
 from harness.papers.measured import Measured
 from harness.privacy import GaussianRelease
-from harness.reproduction import TABLES, Request
-from harness.reproduction.client_level import clients as s003
-from harness.reproduction.client_level import joint as s003_joint
-from harness.reproduction.client_level import runs as client_runs
-from harness.reproduction.client_level.paper import CLIENT_TABLES, JOINT_TABLE
-from harness.reproduction.client_level.runs import clipping_bound
 from harness.results import RunFolder
 from harness.training import RoundRecord, TrainDocument, read_training
-
-GLOBAL = sys.modules[TABLES["s001"].__module__]
 
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Request:
     """A data root with nothing in it but what is bundled, two examples per client and three rounds."""
-    monkeypatch.setattr(client_runs, "QUICK_EXAMPLES", 2)
-    for home in (s003, s003_joint):
-        monkeypatch.setattr(home, "QUICK_ROUNDS", 3)
-    for name, value in {"BATCH": 1, "MOST_ROUNDS": 2, "QUICK_CLIENTS": (100,), "QUICK_WARM_UP_ROUNDS": 1}.items():
-        monkeypatch.setattr(GLOBAL, name, value)
+    small = {"QUICK_EXAMPLES": 2, "QUICK_ROUNDS": 3, "BATCH": 1, "MOST_ROUNDS": 2, "QUICK_WARM_UP_ROUNDS": 1}
+    for name, value in small.items():
+        monkeypatch.setattr(clients, name, value)
+    first = grid("global-dp").model_copy(update={"rows": grid("global-dp").rows[:1]})
+    monkeypatch.setattr(tables, "grid", lambda name: first if name == "global-dp" else grid(name))
     return Request(Run(tmp_path, RunFolder(tmp_path)), tmp_path, quick=True)
 
 
@@ -45,37 +40,39 @@ def _row(document: TrainDocument, level: str, direction: str) -> dict:
 
 @pytest.mark.parametrize("number", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_clients(here: Request, number: int) -> None:
-    table = TABLES[f"s003-table{number}"](here)
-    (row,), (printed, *_) = table.rows, CLIENT_TABLES["I" * number][2]
+    table = TABLES[f"bayesian-dp-table{number}"](here)
+    (row,), printed = table.rows, grid(f"bayesian-dp-table{number}").printed()[0]
     (private,) = trained(here, "global_dp")
     spent = GaussianRelease(private.settings["defense_args"]["sigma"], 0.3, "poisson", count=3)
-    assert moments_accountant().epsilon(spent, 1e-3).epsilon == pytest.approx(printed.epsilon, abs=1e-3)
-    assert float(row["DP ε"]) == pytest.approx(printed.epsilon, abs=0.01)
+    assert moments_accountant().epsilon(spent, 1e-3).epsilon == pytest.approx(printed["epsilon"], abs=1e-3)
+    assert float(row["DP ε"]) == pytest.approx(printed["epsilon"], abs=0.01)
     assert row["DP, BDP"].startswith(f"{private.accuracy:.3f}")
     assert row["BDP ε"] == f"{_row(private, 'client mean', 'max')['epsilon']:.2f}"
     assert row["BDP ε, fixed n"] == f"{_row(private, 'client', 'max')['epsilon']:.2f}"
-    assert (row["paper's BDP ε"], row["paper's DP, BDP"]) == (printed.bayesian, f"{printed.dp}%, {printed.bdp}%")
-    assert private.settings["split"] == CLIENT_TABLES["I" * number][1]
+    assert (row["paper's BDP ε"], row["paper's DP, BDP"]) == (
+        printed["bayesian"], f"{printed['paper_dp']}%, {printed['paper_bdp']}%",
+    )  # fmt: skip
+    assert private.settings["split"] == grid(f"bayesian-dp-table{number}").facts["split"]
     assert any("not differential privacy" in note for note in table.notes)
     assert any("chosen once for all cells" in line for line in table.header)
     assert any("2 examples per client instead of 600" in line for line in table.header)
 
 
 def test_photographs_that_are_not_at_hand(here: Request) -> None:
-    table = TABLES["s003-table3"](here)
+    table = TABLES["bayesian-dp-table3"](here)
     assert [row["verdict"] for row in table.rows] == ["not at hand"]
     assert "APTOS 2019 (retina): not at hand" in table.header[0]
 
 
 @pytest.mark.slow
 def test_joint(here: Request) -> None:
-    table = TABLES["s003-table4"](here)
+    table = TABLES["bayesian-dp-table4"](here)
     assert [row["verdict"] == "not at hand" for row in table.rows] == [True, False, False]
-    for row, printed in zip(table.rows[1:], JOINT_TABLE[1:], strict=True):
+    for row, printed in zip(table.rows[1:], grid("bayesian-dp-table4").printed()[1:], strict=True):
         assert (row["split"], row["paper's DP"], row["paper's BDP"]) == (
-            printed.split, f"{printed.dp}%", f"{printed.bdp}%",
+            printed["split"], f"{printed['dp']}%", f"{printed['bdp']}%",
         )  # fmt: skip
-        within = float(row["client ε"]) <= printed.client and float(row["instance ε"]) <= 0.1
+        within = float(row["client ε"]) <= printed["client"] and float(row["instance ε"]) <= 0.1
         assert within == (int(row["rounds"]) > 0)
     noised = trained(here, "fed_sdp")
     assert len(noised) == 2 * 3 and {one.settings["defense_args"]["noise_at"] for one in noised} == {"client"}
@@ -87,10 +84,10 @@ def test_joint(here: Request) -> None:
 
 
 def test_global(here: Request) -> None:
-    (row,) = TABLES["s001"](here).rows
+    (row,) = TABLES["global-dp"](here).rows
     (private,) = trained(here, "global_dp")
     arguments = private.settings["defense_args"]
-    assert (arguments["epsilon"], arguments["max_delta"], arguments["sigma"]) == (8.0, 1e-3, GLOBAL.SIGMA)
+    assert (arguments["epsilon"], arguments["max_delta"], arguments["sigma"]) == (8.0, 1e-3, clients.SIGMA)
     assert (row["N"], row["K"], row["theirs"], row["their accuracy"]) == (100, 50, 11, "0.78")
     assert row["rounds"] == 2 and row["stopped by"] == "the most rounds, 2"
     assert row["S"] == f"{arguments['clip']:.3g}" and row["accuracy"].startswith(f"{private.accuracy:.3f}")
@@ -98,17 +95,17 @@ def test_global(here: Request) -> None:
 
 @pytest.mark.slow
 def test_global_stops_by_delta(here: Request, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(GLOBAL, "SIGMA", 0.7)
-    monkeypatch.setattr(GLOBAL, "MOST_ROUNDS", 20)
-    (row,) = TABLES["s001"](here).rows
+    monkeypatch.setattr(clients, "SIGMA", 0.7)
+    monkeypatch.setattr(clients, "MOST_ROUNDS", 20)
+    (row,) = TABLES["global-dp"](here).rows
     assert row["rounds"] < 20 and "delta above 0.001 for epsilon 8" in row["stopped by"]
 
 
 def test_resuming_trains_nothing_again(here: Request) -> None:
-    table = TABLES["s003-table2"](here)
+    table = TABLES["bayesian-dp-table2"](here)
     stamps = {path: path.stat().st_mtime_ns for path in here.run.folder.path.rglob("training.json")}
     again = Request(Run(here.data_root, here.run.folder, resume=True), here.data_root, quick=True)
-    assert TABLES["s003-table2"](again).document() == table.document()
+    assert TABLES["bayesian-dp-table2"](again).document() == table.document()
     assert {path: path.stat().st_mtime_ns for path in stamps} == stamps
 
 
@@ -126,4 +123,4 @@ def test_verdicts_of_the_joint_table(dp: float, bdp: float | None, verdict: str)
     def measured(accuracy: float) -> Measured:
         return Measured(accuracy, accuracy < 0.1, {1: accuracy}, 1)
 
-    assert s003_joint._verdict(measured(dp), None if bdp is None else measured(bdp)) == verdict
+    assert joint._verdict(measured(dp), None if bdp is None else measured(bdp)) == verdict

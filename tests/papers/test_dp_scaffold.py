@@ -1,4 +1,4 @@
-"""S002's accuracy tables: the paper's settings, one rule for every step size, rows and verdicts."""
+"""DP-SCAFFOLD's accuracy tables: the paper's settings, one rule for every step size, rows and verdicts."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -6,15 +6,10 @@ from pathlib import Path
 import pytest
 
 from harness.evaluation import Run
+from harness.papers import TABLES, Request, dp_scaffold, dp_scaffold_tables
+from harness.papers.dp_scaffold import FAMILIES, METHODS, ScaffoldRuns, accounted, affordable, synthetic
 from harness.papers.measured import SeededRuns
 from harness.privacy.systems import scaffold_epsilon
-from harness.reproduction import TABLES, Request
-from harness.reproduction.scaffold import accuracy as by_algorithm
-from harness.reproduction.scaffold import budgets as s002_budgets
-from harness.reproduction.scaffold import gap, step_size
-from harness.reproduction.scaffold import runs as s002_runs
-from harness.reproduction.scaffold.methods import FAMILIES, METHODS, synthetic
-from harness.reproduction.scaffold.runs import S002Runs, accounted, affordable
 from harness.results import RunFolder
 
 SMALL = synthetic(steps=2, rounds=2, users=20, records=20)
@@ -29,8 +24,9 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Federations of a moment: a few users with twenty records each."""
     monkeypatch.setitem(FAMILIES, "synthetic", SMALL)
     for module, name, value in (
-        (step_size, "QUICK_GRID", (0.1, 1.0)), (step_size, "QUICK_ROUNDS", 2), (by_algorithm, "QUICK_ROUNDS", 2),
-        (gap, "QUICK_ROUNDS", 2), (s002_budgets, "affordable", lambda *_: 2), (s002_budgets, "QUICK_SIGMAS", (10.0,)),
+        (dp_scaffold, "QUICK_GRID", (0.1, 1.0)), (dp_scaffold, "QUICK_ROUNDS", 2),
+        (dp_scaffold_tables, "QUICK_ROUNDS", 2), (dp_scaffold_tables, "affordable", lambda *_: 2),
+        (dp_scaffold_tables, "QUICK_SIGMAS", (10.0,)),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, value)
 
@@ -64,15 +60,15 @@ def test_the_images_settings(family: str, expected: tuple[int, ...]) -> None:
 
 def test_what_is_trained_at_full_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     request = request_for(tmp_path, quick=False)
-    titles = [(one.title, one.steps, len(methods)) for one, methods in by_algorithm._groups(request)]
+    titles = [(one.title, one.steps, len(methods)) for one, methods in dp_scaffold_tables._groups(request)]
     assert titles == [(f"logistic-{level}-{level}", 50, 10) for level in (0, 1, 5)] + [
         ("logistic-5-5", steps, 4) for steps in (5, 10, 100)
     ]
-    assert [(row["data"], row["verdict"]) for row in by_algorithm._missing(request)] == [
+    assert [(row["data"], row["verdict"]) for row in dp_scaffold_tables._missing(request)] == [
         ("FEMNIST", "not at hand"), ("MNIST", "not at hand"),
     ]  # fmt: skip
-    monkeypatch.setattr(by_algorithm, "at_hand", lambda data, root: (data, ""))
-    titles = [one.title for one, _ in by_algorithm._groups(request)]
+    monkeypatch.setattr(dp_scaffold_tables, "at_hand", lambda data, root: (data, ""))
+    titles = [one.title for one, _ in dp_scaffold_tables._groups(request)]
     assert "FEMNIST, 10% similar" in titles and "MNIST, 100% similar" in titles
 
 
@@ -95,19 +91,19 @@ def test_step_sizes_are_chosen_once_and_found_again(
     tmp_path: Path, tiny: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[str, float, int]] = []
-    real = step_size.held_out_accuracy
+    real = dp_scaffold.held_out_accuracy
 
     def counted(settings: object, root: Path) -> float:
         asked.append((settings.dataset, settings.learning_rate, settings.seed))
         return real(settings, root)
 
-    monkeypatch.setattr(step_size, "held_out_accuracy", counted)
-    sizes = step_size.StepSizes(request_for(tmp_path))
+    monkeypatch.setattr(dp_scaffold, "held_out_accuracy", counted)
+    sizes = dp_scaffold.StepSizes(request_for(tmp_path))
     chosen = sizes.of("DP-SCAFFOLD", SMALL)
     assert sizes.of("DP-SCAFFOLD", SMALL) is chosen and len(asked) == 2
-    assert {one[0] for one in asked} == {"logistic-0-0"} and {one[2] for one in asked} == {step_size.SEED}
+    assert {one[0] for one in asked} == {"logistic-0-0"} and {one[2] for one in asked} == {dp_scaffold.SEED}
     assert chosen.accuracies[chosen.first] == max(chosen.accuracies.values())
-    again = step_size.StepSizes(request_for(tmp_path, resume=True)).of("DP-SCAFFOLD", SMALL)
+    again = dp_scaffold.StepSizes(request_for(tmp_path, resume=True)).of("DP-SCAFFOLD", SMALL)
     assert again == chosen and len(asked) == 2
     assert any("DP-SCAFFOLD " in line for line in sizes.header())
 
@@ -115,22 +111,22 @@ def test_step_sizes_are_chosen_once_and_found_again(
 def test_records_left_out_are_of_no_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
     monkeypatch.setattr(
-        step_size, "accuracy_of", lambda model, weights, data: seen.append(len(data.labels)) or (0.5, 1)
+        dp_scaffold, "accuracy_of", lambda model, weights, data: seen.append(len(data.labels)) or (0.5, 1)
     )
     made = replace(SMALL, records=3200, users=100).settings("FedSGD", 0.1, 0)
-    assert step_size.held_out_accuracy(made, tmp_path) == 0.5
+    assert dp_scaffold.held_out_accuracy(made, tmp_path) == 0.5
     assert seen == [400_000 - 320_000]
 
 
 def test_a_size_that_diverges_is_the_worst(tmp_path: Path) -> None:
     wild = SMALL.settings("FedAvg", 1e30, 0).model_copy(update={"server_learning_rate": 1e30})
-    assert step_size.held_out_accuracy(wild, tmp_path) == 0.0
+    assert dp_scaffold.held_out_accuracy(wild, tmp_path) == 0.0
 
 
 def test_several_runs_unless_quick(tmp_path: Path) -> None:
-    assert S002Runs(request_for(tmp_path, quick=False)).seeds == (0, 1, 2)
-    assert S002Runs(request_for(tmp_path)).seeds == (0,)
-    assert S002Runs(replace(request_for(tmp_path, quick=False), seeds=(4, 7))).seeds == (4, 7)
+    assert ScaffoldRuns(request_for(tmp_path, quick=False)).seeds == (0, 1, 2)
+    assert ScaffoldRuns(request_for(tmp_path)).seeds == (0,)
+    assert ScaffoldRuns(replace(request_for(tmp_path, quick=False), seeds=(4, 7))).seeds == (4, 7)
 
 
 def test_what_a_cell_shows() -> None:
@@ -140,7 +136,7 @@ def test_what_a_cell_shows() -> None:
 
 
 def test_the_last_tenth_counts(tmp_path: Path, tiny: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = S002Runs(request_for(tmp_path))
+    runs = ScaffoldRuns(request_for(tmp_path))
     monkeypatch.setattr(runs._trained, "curve", lambda *_: {number: number / 100 for number in range(1, 101)})
     made = runs.of("FedAvg", replace(SMALL, rounds=100))
     assert made.values == (pytest.approx(0.955),)
@@ -148,7 +144,7 @@ def test_the_last_tenth_counts(tmp_path: Path, tiny: None, monkeypatch: pytest.M
 
 @pytest.mark.slow
 def test_accuracy_by_algorithm(tmp_path: Path, tiny: None) -> None:
-    document = TABLES["s002-accuracy"](request_for(tmp_path)).document()
+    document = TABLES["dp-scaffold-accuracy"](request_for(tmp_path)).document()
     rows = document["rows"]
     assert [row["method"] for row in rows] == 2 * list(METHODS)
     assert {row["data"] for row in rows} == {"logistic-0-0", "logistic-5-5"}
@@ -161,14 +157,14 @@ def test_accuracy_by_algorithm(tmp_path: Path, tiny: None) -> None:
 
 def test_verdicts_follow_the_order() -> None:
     made = {name: SeededRuns((0.5 if "SCAFFOLD" in name else 0.3,), 0.1) for name in METHODS}
-    assert {row["verdict"] for row in by_algorithm.method_rows(synthetic(), made)} == {"agrees"}
+    assert {row["verdict"] for row in dp_scaffold_tables.method_rows(synthetic(), made)} == {"agrees"}
     made["DP-FedAvg"] = SeededRuns((0.6,), 0.1)
-    wrong = {row["method"] for row in by_algorithm.method_rows(synthetic(), made) if row["verdict"] == "differs"}
+    wrong = {row["method"] for row in dp_scaffold_tables.method_rows(synthetic(), made) if row["verdict"] == "differs"}
     assert wrong == {"DP-FedAvg", "DP-SCAFFOLD", "DP-SCAFFOLD-warm"}
 
 
 def test_the_gap_is_that_of_its_rows(tmp_path: Path, tiny: None) -> None:
-    made = TABLES["s002-gap"](request_for(tmp_path))
+    made = TABLES["dp-scaffold-gap"](request_for(tmp_path))
     low, high = (float(row["accuracy"].split()[0]) for row in made.rows)
     points = float(made.notes[0].split("stands ")[1].split()[0])
     assert [row["method"] for row in made.rows] == ["DP-FedAvg", "DP-SCAFFOLD"]
@@ -179,10 +175,10 @@ def test_the_gap_is_that_of_its_rows(tmp_path: Path, tiny: None) -> None:
 @pytest.mark.slow
 def test_budgets(tmp_path: Path, tiny: None) -> None:
     request = request_for(tmp_path)
-    (row,) = TABLES["s002-tradeoff-accuracy"](request).rows
+    (row,) = TABLES["dp-scaffold-tradeoff-accuracy"](request).rows
     assert row["K=1"].startswith("2: ") and row["verdict"] == ("agrees" if row["best K"] in (5, 10, 20) else "differs")
-    made = TABLES["s002-sampling"](request)
+    made = TABLES["dp-scaffold-sampling"](request)
     assert [(row["varied"], row["rate"]) for row in made.rows][:5] == [
         ("l", 0.05), ("l", 0.08), ("l", 0.1), ("l", 0.12), ("s", 0.05),
     ]  # fmt: skip
-    assert s002_runs.RUNS == 3 and made.notes[0].startswith("DP-SCAFFOLD is best with l = ")
+    assert dp_scaffold.RUNS == 3 and made.notes[0].startswith("DP-SCAFFOLD is best with l = ")

@@ -9,8 +9,8 @@ import pytest
 from harness.attacks import ATTACKS
 from harness.experiment import CellSettings
 from harness.extensions.building import build
-from harness.reproduction import TABLES, Request, running_statistics
-from harness.reproduction.running_statistics import ARMS, federation
+from harness.papers import TABLES, Request, running_statistics
+from harness.papers.batch_norm import ARMS, federation
 
 
 @pytest.fixture

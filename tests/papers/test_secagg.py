@@ -1,6 +1,5 @@
-"""S000's accuracy tables: released settings, the noise of the sum, rows and verdicts."""
+"""Accuracy tables of secure aggregation with local steps: settings, the noise of the sum, rows and verdicts."""
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,14 +10,12 @@ import torch
 
 from harness.datasets import mnist
 from harness.evaluation import Run
+from harness.papers import TABLES, Request, secagg
 from harness.papers.epsilons import configurations
-from harness.reproduction import TABLES, Request
-from harness.reproduction.secagg import runs as s000_runs
-from harness.reproduction.secagg.runs import S000Runs, SecureFederation, SeededRuns, find_federation
+from harness.papers.secagg import SecureFederation, SecureRuns, SeededRuns, find_federation
 from harness.results import RunFolder
 
-TABLE = sys.modules[TABLES["s000-images"].func.__module__]
-EXPERIMENTS = TABLE.EXPERIMENTS
+EXPERIMENTS = secagg.EXPERIMENTS
 PAIRS = {key: experiment.pairs(quick=False) for key, experiment in EXPERIMENTS.items()}
 
 
@@ -26,9 +23,9 @@ def request_for(folder: Path, quick: bool = True, seeds: tuple[int, ...] = (0,))
     return Request(Run(folder, RunFolder(folder)), folder, quick=quick, seeds=seeds)
 
 
-def runs_for(folder: Path, key: str, clients: int, examples: int, quick: bool = True) -> S000Runs:
+def runs_for(folder: Path, key: str, clients: int, examples: int, quick: bool = True) -> SecureRuns:
     federation = SecureFederation("mnist-sample", clients, examples, "iid", "somewhere", 200)
-    return S000Runs(request_for(folder, quick), EXPERIMENTS[key], federation)
+    return SecureRuns(request_for(folder, quick), EXPERIMENTS[key], federation)
 
 
 def repeats(*accuracies: float | None, tested: int = 10_000) -> SeededRuns:
@@ -75,20 +72,20 @@ def test_the_claim_is_one_whatever_the_number_of_clients(tmp_path: Path, key: st
     for count in (clients, 2):
         runs = runs_for(tmp_path, key, count, EXPERIMENTS[key].examples or 8000)
         for name in PAIRS[key][0]:
-            assert TABLE._claimed(name, runs.settings(name, 0)) == pytest.approx(1.0, abs=1e-3)
+            assert secagg._claimed(name, runs.settings(name, 0)) == pytest.approx(1.0, abs=1e-3)
 
 
 def test_natural_clients_are_as_large_as_the_smallest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     owners = torch.tensor([0] * 5 + [1] * 3 + [2] * 7)
     parts: Any = SimpleNamespace(clients=owners, labels=owners, origin="states")
-    monkeypatch.setattr(s000_runs, "load_dataset", lambda *_: parts)
-    monkeypatch.setattr(s000_runs, "at_hand", lambda name, root: (name, ""))
+    monkeypatch.setattr(secagg, "load_dataset", lambda *_: parts)
+    monkeypatch.setattr(secagg, "at_hand", lambda name, root: (name, ""))
     made = find_federation(EXPERIMENTS["income"], tmp_path)
     assert made == SecureFederation("acs-income", 3, 3, "natural", "states", 15)
 
 
 def test_a_table_without_its_data(tmp_path: Path) -> None:
-    table = TABLES["s000-income"](request_for(tmp_path))
+    table = TABLES["secagg-income"](request_for(tmp_path))
     assert [(row["run"], row["verdict"]) for row in table.rows] == [
         ("Income, 1 step", "not at hand"), ("Income, 1 epoch", "not at hand"),
     ]  # fmt: skip
@@ -108,7 +105,7 @@ def test_a_table_without_its_data(tmp_path: Path) -> None:
     ],
 )
 def test_a_margin_must_be_clear(step: SeededRuns, epoch: SeededRuns, expected: str) -> None:
-    assert TABLE._verdict(step, epoch) == expected
+    assert secagg._verdict(step, epoch) == expected
 
 
 def test_what_a_cell_shows() -> None:
@@ -123,7 +120,7 @@ def test_a_table_on_the_bundled_sample(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setitem(EXPERIMENTS, "images", replace(EXPERIMENTS["images"], model="logistic"))
     for name in PAIRS["images"][0]:
         monkeypatch.setitem(configurations(), name, configurations()[name]._replace(rounds=2))
-    table = TABLES["s000-images"](request_for(tmp_path, seeds=(0, 1)))
+    table = TABLES["secagg-images"](request_for(tmp_path, seeds=(0, 1)))
     step, epoch = table.rows
     assert [(row["N"], row["B"], row["L"]) for row in table.rows] == [(10, 2, 1), (10, 7, 11)]
     # The theorem covers one step; for an epoch, one client's noise is all that holds.

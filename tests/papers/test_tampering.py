@@ -10,11 +10,11 @@ import pytest
 from PIL import Image
 
 from harness.experiment import CellSettings
+from harness.papers import TABLES, Request
+from harness.papers import tampering as sums
+from harness.papers.epsilons import configurations
+from harness.papers.tampering import CELLS
 from harness.reports.secure_sums import Sums, save_secure_sums
-from harness.reproduction import TABLES, Request
-from harness.reproduction.secagg.paper import S000
-from harness.reproduction.tampering import sums
-from harness.reproduction.tampering.papers import CELLS
 from harness.results import Bound, Ceiling, CellResult, Control, Outcomes, RunFolder
 from harness.scoring import rate_of
 
@@ -90,8 +90,8 @@ def test_layers_of_bins_are_equally_large_and_the_noise_is_that_of_the_paper(tab
         if cell.attack in ("imprint", "loki"):
             copies = cell.clients_per_round if cell.attack == "loki" else 1
             assert cell.attack_args["bins"] * copies == sums.BINS * sums.BATCH * cell.clients_per_round
-    clients, _, _, _, own, _ = S000[sums.CONFIGURATION]
-    assert {round(cell.defense_args["sigma"] ** 2 / clients / own**2, 6) for cell in behind} == {0, 1}
+    one = configurations()[sums.CONFIGURATION]
+    assert {round(cell.defense_args["sigma"] ** 2 / one.clients / one.sigma**2, 6) for cell in behind} == {0, 1}
     assert {cell.clients_per_round for cell in behind} == set(sums.QUICK_CLIENTS if quick else sums.CLIENTS)
     victims = {(cell.attack, cell.clients_per_round): cell.victims for cell in behind}
     assert victims["loki", 50] == (2 if quick else 4) and victims["cpl", 2] == (2 if quick else 20)
