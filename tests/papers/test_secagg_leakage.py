@@ -27,7 +27,7 @@ def test_both_guarantees_stand_beside_what_leaks(tmp_path: Path) -> None:
     assert len(table.rows) == 3 and len(asked) == 9
     assert [settings.together for settings in asked] == [1, 1, 10] * 3
     strong, weak, none = table.rows
-    # S000 prints 1 by the looser conversion of Renyi divergences.
+    # The paper prints 1 by the looser conversion of Renyi divergences.
     assert 0.7 < float(strong["ε of the sum"]) < 1 < float(strong["ε of a message"])
     assert float(weak["ε of the sum"]) > 1000 and none["ε of the sum"] == none["ε of a message"] == "-"
     assert {row["verdict"] for row in table.rows} <= {"undecided", "differs"}
