@@ -166,7 +166,6 @@ QUICK_SIGMAS = SIGMAS[::2]
 SAMPLING_TARGET = 5.0
 USER_RATES, DATA_RATES, RATE_BESIDE = (0.05, 0.08, 0.1, 0.12), (0.05, 0.1, 0.2), 0.1
 MOST_ROUNDS = 10_000
-QUICK_ROUNDS = 100
 
 _BUDGET = "T: the most rounds within the budget, by the paper's accounting (a claim towards a third party, no bound)"
 
