@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 
 from harness.frontier.request import Request
-from harness.papers.batch_norm import batch_norm
+from harness.papers.batch_norm import running_statistics
 from harness.papers.clients import BayesianClients, GlobalDP
 from harness.papers.comparison import Comparison
 from harness.papers.costs import AdaptiveClipping, Times
@@ -16,14 +16,14 @@ from harness.papers.dp_scaffold_tables import (
 )
 from harness.papers.epsilons import AverageEpsilons, ScaffoldEpsilons, ScaffoldRounds, SumEpsilons
 from harness.papers.fed_acdp import AfterAllRounds, AtEqualAccuracy, ByAccountant, UnderDecay
-from harness.papers.full_accuracy import full_accuracy
+from harness.papers.full_accuracy import full_scale
 from harness.papers.grid import run_grid
 from harness.papers.joint import JointLevels
 from harness.papers.judged import judged_verdicts
 from harness.papers.measures import Attacks, Orders
 from harness.papers.secagg import secagg_cifar10, secagg_images, secagg_income
-from harness.papers.secagg_leakage import secagg_leakage
-from harness.papers.tampering import tampering
+from harness.papers.secagg_leakage import what_leaks
+from harness.papers.tampering import tampering_servers
 from harness.papers.withstand import judged_withstand
 
 #: Who makes ours of the rows of a file in ``harness/papers/tables``.
@@ -47,10 +47,10 @@ GRIDS = (
 TABLES: dict[str, Callable[[Request], Comparison]] = {
     **{name: partial(run_grid, name, MEASURES) for name in GRIDS},
     "secagg-images": secagg_images, "secagg-cifar10": secagg_cifar10, "secagg-income": secagg_income,
-    "secagg-leakage": secagg_leakage, "dp-scaffold-gap": scaffold_gap, "dp-scaffold-accuracy": scaffold_accuracy,
+    "secagg-leakage": what_leaks, "dp-scaffold-gap": scaffold_gap, "dp-scaffold-accuracy": scaffold_accuracy,
     "dp-scaffold-tradeoff-accuracy": scaffold_tradeoff_accuracy, "dp-scaffold-sampling": scaffold_sampling,
-    "judged-verdicts": judged_verdicts, "judged-withstand": judged_withstand, "batch-norm": batch_norm,
-    "tampering": tampering, "full-accuracy": full_accuracy,
+    "judged-verdicts": judged_verdicts, "judged-withstand": judged_withstand, "batch-norm": running_statistics,
+    "tampering": tampering_servers, "full-accuracy": full_scale,
 }  # fmt: skip
 #: Names of versions up to 0.1.8.
 RENAMED = {

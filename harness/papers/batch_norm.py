@@ -40,7 +40,7 @@ def federation(dataset: str, root: Path) -> TrainSettings:
     return fitted(whole, root)
 
 
-def batch_norm(request: Request) -> Comparison:
+def running_statistics(request: Request) -> Comparison:
     """Attacks on rounds of a ResNet-8 on its way to be trained; ``--quick``: fewer victims, rounds and iterations."""
     dataset, line = at_hand("cifar10", request.data_root)
     assert dataset is not None  # at least the sample

@@ -40,7 +40,7 @@ _AT_RELEASED = f"σ={RELEASED:g}"
 QUICK_DATASETS, QUICK_LADDER = DATASETS[:3], (1.0, 0.1, 0.01)
 
 
-def full_accuracy(request: Request) -> Comparison:
+def full_scale(request: Request) -> Comparison:
     """Trains every cell, cheap datasets first, and keeps ``full-accuracy.txt`` and ``.json`` beside the runs."""
     table = _Table(request)
     try:

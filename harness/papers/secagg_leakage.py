@@ -27,7 +27,7 @@ QUICK_ATTACKS = {"cpl": 15}
 WORDS = {"leaks": "differs", "resilient": "agrees", "inconclusive": "undecided"}
 
 
-def secagg_leakage(request: Request) -> Comparison:
+def what_leaks(request: Request) -> Comparison:
     """Verdicts at all surfaces under ``secagg_ddp``; ``--quick`` runs one attack, shortly, on fewer victims."""
     dataset, line = at_hand("mnist", request.data_root)
     one = configurations()[CONFIGURATION]

@@ -206,7 +206,7 @@ _LEFT_OUT = (
 )
 
 
-def tampering(request: Request) -> Comparison:
+def tampering_servers(request: Request) -> Comparison:
     """The papers' attacks beside their figures, then secure sums of 2 to 50 clients judged again."""
     rows = [*beside_the_papers(request), *judge_sums(request)]
     lines = [at_hand(name, request.data_root)[1] for name in ("mnist", "cifar10")]

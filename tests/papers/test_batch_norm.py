@@ -9,18 +9,18 @@ import pytest
 from harness.attacks import ATTACKS
 from harness.experiment import CellSettings
 from harness.extensions.building import build
-from harness.papers import TABLES, Request, running_statistics
+from harness.papers import TABLES, Request, batch_norm
 from harness.papers.batch_norm import ARMS, federation
 
 
 @pytest.fixture
 def trained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A training run of which only the kept models' files are there."""
-    monkeypatch.setattr(running_statistics.TrainedRuns, "curve", lambda *_, **__: {2: 0.4, 20: 0.61})
+    monkeypatch.setattr(batch_norm.TrainedRuns, "curve", lambda *_, **__: {2: 0.4, 20: 0.61})
     kept = tmp_path / "model.pt"
     kept.write_bytes(b"weights")
-    monkeypatch.setattr(running_statistics.TrainedRuns, "folder", lambda *_: tmp_path)
-    monkeypatch.setattr(running_statistics, "kept_model", lambda *_: kept)
+    monkeypatch.setattr(batch_norm.TrainedRuns, "folder", lambda *_: tmp_path)
+    monkeypatch.setattr(batch_norm, "kept_model", lambda *_: kept)
     return tmp_path
 
 
