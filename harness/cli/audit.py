@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from harness.audit import DESIGNS, audit, audit_settings
 from harness.audit.settings import AuditSettings
 from harness.cli.app import DONE, app
 from harness.cli.audit_table import print_audits
+from harness.cli.console import Screen
 from harness.cli.options import numbers, split_lists
 from harness.datasets import data_root as find_data_root
 from harness.defenses import DEFENSES
@@ -79,7 +79,7 @@ def audit_command(
     document = {"environment": environment("cpu"), "audits": [result.row() for result in results]}
     _deliver(document, out, as_json)
     if not as_json:
-        print_audits(results, _console())
+        print_audits(results, Screen(_WIDTH))
     return DONE
 
 
@@ -99,10 +99,6 @@ def _combinations(
 
 def _audit_all(chosen: list[AuditSettings], root: Path) -> list:
     return [audit(settings, root) for settings in counted(chosen, "audit")]
-
-
-def _console() -> Console:
-    return Console(width=max(Console().width, _WIDTH))
 
 
 def _require_writable(out: Path | None) -> None:

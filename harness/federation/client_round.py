@@ -1,7 +1,7 @@
 """A client's round under a defense, for many clients at once: the only loop over local steps."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -58,7 +58,7 @@ def train_locally(
     """
     total = velocity = path = moved = weights.new_zeros(weights.shape, dtype=precision)  # none is changed in place
     for step in range(steps):
-        now = replace(context, local_step=step)
+        now = context.at_step(step)
         examples = gradients(step, weights if step == 0 else (weights + moved).to(weights.dtype))
         made = step_by(defense, examples, now, weights)
         for recorder in recorders:

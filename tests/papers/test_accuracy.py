@@ -14,6 +14,7 @@ from harness.papers.accuracy import Accuracies
 from harness.papers.chance import chance_level
 from harness.papers.grid import grid
 from harness.papers.measured import Measured, below_non_private, orders
+from harness.privacy.statement import REPEATABLE
 from harness.results import RunFolder
 from harness.training import DivergedError
 
@@ -44,6 +45,17 @@ def test_the_paper_settings(tmp_path: Path) -> None:
     assert mnist is not None and (mnist.dataset, mnist.split) == ("mnist-sample", "shards")
     assert mnist.defense_args == {"clip": 2.0}
     assert Accuracies(request_for(tmp_path)).settings("Fed-CDP", "lfw") is None
+
+
+@pytest.mark.usefixtures("coarse_losses")
+def test_a_papers_run_says_that_its_noise_is_known(tmp_path: Path) -> None:
+    runs = trained.TrainedRuns(request_for(tmp_path))
+    settings = Accuracies(runs.request).settings("Fed-CDP", "mnist", **TINY)
+    assert settings is not None
+    document = runs.document("a run", settings)
+    assert document is not None and not document.secret
+    notes = [one.notes for one in document.privacy if one.guarantee != "none"]
+    assert notes and all(REPEATABLE in one for one in notes)
 
 
 def test_equal_settings_train_once_and_resume_reuses_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
