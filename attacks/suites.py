@@ -17,32 +17,8 @@ Settings = Mapping[str, Any]
 #: By the suite's name and version: its members, each with what differs from its defaults. Members that are impossible
 #: at a place are recorded as not applicable there.
 SUITES: dict[str, Mapping[str, Settings]] = {
-    "auto-1": {"cpl": {}, "inverting_gradients": {}, "map": {}, "identify": {}, "analytic": {}},
-    # The rate of inverting_gradients falls at fixed shares of its iterations: fewer are a schedule of their own, whose
-    # successes are measured beside the default's.
-    "auto-2": {"cpl": {}, "inverting_gradients": {"max_iterations": 1000}, "map": {}, "identify": {}, "analytic": {}},
-    # Batches of a network that begins fully connected, which no other member takes apart.
-    "auto-3": {
-        "cpl": {}, "inverting_gradients": {"max_iterations": 1000}, "map": {}, "identify": {}, "analytic": {},
-        "spear": {},
-    },
-    # Where victims share weights the round itself can be learned, whatever it does to what is read.
-    "auto-4": {
-        "cpl": {}, "inverting_gradients": {"max_iterations": 1000}, "map": {}, "identify": {}, "analytic": {},
-        "spear": {}, "learned": {},
-    },
-    # Noise that draws the most probable image to its class leaves the slope towards the victim's own.
-    "auto-5": {
-        "cpl": {}, "inverting_gradients": {"max_iterations": 1000}, "map": {}, "identify": {}, "analytic": {},
-        "spear": {}, "learned": {}, "slope": {},
-    },
-    # Noise whose level follows the private gradient gives the sizes of its tensors away.
-    "auto-6": {
-        "cpl": {}, "inverting_gradients": {"max_iterations": 1000}, "map": {}, "identify": {}, "analytic": {},
-        "spear": {}, "learned": {}, "slope": {}, "levels": {},
-    },
-    # The same members, of which identify and slope read several examples; where inferred labels are at chance, those
-    # that use labels run a second time with labels known.
+    # inverting_gradients takes 1,000 iterations, because its rate falls at fixed shares of them. Where inferred labels
+    # are at chance, the members that use labels run a second time with labels known.
     "auto-7": {
         "cpl": {}, "inverting_gradients": {"max_iterations": 1000}, "map": {}, "identify": {}, "analytic": {},
         "spear": {}, "learned": {}, "slope": {}, "levels": {},
@@ -50,6 +26,8 @@ SUITES: dict[str, Mapping[str, Settings]] = {
 }  # fmt: skip
 #: What a name without a version means.
 LATEST = {"auto": "auto-7"}
+#: Earlier suites, whose verdicts are outdated, and the last version of the harness that is to run them.
+DROPPED = dict.fromkeys(("auto-1", "auto-2", "auto-3", "auto-4", "auto-5", "auto-6"), "0.1.7")
 
 
 @dataclass(frozen=True)
@@ -62,13 +40,20 @@ class Chosen:
 
 
 def resolve(name: str) -> str:
-    """The canonical name of an attack, or of a suite with its version.
+    """Return the canonical name of an attack, or of a suite with its version.
 
     Raises:
-        UsageError: there is no such attack.
+        UsageError: there is no such attack, or the suite is of an earlier version.
     """
     named = LATEST.get(name, name)
+    require_current(named)
     return named if named in SUITES else ATTACKS.resolve(name)
+
+
+def require_current(suite: str) -> None:
+    """Raise UsageError where a suite is of an earlier version."""
+    if suite in DROPPED:
+        raise UsageError(f"suite {suite} belongs to {DROPPED[suite]}; use {suite.partition('-')[0]}")
 
 
 def members(names: Iterable[str]) -> list[str]:

@@ -53,7 +53,7 @@ def _iid(labels: Tensor, clients: int, examples: int, random: torch.Generator, l
 
 
 def _shards(labels: Tensor, clients: int, examples: int, random: torch.Generator, level: float) -> Tensor:
-    """Two random shards of one class each per client (McMahan et al. 2017; the split of Fed-αCDP and of S003)."""
+    """Two random shards of one class each per client (McMahan et al. 2017; of Fed-αCDP and of Bayesian DP)."""
     size, queues = examples // 2, _ClassQueues(labels, random)
     smallest = min(len(members) for members in queues.members if len(members))
     if examples < 2 or examples % 2 or size > smallest:
@@ -80,7 +80,7 @@ def _dirichlet(labels: Tensor, clients: int, examples: int, random: torch.Genera
 
 
 def _similarity(labels: Tensor, clients: int, examples: int, random: torch.Generator, level: float) -> Tensor:
-    """A share ``level`` of uniform labels, the rest from one class, client modulo classes (S002, appendix D)."""
+    """A share ``level`` of uniform labels, the rest from one class, client modulo classes (DP-SCAFFOLD, appendix D)."""
     queues = _ClassQueues(labels, random)
     present = [label for label, members in enumerate(queues.members) if len(members)]
     uniform, rows = round(level * examples), []
@@ -95,7 +95,7 @@ def _similarity(labels: Tensor, clients: int, examples: int, random: torch.Gener
 def _sorted(labels: Tensor, clients: int, examples: int, random: torch.Generator, level: float) -> Tensor:
     """A share ``level`` drawn uniformly, the rest dealt in runs after sorting by label: nobody shares an example.
 
-    Hsu et al. 2019 and Karimireddy et al. 2020 (SCAFFOLD), as the text of S002 has it; level 0 sorts everything.
+    Hsu et al. 2019 and Karimireddy et al. 2020 (SCAFFOLD), as the text of DP-SCAFFOLD has it; level 0 sorts everything.
     """
     if clients * examples > len(labels):
         raise UsageError(

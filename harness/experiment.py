@@ -6,6 +6,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from harness.attacks import ATTACKS, SUITES, Attacker, expanded, members
+from harness.attacks.suites import require_current
 from harness.datasets import choose_public, default_model
 from harness.datasets.public import AUTO, NONE
 from harness.defenses import DEFENSES, Cohort, Defense
@@ -102,6 +103,7 @@ class CellSettings(BaseModel):
     def _fits_suite(self) -> None:
         if self.suite is None:
             return
+        require_current(self.suite)
         if SUITES.get(self.suite, {}).get(self.attack) != self.attack_args:
             raise ValueError(
                 f"attack {self.attack!r} with such settings is not of a suite {self.suite!r}; use attack 'auto'"

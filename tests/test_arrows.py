@@ -1,6 +1,7 @@
 """Arrows between rooms go one way: who computes knows nothing of who draws and who commands."""
 
 import ast
+import runpy
 import subprocess
 import sys
 from graphlib import TopologicalSorter
@@ -8,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 BELOW = ("harness.evaluation", "harness.scoring.summarise", "harness.results", "harness.gate")
-ABOVE = ("harness.reports", "harness.cli", "harness.reproduction", "matplotlib", "rich")
+ABOVE = ("harness.reports", "harness.cli", "harness.papers", "matplotlib", "rich")
 
 
 def test_no_room_imports_anything_above_it() -> None:
@@ -58,3 +59,30 @@ def test_neither_files_nor_rooms_run_in_circles() -> None:
         own = room_of(name)
         rooms.setdefault(own, set()).update({room_of(one) for one in taken} - {own, "harness"})
     list(TopologicalSorter(rooms).static_order())
+
+
+TINY = {
+    "harness/__init__.py": "from harness.low.one import ONE\n",
+    "harness/errors.py": "",
+    "harness/low/__init__.py": "",
+    "harness/low/one.py": "from harness.errors import Mistake\n\nONE = 1\n",
+    "harness/low/two.py": "import torch\nfrom harness.low import one, three\n",
+    "harness/low/three.py": "def later() -> None:\n    from harness.high.four import FOUR\n",
+    "harness/high/four.py": "from harness.low import two\nfrom harness.errors import Mistake\n",
+    "defenses/none.py": "from harness.low.two import TWO\n",
+    "tests/test_none.py": "from harness.low.three import later\n",
+}
+
+
+def test_a_tiny_tree_is_counted(tmp_path: Path) -> None:
+    """Files: three.py and four.py are imported once, and the defense by no product file; low and high form a circle."""
+    (tmp_path / "pyproject.toml").write_text(
+        '[tool.setuptools.package-dir]\n"harness" = "harness"\n"harness.defenses" = "defenses"\n'
+    )
+    for name, text in TINY.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    house = runpy.run_path(str(Path(__file__).parents[1] / "benchmarks" / "house.py"))["count"](tmp_path)
+    assert vars(house) == {
+        "lines": 11, "files": 8, "rooms": 4, "arrows": 6, "circles": [["high", "low"]], "imported_once": 2,
+    }  # fmt: skip

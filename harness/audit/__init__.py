@@ -6,6 +6,5 @@ Source: Steinke, Nasr, Jagielski, "Privacy Auditing with One (1) Training Run", 
 from harness.audit.result import AuditResult
 from harness.audit.run import audit
 from harness.audit.settings import DESIGNS, AuditSettings, audit_settings
-from harness.audit.suite import Case, suite_cases, suite_summary
 
-__all__ = ["DESIGNS", "AuditResult", "AuditSettings", "Case", "audit", "audit_settings", "suite_cases", "suite_summary"]
+__all__ = ["DESIGNS", "AuditResult", "AuditSettings", "audit", "audit_settings"]

@@ -1,1 +1,1 @@
-"""Bayesian accounting (S003): what a run costs a typical client or record, estimated from the sizes it saw."""
+"""Bayesian accounting: what a run costs a typical client or record, estimated from the sizes it saw."""

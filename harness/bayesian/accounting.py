@@ -1,6 +1,6 @@
 """Bayesian differential privacy: what a run costs a record drawn like the others, estimated from samples.
 
-Source: Triastcyn and Faltings, "Federated Learning with Bayesian Differential Privacy" (S003), Theorems 1-3 and
+Source: Triastcyn and Faltings, "Federated Learning with Bayesian Differential Privacy", Theorems 1-3 and
 equation (5). See docs/accounting.md.
 
 This is not differential privacy. It bounds the loss of a record (or client) that comes from the same distribution as

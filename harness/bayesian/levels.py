@@ -1,8 +1,9 @@
 """Bayesian accounting of whole runs: client, instance (sequential, parallel) and joint level, beside real epsilons.
 
-Source: S003, section V; see docs/accounting.md. A round is what ``round_samples`` and its siblings below make of
-the norms that training saw. Every number comes with the failure probability of all its estimates, and with the moments
-accountant's epsilon of the same noise, which is differential privacy if the distances have the stated bound.
+Source: Triastcyn and Faltings, section V; see docs/accounting.md. A round is what ``round_samples`` and its siblings
+below make of the norms that training saw. Every number comes with the failure probability of all its estimates, and
+with the moments accountant's epsilon of the same noise, which is differential privacy if the distances have the stated
+bound.
 """
 
 import math

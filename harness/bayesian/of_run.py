@@ -1,7 +1,7 @@
 """A training run's Bayesian accounting, beside the moments accountant on the same noise.
 
-Source: S003, section V; see docs/accounting.md. What comes out is Bayesian differential privacy (BDP), never
-differential privacy: it depends on the data that was seen and covers typical records or clients only.
+Source: Triastcyn and Faltings, section V; see docs/accounting.md. What comes out is Bayesian differential privacy
+(BDP), never differential privacy: it depends on the data that was seen and covers typical records or clients only.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """From the norms of a round to the distances of Bayesian accounting, level by level.
 
-Source: S003, section V. Where a client clips its whole update only, an example moves it by at most its gradient's share
-of it, however large the update.
+Source: Triastcyn and Faltings, section V. Where a client clips its whole update only, an example moves it by at most
+its gradient's share of it, however large the update.
 """
 
 from collections.abc import Callable, Sequence

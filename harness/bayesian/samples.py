@@ -1,4 +1,6 @@
-"""From what training sees to the distances of Bayesian accounting. Source: S003, section V; see docs/accounting.md.
+"""From what training sees to the distances of Bayesian accounting.
+
+Source: Triastcyn and Faltings, section V; see docs/accounting.md.
 
 ``sigma`` is always the standard deviation of the noise on the same quantity as the distances. The paper adds C*sigma to
 the *mean*, which is C*sigma*n on the sum.

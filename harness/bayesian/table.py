@@ -1,7 +1,7 @@
 """Costs of many distances under one bound, read off a table: never too low, and exact at the bound itself.
 
-The log of what Theorem 3 of S003 averages is convex in the squared distance, so the chord between two entries of a
-table lies above it.
+The log of what Theorem 3 of Triastcyn and Faltings averages is convex in the squared distance, so the chord between two
+entries of a table lies above it.
 """
 
 from functools import lru_cache

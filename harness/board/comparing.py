@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.attacks.suites import LATEST
 from harness.board.luck import Luck
 from harness.board.settled import contradictions, differing, settled, without_numbers
 from harness.errors import UsageError
@@ -41,13 +40,13 @@ def compare(card: Card, again: Card, statistically: bool = False) -> Comparison:
     other += _other_versions(card.environment.get("versions"), again.environment.get("versions"))
     if not other and not statistically:
         found = differing(card.model_dump(mode="json"), again.model_dump(mode="json"))
-        return Comparison([*_outdated(card), *(one for one in found if not one.startswith("hash:"))], exact=True)
+        return Comparison([one for one in found if not one.startswith("hash:")], exact=True)
     why = "; ".join(other) if other else "it was asked for"
     # Another processor alone draws the same numbers, and rounds them otherwise.
     alike = bool(other) and not _draws_otherwise(card, again)
     luck = Luck(_OTHERWISE_ROUNDED if alike else _OTHERWISE_DRAWN)
     return Comparison(
-        [*_outdated(card), *differing(settled(card), settled(again)), *contradictions(card), *_moved(card, again),
+        [*differing(settled(card), settled(again)), *contradictions(card), *_moved(card, again),
          *luck.exceeded(card, again), *_reasons(card, again, alike)],
         exact=False,
         notes=[f"compared statistically, as harness check does: {why}"],
@@ -56,13 +55,6 @@ def compare(card: Card, again: Card, statistically: bool = False) -> Comparison:
 
 def _draws_otherwise(card: Card, again: Card) -> bool:
     return any(card.environment.get(name) != again.environment.get(name) for name in ("versions", "device"))
-
-
-def _outdated(card: Card) -> list[str]:
-    """A verdict over the attacks of an older suite is none of today's board."""
-    suite = card.row.suite
-    today = LATEST.get(suite.rpartition("-")[0], suite) if suite else None
-    return [] if suite == today else [f"row.suite: {suite} in the card, today's is {today}"]
 
 
 def _other_versions(there: Any, here: Any) -> list[str]:

@@ -5,8 +5,8 @@ from functools import lru_cache
 from harness.defenses import DEFENSES
 from harness.experiment import CellSettings
 from harness.extensions.building import build
-from harness.reproduction.data import SAMPLES
-from harness.reproduction.judged.published import Published, published
+from harness.papers.data import SAMPLES
+from harness.papers.judged import Published, published
 from harness.results.card import Reported
 
 # What these tables attack.

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from harness.audit import DESIGNS, Case, audit, audit_settings, suite_cases, suite_summary
+from harness.audit import DESIGNS, audit, audit_settings
 from harness.audit.settings import AuditSettings
-from harness.cli.app import DONE, INVALID, app
-from harness.cli.audit_table import print_audits, print_suite
+from harness.cli.app import DONE, app
+from harness.cli.audit_table import print_audits
 from harness.cli.console import Screen
 from harness.cli.options import numbers, split_lists
 from harness.datasets import data_root as find_data_root
@@ -57,18 +57,12 @@ def audit_command(
     ] = None,
     noise_scale: Annotated[float, typer.Option(help="Plants a flaw: multiplies all noise unsaid.")] = 1.0,
     claimed_epsilon: Annotated[float | None, typer.Option(help="Test this claim instead of the stated one.")] = None,
-    suite: Annotated[bool, typer.Option("--suite", help="27 valid runs and planted flaws: audits the audit.")] = False,
     out: Annotated[Path | None, typer.Option(help="Write the JSON document to this file too.")] = None,
     data_root: Annotated[Path | None, typer.Option(help="Folder of datasets.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> int:
     """Find out how large epsilon must at least be, by guessing which canaries were in one run's training."""
     root = find_data_root(data_root)
-    if suite:
-        if defense:
-            raise UsageError("--suite brings its own defenses; drop --defense or --suite")
-        _require_writable(out)
-        return _suite(root, out, as_json)
     common = {
         "canaries": canaries, "others": others, "guesses": guesses, "rounds": rounds, "steps": steps,
         "sampling_rate": sampling_rate, "learning_rate": learning_rate, "delta": delta, "confidence": confidence,
@@ -94,7 +88,7 @@ def _combinations(
 ) -> list[AuditSettings]:
     """Every defense with every kind of canary and every seed."""
     if not split_lists(defenses):
-        raise UsageError("no defense named; add --defense fed_acdp (harness list defenses shows all), or --suite")
+        raise UsageError("no defense named; add --defense fed_acdp (harness list defenses shows all)")
     names = [DEFENSES.resolve(name) for name in split_lists(defenses)]
     arguments = parse_assignments(assignments, names, DEFENSES)
     return [
@@ -105,20 +99,6 @@ def _combinations(
 
 def _audit_all(chosen: list[AuditSettings], root: Path) -> list:
     return [audit(settings, root) for settings in counted(chosen, "audit")]
-
-
-def _suite(root: Path, out: Path | None, as_json: bool) -> int:
-    cases: list[Case] = suite_cases()
-    results = _audit_all([case.settings for case in cases], root)
-    summary = suite_summary(cases, results)
-    rows = [
-        {"case": case.about, "expected": case.expected, "as_expected": case.as_expected(result), **result.row()}
-        for case, result in zip(cases, results, strict=True)
-    ]
-    _deliver({"environment": environment("cpu"), "suite": summary, "audits": rows}, out, as_json)
-    if not as_json:
-        print_suite(cases, results, summary, Screen(_WIDTH))
-    return DONE if summary["passed"] else INVALID
 
 
 def _require_writable(out: Path | None) -> None:

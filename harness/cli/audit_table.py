@@ -1,12 +1,10 @@
 """The tables of ``harness audit``."""
 
-from typing import Any
-
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from harness.audit import DESIGNS, AuditResult, Case
+from harness.audit import DESIGNS, AuditResult
 
 _NUMBERS = ("right", "lower bound", "proven", "claimed")
 
@@ -39,32 +37,6 @@ def print_audits(results: list[AuditResult], console: Console) -> None:
         console.print(Text(note))
     for design in dict.fromkeys(result.design for result in results):
         console.print(Text(f"{design}: {DESIGNS[design]}"))
-    console.print(Text(_FOOTER))
-
-
-def print_suite(cases: list[Case], results: list[AuditResult], summary: dict[str, Any], console: Console) -> None:
-    """Valid defenses first, planted flaws after, and the counts."""
-    table = Table()
-    for name in ("case", "defense", "canaries", "view", "seed", *_NUMBERS, "found"):
-        table.add_column(name, no_wrap=True)
-    last = "holds"
-    for case, result in zip(cases, results, strict=True):
-        if case.expected != last:
-            table.add_section()
-        last = case.expected
-        found = result.verdict + ("" if case.as_expected(result) else f", expected: {case.expected}")
-        table.add_row(*map(Text, (
-            case.about, result.defense, f"{result.canaries} {result.design}", result.view, str(result.seed),
-            f"{result.correct}/{result.guesses}", *_numbers(result), found,
-        )))  # fmt: skip
-    console.print(table)
-    console.print(
-        Text(
-            f"valid defenses: {summary['exceeded']} of {summary['valid']} lower bounds exceed the proven epsilon "
-            f"(at most {summary['allowed']} may). planted flaws: {summary['found']} of {summary['planted']} found. "
-            f"{'passed' if summary['passed'] else 'FAILED'}"
-        )
-    )
     console.print(Text(_FOOTER))
 
 

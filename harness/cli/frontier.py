@@ -22,10 +22,10 @@ from harness.evaluation import Run
 from harness.experiment import taps_of
 from harness.extensions.building import one_line, parse_assignments
 from harness.frontier import FrontierSettings, known_dataset, make_frontier, make_frontier_shard, usual
+from harness.frontier.request import Request
 from harness.frontier.settings import Grid
 from harness.reports.frontier_picture import save_frontier
 from harness.reports.frontier_table import print_frontier
-from harness.reproduction import Request
 from harness.results import RunFolder, claimed, write_atomic
 from harness.settings.devices import choose_device
 from harness.spreading.shard import Shard

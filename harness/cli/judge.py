@@ -11,7 +11,7 @@ from rich.text import Text
 
 from harness.capture.reading import read_capture
 from harness.cli.app import DONE, INVALID, app, resumable
-from harness.cli.checks_table import judge_checks, judge_suite, print_checks
+from harness.cli.checks_table import judge_checks, print_checks
 from harness.cli.console import Screen
 from harness.cli.options import split_lists
 from harness.cli.spreading_options import JobsOption, ThreadsOption, chosen_jobs
@@ -51,21 +51,14 @@ def judge_command(
     resume: Annotated[bool, typer.Option("--resume", help="Use what an earlier run left in the folder.")] = False,
     jobs: JobsOption = None,
     threads: ThreadsOption = None,
-    suite: Annotated[
-        bool, typer.Option("--suite", help="Checks the checks: honest clients and planted mistakes.")
-    ] = False,
     checks_only: Annotated[
         bool, typer.Option("--checks-only", help="Is the declared defense on? In seconds: no attack, no prior.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> int:
     """Say what leaks from captured updates, and whether the declared defense is on."""
-    if suite:
-        if captures:
-            raise UsageError("--suite brings its own clients; drop the captures or --suite")
-        return judge_suite(find_data_root(data_root), as_json)
     if not captures:
-        raise UsageError("no capture named; add folders of captures, or --suite")
+        raise UsageError("no capture named; add folders of captures")
     if chunk < 1:
         raise UsageError("--chunk must be at least 1")
     if truth is not None and len(captures) > 1:

@@ -17,10 +17,10 @@ from harness.cli.spreading_options import PartOption, ThreadsOption, chosen_jobs
 from harness.datasets import data_root as find_data_root
 from harness.errors import UsageError
 from harness.evaluation import Run, document_of
+from harness.papers import RENAMED, TABLES, Request
+from harness.papers.parts import Part, make_in_processes, require_dealt
 from harness.progress import within
 from harness.reports.cell_picture import save_cell_picture
-from harness.reproduction import TABLES, Request
-from harness.reproduction.parts import Part, make_in_processes, require_dealt
 from harness.results import RunFolder, claimed
 from harness.results.environment import environment
 from harness.settings.devices import choose_device
@@ -47,6 +47,8 @@ def reproduce_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> int:
     """Run a table of the papers and print ours beside theirs, with a verdict per cell."""
+    if table in RENAMED:
+        raise UsageError(f"table {table} is called {RENAMED[table]} now; use that name")
     if table not in TABLES:
         raise UsageError(f"unknown table {table!r}; choose {', '.join(TABLES)}")
     if chunk < 1:

@@ -9,12 +9,12 @@ from harness.evaluation import document_of
 from harness.experiment import CellSettings
 from harness.federation.taps import Tap
 from harness.frontier.best import answer
+from harness.frontier.judging import cells_at, judge
 from harness.frontier.point import Level, diverged, point
+from harness.frontier.request import Request
 from harness.frontier.settings import FrontierSettings, Grid, noise_setting
+from harness.frontier.trained import TrainedRuns
 from harness.progress import counted, within
-from harness.reproduction.comparison import Request
-from harness.reproduction.judged.judging import cells_at, judge
-from harness.reproduction.trained import TrainedRuns
 from harness.results.environment import environment
 from harness.results.frontier import FrontierDocument, FrontierPoint
 from harness.spreading.processes import in_processes

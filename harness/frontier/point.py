@@ -6,8 +6,8 @@ from typing import Any
 
 from harness.evaluation.promised import covers
 from harness.federation.taps import Tap
+from harness.frontier.judging import Judged
 from harness.frontier.settings import FrontierSettings
-from harness.reproduction.judged.judging import Judged
 from harness.results import CellResult, Statement
 from harness.results.frontier import FrontierPoint
 from harness.training import TrainDocument

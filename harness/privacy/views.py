@@ -162,7 +162,7 @@ def client_views(
 def example_views(federation: FederationFacts, uneven: str | None = None) -> list[View]:
     """The views on example-level protection inside local steps (Fed-CDP with a fixed bound).
 
-    With one local step the noise of all clients adds up in the published sum (S000, Theorem 4.7).
+    With one local step the noise of all clients adds up in the published sum (Heikkilä et al., Theorem 4.7).
     From the second step on a client's gradients depend on its own earlier noise, which no other client's noise
     hides, and so they do where it keeps a state of its own: then everybody sees the noise of one client. ``uneven``
     says why clients' noise does not add up to a known one, where it does not.

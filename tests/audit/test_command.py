@@ -2,13 +2,9 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-
-from harness.audit import suite_cases, suite_summary
 
 QUICK = ("--dataset", "digits", "--canaries", "100", "--steps", "1", "--others", "4")
 
@@ -39,7 +35,6 @@ def test_json_has_a_row_per_defense_canary_and_seed(harness: Callable, tmp_path:
     [
         ((), "add --defense fed_acdp"),
         (("--defense", "fed_acpd"), "did you mean"),
-        (("--defense", "fed_cdp", "--suite"), "drop --defense or --suite"),
         (("--defense", "fed_cdp", "--canary", "apart"), "choose together"),
         (("--defense", "fed_cdp", "--canaries", "9000"), "lower --canaries"),
         (("--defense", "fed_cdp", "--others", "1000000"), "lower --others"),
@@ -74,47 +69,3 @@ def test_a_secure_sum_is_seen_by_its_server(harness: Callable) -> None:
         ("together", 3, 1),
         ("norm", 3, 1),
     ]
-
-
-def test_the_suite_is_27_valid_runs_and_every_flaw() -> None:
-    cases = suite_cases()
-    assert sum(case.expected == "holds" for case in cases) == 27
-    assert len({case.about for case in cases if case.expected != "holds"}) >= 10
-    assert len({(case.about, case.settings.seed, case.settings.defense) for case in cases}) == len(cases)
-
-
-class _Said:
-    """An audit's answer, as far as the suite looks at it."""
-
-    def __init__(self, epsilon: float | None, lower_bound: float, verdict: str) -> None:
-        self.epsilon, self.lower_bound, self.verdict = epsilon, lower_bound, verdict
-
-
-@pytest.mark.parametrize(("excesses", "missed", "passed"), [(0, 0, True), (4, 0, True), (5, 0, False), (0, 1, False)])
-def test_when_the_suite_passes(excesses: int, missed: int, passed: bool) -> None:
-    cases = suite_cases()
-    said: list[Any] = [
-        _Said(1.0, 2.0 if number < excesses else 0.5, "consistent") if case.expected == "holds"
-        else _Said(None, 4.0, case.expected)
-        for number, case in enumerate(cases)
-    ]  # fmt: skip
-    for place in range(missed):
-        said[-1 - place].verdict = "consistent"
-    assert suite_summary(cases, said)["passed"] is passed
-
-
-@pytest.mark.slow
-def test_the_suite(harness: Callable) -> None:
-    code, out, _ = harness("audit", "--suite", "--json")
-    document = json.loads(out)
-    assert (code, document["suite"]["passed"], document["suite"]["valid"]) == (0, True, 27)
-    assert document["suite"]["found"] == document["suite"]["planted"] == 33
-
-
-def test_a_failed_suite_is_an_invalid_run(harness: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    case = next(case for case in suite_cases() if case.expected != "holds")
-    honest = replace(case, settings=replace(case.settings, noise_scale=1.0, canaries=100, guesses=20))
-    monkeypatch.setattr("harness.cli.audit.suite_cases", lambda: [honest])
-    code, out, _ = harness("audit", "--suite")
-    assert code == 3
-    assert "FAILED" in out

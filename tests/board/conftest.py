@@ -24,12 +24,12 @@ TRAINED = (
 
 @contextmanager
 def the_suite() -> Iterator[pytest.MonkeyPatch]:
-    """``tiny``, with an older version that lacks an attack, known for as long as it is needed."""
+    """``tiny``, with an older version that was dropped, known for as long as it is needed."""
     from harness.attacks import SUITES
-    from harness.attacks.suites import LATEST
+    from harness.attacks.suites import DROPPED, LATEST
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(SUITES, "tiny-1", {"analytic": {}})
+        patch.setitem(DROPPED, "tiny-1", "0.1.7")
         patch.setitem(SUITES, "tiny-2", {"analytic": {}, "identify": {}})
         patch.setitem(LATEST, "tiny", "tiny-2")
         yield patch

@@ -261,7 +261,7 @@ WRONG: dict[str, tuple[Planted, int, str]] = {
     "changed verdict": (verdict, 1, "row.verdict: "),
     "other seed": (other_seed, 1, "seeds[0]: 0 in the card, 1 made again"),
     "missing control": (missing_control, 1, "cells[0].result.controls: "),
-    "older suite": (older_suite, 1, "row.suite: tiny-1 in the card, today's is tiny-2"),
+    "older suite": (older_suite, 2, "suite tiny-1 belongs to 0.1.7; use tiny"),
     "attack left out of the suite": (attack_left_out, 2, "lacks identify of its suite tiny-2"),
     "changed epsilon": (epsilon, 1, "statement.epsilon: "),
     "changed bound": (bound, 1, "bound.events[1].ceiling: 0.01 in the card"),

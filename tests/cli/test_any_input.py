@@ -154,7 +154,7 @@ LINES = {
     "history": ["history {here}/attacked {here}/attacked"],
     "judge": [JUDGED],
     "report": ["report {here}/attacked {here}/trained"],
-    "reproduce": ["reproduce x", "reproduce s000-accounting"],
+    "reproduce": ["reproduce x", "reproduce secagg-accounting"],
     "train": [f"{TRAIN} --rounds 1", f"{TRAIN} --rounds 2 --algorithm scaffold --resume --out {{here}}/scaffold"],
 }  # fmt: skip
 

@@ -11,7 +11,7 @@ import typer
 import harness.cli.evaluate as command
 from harness.cli import run
 from harness.cli.app import COMMANDS, app
-from harness.reproduction import TABLES
+from harness.papers import TABLES
 from harness.results import ResultDocument
 
 ROOT = Path(__file__).parents[2]

@@ -22,7 +22,7 @@ from harness.judging.federation import gathered
 from harness.judging.no_signal import distance, fits_facts, noise_beyond
 from harness.judging.noise_checks import BOUND, ENOUGH, NO_MORE
 from harness.judging.noise_shape import crowded, tailless
-from harness.judging.suite import run_case
+from harness.judging.suite import run_case, summary
 from harness.judging.suite_cases import suite_cases
 
 Federation = Callable[..., list[Path]]
@@ -52,17 +52,17 @@ def test_the_honest_are_not_accused_and_what_is_planted_is_named(about: str, tmp
 
 
 @pytest.mark.slow
-def test_of_all_cases_every_mistake_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["judge", "--suite", "--json"]) == 0
-    counts = json.loads(capsys.readouterr().out)["summary"]
+def test_of_all_cases_every_mistake_is_named(tmp_path: Path) -> None:
+    cases = suite_cases()
+    counts = summary(cases, [run_case(case, tmp_path, truth=case.expected is None) for case in cases])
+    assert counts["passed"]
     assert counts["honest"] >= 20 and counts["planted"] >= 20
     assert counts["alarms"] <= 1 and counts["named"] == counts["planted"]
 
 
-def test_the_suite_brings_its_own_clients(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["judge", "--suite", str(tmp_path)]) == run(["judge"]) == 2
-    said = capsys.readouterr().err
-    assert "brings its own clients" in said and "add folders of captures, or --suite" in said
+def test_a_capture_must_be_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["judge"]) == 2
+    assert "add folders of captures" in capsys.readouterr().err
 
 
 LAWS: dict[str, Callable[[torch.Generator], torch.Tensor]] = {

@@ -31,7 +31,7 @@ def test_skellam_noise_is_sigma_times_clip(bits: int) -> None:
 
 
 def test_the_two_known_wrong_scales_are_rejected() -> None:
-    """S000's code: each Poisson's rate is the whole variance; and the scale enters to the fourth power."""
+    """The paper's code: each Poisson's rate is the whole variance; and the scale enters to the fourth power."""
     grid = grid_of(bits=20)
     wrong = [2 * grid.variance, grid.scale**2 * grid.variance, grid.variance / grid.scale**2]
     for variance in wrong:

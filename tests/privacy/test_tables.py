@@ -1,48 +1,59 @@
 """The accounting columns of the papers' tables."""
 
-import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from harness.reproduction.fed_acdp.table6 import table6_accounting
-from harness.reproduction.fed_acdp.table7 import table7_accounting
-from harness.reproduction.fed_acdp.table8 import _row as table8_row
-from harness.reproduction.fed_acdp.table11 import _rounds, _target
+from harness.papers import MEASURES, Request, fed_acdp
+from harness.papers.grid import grid
+
+
+def accounted(table: str, **fields: Any) -> list[Any]:
+    """The rows of a table that have these fields, with ours."""
+    run: Any = SimpleNamespace(resume=False)
+    request = Request(run, Path("none"), quick=True)
+    here: Any = MEASURES[grid(table).measure](grid(table), request)
+    rows = [row for row in grid(table).printed() if fields.items() <= row.items()]
+    return [row | here.accounted(row) for row in rows]
 
 
 def test_table6_but_for_cancer() -> None:
-    rows = table6_accounting()
+    rows = accounted("table6")
     assert len(rows) == 15
     assert all((row["verdict"] == "irreproducible") == (row["data"] == "cancer") for row in rows)
     mnist = next(row for row in rows if row["method"] == "Fed-CDP" and row["data"] == "mnist")
-    assert (mnist["ε"], mnist["PLD"], mnist["with √M"]) == ("0.823", "0.601", "1.468")
+    assert [round(mnist[name], 3) for name in ("ours", "pld", "by_layer")] == [0.823, 0.601, 1.468]
     lfw = next(row for row in rows if row["method"] == "Fed-CDP" and row["data"] == "lfw")
-    assert lfw["printed q"] == "9.794"
+    assert round(lfw["printed_q"], 3) == 9.794
 
 
 def test_table7() -> None:
-    rows = table7_accounting()
-    ours = [row for row in rows if row["method"] == "Fed-αCDP"]
-    assert [row["ε"] for row in ours] == ["0.285", "0.672", "0.478", "0.184", "0.084"]
+    ours = accounted("table7", method="Fed-αCDP")
+    assert [round(row["ours"], 3) for row in ours] == [0.285, 0.672, 0.478, 0.184, 0.084]
     assert all(row["verdict"] == "agrees" for row in ours)
-    assert [row["verdict"] for row in rows if row["method"] == "Fed-SDP"] == ["agrees"] * 4 + ["irreproducible"]
+    sdp = accounted("table7", method="Fed-SDP")
+    assert [row["verdict"] for row in sdp] == ["agrees"] * 4 + ["irreproducible"]
 
 
 @pytest.mark.parametrize(("policy", "data", "paper"), [
     ("staircase", "mnist", 95), pytest.param("linear", "cancer", 3, marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_table8_agrees(policy: str, data: str, paper: int) -> None:
-    assert table8_row(policy, data, paper)["verdict"] == "agrees"
+    (row,) = accounted("table8", policy=policy, data=data)
+    assert (row["paper"], row["verdict"]) == (paper, "agrees")
 
 
 def test_table8_marks_what_nothing_reproduces() -> None:
-    row = table8_row("cyclic", "cancer", 3)
+    (row,) = accounted("table8", policy="cyclic", data="cancer")
     assert (row["rounds"], row["verdict"]) == (">3", "irreproducible")
 
 
 @pytest.mark.parametrize(("name", "paper"), [("base", 123.354), ("advanced", 7.450), ("zcdp", 1.159), ("rdp", 0.823)])
 def test_table11_targets(name: str, paper: float) -> None:
-    assert _target(name, paper, 0.601)["verdict"] == "agrees"
+    (row,) = accounted("table11", accountant=name, noise="fixed")
+    assert (row["target"], row["verdict"]) == (paper, "agrees")
 
 
 @pytest.mark.parametrize(
@@ -56,7 +67,7 @@ def test_table11_targets(name: str, paper: float) -> None:
 )
 def test_table11_rounds(name: str, rounds: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     # The loss distributions beside the rounds take seconds.
-    monkeypatch.setattr(sys.modules[_rounds.__module__], "epsilon_of", lambda accountant, event: 0.0)
+    monkeypatch.setattr(fed_acdp, "epsilon_of", lambda accountant, event: 0.0)
     for policy, paper in zip(("linear", "staircase", "exponential"), rounds, strict=True):
-        row = _rounds(name, policy, paper)
-        assert (row["rounds"], row["verdict"]) == (paper, "agrees")
+        (row,) = accounted("table11", accountant=name, noise=policy)
+        assert (row["rounds"], row["paper"], row["verdict"]) == (paper, paper, "agrees")

@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from harness.evaluation import Run
-from harness.experiment import cell_settings
-from harness.reproduction import TABLES, UNDEALT, Request, parts, trained
-from harness.reproduction.dealing import ShardDone, dealt
-from harness.reproduction.fed_acdp import accuracy, table1, table5
+from harness.frontier import trained
+from harness.frontier.request import ShardDone, dealt
+from harness.papers import TABLES, UNDEALT, Request, accuracy, grid, parts
 from harness.results import RunFolder
 from harness.spreading.shard import Shard
 from harness.spreading.worker import Job
@@ -29,10 +28,14 @@ TRAININGS = ("reproduce", "table5", "--quick", "--threads", "1", "--json")
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Table I of two attacks, which are stopped at once; Table V of one dataset and federations of a moment."""
-    printed = {(attack, data): (1.0, 0.0, 1.0) for attack in ("dlg", "idlg") for data in ("mnist", "lfw")}
-    monkeypatch.setattr(table1, "TABLE_1", printed)
-    monkeypatch.setattr(table1, "cell_settings", partial(cell_settings, attack_args={"max_iterations": 2}))
-    monkeypatch.setattr(table5, "DATA", ("cancer",))
+    table1, table5 = grid.grid("table1"), grid.grid("table5")
+    printed = [[attack, data, 1.0, 0.0, 1.0] for attack in ("dlg", "idlg") for data in ("mnist", "lfw")]
+    settings = table1.settings | {"attack_args": {"max_iterations": 2}}
+    changed = {
+        "table1": table1.model_copy(update={"rows": printed, "settings": settings}),
+        "table5": table5.model_copy(update={"rows": [row for row in table5.rows if row[0] == "cancer"]}),
+    }
+    monkeypatch.setattr(grid, "grid", changed.__getitem__)
     for name, value in {"QUICK_CLIENTS": 3, "QUICK_PER_ROUND": 2, "QUICK_ROUNDS": 2}.items():
         monkeypatch.setattr(accuracy, name, value)
     small = {name: replace(one, examples=4 * one.batch_size) for name, one in accuracy.TABLE_2.items()}

@@ -1,7 +1,7 @@
 """Distributed noise behind secure aggregation: what the sum of the clients' updates costs a record.
 
 Source: Heikkilä et al., "On Using Secure Aggregation in Differentially Private Federated Learning with Multiple
-Local Steps" (S000), Theorems 4.6 and 4.7 and appendix A.3. See docs/accounting.md and docs/defenses.md.
+Local Steps", Theorems 4.6 and 4.7 and appendix A.3. See docs/accounting.md and docs/defenses.md.
 
 Theorem 4.6: if only the sum of all clients' updates is seen, L local steps of T rounds are charged as L*T releases of
 the sum of all clients' noisy steps. Theorem 4.7: noise whose sum is of the same kind needs only 1/sqrt(N) per client

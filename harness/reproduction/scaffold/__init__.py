@@ -1,1 +1,0 @@
-"""S002: DP-SCAFFOLD beside DP-FedAvg and DP-FedSGD: accounting, accuracy and trade-offs."""

@@ -1,1 +1,0 @@
-"""Servers that tamper, and exact batches: the papers' figures, and secure sums judged again."""
