@@ -13,6 +13,7 @@ BARE = "some coordinates carry no noise"
 NO_CLIPPING = "noise without clipping: one record may move the result by any amount"
 LEFT_OUT = "which coordinates are left out depends on private data"
 FOLLOWS_DATA = "the scale of the noise follows private data"
+_TYPICAL = 0.1  # the blind probability at which limits of different families are compared
 
 
 def limit_of(noise: Noise | None, clipping: Clipping | None, unit: float, context: RoundContext) -> Limit | NoLimit:
@@ -39,3 +40,8 @@ def limit_of(noise: Noise | None, clipping: Clipping | None, unit: float, contex
         return NoLimit(BARE)
     distance = clipping.bound * math.sqrt(groups) * unit
     return GaussianLimit(distance / (least * context.noise_scale))
+
+
+def height(limit: Limit | NoLimit) -> float:
+    """How much a limit allows, to compare limits of different families."""
+    return limit.ceiling(_TYPICAL) if isinstance(limit, Limit) else 2.0

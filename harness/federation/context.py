@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
+from harness.federation.examples import NetworkBatch
 from harness.vectors.layout import Layout
 from harness.vectors.randomness import laplace_rows, normal_rows, uniform_rows
 
@@ -62,6 +63,7 @@ class RoundContext:
         server: of the server, kept between rounds and known to all clients; empty in round 0.
         sent: per client (N, ...), what goes to the server beside the update; in ``aggregate`` the sums over clients.
         scope: name of this defense within a stack.
+        batch: the network and the examples of a local step, for operations that ask for them.
     """
 
     round: int
@@ -77,6 +79,7 @@ class RoundContext:
     sent: State = field(default_factory=dict)
     scope: str = ""
     clients: tuple[int, ...] = ()
+    batch: NetworkBatch | None = None
 
     def quiet(self) -> "RoundContext":
         """The same place in training without noise, where what a hook remembers is forgotten afterwards."""
