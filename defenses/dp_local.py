@@ -10,6 +10,7 @@ from typing import Literal
 
 import torch
 from pydantic import model_validator
+from torch import Tensor
 
 from harness.defenses.registry import DEFENSES, validated_defense
 from harness.federation.clip_and_noise import AnyClip, ClipExamples, GaussianNoise
@@ -67,6 +68,7 @@ class NoiseForReplacing(GaussianNoise):
         if not isinstance(self.of, ClipToBatchMedian):
             return super().on_step(state, context)
         mean = state.mean()
+        assert isinstance(state.bounds, Tensor)  # what the clip made of them
         scale = state.bounds * (self.level / context.cohort.batch_size)
         state.direction = mean + scale * context.gaussian(self.purpose, mean)
         state.louder(scale.amax(1))

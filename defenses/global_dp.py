@@ -58,8 +58,14 @@ class CountNorms(Operation):
     """Sends the norm of each update beside it, as a count that adds up over clients."""
 
     points = (Point.MESSAGE,)
-    sends = ("norms",)
-    only_adds = True
+
+    @property
+    def sends(self) -> tuple[str, ...]:
+        return ("norms",)
+
+    @property
+    def only_adds(self) -> bool:
+        return True
 
     def on_rows(self, rows: Tensor, context: RoundContext) -> Tensor:
         context.sent["norms"] = norm_counts(rows)
@@ -94,7 +100,6 @@ class LearnMedian(Operation):
     """The server's next S, from the counts of a round; ``of`` is the clip that goes by it."""
 
     points = (Point.AGGREGATE,)
-    only_adds = True
 
     def on_total(self, total: Tensor, context: RoundContext) -> Tensor:
         if "norms" in context.sent:

@@ -112,7 +112,10 @@ class ClipUpdatesToQuantile(ClipToQuantile, ClipUpdate):
     """Clips updates to the server's C, and sends a bit beside each: whether its norm lies below."""
 
     points = (Point.MESSAGE,)
-    sends = ("bits",)
+
+    @property
+    def sends(self) -> tuple[str, ...]:
+        return ("bits",)
 
     def on_rows(self, rows: Tensor, context: RoundContext) -> Tensor:
         context.sent["bits"] = (rows.norm(dim=-1) <= self.now(context.server)).to(rows) - 0.5
@@ -130,7 +133,6 @@ class MoveQuantile(Operation):
     """The server's next C, from a round's bits; ``of`` is the clip that goes by it."""
 
     points = (Point.AGGREGATE,)
-    only_adds = True
 
     def on_total(self, total: Tensor, context: RoundContext) -> Tensor:
         clip = self.of

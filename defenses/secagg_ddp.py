@@ -159,7 +159,10 @@ class SecureSum(Operation):
     settings: "SecAggDDP"
 
     points = (Point.SUM,)
-    only_adds = True
+
+    @property
+    def only_adds(self) -> bool:
+        return True
 
     def on_messages(self, messages: Tensor, context: RoundContext) -> Tensor:
         settings = self._of_those_who_came(len(messages), context)

@@ -254,13 +254,13 @@ class Defense:
             if own is not None:
                 return own
         moved = 1 / context.cohort.batch_size if unit == "example" else context.learning_rate
-        scaled = [one for one in operations if isinstance(one, GaussianNoise) and isinstance(one.of, AnyClip)]
+        scaled = [
+            limit_of(one.noise(context), one.of.bounds(context.learning_rate, context.server), moved, context)
+            for one in operations
+            if isinstance(one, GaussianNoise) and isinstance(one.of, AnyClip)
+        ]
         if scaled:
-            bounds = [one.of.bounds(context.learning_rate, context.server) for one in scaled]
-            found = [
-                limit_of(one.noise(context), bound, moved, context) for one, bound in zip(scaled, bounds, strict=True)
-            ]
-            return min(found, key=height)
+            return min(scaled, key=height)
         if any(one.sparse for one in operations):
             return NoLimit(LEFT_OUT)
         research = next((one for one in operations if isinstance(one, Custom)), None)

@@ -262,7 +262,8 @@ class Custom(Operation):
 
     Attributes:
         function: of the values and the context, which holds all randomness, memory and, with ``network``, the batch.
-        adds: its noise, on a coordinate of what the stage gives out; None for none, unknown unless you say otherwise.
+        adds: its noise, on a coordinate of what the stage gives out, or how that follows from the context; None for
+            none, unknown unless you say otherwise.
         cuts: the L2 norm and grouping that it cuts rows (or examples) to; ``cuts_at``: the magnitude of coordinates.
         keeps: which coordinates it sends, where it leaves others out; ``leaves_out``: that it does.
         server, client: what it remembers, by name. beside: names of what it puts into ``context.sent``, in clear.
@@ -271,7 +272,7 @@ class Custom(Operation):
 
     function: Callable[[Tensor, RoundContext], Tensor]
     _: KW_ONLY
-    adds: Noise | None = UNKNOWN
+    adds: Noise | Callable[[RoundContext], Noise | None] | None = UNKNOWN
     cuts: tuple[float, Grouping] | None = None
     cuts_at: float | None = None
     keeps: Callable[[Layout], Chosen] | None = None
@@ -324,7 +325,9 @@ class Custom(Operation):
         return Clipping(bound / learning_rate, grouping, "update")
 
     def noise(self, context: RoundContext) -> Noise | None:
-        return self.adds if self.at.hook is not None else None
+        if self.at.hook is None:
+            return None
+        return self.adds(context) if callable(self.adds) else self.adds
 
     def noise_of_examples(self, context: RoundContext) -> Noise | None:
         return UNKNOWN if self.adds and self.at is Point.EXAMPLES else None

@@ -124,7 +124,8 @@ def test_multipliers(settings: dict[str, Any], units: int, expected: tuple[float
     defense = build(DEFENSES, "quantile", {"unit": unit, **settings})
     assert isinstance(defense, Quantile)
     cohort = Cohort(clients=1000, clients_per_round=units, batch_size=units)
-    assert defense.multipliers(cohort) == pytest.approx(expected)
+    steering = defense.operations(cohort)[0].steering
+    assert (steering.of_vectors, steering.of_bits) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("sigma_b", [3.1, 5, 50])
