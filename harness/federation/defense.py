@@ -53,7 +53,7 @@ class Defense:
     """Base of every defense: settings, and ``operations``. All else follows from these.
 
     Raises:
-        UsageError: a subclass overrides what follows from them, as defenses did before 0.1.8.
+        UsageError: a subclass overrides what follows from them, as defenses of earlier versions did.
     """
 
     name: ClassVar[str] = "abstract"
