@@ -1,4 +1,4 @@
-"""What clipping and then noise, both at one hook, leave of one example or client for anybody to reconstruct."""
+"""What clipping and then noise, both at one stage, leave of one example or client for anybody to reconstruct."""
 
 import math
 
@@ -17,12 +17,12 @@ _TYPICAL = 0.1  # the blind probability at which limits of different families ar
 
 
 def limit_of(noise: Noise | None, clipping: Clipping | None, unit: float, context: RoundContext) -> Limit | NoLimit:
-    """The limit on what one clipped vector can be told by, from what a defense declares of a hook.
+    """The limit on what one clipped vector can be told by, from what a defense does at a stage.
 
     Args:
-        noise: on a coordinate of what the hook gives out, ``context.noise_scale`` left aside.
+        noise: on a coordinate of what the stage gives out, ``context.noise_scale`` left aside.
         clipping: of what the noise was added to, around zero.
-        unit: how far one clipped vector moves what the hook gives out, for each unit of the clipping's bound.
+        unit: how far one clipped vector moves what the stage gives out, for each unit of the clipping's bound.
         context: of the round, with noise.
     """
     if noise is None:

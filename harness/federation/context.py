@@ -1,4 +1,4 @@
-"""Where in training a hook is called, and the memory a defense may keep: one round, one client, or the server."""
+"""Where in training operations run, and the memory a defense may keep: one round, one client, or the server."""
 
 from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass, field, replace
@@ -48,7 +48,7 @@ class Cohort:
 
 @dataclass(frozen=True)
 class RoundContext:
-    """Where in training the hooks are called, and what a defense may remember.
+    """Where in training operations run, and what a defense may remember.
 
     Attributes:
         round, local_step: both from 0.
@@ -82,7 +82,7 @@ class RoundContext:
     batch: NetworkBatch | None = None
 
     def quiet(self) -> "RoundContext":
-        """The same place in training without noise, where what a hook remembers is forgotten afterwards."""
+        """The same place in training without noise, where what an operation remembers is forgotten afterwards."""
         local, client, server = dict(self.local), dict(self.client), dict(self.server)
         return replace(self, noise_scale=0.0, local=local, client=client, server=server, sent={})
 

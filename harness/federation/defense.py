@@ -351,7 +351,7 @@ class Defense:
 
 def _passed(tap: Tap, one: Operation) -> bool:
     """Whether what is read at a tap has passed an operation."""
-    return one.at.hook in tap.clipped_by
+    return one.at.hook in Tap(tap).clipped_by
 
 
 def _named(part: str, key: str) -> str:

@@ -1,6 +1,6 @@
-"""The theorem that holds at a tap, from what each defense says of its hooks (docs/accounting.md).
+"""The theorem that holds at a tap, from what each defense does at each stage (docs/accounting.md).
 
-Whatever comes after a hook that limits what can be reconstructed is post-processing: the limit stays. Whatever comes
+Whatever comes after a stage that limits what can be reconstructed is post-processing: the limit stays. Whatever comes
 before it is its input, which it bounds.
 """
 
@@ -40,7 +40,7 @@ def limit_at(defense: Defense, tap: Tap, context: RoundContext, steps: int = 1, 
 
 
 def _limits(part: Defense, tap: Tap, context: RoundContext, steps: int) -> list[Limit | NoLimit]:
-    """One for each hook of a part that what is read has passed, or one reason why there is none."""
+    """One for each stage of a part that what is read has passed, or one reason why there is none."""
     if tap is Tap.EXAMPLES:
         return [part.reconstruction_limit_of_examples(context)]
     acting = [hook for hook in tap.noised_by if part.acts_at(hook)]
@@ -53,7 +53,7 @@ def _limits(part: Defense, tap: Tap, context: RoundContext, steps: int) -> list[
 
 
 def _worst(part: Defense, hook: Hook, context: RoundContext, steps: int) -> Limit | NoLimit:
-    """The limit of a hook; of a local step, that of the one which hides its examples least."""
+    """The limit of a stage; of a local step, that of the one which hides its examples least."""
     if hook is not Hook.CLIENT_STEP:
         return part.reconstruction_limit(hook, context)
     each = dict.fromkeys(part.reconstruction_limit(hook, replace(context, local_step=step)) for step in range(steps))

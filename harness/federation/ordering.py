@@ -3,9 +3,10 @@
 A clip and the noise that goes by its bound are one mechanism, with nothing between them. Its guarantee survives what
 comes before it, which is part of its input, and what comes after it, which is post-processing; where what comes before
 it keeps something from earlier rounds, it is stated for clients with a state of their own. It does not survive an
-operation between its clip and its noise, nor one on both sides of it, such as quantile clipping, whose bits travel
-beside the message, nor one that may mix examples before each is clipped. Where it rests on noise that adds up over
-clients, it survives in the sum only if nothing changes a client's message on the way there.
+operation between its clip and its noise; nor one on both sides of it, such as quantile clipping, whose bits travel
+beside the message; nor one before it that may send what it saw in clear, or mix examples before each is clipped. Where
+it rests on noise that adds up over clients, it survives in the sum only if nothing changes a client's message on the way
+there.
 """
 
 import math
@@ -228,6 +229,13 @@ def _beside(claims: Sequence[Claim], claim: Claim, own: Sequence[Statement], sta
         return _void(statement, f"{_and(between)} may act between the clipping and the noise of {name}")
     if around := [other for other in before if other in after]:
         return _void(statement, f"{_and(around)} may carry what it saw before {name} past it")
+    telling = [
+        other.name
+        for other in claims
+        if other is not claim and any(one.sends for one in other.operations) and other.places[0] < last
+    ]
+    if telling:
+        return _void(statement, f"{_and(telling)} may send what it saw before {name} in clear")
     mixing = [
         other for other, acts in others.items()
         if any(place < first and list(Point)[place[0]] in _EACH_EXAMPLE for place in acts)
@@ -283,6 +291,8 @@ def why_unbounded(operations: Sequence[Operation], hook: Hook) -> str | None:
             return _TOO_EARLY
         if any(one.of is not clip for one in played[its + 1 : mine] if not isinstance(one, GaussianNoise)):
             return "something acts between the clip and the noise"
+        if told := next((one for one in played[:mine] if one.sends and clip not in (one, one.of)), None):
+            return f"{told.title} may send what it saw before in clear"
         mixes = (one for one in played[:its] if one.at in _EACH_EXAMPLE and not isinstance(one, AnyClip))
         if clip.unit == "example" and any(mixes):
             return "something may mix examples before each is clipped"

@@ -86,6 +86,9 @@ ORDERS: dict[str, tuple[list[Operation], list[str], bool, str]] = {
     "something between": ([CLIP, RESEARCH, NOISE], ["none"] * 3, False, "same may act between the clipping and the"),
     "chosen between": ([CLIP, KeepLargest(0.5), NOISE], ["none"] * 3, False, "KeepLargest may act between"),
     "noise before its clip": ([NOISE, CLIP], ["none"], False, "the noise comes before the clip that scales it"),
+    "told in clear before": (
+        [Custom(same, beside=("norms",)), CLIP, NOISE], ["none"] * 3, False, "same may send what it saw before",
+    ),
     "examples mixed before": (
         [Custom(same, at=Point.INPUTS), EACH, STEP_NOISE], ["none"] * 3, False, "same may mix examples before each",
     ),
