@@ -43,7 +43,7 @@ class ClipToBatchMedian(AnyClip):
         known = state.norms.masked_fill(~state.examples.present[..., None], torch.nan)
         # Nobody's norm is the bound of a batch without examples, which is as noisy as any other.
         bounds = known.nanmedian(dim=1, keepdim=True).values.nan_to_num(nan=self.bound)
-        state.factors = (bounds / state.norms.clamp_min(1e-30)).clamp(max=1.0)
+        state.scale((bounds / state.norms.clamp_min(1e-30)).clamp(max=1.0))
         state.bounds = spread(bounds[:, 0], context.layout.sizes)
 
     def known(self, context: RoundContext) -> float | None:

@@ -45,18 +45,19 @@ class ReadSensitivity(AnyClip):
     points = (Point.EXAMPLES,)
 
     def on_step(self, state: StepState, context: RoundContext) -> None:
+        norms = state.norms
         if state.factors is None:
-            state.factors = torch.ones_like(state.norms)
-        state.bounds = self._read(state, state.factors)
+            state.scale(torch.ones_like(norms))
+        state.bounds = self._read(state, norms)
 
-    def _read(self, state: StepState, factors: Tensor) -> Tensor:
+    def _read(self, state: StepState, norms: Tensor) -> Tensor:
         """S per client (N, 1)."""
         present = state.examples.present
         if self.reading == "example_mean":
-            held = state.norms.amax(-1).clamp(*_CODE_RANGE) * present
+            held = norms.amax(-1).clamp(*_CODE_RANGE) * present
             return (held.sum(-1, keepdim=True) / present.sum(-1, keepdim=True).clamp(min=1)).clamp(min=_CODE_RANGE[0])
         if self.reading == "example_max":
-            largest = (state.norms * factors).flatten(1).amax(-1, keepdim=True)
+            largest = norms.flatten(1).amax(-1, keepdim=True)
         else:
             largest = group_sums(state.mean().square(), state.examples.sizes).sqrt().amax(-1, keepdim=True)
         return largest.clamp(min=self.floor, max=self.bound)

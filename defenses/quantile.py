@@ -86,9 +86,10 @@ class ClipExamplesToQuantile(ClipToQuantile):
     points = (Point.EXAMPLES,)
 
     def on_step(self, state: StepState, context: RoundContext) -> None:
-        whole = state.norms.square().sum(-1)[..., None].sqrt()
+        norms = state.norms
+        whole = norms.square().sum(-1)[..., None].sqrt()
         bound = context.local.get("bound", torch.full_like(whole[:, 0], self.bound))
-        state.factors = (bound[:, None] / whole.clamp_min(1e-30)).clamp(max=1.0).expand_as(state.norms)
+        state.scale((bound[:, None] / whole.clamp_min(1e-30)).clamp(max=1.0).expand_as(norms))
         state.bounds = bound
         if self.steering.rate:
             bits = ((whole <= bound[:, None]).to(whole) - 0.5) * state.examples.present[..., None]

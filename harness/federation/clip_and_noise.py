@@ -45,6 +45,11 @@ class AnyClip(Operation):
     uneven: ClassVar[str | None] = None
     """Why noise that goes by it does not add up over clients, in words; None where it does."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.bound > 0:
+            raise UsageError(f"{self.title} to {self.bound!r}: a bound is greater than 0")
+
     @property
     def only_adds(self) -> bool:
         return self.fixed and math.isinf(self.bound)
@@ -116,7 +121,7 @@ class ClipUpdate(AnyClip):
 
 _STREAMS = {
     Point.MESSAGE: "client_message", Point.ARRIVAL: "server_receive", Point.AGGREGATE: "aggregate",
-    Point.APPLIED: "applied", Point.BROADCAST: "broadcast", **dict.fromkeys(OF_EXAMPLES, "client_step"),
+    **dict.fromkeys(OF_EXAMPLES, "client_step"),
 }  # fmt: skip
 _PLACES: dict[Point, Literal["aggregate", "receive", "client"]] = {
     Point.AGGREGATE: "aggregate", Point.ARRIVAL: "receive", Point.MESSAGE: "client",
@@ -151,13 +156,17 @@ class GaussianNoise(Operation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not 0 <= self.level < math.inf:
+            raise UsageError(f"{self.title} of level {self.level!r}: give it a finite number of at least 0")
+        if self.level and isinstance(self.of, AnyClip) and math.isinf(self.of.bound):
+            raise UsageError(f"an infinite clip leaves {self.title} without a scale; use a finite clip or a level of 0")
         if self.shared and self.at not in (Point.MESSAGE, Point.ARRIVAL):
             raise UsageError(f"clients share noise on their messages, not at {self.at!s}; leave shared out")
         if self.on_mean and self.at is not Point.STEP:
             raise UsageError(f"there is no mean of a batch at {self.at!s}; leave on_mean out")
         if isinstance(self.of, AnyClip) and (self.of.unit == "example") != (self.at in OF_EXAMPLES):
             raise UsageError(
-                f"{type(self).__name__} at {self.at!s} goes by a clip of each {self.of.unit}; give it one of "
+                f"{self.title} at {self.at!s} goes by a clip of each {self.of.unit}; give it one of "
                 f"{'examples' if self.at in OF_EXAMPLES else 'updates'}, or let it act where that clip does"
             )
 
@@ -351,7 +360,7 @@ class LaplaceNoise(GaussianNoise):
     """The same of the Laplace distribution; ``level`` is its standard deviation, b sqrt 2."""
 
     law = "laplace"
-    points = (Point.EXAMPLES, Point.STEP, Point.MESSAGE, Point.ARRIVAL)
+    points = (Point.MESSAGE, Point.ARRIVAL, *OF_EXAMPLES)
 
     def _drawn(self, width: Tensor | float, like: Tensor, context: RoundContext) -> Tensor:
         return width / math.sqrt(2) * context.laplace(self.purpose, like)

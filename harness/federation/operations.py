@@ -22,7 +22,7 @@ from harness.federation.taps import Point
 from harness.observation import Chosen, Clipping, Noise
 from harness.privacy import Limit, NoLimit, Statement, make_statement
 from harness.vectors.clipping import example_factors
-from harness.vectors.layout import Grouping, Layout, spread
+from harness.vectors.layout import Grouping, Layout, group_sums, spread
 
 UNKNOWN = Noise("unknown", None)
 OF_EXAMPLES, OF_UPDATES = (Point.EXAMPLES, Point.STEP), (Point.MESSAGE, Point.ARRIVAL, Point.AGGREGATE)
@@ -57,21 +57,40 @@ class StepState:
         self.direction: Tensor | None = None
         self.noise: Tensor | float | None = None
 
-    @cached_property
+    @property
     def norms(self) -> Tensor:
-        """L2 norms (N, B, M) of each example's own gradient per tensor, before any clip."""
+        """L2 norms (N, B, M) of each example's gradient per tensor, as they are now."""
+        if self.total is not None:
+            return group_sums(self.gradients().square(), self.examples.sizes).sqrt()
+        return self._own_norms if self.factors is None else self._own_norms * self.factors
+
+    @cached_property
+    def _own_norms(self) -> Tensor:
         return self.examples.norms()
 
     def clip(self, bound: float, grouping: Grouping) -> None:
         """Scales each example's gradient to an L2 norm of at most ``bound``."""
-        norms = self.norms if self.factors is None else self.norms * self.factors
-        factors = example_factors(norms, bound, grouping)
+        self.scale(example_factors(self.norms, bound, grouping))
+
+    def scale(self, factors: Tensor) -> None:
+        """Multiplies each example's gradient by factors (N, B, M), one per tensor."""
+        if self.total is not None:
+            self.change(self.gradients() * spread(factors, self.examples.sizes))
         self.factors = factors if self.factors is None else self.factors * factors
 
     def gradients(self) -> Tensor:
-        """The example gradients (N, B, P) as they are now; places without an example are zero."""
+        """The example gradients (N, B, P) as they are now; places without an example are zero.
+
+        Raises:
+            UsageError: noise for a batch of another size is in their sum, and belongs to none of them.
+        """
         if self.sanitised is not None:
             return self.sanitised
+        if self.total is not None:
+            raise UsageError(
+                "noise on each example of a batch that was drawn in another size belongs to none of them; let nothing "
+                "act on examples after it"
+            )
         values = self.examples.materialise()
         return values if self.factors is None else values * spread(self.factors, self.examples.sizes)
 

@@ -117,6 +117,10 @@ def test_what_order_means(operations: list[Operation], tags: list[str], bounded:
     ("contradicting", "words"),
     [
         (lambda: GaussianNoise(1.0, of=CLIP, at=Point.STEP), "goes by a clip of each update; give it one of examples"),
+        (lambda: GaussianNoise(-1.0), "level -1.0: give it a finite number of at least 0"),
+        (lambda: GaussianNoise(1.0, of=ClipUpdate(math.inf)), "an infinite clip leaves GaussianNoise without a scale"),
+        (lambda: ClipUpdate(0.0), "ClipUpdate to 0.0: a bound is greater than 0"),
+        (lambda: GaussianNoise(1.0, at=Point.APPLIED), "cannot act at applied; let it act at Point.MESSAGE or"),
         (lambda: ClipExamples(1.0, at=Point.MESSAGE), "cannot act at message; let it act at Point.EXAMPLES"),
         (lambda: GaussianNoise(1.0, at=Point.AGGREGATE, shared=True), "not at aggregate; leave shared out"),
         (lambda: made(NOISE).flow(), "goes by a ClipUpdate that is not in the list; put that before it"),
@@ -165,6 +169,22 @@ def test_a_function_is_handed_what_its_point_says(point: Point) -> None:
         Point.APPLIED: lambda: defense.applied(total, CONTEXT),
     }.get(point, lambda: defense.client_step(step, CONTEXT).step)  # fmt: skip
     assert bool((given() == 2).all()) and seen == [POINTS[point]]
+
+
+def test_operations_on_examples_see_what_those_before_them_made() -> None:
+    gradients, far = torch.full((CLIENTS, 2, P), 3.0 / P**0.5), replace(CONTEXT, noise_scale=0.0)
+    louder = Custom(lambda values, _: 100 * values, at=Point.EXAMPLES)
+    for operations, length in (
+        ([louder, ClipExamples(0.5, "whole")], 0.5),
+        ([ClipExamples(0.5, "whole"), louder], 50.0),
+        ([ClipExamples(0.5, "whole"), GaussianNoise(1.0, at=Point.EXAMPLES), ClipExamples(0.1, "whole")], 0.1),
+        ([ClipExamples(0.5, "whole"), ClipExamples(0.1, "whole")], 0.1),
+    ):
+        step = made(*operations).client_step(MaterialisedGradients(gradients, (P,)), far).step
+        assert step.norm(dim=1).tolist() == pytest.approx([length] * CLIENTS, rel=1e-4)
+    noise_first = made(GaussianNoise(1.0, at=Point.EXAMPLES), louder)
+    with pytest.raises(UsageError, match="belongs to none of them"):  # three places where two are expected
+        noise_first.client_step(MaterialisedGradients(torch.zeros(CLIENTS, 3, P), (P,)), CONTEXT)
 
 
 @dataclass(frozen=True)
