@@ -5,7 +5,7 @@ comes before it, which is part of its input, and what comes after it, which is p
 it keeps something from earlier rounds, it is stated for clients with a state of their own. It does not survive an
 operation between its clip and its noise; nor one on both sides of it, such as quantile clipping, whose bits travel
 beside the message; nor one before it that may send what it saw in clear, or mix examples before each is clipped. Where
-it rests on noise that adds up over clients, it survives in the sum only if nothing changes a client's message on its way.
+it rests on noise that adds up over clients, it survives in the sum only if nothing changes a client's message before.
 """
 
 import math
