@@ -346,7 +346,7 @@ class Defense:
     def _of(self, hook: Hook, cohort: Cohort | None = None) -> list[Operation]:
         """The operations of a stage, in the order of the round."""
         flow = self.flow(cohort)
-        return [one for point in Point if point.hook is hook for _, one in flow if one.at is point]
+        return [one for point in Point if point.hook == hook for _, one in flow if one.at is point]
 
 
 def _passed(tap: Tap, one: Operation) -> bool:

@@ -132,7 +132,8 @@ def test_multipliers(settings: dict[str, Any], units: int, expected: tuple[float
 def test_the_pair_costs_what_one_release_costs(sigma_b: float) -> None:
     defense = build(DEFENSES, "quantile", {"sigma_b": sigma_b})
     assert isinstance(defense, Quantile)
-    vectors, bits = defense.multipliers(COHORT)
+    steering = defense.operations(COHORT)[0].steering
+    vectors, bits = steering.of_vectors, steering.of_bits
     # A bit is worth +-1/2, so its own multiplier is sigma_b over that.
     pair = compose([GaussianRelease(vectors), GaussianRelease(2 * bits)])
     rdp = make_accountant("rdp")
