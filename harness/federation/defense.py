@@ -4,7 +4,7 @@ Whatever is asked of a defense follows from that list, here and nowhere else: ho
 the sentence under the table, the privacy statements, and the most that can be reconstructed.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, ClassVar
 
@@ -248,24 +248,21 @@ class Defense:
         holds where its update is; all else may be known.
         """
         operations, (tap, unit) = self._of(hook, context.cohort), _CLIPPED_BY.get(hook, (None, None))
-        if why := why_unbounded([one for _, one in self.flow(context.cohort)], hook):
+        every = [one for _, one in self.flow(context.cohort)]
+        if why := why_unbounded(every, hook):
             return NoLimit(why)
+        moved = 1 / context.cohort.batch_size if unit == "example" else context.learning_rate
+        if limits := _of_mechanisms(operations, moved, context):
+            return min(limits, key=height)
+        inputs = [one for one in every if one.at is Point.INPUTS] if hook is Hook.CLIENT_STEP else []
+        research = next((one for one in [*inputs, *operations] if isinstance(one, Custom) or not _ours(one)), None)
+        if research is not None:
+            return NoLimit(f"no theorem here covers {research.title}")
         for own in (one.limit(context) for one in operations):
             if own is not None:
                 return own
-        moved = 1 / context.cohort.batch_size if unit == "example" else context.learning_rate
-        scaled = [
-            limit_of(one.noise(context), one.of.bounds(context.learning_rate, context.server), moved, context)
-            for one in operations
-            if isinstance(one, GaussianNoise) and isinstance(one.of, AnyClip)
-        ]
-        if scaled:
-            return min(scaled, key=height)
         if any(one.sparse for one in operations):
             return NoLimit(LEFT_OUT)
-        research = next((one for one in operations if isinstance(one, Custom)), None)
-        if research is not None:
-            return NoLimit(f"no theorem here covers {research.title}")
         clipping = None if tap is None else self.clipping_at(tap, context.learning_rate, context.server)
         if clipping is not None and clipping.unit != unit:
             clipping = None
@@ -275,8 +272,9 @@ class Defense:
         """The same for a sanitised per-example gradient (tap T2.examples)."""
         if why := why_unbounded([one for _, one in self.flow(context.cohort)], Hook.CLIENT_STEP):
             return NoLimit(why)
-        clipping = self.clipping_at(Tap.EXAMPLES, context.learning_rate, context.server)
-        return limit_of(self.noise_of_examples(context), clipping, 1.0, context)
+        own = [one for one in self._of(Hook.CLIENT_STEP, context.cohort) if one.at is Point.EXAMPLES]
+        limits = _of_mechanisms(own, 1.0, context, of_examples=True)
+        return min(limits, key=height) if limits else limit_of(self.noise_of_examples(context), None, 1.0, context)
 
     def units(self) -> str:
         """One sentence naming what clipping and noise apply to, in which units and by which convention."""
@@ -347,6 +345,20 @@ class Defense:
         """The operations of a stage, in the order of the round."""
         flow = self.flow(cohort)
         return [one for point in Point if point.hook == hook for _, one in flow if one.at is point]
+
+
+def _of_mechanisms(
+    operations: Sequence[Operation], moved: float, context: RoundContext, of_examples: bool = False
+) -> list[Limit | NoLimit]:
+    """The limit of each noise that goes by a clip, or that the clip has of its own."""
+    found: list[Limit | NoLimit] = []
+    for one in operations:
+        if isinstance(one, GaussianNoise) and isinstance(one.of, AnyClip):
+            own = None if of_examples else one.of.limit(context)
+            noise = one.noise_of_examples(context) if of_examples else one.noise(context)
+            bound = one.of.bounds(context.learning_rate, context.server)
+            found.append(limit_of(noise, bound, moved, context) if own is None else own)
+    return found
 
 
 def _passed(tap: Tap, one: Operation) -> bool:

@@ -64,6 +64,14 @@ def same(values: Tensor, context: RoundContext) -> Tensor:
     return values
 
 
+@dataclass(frozen=True)
+class Bent(Operation):
+    """Somebody's own operation that forgets a row."""
+
+    def on_rows(self, rows: Tensor, context: RoundContext) -> Tensor:
+        return rows[1:]
+
+
 CLIP, EACH = ClipUpdate(0.5, "whole"), ClipExamples(0.5, "whole")
 NOISE, STEP_NOISE = GaussianNoise(2.0, of=CLIP), GaussianNoise(2.0, of=EACH)
 RESEARCH = Custom(same)
@@ -92,6 +100,7 @@ ORDERS: dict[str, tuple[list[Operation], list[str], bool, str]] = {
     "examples mixed before": (
         [Custom(same, at=Point.INPUTS), EACH, STEP_NOISE], ["none"] * 3, False, "same may mix examples before each",
     ),
+    "somebody's operation, then noise": ([CLIP, Bent(), GaussianNoise(1.0)], ["none"], False, "nothing is clipped"),
     "noise of another law": ([CLIP, LaplaceNoise(1.0, of=CLIP)], ["none"], False, "no theorem here covers noise of"),
     "research code alone": ([RESEARCH], ["none"], False, "no theorem here covers same"),
     "a clip alone": ([CLIP], ["none"], False, "clipping without noise"),
@@ -185,14 +194,6 @@ def test_operations_on_examples_see_what_those_before_them_made() -> None:
     noise_first = made(GaussianNoise(1.0, at=Point.EXAMPLES), louder)
     with pytest.raises(UsageError, match="belongs to none of them"):  # three places where two are expected
         noise_first.client_step(MaterialisedGradients(torch.zeros(CLIENTS, 3, P), (P,)), CONTEXT)
-
-
-@dataclass(frozen=True)
-class Bent(Operation):
-    """Somebody's own operation that forgets a row."""
-
-    def on_rows(self, rows: Tensor, context: RoundContext) -> Tensor:
-        return rows[1:]
 
 
 def test_an_operation_from_elsewhere_is_watched_too() -> None:
