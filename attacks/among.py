@@ -10,6 +10,7 @@ for Gaussian numbers (Bussgang 1952), what that leaves counts as noise.
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -106,6 +107,32 @@ class Public:
     def means(self) -> Tensor:
         """(K, P) of each class."""
         return self.gradients.unflatten(0, (int(self.classes[-1]) + 1, -1)).mean(1)
+
+
+# Of one row, as long as somebody holds its observation: what serves all classes that are asked for.
+_PUBLIC: WeakKeyDictionary[Observation, Public] = WeakKeyDictionary()
+_OTHERS: WeakKeyDictionary[Observation, "Others"] = WeakKeyDictionary()
+
+
+def public_at(seen: Observation, chunk: int = 128) -> Public:
+    """:meth:`Public.at`, computed once for one observation."""
+    if seen not in _PUBLIC:
+        _PUBLIC[seen] = Public.at(seen, chunk)
+    return _PUBLIC[seen]
+
+
+def others_at(seen: Observation, label: int, chunk: int = 128) -> "Others":
+    """:class:`Others`, computed once for one observation where no labels are known: then no class makes a difference.
+
+    Args:
+        seen, label: see there.
+        chunk: public examples whose gradients are computed together.
+    """
+    if seen.labels is not None:
+        return Others(seen, public_at(seen, chunk), label)
+    if seen not in _OTHERS:
+        _OTHERS[seen] = Others(seen, public_at(seen, chunk), label)
+    return _OTHERS[seen]
 
 
 class _Spread:

@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from harness.attacks.among import Others, Public, example_gradients, require_several
+from harness.attacks.among import example_gradients, others_at, require_several
 from harness.attacks.attacker import ATTACKS, Identifier, validated_attack
 from harness.attacks.candidates import dummy_gradient
 from harness.attacks.misfit import misfit, unread_level
@@ -66,7 +66,7 @@ def _among_several(observation: Observation, candidates: Tensor, labels: Tensor,
     found = []
     for row, label in enumerate(labels.tolist()):
         seen = observation.take(torch.tensor([row], device=observation.target.device))
-        others = Others(seen, Public.at(seen, chunk), label)
+        others = others_at(seen, label, chunk)
         images = candidates[torch.tensor(row, device=candidates.device)]
         made = example_gradients(seen, images, torch.full((len(images),), label), chunk)
         found.append(others.improbability(made).cpu())

@@ -7,13 +7,14 @@ classes are weighed by the probability of what was read, over public examples of
 known clip and noise, not by the bias of the last layer alone.
 """
 
+from collections.abc import Iterator
 from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from harness.attacks.among import Others, Public, example_gradients, likely_labels, require_several
+from harness.attacks.among import Others, example_gradients, likely_labels, others_at, public_at, require_several
 from harness.attacks.attacker import ATTACKS, validated_attack
 from harness.attacks.closed_form import ClosedForm
 from harness.attacks.labels import infer_labels
@@ -58,16 +59,16 @@ class Slope(ClosedForm):
         require_several("slope", observation)
         if observation.labels is not None:
             return infer_labels(observation, "auto")
-        rows = (observation.take(row[None]) for row in torch.arange(observation.rows, device=observation.target.device))
-        return torch.stack([likely_labels(seen, Public.at(seen)) for seen in rows])
+        return torch.stack([likely_labels(seen, public_at(seen)) for seen in _one_by_one(observation)])
 
     def _of_several(self, observation: Observation) -> Tensor:
         """One image (R, n*D) for each of the labels: of one example among the others, at the mean of its class."""
-        made = []
-        for row, labels in enumerate(self._labels_of_several(observation)):
-            seen = observation.take(torch.tensor([row], device=observation.target.device))
-            public, (present, place) = Public.at(seen), labels.unique(return_inverse=True)
-            slopes = [_slope_among(seen, Others(seen, public, label), label) for label in present.tolist()]
+        require_several("slope", observation)
+        made, known = [], None if observation.labels is None else infer_labels(observation, "auto")
+        for row, seen in enumerate(_one_by_one(observation)):
+            labels = likely_labels(seen, public_at(seen)) if known is None else known[row]
+            present, place = labels.unique(return_inverse=True)
+            slopes = [_slope_among(seen, others_at(seen, label), label) for label in present.tolist()]
             made.append(self._drawn(torch.stack(slopes))[place].flatten())
         return torch.stack(made).to(observation.target)
 
@@ -105,6 +106,11 @@ class Slope(ClosedForm):
                 (slope,) = torch.autograd.grad(-_surprise(seen, mean, label).sum(), mean)
             total = total.to(slope) + weights[:, label, None].to(slope) * slope
         return total
+
+
+def _one_by_one(observation: Observation) -> Iterator[Observation]:
+    """Its rows."""
+    return (observation.take(row[None]) for row in torch.arange(observation.rows, device=observation.target.device))
 
 
 def _slope_among(seen: Observation, others: Others, label: int) -> Tensor:

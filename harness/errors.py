@@ -1,6 +1,7 @@
 """The one exception for mistakes a person can mend, and how a line says what went wrong."""
 
 import errno
+import json
 
 
 class UsageError(Exception):
@@ -20,15 +21,27 @@ def in_one_line(error: BaseException) -> str:
 
 
 def printable(message: str) -> str:
-    """A message as one line for a terminal: what would steer it, such as its escapes, is written out."""
-    line = " ".join(message.split())
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in line)
+    """A message as one line, in which nothing steers a terminal."""
+    return escaped(" ".join(message.split()))
+
+
+def escaped(text: str) -> str:
+    """Text whose lines and tabs stay; what else would steer a terminal, such as its escapes, is written out as in JSON.
+
+    So a document in JSON stays the same document.
+    """
+    return "\n".join(line if line.isprintable() else _spelled(line) for line in text.split("\n"))
+
+
+def _spelled(line: str) -> str:
+    return "".join(one if one.isprintable() or one == "\t" else json.dumps(one)[1:-1] for one in line)
 
 
 def lacks_files(error: BaseException | None) -> bool:
     """Whether the system lets the process open no more files, whatever was made of that."""
     while error is not None:
-        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        # A library that cannot be loaded for it says so in words alone.
+        if getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE) or "Too many open files" in str(error):
             return True
         error = error.__cause__ or error.__context__
     return False

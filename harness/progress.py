@@ -11,6 +11,8 @@ from typing import TypeVar
 
 from tqdm import tqdm
 
+from harness.errors import printable
+
 #: Seconds before the first plain line, and between two.
 FIRST, CALM = 30.0, 60.0
 _UNITS = (("days", 86_400), ("hours", 3_600), ("minutes", 60), ("seconds", 1))
@@ -45,7 +47,7 @@ class _Pace:
         now = time.monotonic()
         if now >= self.due and not self.hushed and not sys.stderr.isatty():
             self.due = now + CALM
-            print(f"harness: {line}", file=sys.stderr, flush=True)
+            print(f"harness: {printable(line)}", file=sys.stderr, flush=True)
 
 
 _pace = _Pace()
@@ -102,7 +104,7 @@ class Progress:
         return gone * max(self.total - done, 0) / here if here else None
 
     def _show(self, note: str) -> None:
-        self._note = note or self._note
+        self._note = printable(note) or self._note
         said = [one for one in (self._note, self._left_in_words()) if one]
         self.bar.set_postfix_str(", ".join(said), refresh=False)
         self.bar.update(self._done + self._part - self.bar.n)
@@ -122,13 +124,14 @@ def progress(description: str, total: int, unit: str = "", at_most: bool = False
         unit: what is counted.
         at_most: whether the work may end early, so that the time left is an upper bound.
     """
-    title = ", ".join([*_PLACE.get(), description])
+    title = printable(", ".join([*_PLACE.get(), description]))
     _pace.begin()
     # tqdm writes to standard error, and takes None for: only on a terminal.
     shape = "{desc}: {percentage:3.0f}%|{bar}| {n:.0f}/{total} [{elapsed}{postfix}]"
     try:
         with tqdm(
             desc=title,
+            file=getattr(sys.stderr, "unfiltered", sys.stderr),
             total=total,
             disable=_pace.hushed or None,
             leave=False,

@@ -12,6 +12,7 @@ from matplotlib.lines import Line2D
 
 from harness.reports.html.chart import VERDICT_COLOURS
 from harness.reports.pictures import DOTS_PER_INCH, FRAME, drawable, plain_text
+from harness.reports.text import MOST_EPSILON
 from harness.results import write_atomic
 from harness.results.frontier import FrontierDocument, FrontierPoint
 
@@ -58,7 +59,7 @@ def _draw(panel: Axes, title: str, points: Sequence[tuple[FrontierPoint, bool]],
     drawn = [(one, best, one.epsilon if proven else one.level) for one, best in points if one.accuracy is not None]
     if base is not None and base.accuracy is not None:
         panel.axhspan(100 * base.accuracy - 5, 100 * base.accuracy, color=FRAME, alpha=0.3, lw=0)
-        panel.axhline(100 * base.accuracy, color=VERDICT_COLOURS[base.verdict], lw=1.3, ls="--")
+        panel.axhline(100 * base.accuracy, color=VERDICT_COLOURS[base.shown], lw=1.3, ls="--")
     # Numbers of one defense stand above its points, of the next one below.
     for place, (defense, mark) in enumerate(marks.items()):
         own = sorted(
@@ -66,7 +67,7 @@ def _draw(panel: Axes, title: str, points: Sequence[tuple[FrontierPoint, bool]],
         )
         panel.plot([x for x, *_ in own], [y for _, y, *_ in own], color=FRAME, lw=1, zorder=1)
         for x, y, one, best in own:
-            colour = VERDICT_COLOURS[one.verdict]
+            colour = VERDICT_COLOURS[one.shown]
             panel.plot(x, y, marker=mark, color=colour, markersize=8, markeredgecolor="white", zorder=3)
             if best:
                 panel.plot(x, y, marker="o", color=_INK, markersize=17, fillstyle="none", zorder=4)
@@ -77,10 +78,15 @@ def _draw(panel: Axes, title: str, points: Sequence[tuple[FrontierPoint, bool]],
             )  # fmt: skip
     panel.set_xscale("log")
     panel.margins(x=0.12)
+    vain = proven and (right := panel.get_xlim()[1]) > MOST_EPSILON
+    if vain:
+        panel.axvspan(max(panel.get_xlim()[0], MOST_EPSILON), right, color=FRAME, alpha=0.18, lw=0, zorder=0)
+        panel.set_xlim(right=right)
     panel.set_ylim(0, 108)
     panel.set_yticks(range(0, 101, 25), [f"{percent}%" for percent in range(0, 101, 25)], **plain_text())
     panel.set_title(drawable(title), fontsize=9.5, fontweight="bold", loc="left", **plain_text())
-    said = "proven epsilon (smaller promises more)" if proven else "noise level: no epsilon is proven here"
+    more = "shaded: promises nothing" if vain else "smaller promises more"
+    said = f"proven epsilon ({more})" if proven else "noise level: no epsilon is proven here"
     panel.set_xlabel(drawable(said), fontsize=8.5, **plain_text())
     panel.set_ylabel("test accuracy", fontsize=8.5)
     panel.grid(axis="y", color=FRAME, linewidth=0.4)

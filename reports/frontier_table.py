@@ -6,10 +6,12 @@ from rich.text import Text
 
 from harness.reports import columns, text
 from harness.results.frontier import FrontierDocument, FrontierPoint
+from harness.scoring.verdict import CONFIRMED_SUCCESSES
 
 _NOTES = (
     "accuracy: of a model trained here with that defense and noise; of few test examples a point or two is luck",
-    "epsilon: proven for that very run, against whoever reads there, for the unit beside it; none: nothing is proven",
+    "epsilon: proven for that very run, against whoever reads there, for the unit beside it; none: nothing is proven. "
+    "Above 10 it promises nothing",
     "success: images (or rows) that the best attack brings back within an RMSE of 0.1, with its 95% interval",
     "at most: what no attacker whatever exceeds, by a theorem; none exists where the noise hides nothing provably",
 )
@@ -44,7 +46,7 @@ def _row(point: FrontierPoint, best: bool) -> list[str | Text]:
     return [
         text.safe(point.dataset, 30), Text(text.safe(point.defense, 40) + " *" * best, style="bold" if best else ""),
         noise, point.tap, text.percent(point.accuracy), epsilon(point),
-        columns.verdict_word(point.verdict), text.rate(point.success), text.percent(point.ceiling)
+        columns.verdict_word(point.shown), text.rate(point.success), text.percent(point.ceiling)
         if point.ceiling is not None else "none exists", text.safe(point.strongest or "-", 24),
     ]  # fmt: skip
 
@@ -68,13 +70,16 @@ def _federation(document: FrontierDocument) -> str:
 
 
 def _reasons(document: FrontierDocument) -> list[str]:
-    """Why there is no epsilon, and why nobody could tell, each once with the points it is of."""
+    """Why there is no epsilon, what leaks where no image shows it, and why nobody could tell, each once with its
+    points."""
     found: dict[str, dict[str, None]] = {}
     for point in document.points:
         name = f"{point.defense} on {point.dataset}"
         if point.epsilon is None and point.setting is not None:
             found.setdefault(f"no epsilon: {point.epsilon_reason}", {})[name] = None
-        if point.verdict == "inconclusive":
-            at = f"{name}, {point.setting} {point.level:g}" if point.level is not None else name
+        at = f"{name}, {point.setting} {point.level:g}" if point.level is not None else name
+        if point.verdict == "leaks" and point.success.successes < CONFIRMED_SUCCESSES:
+            found.setdefault(f"leaks: {point.verdict_reason}", {})[at] = None
+        if point.shown == "inconclusive":
             found.setdefault(f"undecided: {point.verdict_reason}", {})[at] = None
     return [text.safe(f"{reason} ({'; '.join(names)})", 900) for reason, names in found.items()]

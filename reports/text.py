@@ -38,8 +38,14 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def percent(value: float | None) -> str:
-    """A share in [0, 1] as a percentage with at most one decimal."""
-    return MISSING if value is None else f"{100 * value:.1f}".removesuffix(".0") + "%"
+    """A share in [0, 1] as a percentage with at most one decimal; what is above 0 is not shown as 0."""
+    if value is None:
+        return MISSING
+    return "<0.1%" if 0 < value < 0.0005 else f"{_hundreds(value)}%"
+
+
+def _hundreds(value: float) -> str:
+    return f"{100 * value:.1f}".removesuffix(".0")
 
 
 def rate(summary: Rate | None) -> str:
@@ -48,7 +54,7 @@ def rate(summary: Rate | None) -> str:
         return MISSING
     if summary.ci95 is None:
         return percent(summary.rate)
-    low, high = (percent(end).removesuffix("%") for end in summary.ci95)
+    low, high = (MISSING if end is None else _hundreds(end) for end in summary.ci95)
     return f"{percent(summary.rate)} [{low}-{high}]"
 
 
@@ -95,7 +101,12 @@ def _plain(value: object) -> str:
 
 def epsilon(value: float) -> str:
     """An epsilon, and whether it is too large to mean anything: e^epsilon bounds how much likelier anything becomes."""
-    return f"{value:.3g}" + (", too large to promise anything" if value > MOST_EPSILON else "")
+    return f"{value:.3g}{too_large(value)}"
+
+
+def too_large(epsilon: float | None) -> str:
+    """What goes on after an epsilon that promises nothing; empty for others."""
+    return ", too large to promise anything" if epsilon is not None and epsilon > MOST_EPSILON else ""
 
 
 def guarantee(statement: Statement, name_view: bool = False) -> str:

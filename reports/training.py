@@ -8,6 +8,7 @@ from matplotlib.ticker import MaxNLocator
 from rich.console import Console
 from rich.table import Table
 
+from harness.reports import text
 from harness.reports.bayesian import print_bayesian
 from harness.storage.atomic import write_atomic
 from harness.training.records import RoundRecord, TrainDocument
@@ -22,7 +23,7 @@ def print_training(document: TrainDocument, console: Console, folder: Path) -> N
         f"{settings['dataset']} | {settings['defense']} | {settings['algorithm']} | {settings['clients']} clients, "
         f"{settings['clients_per_round']} per round ({settings['client_sampling']}), "
         f"L={settings['local_steps']} steps of {settings['batch_size']} ({settings['batch_sampling']}) | "
-        f"split {settings['split']} | seed {settings['seed']}"
+        f"split {settings['split']} | seed {settings['seed']}{', noise by a secret key' if document.secret else ''}"
     )
     console.print(
         f"{document.train_examples} training and {document.test_examples} test examples, {document.parameters} "
@@ -42,7 +43,7 @@ def print_training(document: TrainDocument, console: Console, folder: Path) -> N
     for one in document.privacy:
         console.print(
             f"{one.view}: claimed epsilon {_number(one.claimed_epsilon, '.3f')}, valid "
-            f"{_number(one.epsilon, '.3f')} ({one.guarantee}): {one.notes}"
+            f"{_number(one.epsilon, '.3f')}{text.too_large(one.epsilon)} ({one.guarantee}): {one.notes}"
         )
     if document.bayesian:
         print_bayesian(document.bayesian, console)

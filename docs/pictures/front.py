@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 
 from harness import evaluate
 from harness.datasets import data_root, divide, load_dataset
+from harness.scoring.verdict import traces_p
 
 SHOWN = 8  # the first victims, whoever they are
 INK, FAINT = "#1b1f24", "#57606a"
@@ -101,10 +102,11 @@ def _draw(truth: np.ndarray, strips: list[tuple[Row, np.ndarray, Any]]) -> Figur
         write(0.2, middle + 0.11, row.title, fontweight="bold")
         write(0.2, middle - 0.11, row.about, fontsize=8.5, color=FAINT)
         strip(number, made)
-        pill = {"boxstyle": "round,pad=0.35", "facecolor": COLOURS[cell.verdict], "edgecolor": "none"}
-        write(verdict + 0.08, middle + 0.12, cell.verdict, color="white", fontweight="bold", bbox=pill)
-        rate = cell.asr["strict"]
-        write(verdict, middle - 0.2, f"{rate.successes} of {rate.n} come back", fontsize=8.5, color=FAINT)
+        pill = {"boxstyle": "round,pad=0.35", "facecolor": COLOURS[cell.verdict_alone], "edgecolor": "none"}
+        write(verdict + 0.08, middle + 0.12, cell.verdict_alone, color="white", fontweight="bold", bbox=pill)
+        rate, traces = cell.asr["strict"], traces_p(cell)
+        why = "" if traces is None else f"; traces, {'p < 0.001' if traces < 0.001 else f'p = {traces:.3f}'}"
+        write(verdict, middle - 0.2, f"{rate.successes} of {rate.n} come back{why}", fontsize=8.5, color=FAINT)
     return figure
 
 

@@ -23,20 +23,25 @@ _BESIDE = {"harness", "threads", "control"}
 
 @dataclass
 class Collected:
-    """Cards without repeats, and a sentence for each row that is none."""
+    """Cards without repeats, and a sentence for each row or training that is left out."""
 
     cards: list[Card] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
+
+
+class Forged(UsageError):
+    """A verdict that is not that of its victims."""
 
 
 def collect(paths: Sequence[Path]) -> Collected:
     """The cards of all runs, each with a training of the very federation where one of the folders holds it.
 
     Raises:
-        UsageError: a folder holds no result of ``harness evaluate`` and no training run.
+        UsageError: a folder holds no result of ``harness evaluate`` and no training run, or a verdict in it is not
+            that of its victims.
     """
-    trainings = [training for path in paths for training in _trainings(path)]
     found, seen = Collected(), set()
+    trainings = [training for path in paths for training in _trainings(path, found.left_out)]
     for path in paths:
         if not (path / "results.json").exists() and (path / DOCUMENT).exists():
             continue
@@ -44,6 +49,8 @@ def collect(paths: Sequence[Path]) -> Collected:
         for row in document.summary:
             try:
                 card = _card(path, document, row, trainings)
+            except Forged as problem:
+                raise UsageError(f"{str(path)!r}: {problem}; run harness evaluate again") from problem
             except UsageError as problem:
                 where = f"{row.defense} at {row.tap} on {row.dataset} in {str(path)!r}"
                 found.left_out.append(text.safe(f"{where}: {problem}", 300))
@@ -54,11 +61,17 @@ def collect(paths: Sequence[Path]) -> Collected:
     return found
 
 
-def _trainings(path: Path) -> Iterator[TrainDocument]:
-    """The run's own, and those that a frontier trained."""
+def _trainings(path: Path, left_out: list[str]) -> Iterator[TrainDocument]:
+    """The run's own, and those that a frontier trained; the others are named in ``left_out``."""
     for file in [path / DOCUMENT, *sorted((path / "trained").glob(f"*/{DOCUMENT}"))]:
-        if file.exists():
-            yield read_training(file.parent)
+        if not file.exists():
+            continue
+        training = read_training(file.parent)
+        if training.secret:
+            why = "its noise has a secret key, so that nobody can make it again; train it with --seed 0"
+            left_out.append(text.safe(f"the training in {str(file.parent)!r}: {why}", 300))
+        else:
+            yield training
 
 
 def _is_public(training: TrainDocument) -> bool:
@@ -76,10 +89,11 @@ def _card(path: Path, document: ResultDocument, row: SummaryRow, trainings: Sequ
     told = findings(
         [one.cell for one in stored],
         {one.cell.key or "": one.victims for one in stored},
-        version_of(document.environment),
+        version_of(stored[0].settings),
+        [row],
     )
     if told:
-        raise UsageError(told[0].line)
+        raise (Forged if told[0].kind == "differs" else UsageError)(told[0].line)
     fault = None if document.valid else document.valid_reason or "a negative control failed"
     training = next((one for one in trainings if _is_public(one) and is_of(settings, one.settings)), None)
     return make_card(stored, document.environment, fault, training, run)

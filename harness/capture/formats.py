@@ -65,7 +65,12 @@ def unwrapped(found: Iterable[str], wanted: Iterable[str]) -> dict[str, str]:
 
 
 def _bare(name: str) -> str:
-    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
+    parts = [part for part in name.split(".") if part not in _WRAPPERS]
+    # peft leaves the adapter's own name out of what it saves.
+    return ".".join(
+        part for part, last in zip(parts, ["", *parts], strict=False)
+        if not (part == "default" and last.startswith("lora_"))
+    )  # fmt: skip
 
 
 def _common_start(names: list[str]) -> str:

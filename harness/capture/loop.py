@@ -1,5 +1,6 @@
 """A capture around a training loop of one's own."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,16 +44,18 @@ def captured(network: "nn.Module", folder: Path | str, **facts: Any) -> Iterator
                 capture.batch(images, labels)  # only where the truth may be kept
 
     Args:
-        facts: the fields of :class:`CaptureRecord`.
+        facts: the fields of :class:`CaptureRecord`; ``frozen`` is read from the network where it is not given.
 
     Raises:
-        UsageError: the network computes in bfloat16 or trains adapters, or the folder cannot be written.
+        UsageError: the network computes in bfloat16, or the folder cannot be written.
         ValidationError: a fact is missing or out of range.
     """
-    record, watched = CaptureRecord(**facts), Watched()
+    still = tuple(name for name, one in network.named_parameters() if not one.requires_grad)
+    known: dict[str, Any] = {"frozen": still} | facts
+    record, watched = CaptureRecord(**known), Watched()
     before = {name: value.detach().cpu().clone() for name, value in network.state_dict().items()}
     _require_known_numbers(before)
-    _refuse_adapters(network)
+    _tell_of_adapters(network)
     yield watched
     truth: dict[str, Any] = {}
     if watched.images:
@@ -69,11 +72,11 @@ def _require_known_numbers(state: "dict[str, Tensor]") -> None:
         raise UsageError(f"{coarse[0]!r} is in bfloat16, which a capture cannot hold; train this client in float32")
 
 
-def _refuse_adapters(network: "nn.Module") -> None:
-    """Before the training: a library puts them into a network, and no factory of it builds them again."""
+def _tell_of_adapters(network: "nn.Module") -> None:
+    """Before the training: a library puts them into a network, and perhaps no factory of it builds them again."""
     named = [name for name, one in network.named_parameters() if one.requires_grad and _ADAPTERS & set(name.split("."))]
     if named:
-        raise UsageError(
-            f"{named[0]!r} is an adapter's weight, beside layers that a judge's factory builds; capture a training "
-            "of the network's own layers, as its head, with requires_grad_(False) on the others"
+        sys.stderr.write(
+            f"harness: {named[0]!r} is an adapter's weight: judge --checks-only reads it as it is; to attack it too, "
+            "let the factory that model names put the adapters in\n"
         )

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from itertools import accumulate
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -97,6 +98,23 @@ class CaptureRecord(BaseModel):
     def rate(self) -> float:
         """The learning rate of the mean over the examples that really were in a step."""
         return self.learning_rate * self.batch_size / (self.expected_batch_size or self.batch_size)
+
+    @property
+    def truths(self) -> int:
+        """Examples behind the local steps, each as often as it was trained on."""
+        return sum(self.step_sizes())
+
+    def slots(self) -> list[int]:
+        """Of L steps with places for B examples each, which of the examples is in each place.
+
+        A smaller last batch fills its places by turns, whose mean is its own where its size divides B.
+        """
+        starts = accumulate(self.step_sizes(), initial=0)
+        return [
+            start + place % size
+            for start, size in zip(starts, self.step_sizes(), strict=False)
+            for place in range(self.batch_size)
+        ]
 
     def step_sizes(self) -> tuple[int, ...]:
         """Examples in each local step: a pass over the client's examples ends with those that are left."""

@@ -5,6 +5,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import TextIOWrapper
+from typing import Any
+
+from harness.errors import escaped
 
 #: Exit codes as a shell says them of a signal: stopped by hand, and nobody reads the output any more.
 STOPPED, UNREAD = 130, 141
@@ -14,12 +17,38 @@ class Unwritable(OSError):
     """Standard output takes no more, for example as its disk is full."""
 
 
-class Output(TextIOWrapper):
-    """Standard output, whose failures can be told from those of files."""
+class Stream(TextIOWrapper):
+    """Standard output or error on which nothing steers the terminal, whatever names and files hold."""
 
     def write(self, text: str, /) -> int:
+        return self.as_it_is(escaped(text))
+
+    def as_it_is(self, text: str) -> int:
+        """Writes colours and progress bars, which are codes of our own."""
+        return super().write(text)
+
+    @property
+    def unfiltered(self) -> "Unfiltered":
+        """The same stream without its filter, for whoever has one already."""
+        return Unfiltered(self)
+
+
+class Unfiltered:
+    """A stream that writes everything as it is."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream, self.write = stream, stream.as_it_is
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+class Output(Stream):
+    """Standard output, whose failures can be told from those of files."""
+
+    def as_it_is(self, text: str) -> int:
         with _told():
-            return super().write(text)
+            return super().as_it_is(text)
 
     def flush(self) -> None:
         with _told():
@@ -30,15 +59,14 @@ def main() -> None:
     """Entry point of the ``harness`` script."""
     # Pictures are drawn to files; a notebook's setting would make matplotlib look for a screen that is not there.
     os.environ["MPLBACKEND"] = "agg"
-    for name in ("stdout", "stderr"):
+    for name, kind in (("stdout", Output), ("stderr", Stream)):
         stream = getattr(sys, name)
         if stream is None:  # closed by who called
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  (for as long as we live)
-        else:
-            stream.reconfigure(errors="backslashreplace")  # a screen without a letter is no reason to end a run
-    out = sys.stdout
-    if isinstance(out, TextIOWrapper):
-        sys.stdout = Output(out.buffer, out.encoding, out.errors, None, out.line_buffering, out.write_through)
+        elif isinstance(stream, TextIOWrapper):
+            # A screen without a letter is no reason to end a run.
+            settings = stream.encoding, "backslashreplace", None, stream.line_buffering, stream.write_through
+            setattr(sys, name, kind(stream.buffer, *settings))
     try:
         code = run(sys.argv[1:])
         sys.stdout.flush()

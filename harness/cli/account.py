@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from harness.accounting import account
 from harness.cli.account_training import refuse_other_options, show_bayesian
 from harness.cli.app import DONE, app
+from harness.cli.console import Screen
 from harness.cli.options import split_lists
 from harness.errors import UsageError
 from harness.privacy.answers import Row
@@ -91,7 +91,7 @@ def _show(settings: dict[str, Any], rows: list[Row], as_json: bool) -> None:
     if as_json:
         sys.stdout.write(json.dumps({"settings": settings, "rows": rows}, indent=1) + "\n")
         return
-    console = Console(width=max(Console().width, _WIDTH))
+    console = Screen(_WIDTH)
     console.print(Text(_headline(settings)))
     extra = [name for name in ("sigma", "steps", "rounds") if any(name in row for row in rows)]
     table = Table()

@@ -5,11 +5,11 @@ import sys
 from pathlib import Path
 
 import typer
-from rich.console import Console
 
 from harness.bayesian.accounting import DIRECTIONS
 from harness.bayesian.norms_files import NormsFolder
 from harness.bayesian.of_run import bayesian_of_run
+from harness.cli.console import Screen
 from harness.errors import UsageError
 from harness.privacy.accountant import asked_delta, choice
 from harness.reports.bayesian import print_bayesian
@@ -47,4 +47,4 @@ def show_bayesian(folder: Path, delta: float | None, direction: str | None, as_j
     if as_json:
         sys.stdout.write(json.dumps({"settings": document.settings, "rows": rows}, indent=1) + "\n")
         return
-    print_bayesian(rows, Console(width=max(Console().width, _WIDTH)))
+    print_bayesian(rows, Screen(_WIDTH))

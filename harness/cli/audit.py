@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from harness.audit import DESIGNS, Case, audit, audit_settings, suite_cases, suite_summary
 from harness.audit.settings import AuditSettings
 from harness.cli.app import DONE, INVALID, app
 from harness.cli.audit_table import print_audits, print_suite
+from harness.cli.console import Screen
 from harness.cli.options import numbers, split_lists
 from harness.datasets import data_root as find_data_root
 from harness.defenses import DEFENSES
@@ -85,7 +85,7 @@ def audit_command(
     document = {"environment": environment("cpu"), "audits": [result.row() for result in results]}
     _deliver(document, out, as_json)
     if not as_json:
-        print_audits(results, _console())
+        print_audits(results, Screen(_WIDTH))
     return DONE
 
 
@@ -117,12 +117,8 @@ def _suite(root: Path, out: Path | None, as_json: bool) -> int:
     ]
     _deliver({"environment": environment("cpu"), "suite": summary, "audits": rows}, out, as_json)
     if not as_json:
-        print_suite(cases, results, summary, _console())
+        print_suite(cases, results, summary, Screen(_WIDTH))
     return DONE if summary["passed"] else INVALID
-
-
-def _console() -> Console:
-    return Console(width=max(Console().width, _WIDTH))
 
 
 def _require_writable(out: Path | None) -> None:

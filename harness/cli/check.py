@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from harness.cli.app import DONE, INCOMPARABLE, REGRESSION, app
+from harness.cli.console import Screen
 from harness.errors import UsageError
 from harness.gate import Finding, Report, as_baseline, check, read_baseline, read_runs, write_baseline
 from harness.gate.movement import VICTIMS_NEEDED
@@ -46,7 +46,7 @@ def check_command(
     if as_json:
         sys.stdout.write(json.dumps(report.document(), indent=1) + "\n")
     else:
-        print_gate(report, Console(width=max(Console().width, _WIDTH)))
+        print_gate(report, Screen(_WIDTH))
     if report.only_incomparable:
         return INCOMPARABLE
     return REGRESSION if report.failed else DONE

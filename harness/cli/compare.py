@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from harness.cli.app import DONE, app
+from harness.cli.console import Screen
 from harness.cli.options import split_lists
 from harness.defenses import DEFENSES
 from harness.errors import UsageError
@@ -43,7 +43,7 @@ def compare_command(
         document = {"contrasts": [asdict(one) for one in contrasts], "only_in_one": alone, "problems": problems}
         sys.stdout.write(json.dumps(document, indent=1) + "\n")
     else:
-        print_contrasts(contrasts, alone, problems, Console(width=max(Console().width, _WIDTH)))
+        print_contrasts(contrasts, alone, problems, Screen(_WIDTH))
     return DONE
 
 

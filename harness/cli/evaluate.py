@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from harness.cli.app import DONE, INVALID, app, resumable
+from harness.cli.console import Screen
 from harness.cli.options import PASSED_ON, cells_from, merge
 from harness.cli.settings_options import options_of
 from harness.cli.spreading_options import (
@@ -159,4 +159,4 @@ def show(document: ResultDocument, as_json: bool, out: Path) -> None:
     if as_json:
         sys.stdout.write(document.model_dump_json(indent=1) + "\n")
     else:
-        print_results(document, Console(), out)
+        print_results(document, Screen(), out)

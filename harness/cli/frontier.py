@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
-from rich.console import Console
 
 from harness.cli.app import DONE, INVALID, app, resumable
+from harness.cli.console import Screen
 from harness.cli.options import numbers, split_lists
 from harness.cli.settings_options import options_of
 from harness.cli.spreading_options import PartOption, ThreadsOption, chosen_jobs, require_one_way
@@ -85,7 +85,7 @@ def frontier_command(
     if as_json:
         sys.stdout.write(document.model_dump_json(indent=1) + "\n")
     else:
-        print_frontier(document, Console(width=max(Console().width, _WIDTH)))
+        print_frontier(document, Screen(_WIDTH))
         print(f"Files: {out} (frontier.json, frontier.png, results.json, trained)")
     return DONE if document.valid else INVALID
 

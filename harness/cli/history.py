@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from harness.cli.app import DONE, app
+from harness.cli.console import Screen
 from harness.errors import UsageError
 from harness.gate.trend import trends
 from harness.reports.history import print_history, save_history
@@ -38,7 +38,7 @@ def history_command(
         document = {"runs": names, "trends": [asdict(trend) for trend in found], "left_out": left_out}
         sys.stdout.write(json.dumps(document, indent=1) + "\n")
         return DONE
-    console = Console(width=max(Console().width, _WIDTH))
+    console = Screen(_WIDTH)
     print_history(names, found, console)
     for reason in left_out:
         console.print(Text(f"left out: {safe(reason, 300)}"))

@@ -7,19 +7,19 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from harness.capture.reading import read_capture
 from harness.cli.app import DONE, INVALID, app, resumable
 from harness.cli.checks_table import judge_checks, judge_suite, print_checks
+from harness.cli.console import Screen
 from harness.cli.options import split_lists
 from harness.cli.spreading_options import JobsOption, ThreadsOption, chosen_jobs
 from harness.datasets import data_root as find_data_root
 from harness.datasets.public import AUTO, NONE, choose_public
 from harness.errors import UsageError
-from harness.judging.declared import cells_of
-from harness.judging.federation import gathered, names_of
+from harness.judging.declared import groups_of
+from harness.judging.federation import federations, names_of
 from harness.judging.judgement import Judgement, Work, chosen_kin, judge_captured
 from harness.judging.without_truth import Guess, with_stand_ins
 from harness.progress import within
@@ -75,15 +75,16 @@ def judge_command(
             raise UsageError("--checks-only makes no attack; drop --attack, --prior and --resume, or --checks-only")
         return judge_checks([read_capture(path, truth) for path in captures], names_of(captures), as_json)
     root, where, folder = find_data_root(data_root), choose_device(device), RunFolder(out)
-    captured = gathered([read_capture(path, truth) for path in captures])
+    clients = federations([read_capture(path, truth) for path in captures])
     public = _chosen_public(prior)
     named = split_lists(attack or (["cpl"] if public == NONE else ["auto"]))
     if not named:
         raise UsageError("--attack is empty; give it a value or leave it out")
-    cells = cells_of(captured, names_of(captures), named, public, where, update_model)
-    kin = chosen_kin(captured, public, root)
-    attacked = cells if captured.images is not None else with_stand_ins(cells)
-    shape, classes = captured.record.image_shape, captured.record.classes
+    groups = groups_of(clients, names_of(captures), named, public, where, update_model)
+    kin = chosen_kin(clients, public, root)
+    cells = [cell for group in groups for cell in group.cells]
+    attacked = cells if clients[0].images is not None else with_stand_ins(cells)
+    shape, classes = clients[0].record.image_shape, clients[0].record.classes
     jobs, threads = chosen_jobs(
         jobs, threads, lambda: suitable_crew(attacked, shape, classes), most=largest_crew(attacked)
     )
@@ -95,7 +96,7 @@ def judge_command(
         crew(jobs, threads, cells) as everyone,
     ):
         work = Work(root, folder, chunk, resume, *drawn, everyone.attack)
-        judgement = judge_captured(captured, cells, kin, work)
+        judgement = judge_captured(groups, kin, work)
         record = json.dumps(judgement.record(), indent=1)
         if not resume and (out / "judged.json").exists():
             tell_replaced(out)
@@ -120,26 +121,31 @@ def _chosen_public(prior: str | None) -> str:
 def _draw_guess(folder: RunFolder, made: Guess) -> None:
     assert made.images is not None
     captions = [one for one in made.estimates for _ in range(made.images.shape[1])]
+    group = "".join(f"_{word}" for word in made.group.split())
     save_guesses(
-        folder.pictures / f"judged_{made.attack}.png", made.images.flatten(0, 1).cpu().numpy(), captions,
+        folder.pictures / f"judged_{made.attack}{group}.png", made.images.flatten(0, 1).cpu().numpy(), captions,
         f"{made.attack}: what it makes of the captured clients (no truth known)",
     )  # fmt: skip
 
 
 def _print(judgement: Judgement, out: Path) -> None:
-    console = Console()
+    console = Screen()
     if judgement.document is not None:
         print_results(judgement.document, console, out)
     for made in judgement.guesses:
         counts = {one: made.estimates.count(one) for one in dict.fromkeys(made.estimates)}
         said = ", ".join(f"{one}: {count} of {len(made.estimates)}" for one, count in counts.items())
-        console.print(Text(f"{made.attack} (an estimate, no truth known): {said} ({made.reason})"))
+        of = f", {made.group}" if made.group else ""
+        console.print(Text(f"{made.attack} (an estimate, no truth known{of}): {said} ({made.reason})"))
     if judgement.guesses:
         console.print(Text(f"pictures: {out / 'pictures'}"))
     if judgement.checks:
         print_checks(judgement.checks, console)
-    if judgement.beside:
-        print(judgement.beside)
+    for beside in judgement.beside:
+        if beside:
+            print(beside)
+    if judgement.of_all:
+        print(judgement.of_all)
     if judgement.document is not None and judgement.kin is None:
         print("no verdict without look-alikes: add --prior NAME or --prior FILE.npz, data that no client holds")
     if judgement.guesses and judgement.doubt is not None:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from harness.cli.app import DONE, app
+from harness.cli.console import note
 from harness.errors import UsageError
 from harness.reports.html import all_tables, formats, make_page, read_runs, unread, without_collecting
 from harness.results import require_writable, write_atomic
@@ -39,9 +40,11 @@ def report_command(
     else:
         write_atomic(place, _content(form, found, before).encode())
     for run in [*unread(before), *found]:
+        for line in run.told:
+            note(f"{run.name}: {line}")
         for reason in run.left_out:
-            typer.echo(f"left out of {run.name}: {reason}", err=True)
-    typer.echo(f"{place}", err=True)
+            note(f"left out of {run.name}: {reason}")
+    note(str(place))
     return DONE
 
 

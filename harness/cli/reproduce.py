@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from harness.cli.app import DONE, INVALID, app, resumable
+from harness.cli.console import Screen
 from harness.cli.options import numbers
 from harness.cli.spreading_options import PartOption, ThreadsOption, chosen_jobs, require_one_way
 from harness.datasets import data_root as find_data_root
@@ -75,7 +75,7 @@ def reproduce_command(
     if as_json:
         sys.stdout.write(json.dumps(comparison.document(), indent=1) + "\n")
     else:
-        comparison.print(Console(width=max(Console().width, _WIDTH)))
+        comparison.print(Screen(_WIDTH))
         if document.valid_reason:
             print(f"the run is invalid: {document.valid_reason}")
     return DONE if document.valid else INVALID

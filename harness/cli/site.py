@@ -7,6 +7,7 @@ import typer
 
 from harness.board import collect
 from harness.cli.app import DONE, app
+from harness.cli.console import note
 from harness.errors import UsageError
 from harness.reports.html.page import BEGINNING
 from harness.reports.html.site import make_site
@@ -28,6 +29,6 @@ def site_command(
     for name, content in make_site(found.cards, found.left_out).items():
         write_atomic(out / name, content)
     for line in found.left_out:
-        typer.echo(f"left out: {line}", err=True)
-    typer.echo(f"{out / 'index.html'}: {len(found.cards)} rows", err=True)
+        note(f"left out: {line}")
+    note(f"{out / 'index.html'}: {len(found.cards)} rows")
     return DONE

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from harness.bayesian.notes import Notes
 from harness.cli.app import DONE, app, resumable
+from harness.cli.console import Screen, note
 from harness.cli.options import numbers
 from harness.cli.settings_options import options_of
 from harness.cli.spreading_options import ThreadsOption, chosen_jobs
@@ -79,7 +79,7 @@ def train_command(
             if record.round == 1 and (days := record.seconds * settings.rounds / 86_400) > 1:
                 notes.append(f"about {days:.1f} days to go; stop it at any time, --resume goes on")
             while notes:
-                typer.echo(notes.pop(0), err=True)
+                note(notes.pop(0))
 
         taken = Notes if bayesian else None
         options = TrainOptions(chunk, evaluate_every, kept, resume, taken, spreading, on_round, secret=seed is None)
@@ -88,7 +88,7 @@ def train_command(
     if as_json:
         sys.stdout.write(document.model_dump_json(indent=1) + "\n")
     else:
-        print_training(document, Console(), out)
+        print_training(document, Screen(), out)
     return DONE
 
 

@@ -12,7 +12,7 @@ from harness.board import compare, read_card, rebuild
 from harness.board.rebuilding import Place
 from harness.cli.app import DONE, REGRESSION, app, resumable
 from harness.datasets import data_root as find_data_root
-from harness.errors import UsageError
+from harness.errors import UsageError, printable
 from harness.results import claimed
 
 _MOST = 12
@@ -52,7 +52,7 @@ def verify_command(
         sys.stdout.write(json.dumps(said | {"differences": found.differences}, indent=1) + "\n")
     else:
         for line in (*found.notes, *found.differences[:_MOST]):
-            print(line)
+            print(printable(line))
         if len(found.differences) > _MOST:
             print(f"and {len(found.differences) - _MOST} more")
         how = "byte by byte" if found.exact else "statistically"

@@ -1,6 +1,6 @@
 """Hands an attack that identifies the lineups' images of every class, and scores what it makes of them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from harness.results import Control, Identified, LabelInference, Lineup, Outcome
 from harness.results.victim import Outcome
 from harness.scoring import METRICS, Ranking, Verdict, identity_test, judge_identity, summary_of
 from harness.scoring.lineup import MANY
+from harness.scoring.lineup_pool import Answer, Question
 from harness.scoring.same_images import draws_of, groups_of
 from harness.scoring.verdict import identified_of
 from harness.settings.memory import fitting, is_small, peak_of
@@ -144,14 +145,36 @@ class _Lineups:
         self._chosen = torch.zeros(observation.rows, 2, dtype=torch.long)  # image and class
         self.evaluations = np.zeros(victims)
 
-    def compare(
-        self, victims: NDArray[np.int64], items: NDArray[np.int64], label: int
-    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    def compare(self, questions: Sequence[Question]) -> Iterable[Answer]:
         """See :data:`harness.scoring.lineup_pool.Compare`. Nothing is accurate: nothing is reconstructed."""
+        answer = self._victim_by_victim if self._observation.examples > 1 else self._class_by_class
+        return ((found, np.zeros(found.shape, dtype=bool)) for found in answer(questions))
+
+    def _class_by_class(self, questions: Sequence[Question]) -> Iterator[NDArray[np.float64]]:
+        return (self._told(self._seen(question.victims), question) for question in questions)
+
+    def _victim_by_victim(self, questions: Sequence[Question]) -> list[NDArray[np.float64]]:
+        """The same where an attack works out for each victim what serves all classes, and keeps it while ``seen`` is
+        held: one victim's at a time."""
+        found = [np.empty((len(question.victims), len(question.items))) for question in questions]
+        for victim in sorted({victim for question in questions for victim in question.victims.tolist()}):
+            seen = self._seen(alone := np.array([victim]))
+            for question, distances in zip(questions, found, strict=True):
+                if victim in question.victims:
+                    distances[question.victims == victim] = self._told(seen, question._replace(victims=alone))
+        return found
+
+    def _rows(self, victims: NDArray[np.int64]) -> Tensor:
+        return torch.from_numpy((victims[:, None] * self._each + np.arange(self._each)).reshape(-1))
+
+    def _seen(self, victims: NDArray[np.int64]) -> Observation:
+        return self._observation.take(self._rows(victims).to(self._observation.target.device))
+
+    def _told(self, seen: Observation, question: Question) -> NDArray[np.float64]:
+        """How far each item (V, P) is from each victim; what is the most probable of all is kept."""
+        victims, items, label = question
         order = np.random.default_rng(derive_seed("candidates", self._seed, label)).permutation(len(items))
-        chosen = torch.from_numpy(items[order])
-        rows = torch.from_numpy((victims[:, None] * self._each + np.arange(self._each)).reshape(-1))
-        seen = self._observation.take(rows.to(self._observation.target.device))
+        chosen, rows = torch.from_numpy(items[order]), self._rows(victims)
         candidates = self._images[chosen].expand(len(rows), -1, *self._images.shape[1:])
         found = self._attack.distances(seen, candidates, torch.full((len(rows),), label), self._chunk)
         found = found.nan_to_num(nan=torch.inf, posinf=torch.inf)
@@ -165,7 +188,7 @@ class _Lineups:
         # A victim whose examples were read one by one is as near as the nearest of them.
         distances[:, order] = found.reshape(len(victims), self._each, -1).amin(1).numpy()
         self._bar.advance(len(victims))
-        return distances, np.zeros(distances.shape, dtype=bool)
+        return distances
 
     def doubt(self) -> str | None:
         """Whether the most probable candidates contradict the noise that is believed in."""

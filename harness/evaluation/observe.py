@@ -78,10 +78,12 @@ class Stage:
 
     ``plays``: whether what it shows was made here, by a defense that then has to add the noise that it declares.
     ``simulates``: whether its victims are drawn here, as many as are asked for.
+    ``step_sizes``: (L,) examples in each local step; empty where batches are as large as the settings say.
     """
 
     plays: ClassVar[bool] = True
     simulates: ClassVar[bool] = True
+    step_sizes: tuple[int, ...] = ()
 
     def __init__(self, data_root: Path, chunk: int) -> None:
         self.data_root, self.chunk = data_root, chunk
@@ -226,7 +228,7 @@ class Stage:
         sent: Sent | None = None,
     ) -> Reading:  # fmt: skip
         def read(part: slice) -> Reading:
-            return read_round(model, weights[part], truth, part, keys[part], settings, sent)
+            return read_round(model, weights[part], truth, part, keys[part], settings, sent, self.step_sizes)
 
         most = min(len(keys), max(1, self.chunk // settings.together))
         slices = _slices(len(keys), self._at_once(most, read, model, truth, settings))

@@ -1,9 +1,10 @@
 """The round that victims play, and what a tap shows of it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Protocol
 
 from torch import Tensor
 
@@ -20,6 +21,7 @@ from harness.federation.whole_round import play_round
 from harness.models import RowModel
 from harness.models.batch_norm import Buffers, RunningStatistics
 from harness.models.example_gradients import MaterialisedGradients
+from harness.vectors.layout import Layout
 
 Key = tuple[int | str, ...]
 
@@ -33,6 +35,7 @@ class PlayedRound:
         weights: (N, P), what each client starts from.
         images: (N, L*B, C, H, W); local step l uses examples l*B to (l+1)*B. labels: (N, L*B).
         keys: one per client.
+        sizes: (L,) examples of each local step, the first of its B places; empty where all places hold one.
     """
 
     model: RowModel
@@ -41,6 +44,7 @@ class PlayedRound:
     labels: Tensor
     keys: tuple[Key, ...]
     settings: CellSettings
+    sizes: tuple[int, ...] = ()
 
     def look(self, repetition: int) -> Tensor:
         """The gradient read from the round, with noise of its own for each repetition.
@@ -60,7 +64,13 @@ class PlayedRound:
 
     def _context(self, repetition: int) -> RoundContext:
         keys = tuple((*key, "look", repetition) if repetition else key for key in self.keys)
-        return round_context(self.settings, self.model, keys, dict(self._server), self._clients)
+        context = round_context(self.settings, self.model, keys, dict(self._server), self._clients)
+        return replace(context, step_sizes=self._sizes)
+
+    @property
+    def _sizes(self) -> tuple[int, ...]:
+        """Of a single step's gradient all places are meant."""
+        return self.sizes if len(self.sizes) == self._steps else ()
 
     @property
     def _clients(self) -> tuple[int, ...]:
@@ -97,7 +107,8 @@ class PlayedRound:
 
     def _batch(self, step: int, weights: Tensor) -> NetworkBatch:
         batch = self.images.shape[1] // self._steps
-        part = slice(step * batch, (step + 1) * batch)
+        size = self._sizes[step] if self._sizes else batch
+        part = slice(step * batch, step * batch + size)
         return NetworkBatch(self.model, weights, self.images[:, part], self.labels[:, part])
 
     def _gradients(self, batch: NetworkBatch) -> ExampleGradients:
@@ -112,8 +123,17 @@ class PlayedRound:
         return MaterialisedGradients(made, self.model.layout.sizes)
 
 
+class HasLayout(Protocol):
+    """What has parameters in an order of its own."""
+
+    @property
+    def layout(self) -> Layout:
+        """Their slices in a flat vector."""
+        ...
+
+
 def round_context(
-    settings: CellSettings, model: RowModel, keys: tuple[Key, ...], server: State, clients: tuple[int, ...] = ()
+    settings: CellSettings, model: HasLayout, keys: tuple[Key, ...], server: State, clients: tuple[int, ...] = ()
 ) -> RoundContext:
     """Where in training the round of a cell is played, by clients of these keys."""
     return RoundContext(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar
 
-from harness.errors import UsageError, in_one_line
+from harness.errors import UsageError, in_one_line, printable
 from harness.extensions.own_code import installed, own_code
 
 T = TypeVar("T")
@@ -109,4 +109,5 @@ class Registry(Generic[T]):
         except Exception as error:  # somebody else's code may raise anything
             self._entries, self._aliases = before
             why = in_one_line(error)
-            print(f"harness: plugin {point.name!r} ({point.value}) is left out: {why}", file=sys.stderr)
+            said = f"plugin {point.name!r} ({point.value}) is left out: {why}"
+            print(f"harness: {printable(said)}", file=sys.stderr)

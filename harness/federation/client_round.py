@@ -62,7 +62,7 @@ def train_locally(
     weights = defense.received(weights, context)
     total = velocity = path = moved = weights.new_zeros(weights.shape, dtype=precision)  # none is changed in place
     for step in range(steps):
-        now = replace(context, local_step=step)
+        now = context.at_step(step)
         here = weights if step == 0 else (weights + moved).to(weights.dtype)
         examples, now = _examples(gradients, here, defense, now)
         made = defense.client_step(examples, now)

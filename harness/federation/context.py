@@ -55,7 +55,7 @@ class RoundContext:
         learning_rate: of local SGD.
         cohort: the federation's facts.
         layout: slices of the flat vectors.
-        keys: one random key per row, (seed, client, ...).
+        keys: one random key per row, (seed, client, ...); a seed may be secret, so that no text shows them.
         clients: each row's client in the federation, by number; empty where nobody needs to know.
         noise_scale: multiplies every noise draw (controls use 0 and 100).
         local: per client (N, ...), for the local steps of this round; empty when a round begins.
@@ -64,6 +64,7 @@ class RoundContext:
         sent: per client (N, ...), what goes to the server beside the update; in ``aggregate`` the sums over clients.
         scope: name of this defense within a stack.
         batch: the network and the examples of a local step, for operations that ask for them.
+        step_sizes: (L,) examples in each local step; empty where all are as many as the cohort's batches.
     """
 
     round: int
@@ -71,7 +72,7 @@ class RoundContext:
     learning_rate: float
     cohort: Cohort
     layout: Layout
-    keys: tuple[tuple[int | str, ...], ...]
+    keys: tuple[tuple[int | str, ...], ...] = field(repr=False)
     noise_scale: float = 1.0
     local: State = field(default_factory=dict)
     client: State = field(default_factory=dict)
@@ -80,6 +81,12 @@ class RoundContext:
     scope: str = ""
     clients: tuple[int, ...] = ()
     batch: NetworkBatch | None = None
+    step_sizes: tuple[int, ...] = ()
+
+    def at_step(self, step: int) -> "RoundContext":
+        """The same place in a local step, counted from 0."""
+        size = self.step_sizes[step] if self.step_sizes else self.cohort.batch_size
+        return replace(self, local_step=step, cohort=replace(self.cohort, batch_size=size))
 
     def quiet(self) -> "RoundContext":
         """The same place in training without noise, where what an operation remembers is forgotten afterwards."""
@@ -109,13 +116,13 @@ class RoundContext:
         """Standard normal noise in the shape of ``like`` (N, ...), one stream per (client, round, step, purpose)."""
         if self.noise_scale == 0:
             return like.new_zeros(like.shape)
-        return normal_rows(self._streams("noise", purpose), tuple(like.shape[1:]), like) * self.noise_scale
+        return self._scaled(normal_rows(self._streams("noise", purpose), tuple(like.shape[1:]), like))
 
     def laplace(self, purpose: str, like: Tensor) -> Tensor:
         """Laplace noise of scale 1 (standard deviation sqrt 2), otherwise as :meth:`gaussian`."""
         if self.noise_scale == 0:
             return like.new_zeros(like.shape)
-        return laplace_rows(self._streams("laplace noise", purpose), tuple(like.shape[1:]), like) * self.noise_scale
+        return self._scaled(laplace_rows(self._streams("laplace noise", purpose), tuple(like.shape[1:]), like))
 
     def uniform(self, purpose: str, like: Tensor) -> Tensor:
         """Numbers of 53 bits in [0, 1) to choose by, as float64; a choice is no noise and is never scaled."""
@@ -124,7 +131,10 @@ class RoundContext:
     def server_gaussian(self, purpose: str, like: Tensor) -> Tensor:
         """Standard normal noise in the shape of ``like``, one stream per (seed, round, purpose) whoever takes part."""
         key = ("server noise", self.keys[0][0], self.round, self.scope + purpose)
-        return normal_rows([key], tuple(like.shape), like)[0] * self.noise_scale
+        return self._scaled(normal_rows([key], tuple(like.shape), like)[0])
+
+    def _scaled(self, noise: Tensor) -> Tensor:
+        return noise if self.noise_scale == 1 else noise.mul_(self.noise_scale)
 
     def _streams(self, kind: str, purpose: str) -> list[tuple[int | str, ...]]:
         return [(kind, *key, self.round, self.local_step, self.scope + purpose) for key in self.keys]

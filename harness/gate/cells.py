@@ -146,7 +146,9 @@ def _told(path: Path, document: ResultDocument, stored: Sequence[StoredCell], on
     cells = [cell for cell in document.cells if cell.key in victims or cell.not_applicable_reason]
     whole = all(cell in cells for cell in document.cells if cell.role == "cell")
     rows = document.summary if whole else ()
-    found = findings(cells, victims, version_of(document.environment), rows)
+    # A cell's own file is named by what it says of its version; a document is not.
+    version = version_of(stored[0].settings if stored else document.environment)
+    found = findings(cells, victims, version, rows)
     refused = ("differs", "outdated") if only_today else ("differs",)
     for one in found:
         if one.kind in refused:

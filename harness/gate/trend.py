@@ -10,6 +10,7 @@ from harness.errors import UsageError
 from harness.gate.settings import named
 from harness.results import CellResult, Place, read_results
 from harness.results.place import WHOM
+from harness.scoring.verdict import traces_p
 
 # What identifies a cell from night to night; whom it attacks may change.
 _IDENTITY = {*Place.model_fields, "attack", "attack_args", "labels"}.difference(WHOM)
@@ -17,13 +18,14 @@ _IDENTITY = {*Place.model_fields, "attack", "attack_args", "labels"}.difference(
 
 @dataclass(frozen=True)
 class Point:
-    """One cell's numbers in one run; None where the run lacks them."""
+    """One cell's numbers in one run; None where the run lacks them. ``traces_p``: of a leak that no image shows."""
 
     asr: float | None = None
     ci95: tuple[float | None, float | None] | None = None
     mean_rank: float | None = None
     rmse: float | None = None
     verdict: str | None = None
+    traces_p: float | None = None
 
     @property
     def known(self) -> bool:
@@ -97,5 +99,5 @@ def _point(cell: CellResult | None) -> Point:
     rmse = cell.metrics.get("rmse")
     return Point(
         strict.rate if strict else None, strict.ci95 if strict else None, cell.lineup.mean_rank,
-        rmse.median if rmse else None, cell.verdict,
+        rmse.median if rmse else None, cell.verdict_alone, traces_p(cell),
     )  # fmt: skip

@@ -1,5 +1,6 @@
 """Is the declared defense on? What can be told from the updates alone, and from the truth, check by check."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from harness.experiment import CellSettings
 from harness.judging.declared import noise_of
 from harness.judging.evidence import LEVEL, Check, Evidence, bonferroni, level_of
 from harness.judging.federation import CapturedClients
-from harness.judging.noise_checks import noise_checks
+from harness.judging.noise_checks import GIVE_SIZE, drawn_levels, noise_checks
 from harness.judging.place_checks import buffers, left_out, on_grid
 from harness.judging.stage import SimulatedStage
 
@@ -46,17 +47,34 @@ def explained(captured: CapturedClients, settings: CellSettings, data_root: Path
     if not torch.equal(made, again):
         return Check(name, "cannot tell", "the defense draws more than noise at random, such as coordinates")
     made, factor = _shrunk(captured, settings, made)
-    apart = captured.target.double() - made.double()
+    sent, made = captured.target.double(), made.double()
+    apart = sent - made
     rounding = captured.grain.numpy() * apart.shape[1] ** 0.5
     if noise is None or level is None:
-        return _alike(name, apart, made, rounding, factor)
+        check = _alike(name, apart, made, rounding, factor)
+        return _with_other(check, sent, made) if check.outcome == "violated" else check
     freedom = apart.shape[1]
     norms = apart.norm(dim=1).numpy()
     least, most = (np.square(np.clip(norms + side * rounding, 0, None) / level) for side in (-1, 1))
     p_value = bonferroni(np.minimum(1, 2 * np.minimum(chi2.cdf(most, freedom), chi2.sf(least, freedom))))
-    found, unit = float(np.sqrt(np.square(norms).mean() / freedom)), Evidence(captured, settings).unit
+    evidence = Evidence(captured, settings)
+    found, unit = float(np.sqrt(np.square(norms).mean() / freedom)), evidence.unit
     detail = f"what is left is noise of deviation {found * unit:.3g}, declared is {level * unit:.3g}{factor}"
-    return Check(name, "holds" if p_value >= LEVEL else "violated", detail, p_value)
+    if p_value < LEVEL and (drawn := drawn_levels(evidence)) and drawn[0] <= found / level <= drawn[1]:
+        return Check(name, "cannot tell", f"{detail}, as a Poisson batch may have it: {GIVE_SIZE}", p_value)
+    check = Check(name, "holds" if p_value >= LEVEL else "violated", detail, p_value)
+    return _with_other(check, sent, made) if check.outcome == "violated" else check
+
+
+def _with_other(check: Check, sent: Tensor, made: Tensor) -> Check:
+    """The same with a word on truths that are another client's."""
+    apart = torch.cdist(sent, made, compute_mode="donot_use_mm_for_euclid_dist")
+    nearest, own = apart.min(1), apart.diagonal()
+    rows = (nearest.values < own / 2).nonzero()[:, 0].tolist()
+    if not rows:
+        return check
+    said = f"what client {rows[0] + 1} sent fits the truth of client {int(nearest.indices[rows[0]]) + 1} better"
+    return replace(check, detail=f"{check.detail}; {said}: are their truths exchanged?")
 
 
 def _shrunk(captured: CapturedClients, settings: CellSettings, made: Tensor) -> tuple[Tensor, str]:
@@ -67,8 +85,8 @@ def _shrunk(captured: CapturedClients, settings: CellSettings, made: Tensor) -> 
     clipping = settings.build_defense().clipping_at(settings.tap, settings.learning_rate)
     if not captured.moved_buffers or clipping is None or clipping.unit != "update" or clipping.grouping != "whole":
         return made, ""
-    sent, own = captured.target.double(), made.double()
-    factors = ((sent * own).sum(1) / own.square().sum(1).clamp_min(1e-30)).clamp(0, 1)
+    own = made.double()
+    factors = ((captured.target.double() * own).sum(1) / own.square().sum(1).clamp_min(1e-30)).clamp(0, 1)
     least = float(factors.min())
     if least > 1 - _UNLIKE:
         return made, ""
@@ -77,7 +95,7 @@ def _shrunk(captured: CapturedClients, settings: CellSettings, made: Tensor) -> 
 
 def _alike(name: str, apart: Tensor, made: Tensor, rounding: np.ndarray, factor: str) -> Check:
     """Without noise what is left is rounding, whose width is known."""
-    norms = made.double().norm(dim=1).clamp_min(1e-30).numpy()
+    norms = made.norm(dim=1).clamp_min(1e-30).numpy()
     worst = float((apart.norm(dim=1).numpy() / norms).max())
     beyond = float((np.clip(apart.norm(dim=1).numpy() - rounding, 0, None) / norms).max())
     said, width = f"they differ by at most {worst:.2g} of its norm", float((rounding / norms).max())

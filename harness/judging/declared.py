@@ -1,7 +1,7 @@
 """The cells that judge captured clients: their federation's settings, the declared defense, and the attacks."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import get_args
 
 import numpy as np
@@ -18,8 +18,44 @@ from harness.federation.context import RoundContext
 from harness.federation.known_noise import noise_at
 from harness.federation.taps import Tap
 from harness.judging.federation import CapturedClients
-from harness.models import RowModel
 from harness.observation import Noise, UpdateModel
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Clients whose batches are of the same sizes, and the cells that judge them, one for each attack."""
+
+    captured: CapturedClients
+    cells: Sequence[CellSettings]
+
+    @property
+    def cell(self) -> CellSettings:
+        """The first one: all are of the declared defense."""
+        return self.cells[0]
+
+    @property
+    def sizes(self) -> str:
+        """Their batches in words."""
+        sizes = list(dict.fromkeys(self.captured.record.step_sizes())) if self.captured.of_update else []
+        return f"batches of {' and '.join(map(str, sizes or [self.captured.record.batch_size]))}" + (
+            f" in {self.cell.local_steps} steps" if self.cell.local_steps > 1 else ""
+        )
+
+
+def groups_of(
+    clients: Sequence[CapturedClients], title: str, attacks: Sequence[str], prior: str, device: str,
+    update_model: str = "unroll",
+) -> list[Group]:  # fmt: skip
+    """Groups of captured clients with the cells that judge them; see :func:`cells_of`."""
+    found = [Group(one, cells_of(one, title, attacks, prior, device, update_model)) for one in clients]
+    if len(found) == 1:
+        return found
+
+    names = [f"{group.captured.clients} of {title}, {group.sizes}" for group in found]
+    return [
+        replace(group, cells=[cell.model_copy(update={"dataset": name}) for cell in group.cells])
+        for name, group in zip(names, found, strict=True)
+    ]
 
 
 def cells_of(
@@ -97,8 +133,7 @@ def _require_same_in_rounds(captured: CapturedClients, settings: CellSettings) -
 
 def context_of(captured: CapturedClients, settings: CellSettings) -> RoundContext:
     """The captured round, as its first client knows it."""
-    model = RowModel(settings.model, captured.record.image_shape, captured.record.classes)
-    return round_context(settings, model, ((settings.seeds[0], 0),), server_state(settings))
+    return round_context(settings, captured, ((settings.seeds[0], 0),), server_state(settings))
 
 
 def steps_of(settings: CellSettings) -> int:

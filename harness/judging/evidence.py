@@ -1,11 +1,13 @@
 """What checks of a declared defense go by, and how they answer."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Literal
 
 import numpy as np
 import torch
+from scipy.stats import poisson
 from torch import Tensor, nn
 
 from harness.capture.record import CaptureRecord
@@ -22,6 +24,7 @@ from harness.vectors.layout import Layout
 LEVEL = 1e-3
 
 Outcome = Literal["holds", "violated", "more than declared", "cannot tell"]
+ALARMS: tuple[Outcome, ...] = ("violated", "more than declared")
 UNKNOWN_LEVEL = "the noise's level is not declared as one number"
 
 
@@ -40,10 +43,14 @@ class Check:
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """What V clients sent, beside what they are said to have done."""
+    """What V clients sent, beside what they are said to have done.
+
+    ``times``: what the declared noise's deviation is multiplied by, where batches may be of another size than declared.
+    """
 
     captured: CapturedClients
     settings: CellSettings
+    times: float = 1.0
 
     @property
     def sent(self) -> Tensor:
@@ -64,7 +71,7 @@ class Evidence:
     @cached_property
     def layout(self) -> Layout:
         """Of ``sent``."""
-        return Layout.of(self.module)
+        return self.captured.layout
 
     @cached_property
     def noise(self) -> Noise | None:
@@ -74,7 +81,8 @@ class Evidence:
     @property
     def level(self) -> float | None:
         """The noise's deviation, where it is one number of a Gaussian (or of a sum that is all but one)."""
-        return level_of(self.noise)
+        level = level_of(self.noise)
+        return None if level is None else level * self.times
 
     @cached_property
     def clipping(self) -> Clipping | None:
@@ -102,10 +110,25 @@ class Evidence:
         chosen = self.defense.chosen_at(self.settings.tap, self.layout)
         return None if chosen is None else chosen.most
 
+    @property
+    def stray(self) -> float:
+        """Norm of what an update may hold beyond the rank that its examples give: weight decay, other optimizers."""
+        return (self.bound or 0.0) if self.clipping is not None and self.clipping.unit == "update" else 0.0
+
+    @cached_property
+    def most_examples(self) -> int:
+        """Examples that may be behind what a client sent: more than declared, where a drawn number is not given."""
+        count = self.captured.trained_on
+        if self.captured.sampling == "fixed" or self.noise is None:
+            return count
+        return int(poisson.isf(LEVEL / self.captured.clients, count))
+
     @cached_property
     def ranks(self) -> dict[str, int]:
         """Of each tensor that multiplies a few rows of every example, the most rank that its gradient can have."""
-        return ranks_of(self.module, self.captured.record, self.captured.examples)
+        found = ranks_of(self.module, self.captured.record, self.most_examples)
+        adapted = self.captured.of_update and self.captured.record.optimizer == "adam"
+        return {} if self.captured.foreign or adapted else found
 
     def tensors(self) -> list[Tensor]:
         """What was sent (V, size) of each tensor, in float64."""
@@ -160,3 +183,33 @@ def bonferroni(p_values: np.ndarray) -> float:
     """The smallest p-value of many, as one."""
     flat = np.asarray(p_values).reshape(-1)
     return float(min(1.0, flat.min() * len(flat)))
+
+
+_GRAVITY: tuple[Outcome, ...] = ("holds", "cannot tell", "more than declared", "violated")
+
+
+def pooled(groups: Sequence[tuple[str, Sequence[Check]]]) -> list[Check]:
+    """The checks of several groups of clients as one of each: the gravest, with the level shared among the groups.
+
+    Args:
+        groups: the words for each, and its checks.
+    """
+    if len(groups) == 1:
+        return list(groups[0][1])
+    named: dict[str, list[Check]] = {}
+    for words, checks in groups:
+        for check in checks:
+            named.setdefault(check.name, []).append(_among(check, words, len(groups)))
+    return [max(found, key=lambda check: _GRAVITY.index(check.outcome)) for found in named.values()]
+
+
+def _among(check: Check, words: str, groups: int) -> Check:
+    """One group's check as one of several: each has a share of the chance of a false alarm."""
+    detail = f"{words}: {check.detail}"
+    if check.p_value is None:
+        return replace(check, detail=detail)
+    p_value = min(1.0, check.p_value * groups)
+    if check.outcome in ALARMS and p_value >= LEVEL:
+        detail += f"; among {groups} groups of clients that may be chance"
+        return Check(check.name, "cannot tell", detail, p_value)
+    return replace(check, detail=detail, p_value=p_value)

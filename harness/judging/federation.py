@@ -2,9 +2,11 @@
 
 import hashlib
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -20,12 +22,19 @@ from harness.errors import UsageError
 from harness.extensions.building import build
 from harness.federation.taps import Tap
 from harness.judging.fitting import fitted_arrays
-from harness.judging.frameworks import translated
+from harness.judging.frameworks import draws_batches, translated
+from harness.judging.parts import fixed_values, foreign_layout, foreign_values, frozen_names, trained_network
 from harness.models.batch_norm import Buffers, RunningStatistics, trained_layers
-from harness.models.networks import build_module
 from harness.vectors.layout import Layout
 
 _OWN = {"client", "round", "framework", "examples", "format"}
+# What follows from how many examples a client has: captures that differ in it are judged in groups.
+_OF_DATA = {"batch_size", "expected_batch_size", "local_steps", "epochs"}
+
+Sampling = Literal["fixed", "unknown", "poisson"]
+"""How many examples are behind a step: as many as are declared (``fixed``); perhaps another number, drawn by Poisson
+sampling, and nobody says so (``unknown``); certainly a drawn one, and only this or the expected one is declared
+(``poisson``)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +55,9 @@ class CapturedClients:
             each, (V, size) in units of ``target``; empty for those of which nothing moved.
         rounds: how many came before those in which they were captured, each once, in order.
         digest: of all files, in hexadecimal.
+        layout: of ``before`` and ``target``: the parameters that were trained and sent.
+        sampling: how the number of examples behind a step is known.
+        foreign: whether ``layout`` is that of the files, since the factory's network lacks some of the tensors.
     """
 
     record: CaptureRecord
@@ -61,6 +73,9 @@ class CapturedClients:
     moved_buffers: Buffers
     rounds: tuple[int, ...]
     digest: str
+    layout: Layout
+    sampling: Sampling = "fixed"
+    foreign: bool = False
 
     @property
     def clients(self) -> int:
@@ -69,66 +84,126 @@ class CapturedClients:
 
     @property
     def examples(self) -> int:
-        """n, examples behind what one client sent."""
+        """n, places for examples behind what one client sent: a smaller last batch fills its places by turns."""
         return self.record.batch_size * (self.record.local_steps if self.of_update else 1)
 
+    @property
+    def trained_on(self) -> int:
+        """Examples behind what one client sent, each as often as it was trained on."""
+        return self.record.truths if self.of_update else self.record.batch_size
 
-def gathered(captures: Sequence[Capture], attacked: bool = True) -> CapturedClients:
-    """Captures as the clients of one federation; their defense is declared in this project's terms.
+
+def federations(captures: Sequence[Capture], attacked: bool = True) -> list[CapturedClients]:
+    """Captures as the clients of one federation, in groups of clients whose batches are of the same sizes.
 
     Args:
-        captures: of one network, trained alike.
+        captures: of one network, trained alike but for how many examples each client has.
         attacked: whether gradients are read from what was sent, and not only the marks of a defense of it.
 
     Raises:
         UsageError: they trained differently, do not fit their network, one of them is there twice, or what was sent is
             no gradient of a loss.
     """
-    captures = [replace(capture, record=_as_drawn(capture)) for capture in captures]
+    drawn = [replace(capture, record=_as_drawn(capture)) for capture in captures]
+    _tell_smaller(captures, drawn)
+    _require_alike(drawn)
+    groups: dict[object, list[Capture]] = {}
+    for capture in drawn:
+        record = capture.record
+        sizes = record.step_sizes() if capture.kind != "gradient" else record.batch_size
+        groups.setdefault((sizes, record.batch_size, record.expected_batch_size), []).append(capture)
+    known: dict[bytes, Path] = {}
+    found = [_together(group, attacked) for group in groups.values()]
+    for group, clients in zip(groups.values(), found, strict=True):
+        _require_different(group, clients, known)
+    return found
+
+
+def gathered(captures: Sequence[Capture], attacked: bool = True) -> CapturedClients:
+    """Captures whose batches are all of the same sizes; see :func:`federations`."""
+    (clients,) = federations(captures, attacked)
+    return clients
+
+
+def _together(captures: Sequence[Capture], attacked: bool) -> CapturedClients:
     first = captures[0]
-    _require_alike(captures)
-    defense = translated(first.record.defense)
+    record, sampling = first.record, _sampling(first)
+    defense = translated(record.defense)
     if attacked or defense is None or not _is_of_updates(defense):
         _require_gradients(first)
-    module = build_module(first.record.model, first.record.image_shape, first.record.classes, seed=0)
-    layout = Layout.of(module)
-    parts = [_client(capture, module, layout) for capture in captures]
+    module, model = trained_network(captures)
+    record = record.model_copy(update={"defense": defense, "model": model})
+    foreign = None if attacked else foreign_layout(captures, module)
+    layout = foreign or Layout.of(module)
+    states = [] if foreign else _states(captures, module, fixed_values(record, module, attacked))
+    parts = [
+        _client(capture, module, layout, state, defense)
+        for capture, state in zip(captures, states or [None] * len(captures), strict=True)
+    ]
     names = {name for part in parts for name in part[3] if bool(part[3][name].any())}
     moved = {name: torch.stack([part[3][name] for part in parts]) for name in sorted(names)}
-    buffers = _shared_buffers(captures, module)
-    known = [_truth(capture) for capture in captures if capture.truth is not None]
-    if 0 < len(known) < len(captures):
-        without = next(capture for capture in captures if capture.truth is None)
-        raise UsageError(f"capture {str(without.folder)!r} has no truth and others have; judge them apart")
-    clients = CapturedClients(
-        first.record.model_copy(update={"defense": defense}), torch.stack([part[0] for part in parts]), buffers,
-        bool(trained_layers(module)), _running(captures, module), torch.stack([part[1] for part in parts]),
-        first.kind != "gradient",
+    known = [_truth(capture) for capture in captures if attacked and capture.truth is not None]
+    return CapturedClients(
+        record, torch.stack([part[0] for part in parts]),
+        _shared_buffers(captures, states, module) if attacked else {},
+        bool(trained_layers(module)), {} if foreign else _running(captures, states, module),
+        torch.stack([part[1] for part in parts]), first.kind != "gradient",
         torch.stack([images for images, _ in known]) if known else None,
         torch.stack([labels for _, labels in known]) if known else None,
         torch.tensor([part[2] for part in parts], dtype=torch.float64), moved,
         tuple(sorted({capture.record.rounds_before for capture in captures})),
         hashlib.sha256(" ".join(capture.digest for capture in captures).encode()).hexdigest(),
+        layout, sampling, foreign is not None,
     )  # fmt: skip
-    _require_different(captures, clients)
-    return clients
 
 
 def _as_drawn(capture: Capture) -> CaptureRecord:
-    """What a capture says; where the truth is another number of examples than the batch of a single step under a clip
-    of each, the batch was drawn (Poisson), and ``batch_size`` is what was expected."""
+    """What a capture says, with as many examples as its truth has.
+
+    Another number than the batch of a single step under a clip of each example was drawn (Poisson), and ``batch_size``
+    is what was expected. Else fewer than the steps take are a smaller last batch.
+    """
     record, truth = capture.record, capture.truth
-    one_step = capture.kind == "gradient" or record.local_steps == 1
-    if truth is None or record.defense is None or record.expected_batch_size or not one_step:
+    steps = 1 if capture.kind == "gradient" else record.local_steps
+    count = 0 if truth is None else (truth.shapes["images"] or (0,))[0]
+    if count in (0, record.batch_size if capture.kind == "gradient" else record.truths) or record.expected_batch_size:
         return record
-    declared, count = translated(record.defense), (truth.shapes["images"] or (0,))[0]
+    if steps == 1 and _clips_examples(record):
+        return record.model_copy(update={"batch_size": count, "expected_batch_size": float(record.batch_size)})
+    each, rest = divmod(count, record.epochs or 1)
+    last = each - record.batch_size * (steps // (record.epochs or 1) - 1)
+    if rest or record.examples is not None or not 0 < last < record.batch_size:
+        return record
+    return record.model_copy(update={"batch_size": last} if steps == 1 else {"examples": each})
+
+
+def _clips_examples(record: CaptureRecord) -> bool:
+    declared = translated(record.defense)
     if declared is None:
-        return record
-    defense = build(DEFENSES, declared.name, declared.settings)
-    clipping = defense.clipping_at(Tap.STEP, record.learning_rate)
-    if count in (0, record.batch_size) or clipping is None or clipping.unit != "example":
-        return record
-    return record.model_copy(update={"batch_size": count, "expected_batch_size": float(record.batch_size)})
+        return False
+    clipping = build(DEFENSES, declared.name, declared.settings).clipping_at(Tap.STEP, record.learning_rate)
+    return clipping is not None and clipping.unit == "example"
+
+
+def _tell_smaller(captures: Sequence[Capture], drawn: Sequence[Capture]) -> None:
+    changed = [two for one, two in zip(captures, drawn, strict=True) if one.record != two.record]
+    smaller = [capture for capture in changed if capture.record.expected_batch_size is None]
+    if smaller:
+        sizes = sorted({capture.record.step_sizes()[-1] for capture in smaller})
+        sys.stderr.write(
+            f"harness: the truth of {len(smaller)} capture(s), such as {str(smaller[0].folder)!r}, is smaller than "
+            f"batch_size and local_steps make: their last batch is taken to be of {', '.join(map(str, sizes))}\n"
+        )
+
+
+def _sampling(capture: Capture) -> Sampling:
+    """How the number of examples behind a step is known."""
+    record = capture.record
+    if record.expected_batch_size or not _clips_examples(record):
+        return "fixed"
+    if draws_batches(record.defense):
+        return "poisson"
+    return "unknown" if capture.truth is None else "fixed"
 
 
 def _require_alike(captures: Sequence[Capture]) -> None:
@@ -138,19 +213,24 @@ def _require_alike(captures: Sequence[Capture]) -> None:
             raise UsageError(
                 f"{str(first.folder)!r} holds {first.kind}, {str(other.folder)!r} {other.kind}; judge them apart"
             )
-        ours, theirs = (one.record.model_dump(exclude=_OWN) for one in (first, other))
+        ours, theirs = (one.record.model_dump(exclude=_OWN | _OF_DATA) for one in (first, other))
         differing = next((name for name in ours if ours[name] != theirs[name]), None)
         if differing:
             raise UsageError(
                 f"captures differ in {differing}: {ours[differing]!r} in {str(first.folder)!r}, {theirs[differing]!r} "
                 f"in {str(other.folder)!r}; judge them apart"
             )
+    without = [capture for capture in captures if capture.truth is None]
+    if 0 < len(without) < len(captures):
+        raise UsageError(f"capture {str(without[0].folder)!r} has no truth and others have; judge them apart")
 
 
-def _require_different(captures: Sequence[Capture], clients: CapturedClients) -> None:
-    """Each is counted as a client of its own, so none may be there twice, whatever its files are called."""
+def _require_different(captures: Sequence[Capture], clients: CapturedClients, known: dict[bytes, Path]) -> None:
+    """Each is counted as a client of its own, so none may be there twice, whatever its files are called.
+
+    ``known``: where others' numbers were found; these captures' join them.
+    """
     truth = [] if clients.images is None or clients.labels is None else [clients.images, clients.labels]
-    known: dict[bytes, Path] = {}
     for row, capture in enumerate(captures):
         numbers = b"".join(values[row].numpy().tobytes() for values in (clients.before, clients.target, *truth))
         first = known.setdefault(hashlib.sha256(numbers).digest(), capture.folder)
@@ -166,36 +246,50 @@ def _is_of_updates(defense: Declared) -> bool:
     return defense.name == "fed_sdp"
 
 
+def is_readable(capture: Capture) -> bool:
+    """Whether what was sent is a gradient, or a sum of them."""
+    # The first step of momentum is that of plain SGD.
+    record = capture.record
+    first = record.optimizer == "momentum" and record.local_steps == 1
+    return capture.kind == "gradient" or record.optimizer == "sgd" or first
+
+
 def _require_gradients(capture: Capture) -> None:
     record = capture.record
-    if capture.kind == "gradient" or record.optimizer == "sgd":
+    if is_readable(capture):
         return
-    if record.optimizer == "momentum" and record.local_steps == 1:
-        return  # whose first step is that of plain SGD
     raise UsageError(
         f"what a client sends after {record.local_steps} step(s) of {record.optimizer} is no sum of gradients; capture "
         "the gradient of one step (gradient.npz), or train the captured round with plain SGD"
     )
 
 
-def _client(capture: Capture, module: nn.Module, layout: Layout) -> tuple[Tensor, Tensor, float, Buffers]:
+def _states(captures: Sequence[Capture], module: nn.Module, fixed: dict[str, Tensor]) -> list[dict[str, Tensor]]:
+    return [fitted_arrays(capture.before, module, whole=True, fixed=fixed) for capture in captures]
+
+
+def _client(
+    capture: Capture, module: nn.Module, layout: Layout, state: dict[str, Tensor] | None, defense: Declared | None
+) -> tuple[Tensor, Tensor, float, Buffers]:
     """What a client started from, the gradient to match, its grain, and how far the buffers that it sent moved."""
     folder, record = capture.folder, capture.record
-    state = fitted_arrays(capture.before, module, whole=True)
-    sent = fitted_arrays(capture.moved, module, whole=False)
-    _require_frozen(capture, state, sent)
-    before, moved = layout.flatten(state), layout.flatten(sent)
+    if state is None:
+        before, moved, sent = *foreign_values(capture, layout), dict[str, Tensor]()
+    else:
+        sent = fitted_arrays(capture.moved, module, whole=False)
+        _require_frozen(capture, module, state, sent, defense)
+        before, moved = layout.flatten(state), layout.flatten(sent)
     _require_values(capture, moved)
-    grain = max(capture.moved.grain, torch.finfo(moved.dtype).eps * float(moved.abs().max()))
+    grain = max(capture.moved.grain, torch.finfo(torch.float32).eps * float(moved.abs().max()))
     if capture.kind == "gradient":
         times = record.learning_rate / record.rate
-        return before, moved * times, grain * times, {}
+        return before.float(), (moved * times).float(), grain * times, {}
     # In float64: a small step is the difference of numbers that are nearly alike.
     update = moved.double() - before.double() if capture.kind == "after" else moved.double()
     if capture.kind == "after":
         grain = max(grain, capture.before.grain)
     scale = record.rate * record.local_steps
-    seen = (update / -scale).to(before.dtype) + 0.0
+    seen = (update / -scale).float() + 0.0
     if not seen.isfinite().all():
         raise UsageError(
             f"capture {str(folder)!r}: what was sent is too large for a gradient: the client's training diverged, or "
@@ -203,14 +297,17 @@ def _client(capture: Capture, module: nn.Module, layout: Layout) -> tuple[Tensor
         )
     if not seen.any():
         raise UsageError(f"capture {str(folder)!r}: the client sent what it got; check that it trained in between")
-    return before, seen, grain / scale, _moved_buffers(capture, module, state, sent, scale)
+    buffers = {} if state is None else _moved_buffers(capture, module, state, sent, scale)
+    return before.float(), seen, grain / scale, buffers
 
 
-def _require_frozen(capture: Capture, before: dict[str, Tensor], sent: dict[str, Tensor]) -> None:
-    """What is declared to be frozen exists, and was not trained."""
-    for name in capture.record.frozen:
-        if name not in sent:
-            raise UsageError(f"capture {str(capture.folder)!r}: frozen {name!r} is no parameter of the network")
+def _require_frozen(
+    capture: Capture, module: nn.Module, before: dict[str, Tensor], sent: dict[str, Tensor], defense: Declared | None
+) -> None:
+    """What is declared to be frozen was not trained. A defense of updates may have put noise on all that is sent."""
+    if defense is not None and _is_of_updates(defense):
+        return
+    for name in sorted(frozen_names(capture, module) & sent.keys() & before.keys()):
         still = before[name] if capture.kind == "after" else torch.zeros_like(sent[name])
         if not torch.equal(sent[name], still):
             raise UsageError(
@@ -238,16 +335,18 @@ def _moved_buffers(
     return {name: (sent[name].double() - still[name].double()).flatten() / -scale for name in names}
 
 
-def _shared_buffers(captures: Sequence[Capture], module: nn.Module) -> dict[str, Tensor]:
+def _shared_buffers(
+    captures: Sequence[Capture], states: Sequence[dict[str, Tensor]], module: nn.Module
+) -> dict[str, Tensor]:
     own_to_each = _followed(module)
     names = [name for name, _ in module.named_buffers() if name.rpartition(".")[0] not in own_to_each]
     found: dict[str, Tensor] = {}
-    for capture in captures:
-        own = fitted_arrays(capture.before, module, whole=True)
-        if found and any(not torch.equal(found[name], own[name]) for name in names):
+    for capture, own in zip(captures, states, strict=True):
+        differing = next((name for name in names if found and not torch.equal(found[name], own[name])), None)
+        if differing:
             raise UsageError(
-                f"the network's buffers in {str(capture.folder)!r} are others than in {str(captures[0].folder)!r}; "
-                "judge captures of different rounds apart"
+                f"what the network does not train, such as {differing!r}, is other in {str(capture.folder)!r} than in "
+                f"{str(captures[0].folder)!r}; judge them apart"
             )
         # Each client may keep its own running statistics: in training nothing is computed from them.
         found = {name: found.get(name, own[name]) for name, _ in module.named_buffers()}
@@ -262,18 +361,17 @@ def _followed(module: nn.Module) -> dict[str, float]:
     }
 
 
-def _running(captures: Sequence[Capture], module: nn.Module) -> Buffers:
+def _running(captures: Sequence[Capture], states: Sequence[dict[str, Tensor]], module: nn.Module) -> Buffers:
     """What became of the running statistics at each client; {} where not every capture holds them, or none moved."""
     whole = RunningStatistics(trained_layers(module), 1).buffers
     names = [name for name, values in whole.items() if values.is_floating_point()]
     if not names or captures[0].kind == "gradient":
         return {}
     rows, first = list[dict[str, Tensor]](), None
-    for capture in captures:
+    for capture, before in zip(captures, states, strict=True):
         moved = fitted_arrays(capture.moved, module, whole=False)
         if not moved.keys() >= set(names):
             return {}
-        before = fitted_arrays(capture.before, module, whole=True)
         if capture.kind == "update":
             moved = {name: before[name] + moved[name] for name in names}
         if all(torch.equal(moved[name], before[name]) for name in names):
@@ -288,10 +386,11 @@ def _running(captures: Sequence[Capture], module: nn.Module) -> Buffers:
 
 
 def _truth(capture: Capture) -> tuple[Tensor, Tensor]:
-    """Images (n, C, H, W) and labels (n,) of one client, as the counts in its record demand."""
+    """Images (n, C, H, W) and labels (n,) of one client, as the counts in its record demand, in the places of its
+    steps."""
     assert capture.truth is not None
     found, record = capture.truth, capture.record
-    expected = record.batch_size * (1 if capture.kind == "gradient" else record.local_steps)
+    expected = record.batch_size if capture.kind == "gradient" else record.truths
     shape = found.shapes["images"]
     count = shape[0] if shape else 0
     # Asked before values are read: they may be more than memory holds.
@@ -307,7 +406,8 @@ def _truth(capture: Capture) -> tuple[Tensor, Tensor]:
             f"({expected},)", "check image_shape",
         )  # fmt: skip
     truth = checked_truth(file, found["images"], found["labels"], record)
-    return truth.images, truth.labels
+    places = range(expected) if capture.kind == "gradient" else record.slots()
+    return truth.images[list(places)], truth.labels[list(places)]
 
 
 def checked_truth(file: DataFile, images: np.ndarray, labels: np.ndarray, record: CaptureRecord) -> Dataset:

@@ -1,5 +1,7 @@
 """Arrays of a capture as the flat vectors of its network, matched by name and shape."""
 
+from collections.abc import Mapping
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -14,7 +16,9 @@ _TOLD = 6
 _BARE = "arr_{}"
 
 
-def fitted_arrays(arrays: StoredArrays, module: nn.Module, whole: bool) -> dict[str, Tensor]:
+def fitted_arrays(
+    arrays: StoredArrays, module: nn.Module, whole: bool, fixed: Mapping[str, Tensor] | None = None
+) -> dict[str, Tensor]:
     """The tensors of a network's state by name, in float32 where they are trained.
 
     Arrays without names (``arr_0``, ``arr_1``, ...) are taken in the order of ``state_dict()``, buffers included.
@@ -23,6 +27,7 @@ def fitted_arrays(arrays: StoredArrays, module: nn.Module, whole: bool) -> dict[
         arrays: of one file; no value is read unless all names and shapes fit.
         module: the network.
         whole: whether buffers have to be there too.
+        fixed: values of tensors that the file may omit, by name.
 
     Raises:
         UsageError: names or shapes differ; the first few differences are listed.
@@ -32,9 +37,11 @@ def fitted_arrays(arrays: StoredArrays, module: nn.Module, whole: bool) -> dict[
     stored = stored_names(_unnumbered(arrays, list(state), trained), module)
     told = arrays.shapes
     shapes = {name: told[own] for name, own in stored.items()}
-    expected = state if whole else {name: state[name] for name in trained}
+    expected = {name: state[name] for name in (state if whole else trained)}
+    omitted = {name: value for name, value in (fixed or {}).items() if name in expected and name not in shapes}
+    missing = [name for name in expected if name not in shapes and name not in omitted]
     problems = [
-        *(f"{name} {_shape(value.shape)} is missing" for name, value in expected.items() if name not in shapes),
+        *(f"{name} {_shape(state[name].shape)} is missing" for name in missing),
         *(f"{quoted(name)} {_shape(one)} is not the network's" for name, one in shapes.items() if name not in state),
         *(
             f"{name} is {_shape(shapes[name])}, the network's {_shape(value.shape)}"
@@ -45,14 +52,14 @@ def fitted_arrays(arrays: StoredArrays, module: nn.Module, whole: bool) -> dict[
     if problems:
         parts = all(problem.endswith("is missing") for problem in problems)
         mend = (
-            "A part of a model is judged where its factory has requires_grad_(False) on all that is not trained, and "
-            "before holds it too"
+            "What a client does not train may be missing in what it sent; before.npz needs all of the network but what "
+            "the factory loads itself"
             if parts and shapes
             else "Check model, image_shape and classes in capture.json"
         )
         rest = f"; and {len(problems) - _TOLD} more" if len(problems) > _TOLD else ""
         raise UsageError(f"{str(arrays.path)!r} does not fit the network: {'; '.join(problems[:_TOLD])}{rest}. {mend}")
-    return {name: _fitted(arrays, own, state[name]) for name, own in stored.items()}
+    return {name: _fitted(arrays, own, state[name]) for name, own in stored.items()} | omitted
 
 
 def _fitted(arrays: StoredArrays, own: str, like: Tensor) -> Tensor:

@@ -54,6 +54,13 @@ _TABLE: dict[str, Callable[..., Declared]] = {
 }
 
 
+def draws_batches(defense: Declared | None) -> bool:
+    """Whether a framework's defense is declared with Poisson sampling, whose batches are of any size."""
+    if defense is None or defense.name.rpartition(".")[2] != "make_private":
+        return False
+    return bool(defense.settings.get("poisson_sampling", True))
+
+
 def translated(defense: Declared | None) -> Declared | None:
     """A declared defense in this project's terms; one that is none of a framework's as it is.
 

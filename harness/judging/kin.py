@@ -1,8 +1,11 @@
 """Data of the same kind as the captured clients': a half are look-alikes and stand-ins, the other half is public."""
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+import torch
 
 from harness.datasets import Dataset, load_dataset
 from harness.datasets.copies import among
@@ -20,13 +23,16 @@ class Kin:
     public: Dataset
 
 
-def kin_of(captured: CapturedClients, choice: str, root: Path) -> Kin:
+def kin_of(clients: Sequence[CapturedClients], choice: str, root: Path) -> Kin:
     """Divides a dataset, a registered one or an ``.npz`` file.
+
+    Args:
+        clients: groups of clients of one network; what any of them holds is left out.
 
     Raises:
         UsageError: it is of another kind, or too small; a class that the clients hold has no example in it.
     """
-    data, record = load_dataset(choice, root), captured.record
+    data, record = load_dataset(choice, root), clients[0].record
     mend = "use data of the same kind as the clients'"
     if data.image_shape != tuple(record.image_shape):
         raise UsageError(
@@ -36,8 +42,10 @@ def kin_of(captured: CapturedClients, choice: str, root: Path) -> Kin:
         raise UsageError(f"--prior {choice!r} has {data.num_classes} classes, the network {record.classes}; {mend}")
     names = data.class_names + tuple(str(label) for label in range(data.num_classes, record.classes))
     data = replace(data, class_names=names)
-    if captured.images is not None and captured.labels is not None:
-        truth = Dataset("captures", captured.images.flatten(0, 1), captured.labels.flatten(), names, "", data.columns)
+    known = [(one.images, one.labels) for one in clients if one.images is not None and one.labels is not None]
+    if known:
+        images, labels = (torch.cat([values.flatten(0, 1) for values in part]) for part in zip(*known, strict=True))
+        truth = Dataset("captures", images, labels, names, "", data.columns)
         own = among(data, truth)
         data = data.take((~own).nonzero()[:, 0])
         if own.any():

@@ -11,6 +11,8 @@ whatever the data. |Z|^2 is chi-square; d_2r is 1-Lipschitz in Z, so that it is 
 most exp(-t^2 / 2) (Boucheron, Lugosi and Massart, "Concentration Inequalities", theorem 5.6).
 """
 
+from functools import cache
+
 import numpy as np
 import torch
 from scipy.stats import chi2
@@ -44,7 +46,8 @@ def no_signal(evidence: Evidence) -> tuple[list[str], np.ndarray, np.ndarray, np
         rank, shape = evidence.ranks.get(name), shapes[name]
         if level and rank is not None and 2 * rank < min(shape) and values.shape[1] <= _LARGEST:
             names.append(name)
-            columns.append(noise_beyond(values.unflatten(1, shape), rank, level, evidence.rounding(values.shape[1])))
+            stray = evidence.rounding(values.shape[1]) + evidence.stray
+            columns.append(noise_beyond(values.unflatten(1, shape), rank, level, stray))
     if not columns:
         none = np.empty((evidence.captured.clients, 0))
         return [], none, none, none
@@ -77,18 +80,24 @@ def fits_facts(evidence: Evidence) -> Check | None:
     )  # fmt: skip
 
 
-def noise_beyond(
-    sent: Tensor, rank: int, level: float, rounding: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def noise_beyond(sent: Tensor, rank: int, level: float, stray: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """p-values of noise weaker and stronger than declared, and its deviation; ``stray`` (V,): a norm that is neither
+    noise nor of that rank, such as rounding."""
     beyond = distance(sent, rank).numpy()
-    count = min(max(_NUMBERS // sent[0].numel(), _DRAWS[0]), _DRAWS[1])
-    draws = Stream("no signal", rank).normal((count, *sent.shape[1:])).to(sent.dtype)
-    short = float(distance(draws, 2 * rank).mean()) - _MARGIN / count**0.5 - (beyond + rounding) / level
+    short = _left_by_noise(rank, sent.shape[1], sent.shape[2]) - (beyond + stray) / level
     weaker = np.exp(-(np.clip(short, 0, None) ** 2) / 2)
-    stronger = chi2.sf((np.clip(beyond - rounding, 0, None) / level) ** 2, sent[0].numel())
+    stronger = chi2.sf((np.clip(beyond - stray, 0, None) / level) ** 2, sent[0].numel())
     # Beside a signal that is not weak, this much of the noise is left.
     freedom = (sent.shape[1] - rank) * (sent.shape[2] - rank)
     return weaker, stronger, beyond / freedom**0.5
+
+
+@cache
+def _left_by_noise(rank: int, rows: int, columns: int) -> float:
+    """The least that the mean of d_2r may be of noise of deviation 1."""
+    count = min(max(_NUMBERS // (rows * columns), _DRAWS[0]), _DRAWS[1])
+    draws = Stream("no signal", rank).normal((count, rows, columns)).double()
+    return float(distance(draws, 2 * rank).mean()) - _MARGIN / count**0.5
 
 
 def distance(matrices: Tensor, rank: int) -> Tensor:

@@ -7,14 +7,17 @@ the client's data are, and so do those where a layer carries no signal (:mod:`ha
 over the tensors of all clients keeps a check's error below ``LEVEL``.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from scipy.stats import chi2
 
-from harness.judging.evidence import LEVEL, UNKNOWN_LEVEL, Check, Evidence, bonferroni
+from harness.judging.evidence import ALARMS, LEVEL, UNKNOWN_LEVEL, Check, Evidence, bonferroni
 from harness.judging.no_signal import no_signal
 from harness.judging.noise_shape import shape
 
+GIVE_SIZE = "give expected_batch_size, and in batch_size how many examples there were"
 BOUND = "norms are within the bound"
 ENOUGH = "noise is on every tensor"
 NO_MORE = "noise is no more than declared"
@@ -30,7 +33,31 @@ _FIRST, _FEW = 4096, 256
 
 
 def noise_checks(evidence: Evidence) -> list[Check]:
-    """All checks of a clip and of noise."""
+    """All checks of a clip and of noise. No batch of Poisson sampling is accused of its size, where nobody gave it."""
+    checks, low_and_high = _noise_checks(evidence), drawn_levels(evidence)
+    if not low_and_high or not any(check.outcome in ALARMS for check in checks):
+        return checks
+    others = [_noise_checks(replace(evidence, times=times)) for times in low_and_high]
+    return [
+        Check(check.name, "cannot tell", f"{check.detail}; the size of a Poisson batch may explain it: {GIVE_SIZE}")
+        if check.outcome in ALARMS and any(one.outcome not in ALARMS for one in same)
+        else check
+        for check, *same in zip(checks, *others, strict=True)
+    ]
+
+
+def drawn_levels(evidence: Evidence) -> tuple[float, ...]:
+    """What the declared level is multiplied by at least and at most, where ``batch_size`` is the size of a Poisson
+    batch and the noise that of the expected one; () where the batch is not known to be drawn."""
+    if evidence.captured.sampling != "poisson" or not evidence.level:
+        return ()
+    count = evidence.captured.trained_on
+    # Of expected numbers under which so many, or so few, are not improbable (Garwood 1936).
+    least, most = chi2.ppf(LEVEL, 2 * count) / 2, chi2.isf(LEVEL, 2 * count + 2) / 2
+    return float(count / most), float(count / max(least, 1e-9))
+
+
+def _noise_checks(evidence: Evidence) -> list[Check]:
     names, weaker, stronger, found = no_signal(evidence)
     more = _no_more(evidence, names, stronger, found)
     bound = _bound(evidence)
@@ -62,10 +89,29 @@ def _bound(evidence: Evidence) -> Check:
             return Check(BOUND, "cannot tell", f"{said}: so much noise hides whether the clip is there", p_value)
         return Check(BOUND, "holds", said, p_value)
     times = float((norms / np.sqrt(bound**2 + level**2 * sizes)).max())
+    if (drawn := _of_drawn_batch(evidence, norms, sizes, times)) is not None:
+        return drawn
     return Check(
         BOUND, "violated", f"norms are up to {times:.3g} times what the bound and the declared noise allow: clipped to "
         "more, or noisier, than declared", p_value,
     )  # fmt: skip
+
+
+def _of_drawn_batch(evidence: Evidence, norms: np.ndarray, sizes: np.ndarray, times: float) -> Check | None:
+    """Whether norms beyond the bound are those of a Poisson batch of more examples than declared; None where not.
+
+    Of a batch without noise nobody draws the size, and one whose size is known needs no excuse.
+    """
+    count, level, bound = evidence.captured.trained_on, evidence.level or 0.0, evidence.bound or 0.0
+    if evidence.captured.sampling == "fixed":
+        return None
+    rounding, most = evidence.rounding(evidence.sent.shape[1])[:, None], evidence.most_examples / count
+    beyond = np.clip(norms - bound * most * (1 + _ROUNDING) - rounding, 0, None)
+    p_value = bonferroni(chi2.sf((beyond / level) ** 2, sizes))
+    if p_value < LEVEL:
+        return None
+    said = f"norms are up to {times:.3g} times what the bound and the declared noise allow {count} examples"
+    return Check(BOUND, "cannot tell", f"{said}, as those of a larger Poisson batch are: {GIVE_SIZE}", p_value)
 
 
 def _enough(evidence: Evidence, names: list[str], weaker: np.ndarray, found: np.ndarray) -> Check:
@@ -93,6 +139,8 @@ def _enough(evidence: Evidence, names: list[str], weaker: np.ndarray, found: np.
 
 def _no_more(evidence: Evidence, names: list[str], stronger: np.ndarray, found: np.ndarray) -> Check:
     """Whether there is more noise than declared where there is nothing else: safe, but paid for."""
+    if evidence.noise is None:
+        return Check(NO_MORE, "cannot tell", "no noise is declared")
     if not stronger.size:
         return Check(NO_MORE, "cannot tell", "no layer is large enough to have a place without signal")
     level, unit = evidence.level or 0.0, evidence.unit

@@ -5,6 +5,7 @@ from scipy.stats import chi2
 
 from harness.judging.declared import context_of, steps_of
 from harness.judging.evidence import LEVEL, Check, Evidence, bonferroni
+from harness.judging.parts import STATISTICS
 
 LEFT_OUT = "coordinates are left out"
 ON_GRID = "values lie on the declared grid"
@@ -44,7 +45,7 @@ def on_grid(evidence: Evidence) -> Check | None:
 def buffers(evidence: Evidence) -> Check | None:
     """Whether statistics of the data travel beside what is defended; None where the network has none."""
     changed = evidence.captured.moved_buffers
-    if not any(buffer.is_floating_point() for _, buffer in evidence.module.named_buffers()):
+    if evidence.captured.foreign or not any(one.is_floating_point() for _, one in evidence.module.named_buffers()):
         return None
     if not changed:
         return Check(BUFFERS, "holds", "none was sent, or all as they were")
@@ -52,6 +53,12 @@ def buffers(evidence: Evidence) -> Check | None:
         return covered
     first, *others = changed
     rest = f" and {len(others)} more" if others else ""
+    fixed = next((name for name in changed if name.rpartition(".")[2] not in STATISTICS), None)
+    if fixed is not None:
+        return Check(
+            BUFFERS, "violated", f"{fixed}{rest} came back changed, which the network does not train, and no clip and "
+            "noise that are declared are on it; correct model or frozen, or the training",
+        )  # fmt: skip
     return Check(
         BUFFERS, "violated", f"{first}{rest} came back changed: running statistics tell each batch's mean and "
         "variance, and no defense of the weights is on them; keep them at the client",

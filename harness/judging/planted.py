@@ -1,6 +1,7 @@
 """Clients of a federation in plain torch, with a clip and noise of their own making, right or wrong on purpose.
 
-They share no code with the defenses, so that what the checks say of them says something of the checks.
+They share no code with the defenses, so that what the checks say of them says something of the checks. Their noise
+therefore comes from torch's generator: its seeds are few and distinct, so that its 32 bits repeat no noise.
 """
 
 from dataclasses import dataclass
@@ -18,13 +19,16 @@ class Client:
         clip: of the norm of an example's gradient, or of every tensor of it (``per_layer``); ``of_update`` of the whole
             round's mean gradient instead.
         deviation: of the noise on the sum of a step's clipped gradients, or on the clipped mean gradient of the round.
-        batch, steps: B examples in each of L local steps.
+        batch, steps: B examples in each of L local steps; the last one has what is left, where that is less.
+        epochs: passes over the examples, of so many steps each.
+        momentum, weight_decay, adam: of local training.
         expected: what a step's sum is divided by, where that is not the batch's size (Poisson batches).
         noisy: the tensors that get noise.
         draws: when a generator begins anew: for every client and round as it should be (``right``), with the same
             numbers for all clients (``shared``), for every tensor, or for every step.
         noise_before_clip: whether noise is added to each example's gradient and clipped with it.
         law: of the noise, all of the same deviation.
+        on_buffers: whether clip and noise of the update are on running statistics too.
         rounded: the step of a grid that the mean gradient is rounded to at random, which looks like noise; 0 for none.
     """
 
@@ -40,21 +44,38 @@ class Client:
     noise_before_clip: bool = False
     law: Literal["normal", "laplace", "uniform", "signs"] = "normal"
     rounded: float = 0.0
+    epochs: int = 1
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    adam: bool = False
+    on_buffers: bool = False
 
     def train(self, network: nn.Module, images: Tensor, labels: Tensor, rate: float, number: int) -> None:
-        """Trains on images (L*B, C, H, W) with labels (L*B,); ``number`` tells clients and rounds apart."""
+        """Trains on images (n, C, H, W) with labels (n,); ``number`` tells clients and rounds apart."""
         seed = 1000 + (0 if self.draws == "shared" else number)
-        random, start = torch.Generator().manual_seed(seed), [one.detach().clone() for one in network.parameters()]
-        for step in range(self.steps):
+        random, start = torch.Generator().manual_seed(seed), [one.detach().clone() for one in self._sent(network)]
+        optimizer = self._optimizer(network, rate)
+        for step in range(self.steps * self.epochs):
             if self.draws == "each step":
                 random.manual_seed(seed)
-            part = slice(step * self.batch, (step + 1) * self.batch)
+            first = step % self.steps * self.batch
+            part = slice(first, first + self.batch)
             moved = self._step(network, images[part], labels[part], random)
-            with torch.no_grad():
-                for weight, one in zip(network.parameters(), moved, strict=True):
-                    weight -= rate * one
+            for weight, one in zip(network.parameters(), moved, strict=True):
+                weight.grad = one
+            optimizer.step()
         if self.of_update or self.rounded:
-            self._send(network, start, rate * self.steps, random)
+            self._send(network, start, rate * self.steps * self.epochs, random)
+
+    def _optimizer(self, network: nn.Module, rate: float) -> torch.optim.Optimizer:
+        if self.adam:
+            return torch.optim.Adam(network.parameters(), lr=rate, weight_decay=self.weight_decay)
+        return torch.optim.SGD(network.parameters(), rate, self.momentum, weight_decay=self.weight_decay)
+
+    def _sent(self, network: nn.Module) -> list[Tensor]:
+        """What of a network a defense of the update is on."""
+        buffers = [one for one in network.buffers() if one.is_floating_point()] if self.on_buffers else []
+        return [*network.parameters(), *buffers]
 
     def _step(self, network: nn.Module, images: Tensor, labels: Tensor, random: torch.Generator) -> list[Tensor]:
         weights = list(network.parameters())
@@ -97,13 +118,13 @@ class Client:
     def _send(self, network: nn.Module, start: list[Tensor], rate: float, random: torch.Generator) -> None:
         """Puts what is sent into the network: the start less ``rate`` times the round's defended mean gradient."""
         with torch.no_grad():
-            mean = [(old - one) / rate for old, one in zip(start, network.parameters(), strict=True)]
+            mean = [(old - one) / rate for old, one in zip(start, self._sent(network), strict=True)]
             if self.of_update:
                 mean = self._noised(self._clipped(mean), random)
             if self.rounded:
                 step = self.rounded
                 mean = [(one / step + torch.rand(one.shape, generator=random)).floor() * step for one in mean]
-            for weight, old, one in zip(network.parameters(), start, mean, strict=True):
+            for weight, old, one in zip(self._sent(network), start, mean, strict=True):
                 weight.copy_(old - rate * one)
 
 

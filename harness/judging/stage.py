@@ -1,5 +1,6 @@
 """Captured clients in the place of simulated ones: what they sent is read as it is, their controls are simulated."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -13,7 +14,7 @@ from harness.datasets.copies import first_copies
 from harness.datasets.public import NONE
 from harness.defenses import DEFENSES
 from harness.errors import UsageError
-from harness.evaluation.observe import Room, Stage
+from harness.evaluation.observe import Room, Scene, Stage
 from harness.evaluation.played_round import Key
 from harness.evaluation.reading import Reading
 from harness.experiment import CellSettings
@@ -48,7 +49,8 @@ class CapturedStage(Stage):
     ) -> None:  # fmt: skip
         super().__init__(data_root, chunk)
         self._captured, self._declared = captured, declared
-        truth = _truth_of(captured)
+        truth, sizes = _truth_of(captured), captured.record.step_sizes()
+        self.step_sizes = sizes if len(set(sizes)) > 1 else ()
         # An image that several clients hold, or one in several rounds, is one image to whoever counts.
         firsts, self._places = first_copies(truth).unique(return_inverse=True)
         self._truth, self._whole = truth, _with_truth_first(truth.take(firsts), look_alikes)
@@ -91,6 +93,33 @@ class CapturedStage(Stage):
             running = {name: values[: len(keys)].to(weights.device) for name, values in self._captured.running.items()}
             return Reading(self._captured.target[: len(keys)].to(weights), running)
         return super().look(model, weights, truth, keys, settings)
+
+
+class GroupsStage(Stage):
+    """Sets scenes of several groups of captured clients, each by a stage of its own.
+
+    Args:
+        stages: by what their cells have in the place of a dataset's name.
+    """
+
+    plays: ClassVar[bool] = False
+    simulates: ClassVar[bool] = False
+
+    def __init__(self, data_root: Path, chunk: int, stages: Mapping[str, CapturedStage]) -> None:
+        super().__init__(data_root, chunk)
+        self._stages = stages
+
+    def dataset(self, name: str) -> Dataset:
+        return self._stages[name].dataset(name)
+
+    def room(self, settings: CellSettings) -> Room:
+        return self._stages[settings.dataset].room(settings)
+
+    def own_sources(self, settings: CellSettings) -> dict[str, str]:
+        return self._stages[settings.dataset].own_sources(settings)
+
+    def set(self, settings: CellSettings) -> Scene:
+        return self._stages[settings.dataset].set(settings)
 
 
 class SimulatedStage(CapturedStage):

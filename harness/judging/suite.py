@@ -1,7 +1,7 @@
 """The checks checked: honest clients must hardly ever be accused, planted mistakes must all be named."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
@@ -14,10 +14,11 @@ from harness.capture.reading import read_capture
 from harness.capture.record import CaptureRecord, Declared
 from harness.capture.writing import write_capture
 from harness.datasets import load_dataset
-from harness.judging.checks import checks_of
-from harness.judging.declared import cells_of, steps_of
-from harness.judging.evidence import Check
-from harness.judging.federation import gathered
+from harness.judging.checks import explained
+from harness.judging.declared import cells_of, groups_of, steps_of
+from harness.judging.evidence import ALARMS, Check, pooled
+from harness.judging.federation import federations, gathered, is_readable
+from harness.judging.judgement import checks_without_truth
 from harness.judging.planted import Client
 from harness.judging.stage import SimulatedStage
 from harness.models.networks import build_module
@@ -26,7 +27,6 @@ from harness.models.networks import build_module
 ALLOWED_ALARMS = 1
 RATE = 0.05
 _SHAPE, _CLASSES = (1, 8, 8), 10
-_ALARMS = ("violated", "more than declared")
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,10 @@ class Case:
         one_class: whether all examples are of one class.
         train_mode: whether the network trains in train mode, and sends its buffers.
         sent_as: the file that is captured, ``half`` for a model in float16.
+        left: how many examples are in the last batch of a pass; None for as many as in the others.
+        uneven: whether the second half of the clients has batches of one example less.
+        said: facts that the captures say in the place of the true ones.
+        seed: of examples, networks and noise.
     """
 
     about: str
@@ -53,10 +57,14 @@ class Case:
     one_class: bool = False
     train_mode: bool = False
     sent_as: Literal["after", "update", "gradient", "half"] = "after"
+    left: int | None = None
+    uneven: bool = False
+    said: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 0
 
     def alarms(self, checks: list[Check]) -> list[Check]:
         """The checks that speak up."""
-        return [check for check in checks if check.outcome in _ALARMS]
+        return [check for check in checks if check.outcome in ALARMS]
 
     def as_expected(self, checks: list[Check]) -> bool:
         """Whether those speak up that must: none, or the expected one among others."""
@@ -64,49 +72,72 @@ class Case:
         return not spoken if self.expected is None else self.expected in spoken
 
 
-def run_case(case: Case, data_root: Path) -> list[Check]:
-    """Trains a case's clients, captures them in files, and checks what is in the files."""
+def run_case(case: Case, data_root: Path, truth: bool = True) -> list[Check]:
+    """Trains a case's clients, captures them in files, and checks what is in the files.
+
+    Args:
+        truth: whether the files hold the truth, which then is checked against what was sent where that can be read.
+    """
     with TemporaryDirectory() as folder:
-        return checks_of_folders(list(captures(case, Path(folder), data_root)))
+        return checks_of_folders(list(captures(case, Path(folder), data_root)), data_root if truth else None)
 
 
-def checks_of_folders(folders: list[Path]) -> list[Check]:
-    """What the checks say of captures."""
-    captured = gathered([read_capture(folder) for folder in folders])
-    (cell,) = cells_of(captured, "captures", ["cpl"], "none", "cpu")
-    return checks_of(captured, cell)
+def checks_of_folders(folders: list[Path], data_root: Path | None = None) -> list[Check]:
+    """What the checks say of captures; of their truth too where a root of datasets is given."""
+    found = [read_capture(folder) for folder in folders]
+    if data_root is None:
+        found = [replace(capture, truth=None) for capture in found]
+    groups = groups_of(federations(found, attacked=False), "captures", ["cpl"], "none", "cpu")
+    checks = pooled([(group.sizes, checks_without_truth(group)) for group in groups])
+    if data_root is None or not is_readable(found[0]) or found[0].truth is None:
+        return checks
+    groups = groups_of(federations(found), "captures", ["cpl"], "none", "cpu")
+    return checks + pooled([(group.sizes, [explained(group.captured, group.cell, data_root)]) for group in groups])
 
 
 def captures(case: Case, folder: Path, data_root: Path) -> Iterator[Path]:
     """Folders of captures, one for each client or round."""
     plain = case.really if isinstance(case.really, Client) else Client(batch=case.batch, steps=case.steps)
-    record = CaptureRecord(
-        model=case.model, image_shape=_SHAPE, classes=_CLASSES, learning_rate=RATE, batch_size=plain.batch,
-        expected_batch_size=plain.expected,
-        local_steps=plain.steps, defense=case.declared,
-    )  # fmt: skip
-    made = list(_trained(case, plain, record, folder, data_root))
+    made = list(_trained(case, plain, folder, data_root))
     if not isinstance(case.really, Client):
-        _redone(made, record.model_copy(update={"defense": case.really or case.declared}), case, data_root)
+        record = _record(case, plain, case.left).model_copy(update={"defense": case.really or case.declared})
+        _redone(made, record, case, data_root)
     yield from made
 
 
-def _trained(case: Case, plain: Client, record: CaptureRecord, folder: Path, data_root: Path) -> Iterator[Path]:
+def _record(case: Case, plain: Client, left: int | None) -> CaptureRecord:
+    optimizer = "adam" if plain.adam else "momentum" if plain.momentum else "sgd"
+    each = plain.batch * (plain.steps - 1) + (left or plain.batch)
+    passes: dict[str, Any] = {"examples": each, "epochs": plain.epochs} if plain.epochs > 1 or left else {}
+    facts: dict[str, Any] = {
+        "model": case.model, "image_shape": _SHAPE, "classes": _CLASSES, "learning_rate": RATE,
+        "batch_size": plain.batch, "expected_batch_size": plain.expected, "local_steps": plain.steps * plain.epochs,
+        "optimizer": optimizer, "defense": case.declared,
+    }  # fmt: skip
+    return CaptureRecord(**facts | passes | dict(case.said))
+
+
+def _trained(case: Case, plain: Client, folder: Path, data_root: Path) -> Iterator[Path]:
     data = load_dataset("digits", data_root)
     chosen = (data.labels == 3).nonzero()[:, 0] if case.one_class else torch.arange(len(data.labels))
-    each = plain.batch * plain.steps
+    if case.seed:
+        chosen = chosen[torch.randperm(len(chosen), generator=torch.Generator().manual_seed(case.seed))]
     for number in range(case.clients):
+        fewer = int(case.uneven and number >= case.clients // 2)
+        client = replace(plain, batch=plain.batch - fewer)
+        record, each = _record(case, client, case.left), client.batch * (client.steps - 1) + (case.left or client.batch)
         # One client in several rounds starts each from another network, and holds the same examples.
-        network = build_module(case.model, _SHAPE, _CLASSES, seed=number if case.rounds else 0)
+        network = build_module(case.model, _SHAPE, _CLASSES, seed=1000 * case.seed + (number if case.rounds else 0))
         network.train(case.train_mode)
         own = chosen[torch.arange(each) + (0 if case.rounds else number * each)]
         images, labels = data.images[own], data.labels[own]
         before = _arrays(network.state_dict())
-        plain.train(network, images, labels, RATE, number)
+        client.train(network, images, labels, RATE, 1000 * case.seed + number)
         after = _arrays(network.state_dict())
         own_record = record.model_copy(update={"round": number if case.rounds else 0})
+        trained_on = [images.repeat(client.epochs, 1, 1, 1).numpy(), labels.repeat(client.epochs).numpy()]
         yield write_capture(
-            folder / str(number), own_record, before, images=images.numpy(), labels=labels.numpy(),
+            folder / str(number), own_record, before, images=trained_on[0], labels=trained_on[1],
             **_sent(case, before, after),
         )  # fmt: skip
 
@@ -123,13 +154,16 @@ def _redone(folders: list[Path], record: CaptureRecord, case: Case, data_root: P
     """Puts what the clients of this project send under a defense in the place of what plain ones sent."""
     captured = replace(gathered([read_capture(folder) for folder in folders]), record=record)
     (cell,) = cells_of(captured, "captures", ["cpl"], "none", "cpu")
+    cell = cell.model_copy(update={"seeds": (case.seed,)})
     observation = SimulatedStage(data_root, 128, captured, cell, None, None).set(cell).observation
     for folder, seen in zip(folders, observation.target, strict=True):
         moved: dict[str, Tensor] = observation.model.layout.split(-RATE * steps_of(cell) * seen)
         before = dict(read_capture(folder).before)
         after = {name: before[name] + moved[name].numpy() for name in moved}
         declared = record.model_copy(update={"defense": case.declared})
-        write_capture(folder, declared, before, after=after)
+        truth = read_capture(folder).truth
+        assert truth is not None
+        write_capture(folder, declared, before, images=truth["images"], labels=truth["labels"], after=after)
 
 
 def _arrays(state: dict[str, Tensor]) -> dict[str, np.ndarray]:

@@ -27,6 +27,11 @@ def _sdp(clip: float = 1.0, sigma: float = 6.0, steps: int = 1, **more: Any) -> 
     return Declared(name="fed_sdp", settings=settings)
 
 
+def _opacus(sigma: float = 1.0) -> Declared:
+    """As its user declares it, whose batches are drawn."""
+    return Declared(name="make_private", settings={"noise_multiplier": sigma, "max_grad_norm": 1.0})
+
+
 def _named(name: str, **settings: Any) -> Declared:
     return Declared(name=name, settings=settings)
 
@@ -71,7 +76,28 @@ def _honest() -> list[Case]:
         Case("pruned, then noise", _pruned_then_noise()),
         Case("convolutions", _cdp(), Client(clip=1.0, deviation=6.0, batch=2), model="lenet"),
         Case("few coordinates", _named("dssgd", share=0.05)),
-    ]
+        Case("nothing declared", _named("none"), Client(batch=3, steps=2)),
+        Case("nothing declared, in half precision", _named("none"), Client(batch=2), sent_as="half"),
+        Case("momentum, one step", _named("none"), Client(batch=2, momentum=0.9)),
+        Case("small last batch", _named("none"), Client(batch=4, steps=3), left=2),
+        Case("small last batch under noise", _cdp(), Client(clip=1.0, deviation=6.0, batch=4, steps=2), left=3),
+        Case("several epochs", _named("none"), Client(batch=4, steps=2, epochs=2), left=3),
+        Case("batches of two sizes", _cdp(sigma=1), Client(clip=1.0, deviation=1.0, batch=4), uneven=True),
+        Case("Poisson batches of a size that nobody gave", _opacus(), Client(1.0, 1.0, batch=7, expected=4),
+             said={"batch_size": 7, "expected_batch_size": None}),
+        Case("Poisson batches of the expected size", _opacus(0.01), Client(1.0, 0.01, batch=7, expected=4),
+             said={"batch_size": 4, "expected_batch_size": None}, one_class=True),
+        Case("momentum under clip and noise", _sdp(steps=3), Client(**_of(update, steps=3, momentum=0.9))),
+        Case("Adam under clip and noise", _sdp(steps=3), Client(**_of(update, steps=3, adam=True))),
+        Case("weight decay under weak noise", _sdp(clip=0.5, sigma=0.02, steps=2),
+             Client(clip=0.5, deviation=0.01, of_update=True, steps=2, weight_decay=0.5)),
+        Case("epochs under clip and noise", _sdp(steps=6), Client(**_of(update, batch=2, steps=3, epochs=2))),
+        Case("noise on statistics of BatchNorm too", _sdp(), Client(**_of(update, batch=4, on_buffers=True)),
+             model=_BATCH_NORM, train_mode=True),
+        Case("clipped here, noise at the server", _sdp(clip=0.5, sigma=1, noise_at="server"),
+             Client(clip=0.5, of_update=True)),
+        Case("clip and noise in half precision", _sdp(), update, sent_as="half"),
+    ]  # fmt: skip
 
 
 def _of(client: Client, **changes: Any) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from harness.attacks import Attack, Reconstruction, reconstructing
+from harness.errors import UsageError
 from harness.evaluation import Run
 from harness.evaluation.attacking import Engine, at_once, in_one_process
 from harness.evaluation.foresight import Foresight
@@ -49,6 +50,7 @@ class Guess:
             successful stand-ins have left, None where none succeeded.
         estimates: one for each client; ``reason`` says why.
         stand_ins: the cell of the stand-ins.
+        group: which clients they are, where they are not all; empty where they are.
     """
 
     attack: str
@@ -60,13 +62,19 @@ class Guess:
     estimates: list[Estimate]
     reason: str
     stand_ins: StoredCell
+    group: str = ""
+
+    def of_unknown_size(self, fix: str) -> "Guess":
+        """The same of batches that are of another size than stand-ins' may be: these do not stand for them."""
+        estimates: list[Estimate] = ["could not tell" if one == "no" else one for one in self.estimates]
+        return replace(self, estimates=estimates, reason=f"{self.reason}; {fix}")
 
     def record(self) -> dict[str, Any]:
         """The guess as plain JSON, without its images."""
         return {
             "attack": self.attack, "estimates": self.estimates, "reason": self.reason, "left": _listed(self.left),
             "left_shuffled": _listed(self.shuffled), "left_usually": self.usual, "labels": _listed(self.labels),
-        }  # fmt: skip
+        } | ({"group": self.group} if self.group else {})  # fmt: skip
 
 
 def _listed(values: np.ndarray | Tensor | None) -> list[Any] | None:
@@ -111,10 +119,17 @@ def with_stand_ins(cells: Sequence[CellSettings]) -> list[CellSettings]:
 
 def stand_ins_of(captured: CapturedClients, kin: Kin, settings: CellSettings) -> CapturedClients:
     """Clients with examples of look-alikes and the captured clients' weights in turn; what they send is not set."""
-    examples = settings.examples
-    count = min(STAND_INS, len(kin.look_alikes.labels) // examples)
+    examples, known = captured.trained_on, len(kin.look_alikes.labels)
+    count = min(STAND_INS, known // examples)
+    if not count:
+        raise UsageError(
+            f"--prior leaves {known} look-alikes, fewer than the {examples} examples behind one capture; name data "
+            "with more examples"
+        )
     order = torch.randperm(len(kin.look_alikes.labels), generator=generator("stand-ins"))
     chosen = order[: count * examples].reshape(count, examples)
+    if captured.of_update:
+        chosen = chosen[:, captured.record.slots()]
     turns = torch.arange(count) % captured.clients
     return replace(
         captured, before=captured.before[turns], target=captured.target[turns],

@@ -6,7 +6,8 @@ put by Opacus' ``ModuleValidator.fix`` (Yousefpour et al. 2021, arXiv:2109.12298
 
 import difflib
 import math
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 
 from torch import nn
 
@@ -14,6 +15,7 @@ from harness.errors import UsageError
 from harness.models.batch_norm import BatchNorm
 
 _GROUPS = 32
+_ONLY = re.compile(r"only\((.+)\)")
 
 
 def group_norm(network: nn.Module) -> nn.Module:
@@ -54,6 +56,41 @@ def no_dropout(network: nn.Module) -> nn.Module:
     return network
 
 
+def only(network: nn.Module, parts: Iterable[str]) -> nn.Module:
+    """Fixes every parameter of a network but those of some parts, and returns it; what is fixed already stays so.
+
+    Args:
+        parts: names of parameters, or of layers with all their parameters.
+
+    Raises:
+        UsageError: a part has no parameter.
+    """
+    named, parts = list(network.named_parameters(remove_duplicate=False)), list(parts)
+    trained = {id(one) for name, one in named if any(f"{name}.".startswith(f"{part}.") for part in parts)}
+    for part in parts:
+        if not any(f"{name}.".startswith(f"{part}.") for name, _ in named):
+            raise UsageError(f"+only names {part!r}, of which there is no parameter; check the names")
+    for _, parameter in named:
+        if id(parameter) not in trained:
+            parameter.requires_grad_(False)
+    return network
+
+
+def named_only(names: Iterable[str], network: nn.Module) -> str:
+    """The change that trains only some parameters, ``only(...)``; of a layer that is trained as a whole its name."""
+    own, trained = [name for name, _ in network.named_parameters(remove_duplicate=False)], set(names)
+    parts: list[str] = []
+    for name in own:
+        pieces = name.split(".")
+        starts = (".".join(pieces[:count]) for count in range(1, len(pieces) + 1))
+        found = next(
+            (one for one in starts if all(other in trained for other in own if f"{other}.".startswith(f"{one}."))), None
+        )
+        if found is not None and found not in parts:
+            parts.append(found)
+    return f"only({'|'.join(parts)})"
+
+
 def is_random(layer: nn.Module) -> bool:
     """Whether a layer drops out units, or, as torchvision's stochastic depth, whole branches."""
     drops = isinstance(layer, nn.modules.dropout._DropoutNd) or type(layer).__name__ == "StochasticDepth"
@@ -71,8 +108,13 @@ def split_name(name: str) -> tuple[str, list[Callable[[nn.Module], nn.Module]]]:
     """
     own, *named = name.split("+")
     for change in named:
-        if change not in CHANGES:
+        if change not in CHANGES and not _ONLY.fullmatch(change):
             near = difflib.get_close_matches(change, CHANGES, n=1)
             hint = f"did you mean {own}+{near[0]}?" if near else f"known: {', '.join(CHANGES)}"
             raise UsageError(f"model {name!r}: unknown change {change!r}; {hint}")
-    return own, [CHANGES[change] for change in named]
+    return own, [_change(change) for change in named]
+
+
+def _change(name: str) -> Callable[[nn.Module], nn.Module]:
+    parts = _ONLY.fullmatch(name)
+    return CHANGES[name] if parts is None else lambda network: only(network, parts[1].split("|"))

@@ -46,6 +46,11 @@ class FrontierPoint(Record):
     ceiling: Number = None
     ceiling_reason: str = ""
 
+    @property
+    def shown(self) -> VerdictWord:
+        """The verdict that is shown: older points were called resilient where an attack identifies."""
+        return "inconclusive" if self.verdict == "resilient" and self.identifies else self.verdict
+
     @model_validator(mode="after")
     def _noise_is_named(self) -> Self:
         if (self.setting is None) != (self.level is None):

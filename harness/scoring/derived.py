@@ -11,12 +11,15 @@ from typing import Any, Literal
 import numpy as np
 from scipy import stats
 
+from harness.attacks.suites import LATEST
 from harness.results import CellResult, Identified, Lineup, Place, Rate, SummaryRow, VictimRecord
 from harness.scoring.success import STRICT_RMSE
 from harness.scoring.summarise import summarise
 from harness.scoring.verdict import LEAK_P, Verdict, judge, judge_identity
 from harness.version import __version__
 
+# Of a row, beside the verdict, what is read first.
+_TOLD = ("headline", "identifies", "attacks")
 # Ranks this improbable cannot come with a p-value above that of a leak, whatever the permutations drew.
 _FAR = 1e-12
 
@@ -53,15 +56,28 @@ def findings(
         rows: their summary, where one stands beside them.
     """
     known = {cell.key: cell for cell in cells if cell.key}
-    found = [
-        one for cell in cells if (one := _of_cell(cell, victims.get(cell.key or "", ()), known, version)) is not None
-    ]
-    derived = {_place(row): row.verdict for row in summarise(cells)} if rows else {}
-    for row in rows:
-        who, today = f"{row.defense} at {row.tap} on {row.dataset}", derived.get(_place(row))
-        if today is not None and today != row.verdict:
-            found.append(_differing(who, row.verdict, today, "its attacks say", version))
-    return found
+    found = [_of_cell(cell, victims.get(cell.key or "", ()), known, version) for cell in cells]
+    if rows:
+        today = {_place(row): row for row in summarise(of_today(cells, victims))}
+        found += [_of_row(row, today.get(_place(row)), known, version) for row in rows]
+    return [one for one in found if one is not None]
+
+
+def of_today(cells: Sequence[CellResult], victims: Mapping[str, Sequence[VictimRecord]]) -> list[CellResult]:
+    """Cells with the verdicts that today's rule gives to their victims, where these are all there."""
+    return [_of_today(cell, victims.get(cell.key or "", ())) for cell in cells]
+
+
+def _of_today(cell: CellResult, victims: Sequence[VictimRecord]) -> CellResult:
+    changes: dict[str, object] = {}
+    if not cell.examples:
+        # Settings alone do not tell: the images of all clients of a secure sum are images of one victim.
+        changes["examples"] = max(cell.hidden, 1 + max((one.image for one in victims), default=0))
+    if cell.not_applicable_reason is None and _all_there(cell, victims):
+        found = _derived(cell, victims)
+        if found.verdict != cell.verdict:
+            changes |= {"verdict": found.verdict, "verdict_reason": found.reason}
+    return cell.model_copy(update=changes) if changes else cell
 
 
 def verdict_of(cell: CellResult) -> Verdict:
@@ -75,17 +91,27 @@ def _of_cell(
     who = f"{cell.attack} against {cell.defense} at {cell.tap} on {cell.dataset}"
     if cell.not_applicable_reason is not None:
         said = "it is impossible:"
-        return None if cell.verdict == "inconclusive" else _differing(who, cell.verdict, "inconclusive", said, version)
+        return (
+            None
+            if cell.verdict == "inconclusive"
+            else _differing(who, cell.verdict, "inconclusive", said, version, cell.suite)
+        )
     if not _all_there(cell, victims):
         state = "are not all beside it" if victims else "are not beside it"
         return Finding("unchecked", f"verdict not checked: the victims of {who} {state}")
     problem = next(_contradictions(cell, victims, known), None) if version == __version__ else None
     if problem is not None:
         return Finding("differs", f"{who} was changed: {problem}")
+    today = _derived(cell, victims).verdict
+    if today == cell.verdict:
+        return None
+    return _differing(who, cell.verdict, today, "its victims say", version, cell.suite)
+
+
+def _derived(cell: CellResult, victims: Sequence[VictimRecord]) -> Verdict:
     successes = len({(one.seed, one.victim) for one in victims if one.outcome == "success"})
     confirmed = _confirmed(victims)
-    today = _judged(cell, cell.confirmed if confirmed is None else confirmed, successes).verdict
-    return None if today == cell.verdict else _differing(who, cell.verdict, today, "its victims say", version)
+    return _judged(cell, cell.confirmed if confirmed is None else confirmed, successes)
 
 
 def _judged(cell: CellResult, confirmed: int, successes: int) -> Verdict:
@@ -98,11 +124,32 @@ def _judged(cell: CellResult, confirmed: int, successes: int) -> Verdict:
     return judge(confirmed, strict, cell.lineup, cell.controls, doubt)
 
 
-def _differing(who: str, said: str, today: str, source: str, version: str | None) -> Finding:
-    if version != __version__:
-        made = f"{version}'s" if version else "another version's"
+def _of_row(
+    row: SummaryRow, today: SummaryRow | None, known: Mapping[str, CellResult], version: str | None
+) -> Finding | None:
+    who = f"{row.defense} at {row.tap} on {row.dataset}"
+    if today is None or any(one.cell and one.cell not in known for one in row.attacks):
+        return Finding("unchecked", f"verdict not checked: the cells of {who} are not all beside it")
+    if today.verdict != row.verdict:
+        return _differing(who, row.verdict, today.verdict, "its attacks say", version, row.suite)
+    changed = [name for name in _TOLD if getattr(row, name) != getattr(today, name)]
+    if not changed or _made_under(version, row.suite):
+        return None
+    return Finding("differs", f"the row of {who} was changed: its {changed[0]} is not what its attacks say")
+
+
+def _differing(who: str, said: str, today: str, source: str, version: str | None, suite: str | None) -> Finding:
+    if made := _made_under(version, suite):
         return Finding("outdated", f"{who}: made under {made} rules: {said}; under today's: {today}")
     return Finding("differs", f"the verdict of {who} was changed: it says {said}, {source} {today}")
+
+
+def _made_under(version: str | None, suite: str | None) -> str | None:
+    """Whose rules a verdict goes by: another version's, or those of a suite that is no longer the latest; else None."""
+    if version != __version__:
+        return f"{version}'s" if version else "another version's"
+    latest = suite and LATEST.get(suite.rpartition("-")[0], suite)
+    return None if suite == latest else f"{suite}'s"
 
 
 def _all_there(cell: CellResult, victims: Sequence[VictimRecord]) -> bool:

@@ -1,7 +1,8 @@
 """The images one class offers a lineup, and how far each lies from what an attack made of every victim."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -44,9 +45,24 @@ class ClassPool:
         return len(self.images) - self.truths + 1
 
 
-Compare = Callable[[NDArray[np.int64], NDArray[np.int64], int], tuple[NDArray[np.float64], NDArray[np.bool_]]]
-"""From victims (V,), dataset indices of items (P,) and their class to two arrays (V, P): how far each item is from what
-the attack made of each victim, and whether that is accurate for the item."""
+class Question(NamedTuple):
+    """Victims (V,), and the items of one class (P,), as indices of the dataset."""
+
+    victims: NDArray[np.int64]
+    items: NDArray[np.int64]
+    label: int
+
+
+Answer = tuple[NDArray[np.float64], NDArray[np.bool_]]
+"""Two arrays (V, P): how far each item is from what the attack made of each victim, and whether that is accurate for
+the item."""
+Compare = Callable[[Sequence[Question]], Iterable[Answer]]
+"""From one question for each class to their answers, in the same order."""
+
+
+def one_by_one(answer: Callable[[NDArray[np.int64], NDArray[np.int64], int], Answer]) -> Compare:
+    """A comparison that answers each question by itself."""
+    return lambda questions: (answer(*question) for question in questions)
 
 
 def class_pools(
@@ -55,7 +71,7 @@ def class_pools(
     """The pools of all classes that have decoys; classes used up by the victims have none and are left out.
 
     Args:
-        compare: called once per class.
+        compare: called once, with a question for each class.
         truth_indices: (V, B) into the dataset.
         labels: (N,).
         seed: key of the choice of decoys, with the class.
@@ -64,7 +80,7 @@ def class_pools(
     unused = np.ones(len(labels), dtype=bool)
     unused[truth_indices] = False
     true_labels = labels[truth_indices]
-    pools = []
+    truths_of, questions = [], list[Question]()
     for label in np.unique(true_labels).tolist():
         candidates = np.flatnonzero(unused & (labels == label))
         if len(candidates) == 0:
@@ -73,15 +89,23 @@ def class_pools(
         decoys = random.choice(candidates, size=min(max_decoys, len(candidates)), replace=False)
         slots = np.argwhere(true_labels == label)
         truths, items = np.unique(truth_indices[tuple(slots.T)], return_inverse=True)
-        pool_images = np.concatenate([truths, decoys])
-        victims, rows = np.unique(slots[:, 0], return_inverse=True)
-        distances, accurate = compare(victims, pool_images, label)
-        # Doubled, because mid-ranks of ties are halves and integers compare fastest.
-        ranks = (2.0 * rankdata(distances, method="average", axis=1)).astype(np.int32)
-        nearest = np.maximum(distances[:, len(truths) :].min(1, keepdims=True), 1e-30)
-        closeness = (distances[:, : len(truths)] / nearest)[rows]
-        pools.append(ClassPool(label, pool_images, len(truths), slots, items, ranks[rows], accurate[rows], closeness))
-    return pools
+        questions.append(Question(np.unique(slots[:, 0]), np.concatenate([truths, decoys]), label))
+        truths_of.append((len(truths), slots, items))
+    answers = compare(questions) if questions else ()
+    return [_pool(*one) for one in zip(questions, truths_of, answers, strict=True)]
+
+
+def _pool(
+    question: Question, truths_of: tuple[int, NDArray[np.int64], NDArray[np.int64]], answer: Answer
+) -> ClassPool:  # fmt: skip
+    victims, images, label = question
+    (truths, slots, items), (distances, accurate) = truths_of, answer
+    rows = np.searchsorted(victims, slots[:, 0])
+    # Doubled, because mid-ranks of ties are halves and integers compare fastest.
+    ranks = (2.0 * rankdata(distances, method="average", axis=1)).astype(np.int32)
+    nearest = np.maximum(distances[:, truths:].min(1, keepdims=True), 1e-30)
+    closeness = (distances[:, :truths] / nearest)[rows]
+    return ClassPool(label, images, truths, slots, items, ranks[rows], accurate[rows], closeness)
 
 
 def by_pixels(reconstruction: Tensor, images: Tensor, strict: Strict | None) -> Compare:
@@ -93,9 +117,7 @@ def by_pixels(reconstruction: Tensor, images: Tensor, strict: Strict | None) -> 
         strict: the success rule; None where nobody asks what is accurate.
     """
 
-    def compare(
-        victims: NDArray[np.int64], items: NDArray[np.int64], label: int
-    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    def answer(victims: NDArray[np.int64], items: NDArray[np.int64], label: int) -> Answer:
         candidates = images[torch.from_numpy(items)].detach().to(device="cpu", dtype=torch.float64)
         guesses = reconstruction[torch.from_numpy(victims)]
         distances = _nearest(guesses, candidates)
@@ -104,7 +126,7 @@ def by_pixels(reconstruction: Tensor, images: Tensor, strict: Strict | None) -> 
             return distances, distances <= STRICT_RMSE * candidates[0].numel() ** 0.5
         return distances, _accurate(guesses, candidates, strict)
 
-    return compare
+    return one_by_one(answer)
 
 
 def _nearest(guesses: Tensor, candidates: Tensor) -> NDArray[np.float64]:

@@ -145,9 +145,8 @@ def _reserved(
             reason = f"where labels are inferred no attack leaks; where they are known, {again.reason}"
             return replace(again, verdict="inconclusive", reason=reason)
         decision = replace(decision, reason=f"{decision.reason}, {WHO_IS_TOLD}")
-    obstacle = _unfit(attempts, suite)
-    if examples > 1:
-        obstacle = _missing(attempts, examples, suite, refused) or obstacle
+    # What reconstructs several and was withstood is fit in itself.
+    obstacle = _missing(attempts, examples, suite, refused) if examples > 1 else _unfit(attempts, suite)
     if obstacle is None:
         return decision
     return replace(decision, verdict="inconclusive", reason=f"no attack leaks, but {obstacle}")
@@ -205,10 +204,15 @@ def _what_leaks(standing: Sequence[Attempt], tried: int) -> str:
     """What came back, by which attacks: images, or no more than traces of them."""
     accurate = [attempt for attempt in standing if _is_accurate(attempt, tried)]
     if not accurate:
-        return f"{_names(standing)} of {tried} attacks: {TRACES}"
+        return f"{_names(standing)} of {tried} attacks: {_traces(standing)}"
     said = f"{_names(accurate)} of {tried} attacks: images come back"
     faint = [attempt for attempt in standing if attempt not in accurate]
-    return f"{said}; {_names(faint)}: {TRACES}" if faint else said
+    return f"{said}; {_names(faint)}: {_traces(faint)}" if faint else said
+
+
+def _traces(faint: Sequence[Attempt]) -> str:
+    """That no image shows it, with the p-value that does."""
+    return f"{TRACES} (p = {min(attempt.lineup.p_value or 0.0 for attempt in faint):.2g})"
 
 
 def leak_level(tried: int) -> float:

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.results import Control, Identified, Lineup, Rate
+from harness.results import CellResult, Control, Identified, Lineup, Rate
 from harness.scoring.same_images import draws_of
 from harness.scoring.success import rate_of, upper_bound, upper_share
 
@@ -62,6 +62,11 @@ def judge(
     return Verdict(
         "resilient", f"no leak was found; at most {bound:.1%} of victims can be reconstructed (95% confidence)"
     )
+
+
+def traces_p(cell: CellResult) -> float | None:
+    """The lineup's p-value of a cell that leaks without images that are confirmed; None of any other."""
+    return cell.lineup.p_value if cell.verdict == "leaks" and cell.confirmed < CONFIRMED_SUCCESSES else None
 
 
 def within_networks(reason: str, verdict: str, networks: int) -> str:

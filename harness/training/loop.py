@@ -187,7 +187,8 @@ def _document(
     seconds: float, bayesian: list[dict[str, Any]],
 ) -> TrainDocument:  # fmt: skip
     statements = statements_after(run.settings, run.defense, run.model.layout, len(records), run.holdings)
-    if isinstance(run.key, int):
+    secret = isinstance(run.key, str)
+    if not secret:
         statements = repeatable(statements)
     measured = [record.accuracy for record in records if record.accuracy is not None]
     return TrainDocument(
@@ -196,7 +197,7 @@ def _document(
         units=run.defense.units(), parameters=run.model.layout.total, train_examples=len(run.train.labels),
         test_examples=len(run.test.labels), overlap=run.overlap,
         sources=run.sources, holders=run.holdings.holders,
-        copies=run.holdings.copies, rounds=records, stopped=stopped,
+        copies=run.holdings.copies, secret=secret, rounds=records, stopped=stopped,
         accuracy=measured[-1] if measured else None,
         privacy=statements,
         weights=kept[0], server_state=kept[1], bayesian=bayesian, seconds=seconds,

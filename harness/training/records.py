@@ -44,9 +44,12 @@ class TrainDocument(BaseModel):
 
     ``holders``: the most that hold one; ``copies``: how often one client holds it at most (both null in runs of
     versions that did not count them). ``sources``: digests of the user's own files, see ``harness.own_sources``.
+    ``secret``: whether noise and sampling took a secret key, so that the settings alone do not make the numbers again.
 
     ``weights`` maps rounds to the files of the models that were kept, relative to the folder; ``server_state`` those to
     what the server remembered by then, where it remembered anything (null in runs of versions that did not keep it).
+    ``secret``: whether noise and sampling took a key of their own, which lies in the folder alone, and not the seed
+    (null in runs of versions that had none).
     ``bayesian``: rows of :class:`harness.bayesian.of_run.Bayesian`, if the run took notes for it; they are not DP.
     """
 
@@ -64,12 +67,14 @@ class TrainDocument(BaseModel):
     sources: dict[str, str] = Field(default_factory=dict)
     holders: AtLeastOne | None = None
     copies: AtLeastOne | None = None
+    secret: bool = False
     rounds: list[RoundRecord]
     stopped: str | None = None
     accuracy: Share | None = None
     privacy: list[Statement]
     weights: dict[int, str]
     server_state: dict[int, str] | None = None
+    secret: bool | None = None
     bayesian: list[dict[str, Any]] = Field(default_factory=list)
     seconds: Seconds
 

@@ -37,6 +37,12 @@ def _rate(cell: CellResult | None, rule: SuccessRule = "strict") -> Value:
     return Value(text.rate(summary), summary.rate if summary is not None else None)
 
 
+def _lineup(cell: CellResult | None) -> Value:
+    """The p-value by which truths are nearer than look-alikes: of a leak that no image shows, all there is."""
+    value = cell.tested_p if cell is not None else None
+    return Value(text.p_value(value), value)
+
+
 def _measured(cell: CellResult, metric: Metric) -> Value:
     value = getattr(cell.metrics.get(metric.name), metric.shown, None)
     return Value(text.percent(value), value) if metric.digits is None else figure(value, metric.digits)
@@ -67,19 +73,21 @@ def resilience_table(places: Sequence[Decided]) -> Table:
         (
             *_place(place, place.summary), _word(place, bool(place.summary.identifies)),
             words(place.summary.tier), words(place.summary.strongest),
-            _rate(place.cell), words(text.headed(place.summary.headline, place.summary.verdict_reason)),
+            _rate(place.cell), _lineup(place.cell),
+            words(text.headed(place.summary.headline, place.summary.verdict_reason)),
             words(", ".join(one.attack for one in place.summary.attacks)), words(place.summary.suite),
         )
         for place in places
     ]  # fmt: skip
     titles = (
         *_PLACE, Head("tier", choice=True), Head("strongest attack", choice=True), Head("success [95%]", number=True),
-        Head("why", wide=True), Head("attacks tried"), Head("suite", choice=True),
+        Head("lineup p", number=True), Head("why", wide=True), Head("attacks tried"), Head("suite", choice=True),
     )  # fmt: skip
     return make(
         "resilience", "What leaks where: the strongest attack decides", titles, rows,
         "Success: share of images with RMSE at most 0.1 (rows of tables: every category right and RMSE at most 0.1 "
-        "standard deviations), with its 95% interval, over victims.",
+        "standard deviations), with its 95% interval, over victims. Lineup p: of truths nearer than look-alikes, by "
+        "chance; a place may leak by it alone.",
     )  # fmt: skip
 
 
@@ -92,7 +100,7 @@ def cell_table(cells: Sequence[Shown]) -> Table:
         *(Head(metric.title, number=True) for metric in _SHOWN),
         Head("tau", number=True), Head("labels", number=True), Head("lineup p", number=True),
         Head("first in lineup [95%]", number=True), Head("first, blindly", number=True),
-        Head("first, by the theorem"), Head("success, by the theorem"), Head("outcomes"),
+        Head("first, by the theorem", number=True), Head("success, by the theorem", number=True), Head("outcomes"),
         Head("a client could see", wide=True),
         Head("seconds", number=True), Head("why", wide=True), Head("suite", choice=True), Head("cell"),
     )  # fmt: skip
@@ -115,7 +123,7 @@ def _cell(item: Shown) -> tuple[Value, ...]:
         _rate(cell, "ssim"), _rate(cell, "table3"), *(_measured(cell, metric) for metric in _SHOWN),
         figure(getattr(cell.metrics.get("tau"), "mean", None), 0),
         Value(text.percent(cell.label.accuracy), cell.label.accuracy),
-        Value(text.p_value(cell.tested_p), cell.tested_p), *_theorem(cell), words(columns.outcomes(cell)),
+        _lineup(cell), *_theorem(cell), words(columns.outcomes(cell)),
         words("; ".join(columns.detectable(cell).splitlines()) if cell.detectable else None),
         figure(cell.seconds, 1), words(_why(cell)), words(cell.suite), words(cell.key, 64),
     )  # fmt: skip

@@ -54,7 +54,7 @@ def lines(members: Sequence[Shown]) -> list[Line]:
     for item in members:
         if item.cell.not_applicable_reason is None:
             same = item.cell.observation_id or (item.cell.tap, item.cell.key)
-            groups.setdefault((*item.row, same, item.cell.verdict), []).append(item)
+            groups.setdefault((*item.row, same, item.kind), []).append(item)
     variants: dict[str, set[str]] = {}
     for item in members:
         variants.setdefault(item.defense, set()).add(item.arguments)

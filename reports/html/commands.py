@@ -22,6 +22,7 @@ _ELSEWHERE = {
 } - {"batch_size", "local_steps", "update_model", "round", "observations", "prior", "batch_norm"}  # fmt: skip
 # Options by setting; those at their default are left to it.
 _EVALUATE = {name: field.default for name, field in CellSettings.model_fields.items() if name not in _ELSEWHERE}
+_SECRET = "# splits and initial weights come out again; noise and sampling had a secret key, and do not"
 # What a named run brings along.
 _OF_A_RUN = ("weights", "server_state", "variates", "rounds")
 _TRAIN = (
@@ -58,10 +59,15 @@ def judge_commands(runs: Iterable[RunData]) -> list[str]:
 
 
 def train_command(run: RunData) -> str:
-    """What makes a training run again."""
-    settings = run.training.settings if run.training else {}
-    parts = [_option(name, settings[name]) for name in _TRAIN if settings.get(name) is not None]
-    return " ".join(["harness train", *parts, *_assignments("defense", settings.get("defense_args"), None)])
+    """What makes a training run again, as far as it can be: a secret key of its noise is nobody's to repeat."""
+    settings, secret = (run.training.settings, run.training.secret) if run.training else ({}, False)
+    parts = [
+        _option(name, settings[name])
+        for name in _TRAIN
+        if settings.get(name) is not None and not (secret and name == "seed")
+    ]
+    parts += _assignments("defense", settings.get("defense_args"), None)
+    return " ".join(["harness train", *parts, *([_SECRET] if secret else [])])
 
 
 def _settings(item: Shown) -> dict[str, Any]:

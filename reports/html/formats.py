@@ -11,7 +11,7 @@ from harness.reports.html.table import Head, Table, Value
 # A spreadsheet takes an entry that starts so for a formula and would run it.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 # Words for one number, and not for several, as of rows that were folded.
-_ONE_NUMBER = re.compile(r"[<>-]?[.\d][^,]*$")
+_ONE_NUMBER = re.compile(r"(at most )?[<>-]?[.\d][^,]*(, too large to .*)?$")
 _LATEX = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "%": r"\%", "#": r"\#", "_": r"\_",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",

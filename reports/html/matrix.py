@@ -148,5 +148,5 @@ def _rate(cell: CellResult | None) -> tuple[str, str]:
         return "", ""
     # A leak by the lineup alone: beside it, a share near zero would look like a mistake.
     traces = cell.verdict == "leaks" and cell.confirmed < CONFIRMED_SUCCESSES
-    words = f"traces, {rate} accurate" if traces else f"{rate} came back"
+    words = f"traces (p {text.p_value(cell.lineup.p_value)}), {rate} accurate" if traces else f"{rate} came back"
     return words, interval.strip("[]").replace("-", "–")

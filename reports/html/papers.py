@@ -5,7 +5,8 @@ from collections.abc import Callable, Sequence
 from harness.reports import text
 from harness.reports.html import wording
 from harness.reports.html.places import Shown, grouped
-from harness.reports.html.table import Head, Table, Value, make
+from harness.reports.html.table import Head, Table, Value, figure, make
+from harness.scoring.verdict import traces_p
 
 _LETTERS = {"leaks": "N", "resilient": "Y", "inconclusive": "?", "invalid": "!"}
 _MISSING = Value(text.MISSING)
@@ -29,7 +30,7 @@ def _table(number: int, setting: str, attack: str, members: Sequence[Shown]) -> 
         for _, first in taps
         for title, show in _MEASURES
     ]
-    titles = [Head("surface"), Head("measure"), *(Head(" ".join(filter(None, name))) for name in names)]
+    titles = [Head("surface"), Head("measure"), *(Head(" ".join(filter(None, name)), number=True) for name in names)]
     return make(
         f"paper-{number}", f"{text.safe(attack, 40)}: {setting}", titles, rows,
         "Y resilient, N leaks, ? undecided, ! of an invalid run: the verdict with its controls, not a pixel threshold. "
@@ -37,19 +38,27 @@ def _table(number: int, setting: str, attack: str, members: Sequence[Shown]) -> 
     )  # fmt: skip
 
 
-def _entry(item: Shown | None, show: Callable[[Shown], str]) -> Value:
-    return _MISSING if item is None else Value(show(item))
+def _entry(item: Shown | None, show: Callable[[Shown], Value]) -> Value:
+    return _MISSING if item is None else show(item)
 
 
-def _median(item: Shown) -> str:
-    cell = item.cell
-    summary = cell.metrics.get("rmse") or cell.metrics.get("continuous_rmse")
-    return text.number(None if summary is None else summary.median, 4)
+def _letter(item: Shown) -> Value:
+    return Value(_LETTERS[item.kind] + (wording.traces(traces_p(item.cell)) if item.kind == "leaks" else ""))
 
 
-_MEASURES: tuple[tuple[str, Callable[[Shown], str]], ...] = (
-    ("resilient", lambda item: _LETTERS[item.kind]),
-    ("ASR", lambda item: text.rate(item.cell.asr.get("strict"))),
+def _success(item: Shown) -> Value:
+    rate = item.cell.asr.get("strict")
+    return Value(text.rate(rate), rate and rate.rate)
+
+
+def _median(item: Shown) -> Value:
+    metrics = item.cell.metrics
+    return figure(getattr(metrics.get("rmse") or metrics.get("continuous_rmse"), "median", None), 4)
+
+
+_MEASURES: tuple[tuple[str, Callable[[Shown], Value]], ...] = (
+    ("resilient", _letter),
+    ("ASR", _success),
     ("distance", _median),
-    ("iterations", lambda item: text.mean(item.cell.metrics.get("tau"), 0)),
+    ("iterations", lambda item: figure(getattr(item.cell.metrics.get("tau"), "mean", None), 0)),
 )

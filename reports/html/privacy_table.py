@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from harness.reports import text
 from harness.reports.html import wording
 from harness.reports.html.places import Shown
 from harness.reports.html.run_data import RunData
-from harness.reports.html.table import Head, Table, Value, figure, make, words
+from harness.reports.html.table import Head, Table, Value, epsilon, figure, make, words
 from harness.results import Statement
 
 _COLUMNS = (
@@ -56,14 +57,16 @@ def _arguments(settings: dict[str, object]) -> dict[str, object]:
 
 
 def _row(defense: str, arguments: str, of: Value, statement: Statement) -> tuple[Value, ...]:
-    kind = "nothing" if statement.guarantee == "none" else "promise"
+    vain = statement.guarantee != "none" and text.too_large(statement.epsilon)
+    kind = "nothing" if statement.guarantee == "none" or vain else "promise"
     nothing = Value("none", None, "nothing")
     delta = statement.delta
     return (
         words(defense, 60), words(arguments), words(statement.view, 40),
         nothing if statement.claimed_epsilon is None else figure(statement.claimed_epsilon),
-        nothing if statement.epsilon is None else figure(statement.epsilon),
-        Value(words(statement.guarantee, 40).shown, None, kind), Value(wording.guarantee(statement.guarantee)),
+        nothing if statement.epsilon is None else epsilon(statement.epsilon),
+        Value(words(statement.guarantee, 40).shown, None, kind),
+        Value(wording.VAIN if vain else wording.guarantee(statement.guarantee)),
         words(None if delta is None else f"{delta:.1g}"), of, words(statement.unit, 40), words(statement.adjacency, 40),
         words(statement.sampler, 40), words(statement.conversion, 60), words(statement.schedule, 80),
         words(statement.notes),

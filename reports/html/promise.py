@@ -27,9 +27,10 @@ def promise(place: Decided) -> Promise:
     here = [one for one in proven if one.covers is not False]
     if here:
         weakest = max(here, key=_epsilon)
-        return Promise(
-            f"epsilon {text.epsilon(_epsilon(weakest))}", ", ".join([text.safe(weakest.guarantee, 40), *_claim(here)])
-        )
+        said, tag = f"epsilon {text.epsilon(_epsilon(weakest))}", text.safe(weakest.guarantee, 40)
+        if text.too_large(_epsilon(weakest)):
+            return Promise(_NOTHING, ", ".join([said, tag, *_claim(here)]))
+        return Promise(said, ", ".join([tag, *_claim(here)]))
     if proven:
         other = min(proven, key=_epsilon)
         elsewhere = f"epsilon {text.epsilon(_epsilon(other))} holds, but not of what is read here"

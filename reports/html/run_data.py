@@ -21,6 +21,7 @@ class RunData:
         written: when, in seconds since 1970.
         settings: the exact settings of each cell by its key, where its own file has them.
         left_out: what could not be used, a sentence each.
+        told: verdicts of other rules than today's, and those that nothing bears out, a sentence each.
     """
 
     name: str
@@ -37,10 +38,15 @@ class RunData:
     judged: Judged | None = None
     written: float | None = None
     left_out: list[str] = field(default_factory=list)
+    told: list[str] = field(default_factory=list)
 
     def skip(self, what: str) -> None:
         """Notes something that is left out."""
         self.left_out.append(text.safe(what, 300))
+
+    def tell(self, what: str) -> None:
+        """Notes something about its verdicts."""
+        self.told.append(text.safe(what, 300))
 
     @property
     def state(self) -> str:

@@ -69,6 +69,7 @@ _json = json.JSONEncoder(ensure_ascii=False, default=str).encode
 
 
 def left_out_table(runs: Sequence[RunData]) -> Table:
-    """What could not be used."""
-    rows = [(words(run.name), words(reason, 300)) for run in runs for reason in run.left_out]
-    return make("left-out", "What was left out", (Head("run"), Head("what and why", wide=True)), rows)
+    """What could not be used, and what is told of verdicts."""
+    rows = [(words(run.name), words(reason, 300)) for run in runs for reason in [*run.told, *run.left_out]]
+    titles = (Head("run"), Head("what and why", wide=True))
+    return make("left-out", "What was left out, or is told of verdicts", titles, rows)

@@ -14,7 +14,7 @@ from harness.reports.html.judged import Judged
 from harness.reports.html.reading import UnreadableRun, inside, read_json, read_lines
 from harness.reports.html.run_data import RunData
 from harness.results import CellResult, StoredCell, SummaryRow, VictimRecord
-from harness.scoring.derived import findings, version_of
+from harness.scoring.derived import findings, of_today, version_of
 from harness.scoring.summarise import summarise
 from harness.scoring.validity import fault_of
 from harness.storage.stored import Damaged, checked
@@ -66,9 +66,10 @@ def _read(folder: Path, name: str) -> RunData:
     if not any(found) and not run.left_out:
         run.skip("holds neither results.json nor judged.json nor training.json")
     if run.cells:
-        _read_victims(run)
-        _hold_verdicts(run)
+        if not run.victims:
+            _read_victims(run)
         _read_settings(run)
+        _hold_verdicts(run)
     return run
 
 
@@ -157,6 +158,7 @@ def _rescue(run: RunData) -> bool:
             run.skip(f"cells/{file.name} does not hold a whole cell")
             continue
         run.cells.append(stored.cell)
+        run.victims[stored.cell.key or ""] = stored.victims
     if run.cells:
         run.skip(f"results.json; {len(run.cells)} finished cells were read from the folder cells instead")
         run.complete = _is_there(run, "results.json")  # it is written in the end at the latest
@@ -202,12 +204,25 @@ def _read_victims(run: RunData) -> None:
 
 
 def _hold_verdicts(run: RunData) -> None:
-    """Tells verdicts of other rules. Raises UsageError: one is not that of its victims."""
-    for found in findings(run.cells, run.victims, version_of(run.environment), run.summary):
-        if found.kind == "differs":
-            raise UsageError(f"{str(run.folder)!r}: {found.line}; run harness evaluate again")
-        if found.kind == "outdated":
-            run.skip(found.line)
+    """Tells verdicts of other rules, of which today's are shown, and those that nothing bears out.
+
+    Raises:
+        UsageError: a verdict is not that of its victims.
+    """
+    # A cell's own file is named by what it says of its version; a document is not.
+    version = version_of(next(iter(run.settings.values()), {})) or version_of(run.environment)
+    found = findings(run.cells, run.victims, version, run.summary)
+    told = {kind: [one.line for one in found if one.kind == kind] for kind in ("differs", "outdated", "unchecked")}
+    if told["differs"]:
+        raise UsageError(f"{str(run.folder)!r}: {told['differs'][0]}; run harness evaluate again")
+    for line in told["outdated"]:
+        run.tell(line)
+    if told["outdated"]:
+        run.cells = of_today(run.cells, run.victims)
+        run.summary = summarise(run.cells)
+    if told["unchecked"]:
+        first, *more = told["unchecked"]
+        run.tell(first + (f"; and {len(more)} more" if more else ""))
 
 
 def _attacked(cell: CellResult) -> bool:

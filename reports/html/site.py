@@ -22,6 +22,7 @@ from harness.scoring.multiplicity import over_places
 _COLUMNS = (
     ("surface", "where an adversary reads: 2 inside the client, 1 what leaves it, 0 what arrives at the server"),
     ("success", "images, or table rows, that the best attack brings back (RMSE at most 0.1), with its 95% interval"),
+    ("lineup p", "the chance of truths that near, or nearer, where nothing leaks; a row may leak by it alone"),
     ("at most", "what no attacker whatever can exceed, by a theorem; none exists where noise hides nothing provably"),
     ("epsilon", "the smallest that is proven, at a delta of 1e-5, and covers what is read there, and whose it is; none "
                 "where nothing is"),
@@ -76,9 +77,9 @@ def make_site(cards: Sequence[Card], left_out: Sequence[str] = ()) -> dict[str, 
 
 _HEADS = (
     Head("defense", choice=True), Head("verdict", choice=True), Head("data", choice=True),
-    Head("surface", choice=True), Head("success [95%]", number=True), Head("at most", number=True),
-    Head("epsilon", number=True), Head("accuracy", number=True), Head("paper", choice=True), Head("tier", choice=True),
-    Head("model"), Head("suite", choice=True), Head("harness"),
+    Head("surface", choice=True), Head("success [95%]", number=True), Head("lineup p", number=True),
+    Head("at most", number=True), Head("epsilon", number=True), Head("accuracy", number=True),
+    Head("paper", choice=True), Head("tier", choice=True), Head("model"), Head("suite", choice=True), Head("harness"),
 )  # fmt: skip
 
 
@@ -117,13 +118,16 @@ def _epsilon(card: Card) -> tuple[str, float | None]:
 def _entries(card: Card) -> tuple[Value, ...]:
     row, best, accuracy = card.row, _best(card), card.training.accuracy if card.training else None
     rate = best.asr.get("strict")
-    versions = card.environment.get("versions")
+    chief = next((one.result for one in card.cells if one.result.attack == row.strongest), best)
+    lineup = chief.tested_p
+    versions, (proven, epsilon) = card.environment.get("versions"), _epsilon(card)
     return (
         Value(text.safe(_named(card), 200), link=f"rows/{card.name}.html"),
         verdict_value(kind_of(card)), words(row.dataset, 40),
         Value(wording.surface(row), -1.0 if row.surface is None else float(row.surface)),
-        Value(text.rate(rate), rate.rate if rate else None), Value(*_bound(card)),
-        Value(*_epsilon(card)), Value(text.percent(accuracy), accuracy), words(_paper(card)), words(row.tier),
+        Value(text.rate(rate), rate.rate if rate else None), Value(text.p_value(lineup), lineup), Value(*_bound(card)),
+        Value(proven, epsilon, "nothing" if text.too_large(epsilon) else ""),
+        Value(text.percent(accuracy), accuracy), words(_paper(card)), words(row.tier),
         words(row.model, 40), words(row.suite, 24),
         words(versions.get("harness") if isinstance(versions, dict) else None, 24),
     )  # fmt: skip

@@ -56,6 +56,12 @@ def figure(value: float | None, digits: int = 3) -> Value:
     return Value(text.number(value, digits), value)
 
 
+def epsilon(value: float | None) -> Value:
+    """A proven epsilon; one that is too large to promise anything says so."""
+    made, vain = figure(value), text.too_large(value)
+    return replace(made, shown=made.shown + vain, kind="nothing") if vain else made
+
+
 def make(name: str, title: str, columns: Sequence[Head], rows: Sequence[Sequence[Value]], note: str = "") -> Table:
     """A table of the columns that say anything: one where every entry is missing is left out."""
     kept = [place for place in range(len(columns)) if any(row[place].shown != text.MISSING for row in rows)]

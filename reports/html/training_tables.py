@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from harness.reports import text
 from harness.reports.html import wording
 from harness.reports.html.run_data import RunData
-from harness.reports.html.table import Head, Table, Value, figure, make, words
+from harness.reports.html.table import Head, Table, Value, epsilon, figure, make, words
 from harness.training.records import TrainDocument
 
 _MOST_ROUNDS = 40
@@ -46,7 +46,7 @@ def _training(run: RunData, document: TrainDocument) -> tuple[Value, ...]:
         words(run.name), words(settings.get("dataset"), 40), words(settings.get("model"), 40),
         *map(words, trained(run)), words(f"{per_round} of {clients}", 40),
         Value(str(len(document.rounds)), float(len(document.rounds))),
-        Value(text.percent(document.accuracy), document.accuracy), figure(claimed), figure(proven),
+        Value(text.percent(document.accuracy), document.accuracy), figure(claimed), epsilon(proven),
         words(document.stopped, 200), figure(document.seconds, 1),
     )  # fmt: skip
 

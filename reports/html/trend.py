@@ -8,7 +8,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from harness.gate.movement import EFFECT
-from harness.gate.trend import Trend, trends_of
+from harness.gate.trend import Point, Trend, trends_of
 from harness.reports import text
 from harness.reports.html import chart, wording
 from harness.reports.html.run_data import RunData
@@ -65,7 +65,7 @@ def trend_table(runs: Sequence[RunData]) -> Table:
     first = max(0, len(names) - MOST_RUNS)
     rows = [row for one in found for row in _rows(one, first)]
     titles = (
-        Head("cell"), Head("number", choice=True), *(Head(name) for name in names[first:]),
+        Head("cell"), Head("number", choice=True), *(Head(name, number=True) for name in names[first:]),
         Head("moved", number=True),
     )  # fmt: skip
     note = (
@@ -79,7 +79,7 @@ def trend_table(runs: Sequence[RunData]) -> Table:
 def _rows(one: Trend, first: int) -> list[tuple[Value, ...]]:
     points, cell = one.points[first:], words(one.title, 200)
     shares = [Value(text.percent(point.asr), point.asr) for point in points]
-    verdicts = [_verdict(point.verdict) for point in points]
+    verdicts = [_verdict(point) for point in points]
     ranks, errors = [figure(point.mean_rank, 2) for point in points], [figure(point.rmse) for point in points]
     became = Value("same", 0.0) if _change(one) is None else Value("changed", 1.0)
     return [
@@ -90,10 +90,11 @@ def _rows(one: Trend, first: int) -> list[tuple[Value, ...]]:
     ]
 
 
-def _verdict(verdict: str | None) -> Value:
-    if verdict is None:
+def _verdict(point: Point) -> Value:
+    if point.verdict is None:
         return words(None)
-    return Value(f"{wording.SYMBOLS[verdict]} {wording.WORDS[verdict]}", verdict, verdict)
+    why = wording.traces(point.traces_p)
+    return Value(f"{wording.SYMBOLS[point.verdict]} {wording.WORDS[point.verdict]}{why}", point.verdict, point.verdict)
 
 
 def _moved(values: Sequence[float | None], scale: int = 1, unit: str = "") -> Value:

@@ -16,8 +16,9 @@ from harness.training.records import TrainDocument
 
 NOTE = (
     "Each training run is a point: its accuracy against its epsilon. Filled: recomputed for what ran; hollow: as the "
-    "paper's convention claims it; the column on the right has no epsilon at all. Colour and sign say what the "
-    "strongest attack did to the same defense on the same dataset, the worst place counting."
+    "paper's convention claims it; the column on the right has no epsilon at all. Shaded: above 10, which promises "
+    "nothing. Colour and sign say what the strongest attack did to the same defense on the same dataset, the worst "
+    "place counting."
 )
 _FALLBACK = "#7a828c"
 
@@ -55,6 +56,8 @@ def utility_chart(runs: Sequence[RunData], places: Sequence[Decided]) -> Chart |
     panel.set_xscale("log")
     panel.set_xlim(low, nowhere * (high / low) ** 0.1)
     panel.set_ylim(-3, 103)
+    if high > text.MOST_EPSILON:
+        panel.axvspan(max(low, text.MOST_EPSILON), high, color=INK, alpha=0.07, lw=0)
     panel.axvline(high, color=INK, alpha=0.35, linewidth=0.8, linestyle=":")
     panel.set_yticks(range(0, 101, 25), [f"{percent}%" for percent in range(0, 101, 25)])
     steps = (1, 2, 5) if high < 1000 * low else (1,)

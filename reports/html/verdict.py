@@ -42,7 +42,7 @@ def verdict(runs: Sequence[RunData], places: Sequence[Decided]) -> Overview:
         for run in runs
         if run.cells and not run.valid
     ]
-    notes = []
+    notes = [f"Run {run.name}: {line}." for run in runs for line in run.told]
     ran = [place.summary.victims for place in places if place.kind not in ("impossible", "invalid")]
     victims = max(ran, default=VICTIMS_NEEDED)
     if victims < VICTIMS_NEEDED:

@@ -40,6 +40,9 @@ GUARANTEES = {
 }
 
 
+VAIN = "Nothing that counts: an epsilon above 10 lets any outcome become more than 20,000 times as likely."
+
+
 def guarantee(tag: str) -> str:
     """What a guarantee tag says."""
     return GUARANTEES.get(tag, "An unknown tag; nothing can be said about it.")
@@ -72,6 +75,11 @@ def setting(cell: Placed) -> str:
     parts += [f"public: {columns.prior(cell.prior)}"] if cell.prior else []
     seeds = ", ".join(map(str, cell.seeds[:8])) + (", …" if len(cell.seeds) > 8 else "")
     return " · ".join([*parts, f"seed {seeds}"])
+
+
+def traces(p_value: float | None) -> str:
+    """What goes on after the word of a leak that no image shows, so that its success may be 0%."""
+    return "" if p_value is None else f", by traces (p {text.p_value(p_value)})"
 
 
 def plural(count: int, noun: str) -> str:

@@ -1,7 +1,9 @@
 """One example among several: the Gaussian by dense algebra, what it tells, what it must not, and what it refuses."""
 
+import runpy
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,18 +13,13 @@ from scipy.stats import kstest
 from torch import Tensor
 
 from harness.attacks import run_attack
-from harness.attacks.among import FEWEST, Others, Public, _cut, _Spread, example_gradients
+from harness.attacks.among import _OTHERS, _PUBLIC, FEWEST, Others, Public, _cut, _Spread, example_gradients
 from harness.attacks.identify import Identify
 from harness.attacks.slope import Slope
-from harness.datasets import Dataset
 from harness.errors import UsageError
-from harness.models import RowModel
 from harness.models.known_batches import KnownBatches
 from harness.noise_level import NoiseLevel
 from harness.observation import Chosen, Clipping, Noise, Observation
-from harness.priors import fit_prior
-from harness.scoring.lineup import _test, lineup_ranks
-from harness.scoring.lineup_pool import class_pools
 from harness.testing import digits
 
 Victims = Callable[..., Observation]
@@ -142,6 +139,26 @@ def test_no_row_depends_on_others_or_on_chunks(victims: Victims) -> None:
     assert torch.equal(run_attack(Slope(), seen.take(torch.tensor([1, 3]))).images, made.images[[1, 3]])
 
 
+@pytest.mark.parametrize("told", [False, True], ids=["labels inferred", "labels known"])
+def test_what_serves_all_classes_is_worked_out_once_and_let_go(
+    told: bool, victims: Victims, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images, labels = digits(2, EXAMPLES)
+    seen = replace(victims(2, EXAMPLES, model="logistic"), noise=Noise("gaussian", 0.02))
+    seen, candidates = replace(seen, labels=labels if told else None), images.flatten(0, 1)
+    apart = [Identify().distances(seen, candidates.expand(2, -1, 1, 8, 8), torch.full((2,), one)) for one in (0, 1)]
+    count, at = [], Public.at
+    monkeypatch.setattr(Public, "at", lambda *given: count.append(1) or at(*given))
+    row = seen.take(torch.tensor([1]))
+    for label, expected in enumerate(apart):
+        found = Identify().distances(row, candidates[None], torch.tensor([label]))
+        assert torch.equal(found, expected[1:])
+    Slope().solved(row)
+    assert len(count) == 1 and (row in _PUBLIC) and (row in _OTHERS) is not told
+    del row
+    assert not _PUBLIC and not _OTHERS
+
+
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf"), 1e30])
 def test_what_is_no_number_ends_in_no_error(wrong: float, victims: Victims) -> None:
     seen = replace(victims(3, EXAMPLES, model="logistic"), noise=Noise("gaussian", 0.05))
@@ -167,6 +184,7 @@ def test_gradients_are_clipped_one_by_one(victims: Victims) -> None:
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no public data": ({"prior": None}, "needs public data; use --prior auto"),
     "a level that nobody publishes": ({"noise": Noise("gaussian", None)}, "noise of a known level"),
+    "a level that is read in part": ({"noise": Noise("gaussian", 0.05, unread=True)}, "noise of a known level"),
     "a level that follows the example": (
         {"noise": Noise("gaussian", None, level=NoiseLevel(1.0, "whole"))}, "follows private data",
     ),
@@ -195,6 +213,17 @@ def test_few_public_examples_are_refused(victims: Victims) -> None:
     assert ask(Identify(), replace(seen, prior=replace(seen.prior, size=FEWEST))) is None
 
 
+def test_a_network_whose_gradients_memory_does_not_hold_is_refused(
+    victims: Victims, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = victims(2, EXAMPLES, model="logistic")
+    monkeypatch.setattr("harness.attacks.among._HELD", FEWEST * seen.target.shape[1])
+    assert ask(Identify(), seen) is None
+    monkeypatch.setattr("harness.attacks.among._HELD", FEWEST * seen.target.shape[1] - 1)
+    with pytest.raises(UsageError, match=f"needs {FEWEST} public gradients of .* memory does not hold; use a smaller"):
+        ask(Identify(), seen)
+
+
 def ask(attack: Identify | Slope, seen: Observation) -> None:
     if isinstance(attack, Slope):
         run_attack(attack, seen)
@@ -202,51 +231,18 @@ def ask(attack: Identify | Slope, seen: Observation) -> None:
         attack.distances(seen, torch.zeros(seen.rows, 2, *seen.model.image_shape), torch.zeros(seen.rows).long())
 
 
-# Null simulations: what was read hides examples that are independent of the truths that are tested.
-
-WIDTH, CLASSES, POOL, CLIENTS = 5, 2, 60, 6
-
-
-def null_p_values(seed: int) -> tuple[float, float]:
-    """That of the test, and that of the mean rank alone."""
-    random = torch.Generator().manual_seed(seed)
-    model, labels = RowModel("logistic", (1, 1, WIDTH), CLASSES), torch.arange(POOL) % CLASSES
-    images = torch.rand(POOL, 1, 1, WIDTH, generator=random)
-    public = torch.rand(200, 1, 1, WIDTH, generator=random)
-    prior = fit_prior(Dataset("made", public, torch.arange(200) % CLASSES, tuple("ab"), "made"))
-    behind = torch.stack([torch.randperm(POOL, generator=random)[:EXAMPLES] for _ in range(CLIENTS)])
-    truths = torch.randperm(POOL, generator=random)[: CLIENTS * EXAMPLES].reshape(CLIENTS, EXAMPLES)
-    weights = 0.3 * torch.randn(CLIENTS, model.layout.total, generator=random)
-    target = model.gradient(weights, images[behind], labels[behind])
-    seen = Observation(
-        model, weights, target + 0.05 * torch.randn(target.shape, generator=random), EXAMPLES,
-        tuple((0, row) for row in range(CLIENTS)), noise=Noise("gaussian", 0.05), prior=prior,
-    )  # fmt: skip
-
-    def compare(victims: Any, items: Any, label: int) -> tuple[Any, Any]:
-        rows = torch.from_numpy(victims)
-        candidates = images[torch.from_numpy(items)].expand(len(rows), -1, 1, 1, WIDTH)
-        found = Identify().distances(seen.take(rows), candidates, torch.full((len(rows),), label), 5_000).numpy()
-        return found, np.zeros(found.shape, dtype=bool)
-
-    pools = class_pools(compare, truths.numpy(), labels.numpy(), seed, 200)
-    p_value = _test(pools, tuple(truths.shape), seed, 999).lineup.p_value
-    assert p_value is not None
-    order, sums = np.random.default_rng(seed), np.zeros(1_000)
-    for pool in pools:
-        drawn_ones = order.permuted(np.tile(np.arange(len(pool.images)), (999, 1)), axis=1)[:, : pool.truths]
-        chosen = np.concatenate([np.arange(pool.truths)[None], drawn_ones])
-        sums += lineup_ranks(pool, chosen).sum(1) / (pool.lineup_size - 1)
-    return p_value, float((sums <= sums[0] + 1e-9).mean())
+SIMULATIONS = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "honest_statistics.py"))
 
 
 @pytest.mark.parametrize("count", [12, pytest.param(500, marks=pytest.mark.slow)])
 def test_independent_examples_are_not_told(count: int) -> None:
     """The test's p-value is twice the smaller of two, at most 1: never too small. That of the ranks is uniform."""
-    p_values, of_ranks = np.array([null_p_values(9_000 + seed) for seed in range(count)]).T
-    assert kstest(of_ranks, "uniform").pvalue > 1e-3
-    assert kstest(p_values, "uniform", alternative="greater").pvalue > 1e-3
-    for found in (p_values, of_ranks):
-        share = (found <= 0.05).mean()
-        assert share <= 0.075 + 3 * (0.05 / count) ** 0.5 * (count < 500) and found.min() >= 1e-4, share
-    assert count < 500 or (of_ranks <= 0.05).mean() >= 0.03
+    simulated = [SIMULATIONS["null_p_values"](9_000 + seed) for seed in range(count)]
+    for attacker in ("identify", "slope"):
+        p_values, of_ranks = np.array([found[attacker] for found in simulated]).T
+        assert kstest(of_ranks, "uniform").pvalue > 1e-3, attacker
+        assert kstest(p_values, "uniform", alternative="greater").pvalue > 1e-3, attacker
+        for found in (p_values, of_ranks):
+            share = (found <= 0.05).mean()
+            assert share <= 0.075 + 3 * (0.05 / count) ** 0.5 * (count < 500) and found.min() >= 1e-4, (attacker, share)
+        assert count < 500 or (of_ranks <= 0.05).mean() >= 0.03, attacker

@@ -10,6 +10,7 @@ import pytest
 from harness.board import collect, compare
 from harness.board.reported import reported_for
 from harness.experiment import cell_settings
+from harness.privacy.statement import REPEATABLE
 from harness.results import RunFolder, cell_key
 from harness.results.card import Card
 
@@ -31,11 +32,22 @@ def test_a_card_says_what_was_evaluated(card: Card) -> None:
         next(one.epsilon for one in card.training.privacy if one.view == "server"), "example",
     )  # fmt: skip
     assert "--attack tiny-2 " in card.command and "attack-arg" not in card.command
+    assert REPEATABLE in card.statement.notes
 
 
 def test_without_its_training_a_card_has_no_accuracy(runs: list[Path]) -> None:
     (alone,) = collect(runs[:1]).cards
-    assert alone.training is None and alone.statement
+    assert alone.training is None and alone.statement and REPEATABLE in alone.statement.notes
+
+
+def test_a_training_under_a_secret_key_is_left_out(runs: list[Path], tmp_path: Path) -> None:
+    """Nobody could make the card again; without the training it can."""
+    document = json.loads((runs[1] / "training.json").read_text())
+    assert document["secret"] is False
+    (tmp_path / "training.json").write_text(json.dumps(document | {"secret": True}))
+    found = collect([runs[0], tmp_path])
+    (line,) = found.left_out
+    assert found.cards[0].training is None and line.endswith("nobody can make it again; train it with --seed 0")
 
 
 def test_the_true_card_is_confirmed(harness: Harness, file: Path, made: Path) -> None:

@@ -1,16 +1,31 @@
-"""Every command that reads or writes a file, at special files, hostile content and places that cannot be written."""
+"""Every command that reads or writes a file, at special files, hostile content and places that cannot be written.
 
+And what names hold: nothing of it steers a terminal, and a name that is not text is told in one line.
+"""
+
+import io
+import json
+import logging
 import os
 import shlex
+import shutil
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from rich.table import Table
+from rich.text import Text
 
-from harness.results import claimed
+from harness.cli import Stream
+from harness.cli.console import Screen, note
+from harness.progress import progress
+from harness.results import cell_key, claimed
+from harness.results.card import Card
 
 EVALUATE = "evaluate --defense none --dataset digits --model mlp --victims 2 --attack-arg max_iterations=1 "
 TRAIN = (
@@ -118,3 +133,144 @@ def test_one_line_and_nothing_is_touched(
     assert finished.err.startswith("harness: ") and finished.err.count("\n") == 1
     assert mend in finished.err
     assert [one for one in types(tmp_path) if one in before] == before
+
+
+STEERING = {
+    "escape": "\x1b[31mred", "escape of one byte": "\x9b31mred", "bidirectional": "\u202egnp.exe", "bell": "\x07",
+    "return": "\rover", "line": "two\nlines", "separator": "\u2028two", "surrogate": "\udc9b31m", "tag": "\U000e0041",
+    "markup": "[bold]no[/nothing]",
+}  # fmt: skip
+
+
+def is_harmless(text: str) -> bool:
+    return all(one.isprintable() or one in "\n\t" for one in text)
+
+
+@pytest.mark.parametrize("name", STEERING.values(), ids=STEERING)
+def test_no_name_steers_the_terminal(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is written on a stream; what the tables' own colours add comes through."""
+    streams = {
+        one: Stream(io.BytesIO(), "utf-8", "backslashreplace", write_through=True) for one in ("stdout", "stderr")
+    }
+    for one, stream in streams.items():
+        monkeypatch.setattr(sys, one, stream)
+    monkeypatch.setattr(streams["stderr"], "isatty", lambda: True, raising=False)
+
+    def written(stream: str) -> str:
+        return streams[stream].buffer.getvalue().decode()
+
+    table = Table(name)
+    table.add_row(name, Text(name))
+    Screen(80).print(table, name, Text(name))
+    print(name)
+    note(name)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.emit(logging.makeLogRecord({"msg": name}))
+    assert is_harmless(written("stdout")) and is_harmless(written("stderr"))
+    note("")
+    sys.stdout.write(json.dumps({"name": name}, ensure_ascii=False))
+    assert json.loads(written("stdout").splitlines()[-1]) == {"name": name}
+    with progress(name, 1) as bar:
+        bar.advance(1, name)
+    assert is_harmless(written("stderr").replace("\r", "").replace("\x1b[A", ""))
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    Screen(80).print(Text(f"bold {name}", style="bold"))
+    assert "\x1b[1m" in written("stdout")
+    assert not any(code in written("stdout") for code in ("\x1b[31m", "\x9b", "\r", "\x07"))
+
+
+SCRIPT = """
+import shlex, sys
+from harness.cli import main
+for line in sys.stdin.read().splitlines():
+    sys.argv = ["harness", *shlex.split(line)]
+    try:
+        main()
+    except SystemExit as end:
+        print("code", end.code, flush=True)
+"""
+
+
+def rename(run: Path, old: str, new: str) -> None:
+    """Another name in all files of a run, whose cells are still found: their keys go by their settings."""
+    words = json.dumps(old), json.dumps(new)
+    paths = [*(run / "cells").iterdir()]
+    keys = {path.stem: cell_key(json.loads(path.read_text().replace(*words))["settings"]) for path in paths}
+    for path in (*paths, run / "results.json", run / "victims.jsonl"):
+        content = path.read_text().replace(words[0].replace(" ", ""), words[1])
+        for before, after in keys.items():
+            content = content.replace(before, after)
+        path.write_text(content)
+        if path.stem in keys:
+            path.rename(path.with_stem(keys[path.stem]))
+
+
+def test_no_command_lets_names_of_files_steer_the_terminal(harness: Callable[..., Any], tmp_path: Path) -> None:
+    name = "".join(one for one in STEERING.values() if "\udc9b" not in one)
+    assert harness(*shlex.split(EVALUATE.replace("--victims 2", "--victims 24") + "--no-pictures --out true")).code == 0
+    assert harness("site", "true", "--out", "public").code == 0
+    (path,) = (tmp_path / "public" / "cards").iterdir()
+    card = json.loads(path.read_text())
+    card["environment"]["versions"]["torch"] = name
+    path.write_bytes(Card.model_validate(card).sealed().content())
+    shutil.copytree("true", "named")
+    rename(tmp_path / "named", "digits", name)
+    lines = [
+        "check named true --baseline both.json --update", "check true --baseline both.json", "history named named",
+        "compare named named", "compare named true", "report named --out page.md --format md", "site named",
+        f"verify {path}",
+    ]  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], input="\n".join(lines), capture_output=True, text=True, cwd=tmp_path
+    )
+    assert [line for line in done.stdout.splitlines() if line.startswith("code ")] == [
+        f"code {code}" for code in (0, 1, 0, 0, 2, 0, 0, 0)
+    ], done  # fmt: skip
+    assert is_harmless(done.stdout) and is_harmless(done.stderr)
+    assert "red" in done.stdout and "gnp.exe" in done.stdout + done.stderr
+    assert not any(line.startswith("lines") for line in (done.stdout + done.stderr).splitlines())
+
+
+NOT_TEXT = {
+    "training": EVALUATE + "--training NAME", "data root": EVALUATE + "--data-root NAME",
+    "weights": EVALUATE + "--weights NAME.pt", "model": EVALUATE + "--model NAME:make",
+    "output": EVALUATE + "--out NAME",
+    "dataset": "evaluate --defense none --dataset NAME.npz", "run": "report NAME", "card": "verify NAME",
+}  # fmt: skip
+
+
+def in_bash(line: bytes, folder: Path, before: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    program = os.fsencode(Path(sys.executable).parent / "harness")
+    return subprocess.run([b"bash", b"-c", before + b"exec " + program + b" " + line], capture_output=True, cwd=folder)
+
+
+def is_one_line(finished: subprocess.CompletedProcess[bytes], said: bytes) -> bool:
+    err = finished.stderr
+    return finished.returncode == 2 and err.startswith(b"harness: ") and err.count(b"\n") == 1 and said in err
+
+
+@pytest.mark.parametrize("line", NOT_TEXT.values(), ids=NOT_TEXT)
+def test_a_name_that_is_not_text_is_told(line: str, tmp_path: Path) -> None:
+    finished = in_bash(line.encode().replace(b"NAME", b"$'\\xff'"), tmp_path)
+    assert is_one_line(finished, b"is not text in UTF-8; rename it") and finished.stdout == b"", finished
+
+
+PLACES = {
+    "data root": (b"export HARNESS_DATA=$'\\xff'; ", EVALUATE.replace("digits", "mnist")),
+    "folder": (b"mkdir $'\\xff'; cd $'\\xff'; ", TRAIN + "--out here && harness evaluate --training here"),
+}
+
+
+@pytest.mark.parametrize(("before", "line"), PLACES.values(), ids=PLACES)
+def test_a_place_that_is_not_text_is_told_or_does_no_harm(before: bytes, line: str, tmp_path: Path) -> None:
+    finished = in_bash(line.encode(), tmp_path, before)
+    assert finished.returncode in (0, 2) and finished.stderr.count(b"\n") == (finished.returncode == 2), finished
+
+
+@pytest.mark.parametrize(
+    ("line", "handles"), [(EVALUATE, 8), (EVALUATE, 16), (TRAIN, 16), ("report good", 16)],
+    ids=["evaluate, 8", "evaluate", "train", "report"],
+)  # fmt: skip
+def test_too_few_file_handles_are_told(line: str, handles: int, tmp_path: Path) -> None:
+    finished = in_bash(line.encode(), tmp_path, f"ulimit -n {handles}; ".encode())
+    assert finished.returncode == 0 or is_one_line(finished, b""), finished

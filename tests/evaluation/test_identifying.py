@@ -4,14 +4,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from harness.attacks import Identifier
+from harness.attacks.among import Public
 from harness.attacks.identify import Identify
 from harness.evaluation.controls import drowned_control, drowning
-from harness.evaluation.identifying import identify_scene
+from harness.evaluation.identifying import _Lineups, identify_scene
 from harness.evaluation.observe import Stage
 from harness.observation import Noise, Observation
 from harness.results import CellResult
@@ -106,6 +108,21 @@ def test_who_is_among_several_is_told(values: dict[str, Any], small: Any, tmp_pa
     assert {check.name: check.held for check in made.controls} == dict.fromkeys(
         ("positive", "positive_sigma0", "noise_x100", "swap"), True
     )
+
+
+def test_public_gradients_are_computed_once_for_each_victim(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what is found is the same as class by class."""
+    settings = small.cell(
+        attack="identify", attack_args={}, model="logistic", victims=4, prior="auto", **NOISY | SEVERAL["a batch"]
+    )
+    scene, count, at = Stage(Path("no data root"), 64).set(settings), [], Public.at
+    monkeypatch.setattr(Public, "at", lambda *given: count.append(1) or at(*given))
+    found = identify_scene(settings, Identify(), scene, 64)
+    assert len(count) == 4
+    monkeypatch.setattr(_Lineups, "_victim_by_victim", _Lineups._class_by_class)
+    again = identify_scene(settings, Identify(), scene, 64)
+    assert len(count) > 8 and again.ranking.lineup == found.ranking.lineup and again.swap_p == found.swap_p
+    assert [again.of_image(*one) for one in np.ndindex(4, 3)] == [found.of_image(*one) for one in np.ndindex(4, 3)]
 
 
 def test_examples_of_a_batch_that_are_read_one_by_one_are_told(small: Any, tmp_path: Path) -> None:

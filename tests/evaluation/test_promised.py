@@ -8,6 +8,7 @@ import pytest
 from harness.evaluation.promised import covers
 from harness.federation.taps import Tap
 from harness.privacy import GUARANTEES
+from harness.privacy.statement import REPEATABLE
 from harness.reports.columns import guarantees
 from harness.results import Statement
 
@@ -55,3 +56,4 @@ def test_a_row_shows_no_epsilon_of_what_was_not_read(
     (cell,) = [one for one in small.play([small.cell(**values)], tmp_path).cells if one.role == "cell"]
     assert guarantees(cell).startswith(shown)
     assert any(statement.epsilon is not None for statement in cell.privacy)
+    assert all(REPEATABLE in one.notes for one in cell.privacy if one.guarantee != "none")

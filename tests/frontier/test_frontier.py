@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from harness.frontier.best import answer
+from harness.privacy.statement import REPEATABLE
 from harness.reports.frontier_picture import save_frontier
 from harness.reports.frontier_table import print_frontier
 from harness.results import read_results
@@ -60,6 +61,7 @@ def test_no_epsilon_covers_data_that_are_scaled_by_private_values(made: Path) ->
     by_data = {one.dataset: one for one in document_in(made).points if one.level == 1}
     assert by_data["cancer"].epsilon is None and "private" in by_data["cancer"].epsilon_reason
     assert by_data["digits"].epsilon and by_data["digits"].guarantee == "sample-DP local view"
+    assert REPEATABLE in by_data["digits"].epsilon_reason
 
 
 def test_what_is_attacked_is_in_the_folder_of_results(made: Path) -> None:

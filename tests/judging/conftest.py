@@ -26,8 +26,9 @@ def federation(tmp_path: Path) -> Federation:
     """
 
     def train(
-        count: int, truth: bool = True, declared: Any = None, same_data: bool = False, apart: bool = False, **how: Any
-    ) -> list[Path]:
+        count: int, truth: bool = True, declared: Any = None, same_data: bool = False, apart: bool = False,
+        name: str = "captures", **how: Any,
+    ) -> list[Path]:  # fmt: skip
         client = Client(**how)
         network = build_module("mlp", SHAPE, CLASSES, seed=0)
         start = {name: value.clone() for name, value in network.state_dict().items()}
@@ -41,7 +42,7 @@ def federation(tmp_path: Path) -> Federation:
                 "model": "mlp", "image_shape": SHAPE, "classes": CLASSES, "learning_rate": RATE,
                 "batch_size": client.batch, "local_steps": client.steps, "defense": declared,
             }  # fmt: skip
-            folders.append(tmp_path / "captures" / str(number))
+            folders.append(tmp_path / name / str(number))
             with captured(network, folders[-1], **facts) as capture:
                 client.train(network, images[number], labels[number], RATE, number)
                 if truth:

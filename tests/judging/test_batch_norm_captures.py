@@ -1,6 +1,8 @@
 """Captured clients that train BatchNorm in training mode: what they sent is explained, and what came back beside it."""
 
 import json
+import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,9 @@ import pytest
 import torch
 from torch import nn
 
+from harness.attacks import ATTACKS
+from harness.attacks.attack import Count, validated_attack
+from harness.attacks.gradinversion import GradInversion
 from harness.capture import CaptureRecord, write_capture
 from harness.capture.reading import read_capture
 from harness.cli import run
@@ -178,3 +183,61 @@ def test_statistics_of_each_client_s_own_tell_the_same(tmp_path: Path, kind: str
     assert outcome == "holds" and known is not None and found is not None
     np.testing.assert_allclose(found.means, known.means, atol=1e-4)
     np.testing.assert_allclose(found.variances, known.variances, atol=1e-4)
+
+
+class Residual(nn.Module):
+    """A block of a ResNet: two convolutions with BatchNorm, and what they are added to."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first, self.second = (nn.Conv2d(channels, channels, 3, padding=1, bias=False) for _ in range(2))
+        self.norm, self.last = nn.BatchNorm2d(channels), nn.BatchNorm2d(channels)
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return torch.relu(values + self.last(self.second(torch.relu(self.norm(self.first(values))))))
+
+
+def small_resnet(image_shape: tuple[int, ...], classes: int) -> nn.Module:
+    stem = nn.Conv2d(image_shape[0], 2, 3, stride=2, padding=1), nn.BatchNorm2d(2), nn.ReLU()
+    return nn.Sequential(*stem, Residual(2), nn.Flatten(), nn.Linear(32, classes))
+
+
+@validated_attack
+class Hasty(GradInversion):
+    """It looks at statistics of batches, and hardly anywhere else."""
+
+    max_iterations: Count = 2
+    restarts: Count = 1
+
+
+@pytest.mark.parametrize("sends", [True, False])
+def test_a_resnet_without_truth_is_judged_from_end_to_end(
+    sends: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two clients beside more stand-ins, each with its own statistics, or with none: no index of one serves another."""
+    module = types.ModuleType("somebodys")
+    module.small_resnet = small_resnet  # pyright: ignore[reportAttributeAccessIssue]
+    monkeypatch.setitem(sys.modules, "somebodys", module)
+    monkeypatch.setattr("harness.judging.without_truth.STAND_INS", 3)
+    for kept in ("_entries", "_aliases"):
+        monkeypatch.setattr(ATTACKS, kept, dict(getattr(ATTACKS, kept)))
+    ATTACKS.register("hasty")(Hasty)
+    images, _ = digits(2, 2)
+    network = small_resnet((1, 8, 8), 10)
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    folders = []
+    for client in range(2):
+        network.load_state_dict(before)
+        labels = digits(2, 2)[1][client]
+        nn.functional.cross_entropy(network(images[client]), labels).backward()
+        torch.optim.SGD(network.parameters(), lr=RATE).step()
+        network.zero_grad()
+        after = {name: value for name, value in network.state_dict().items() if sends or "running" not in name}
+        record = CaptureRecord(
+            model="somebodys:small_resnet", image_shape=(1, 8, 8), classes=10, learning_rate=RATE, batch_size=2,
+        )  # fmt: skip
+        folders.append(write_capture(tmp_path / str(client), record, before, after=after))
+    options = ["--prior", "digits", "--attack", "hasty", "--jobs", "1", "--out", str(tmp_path / "out"), "--json"]
+    assert run(["judge", *map(str, folders), *options]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert len(document["estimates"][0]["estimates"]) == 2 and ("running_statistics" in document) is sends

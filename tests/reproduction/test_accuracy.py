@@ -8,6 +8,7 @@ import pytest
 
 from harness.datasets import load_dataset
 from harness.evaluation import Run
+from harness.privacy.statement import REPEATABLE
 from harness.reproduction import TABLES, Request, trained
 from harness.reproduction.chance import chance_level
 from harness.reproduction.fed_acdp import accuracy as module
@@ -46,6 +47,17 @@ def test_the_paper_settings(tmp_path: Path) -> None:
     assert mnist is not None and (mnist.dataset, mnist.split) == ("mnist-sample", "shards")
     assert mnist.defense_args == {"clip": 2.0}
     assert Accuracies(request_for(tmp_path)).settings("Fed-CDP", "lfw") is None
+
+
+@pytest.mark.usefixtures("coarse_losses")
+def test_a_papers_run_says_that_its_noise_is_known(tmp_path: Path) -> None:
+    runs = trained.TrainedRuns(request_for(tmp_path))
+    settings = Accuracies(runs.request).settings("Fed-CDP", "mnist", **TINY)
+    assert settings is not None
+    document = runs.document("a run", settings)
+    assert document is not None and not document.secret
+    notes = [one.notes for one in document.privacy if one.guarantee != "none"]
+    assert notes and all(REPEATABLE in one for one in notes)
 
 
 def test_equal_settings_train_once_and_resume_reuses_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

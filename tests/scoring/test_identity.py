@@ -12,7 +12,7 @@ from harness.models import RowModel
 from harness.observation import Noise, Observation
 from harness.results import Control, Identified, Lineup
 from harness.scoring import identity_test, judge_identity, lineup_test
-from harness.scoring.lineup_pool import Compare
+from harness.scoring.lineup_pool import Answer, Compare, one_by_one
 from harness.scoring.success import clopper_pearson
 from harness.scoring.verdict import identified_of
 
@@ -35,15 +35,13 @@ def read(shown: torch.Tensor, labels: torch.Tensor, deviation: float, seed: int)
 
 
 def by_likelihood(observation: Observation) -> Compare:
-    def compare(
-        victims: NDArray[np.int64], items: NDArray[np.int64], label: int
-    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    def answer(victims: NDArray[np.int64], items: NDArray[np.int64], label: int) -> Answer:
         candidates = IMAGES[torch.from_numpy(items)].expand(len(victims), -1, 1, 8, 8)
         seen = observation.take(torch.from_numpy(victims))
         found = Identify().distances(seen, candidates, torch.full((len(victims),), label), 2_000).numpy()
         return found, np.zeros(found.shape, dtype=bool)
 
-    return compare
+    return one_by_one(answer)
 
 
 def drawn(seed: int) -> torch.Tensor:
@@ -96,14 +94,12 @@ def test_ranks_are_those_of_the_lineup_of_pixels() -> None:
     indices = drawn(3)
     guesses = 0.3 * IMAGES[indices] + 0.7 * torch.rand(VICTIMS, 1, 1, 8, 8, generator=torch.Generator().manual_seed(3))
 
-    def compare(
-        victims: NDArray[np.int64], items: NDArray[np.int64], label: int
-    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    def answer(victims: NDArray[np.int64], items: NDArray[np.int64], label: int) -> Answer:
         made, there = guesses[torch.from_numpy(victims)].double(), IMAGES[torch.from_numpy(items)].double()
         found = (made - there[None]).square().flatten(2).mean(2).sqrt().numpy()
         return found, np.zeros(found.shape, dtype=bool)
 
-    ranking, _ = identity_test(compare, indices, LABELS, 3)
+    ranking, _ = identity_test(one_by_one(answer), indices, LABELS, 3)
     pixels = lineup_test(guesses, indices, IMAGES, LABELS, 3)
     np.testing.assert_array_equal(ranking.ranks, pixels.ranks)
     assert ranking.lineup.p_value == pixels.lineup.p_value

@@ -138,6 +138,10 @@ SEVERAL: dict[str, tuple[list[Attempt], str, str]] = {
     "both withstood": ([resists(), REBUILDS, MEMBERS], "resilient", "at most 4.6%"),
     "no membership test": ([resists(), REBUILDS], "inconclusive", "behind one observation, and a membership test was"),
     "none that reconstructs several": ([resists(), MEMBERS], "inconclusive", "several and knows the defense was"),
+    "one that does not know the defense": ([resists(), replace(REBUILDS, informed=False), MEMBERS], "inconclusive",
+                                           "several and knows the defense was"),
+    "one that does not work": ([resists(), idle(REBUILDS), MEMBERS], "inconclusive",
+                               "slope: the attack does not leak even undefended"),
     "one that is not fit": ([resists(), replace(REBUILDS, flags=("level unread",)), MEMBERS], "inconclusive",
                             "slope: level unread"),
     "a test that could not tell": ([resists(), REBUILDS, replace(MEMBERS, verdict="inconclusive")], "inconclusive",
@@ -154,12 +158,17 @@ def test_several_examples_need_attackers_that_are_fit_for_them(case: str) -> Non
     decision = strongest(attempts, noisy=True, examples=4)
     assert decision.verdict == verdict and words in decision.reason, decision.reason
     assert strongest(attempts, examples=1).verdict != "inconclusive" or any(one.identifies for one in attempts)
+    # Who tells members was tried: nobody is asked to try it.
+    assert "not tried" not in decision.reason or not any(one.identifies for one in attempts)
 
 
-def test_who_is_missing_for_several_is_named_with_why() -> None:
-    refused = [(replace(unsure("identify"), several=True, informed=True), "no public examples")]
+def test_who_is_missing_for_several_is_named_with_why_once() -> None:
+    refused = [(replace(unsure("identify"), several=True, informed=True), "no public examples"), (unsure(), "tables")]
     reason = strongest([resists(), REBUILDS], suite=True, examples=4, refused=refused).reason
     assert reason.endswith("a membership test was not tried and withstood; identify: no public examples")
+    unfit = replace(REBUILDS, flags=("stalled",))
+    reason = strongest([resists(), unfit, replace(unfit, told=True)], suite=True, examples=4).reason
+    assert reason.count("slope: stalled") == 1
 
 
 GUESSED = replace(resists("cpl"), informed=True, flags=("label inference at chance",))

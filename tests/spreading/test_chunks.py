@@ -1,10 +1,14 @@
 """Training over processes: the same bytes as in one, whatever is lost on the way."""
 
 import json
+import logging
 import pickle
-from collections.abc import Callable
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +130,48 @@ def test_the_same_bytes_as_one_process(changes: dict[str, Any], tmp_path: Path, 
         assert run(tmp_path / str(jobs), jobs, **changes) == alone
     assert run(tmp_path / "other", 1, seed=1, **changes) != alone
     assert backwards.begun == [2, 3]
+
+
+def command_lines() -> Iterator[bytes]:
+    """Of all processes that run now."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            yield path.read_bytes()
+
+
+def test_a_secret_key_is_that_of_all_workers_and_lies_in_one_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A second round from copies of a first one's folder: in one process, in other chunks, in real workers."""
+    caplog.set_level(logging.DEBUG)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    started: list[bytes] = []
+
+    def go(name: str, rounds: int, chunk: int = 2, jobs: int = 1) -> Any:
+        options = TrainOptions(
+            chunk, keep=(1, 2), resume=rounds > 1, secret=True, on_round=lambda _: started.extend(command_lines()),
+            spreading=Processes(jobs, 1, tmp_path) if jobs > 1 else None,
+        )  # fmt: skip
+        settings = train_settings(**TINY | {"rounds": rounds, "defense": "fed_cdp"})
+        train(settings, tmp_path, TrainFolder(tmp_path / name), options)
+        return content(tmp_path / name)
+
+    go("first", 1)
+    for name in ("alone", "chunks", "workers"):
+        shutil.copytree(tmp_path / "first", tmp_path / name)
+    alone = go("alone", 2)
+    assert go("chunks", 2, chunk=3) == alone and go("workers", 2, jobs=2) == alone
+    assert any(b"loky" in line for line in started)
+    assert go("another", 1)[2]["weights"] != go("yet another", 1)[2]["weights"]
+    secret = (tmp_path / "first" / "noise.key").read_text()
+    (tmp_path / "said").write_text("".join(capfd.readouterr()) + caplog.text)
+    (tmp_path / "started").write_bytes(b"\0".join(started))
+    forms = secret.encode(), bytes.fromhex(secret), str(int(secret, 16)).encode()
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    holders = {path for path in files if any(form in path.read_bytes() for form in forms)}
+    assert holders == {tmp_path / name / "noise.key" for name in ("first", "alone", "chunks", "workers")}
+    assert all(path.stat().st_mode & 0o777 == 0o600 for path in holders)
 
 
 def test_memory_stays_flat(tmp_path: Path, backwards: type[Backwards]) -> None:

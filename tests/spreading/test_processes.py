@@ -87,6 +87,21 @@ def test_earlier_work_is_taken_only_where_asked(harness: Command, small: Small) 
     assert after.keys() == before.keys() and all(after[path] > before[path] for path in before)
 
 
+def test_a_cell_of_a_time_to_come_is_an_earlier_runs(
+    harness: Command, small: Small, content: Callable[[Path], Any]
+) -> None:
+    """Whoever edits one may give it any time; workers tell what this run made by it."""
+    assert harness(*small, "--out", "run").code == 0
+    before, to_come = content(Path("run")), time.time() + 10**6
+    for path in Path("run/cells").iterdir():
+        path.write_text(path.read_text().replace('"verdict": "inconclusive"', '"verdict": "resilient"'))
+        os.utime(path, (to_come, to_come))
+    assert content(Path("run")) != before
+    done = in_processes(small, "run", "--jobs", "2")
+    assert done.returncode == 0, done.stderr
+    assert content(Path("run")) == before
+
+
 class Threads(ThreadPoolExecutor):
     """Stands for processes, so that a test can see into them."""
 

@@ -1,5 +1,6 @@
 """A finished training goes on to more rounds with the numbers of a straight run, where their number matters not."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,8 +10,10 @@ import pytest
 import torch
 
 from harness.cli import run as harness
+from harness.defenses import Cohort, RoundContext
 from harness.errors import UsageError
 from harness.training import TrainDocument, TrainFolder, TrainOptions, train, train_settings
+from harness.vectors.layout import Layout
 
 TINY: dict[str, Any] = {
     "dataset": "cancer", "model": "mlp2", "clients": 12, "clients_per_round": 5, "local_steps": 4, "batch_size": 3,
@@ -146,4 +149,12 @@ def test_a_secret_key_lies_in_its_own_file_only(tmp_path: Path, capfd: pytest.Ca
     for form in (key.encode(), bytes.fromhex(key), str(int(key, 16)).encode()):
         assert form not in stored and form not in said.encode()
     notes = {name: (tmp_path / name / "training.json").read_text() for name in ("one", "public")}
+    assert '"secret": true' in notes["one"] and '"secret": false' in notes["public"]
     assert "repeatable" not in notes["one"] and "known to whoever knows the seed" in notes["public"]
+    assert [json.loads(notes[name])["secret"] for name in notes] == [True, False]
+
+
+def test_no_text_shows_the_keys_of_a_context() -> None:
+    """A defense of the user's own may put its context into the line of its error."""
+    shown = RoundContext(0, 0, 0.1, Cohort(), Layout(("w",), ((2,),)), (("secret" * 9, 3),))
+    assert "secret" not in f"{shown} {shown.part('noise')!r} {shown.quiet()}"

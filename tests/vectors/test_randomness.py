@@ -2,7 +2,11 @@
 
 import hashlib
 import math
+import runpy
+import shutil
 import time
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +16,16 @@ from scipy import stats
 from scipy.special import ndtri
 
 from harness.mechanisms import numbers
+from harness.training import TrainFolder
 from harness.vectors.quantiles import normals, tail_logarithm, tail_quantile
-from harness.vectors.randomness import Stream, derive_seed, digest, normal_rows, poisson_sample, uniform_rows
+from harness.vectors.randomness import (
+    Stream,
+    digest,
+    laplace_rows,
+    normal_rows,
+    poisson_sample,
+    uniform_rows,
+)
 
 MANY = 1_000_000
 
@@ -30,10 +42,17 @@ def given(words: np.ndarray):
     return fill
 
 
+def mapped(words: np.ndarray, finer: np.ndarray) -> np.ndarray:
+    """The normal numbers of these words, and of these finer ones in the tails."""
+    drawn = np.empty(len(words), dtype=np.float32)
+    normals(drawn, given(words), lambda places: finer[: len(places)])
+    return drawn
+
+
 def test_the_map_is_the_normal_quantile() -> None:
     edges = [sign * 2**bit + off for bit in range(31) for sign in (1, -1) for off in (-1, 0, 1)]
     words = np.array([*edges, 2**31 - 1, -(2**31), *np.random.default_rng(0).integers(-(2**31), 2**31, MANY)], "<i4")
-    found = normals(len(words), given(words), lambda finer: finer.fill(2**63))
+    found = mapped(words, np.full(len(words), 2**63, dtype=np.uint64))
     size = np.where(words < 0, ~words, words) + 0.5
     exact = np.where(words < 0, 1, -1) * ndtri(size / 2**32)
     assert (np.abs(found - exact) / np.maximum(np.abs(exact), 1)).max() < 4e-7
@@ -44,12 +63,12 @@ def test_the_map_is_the_normal_quantile() -> None:
 
 def test_tails_are_as_fine_as_they_are_rare() -> None:
     """Beyond 6 standard deviations, where 32 bits have four words, 64 bits more decide: no value comes back."""
-    words = np.array([0, -1] * 500_000, "<i4")
-    finer = np.random.default_rng(1).integers(0, 2**64, MANY, dtype=np.uint64)
-    found = np.abs(normals(MANY, given(words), given(finer)).astype(np.float64))
+    words = np.array([0, -1] * 100_000, "<i4")
+    finer = np.random.default_rng(1).integers(0, 2**64, len(words), dtype=np.uint64)
+    found = np.abs(mapped(words, finer).astype(np.float64))
     # Given a probability below 2^-32, the share beyond x is that of the normal law.
     assert stats.kstest(stats.norm.sf(found) * 2**32, "uniform").pvalue > 1e-3
-    assert found.min() > 6.2 and found.max() > 7.5 and len(np.unique(found)) > MANY / 4
+    assert found.min() > 6.2 and found.max() > 7.5 and len(np.unique(found)) > len(words) / 4
 
 
 LAWS = {
@@ -72,13 +91,19 @@ def test_laws(law: str) -> None:
     assert stats.kstest(wrong, cdf).pvalue < 1e-3
 
 
-def test_no_number_depends_on_what_is_drawn_with_it() -> None:
-    keys = [("noise", 0, client, 3, 1) for client in range(5)]
-    like = torch.empty(0)
-    together = normal_rows(keys, (40_000,), like)
-    assert torch.equal(together, torch.cat([normal_rows([key], (40_000,), like) for key in keys]))
-    assert torch.equal(together[0, :33_000], Stream(*keys[0]).normal((33_000,)))
-    assert not torch.equal(together[0], together[1])
+ROWS = {"normal": normal_rows, "laplace": laplace_rows, "uniform": uniform_rows}
+
+
+@pytest.mark.parametrize("size", [1, 7, 7_850, 40_000])
+@pytest.mark.parametrize("law", ROWS)
+def test_no_number_depends_on_what_is_drawn_with_it(law: str, size: int) -> None:
+    """Rows are drawn many at a time, in parts that end within rows, and each is what its own stream gives."""
+    keys, like = [("noise", 0, client, 3, 1) for client in range(40)], torch.empty(0)
+    together = ROWS[law](keys, (size,), like)
+    assert torch.equal(together, torch.stack([getattr(Stream(*key), law)((size,)) for key in keys]))
+    stream, parts = Stream(*keys[0]), sorted({1, size // 3, size})
+    apart = [getattr(stream, law)((end - begin,)) for begin, end in zip([0, *parts], parts, strict=False)]
+    assert torch.equal(together[0], torch.cat(apart)) and not torch.equal(together[0], together[1])
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0), (1,), (2, 3)])
@@ -95,34 +120,48 @@ def test_the_words_are_those_of_chacha20() -> None:
     assert Stream("noise", 7).words(10_000).tobytes() == stream
 
 
+def hashed(drawn: torch.Tensor) -> str:
+    return hashlib.sha256(drawn.numpy().tobytes()).hexdigest()[:16]
+
+
 def test_fixed_numbers() -> None:
     """They never move with a machine or a library."""
-    made = Stream("fixed").normal((100_000,)).numpy().astype("<f4").tobytes()
-    laplace = Stream("fixed").laplace((1000,)).numpy().astype("<f4").tobytes()
-    assert [hashlib.sha256(one).hexdigest()[:16] for one in (made, laplace)] == ["9344879fae19bcc8", "83802083d2dffde5"]
+    made = [Stream("fixed").normal((100_000,)), Stream("fixed").laplace((1000,))]
+    assert [hashed(one) for one in made] == ["9344879fae19bcc8", "83802083d2dffde5"]
+    keys = [("noise", 0, client, 0, 0, "step") for client in range(64)]
+    rows = {law: [hashed(draw(keys, (size,), torch.empty(0))) for size in (1000, 7850)] for law, draw in ROWS.items()}
+    assert rows == {
+        "normal": ["0b206b5ca50c2b5c", "ed4ee022f0f32741"],
+        "laplace": ["17be8265ff471e0b", "c3a4da97393ab713"],
+        "uniform": ["354dafa1b44d417f", "b772cf3f0746fb76"],
+    }
 
 
-def test_a_generator_of_32_bits_does_not_find_the_noise() -> None:
-    """Torch keeps the low 32 bits of a seed: the noise of a key was that of one of 2^32 states."""
+@pytest.fixture(scope="module")
+def search() -> dict[str, Any]:
+    return runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "noise_search.py"))
+
+
+def test_a_search_finds_noise_of_few_keys_only(search: dict[str, Any], tmp_path: Path) -> None:
+    """In all 64 rows of ``fed_cdp`` where the key is one of few, in none under a secret key or one not tried."""
+    secret, public = search["noise"](TrainFolder(tmp_path).new_key()), search["noise"](99)
+    assert [search["found_by_seed"]([public, secret], seeds) for seeds in (100, 99)] == [[64, 0], [0, 0]]
+    if shutil.which("cc") is None:
+        pytest.skip("needs a C compiler")
+    assert search["found_by_state"]([search["noise_of_32_bits"](1 << 16), secret, public], 1 << 16) == [64, 0, 0]
+
+
+def test_streams_of_numpy_have_128_bits() -> None:
     key = ("noise", 0, 3, 0, 0, "step")
-    seed = derive_seed(*key)
-    low = seed % 2**32
-    drawn = torch.randn(64, generator=torch.Generator().manual_seed(seed))
-    assert torch.equal(drawn, torch.randn(64, generator=torch.Generator().manual_seed(low)))
-    mine = normal_rows([key], (64,), torch.empty(0))[0]
-    for state in (low, seed, *range(low - 500, low + 500), *range(500)):
-        other = torch.randn(64, generator=torch.Generator().manual_seed(state % 2**63))
-        assert abs(float((other * mine).sum())) < 0.75 * 64
-    # Keys of numpy's streams have 128 bits, and both halves count.
     state = numbers(*key).bit_generator.state["state"]["key"]
     assert int(state[0]) + (int(state[1]) << 64) == int.from_bytes(digest(*key)[:16], "big") and all(state >> 32)
 
 
-def test_a_million_streams_are_distinct() -> None:
+def test_a_million_streams_are_distinct(search: dict[str, Any]) -> None:
     """With 32 bits about 116 pairs of 10^6 are equal; with 64 bits of each, none."""
     first = {digest("noise", 0, client, now, 0)[:8] for client in range(1000) for now in range(1000)}
     assert len(first) == MANY
-    assert len({bytes(Stream("noise", client).words(1)) for client in range(20_000)}) == 20_000
+    assert search["equal_streams"](20_000) == (0, 0)
 
 
 @pytest.mark.parametrize("rate", [0.0, 1e-12, 0.3, 1.0])

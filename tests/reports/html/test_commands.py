@@ -97,6 +97,14 @@ def test_training_can_be_made_again(tmp_path: Path, a_training: Callable) -> Non
     )
 
 
+def test_a_secret_key_is_no_seed_to_repeat(tmp_path: Path, a_training: Callable) -> None:
+    [run] = read_runs([a_training(tmp_path, "fed_cdp", seed=0)])
+    assert "--seed 0" in train_command(run) and run.training is not None
+    run.training = run.training.model_copy(update={"secret": True})
+    command, _, said = train_command(run).partition(" # ")
+    assert "--seed" not in command and said.startswith("splits and initial weights come out again; noise and sampling")
+
+
 @given(st.text(max_size=60))
 def test_a_name_is_one_harmless_word(name: str) -> None:
     [word] = shlex.split(_quoted(name))

@@ -10,10 +10,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
-from harness.reports.html import all_tables, formats, read_runs
+from harness.reports.html import all_tables, formats, make_page, read_runs
+from harness.reports.html.site import make_site
 from harness.reports.html.table import Head, Table, Value, condensed, folded
-from harness.results import Control
+from harness.reports.table import print_results
+from harness.results import Bound, Ceiling, CellResult, Control, Outcomes, Rate, ResultDocument, Statement
 
 
 def table_of(*entries: str) -> Table:
@@ -30,7 +33,7 @@ def test_there_are_tables_of_everything(tables: list[Table]) -> None:
     names = [table.name for table in tables]
     assert names == [
         "resilience", "paper-1", "paper-2", "cells", "training", "rounds", "privacy", "control-summary", "controls",
-        "environment", "settings",
+        "environment", "settings", "left-out",
     ]  # fmt: skip
     assert all(len(row) == len(table.columns) for table in tables for row in table.rows)
     rows = {table.name: len(table.rows) for table in tables}
@@ -128,6 +131,59 @@ def test_numbers_stay_numbers() -> None:
 def test_a_column_of_numbers_has_numbers_in_csv(value: Value, entry: str) -> None:
     table = Table("t", "t", (Head("n", number=True),), ((value,),))
     assert formats.comma_separated(table).splitlines()[1] == entry
+
+
+def traces(a_cell: Callable) -> CellResult:
+    """A leak of which no image came back: ranks alone tell it."""
+    none = Rate(rate=0.0, successes=0, n=60, ci95=(0.0, 0.06))
+    return a_cell("fed_cdp", asr={"strict": none}, confirmed=0, outcomes=Outcomes(failure=60), verdict_reason="traces")
+
+
+def test_no_leak_stands_beside_0_percent_without_its_p_value(
+    tmp_path: Path, a_cell: Callable, a_run: Callable, a_card: Callable
+) -> None:
+    cell = traces(a_cell)
+    runs = read_runs([a_run(tmp_path / name, [cell], pictures=False) for name in ("monday", "tuesday")])
+    said = [
+        (table.name, " ".join(value.shown for value in row))
+        for table in all_tables(runs) for row in table.rows
+        if any("LEAKS" in value.shown or value.shown.startswith("N") for value in row)
+    ]  # fmt: skip
+    assert {name for name, _ in said} == {"resilience", "trend", "paper-1", "cells"}
+    assert all("<0.001" in row for _, row in said)
+    board = make_site([a_card(cell)])["index.html"].decode()
+    assert '<td class="leaks"' in board and "&lt;0.001" in board
+    assert "traces (p &lt;0.001), 0% accurate" in make_page(runs[:1])
+    printed = io.StringIO()
+    print_results(
+        ResultDocument(environment={}, cells=[cell], summary=runs[0].summary), Console(file=printed, width=200)
+    )
+    (line,) = [line for line in printed.getvalue().splitlines() if "0% [0-6]" in line]
+    assert "leaks" in line and "<0.001" in line
+
+
+def test_where_tables_have_numbers_csv_has_them(tmp_path: Path, a_cell: Callable, a_run: Callable) -> None:
+    event = Ceiling(event="first in its lineup", ceiling=0.25, says_little=True)
+    cells = [a_cell("fed_cdp", bound=Bound(theorem="Gaussian", events=[event]))]
+    runs = read_runs([a_run(tmp_path / name, cells, pictures=False) for name in ("monday", "tuesday")])
+    found = {table.name: list(csv.reader(io.StringIO(formats.comma_separated(table)))) for table in all_tables(runs)}
+    cell = dict(zip(*found["cells"][:2], strict=True))
+    assert (cell["success [95%]"], cell["lineup p"], cell["first, by the theorem"]) == ("0.95", "0.0001", "0.25")
+    assert [row[1:4] for row in found["trend"][2:]] == [
+        ["success", "0.95", "0.95"], ["mean rank", "n/a", "n/a"], ["RMSE", "0.01", "0.01"],
+    ]  # fmt: skip
+    assert [row[2] for row in found["paper-1"][2:]] == ["0.95", "0.01", "19"]
+
+
+def test_an_epsilon_that_promises_nothing_is_no_good_news(tmp_path: Path, a_cell: Callable, a_run: Callable) -> None:
+    vain = Statement(view="server", claimed_epsilon=0.8, epsilon=8540.0, guarantee="client-LDP", notes="why")
+    runs = read_runs([a_run(tmp_path, [a_cell("fed_cdp", privacy=[vain])], pictures=False)])
+    [table] = [table for table in all_tables(runs) if table.name == "privacy"]
+    row = {column.title: value for column, value in zip(table.columns, table.rows[0], strict=True)}
+    assert row["recomputed epsilon"].shown == "8540.000, too large to promise anything"
+    assert {row[name].kind for name in ("recomputed epsilon", "guarantee")} == {"nothing"}
+    assert row["in plain words"].shown.startswith("Nothing that counts")
+    assert ",8540," in formats.comma_separated(table)
 
 
 def test_missing_columns_are_left_out(tmp_path: Path, a_cell: Callable, a_run: Callable) -> None:

@@ -55,7 +55,7 @@ def test_the_strongest_attack_decides_and_each_is_counted(tmp_path: Path, a_cell
 
 def test_a_leak_by_the_lineup_alone_is_called_traces(tmp_path: Path, a_cell: Callable, a_run: Callable) -> None:
     places = decided_places(read_runs([a_run(tmp_path, [a_cell(confirmed=0)], pictures=False)]))
-    assert matrices(places)[0].rows[0].entries[0].rate == "traces, 95% accurate"
+    assert matrices(places)[0].rows[0].entries[0].rate == "traces (p <0.001), 95% accurate"
 
 
 def test_what_could_not_be_run_says_why(tmp_path: Path, a_cell: Callable, a_run: Callable) -> None:
@@ -75,6 +75,10 @@ def stated(**facts: object) -> Statement:
         ([], "nothing promised", ""),
         ([stated(guarantee="none", claimed_epsilon=0.82)], "nothing promised", "its paper claims 0.82"),
         ([stated(epsilon=2.314, covers=True)], "epsilon 2.31", "sample-DP"),
+        (
+            [stated(epsilon=8540.0)], "nothing promised",
+            "epsilon 8.54e+03, too large to promise anything, sample-DP",
+        ),
         ([stated(epsilon=2.0), stated(epsilon=3.0, claimed_epsilon=1)], "epsilon 3", "sample-DP, its paper claims 1"),
         ([stated(epsilon=1.0, covers=False), stated(epsilon=4.0, covers=True)], "epsilon 4", "sample-DP"),
         (

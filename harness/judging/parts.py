@@ -1,0 +1,133 @@
+"""Which tensors of a network a client trains and sends, and what the others are."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from harness.capture.formats import quoted, unwrapped
+from harness.capture.reading import Capture
+from harness.capture.record import CaptureRecord
+from harness.errors import UsageError
+from harness.models.changes import named_only
+from harness.models.networks import build_module
+from harness.models.weights_files import stored_names
+from harness.vectors.layout import Layout
+
+#: What layers that normalise keep beside parameters: no factory can fix it.
+STATISTICS = {"running_mean", "running_var", "num_batches_tracked"}
+
+
+def trained_network(captures: Sequence[Capture]) -> tuple[nn.Module, str]:
+    """The clients' network with all fixed that they do not train and send, and the name that builds it again.
+
+    Raises:
+        UsageError: they sent different parts, or the network cannot be built.
+    """
+    record = captures[0].record
+    module = build_module(record.model, record.image_shape, record.classes, seed=0)
+    own = {name for name, _ in module.named_parameters(remove_duplicate=False)}
+    parts = [_sent(capture, module, own) for capture in captures]
+    for capture, part in zip(captures, parts, strict=True):
+        if part != parts[0]:
+            name = sorted(part ^ parts[0])[0]
+            raise UsageError(
+                f"captures {str(captures[0].folder)!r} and {str(capture.folder)!r} hold different parts of the "
+                f"network, such as {name!r}; judge them apart"
+            )
+    if not parts[0] or parts[0] == own:
+        return module, record.model
+    model = f"{record.model}+{named_only(parts[0], module)}"
+    return build_module(model, record.image_shape, record.classes, seed=0), model
+
+
+def _sent(capture: Capture, module: nn.Module, own: set[str]) -> set[str]:
+    """Names of the parameters that a client sent and did not declare frozen."""
+    sent = set(stored_names({name: name for name in capture.moved}, module))
+    if not sent & own:
+        return own  # without names, or of another network, as is told where they are fitted
+    return (sent & own) - frozen_names(capture, module)
+
+
+def frozen_names(capture: Capture, module: nn.Module) -> set[str]:
+    """What is declared frozen, by the network's own names.
+
+    Raises:
+        UsageError: there is no such tensor.
+    """
+    state, found = module.state_dict(), set(stored_names({name: name for name in capture.record.frozen}, module))
+    unknown = sorted(name for name in found if name not in state and name not in capture.moved)
+    if unknown:
+        raise UsageError(f"capture {str(capture.folder)!r}: frozen {unknown[0]!r} is no parameter of the network")
+    return found
+
+
+def fixed_values(record: CaptureRecord, module: nn.Module, attacked: bool) -> dict[str, Tensor]:
+    """Values of tensors that a file may omit: whatever is not trained and, where it is attacked, what the factory gives
+    every time, such as weights that it loads."""
+    trained = {name for name, _ in module.named_parameters(remove_duplicate=False)}
+    rest = {
+        name: value for name, value in module.state_dict().items()
+        if name not in trained and name.rpartition(".")[2] not in STATISTICS
+    }  # fmt: skip
+    if not attacked or not rest:
+        return rest
+    again = build_module(record.model, record.image_shape, record.classes, seed=1).state_dict()
+    return {name: value for name, value in rest.items() if torch.equal(value, again[name])}
+
+
+def foreign_layout(captures: Sequence[Capture], module: nn.Module) -> Layout | None:
+    """The tensors that were sent where the factory's network lacks some, such as adapters'; None where it has all.
+
+    Of the others, those that are declared frozen or came back as they were are no part of it.
+    """
+    first = captures[0]
+    state, named = module.state_dict(), stored_names({name: name for name in first.moved}, module)
+    if not first.moved or all(name in state for name in named) or _is_bare(first):
+        return None
+    frozen = set(first.record.frozen)
+    kept = [name for name in first.moved if name not in frozen and name.rpartition(".")[2] not in STATISTICS]
+    kept = [name for name in kept if any(_moved(capture, name) is not None for capture in captures)]
+    return Layout(tuple(kept), tuple(first.moved.shapes[name] for name in kept)) if kept else None
+
+
+def _is_bare(capture: Capture) -> bool:
+    return set(capture.moved) == {f"arr_{number}" for number in range(len(capture.moved))}
+
+
+def foreign_values(capture: Capture, layout: Layout) -> tuple[Tensor, Tensor]:
+    """What a client started from and what it sent (P,) of these tensors, in float64.
+
+    Raises:
+        UsageError: one of them is missing, or has another shape.
+    """
+    for name, shape in zip(layout.names, layout.shapes, strict=True):
+        if capture.moved.shapes.get(name) != shape:
+            raise UsageError(
+                f"{str(capture.moved.path)!r}: {quoted(name)} is not there as in the first capture; judge them apart"
+            )
+    sent = {name: torch.from_numpy(capture.moved[name].astype("f8")) for name in layout.names}
+    start = {name: torch.zeros_like(value) for name, value in sent.items()}
+    if capture.kind == "after":
+        start = {name: _before(capture, name) for name in layout.names}
+    return layout.flatten(start), layout.flatten(sent)
+
+
+def _before(capture: Capture, name: str) -> Tensor:
+    known = unwrapped(capture.before, capture.moved)
+    if name not in known or capture.before.shapes[known[name]] != capture.moved.shapes[name]:
+        raise UsageError(
+            f"{str(capture.before.path)!r} does not hold {quoted(name)} as it was sent; save what the client started "
+            "from under the same names, or send update.npz"
+        )
+    return torch.from_numpy(capture.before[known[name]].astype("f8"))
+
+
+def _moved(capture: Capture, name: str) -> Tensor | None:
+    """How far a tensor of numbers came from where it started; None where it did not."""
+    if name not in capture.moved or capture.moved[name].dtype.kind != "f":
+        return None
+    found = torch.from_numpy(capture.moved[name].astype("f8"))
+    if capture.kind == "after":
+        found = found - _before(capture, name)
+    return found if bool(found.any()) else None
