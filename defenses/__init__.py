@@ -15,20 +15,31 @@ from harness.defenses import (  # noqa: F401  (imported to register)
     secagg_ddp,
 )
 from harness.defenses.registry import DEFENSES, validated_defense
+from harness.federation.clip_and_noise import ClipExamples, ClipUpdate, GaussianNoise, KeepLargest, LaplaceNoise
 from harness.federation.context import Cohort, RoundContext, State
-from harness.federation.defense import Defense, LocalStep
-from harness.federation.examples import ExampleGradients
+from harness.federation.defense import Defense
+from harness.federation.examples import ExampleGradients, LocalStep
+from harness.federation.operations import Custom, Operation
 from harness.federation.privacy_facts import PrivacyFacts
 from harness.federation.remembered import Remembered, memory_problem
+from harness.federation.taps import Point
 from harness.models.example_gradients import MaterialisedGradients
 
 __all__ = [
     "DEFENSES",
+    "ClipExamples",
+    "ClipUpdate",
     "Cohort",
+    "Custom",
     "Defense",
     "ExampleGradients",
+    "GaussianNoise",
+    "KeepLargest",
+    "LaplaceNoise",
     "LocalStep",
     "MaterialisedGradients",
+    "Operation",
+    "Point",
     "PrivacyFacts",
     "Remembered",
     "RoundContext",

@@ -5,28 +5,94 @@ algorithm 1: noise of standard deviation 2 C sigma / B on the mean of B clipped 
 becomes is the choice of ``harness train --algorithm``.
 """
 
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from pydantic import model_validator
+from torch import Tensor
 
-from harness.defenses.example_noise import known_noise, sanitise
 from harness.defenses.registry import DEFENSES, validated_defense
-from harness.federation.context import RoundContext, State
-from harness.federation.defense import Defense, FixedNoise, LocalStep
-from harness.federation.examples import ExampleGradients
+from harness.federation.clip_and_noise import AnyClip, ClipExamples, GaussianNoise
+from harness.federation.context import Cohort, RoundContext
+from harness.federation.defense import Defense
+from harness.federation.operations import Operation, StepState, states_nothing
 from harness.federation.privacy_facts import PrivacyFacts
-from harness.federation.taps import TAPS_AFTER_STEP, Hook, Tap
+from harness.federation.taps import Point
 from harness.noise_level import NoiseLevel
-from harness.observation import Clipping, Noise
-from harness.privacy import Statement, example_views, make_statement
+from harness.observation import Noise
+from harness.privacy import Statement
 from harness.settings.ranges import Clip, Sigma
-from harness.vectors.clipping import example_factors, noise_deviation
+from harness.vectors.clipping import noise_deviation
 from harness.vectors.layout import spread
 
 _ADDING = (
     "for adding or removing an example: replacing one, as in the paper, takes --batch-sampling without-replacement"
 )
+
+
+@dataclass(frozen=True)
+class ClipToBatchMedian(AnyClip):
+    """Clips every tensor of an example's gradient to the median norm of that tensor in the batch."""
+
+    unit = "example"
+    fixed = False
+    points = (Point.EXAMPLES,)
+
+    def on_step(self, state: StepState, context: RoundContext) -> None:
+        known = state.norms.masked_fill(~state.examples.present[..., None], torch.nan)
+        # Nobody's norm is the bound of a batch without examples, which is as noisy as any other.
+        bounds = known.nanmedian(dim=1, keepdim=True).values.nan_to_num(nan=self.bound)
+        state.scale((bounds / state.norms.clamp_min(1e-30)).clamp(max=1.0))
+        state.bounds = spread(bounds[:, 0], context.layout.sizes)
+
+    def known(self, context: RoundContext) -> float | None:
+        return None
+
+    def open_noise(self, sigma: float, context: RoundContext) -> Noise:
+        # The median of one example is its own norm.
+        level = NoiseLevel(sigma, "each") if context.cohort.batch_size == 1 else None
+        return Noise("gaussian", None, "layer", level)
+
+    def words(self) -> str:
+        return "clipped per layer to the batch's median norm C"
+
+
+@dataclass(frozen=True)
+class NoiseForReplacing(GaussianNoise):
+    """Noise of twice the paper's ``printed`` sigma, which hides that one example is replaced by another."""
+
+    printed: float = 0.0
+
+    def on_step(self, state: StepState, context: RoundContext) -> None:
+        if not isinstance(self.of, ClipToBatchMedian):
+            return super().on_step(state, context)
+        mean = state.mean()
+        assert isinstance(state.bounds, Tensor)  # what the clip made of them
+        scale = state.bounds * (self.level / context.cohort.batch_size)
+        state.direction = mean + scale * context.gaussian(self.purpose, mean)
+        state.louder(scale.amax(1))
+
+    def schedule(self) -> str:
+        return f"sigma={self.printed:g}"
+
+    def claimed(self, facts: PrivacyFacts) -> None:
+        return None
+
+    def condition(self, facts: PrivacyFacts) -> str:
+        return "" if facts.example_sampler == "without-replacement" else f"; {_ADDING}"
+
+    def words(self) -> str:
+        return (
+            "noise std 2*sigma*C on the sum of clipped per-example gradients (2*sigma*C/B on their mean) with "
+            f"sigma={self.printed:g} for replacing one example"
+        )
+
+    def statements(self, facts: PrivacyFacts) -> list[Statement] | None:
+        if not isinstance(self.of, ClipToBatchMedian) or not self.level:
+            return super().statements(facts)
+        why = "the clipping bound is the private batch's own median norm, which is not itself protected"
+        return states_nothing(why, "example")
 
 
 @DEFENSES.register("dp_local")
@@ -47,57 +113,6 @@ class DPLocal(Defense):
         noise_deviation(self.sigma, self.clip)
         return self
 
-    def client_step(self, per_example: ExampleGradients, context: RoundContext) -> LocalStep:
-        norms = per_example.norms()
-        if self.clipping == "whole":
-            factors = example_factors(norms, self.clip, "whole")
-            return sanitise(per_example, factors, 2 * noise_deviation(self.sigma, self.clip), "sum", context)
-        known = norms.masked_fill(~per_example.present[..., None], torch.nan)
-        # Nobody's norm is the bound of a batch without examples, which is as noisy as any other.
-        bounds = known.nanmedian(dim=1, keepdim=True).values.nan_to_num(nan=self.clip)
-        factors = (bounds / norms.clamp_min(1e-30)).clamp(max=1.0)
-        mean = per_example.weighted_sum(factors) / context.cohort.batch_size
-        scale = spread(bounds[:, 0], context.layout.sizes) * (2 * self.sigma / context.cohort.batch_size)
-        return LocalStep(mean + scale * context.gaussian("client_step", mean), factors, noise=scale.amax(1))
-
-    def clipping_at(self, tap: Tap, learning_rate: float, server: State | None = None) -> Clipping | None:
-        if self.clipping != "whole" or tap not in TAPS_AFTER_STEP:
-            return None
-        return Clipping(self.clip, "whole", "example")
-
-    def noise_of(self, hook: Hook, context: RoundContext) -> Noise | None:
-        if hook != Hook.CLIENT_STEP or not self.sigma:
-            return None
-        if self.clipping != "whole":
-            # The median of one example is its own norm.
-            level = NoiseLevel(2 * self.sigma, "each") if context.cohort.batch_size == 1 else None
-            return Noise("gaussian", None, "layer", level)
-        return known_noise(2 * noise_deviation(self.sigma, self.clip), "sum", context.cohort.batch_size)
-
-    def units(self) -> str:
-        bound = f"whole to C={self.clip:g}" if self.clipping == "whole" else "layer to the batch's median norm C"
-        return (
-            f"applies to per-example gradients: clipped per {bound}; noise std 2*sigma*C on the sum of clipped "
-            f"per-example gradients (2*sigma*C/B on their mean) with sigma={self.sigma:g} for replacing one example"
-        )
-
-    def fixed_noise(self, facts: PrivacyFacts) -> FixedNoise | None:
-        if self.sigma == 0 or self.clipping != "whole":
-            return None
-        return FixedNoise("step", 2 * noise_deviation(self.sigma, self.clip), self.clip)
-
-    def statements(self, facts: PrivacyFacts) -> list[Statement]:
-        if self.sigma == 0:
-            return [make_statement("server", "none", "clipping without noise gives no epsilon", unit="example")]
-        if self.clipping != "whole":
-            why = "the clipping bound is the private batch's own median norm, which is not itself protected"
-            return [make_statement("server", "none", why, unit="example")]
-        relation = "" if facts.example_sampler == "without-replacement" else f"; {_ADDING}"
-        return [
-            make_statement(
-                view.name, "sample-DP local view" if view.name == "server" else "sample-DP",
-                f"{view.note}{relation}; clients as units are not covered", actual=view.event, delta=facts.delta,
-                unit="example", schedule=f"sigma={self.sigma:g}",
-            )
-            for view in example_views(facts.examples(2 * self.sigma, "whole"))
-        ]  # fmt: skip
+    def operations(self, cohort: Cohort) -> list[Operation]:
+        clip = ClipExamples(self.clip, "whole") if self.clipping == "whole" else ClipToBatchMedian(self.clip)
+        return [clip, NoiseForReplacing(2 * self.sigma, of=clip, printed=self.sigma)]

@@ -7,6 +7,7 @@ See docs/defenses.md.
 """
 
 import math
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
@@ -14,12 +15,13 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from harness.defenses.registry import DEFENSES, validated_defense
-from harness.federation.context import RoundContext
+from harness.federation.context import Cohort, RoundContext
 from harness.federation.defense import Defense
+from harness.federation.operations import Operation, states_nothing
 from harness.federation.privacy_facts import PrivacyFacts
-from harness.federation.taps import TAPS_AFTER_SENDING, Hook, Tap
+from harness.federation.taps import Point
 from harness.observation import Chosen, Noise
-from harness.privacy import Limit, NoLimit, PureLimit, Statement, make_statement
+from harness.privacy import Limit, PureLimit, Statement
 from harness.settings.ranges import Clip, Finite, Positive
 from harness.vectors.layout import Layout
 
@@ -27,37 +29,24 @@ from harness.vectors.layout import Layout
 _FOR_THRESHOLD, _FOR_MAGNITUDES, _FOR_VALUES = 4 / 9, 4 / 9, 1 / 9
 
 
-@DEFENSES.register("dssgd")
-@validated_defense
-class DSSGD(Defense):
-    """Sends at most the share ``share`` (theta_u) of coordinates, clamped to [-``bound``, ``bound``] (gamma).
+@dataclass(frozen=True)
+class SendFew(Operation):
+    """Sends few bounded coordinates of each update; its settings are those of :class:`DSSGD`."""
 
-    ``selection``: ``random`` among those of magnitude above ``threshold`` (tau), or the ``largest`` whatever their
-    size. ``epsilon`` is the budget of a client's round: with c coordinates to send, epsilon/c each, which is the
-    number that the paper prints; None sends without noise.
-    """
+    share: float
+    threshold: float
+    bound: float
+    selection: Literal["random", "largest"]
+    epsilon: float | None
 
-    share: Annotated[float, Field(gt=0, le=1)] = 0.1
-    threshold: Finite = 1e-4
-    bound: Clip = 1e-2
-    selection: Literal["random", "largest"] = "random"
-    epsilon: Positive | None = None
+    points = (Point.MESSAGE,)
+    clips = noises = True
 
-    @model_validator(mode="after")
-    def _fits_together(self) -> "DSSGD":
-        if self.threshold >= self.bound:
-            raise ValueError(f"threshold={self.threshold:g} leaves nothing below bound={self.bound:g}; lower threshold")
-        if self.epsilon is not None and self.selection == "largest":
-            raise ValueError("the sparse vector noise selects by a threshold; use selection=random or drop epsilon")
-        if self.epsilon is not None and math.isinf(self.bound):
-            raise ValueError("an infinite bound leaves the noise without a scale; use a finite bound or drop epsilon")
-        return self
-
-    def client_message(self, update: Tensor, context: RoundContext) -> Tensor:
-        count = self._most_sent(update.shape[-1])
-        values = update.clamp(-self.bound, self.bound)
+    def on_rows(self, rows: Tensor, context: RoundContext) -> Tensor:
+        count = self._most_sent(rows.shape[-1])
+        values = rows.clamp(-self.bound, self.bound)
         if self.selection == "largest":
-            return values.where(_first(-update.abs(), count), torch.zeros_like(values))
+            return values.where(_first(-rows.abs(), count), torch.zeros_like(values))
         eligible = self._above_threshold(values, count, context)
         # A random order, with those that may not be sent at its end.
         order = context.uniform("selection", values).where(eligible, torch.full_like(values, 2.0))
@@ -87,47 +76,43 @@ class DSSGD(Defense):
         """Scale of the noise that hides one coordinate, which can change by 2 gamma, for a share of epsilon."""
         return 2 * self.bound / (budget * (self.epsilon or math.inf))
 
-    def sparse_at(self, tap: Tap) -> bool:
-        return tap in TAPS_AFTER_SENDING and (self.share < 1 or self.threshold >= 0)
+    @property
+    def sparse(self) -> bool:
+        return self.share < 1 or self.threshold >= 0
 
-    def chosen_at(self, tap: Tap, layout: Layout) -> Chosen | None:
-        if tap not in TAPS_AFTER_SENDING:
-            return None
+    def chosen(self, layout: Layout) -> Chosen | None:
         counts = (self._most_sent(layout.total),)
         if self.selection == "largest":
             return Chosen(counts, choice="largest")
         return Chosen(counts, choice="chance", least=max(self.threshold, 0.0))
 
-    def cut_at(self, tap: Tap) -> float | None:
-        return self.bound if tap in TAPS_AFTER_SENDING and math.isfinite(self.bound) else None
+    @property
+    def cut(self) -> float | None:
+        return self.bound if math.isfinite(self.bound) else None
 
-    def noise_of(self, hook: Hook, context: RoundContext) -> Noise | None:
+    def noise(self, context: RoundContext) -> Noise | None:
         # Values are clamped after their noise, and noise chooses which of them are sent.
-        return Noise("unknown", None) if self.epsilon is not None and hook == Hook.CLIENT_MESSAGE else None
+        return Noise("unknown", None) if self.epsilon is not None else None
 
-    def only_adds(self, hook: Hook) -> bool:
+    @property
+    def only_adds(self) -> bool:
         chooses = self.selection == "random" and self.threshold >= 0
-        return not self.acts_at(hook) or (self.share == 1 and math.isinf(self.bound) and not chooses)
+        return self.share == 1 and math.isinf(self.bound) and not chooses
 
-    def reconstruction_limit(self, hook: Hook, context: RoundContext) -> Limit | NoLimit:
-        if self.epsilon is None or hook != Hook.CLIENT_MESSAGE:
-            return super().reconstruction_limit(hook, context)
-        return PureLimit(self.epsilon / context.noise_scale)
+    def limit(self, context: RoundContext) -> Limit | None:
+        return None if self.epsilon is None else PureLimit(self.epsilon / context.noise_scale)
 
-    def units(self) -> str:
+    def words(self) -> str:
         chosen = "the largest" if self.selection == "largest" else f"random ones above {self.threshold:g}"
         noise = "no noise"
         if self.epsilon is not None:
             noise = f"sparse vector noise (Laplace), epsilon={self.epsilon:g} per client and round"
-        return (
-            f"applies to updates (a gradient times the learning rate): {chosen}, at most the {self.share:g} share of "
-            f"coordinates, clamped to {self.bound:g} each; {noise}"
-        )
+        return f"{chosen}, at most the {self.share:g} share of coordinates, clamped to {self.bound:g} each; {noise}"
 
     def statements(self, facts: PrivacyFacts) -> list[Statement]:
         if self.epsilon is None:
             why = "which coordinates are sent depends on private data and no noise is added, so no epsilon exists"
-            return [make_statement("server", "none", why, unit="client")]
+            return states_nothing(why, "client")
         rounds, printed = facts.cohort.rounds, None
         if facts.parameters is not None:
             printed = self.epsilon / self._most_sent(facts.parameters)
@@ -150,3 +135,33 @@ def _first(order: Tensor, count: int) -> Tensor:
     """Mask (N, P) of the ``count`` smallest entries of each row."""
     chosen = order.topk(count, dim=-1, largest=False).indices
     return torch.zeros_like(order, dtype=torch.bool).scatter(-1, chosen, True)
+
+
+@DEFENSES.register("dssgd")
+@validated_defense
+class DSSGD(Defense):
+    """Sends at most the share ``share`` (theta_u) of coordinates, clamped to [-``bound``, ``bound``] (gamma).
+
+    ``selection``: ``random`` among those of magnitude above ``threshold`` (tau), or the ``largest`` whatever their
+    size. ``epsilon`` is the budget of a client's round: with c coordinates to send, epsilon/c each, which is the
+    number that the paper prints; None sends without noise.
+    """
+
+    share: Annotated[float, Field(gt=0, le=1)] = 0.1
+    threshold: Finite = 1e-4
+    bound: Clip = 1e-2
+    selection: Literal["random", "largest"] = "random"
+    epsilon: Positive | None = None
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "DSSGD":
+        if self.threshold >= self.bound:
+            raise ValueError(f"threshold={self.threshold:g} leaves nothing below bound={self.bound:g}; lower threshold")
+        if self.epsilon is not None and self.selection == "largest":
+            raise ValueError("the sparse vector noise selects by a threshold; use selection=random or drop epsilon")
+        if self.epsilon is not None and math.isinf(self.bound):
+            raise ValueError("an infinite bound leaves the noise without a scale; use a finite bound or drop epsilon")
+        return self
+
+    def operations(self, cohort: Cohort) -> list[Operation]:
+        return [SendFew(self.share, self.threshold, self.bound, self.selection, self.epsilon)]

@@ -6,23 +6,141 @@ See docs/defenses.md and docs/accounting.md.
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from pydantic import model_validator
 from torch import Tensor
 
-from harness.defenses.median_norm import median_norm, norm_counts
 from harness.defenses.registry import DEFENSES, validated_defense
-from harness.defenses.stating import central_statements
-from harness.federation.context import RoundContext, State
-from harness.federation.defense import Defense, FixedNoise
+from harness.federation.clip_and_noise import AnyClip, ClipUpdate, GaussianNoise
+from harness.federation.context import Cohort, RoundContext, State
+from harness.federation.defense import Defense
+from harness.federation.operations import Operation
 from harness.federation.privacy_facts import PrivacyFacts
 from harness.federation.remembered import Remembered
-from harness.federation.taps import Hook, Tap
-from harness.observation import Clipping
-from harness.privacy import Statement, client_views, make_statement, valid_epsilon
+from harness.federation.taps import Point
+from harness.privacy import client_views, valid_epsilon
 from harness.settings.ranges import LEAST_CLIP, MOST, Clip, Delta, Positive, Sigma
-from harness.vectors.clipping import clip, noise_deviation
+from harness.vectors.clipping import noise_deviation
+
+_BINS_PER_OCTAVE = 16
+_OCTAVES = 40  # norms from 2^-20 to 2^20, to within 2.2%
+_BINS = _BINS_PER_OCTAVE * _OCTAVES
+
+
+def norm_counts(vectors: Tensor) -> Tensor:
+    """A one in the bin of each vector's L2 norm: (N, P) -> (N, bins); summed over clients, a histogram."""
+    octaves = vectors.norm(dim=-1).clamp_min(1e-30).log2() + _OCTAVES / 2
+    bins = (octaves * _BINS_PER_OCTAVE).floor().long().clamp(0, _BINS - 1)
+    return torch.nn.functional.one_hot(bins, _BINS).to(vectors)
+
+
+def median_norm(counts: Tensor) -> Tensor:
+    """The (lower) median of the norms behind a histogram (bins,): the middle of its bin, a scalar."""
+    half = counts.sum() / 2
+    found = (counts.cumsum(0) >= half).long().argmax()
+    return torch.exp2((found.to(counts) + 0.5) / _BINS_PER_OCTAVE - _OCTAVES / 2)
+
+
+@dataclass(frozen=True)
+class ClipForServer(ClipUpdate):
+    """Clips updates as they arrive to a fixed S; the server promises that alone."""
+
+    @property
+    def why(self) -> str:
+        return "whole updates clipped to a fixed S"
+
+
+@dataclass(frozen=True)
+class CountNorms(Operation):
+    """Sends the norm of each update beside it, as a count that adds up over clients."""
+
+    points = (Point.MESSAGE,)
+
+    @property
+    def sends(self) -> tuple[str, ...]:
+        return ("norms",)
+
+    @property
+    def only_adds(self) -> bool:
+        return True
+
+    def on_rows(self, rows: Tensor, context: RoundContext) -> Tensor:
+        context.sent["norms"] = norm_counts(rows)
+        return rows
+
+    def words(self) -> str:
+        return ""
+
+
+@dataclass(frozen=True)
+class ClipToMedian(ClipUpdate):
+    """Clips updates to the median norm of the round before's, which the server remembers; ``bound`` is the first."""
+
+    fixed = False
+
+    def now(self, server: State | None) -> float:
+        return float((server or {}).get("bound", self.bound))
+
+    @property
+    def flaw(self) -> str:
+        return "S is the median of private norms and is not itself protected; the epsilon of a fixed S is nominal only"
+
+    def server_remembers(self) -> Mapping[str, Remembered]:
+        return {"bound": Remembered(least=LEAST_CLIP, most=MOST)}
+
+    def words(self) -> str:
+        return f"clipped per whole to S=median norm of the last round, first {self.bound:g}"
+
+
+@dataclass(frozen=True)
+class LearnMedian(Operation):
+    """The server's next S, from the counts of a round; ``of`` is the clip that goes by it."""
+
+    points = (Point.AGGREGATE,)
+
+    def on_total(self, total: Tensor, context: RoundContext) -> Tensor:
+        if "norms" in context.sent:
+            context.server["bound"] = median_norm(context.sent["norms"])
+        elif isinstance(self.of, AnyClip):
+            # Nobody took part.
+            context.server.setdefault("bound", total.new_tensor(self.of.bound))
+        return total
+
+    def words(self) -> str:
+        return ""
+
+
+@dataclass(frozen=True)
+class StopAtBudget(Operation):
+    """Ends training before a third party or another client learns more than ``epsilon`` at the run's delta.
+
+    With ``most_delta``, epsilon is held fixed and it is its delta that must not exceed that. ``of`` is the noise.
+    """
+
+    epsilon: float
+    most_delta: float | None
+
+    points = (Point.BROADCAST,)
+    acts = False
+
+    def finished(self, facts: PrivacyFacts) -> str | None:
+        assert isinstance(self.of, GaussianNoise)
+        delta = facts.delta if self.most_delta is None else self.most_delta
+        views = [view for view in client_views(facts.clients(self.of.level, "whole")) if view.name != "server"]
+        # delta(epsilon) > max_delta exactly when epsilon(max_delta) > epsilon: one search serves both rules.
+        spent = [valid_epsilon(view.event, delta)[0] for view in views]
+        rounds, known = facts.cohort.rounds, max(math.inf if value is None else value for value in spent)
+        if known <= self.epsilon:
+            return None
+        if self.most_delta is None:
+            return f"round {rounds} would spend epsilon {known:.4g} at delta {delta:g}, above {self.epsilon:g}"
+        return f"round {rounds} would need a delta above {delta:g} for epsilon {self.epsilon:g}"
+
+    def words(self) -> str:
+        return ""
 
 
 @DEFENSES.register("global_dp", "geyer")
@@ -52,72 +170,10 @@ class GlobalDP(Defense):
             raise ValueError("without noise the budget is spent at once; raise sigma or drop epsilon")
         return self
 
-    def client_message(self, update: Tensor, context: RoundContext) -> Tensor:
-        if self.bound == "median":
-            context.sent["norms"] = norm_counts(update)
-        return update
-
-    def server_receive(self, message: Tensor, context: RoundContext) -> Tensor:
-        return clip(message, self._bound(context.server), context.layout.groups("whole"))
-
-    def aggregate(self, total: Tensor, context: RoundContext) -> Tensor:
-        deviation = noise_deviation(self.sigma, self._bound(context.server))
-        if "norms" in context.sent:
-            context.server["bound"] = median_norm(context.sent["norms"])
-        elif self.adapts():
-            # Nobody took part.
-            context.server.setdefault("bound", total.new_tensor(self.clip))
-        return (total + deviation * context.server_gaussian("aggregate", total)) / context.cohort.clients_per_round
-
-    def _bound(self, server: State | None) -> float:
-        return float((server or {}).get("bound", self.clip))
-
-    def server_remembers(self) -> Mapping[str, Remembered]:
-        return {"bound": Remembered(least=LEAST_CLIP, most=MOST)} if self.bound == "median" else {}
-
-    def acts_at(self, hook: Hook) -> bool:
-        return hook in (Hook.SERVER_RECEIVE, Hook.AGGREGATE) or (hook == Hook.CLIENT_MESSAGE and self.bound == "median")
-
-    def clipping_at(self, tap: Tap, learning_rate: float, server: State | None = None) -> Clipping | None:
-        return Clipping(self._bound(server) / learning_rate, "whole", "update") if tap == Tap.RECEIVED else None
-
-    def only_adds(self, hook: Hook) -> bool:
-        return hook != Hook.SERVER_RECEIVE or (self.bound == "fixed" and math.isinf(self.clip))
-
-    def units(self) -> str:
-        size = f"S={self.clip:g}" if self.bound == "fixed" else f"S=median norm of the last round, first {self.clip:g}"
-        return (
-            f"applies to updates (a gradient times the learning rate): clipped per whole to {size}; "
-            f"noise std sigma*S on the sum at the server with sigma={self.sigma:g}"
-        )
-
-    def statements(self, facts: PrivacyFacts) -> list[Statement]:
-        if self.bound == "fixed":
-            return central_statements(facts, self.sigma, "whole updates clipped to a fixed S")
-        why = "S is the median of private norms and is not itself protected; the epsilon of a fixed S is nominal only"
-        claimed = facts.claimed_for_clients(self.sigma) if self.sigma else None
-        return [
-            make_statement(
-                "server", "none", why, claimed=claimed, delta=facts.delta, unit="client",
-                schedule=f"sigma={self.sigma:g}",
-            )
-        ]  # fmt: skip
-
-    def fixed_noise(self, facts: PrivacyFacts) -> FixedNoise | None:
-        if self.sigma == 0 or self.bound != "fixed":
-            return None
-        return FixedNoise("server", noise_deviation(self.sigma, self.clip), self.clip)
-
-    def finished(self, facts: PrivacyFacts) -> str | None:
-        if self.epsilon is None:
-            return None
-        delta = facts.delta if self.max_delta is None else self.max_delta
-        views = [view for view in client_views(facts.clients(self.sigma, "whole")) if view.name != "server"]
-        # delta(epsilon) > max_delta exactly when epsilon(max_delta) > epsilon: one search serves both rules.
-        spent = [valid_epsilon(view.event, delta)[0] for view in views]
-        rounds, known = facts.cohort.rounds, max(math.inf if value is None else value for value in spent)
-        if known <= self.epsilon:
-            return None
-        if self.max_delta is None:
-            return f"round {rounds} would spend epsilon {known:.4g} at delta {delta:g}, above {self.epsilon:g}"
-        return f"round {rounds} would need a delta above {delta:g} for epsilon {self.epsilon:g}"
+    def operations(self, cohort: Cohort) -> list[Operation]:
+        kind = ClipForServer if self.bound == "fixed" else ClipToMedian
+        clip = kind(self.clip, "whole", at=Point.ARRIVAL, symbol="S")
+        noise = GaussianNoise(self.sigma, of=clip, at=Point.AGGREGATE)
+        learning = [CountNorms(of=clip), LearnMedian(of=clip)] if self.bound == "median" else []
+        stopping = [] if self.epsilon is None else [StopAtBudget(self.epsilon, self.max_delta, of=noise)]
+        return [clip, noise, *learning, *stopping]

@@ -7,4 +7,4 @@ from harness.federation.defense import Defense
 @DEFENSES.register("none", "non-private")
 @validated_defense
 class NoDefense(Defense):
-    """Every hook is the identity; what a client computes is what everybody reads."""
+    """Nothing happens; what a client computes is what everybody reads."""

@@ -6,25 +6,148 @@ Sources: Andrew, Thakkar, McMahan, Ramaswamy 2021, "Differentially Private Learn
 
 import math
 from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Literal
 
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from harness.defenses.example_noise import known_noise, sanitise
 from harness.defenses.registry import DEFENSES, validated_defense
-from harness.defenses.stating import adaptive_step_statements, central_statements
+from harness.federation.clip_and_noise import AnyClip, ClipUpdate, GaussianNoise
 from harness.federation.context import Cohort, RoundContext, State
-from harness.federation.defense import Defense, LocalStep
-from harness.federation.examples import ExampleGradients
-from harness.federation.privacy_facts import PrivacyFacts
+from harness.federation.defense import Defense
+from harness.federation.operations import Operation, StepState
 from harness.federation.remembered import Remembered
-from harness.federation.taps import TAPS_AFTER_SENDING, TAPS_AFTER_STEP, Hook, Tap
-from harness.observation import Clipping, Noise
-from harness.privacy import GaussianLimit, Limit, NoLimit, Statement
+from harness.federation.taps import Point
+from harness.observation import Clipping
+from harness.privacy import GaussianLimit, Limit
 from harness.settings.ranges import LEAST_CLIP, MOST, WITHIN, Clip, NonNegative, Sigma
-from harness.vectors.clipping import clip, noise_deviation
+from harness.vectors.clipping import noise_deviation
+
+
+@dataclass(frozen=True)
+class Steering:
+    """How the bound C moves: towards a quantile of norms, by the noisy sum of bits that say who lies below it.
+
+    Attributes:
+        quantile, rate: where to, and how fast. units: how many bits are expected.
+        sigma: multiplier that vectors and bits together cost as much as. of_vectors: z_D, of the noise on the sum of
+            clipped vectors. of_bits: sigma_b, on the sum of bits, each +-1/2.
+    """
+
+    quantile: float
+    rate: float
+    units: int
+    sigma: float
+    of_vectors: float
+    of_bits: float
+
+    def moved(self, bound: Tensor, bits: Tensor) -> Tensor:
+        """The next C, from the noisy sum of bits; held where it can be computed with, whatever the data are."""
+        change = torch.exp(-self.rate * (bits / self.units + 0.5 - self.quantile))
+        return (bound * change).clamp(LEAST_CLIP, MOST)
+
+    @property
+    def why(self) -> str:
+        """What a guarantee rests on."""
+        return (
+            f"clipped vectors (z_D={self.of_vectors:.4g}) and their bits (sigma_b={self.of_bits:.4g}) together cost as "
+            f"much as one release with sigma={self.sigma:g}, and C follows noisy bits only"
+        )
+
+
+@dataclass(frozen=True)
+class ClipToQuantile(AnyClip):
+    """The base of clips to a C that is steered; ``bound`` is the first."""
+
+    _: KW_ONLY
+    steering: Steering
+
+    fixed = False
+
+    def counted(self, sigma: float) -> float:
+        return self.steering.sigma
+
+    @property
+    def why(self) -> str:
+        return self.steering.why
+
+    def words(self) -> str:
+        return f"clipped per whole to C, the {self.steering.quantile:g} quantile of norms, first {self.bound:g}"
+
+
+@dataclass(frozen=True)
+class ClipExamplesToQuantile(ClipToQuantile):
+    """Clips example gradients to a C of the client's own, which starts anew every round."""
+
+    unit = "example"
+    uneven = "with a bound of each client's own"
+    points = (Point.EXAMPLES,)
+
+    def on_step(self, state: StepState, context: RoundContext) -> None:
+        norms = state.norms
+        whole = norms.square().sum(-1)[..., None].sqrt()
+        bound = context.local.get("bound", torch.full_like(whole[:, 0], self.bound))
+        state.scale((bound[:, None] / whole.clamp_min(1e-30)).clamp(max=1.0).expand_as(norms))
+        state.bounds = bound
+        if self.steering.rate:
+            bits = ((whole <= bound[:, None]).to(whole) - 0.5) * state.examples.present[..., None]
+            noisy = bits.sum(1) + self.steering.of_bits * context.gaussian("bits", bound)
+            context.local["bound"] = self.steering.moved(bound, noisy)
+
+    def clipping(self, learning_rate: float, server: State) -> Clipping | None:
+        return Clipping(self.bound, "whole", "example")
+
+    def known(self, context: RoundContext) -> float | None:
+        # C is the client's own, and moves by the bits of its examples.
+        return self.bound if context.local_step == 0 or not self.steering.rate else None
+
+    def limit(self, context: RoundContext) -> Limit | None:
+        # The noisy bits, which move later bounds, cost as much as the vector's noise is larger than sigma.
+        return GaussianLimit(1 / (self.steering.sigma * context.noise_scale)) if self.steering.sigma else None
+
+
+@dataclass(frozen=True)
+class ClipUpdatesToQuantile(ClipToQuantile, ClipUpdate):
+    """Clips updates to the server's C, and sends a bit beside each: whether its norm lies below."""
+
+    points = (Point.MESSAGE,)
+
+    @property
+    def sends(self) -> tuple[str, ...]:
+        return ("bits",)
+
+    def on_rows(self, rows: Tensor, context: RoundContext) -> Tensor:
+        context.sent["bits"] = (rows.norm(dim=-1) <= self.now(context.server)).to(rows) - 0.5
+        return super().on_rows(rows, context)
+
+    def now(self, server: State | None) -> float:
+        return float((server or {}).get("bound", self.bound))
+
+    def server_remembers(self) -> Mapping[str, Remembered]:
+        return {"bound": Remembered(least=LEAST_CLIP, most=MOST)} if self.steering.rate > 0 else {}
+
+
+@dataclass(frozen=True)
+class MoveQuantile(Operation):
+    """The server's next C, from a round's bits; ``of`` is the clip that goes by it."""
+
+    points = (Point.AGGREGATE,)
+
+    def on_total(self, total: Tensor, context: RoundContext) -> Tensor:
+        clip = self.of
+        assert isinstance(clip, ClipToQuantile)
+        if clip.steering.rate:
+            bound = context.server.get("bound", total.new_tensor(clip.bound))
+            # Noise moves the bound in a round without clients too, or the bound would tell that there were none.
+            bits = context.sent.get("bits", torch.zeros_like(bound))
+            noisy = bits + clip.steering.of_bits * context.server_gaussian("bits", bits)
+            context.server["bound"] = clip.steering.moved(bound, noisy)
+        return total
+
+    def words(self) -> str:
+        return ""
 
 
 @DEFENSES.register("quantile")
@@ -59,98 +182,25 @@ class Quantile(Defense):
             raise ValueError("with sigma_b=inf the bits say nothing; set rate=0 or a finite sigma_b")
         return self
 
-    def client_step(self, per_example: ExampleGradients, context: RoundContext) -> LocalStep:
-        if self.unit == "client":
-            return LocalStep(per_example.mean())
-        norms = per_example.norms()
-        whole = norms.square().sum(-1)[..., None].sqrt()
-        bound = context.local.get("bound", torch.full_like(whole[:, 0], self.clip))
-        factors = (bound[:, None] / whole.clamp_min(1e-30)).clamp(max=1.0).expand_as(norms)
-        multiplier, sigma_b = self.multipliers(context.cohort)
-        bits = ((whole <= bound[:, None]).to(whole) - 0.5) * per_example.present[..., None]
-        if self.rate:
-            noisy = bits.sum(1) + sigma_b * context.gaussian("bits", bound)
-            context.local["bound"] = self._moved(bound, noisy, context.cohort.batch_size)
-        return sanitise(per_example, factors, multiplier * bound if multiplier else 0.0, "sum", context)
-
-    def client_message(self, update: Tensor, context: RoundContext) -> Tensor:
-        if self.unit == "example":
-            return update
-        bound = self._bound(context.server)
-        context.sent["bits"] = (update.norm(dim=-1) <= bound).to(update) - 0.5
-        return clip(update, bound, context.layout.groups("whole"))
-
-    def aggregate(self, total: Tensor, context: RoundContext) -> Tensor:
-        count = context.cohort.clients_per_round
-        if self.unit == "example":
-            return total / count
-        bound = context.server.get("bound", total.new_tensor(self.clip))
-        multiplier, sigma_b = self.multipliers(context.cohort)
-        if self.rate:
-            # Noise moves the bound in a round without clients too, or the bound would tell that there were none.
-            bits = context.sent.get("bits", torch.zeros_like(bound))
-            context.server["bound"] = self._moved(bound, bits + sigma_b * context.server_gaussian("bits", bits), count)
-        deviation = noise_deviation(multiplier, float(bound))
-        return (total + deviation * context.server_gaussian("aggregate", total)) / count
-
-    def multipliers(self, cohort: Cohort) -> tuple[float, float]:
-        """z_D of the noise on the sum of clipped vectors, and sigma_b of that on the sum of bits, each +-1/2."""
-        if self.sigma == 0:
-            return 0.0, self.sigma_b or 0.0
+    def operations(self, cohort: Cohort) -> list[Operation]:
         units = cohort.clients_per_round if self.unit == "client" else cohort.batch_size
-        sigma_b = max(units / 20, self.sigma) if self.sigma_b is None else self.sigma_b
-        return (self.sigma**-2 - (2 * sigma_b) ** -2) ** -0.5, sigma_b
-
-    def _moved(self, bound: Tensor, bits: Tensor, units: int) -> Tensor:
-        """The next C, from the noisy sum of bits; held where it can be computed with, whatever the data are."""
-        return (bound * torch.exp(-self.rate * (bits / units + 0.5 - self.quantile))).clamp(LEAST_CLIP, MOST)
-
-    def acts_at(self, hook: Hook) -> bool:
-        return hook in ((Hook.CLIENT_MESSAGE, Hook.AGGREGATE) if self.unit == "client" else (Hook.CLIENT_STEP,))
-
-    def _bound(self, server: State | None) -> float:
-        return float((server or {}).get("bound", self.clip))
-
-    def server_remembers(self) -> Mapping[str, Remembered]:
-        return {"bound": Remembered(least=LEAST_CLIP, most=MOST)} if self.unit == "client" and self.rate > 0 else {}
-
-    def clipping_at(self, tap: Tap, learning_rate: float, server: State | None = None) -> Clipping | None:
-        if self.unit == "example":
-            return Clipping(self.clip, "whole", "example") if tap in TAPS_AFTER_STEP else None
-        clipped = tap in TAPS_AFTER_SENDING
-        return Clipping(self._bound(server) / learning_rate, "whole", "update") if clipped else None
-
-    def noise_of(self, hook: Hook, context: RoundContext) -> Noise | None:
-        multiplier, _ = self.multipliers(context.cohort)
-        if self.unit == "client" or hook != Hook.CLIENT_STEP or not multiplier:
-            return None
-        # C is the client's own, and moves by the bits of its examples.
-        bound = self.clip if context.local_step == 0 or not self.rate else None
-        deviation = None if bound is None else noise_deviation(multiplier, bound)
-        return known_noise(deviation, "sum", context.cohort.batch_size)
-
-    def reconstruction_limit(self, hook: Hook, context: RoundContext) -> Limit | NoLimit:
-        if self.unit == "client" or hook != Hook.CLIENT_STEP or not self.sigma:
-            return super().reconstruction_limit(hook, context)
-        # The noisy bits, which move later bounds, cost as much as the vector's noise is larger than sigma.
-        return GaussianLimit(1 / (self.sigma * context.noise_scale))
-
-    def units(self) -> str:
-        what, where = "per-example gradients", "sum of the batch in every local step"
-        if self.unit == "client":
-            what, where = "updates (a gradient times the learning rate)", "sum at the server"
+        steering = Steering(self.quantile, self.rate, units, self.sigma, *self._multipliers(units))
         sigma_b = "max(n/20, sigma)" if self.sigma_b is None else f"{self.sigma_b:g}"
-        return (
-            f"applies to {what}: clipped per whole to C, the {self.quantile:g} quantile of norms, first {self.clip:g}; "
+        where = "sum at the server" if self.unit == "client" else "sum of the batch in every local step"
+        said = (
             f"noise std z_D*C on the {where} with sigma={self.sigma:g}, sigma_b={sigma_b}, "
             "z_D=(sigma^-2-(2 sigma_b)^-2)^-1/2"
         )
+        if self.unit == "example":
+            each = ClipExamplesToQuantile(self.clip, "whole", steering=steering)
+            return [each, GaussianNoise(steering.of_vectors, of=each, said=said)]
+        clip = ClipUpdatesToQuantile(self.clip, "whole", steering=steering)
+        noise = GaussianNoise(steering.of_vectors, of=clip, at=Point.AGGREGATE, said=said)
+        return [clip, noise, MoveQuantile(of=clip)]
 
-    def statements(self, facts: PrivacyFacts) -> list[Statement]:
-        multiplier, sigma_b = self.multipliers(facts.cohort)
-        why = (
-            f"clipped vectors (z_D={multiplier:.4g}) and their bits (sigma_b={sigma_b:.4g}) together cost as much as "
-            f"one release with sigma={self.sigma:g}, and C follows noisy bits only"
-        )
-        stated = central_statements if self.unit == "client" else adaptive_step_statements
-        return stated(facts, self.sigma, why)
+    def _multipliers(self, units: int) -> tuple[float, float]:
+        """z_D of the noise on the sum of clipped vectors, and sigma_b of that on the sum of bits."""
+        if self.sigma == 0:
+            return 0.0, self.sigma_b or 0.0
+        sigma_b = max(units / 20, self.sigma) if self.sigma_b is None else self.sigma_b
+        return (self.sigma**-2 - (2 * sigma_b) ** -2) ** -0.5, sigma_b

@@ -6,7 +6,7 @@ formulas on sigma itself between ``sigma_start`` and ``sigma_end``.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Policy = Literal["fixed", "linear", "staircase", "exponential", "cyclic"]
@@ -39,6 +39,16 @@ class NoiseSchedule:
             done = (round_index * self.steps_per_round + step) / (self.rounds * self.steps_per_round)
             return _CLASSICAL_GAUSSIAN / self._step_epsilon(done)
         return self._printed(round_index)
+
+    def over(self, rounds: int, steps_per_round: int) -> "NoiseSchedule":
+        """The same over other rounds."""
+        return replace(self, rounds=rounds, steps_per_round=steps_per_round)
+
+    def words(self) -> str:
+        """The multiplier, or the policy that it follows."""
+        if self.policy == "fixed":
+            return f"sigma={self.sigma_start:g}"
+        return f"sigma by policy {self.policy} ({'sigma' if self.policy == 'cyclic' else self.space} space)"
 
     def _step_epsilon(self, done: float) -> float:
         """Per-step epsilon after a share ``done`` in [0, 1) of all local steps."""

@@ -14,10 +14,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from harness.defenses import DEFENSES, Defense, PrivacyFacts, RoundContext, validated_defense
-from harness.federation.taps import Hook
-from harness.observation import Noise
-from harness.privacy import Statement, make_statement
+from harness.defenses import DEFENSES, Cohort, Custom, Defense, Operation, RoundContext, validated_defense
 
 
 @DEFENSES.register("coarse")
@@ -27,22 +24,16 @@ class Coarse(Defense):
 
     step: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.01
 
-    def client_message(self, update: Tensor, context: RoundContext) -> Tensor:
+    def operations(self, cohort: Cohort) -> list[Operation]:
+        return [Custom(self.rounded, said=f"rounded to multiples of {self.step:g}")]
+
+    def rounded(self, update: Tensor, context: RoundContext) -> Tensor:
+        """Updates (N, P) of N clients on the grid."""
         # A Gaussian's distribution function of its own draws is uniform: the only randomness is the round's key.
         toss = torch.special.ndtr(context.gaussian("client_message", update))
         # Controls ask for none of the noise, or for a hundred times as much.
         step = self.step * context.noise_scale
         return (update / step + toss).floor() * step if step else update
-
-    def noise_of(self, hook: Hook, context: RoundContext) -> Noise | None:
-        return Noise("unknown", None) if hook == Hook.CLIENT_MESSAGE else None
-
-    def units(self) -> str:
-        return f"applies to updates (a gradient times the learning rate): rounded to multiples of {self.step:g}"
-
-    def statements(self, facts: PrivacyFacts) -> list[Statement]:
-        why = "how a coordinate is rounded depends on it, and nothing is clipped, so no epsilon exists"
-        return [make_statement("server", "none", why, unit="client")]
 
 
 if __name__ == "__main__":

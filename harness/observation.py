@@ -121,6 +121,11 @@ class Noise:
             return Noise(law, None, grouping, unread=not told and (self.follows or other.follows), bare=bare)
         return Noise(law, (self.deviation**2 + other.deviation**2) ** 0.5)
 
+    def changed(self, clipping: Clipping | None) -> "Noise":
+        """The noise after something that is not linear: a clip of each tensor leaves each a level of its own."""
+        apart: Grouping = "layer" if "layer" in (self.grouping, clipping and clipping.grouping) else "whole"
+        return Noise("unknown", None, apart, unread=self.follows, bare=self.leaves_some_bare)
+
     def averaged(self, count: int) -> "Noise":
         """The noise of a mean of so many values, each with noise like this of its own."""
         law: Law = self.law if count == 1 or self.law in _CLOSED_UNDER_SUMS else "unknown"

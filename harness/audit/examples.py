@@ -10,8 +10,7 @@ from harness.audit.canaries import ExamplesAndCanaries
 from harness.audit.federation import AuditedFederation, chunks
 from harness.federation.client_round import train_locally
 from harness.federation.context import RoundContext
-from harness.federation.defense import LocalStep
-from harness.federation.examples import ExampleGradients
+from harness.federation.examples import ExampleGradients, LocalStep
 from harness.federation.recorders import Recorder
 from harness.federation.server_round import ServerRound
 

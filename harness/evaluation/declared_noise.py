@@ -1,4 +1,4 @@
-"""Whether a defense adds the noise that it declares: attackers who are told another level fail for no merit of it."""
+"""Whether research code adds the noise that it declares: attackers told another level fail for no merit of it."""
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ _ANOTHER_LAW, _IMPROBABLE, _JUDGED = 0.03, 1e-9, 2**20
 
 
 class WrongDeclaration(UsageError):
-    """A defense adds other noise than its ``noise_of`` says."""
+    """A defense adds other noise than its operations say."""
 
 
 def require_declared(defense: str, tap: str, quiet: Observation, noisy: Observation, whole: bool = True) -> None:
@@ -49,8 +49,8 @@ def require_declared(defense: str, tap: str, quiet: Observation, noisy: Observat
         problem = _none(added, level, least) or (_off(added, level, least, quiet, noisy) if whole else None)
     if problem:
         raise WrongDeclaration(
-            f"defense {defense!r} {problem} ({tap}); let noise_of() name the hook that adds it, its law and its "
-            "deviation"
+            f"defense {defense!r} {problem} ({tap}); let the operation that adds it say its law and deviation "
+            "(Custom: adds=)"
         )
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from harness.errors import UsageError
 from harness.experiment import CellSettings
 from harness.federation.context import RoundContext, State
-from harness.federation.examples import ExampleGradients
+from harness.federation.examples import ExampleGradients, NetworkBatch, NetworkGradients
 from harness.federation.recorders import KeepTap
 from harness.federation.state_files import read_state
 from harness.federation.taps import TAPS_OF_VARIATES, Tap
@@ -99,22 +99,27 @@ class PlayedRound:
             self._running.append(RunningStatistics(self.model.normalised, len(self.weights)))
         settings, keep = self.settings, KeepTap(self.settings.tap)
         play_round(
-            self._gradients, self.weights, settings.build_defense(), context, self._steps, [keep],
-            together=settings.together if settings.tap.at_server else None, variates=self._variates,
+            NetworkGradients(self._batch, self._gradients), self.weights, settings.build_defense(), context,
+            self._steps, [keep], together=settings.together if settings.tap.at_server else None,
+            variates=self._variates,
         )  # fmt: skip
         return keep.seen(settings.defense)
 
-    def _gradients(self, step: int, weights: Tensor) -> ExampleGradients:
+    def _batch(self, step: int, weights: Tensor) -> NetworkBatch:
         batch = self.images.shape[1] // self._steps
         size = self._sizes[step] if self._sizes else batch
         part = slice(step * batch, step * batch + size)
+        return NetworkBatch(self.model, weights, self.images[:, part], self.labels[:, part])
+
+    def _gradients(self, batch: NetworkBatch) -> ExampleGradients:
+        weights, images, labels = batch.weights, batch.inputs, batch.labels
         if self.model.normalised:
-            joint = self.model.joint_gradients(weights, self.images[:, part], self.labels[:, part])
+            joint = self.model.joint_gradients(weights, images, labels)
             self._running[-1].follow(joint.statistics)
             return joint
         if self.model.front is not None:  # it has too many parameters for a gradient of each example
-            return self.model.example_gradients(weights, self.images[:, part], self.labels[:, part], None, size)
-        made = self.model.per_example_gradients(weights, self.images[:, part], self.labels[:, part])
+            return self.model.example_gradients(weights, images, labels, None, images.shape[1])
+        made = self.model.per_example_gradients(weights, images, labels)
         return MaterialisedGradients(made, self.model.layout.sizes)
 
 

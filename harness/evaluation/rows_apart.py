@@ -31,6 +31,6 @@ def require_rows_apart(read: Callable[[slice], Tensor], victims: int, settings: 
         )
     if (beside - alone).norm() > _MIXED * beside.norm():
         raise UsageError(
-            f"defense {settings.defense!r} lets clients change each other's rows ({settings.tap}); rows of what a hook "
-            "is given are clients, and each has to come out as if it were alone"
+            f"defense {settings.defense!r} lets clients change each other's rows ({settings.tap}); rows of what its "
+            "operations are given are clients, and each has to come out as if it were alone"
         )

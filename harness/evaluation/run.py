@@ -189,12 +189,13 @@ class Run:
         return checks + self._blind(settings)
 
     def _require_declared(self, settings: CellSettings, clean: Observation, noisy: Observation) -> None:
-        """Holds what a defense declares of its noise against what it adds, once for a place: of one look and one local
+        """Holds what research code says of its noise against what it adds, once for a place: of one look and one local
         step, since several leave coordinates in or out, and move the gradients, otherwise with noise than without."""
         steps = {"local_steps": 1, "update_model": "first"} if settings.tap.of_update else {}
         alone = smaller(settings, observations=1, **steps)
         place = self.stage.place_of(alone)
-        if not self.stage.plays or place in self._declared:
+        measured = settings.build_defense().measured
+        if not (self.stage.plays and measured) or place in self._declared:
             return
         # The mean of looks that leave out other coordinates each is another one without noise than with.
         whole = noisy.local_steps == 1 and (settings.observations == 1 or not noisy.sparse)

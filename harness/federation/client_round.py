@@ -1,17 +1,17 @@
 """A client's round under a defense, for many clients at once: the only loop over local steps."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from harness.errors import UsageError
 from harness.federation.context import RoundContext
 from harness.federation.defense import Defense
-from harness.federation.examples import GradientSource
-from harness.federation.own_hooks import rows_by, step_by
+from harness.federation.examples import ExampleGradients, GradientSource, NetworkGradients
 from harness.federation.recorders import Recorder
-from harness.federation.taps import Hook, Tap
+from harness.federation.taps import Tap
 from harness.federation.variates import RoundVariates
 
 
@@ -45,9 +45,9 @@ def train_locally(
     """Trains N clients for L steps of SGD under a defense.
 
     Args:
-        gradients: of the examples of each local step.
-        weights: (N, P), what each client starts the round from.
-        defense: whose ``client_step`` turns them into a direction.
+        gradients: of the examples of each local step; a defense that reads the network takes ``NetworkGradients``.
+        weights: (N, P), what each client receives and starts the round from.
+        defense: which turns them into a direction.
         context: of the round, with these clients' keys and state; what they remember is left in it.
         steps: L.
         variates: SCAFFOLD's, with a row for each client; its correction is added to every direction.
@@ -55,12 +55,17 @@ def train_locally(
         precision: in which directions are added up. In float64, dividing an update by the learning rate gives back
             the very gradient that was applied; float32 is what clients compute in, and faster.
         recorders: shown every step.
+
+    Raises:
+        UsageError: the defense reads a network, and the gradients come from none.
     """
+    weights = defense.received(weights, context)
     total = velocity = path = moved = weights.new_zeros(weights.shape, dtype=precision)  # none is changed in place
     for step in range(steps):
         now = context.at_step(step)
-        examples = gradients(step, weights if step == 0 else (weights + moved).to(weights.dtype))
-        made = step_by(defense, examples, now, weights)
+        here = weights if step == 0 else (weights + moved).to(weights.dtype)
+        examples, now = _examples(gradients, here, defense, now)
+        made = defense.client_step(examples, now)
         for recorder in recorders:
             recorder.step(examples, made, now)
         direction = made.step.to(precision)
@@ -74,9 +79,21 @@ def train_locally(
     return LocalTraining(total / steps, update.double(), moved.double())
 
 
+def _examples(
+    gradients: GradientSource, weights: Tensor, defense: Defense, context: RoundContext
+) -> tuple[ExampleGradients, RoundContext]:
+    """The example gradients of a step at weights (N, P), and the context in which operations may read their batch."""
+    if not defense.needs_network:
+        return gradients(context.local_step, weights), context
+    if not isinstance(gradients, NetworkGradients):
+        raise UsageError("the defense reads the network that clients train, which is not at hand here; use evaluate")
+    batch = defense.inputs(gradients.batch(context.local_step, weights), context)
+    return gradients.gradients(batch), replace(context, batch=batch)
+
+
 def send(update: Tensor, defense: Defense, context: RoundContext, recorders: Sequence[Recorder] = ()) -> Tensor:
     """What leaves N clients (N, P) of their updates (N, P); what goes beside it is left in ``context.sent``."""
-    message = rows_by(Hook.CLIENT_MESSAGE, defense.client_message, update, context)
+    message = defense.client_message(update, context)
     for recorder in recorders:
         recorder.read(Tap.UPDATE, update)
         recorder.read(Tap.SENT, message)

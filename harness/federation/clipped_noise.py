@@ -1,4 +1,4 @@
-"""What clipping and then noise, both at one hook, leave of one example or client for anybody to reconstruct."""
+"""What clipping and then noise, both at one stage, leave of one example or client for anybody to reconstruct."""
 
 import math
 
@@ -13,15 +13,16 @@ BARE = "some coordinates carry no noise"
 NO_CLIPPING = "noise without clipping: one record may move the result by any amount"
 LEFT_OUT = "which coordinates are left out depends on private data"
 FOLLOWS_DATA = "the scale of the noise follows private data"
+_TYPICAL = 0.1  # the blind probability at which limits of different families are compared
 
 
 def limit_of(noise: Noise | None, clipping: Clipping | None, unit: float, context: RoundContext) -> Limit | NoLimit:
-    """The limit on what one clipped vector can be told by, from what a defense declares of a hook.
+    """The limit on what one clipped vector can be told by, from what a defense does at a stage.
 
     Args:
-        noise: on a coordinate of what the hook gives out, ``context.noise_scale`` left aside.
+        noise: on a coordinate of what the stage gives out, ``context.noise_scale`` left aside.
         clipping: of what the noise was added to, around zero.
-        unit: how far one clipped vector moves what the hook gives out, for each unit of the clipping's bound.
+        unit: how far one clipped vector moves what the stage gives out, for each unit of the clipping's bound.
         context: of the round, with noise.
     """
     if noise is None:
@@ -39,3 +40,8 @@ def limit_of(noise: Noise | None, clipping: Clipping | None, unit: float, contex
         return NoLimit(BARE)
     distance = clipping.bound * math.sqrt(groups) * unit
     return GaussianLimit(distance / (least * context.noise_scale))
+
+
+def height(limit: Limit | NoLimit) -> float:
+    """How much a limit allows, to compare limits of different families."""
+    return limit.ceiling(_TYPICAL) if isinstance(limit, Limit) else 2.0

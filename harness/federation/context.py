@@ -1,10 +1,11 @@
-"""Where in training a hook is called, and the memory a defense may keep: one round, one client, or the server."""
+"""Where in training operations run, and the memory a defense may keep: one round, one client, or the server."""
 
 from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
+from harness.federation.examples import NetworkBatch
 from harness.vectors.layout import Layout
 from harness.vectors.randomness import laplace_rows, normal_rows, uniform_rows
 
@@ -47,7 +48,7 @@ class Cohort:
 
 @dataclass(frozen=True)
 class RoundContext:
-    """Where in training the hooks are called, and what a defense may remember.
+    """Where in training operations run, and what a defense may remember.
 
     Attributes:
         round, local_step: both from 0.
@@ -62,6 +63,7 @@ class RoundContext:
         server: of the server, kept between rounds and known to all clients; empty in round 0.
         sent: per client (N, ...), what goes to the server beside the update; in ``aggregate`` the sums over clients.
         scope: name of this defense within a stack.
+        batch: the network and the examples of a local step, for operations that ask for them.
         step_sizes: (L,) examples in each local step; empty where all are as many as the cohort's batches.
     """
 
@@ -78,6 +80,7 @@ class RoundContext:
     sent: State = field(default_factory=dict)
     scope: str = ""
     clients: tuple[int, ...] = ()
+    batch: NetworkBatch | None = None
     step_sizes: tuple[int, ...] = ()
 
     def at_step(self, step: int) -> "RoundContext":
@@ -86,7 +89,7 @@ class RoundContext:
         return replace(self, local_step=step, cohort=replace(self.cohort, batch_size=size))
 
     def quiet(self) -> "RoundContext":
-        """The same place in training without noise, where what a hook remembers is forgotten afterwards."""
+        """The same place in training without noise, where what an operation remembers is forgotten afterwards."""
         local, client, server = dict(self.local), dict(self.client), dict(self.server)
         return replace(self, noise_scale=0.0, local=local, client=client, server=server, sent={})
 

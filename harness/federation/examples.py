@@ -1,10 +1,12 @@
-"""Per-example gradients of a local step, as the hooks of a defense see them."""
+"""Per-example gradients of a local step, as the operations of a defense see them, and what they are computed from."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
+
+from harness.vectors.layout import Layout
 
 
 class ExampleGradients(Protocol):
@@ -44,6 +46,68 @@ class ExampleGradients(Protocol):
 
 GradientSource = Callable[[int, Tensor], ExampleGradients]
 """Example gradients of N clients in a local step, from its number and the weights (N, P) before it."""
+
+
+class Network(Protocol):
+    """What an operation may call of the clients' network."""
+
+    @property
+    def layout(self) -> Layout:
+        """Slices of the flat weights."""
+        ...
+
+    def logits(self, weights: Tensor, images: Tensor) -> Tensor:
+        """Scores (N, B, classes) of examples (N, B, ...) by networks with weights (N, P), differentiable in both."""
+        ...
+
+
+@dataclass(frozen=True)
+class NetworkBatch:
+    """What N clients compute a local step from.
+
+    Attributes:
+        network: the function. weights: (N, P), before the step.
+        inputs: (N, B, ...), examples. labels: (N, B). present: (N, B), which places hold an example; None for all.
+    """
+
+    network: Network
+    weights: Tensor
+    inputs: Tensor
+    labels: Tensor
+    present: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class NetworkGradients:
+    """A source of gradients that also shows what they are computed from, for operations that read or change that.
+
+    Attributes:
+        batch: of N clients in a local step, from its number and the weights (N, P) before it.
+        gradients: of the examples of such a batch.
+    """
+
+    batch: Callable[[int, Tensor], NetworkBatch]
+    gradients: Callable[[NetworkBatch], ExampleGradients]
+
+    def __call__(self, step: int, weights: Tensor) -> ExampleGradients:
+        return self.gradients(self.batch(step, weights))
+
+
+@dataclass(frozen=True)
+class LocalStep:
+    """Result of a local step: what SGD consumes, and what else exists in the client's memory.
+
+    Attributes:
+        step: (N, P), what SGD consumes.
+        clip_factors: (N, B, M), the factor applied to each example's gradient per tensor; None without clipping.
+        examples: (N, B, P), sanitised per-example gradients where noise is added per example, else None.
+        noise: standard deviation of the noise on a coordinate of ``step``, one number or (N,); None without.
+    """
+
+    step: Tensor
+    clip_factors: Tensor | None = None
+    examples: Tensor | None = None
+    noise: Tensor | float | None = None
 
 
 @dataclass(frozen=True)

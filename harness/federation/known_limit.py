@@ -1,12 +1,12 @@
-"""The theorem that holds at a tap, from what each defense says of its hooks (docs/accounting.md).
+"""The theorem that holds at a tap, from what each defense does at each stage (docs/accounting.md).
 
-Whatever comes after a hook that limits what can be reconstructed is post-processing: the limit stays. Whatever comes
+Whatever comes after a stage that limits what can be reconstructed is post-processing: the limit stays. Whatever comes
 before it is its input, which it bounds.
 """
 
 from dataclasses import replace
 
-from harness.federation.clipped_noise import NO_NOISE
+from harness.federation.clipped_noise import NO_NOISE, height
 from harness.federation.context import RoundContext
 from harness.federation.defense import Defense
 from harness.federation.taps import Hook, Tap
@@ -15,7 +15,6 @@ from harness.privacy import Limit, NoLimit
 _BEFORE = "it is read before any noise is added"
 _SILENT = "its noise is switched off"
 _LATER = "it is read before the defense acts"
-_TYPICAL = 0.1  # the blind probability at which limits of different families are compared
 
 
 def limit_at(defense: Defense, tap: Tap, context: RoundContext, steps: int = 1, looks: int = 1) -> Limit | NoLimit:
@@ -33,7 +32,7 @@ def limit_at(defense: Defense, tap: Tap, context: RoundContext, steps: int = 1, 
     found = [(name, one) for name, part in defense.chain() for one in _limits(part, tap, _scoped(context, name), steps)]
     limits = [one for _, one in found if isinstance(one, Limit)]
     if limits:
-        return min(limits, key=_height).repeated(looks)
+        return min(limits, key=height).repeated(looks)
     reasons = dict.fromkeys(
         f"{name}: {one.reason}" if name else one.reason for name, one in found if isinstance(one, NoLimit)
     )
@@ -41,7 +40,7 @@ def limit_at(defense: Defense, tap: Tap, context: RoundContext, steps: int = 1, 
 
 
 def _limits(part: Defense, tap: Tap, context: RoundContext, steps: int) -> list[Limit | NoLimit]:
-    """One for each hook of a part that what is read has passed, or one reason why there is none."""
+    """One for each stage of a part that what is read has passed, or one reason why there is none."""
     if tap is Tap.EXAMPLES:
         return [part.reconstruction_limit_of_examples(context)]
     acting = [hook for hook in tap.noised_by if part.acts_at(hook)]
@@ -54,15 +53,11 @@ def _limits(part: Defense, tap: Tap, context: RoundContext, steps: int) -> list[
 
 
 def _worst(part: Defense, hook: Hook, context: RoundContext, steps: int) -> Limit | NoLimit:
-    """The limit of a hook; of a local step, that of the one which hides its examples least."""
+    """The limit of a stage; of a local step, that of the one which hides its examples least."""
     if hook is not Hook.CLIENT_STEP:
         return part.reconstruction_limit(hook, context)
     each = dict.fromkeys(part.reconstruction_limit(hook, replace(context, local_step=step)) for step in range(steps))
-    return max(each, key=_height)
-
-
-def _height(limit: Limit | NoLimit) -> float:
-    return limit.ceiling(_TYPICAL) if isinstance(limit, Limit) else 2.0
+    return max(each, key=height)
 
 
 def _scoped(context: RoundContext, name: str) -> RoundContext:

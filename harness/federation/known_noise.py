@@ -12,7 +12,7 @@ from harness.errors import UsageError
 from harness.federation.context import RoundContext
 from harness.federation.defense import Defense
 from harness.federation.taps import TAPS_OF_VARIATES, Hook, Tap
-from harness.observation import Clipping, Noise
+from harness.observation import Noise
 
 
 def noise_at(defense: Defense, tap: Tap, context: RoundContext, steps: int = 1, looks: int = 1) -> Noise | None:
@@ -54,17 +54,11 @@ def _along(defense: Defense, tap: Tap, context: RoundContext, steps: int) -> Noi
     for hook in tap.noised_by:
         for name, part in defense.chain():
             if total is not None and not part.only_adds(hook):
-                total = _changed(total, part.clipping_at(tap, context.learning_rate))
+                total = total.changed(part.clipping_at(tap, context.learning_rate))
             own = _added(part, hook, tap, _scoped(context, name), steps)
             total = total if own is None else own.plus(total)
     # Of a secure sum the mean is read: that of messages which each have noise of their own.
     return None if total is None else total.averaged(together)
-
-
-def _changed(noise: Noise, clipping: Clipping | None) -> Noise:
-    """Noise after something that is not linear: a clip of each tensor leaves each of them a level of its own."""
-    apart = "layer" in (noise.grouping, clipping and clipping.grouping)
-    return Noise("unknown", None, "layer" if apart else "whole", unread=noise.follows, bare=noise.leaves_some_bare)
 
 
 def _added(part: Defense, hook: Hook, tap: Tap, context: RoundContext, steps: int) -> Noise | None:

@@ -9,14 +9,13 @@ from torch import Tensor
 
 from harness.federation.context import RoundContext, State
 from harness.federation.defense import Defense
-from harness.federation.own_hooks import rows_by
 from harness.federation.recorders import Recorder
-from harness.federation.taps import Hook, Tap
+from harness.federation.taps import Tap
 
 
 def receive(message: Tensor, defense: Defense, context: RoundContext, recorders: Sequence[Recorder] = ()) -> Tensor:
     """What the server makes of each of N messages (N, P) that arrive, before they are added up."""
-    received = rows_by(Hook.SERVER_RECEIVE, defense.server_receive, message, context)
+    received = defense.server_receive(message, context)
     for recorder in recorders:
         recorder.read(Tap.ARRIVED, message)
         recorder.read(Tap.RECEIVED, received)
@@ -36,7 +35,7 @@ class ServerRound:
     """One round's messages, which come in chunks of clients: added as they come, or kept for a secure sum of all."""
 
     def __init__(self, defense: Defense, parameters: int, device: torch.device | None = None) -> None:
-        self._defense = defense
+        self._defense, self._secure = defense, defense.sums_securely
         self._total = torch.zeros(parameters, dtype=torch.float64, device=device)
         self._messages: list[Tensor] = [self._total.new_zeros(0, parameters)]
         self._keys: list[tuple[int | str, ...]] = []
@@ -55,14 +54,14 @@ class ServerRound:
             reporting: (N,), who of them also sends what goes beside the message; None for everybody.
         """
         taking = list(range(len(received))) if present is None else present.nonzero()[:, 0].tolist()
-        if self._defense.sums_securely:
+        if self._secure:
             self._messages.append(received[taking])
             self._keys += [context.keys[row] for row in taking]
             for name, values in context.local.items():
                 self._local[name].append(values[taking])
         # One client after the other, so that no sum depends on the chunks.
         for row in taking:
-            if not self._defense.sums_securely:
+            if not self._secure:
                 self._total += received[row]
             counts = 1 if reporting is None or reporting[row] else 0
             for name, values in context.sent.items():
@@ -75,7 +74,7 @@ class ServerRound:
             UsageError: a secure sum of these messages is impossible.
         """
         total = self._total
-        if self._defense.sums_securely:
+        if self._secure:
             local = {name: torch.cat(parts) for name, parts in self._local.items()}
             everybody = replace(context, keys=tuple(self._keys) or context.keys, local=local)
             total = self._defense.sum_securely(torch.cat(self._messages), everybody)

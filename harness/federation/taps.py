@@ -13,13 +13,40 @@ Unit = Literal["example", "step", "update"]
 
 
 class Hook(StrEnum):
-    """The points of a round at which a defense can act, in the order they come."""
+    """The stages of a round between which somebody can read it, in the order they come."""
 
     CLIENT_STEP = "client_step"
     CLIENT_MESSAGE = "client_message"
     SUM_SECURELY = "sum_securely"
     SERVER_RECEIVE = "server_receive"
     AGGREGATE = "aggregate"
+
+
+class Point(StrEnum):
+    """The points of a round at which an operation of a defense can act, in the order they come.
+
+    Attributes:
+        hook: the stage of the round that a point lies in; None where no tap shows what happens there.
+    """
+
+    hook: Hook | None
+
+    def __new__(cls, name: str, hook: Hook | None = None) -> Self:
+        """The point of a name, and its stage."""
+        point = str.__new__(cls, name)
+        point._value_, point.hook = name, hook
+        return point
+
+    BROADCAST = "broadcast"  # weights (P,) on their way to the clients
+    NETWORK = "network"  # weights (N, P) that clients received, before they train
+    INPUTS = "inputs"  # examples (N, B, ...) of a local step
+    EXAMPLES = "examples", Hook.CLIENT_STEP  # their gradients (N, B, P)
+    STEP = "step", Hook.CLIENT_STEP  # the direction (N, P) of a local step
+    MESSAGE = "message", Hook.CLIENT_MESSAGE  # updates (N, P) before they leave
+    SUM = "sum", Hook.SUM_SECURELY  # messages (N, P) of a round, into the sum (P,) that is all the server gets
+    ARRIVAL = "arrival", Hook.SERVER_RECEIVE  # messages (N, P) at the server
+    AGGREGATE = "aggregate", Hook.AGGREGATE  # the sum (P,) of a round's messages, before it is divided
+    APPLIED = "applied"  # weights (P,) after the server's optimizer
 
 
 _STEP, _SENT = (Hook.CLIENT_STEP,), (Hook.CLIENT_STEP, Hook.CLIENT_MESSAGE)

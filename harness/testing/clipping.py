@@ -33,7 +33,7 @@ def assert_declares_clipping(defense: Defense) -> None:
         declared = defense.clipping_at(tap, LEARNING_RATE, {})
         cut = float(longer[tap].norm() / values.norm()) < TIMES / 2 and _is_part_of(gradient, values)
         assert declared is not None or not cut, (
-            f"{tap} shows gradients cut to a length of {float(values.norm(dim=-1).max()):.4g}, of which clipping_at() "
+            f"{tap} shows gradients cut to a length of {float(values.norm(dim=-1).max()):.4g}, of which no operation "
             "says nothing; an attacker who does not know takes a cut gradient for a hidden one"
         )
         if declared is not None and declared.bound is not None and math.isfinite(declared.bound):
@@ -49,11 +49,11 @@ def assert_declares_cuts(defense: Defense) -> None:
             continue
         largest = float(sizes.max()) * LEARNING_RATE
         assert declared is not None or sizes.min() < sizes.max() / _ABOUT or not tap.of_update, (
-            f"all coordinates that {tap} shows have the magnitude {largest:.4g}, of which cut_at() says nothing; an "
+            f"all coordinates that {tap} shows have the magnitude {largest:.4g}, of which cuts_at= says nothing; an "
             "attacker who does not know takes cut coordinates for true ones"
         )
         assert declared is None or largest <= declared * _ABOUT, (
-            f"{tap} shows magnitudes of up to {largest:.4g}, cut_at() says that they are cut at {declared:.4g}"
+            f"{tap} shows magnitudes of up to {largest:.4g}, an operation says that they are cut at {declared:.4g}"
         )
 
 
@@ -70,10 +70,10 @@ def assert_declares_what_is_sent(defense: Defense) -> None:
         for part, own, most in parts:
             sent, sizes = part != 0, own.abs()
             count = int(sent.sum(-1).max())
-            assert count <= most, f"{tap} shows {count} coordinates of a {chosen.grouping}, chosen_at() says {most}"
+            assert count <= most, f"{tap} shows {count} coordinates of a {chosen.grouping}, an operation says {most}"
             least, left = sizes.where(sent, torch.inf).amin(-1), sizes.where(~sent, 0.0).amax(-1)
             assert chosen.choice != "largest" or bool((least >= left).all()), (
-                f"{tap} leaves out larger coordinates than it sends, chosen_at() says that the largest are sent"
+                f"{tap} leaves out larger coordinates than it sends, an operation says that the largest are sent"
             )
 
 
@@ -93,7 +93,7 @@ def assert_bounds_examples(defense: Defense) -> None:
         moved = whole - _sum(defense, made * others[..., None], others)
         most = _lengths(moved, declared).max()
         assert most <= declared.bound * _ABOUT, (
-            f"an example changes the sum of its batch by {float(most):.4g}, clipping_at() says by at most "
+            f"an example changes the sum of its batch by {float(most):.4g}, an operation says by at most "
             f"{declared.bound:.4g}; each example has to be clipped by itself"
         )
 
@@ -103,7 +103,7 @@ def _assert_lengths(tap: Tap, values: Tensor, declared: Clipping, exact: bool) -
     longest, shortest = float(lengths.max()), float(lengths.min())
     right = longest <= bound * _ABOUT and (not exact or shortest >= bound / _ABOUT)
     assert right, (
-        f"{tap} shows lengths of {shortest:.4g} to {longest:.4g} per {declared.grouping}, clipping_at() says that they "
+        f"{tap} shows lengths of {shortest:.4g} to {longest:.4g} per {declared.grouping}, an operation says that they "
         f"are cut to {bound:.4g}; it is asked in units of a gradient (an update's bound divided by the learning rate), "
         "of what is sent: a change after the cut, such as rounding, counts"
     )

@@ -131,12 +131,12 @@ def assert_statements(defense: Defense) -> None:
 
 def assert_declares_memory_and_plans(defense: Defense) -> None:
     """Training goes on beyond its planned rounds, and keeps the server's memory, by what a defense says of both."""
-    (few, remembered), (many, _) = _two_rounds(defense, 10), _two_rounds(defense, 1000)
+    (few, remembered, sent), (many, _, _) = _two_rounds(defense, 10), _two_rounds(defense, 1000)
     alike = all(torch.equal(one, other) for one, other in zip(few, many, strict=True))
     assert alike == (defense.needs_planned_rounds() is None), "needs_planned_rounds() says otherwise than its rounds"
     known = list(defense.server_remembers())
-    assert remembered == known, f"the server remembers {remembered}, server_remembers() names {known}"
-    assert bool(remembered) == defense.adapts(), "adapts() says otherwise than server_remembers()"
+    assert remembered == known, f"the server remembers {remembered}, its operations name {known}"
+    assert sent == defense.sends_beside(), f"clients send {sent} beside their updates, their operations name others"
 
 
 @cache
@@ -191,15 +191,16 @@ def _step(defense: Defense, examples: int, empty: int) -> tuple[Tensor, dict[str
     return made.step, dict(first.local)
 
 
-def _two_rounds(defense: Defense, planned: int) -> tuple[list[Tensor], list[str]]:
-    """What the server applies in rounds 3 and 4 of so many, and what it remembers afterwards."""
+def _two_rounds(defense: Defense, planned: int) -> tuple[list[Tensor], list[str], list[str]]:
+    """What the server applies in rounds 3 and 4 of so many, what it remembers then, and what clients send beside."""
     weights, images, labels = _made_up()
     cohort = Cohort(clients_per_round=CLIENTS, rounds=planned, batch_size=BATCH)
     server: dict[str, Tensor] = {}
-    made = []
+    made, sent = [], list[str]()
     for now in (3, 4):
         context = RoundContext(now, 0, LEARNING_RATE, cohort, _model().layout, _keys(), server=server)
         shown = play_taps(_model(), weights, images, labels, defense, context, together=CLIENTS)
         context.sent.update({key: values.sum(0) for key, values in context.sent.items()})
+        sent = list(context.sent)
         made.append(defense.aggregate(shown[Tap.RECEIVED].sum(0), context))
-    return made, list(server)
+    return made, list(server), sent

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -97,7 +96,7 @@ class Clients:
         """The round of a chunk's clients, as far as the server's sum."""
         settings, context, recorders = self.settings, chunk.context, chunk.recorders
         count, data = len(context.clients), self.data[list(context.clients)]
-        gradients = partial(batch_gradients, self.model, self.train, data, chunk.batches, settings.batch_size)
+        gradients = batch_gradients(self.model, self.train, data, chunk.batches, settings.batch_size)
         running = ClientsStatistics(self.model, chunk.running, count)
         weights = chunk.weights.expand(count, -1).contiguous()
         made = train_locally(

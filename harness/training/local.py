@@ -5,8 +5,7 @@ from torch import Tensor
 
 from harness.datasets import Dataset
 from harness.federation.context import RoundContext
-from harness.federation.defense import LocalStep
-from harness.federation.examples import Batches, ExampleGradients
+from harness.federation.examples import Batches, ExampleGradients, LocalStep, NetworkBatch, NetworkGradients
 from harness.federation.recorders import RoundRecorder
 from harness.federation.taps import Tap
 from harness.models import RowModel
@@ -14,9 +13,9 @@ from harness.models.joint_gradients import JointGradients
 
 
 def batch_gradients(
-    model: RowModel, dataset: Dataset, data: Tensor, batches: Batches, expected: int, step: int, weights: Tensor
-) -> ExampleGradients:
-    """Example gradients of N clients in a local step, at weights (N, P).
+    model: RowModel, dataset: Dataset, data: Tensor, batches: Batches, expected: int
+) -> NetworkGradients:
+    """Example gradients of N clients in their local steps.
 
     Args:
         model: the network.
@@ -24,13 +23,18 @@ def batch_gradients(
         data: (N, n), positions of each client's examples.
         batches: (N, L, B) places in ``data``.
         expected: the batch size that a mean divides by.
-        step: the local step, from 0.
-        weights: (N, P).
     """
-    chosen = data.gather(1, batches.places[:, step].to(data.device))
-    images, labels = _examples(dataset.images, chosen).to(weights), _examples(dataset.labels, chosen)
-    present = None if batches.present is None else batches.present[:, step].to(weights)
-    return model.example_gradients(weights, images, labels, present, expected)
+
+    def batch(step: int, weights: Tensor) -> NetworkBatch:
+        chosen = data.gather(1, batches.places[:, step].to(data.device))
+        images, labels = _examples(dataset.images, chosen).to(weights), _examples(dataset.labels, chosen)
+        present = None if batches.present is None else batches.present[:, step].to(weights)
+        return NetworkBatch(model, weights, images, labels, present)
+
+    def gradients(of: NetworkBatch) -> ExampleGradients:
+        return model.example_gradients(of.weights, of.inputs, of.labels, of.present, expected)
+
+    return NetworkGradients(batch, gradients)
 
 
 def _examples(values: Tensor, places: Tensor) -> Tensor:

@@ -89,9 +89,10 @@ class Training:
         if settings.has_variates:
             self.variates.finish_round()
         finish_round(self.model, running)
-        applied = server.aggregate(self._context(round_index, clients or [0], {}))
-        self.velocity = settings.server_momentum * self.velocity + applied
-        self.weights = (self.weights.double() + settings.server_learning_rate * self.velocity).float()
+        context = self._context(round_index, clients or [0], {})
+        self.velocity = settings.server_momentum * self.velocity + server.aggregate(context)
+        stepped = (self.weights.double() + settings.server_learning_rate * self.velocity).float()
+        self.weights = self.defense.applied(stepped, context)
         return means.take(), len(clients)
 
     def state(self) -> dict[str, Any]:
@@ -133,10 +134,11 @@ class Training:
         """The clients of a round, each once: what they remember is as it was when the round began."""
         batches, running = sample_batches(self.settings, round_index, clients, self.key), running_of(self.model)
         moving = round_index >= self.settings.warm_up_rounds
+        sent = self.defense.broadcast(self.weights, self._context(round_index, clients or [0], {}))
         for rows in _slices(len(clients), size):
             part = clients[rows]
             yield Chunk(
-                self._context(round_index, part, self.memory.read(part)), batches.of(rows), self.weights, running,
+                self._context(round_index, part, self.memory.read(part)), batches.of(rows), sent, running,
                 self.variates.beginning(part, moving) if self.settings.has_variates else None,
                 [recorder.for_chunk() for recorder in recorders],
             )  # fmt: skip

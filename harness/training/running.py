@@ -1,11 +1,12 @@
 """Running statistics in training: every client's follow its own batches, and FedAvg takes their mean."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from harness.federation.examples import ExampleGradients, GradientSource
+from harness.federation.examples import ExampleGradients, NetworkBatch, NetworkGradients
 from harness.models import RowModel
 from harness.models.batch_norm import Buffers, RunningStatistics, refusal
 from harness.models.joint_gradients import JointGradients
@@ -53,18 +54,18 @@ class ClientsStatistics:
     def buffers(self) -> Buffers:
         return self._running.buffers
 
-    def followed(self, gradients: GradientSource) -> GradientSource:
+    def followed(self, gradients: NetworkGradients) -> NetworkGradients:
         """The same gradients of these clients, whose statistics move with every step."""
         if not self.buffers:
             return gradients
 
-        def followed(step: int, weights: Tensor) -> ExampleGradients:
-            examples = gradients(step, weights)
+        def followed(batch: NetworkBatch) -> ExampleGradients:
+            examples = gradients.gradients(batch)
             assert isinstance(examples, JointGradients)
             self._running.follow(examples.statistics)
             return examples
 
-        return followed
+        return replace(gradients, gradients=followed)
 
 
 def finish_round(model: RowModel, clients: Sequence[Buffers]) -> None:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from harness.audit.federation import AuditedFederation, chunks
-from harness.defenses import Cohort, Defense, RoundContext, validated_defense
+from harness.defenses import Cohort, Custom, Defense, Operation, Point, RoundContext, validated_defense
 from harness.vectors.layout import Layout
 
 
@@ -12,14 +12,19 @@ from harness.vectors.layout import Layout
 class Counting(Defense):
     """Sends a one beside every update and remembers how many arrived."""
 
-    def client_message(self, update: Tensor, context: RoundContext) -> Tensor:
-        context.client["rounds"] = context.client.get("rounds", 0) + torch.ones(len(update))
-        context.sent["ones"] = torch.ones(len(update), 1)
-        return update
+    def operations(self, cohort: Cohort) -> list[Operation]:
+        return [Custom(counted, adds=None), Custom(arrived, at=Point.AGGREGATE)]
 
-    def aggregate(self, total: Tensor, context: RoundContext) -> Tensor:
-        context.server["arrived"] = context.server.get("arrived", 0) + context.sent["ones"]
-        return total / context.cohort.clients_per_round
+
+def counted(update: Tensor, context: RoundContext) -> Tensor:
+    context.client["rounds"] = context.client.get("rounds", 0) + torch.ones(len(update))
+    context.sent["ones"] = torch.ones(len(update), 1)
+    return update
+
+
+def arrived(total: Tensor, context: RoundContext) -> Tensor:
+    context.server["arrived"] = context.server.get("arrived", 0) + context.sent["ones"]
+    return total
 
 
 def federation() -> AuditedFederation:

@@ -74,6 +74,11 @@ FAULTY = {
     "takes a name": (DEFENSE.format(names="'none'", default=" = 1.0"), "'none' is registered twice"),
     "takes an alias": (DEFENSE.format(names="'mine', 'fed_cdp'", default=" = 1.0"), "'fed_cdp' is registered twice"),
     "hides behind an alias": (DEFENSE.format(names="'geyer'", default=" = 1.0"), "'geyer' is registered twice"),
+    "has a hook of earlier versions": (
+        DEFENSE.format(names="'mine'", default=" = 1.0")
+        + "    def client_message(self, update, context): return update",
+        "Mine.client_message() is no method of a defense any more; let operations() return",
+    ),
     "has a name nobody can write": (DEFENSE.format(names="'a+b'", default=" = 1.0"), "letters, digits"),
 }
 

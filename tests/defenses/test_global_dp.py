@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from harness.defenses import DEFENSES, Cohort, Defense, PrivacyFacts, RoundContext, State
-from harness.defenses.median_norm import median_norm, norm_counts
+from harness.defenses.global_dp import median_norm, norm_counts
 from harness.extensions.building import build
 from harness.vectors.layout import Layout
 

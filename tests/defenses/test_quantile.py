@@ -124,14 +124,16 @@ def test_multipliers(settings: dict[str, Any], units: int, expected: tuple[float
     defense = build(DEFENSES, "quantile", {"unit": unit, **settings})
     assert isinstance(defense, Quantile)
     cohort = Cohort(clients=1000, clients_per_round=units, batch_size=units)
-    assert defense.multipliers(cohort) == pytest.approx(expected)
+    steering = defense.operations(cohort)[0].steering
+    assert (steering.of_vectors, steering.of_bits) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("sigma_b", [3.1, 5, 50])
 def test_the_pair_costs_what_one_release_costs(sigma_b: float) -> None:
     defense = build(DEFENSES, "quantile", {"sigma_b": sigma_b})
     assert isinstance(defense, Quantile)
-    vectors, bits = defense.multipliers(COHORT)
+    steering = defense.operations(COHORT)[0].steering
+    vectors, bits = steering.of_vectors, steering.of_bits
     # A bit is worth +-1/2, so its own multiplier is sigma_b over that.
     pair = compose([GaussianRelease(vectors), GaussianRelease(2 * bits)])
     rdp = make_accountant("rdp")

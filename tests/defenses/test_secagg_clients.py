@@ -132,7 +132,7 @@ def test_the_claim_is_that_of_the_worst_placed_client() -> None:
     """A loud neighbour's noise helps, its longer steps count as noise too, and its own records have the larger clip."""
     facts = PrivacyFacts(Cohort(CLIENTS, CLIENTS, 5, 1, BATCH), 2, rate=0.1, parameters=4000)
     defense = secure(sigma=8.0, clips="1,2", noises="1,2", learning_rates="1,3")
-    parties = defense._differences.parties(2.0, 1.0, 0.1, facts)
+    parties = defense.differences.parties(2.0, 1.0, 0.1, facts)
     total = sum((party.weight * party.noise) ** 2 for party in parties) ** 0.5
     assert sum_sigma(parties) == pytest.approx(total / max(party.weight * party.clip for party in parties))
 

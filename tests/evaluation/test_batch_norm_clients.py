@@ -10,7 +10,7 @@ from torch import nn
 
 from harness.attacks import ATTACKS, Dummy, run_attack, run_reference
 from harness.attacks.candidates import dummy_gradient
-from harness.defenses import DEFENSES, Defense, RoundContext
+from harness.defenses import DEFENSES, Cohort, Custom, Defense, Operation, Point
 from harness.errors import UsageError
 from harness.evaluation.controls import drowned_control
 from harness.evaluation.observe import Scene, Stage
@@ -80,8 +80,8 @@ def test_the_true_images_explain_what_was_read(values: dict[str, Any], most: flo
 class Summed(Defense):
     """A secure sum that protects nothing else."""
 
-    def sum_securely(self, messages: torch.Tensor, context: RoundContext) -> torch.Tensor:
-        return messages.sum(0)
+    def operations(self, cohort: Cohort) -> list[Operation]:
+        return [Custom(lambda messages, _: messages.sum(0), at=Point.SUM, adds=None)]
 
 
 @pytest.mark.parametrize("steps", [1, 2])

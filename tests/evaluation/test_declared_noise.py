@@ -8,16 +8,15 @@ from typing import Any
 import pytest
 import torch
 
-from harness.defenses import DEFENSES
+from harness.defenses import DEFENSES, Cohort, Custom, Defense, Operation, Point, RoundContext, validated_defense
 from harness.errors import UsageError
+from harness.evaluation import run
 from harness.evaluation.declared_noise import WrongDeclaration, require_declared
-from harness.federation.taps import Hook
 from harness.noise_level import NoiseLevel
 from harness.observation import Noise, Observation
 from harness.testing import digits, undefended
 from harness.vectors.layout import Layout, spread
 
-NOISE = DEFENSES["noise"]
 QUIET = undefended(*digits(4))
 LEVELS = torch.cat([torch.zeros(100), torch.full((QUIET.target.shape[1] - 100,), 0.02)])
 
@@ -118,7 +117,7 @@ def test_honest(seen: Observation) -> None:
 
 @pytest.mark.parametrize(("seen", "told"), WRONG.values(), ids=WRONG)
 def test_wrong(seen: Observation, told: str) -> None:
-    with pytest.raises(WrongDeclaration, match=f"'mine' {told} .T2.step.; let noise_of"):
+    with pytest.raises(WrongDeclaration, match=f"'mine' {told} .T2.step.; let the operation"):
         require_declared("mine", "T2.step", QUIET, seen)
 
 
@@ -175,16 +174,41 @@ def test_what_is_no_number_is_told_as_such() -> None:
         require_declared("mine", "T2.step", QUIET, noisy(torch.nan, None))
 
 
-def test_noise_that_is_declared_at_another_tap_ends_the_run(
-    small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def elsewhere(self: Any, hook: Hook, context: Any) -> Noise | None:
-        return Noise("gaussian", 0.1) if hook == Hook.CLIENT_MESSAGE else None
+@pytest.fixture
+def research(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A defense ``own`` of research code that adds noise to gradients, and says ``said`` times as much."""
 
-    monkeypatch.setattr(NOISE, "noise_of", elsewhere)
-    cell = small.cell(defense="noise", defense_args={"applies_to": "gradient", "amount": 0.1})
+    def noisy(mean: torch.Tensor, context: RoundContext) -> torch.Tensor:
+        return mean + 0.1 * context.gaussian("client_step", mean)
+
+    @validated_defense
+    class Own(Defense):
+        said: float = 1.0
+        elsewhere: bool = False
+
+        def operations(self, cohort: Cohort) -> list[Operation]:
+            declared = Noise("gaussian", 0.1 * self.said)
+            if self.elsewhere:
+                noise = Custom(noisy, at=Point.STEP, adds=None)
+                return [noise, Custom(lambda update, _: update, adds=declared)]
+            return [Custom(noisy, at=Point.STEP, adds=declared)]
+
+    DEFENSES.aliases("none")  # what is installed is looked for before this is added
+    monkeypatch.setitem(DEFENSES._entries, "own", Own)
+
+
+@pytest.mark.usefixtures("research")
+def test_noise_that_is_declared_at_another_tap_ends_the_run(small: Any, tmp_path: Path) -> None:
+    cell = small.cell(defense="own", defense_args={"elsewhere": True})
     with pytest.raises(WrongDeclaration, match="declares nothing there"):
         small.play([cell], tmp_path)
+
+
+def test_what_follows_from_a_list_is_not_measured(small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Operations of ours cannot say other noise than they add: runs spare themselves the comparison."""
+    monkeypatch.setattr(run, "require_declared", None)
+    cell = small.cell(defense="noise", defense_args={"applies_to": "gradient", "amount": 0.1})
+    assert small.play([cell], tmp_path).cells[0].not_applicable_reason is None
 
 
 def test_looks_that_leave_out_other_coordinates_are_no_noise(small: Any, tmp_path: Path) -> None:
@@ -196,20 +220,12 @@ def test_looks_that_leave_out_other_coordinates_are_no_noise(small: Any, tmp_pat
     assert small.play([cell], tmp_path).cells[0].not_applicable_reason is None
 
 
-def test_noise_of_several_steps_is_held_against_that_of_one(
-    small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cell = small.cell(
-        defense="noise", defense_args={"applies_to": "gradient", "amount": 0.1}, tap="T1.out", local_steps=2,
-        update_model="avg", attack_args={"max_iterations": 3},
-    )  # fmt: skip
-    small.play([cell], tmp_path / "honest")
-    honest = NOISE.noise_of
-
-    def half(self: Any, hook: Hook, context: Any) -> Noise | None:
-        said = honest(self, hook, context)
-        return said and said.times(0.5)
-
-    monkeypatch.setattr(NOISE, "noise_of", half)
+@pytest.mark.usefixtures("research")
+def test_noise_of_several_steps_is_held_against_that_of_one(small: Any, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {
+        "defense": "own", "tap": "T1.out", "local_steps": 2, "update_model": "avg",
+        "attack_args": {"max_iterations": 3},
+    }  # fmt: skip
+    small.play([small.cell(**settings)], tmp_path / "honest")
     with pytest.raises(WrongDeclaration, match=r"adds 2 times the noise that it declares \(T1.out\)"):
-        small.play([cell], tmp_path / "half")
+        small.play([small.cell(**settings, defense_args={"said": 0.5})], tmp_path / "half")

@@ -1,5 +1,6 @@
 """A defense whose clients change each other's rows gets no verdict, whoever is attacked together with whom."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -7,31 +8,33 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.defenses import DEFENSES, Defense, RoundContext, validated_defense
+from harness.defenses import DEFENSES, Cohort, Custom, Defense, Operation, RoundContext, validated_defense
 from harness.errors import UsageError
 
 
 @pytest.fixture
 def own(monkeypatch: pytest.MonkeyPatch) -> None:
-    @validated_defense
-    class Mixing(Defense):
-        def client_message(self, update: Tensor, context: RoundContext) -> Tensor:
-            return update - update.mean(0)
+    def mixing(update: Tensor, context: RoundContext) -> Tensor:
+        return update - update.mean(0)
 
-    @validated_defense
-    class Apart(Defense):
-        def client_message(self, update: Tensor, context: RoundContext) -> Tensor:
-            with torch.inference_mode():
-                return update - update.mean(1, keepdim=True)
+    def apart(update: Tensor, context: RoundContext) -> Tensor:
+        with torch.inference_mode():
+            return update - update.mean(1, keepdim=True)
 
-    @validated_defense
-    class Forgetting(Defense):
-        def client_message(self, update: Tensor, context: RoundContext) -> Tensor:
-            return update * (torch.rand_like(update) < 0.5)
+    def forgetting(update: Tensor, context: RoundContext) -> Tensor:
+        return update * (torch.rand_like(update) < 0.5)
+
+    def kind(function: Callable[[Tensor, RoundContext], Tensor]) -> type[Defense]:
+        @validated_defense
+        class Own(Defense):
+            def operations(self, cohort: Cohort) -> list[Operation]:
+                return [Custom(function, adds=None)]
+
+        return Own
 
     DEFENSES.aliases("none")  # what is installed is looked for before this is added
-    for name, kind in (("mixing", Mixing), ("apart", Apart), ("forgetting", Forgetting)):
-        monkeypatch.setitem(DEFENSES._entries, name, kind)
+    for function in (mixing, apart, forgetting):
+        monkeypatch.setitem(DEFENSES._entries, function.__name__, kind(function))
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 64])

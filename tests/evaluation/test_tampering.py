@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from harness.attacks import ATTACKS, run_attack
-from harness.defenses import DEFENSES, Defense
+from harness.defenses import DEFENSES, Cohort, Defense, Operation, Point
 from harness.defenses.fed_cdp import FedCDP
 from harness.defenses.registry import validated_defense
 from harness.errors import UsageError
@@ -154,6 +154,13 @@ def test_a_smaller_scene_is_the_beginning_of_a_larger_one(small: Any, settings: 
         stage.set(small.cell(**TAMPERING | settings | ({"victims": 2} if whole.detectable else {"seeds": (1,)})))
 
 
+class TrainOnlyTheAgreed(Operation):
+    points = (Point.NETWORK,)
+
+    def refuses(self, module: str) -> bool:
+        return bool(module)
+
+
 @pytest.fixture
 def watchful(monkeypatch: pytest.MonkeyPatch) -> None:
     """A defense ``watchful`` whose clients train only the network that was agreed on."""
@@ -162,8 +169,8 @@ def watchful(monkeypatch: pytest.MonkeyPatch) -> None:
     class Watchful(Defense):
         name: ClassVar[str] = "watchful"
 
-        def refuses_module(self, module: str) -> bool:
-            return bool(module)
+        def operations(self, cohort: Cohort) -> list[Operation]:
+            return [TrainOnlyTheAgreed()]
 
     monkeypatch.setattr(DEFENSES, "_entries", dict(DEFENSES._entries))
     DEFENSES.register("watchful")(Watchful)

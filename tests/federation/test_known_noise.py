@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from harness.defenses import DEFENSES
+from harness.defenses import DEFENSES, Custom, Operation, Point
 from harness.errors import UsageError
 from harness.extensions.building import build
 from harness.federation.context import Cohort, RoundContext
 from harness.federation.defense import Defense
 from harness.federation.known_coordinates import carrying, cut_at
 from harness.federation.known_noise import noise_at
-from harness.federation.taps import Hook, Tap
+from harness.federation.taps import Tap
 from harness.observation import Chosen, Noise
 from harness.vectors.layout import Layout
 
@@ -158,8 +158,8 @@ def test_a_deviation_that_is_none_is_told(deviation: float | torch.Tensor) -> No
 
 def test_deviations_are_of_all_coordinates() -> None:
     class Own(Defense):
-        def noise_of(self, hook: Hook, context: RoundContext) -> Noise | None:
-            return Noise("gaussian", torch.full((7,), 0.1)) if hook == Hook.CLIENT_STEP else None
+        def operations(self, cohort: Cohort) -> list[Operation]:
+            return [Custom(lambda mean, _: mean, at=Point.STEP, adds=Noise("gaussian", torch.full((7,), 0.1)))]
 
     with pytest.raises(UsageError, match=r"shape \(7,\); give one number, or one for each of the network's 3 coord"):
         noise_at(Own(), Tap.STEP, CONTEXT)

@@ -17,6 +17,7 @@ from harness.attacks import adam, attack, labels
 from harness.defenses import dssgd, fed_cdp
 from harness.evaluation import observe, played_round, run
 from harness.experiment import CellSettings
+from harness.federation import operations
 from harness.federation.context import RoundContext
 from harness.federation.recorders import KeepTap
 from harness.federation.taps import Tap
@@ -50,7 +51,7 @@ def noise_times(factor: float) -> Plant:
 
 
 def clipping_off(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(fed_cdp, "example_factors", lambda norms, *rest: torch.ones_like(norms))
+    patch.setattr(operations, "example_factors", lambda norms, *rest: torch.ones_like(norms))
 
 
 def everything_sent(patch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,8 @@
 """Every check of ``harness.testing`` finds the mistake that it is for, and passes what is right."""
 
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -12,14 +12,21 @@ from torch import Tensor
 from harness.attacks import Attack, validated_attack
 from harness.attacks.adam import Adam
 from harness.attacks.attack import Dummy
-from harness.defenses.hooks import Defense, LocalStep
-from harness.defenses.registry import validated_defense
+from harness.defenses import (
+    ClipUpdate,
+    Cohort,
+    Custom,
+    Defense,
+    Operation,
+    Point,
+    RoundContext,
+    State,
+    validated_defense,
+)
 from harness.errors import UsageError
 from harness.evaluation.noise_law import law_p_value
-from harness.federation.context import RoundContext, State
-from harness.federation.examples import ExampleGradients
+from harness.federation.operations import UNKNOWN, StepState, states_nothing
 from harness.federation.privacy_facts import PrivacyFacts
-from harness.federation.taps import TAPS_AFTER_SENDING, TAPS_AFTER_STEP, Hook, Tap
 from harness.noise_level import NoiseLevel
 from harness.observation import Chosen, Clipping, Noise, Observation
 from harness.privacy import Statement
@@ -40,278 +47,156 @@ Keys = list[tuple[int | str, ...]]
 SHAPE = 10, 400
 
 
-@validated_defense
-class Right(Defense):
-    def client_message(self, update: Tensor, context: RoundContext) -> Tensor:
-        return update + context.gaussian("client_message", update)
+def made(*operations: Operation) -> Defense:
+    """A defense of these."""
 
-    def noise_of(self, hook: Hook, context: RoundContext) -> Noise | None:
-        return Noise("gaussian", 1.0) if hook == Hook.CLIENT_MESSAGE else None
+    @validated_defense
+    class Made(Defense):
+        def operations(self, cohort: Cohort) -> list[Operation]:
+            return list(operations)
 
+    return Made()
 
-@validated_defense
-class Silent(Right):
-    def noise_of(self, hook: Hook, context: RoundContext) -> Noise | None:
-        return None
 
+def research(function: Callable[[Tensor, RoundContext], Tensor], **facts: Any) -> Defense:
+    """One of research code at the message, which adds no noise unless it says so."""
+    return made(Custom(function, **({"adds": None, "at": Point.MESSAGE} | facts)))
 
-@validated_defense
-class Understates(Right):
-    def noise_of(self, hook: Hook, context: RoundContext) -> Noise | None:
-        return Noise("gaussian", 0.9) if hook == Hook.CLIENT_MESSAGE else None
 
+GAUSSIAN, LAPLACE = Noise("gaussian", 1.0), Noise("laplace", 1.0)
 
-@validated_defense
-class Misplaces(Right):
-    def noise_of(self, hook: Hook, context: RoundContext) -> Noise | None:
-        return Noise("gaussian", 1.0) if hook == Hook.CLIENT_STEP else None
 
+def noisy(update: Tensor, context: RoundContext) -> Tensor:
+    return update + context.gaussian("client_message", update)
 
-@validated_defense
-class Narrow(Defense):
-    def client_message(self, update: Tensor, context: RoundContext) -> Tensor:
-        return update[:, :-1]
 
+def laplacian(update: Tensor, context: RoundContext) -> Tensor:
+    return update + 0.5**0.5 * context.laplace("client_message", update)
 
-@validated_defense
-class InPlace(Defense):
-    def client_message(self, update: Tensor, context: RoundContext) -> Tensor:
-        return update.mul_(0.5).clone()
 
+def signs(update: Tensor, context: RoundContext) -> Tensor:
+    return update + context.gaussian("client_message", update).sign()
 
-@validated_defense
-class StepInPlace(Defense):
-    def client_step(self, examples: ExampleGradients, context: RoundContext) -> LocalStep:
-        return LocalStep(examples.materialise().mul_(0.5).mean(1))
 
+def cut(update: Tensor, context: RoundContext) -> Tensor:
+    return clip(update, 100.0, (update.shape[1],))
 
-@validated_defense
-class Unkeyed(Defense):
-    def client_message(self, update: Tensor, context: RoundContext) -> Tensor:
-        return update + torch.randn_like(update)
 
-
-@validated_defense
-class Mixing(Defense):
-    def client_message(self, update: Tensor, context: RoundContext) -> Tensor:
-        return update - update.mean(0)
-
-
-@validated_defense
-class CountsPlaces(Defense):
-    def client_step(self, per_example: ExampleGradients, context: RoundContext) -> LocalStep:
-        return LocalStep(per_example.materialise().mean(1))
-
-
-@validated_defense
-class SparesEmptyBatches(Defense):
-    def client_step(self, per_example: ExampleGradients, context: RoundContext) -> LocalStep:
-        mean = per_example.mean()
-        noise = context.gaussian("client_step", mean) * per_example.present.any(1, keepdim=True)
-        return LocalStep(mean + noise, noise=1.0)
-
-
-@validated_defense
-class TwoLines(Defense):
-    def units(self) -> str:
-        return "no clipping,\nno noise"
-
-
-@validated_defense
-class Promises(Defense):
-    def statements(self, facts: PrivacyFacts) -> list[Statement]:
-        return [replace(statement, epsilon=1.0) for statement in super().statements(facts)]
-
-
-@validated_defense
-class Forgetful(Defense):
-    def aggregate(self, total: Tensor, context: RoundContext) -> Tensor:
-        context.server["last"] = total
-        return super().aggregate(total, context)
-
-
-@validated_defense
-class Clips(Defense):
-    """Of updates, rightly."""
-
-    bound: float = 100.0
-
-    def client_message(self, update: Tensor, context: RoundContext) -> Tensor:
-        return clip(update, self.bound, (update.shape[1],))
-
-    def clipping_at(self, tap: Tap, learning_rate: float, server: State | None = None) -> Clipping | None:
-        return Clipping(self.bound / learning_rate, "whole", "update") if tap in TAPS_AFTER_SENDING else None
-
-
-@validated_defense
-class RoundsAway(Clips):
-    """To nothing, even of large updates."""
-
-    def client_message(self, update: Tensor, context: RoundContext) -> Tensor:
-        return super().client_message(update, context).div(1e3).round()
-
-    def clipping_at(self, tap: Tap, learning_rate: float, server: State | None = None) -> Clipping | None:
-        return None
-
-
-@validated_defense
-class ClipsExamples(Defense):
-    """Rightly too."""
-
-    def client_step(self, per_example: ExampleGradients, context: RoundContext) -> LocalStep:
-        factors = self.factors(per_example.norms().square().sum(-1, keepdim=True).sqrt())
-        return LocalStep(per_example.weighted_sum(factors.expand_as(per_example.norms())) / context.cohort.batch_size)
-
-    def factors(self, norms: Tensor) -> Tensor:
-        return clip_factors(norms, 4.0)
-
-    def clipping_at(self, tap: Tap, learning_rate: float, server: State | None = None) -> Clipping | None:
-        return Clipping(4.0, "whole", "example") if tap in TAPS_AFTER_STEP else None
-
-
-@validated_defense
-class ClipsInSilence(Clips):
-    def clipping_at(self, tap: Tap, learning_rate: float, server: State | None = None) -> Clipping | None:
-        return None
-
-
-@validated_defense
-class ClipsExamplesInSilence(ClipsExamples):
-    def clipping_at(self, tap: Tap, learning_rate: float, server: State | None = None) -> Clipping | None:
-        return super().clipping_at(tap, learning_rate, server) if tap is Tap.STEP else None
-
-
-@validated_defense
-class CutsInSilence(Right):
-    def client_message(self, update: Tensor, context: RoundContext) -> Tensor:
-        return update.clamp(-0.5, 0.5) + context.gaussian("client_message", update)
-
-
-@validated_defense
-class CutsAtAnother(CutsInSilence):
-    def cut_at(self, tap: Tap) -> float | None:
-        return 0.1 if tap in TAPS_AFTER_SENDING else None
-
-
-@validated_defense
-class Chooses(Right):
-    """Sends every other coordinate of each tensor, not the largest."""
-
-    most: int = 192
-    choice: Literal["unknown", "largest"] = "unknown"
-
-    def client_message(self, update: Tensor, context: RoundContext) -> Tensor:
-        kept = torch.arange(update.shape[1], device=update.device) % 2 == 0
-        return update.where(kept, 0.0)
-
-    def noise_of(self, hook: Hook, context: RoundContext) -> Noise | None:
-        return None
-
-    def sparse_at(self, tap: Tap) -> bool:
-        return tap in TAPS_AFTER_SENDING
-
-    def chosen_at(self, tap: Tap, layout: Layout) -> Chosen | None:
-        return Chosen((self.most, 64), "layer", self.choice)
-
-
-@validated_defense
-class SendsMore(Chooses):
-    most: int = 191
-
-
-@validated_defense
-class SendsOthers(Chooses):
-    choice: Literal["unknown", "largest"] = "largest"
-
-
-@validated_defense
-class ForgetsTheRate(Clips):
-    def clipping_at(self, tap: Tap, learning_rate: float, server: State | None = None) -> Clipping | None:
-        return super().clipping_at(tap, 1.0, server)
-
-
-@validated_defense
-class NamesLayers(Clips):
-    def clipping_at(self, tap: Tap, learning_rate: float, server: State | None = None) -> Clipping | None:
-        known = super().clipping_at(tap, learning_rate, server)
-        return known and replace(known, grouping="layer")
-
-
-@validated_defense
-class ClipsNothing(Clips):
-    def client_message(self, update: Tensor, context: RoundContext) -> Tensor:
-        return update
-
-
-@validated_defense
-class ClipsByTheLongestRow(Clips):
+def cut_by_the_longest_row(update: Tensor, context: RoundContext) -> Tensor:
     """Where no row is longer than the bound, nobody sees it."""
-
-    def client_message(self, update: Tensor, context: RoundContext) -> Tensor:
-        return update * clip_factors(update.norm(dim=1).max(), self.bound)
+    return update * clip_factors(update.norm(dim=1).max(), 100.0)
 
 
-@validated_defense
-class ClipsByTheLongestExample(ClipsExamples):
-    def factors(self, norms: Tensor) -> Tensor:
-        return clip_factors(norms.amax(1, keepdim=True), 4.0).expand_as(norms)
+def rounded_away(update: Tensor, context: RoundContext) -> Tensor:
+    """To nothing, even of large updates."""
+    return cut(update, context).div(1e3).round()
 
 
-@validated_defense
-class ClipsTheMean(ClipsExamples):
-    def client_step(self, per_example: ExampleGradients, context: RoundContext) -> LocalStep:
-        mean = per_example.mean()
-        return LocalStep(clip(mean, 4.0, (mean.shape[1],)))
+def clamped(update: Tensor, context: RoundContext) -> Tensor:
+    return noisy(update.clamp(-0.5, 0.5), context)
 
 
-@validated_defense
-class LaplaceAsGaussian(Right):
-    """Of the very size that it states."""
-
-    def client_message(self, update: Tensor, context: RoundContext) -> Tensor:
-        return update + 0.5**0.5 * context.laplace("client_message", update)
+def cut_examples(gradients: Tensor, context: RoundContext) -> Tensor:
+    return gradients * clip_factors(gradients.norm(dim=-1, keepdim=True), 4.0)
 
 
-@validated_defense
-class LaplaceAsGaussianOfNoLevel(LaplaceAsGaussian):
-    def noise_of(self, hook: Hook, context: RoundContext) -> Noise | None:
-        return Noise("gaussian", None) if hook == Hook.CLIENT_MESSAGE else None
+def cut_by_the_longest_example(gradients: Tensor, context: RoundContext) -> Tensor:
+    return gradients * clip_factors(gradients.norm(dim=-1, keepdim=True).amax(1, keepdim=True), 4.0)
 
 
-@validated_defense
-class GaussianAsLaplace(Right):
-    def noise_of(self, hook: Hook, context: RoundContext) -> Noise | None:
-        return Noise("laplace", 1.0) if hook == Hook.CLIENT_MESSAGE else None
+def cut_mean(mean: Tensor, context: RoundContext) -> Tensor:
+    return clip(mean, 4.0, (mean.shape[1],))
 
 
-@validated_defense
-class SignsAsGaussian(Right):
-    def client_message(self, update: Tensor, context: RoundContext) -> Tensor:
-        return update + context.gaussian("client_message", update).sign()
+def every_other(update: Tensor, context: RoundContext) -> Tensor:
+    """Sends every other coordinate of each tensor, not the largest."""
+    return update.where(torch.arange(update.shape[1], device=update.device) % 2 == 0, 0.0)
 
 
-@validated_defense
-class Follows(Defense):
+def sends(most: int = 192, choice: Literal["unknown", "largest"] = "unknown") -> Defense:
+    return research(every_other, keeps=lambda layout: Chosen((most, 64), "layer", choice))
+
+
+def as_long_as_each_tensor(mean: Tensor, context: RoundContext) -> Tensor:
+    level = NoiseLevel(1.0, "each").deviations(mean, context.layout.sizes)
+    return mean + spread(level, context.layout.sizes).float() * context.gaussian("client_step", mean)
+
+
+def follows(level: NoiseLevel) -> Defense:
     """Noise as long as each tensor of the batch's gradient."""
 
-    def client_step(self, per_example: ExampleGradients, context: RoundContext) -> LocalStep:
-        mean = per_example.mean()
-        level = NoiseLevel(1.0, "each").deviations(mean, context.layout.sizes)
-        return LocalStep(mean + spread(level, context.layout.sizes).float() * context.gaussian("client_step", mean))
+    def said(context: RoundContext) -> Noise:
+        return Noise("gaussian", None, "layer", level if context.cohort.batch_size == 1 else None)
 
-    def noise_of(self, hook: Hook, context: RoundContext) -> Noise | None:
-        if hook != Hook.CLIENT_STEP:
-            return None
-        return Noise("gaussian", None, "layer", self.level() if context.cohort.batch_size == 1 else None)
-
-    def level(self) -> NoiseLevel:
-        return NoiseLevel(1.0, "each")
+    return research(as_long_as_each_tensor, at=Point.STEP, adds=said)
 
 
-@validated_defense
-class FollowsOtherwise(Follows):
-    def level(self) -> NoiseLevel:
-        return NoiseLevel(0.7, "whole")
+def remembering(total: Tensor, context: RoundContext) -> Tensor:
+    context.server["last"] = total
+    return total
+
+
+def telling(update: Tensor, context: RoundContext) -> Tensor:
+    context.sent["norms"] = update.norm(dim=1)
+    return update
+
+
+@dataclass(frozen=True)
+class CountsPlaces(Operation):
+    points = (Point.STEP,)
+
+    def on_step(self, state: StepState, context: RoundContext) -> None:
+        state.direction = state.gradients().mean(1)
+
+
+@dataclass(frozen=True)
+class SparesEmptyBatches(Operation):
+    points = (Point.STEP,)
+
+    def on_step(self, state: StepState, context: RoundContext) -> None:
+        mean = state.mean()
+        state.direction = mean + context.gaussian("client_step", mean) * state.examples.present.any(1, keepdim=True)
+        state.louder(1.0)
+
+
+@dataclass(frozen=True)
+class Promises(Operation):
+    def statements(self, facts: PrivacyFacts) -> list[Statement]:
+        return [replace(statement, epsilon=1.0) for statement in states_nothing("nothing")]
+
+
+@dataclass(frozen=True)
+class ForgetsTheRate(ClipUpdate):
+    def clipping(self, learning_rate: float, server: State) -> Clipping | None:
+        return super().clipping(1.0, server)
+
+
+@dataclass(frozen=True)
+class NamesLayers(ClipUpdate):
+    def clipping(self, learning_rate: float, server: State) -> Clipping | None:
+        return Clipping(self.bound / learning_rate, "layer", "update")
+
+
+@dataclass(frozen=True)
+class ClipsNothing(ClipUpdate):
+    def on_rows(self, rows: Tensor, context: RoundContext) -> Tensor:
+        return rows
+
+
+RIGHT = (
+    research(noisy, adds=GAUSSIAN), research(cut, cuts=(100.0, "whole")), research(rounded_away),
+    research(cut_examples, at=Point.EXAMPLES, cuts=(4.0, "whole")), sends(), follows(NoiseLevel(1.0, "each")),
+    research(telling, beside=("norms",)), research(noisy, adds=UNKNOWN),
+    research(cut, cuts=(100.0, "whole"), adds=UNKNOWN),
+)  # fmt: skip
+
+
+SHAPES, KEYED, APART = defenses.assert_shapes, defenses.assert_keyed, defenses.assert_rows_apart
+PLACES, MEMORY = defenses.assert_empty_places_change_nothing, defenses.assert_declares_memory_and_plans
+CLIPPING, CUTS, IS_SENT = (
+    clipping.assert_declares_clipping, clipping.assert_declares_cuts, clipping.assert_declares_what_is_sent,
+)  # fmt: skip
+NOISE = noise.assert_declares_noise
 
 
 def follow_batches_of_one(defense: Defense) -> None:
@@ -321,50 +206,79 @@ def follow_batches_of_one(defense: Defense) -> None:
 @pytest.mark.parametrize(
     ("wrong", "check", "why"),
     [
-        (Narrow, defenses.assert_shapes, "client_message returns a tensor .* let it return a tensor"),
-        (InPlace, defenses.assert_shapes, "client_message changes what it is given in place"),
-        (StepInPlace, defenses.assert_shapes, "client_step changes the examples' gradients in place"),
-        (Unkeyed, defenses.assert_keyed, "differs when the round is played again"),
-        (Mixing, defenses.assert_rows_apart, "depends on the other clients"),
-        (CountsPlaces, defenses.assert_empty_places_change_nothing, "empty places of a batch count"),
-        (SparesEmptyBatches, defenses.assert_empty_places_change_nothing, "gets no noise"),
-        (TwoLines, defenses.assert_statements, "one line"),
-        (Promises, defenses.assert_statements, "epsilon"),
-        (Forgetful, defenses.assert_declares_memory_and_plans, "remembers"),
-        (Silent, noise.assert_declares_noise, "T1.out shows noise of which"),
-        (Understates, noise.assert_declares_noise, "not of the stated size"),
-        (Misplaces, noise.assert_declares_noise, "T2.step shows no noise"),
-        (LaplaceAsGaussian, noise.assert_declares_noise, "the noise at T1.out is not gaussian"),
-        (LaplaceAsGaussianOfNoLevel, noise.assert_declares_noise, "the noise at T1.out is not gaussian"),
-        (GaussianAsLaplace, noise.assert_declares_noise, "the noise at T1.out is not laplace"),
-        (SignsAsGaussian, noise.assert_declares_noise, "the noise at T1.out is not gaussian"),
-        (FollowsOtherwise, follow_batches_of_one, "the noise at T.* does not follow the gradient as noise_of"),
-        (ClipsInSilence, clipping.assert_declares_clipping, "T1.out shows gradients cut to a length of 2000, of which"),
-        (ClipsExamplesInSilence, clipping.assert_declares_clipping, "T1.raw shows gradients cut to a length of 4, of"),
-        (ForgetsTheRate, clipping.assert_declares_clipping, "lengths of 2000 to 2000 per whole, .* cut to 100;"),
-        (NamesLayers, clipping.assert_declares_clipping, "lengths of .* per layer, clipping_at"),
-        (ClipsNothing, clipping.assert_declares_clipping, "T1.out shows lengths of .* cut to 2000"),
-        (CutsInSilence, clipping.assert_declares_cuts, "T1.out shows have the magnitude 0.5, of which cut_at"),
-        (CutsAtAnother, clipping.assert_declares_cuts, "T1.out shows magnitudes of up to 0.5, cut_at.. says .* at 0.1"),
-        (SendsMore, clipping.assert_declares_what_is_sent, "T1.out shows 192 coordinates of a layer, .* says 191"),
-        (SendsOthers, clipping.assert_declares_what_is_sent, "T1.out leaves out larger coordinates than it sends"),
-        (ClipsByTheLongestRow, defenses.assert_rows_apart, "T1.out depends on the other clients"),
-        (ClipsByTheLongestExample, clipping.assert_bounds_examples, "changes the sum of its batch by 5"),
-        (ClipsTheMean, clipping.assert_bounds_examples, "each example has to be clipped by itself"),
+        (research(lambda update, _: update[:, :-1]), SHAPES, "at message returns a tensor .* let it ret"),
+        (research(lambda update, _: update.float()), SHAPES, "float32 on cpu; let it return a tensor .*64"),
+        (research(lambda update, _: update.mul_(0.5).clone()), SHAPES, "message changes what it is given"),
+        (
+            research(lambda gradients, _: gradients.mul_(0.5), at=Point.EXAMPLES), SHAPES,
+            "at examples changes what it is given in place",
+        ),
+        (research(lambda update, _: update + torch.randn_like(update)), KEYED, "when the round is played"),
+        (research(lambda update, _: update - update.mean(0)), APART, "depends on the other clients"),
+        (made(CountsPlaces()), PLACES, "empty places of a batch count"),
+        (made(SparesEmptyBatches()), PLACES, "gets no noise"),
+        (research(noisy, said="no clipping,\nno noise"), defenses.assert_statements, "one line"),
+        (made(Promises()), defenses.assert_statements, "epsilon"),
+        (research(remembering, at=Point.AGGREGATE), MEMORY, "remembers"),
+        (research(telling), MEMORY, "clients send .'norms'. beside their updates"),
+        (research(noisy), NOISE, "T1.out shows noise of which"),
+        (research(noisy, adds=Noise("gaussian", 0.9)), NOISE, "not of the stated size"),
+        (
+            made(Custom(noisy, adds=None), Custom(lambda mean, _: mean, at=Point.STEP, adds=GAUSSIAN)),
+            NOISE, "T2.step shows no noise",
+        ),
+        (research(laplacian, adds=GAUSSIAN), NOISE, "the noise at T1.out is not gaussian"),
+        (
+            research(laplacian, adds=Noise("gaussian", None)), NOISE,
+            "the noise at T1.out is not gaussian",
+        ),
+        (research(noisy, adds=LAPLACE), NOISE, "the noise at T1.out is not laplace"),
+        (research(signs, adds=GAUSSIAN), NOISE, "the noise at T1.out is not gaussian"),
+        (follows(NoiseLevel(0.7, "whole")), follow_batches_of_one, "the noise at T.* does not follow the gradient"),
+        (research(cut), CLIPPING, "T1.out shows gradients cut to a length of 2000, of which"),
+        (
+            research(cut_examples, at=Point.EXAMPLES), CLIPPING,
+            "T2.examples shows gradients cut to a length of 4, of",
+        ),
+        (made(ForgetsTheRate(100.0, "whole")), CLIPPING, "2000 to 2000 per whole, .* cut to 100;"),
+        (made(NamesLayers(100.0, "whole")), CLIPPING, "lengths of .* per layer, an operation"),
+        (made(ClipsNothing(100.0, "whole")), CLIPPING, "T1.out shows lengths of .* cut to 2000"),
+        (research(clamped), CUTS, "T1.out shows have the magnitude 0.5, of which cuts_at"),
+        (research(clamped, cuts_at=0.1), CUTS, "shows magnitudes of up to 0.5, .* says .* at 0.1"),
+        (sends(191), IS_SENT, "T1.out shows 192 coordinates of a layer, .* says 191"),
+        (sends(choice="largest"), IS_SENT, "T1.out leaves out larger coordinates than it"),
+        (
+            research(cut_by_the_longest_row, cuts=(100.0, "whole")), APART,
+            "T1.out depends on the other clients",
+        ),
+        (
+            research(cut_by_the_longest_example, at=Point.EXAMPLES, cuts=(4.0, "whole")),
+            clipping.assert_bounds_examples, "changes the sum of its batch by 5",
+        ),
+        (
+            research(cut_mean, at=Point.STEP, cuts=(4.0, "whole")), clipping.assert_bounds_examples,
+            "each example has to be clipped by itself",
+        ),
     ],
-)
-def test_a_wrong_defense_is_found(wrong: type[Defense], check: Callable[[Defense], object], why: str) -> None:
-    for right in (Right(), Clips(), RoundsAway(), ClipsExamples(), Chooses(), Follows()):
-        check(right)
+)  # fmt: skip
+def test_a_wrong_defense_is_found(wrong: Defense, check: Callable[[Defense], object], why: str) -> None:
     with pytest.raises((AssertionError, UsageError), match=why):
-        check(wrong())
+        check(wrong)
+
+
+@pytest.mark.parametrize("right", RIGHT)
+def test_a_right_defense_passes_every_check(right: Defense) -> None:
+    assert_defense_contract(right)
 
 
 def test_the_whole_contract_of_a_defense() -> None:
-    assert_defense_contract(Right())
-    for wrong in (Mixing, ClipsInSilence, LaplaceAsGaussian, ClipsTheMean):
+    for wrong in (
+        research(lambda update, _: update - update.mean(0)),
+        research(cut),
+        research(laplacian, adds=GAUSSIAN),
+    ):
         with pytest.raises(AssertionError):
-            assert_defense_contract(wrong())
+            assert_defense_contract(wrong)
 
 
 LAWS: dict[str, Callable[[np.random.Generator], np.ndarray]] = {
