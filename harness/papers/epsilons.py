@@ -43,10 +43,8 @@ class ScaffoldEpsilons(_Epsilons):
     def _row(self, row: Row) -> Values:
         users, records, sigma = self.table.facts["data"][row["data"]]
         run = Scaffold(sigma, users, records, row["K"], row["T"])
-        return {"sigma": sigma} | {
-            name: scaffold_epsilon(run, row["view"], mode)
-            for name, mode in (("ours", "paper"), ("tight", "tight"), ("proven", "proven"))
-        }
+        modes: dict[str, Mode] = {"ours": "paper", "tight": "tight", "proven": "proven"}
+        return {"sigma": sigma} | {name: scaffold_epsilon(run, row["view"], mode) for name, mode in modes.items()}
 
 
 class ScaffoldRounds(_Epsilons):

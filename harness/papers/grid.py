@@ -26,7 +26,7 @@ from harness.frontier.request import Request
 from harness.papers.comparison import Comparison
 
 #: The values of one row: what is printed, and what was measured. None is a value that cannot be had.
-Values = Mapping[str, Any]
+Values = dict[str, Any]
 _TABLES = files("harness.papers") / "tables"
 
 

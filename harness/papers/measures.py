@@ -172,4 +172,4 @@ class Orders(Lines):
         facts = self.table.facts
         changes: Mapping[str, Any] = {name: group[field] for name, field in facts.get("sizes", {}).items()}
         arguments = {} if method == "non-private" else {facts["argument"]: group[facts["argument"]]}
-        return self.of(method, group.get("data", facts.get("data")), defense_args=arguments, **changes)
+        return self.of(method, group.get("data") or facts["data"], defense_args=arguments, **changes)
