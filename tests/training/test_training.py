@@ -193,7 +193,7 @@ def test_a_decaying_schedule_is_accounted_for_as_far_as_it_ran(tmp_path: Path) -
     arguments = {"policy": "linear", "schedule": "sigma", "sigma_end": 1.0}
     document = run(tmp_path, defense="fed_acdp", defense_args=arguments, batch_sampling="poisson", rounds=4)
     settings = train_settings(**(TINY | {"defense": "fed_acdp", "defense_args": arguments, "rounds": 4}))
-    schedule = settings.build_defense()._schedule(settings.cohort())
+    schedule = settings.build_defense().operations(settings.cohort())[-1].decay
     steps = settings.local_steps
     rate = settings.batch_size / settings.client_examples
     for record in document.rounds:
