@@ -99,7 +99,7 @@ def test_the_schedule_that_starts_lower_keeps_its_shape() -> None:
     settings = train_settings(
         defense="fed_acdp", defense_args=settings_of_tables.METHODS[name][1] | changes, rounds=10
     )  # fmt: skip
-    sigmas = [settings.build_defense()._schedule(settings.cohort()).sigma(number) for number in (0, 9)]
+    sigmas = [settings.build_defense().operations(settings.cohort())[-1].decay.sigma(number) for number in (0, 9)]
     assert sigmas == pytest.approx([3.0, 0.97])
     assert list(LADDER) == sorted(LADDER, reverse=True)
 
