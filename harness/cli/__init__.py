@@ -63,7 +63,7 @@ def main() -> None:
         stream = getattr(sys, name)
         if stream is None:  # closed by who called
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  (for as long as we live)
-        elif isinstance(stream, TextIOWrapper):
+        elif isinstance(stream, TextIOWrapper) and not isinstance(stream, Stream):
             # A screen without a letter is no reason to end a run.
             settings = stream.encoding, "backslashreplace", None, stream.line_buffering, stream.write_through
             setattr(sys, name, kind(stream.buffer, *settings))

@@ -158,7 +158,7 @@ class GaussianNoise(Operation):
         super().__post_init__()
         if not 0 <= self.level < math.inf:
             raise UsageError(f"{self.title} of level {self.level!r}: give it a finite number of at least 0")
-        if self.level and isinstance(self.of, AnyClip) and math.isinf(self.of.bound):
+        if self.level and isinstance(self.of, AnyClip) and self.of.fixed and math.isinf(self.of.bound):
             raise UsageError(f"an infinite clip leaves {self.title} without a scale; use a finite clip or a level of 0")
         if self.shared and self.at not in (Point.MESSAGE, Point.ARRIVAL):
             raise UsageError(f"clients share noise on their messages, not at {self.at!s}; leave shared out")

@@ -38,7 +38,7 @@ def test_which_taps_are_noisy_and_clipped(model: RowModel, place: str, noisy: se
     after_step = ("T1.raw", "T1.out", "T0.in", "T0.post")
     assert {tap for tap in after_step if not torch.equal(silent[tap], silent["T1.raw"])} == CLIPPED[place]
     defense = build(DEFENSES, "fed_sdp", {"noise_at": place})
-    assert {tap for tap in loud if defense.clipping_at(tap, 0.05)} == CLIPPED[place]
+    assert {tap for tap in loud if tap != "T0.agg" and defense.clipping_at(tap, 0.05)} == CLIPPED[place]
 
 
 @pytest.mark.parametrize("place", ["aggregate", "receive", "client"])

@@ -17,7 +17,6 @@ from harness.datasets import load_dataset, select_victims
 from harness.evaluation import attacking, scores
 from harness.evaluation.controls import is_hidden_by_more
 from harness.extensions.building import build
-from harness.federation.known_noise import _changed
 from harness.noise_level import NoiseLevel
 from harness.observation import Noise, Observation
 from harness.results import Lineup, read_results
@@ -105,7 +104,7 @@ def test_more_noise_hides_nothing_where_there_is_none() -> None:
     bare = everywhere.clone()
     bare[-1] = 0.0
     assert is_hidden_by_more(replace(seen, noise=Noise("gaussian", everywhere)), identify)
-    beneath = _changed(Noise("gaussian", bare), None)
+    beneath = Noise("gaussian", bare).changed(None)
     assert beneath.deviation is None and not beneath.plus(Noise("gaussian", 1.0)).leaves_some_bare
     assert beneath.plus(Noise("gaussian", bare)).averaged(3).times(2.0).leaves_some_bare
     for some in (Noise("gaussian", bare), beneath):
