@@ -1,7 +1,14 @@
-"""The validated settings of a run, and of each of its cells."""
+"""The one list of a run's settings: a field of :class:`CellSettings` is all that there is to say of an option.
+
+Its name, type, range, default and help stand in the field. The command line, Python functions, TOML files, presets,
+"make it again" commands, names of stored cells, cards, the board and reports follow from it. A new option is a field
+that is marked :data:`LATER`, the code that uses it, and its test.
+"""
 
 import itertools
-from typing import Any, Literal
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -18,31 +25,55 @@ from harness.settings.limits import require_steps, require_time
 from harness.settings.ranges import Count, CountOrNone, NonNegative, Positive, Repeats, Share
 from harness.training.trained_run import TrainedRun
 
+Mark = Literal["later", "listed", "file"]
+#: A setting that came after results were stored: at its default it is left out of them, so that they keep their names.
+LATER: Mark = "later"
+#: An option that takes several values; every one of them is a cell.
+LISTED: Mark = "listed"
+#: The path of a file. Its digest is another setting, with ``_hash`` behind its name.
+FILE: Mark = "file"
+
+
+@dataclass(frozen=True)
+class Says:
+    """How reports name a setting that is not at its default: ``words``, where ``{}`` stands for its value."""
+
+    words: str
+
 
 class CellSettings(BaseModel):
-    """Everything that determines the numbers of one cell; its canonical form names the cell's file."""
+    """Everything that determines the numbers of one cell; its canonical form names the cell's file.
+
+    A field with a description is an option of ``harness evaluate``, and the description is its help.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     dataset: str = "mnist-sample"
     model: str = "lenet"
-    weights: str | None = None
+    weights: Annotated[str | None, FILE] = Field(None, description="State dictionary shared by all victims.")
     weights_hash: str | None = None
-    server_state: str | None = None
+    server_state: Annotated[str | None, FILE] = Field(
+        None, description="What the server remembered by --round, beside --weights."
+    )
     server_state_hash: str | None = None
-    variates: str | None = None
+    variates: Annotated[str | None, FILE] = Field(
+        None, description="SCAFFOLD's control variates by --round, beside --weights."
+    )
     variates_hash: str | None = None
     defense: str = "none"
     defense_args: dict[str, Any] = Field(default_factory=dict)
     attack: str = "cpl"
     attack_args: dict[str, Any] = Field(default_factory=dict)
-    suite: str | None = None
+    suite: Annotated[str | None, LATER] = None
     tap: Tap = Tap.STEP
     victims: Count = Field(64, description="Victims per seed")
-    batch_size: Count = Field(1, description="Examples per local step")
+    batch_size: Annotated[Count, LISTED] = Field(1, description="Examples per local step")
     distinct_labels: bool = Field(False, strict=True, description="No label twice in a batch.")
     seeds: tuple[int, ...] = (0,)
-    shared_weights: bool = Field(False, strict=True, description="One network per seed, shared by all its victims.")
+    shared_weights: Annotated[bool, LATER, Says("one network per seed")] = Field(
+        False, strict=True, description="One network per seed, shared by all its victims."
+    )
     clients: Count = Field(100, description="Clients in the federation")
     clients_per_round: Count = Field(10, description="Clients sampled per round")
     rounds: Count = Field(100, description="Rounds of training a noise schedule covers")
@@ -53,18 +84,24 @@ class CellSettings(BaseModel):
     learning_rate: Positive = Field(0.05, description="Of local SGD")
     local_steps: Count = Field(1, description="Local steps before an update is sent")
     update_model: UpdateModel = Field("first", description="first, avg or unroll")
-    observations: Repeats = Field(1, description="Times the same record is seen, with new noise each time")
-    batch_norm: Literal["sent", "hidden"] | None = Field(
+    observations: Annotated[Repeats, LISTED] = Field(
+        1, description="Times the same record is seen, with new noise each time"
+    )
+    batch_norm: Annotated[Literal["sent", "hidden"] | None, LATER, Says("BatchNorm's statistics {}")] = Field(
         None, description="Running statistics of BatchNorm: sent with the update (default), or hidden"
     )
-    round: CountOrNone = 0
-    prior: str = Field("none", description="Public data that informed attacks know: auto, none, a dataset, FILE.npz")
+    round: Annotated[CountOrNone, LISTED] = Field(
+        0, description="Rounds of the trained model, with --training or --weights"
+    )
+    prior: Annotated[str, LATER] = Field(
+        NONE, description="Public data that informed attacks know: auto, none, a dataset, FILE.npz"
+    )
     labels: Literal["inferred", "known"] = Field("inferred", description="inferred or known")
     engine: Literal["batched", "reference"] = Field("batched", description="batched or reference")
     dtype: Literal["float32", "float64"] = Field("float32", description="float32 or float64")
     device: str = "cpu"
     noise_scale: NonNegative = 1.0
-    trained: TrainedRun | None = None
+    trained: Annotated[TrainedRun | None, LATER] = None
 
     @model_validator(mode="after")
     def _fits_together(self) -> "CellSettings":
@@ -114,12 +151,16 @@ class CellSettings(BaseModel):
             )
 
     def identity(self) -> dict[str, Any]:
-        """What tells this cell from others; a run it does not attack, what else it has not, is left out."""
-        absent = {
-            "trained": self.trained is None, "prior": self.prior == NONE, "suite": self.suite is None,
-            "shared_weights": not self.shared_weights, "batch_norm": self.batch_norm is None,
-        }  # fmt: skip
-        return self.model_dump(mode="json", exclude={name for name, missing in absent.items() if missing})
+        """Return what tells this cell from others, without settings that came later and are at their defaults."""
+        return self.model_dump(mode="json", exclude={name for name in LATER_SETTINGS if self._is_usual(name)})
+
+    def beside(self, stored: Collection[str]) -> dict[str, Any]:
+        """Return options that came later, are not at their defaults, and are none of the ``stored`` names."""
+        later = (name for name in OPTIONS if name in LATER_SETTINGS and name not in stored)
+        return self.model_dump(mode="json", include={name for name in later if not self._is_usual(name)})
+
+    def _is_usual(self, name: str) -> bool:
+        return getattr(self, name) == CellSettings.model_fields[name].default
 
     @property
     def surface(self) -> int | None:
@@ -167,6 +208,31 @@ class CellSettings(BaseModel):
     def build_attack(self) -> Attacker:
         """The attack with its hyper-parameters."""
         return build(ATTACKS, self.attack, self.attack_args)
+
+
+def _marked(mark: Mark) -> tuple[str, ...]:
+    return tuple(name for name, field in CellSettings.model_fields.items() if mark in field.metadata)
+
+
+#: Settings that are options of a command, in the order of the record.
+OPTIONS = tuple(name for name, field in CellSettings.model_fields.items() if field.description is not None)
+LATER_SETTINGS, LISTED_SETTINGS, FILE_SETTINGS = _marked(LATER), _marked(LISTED), _marked(FILE)
+_WORDS = {
+    name: mark.words
+    for name, field in CellSettings.model_fields.items()
+    for mark in field.metadata
+    if isinstance(mark, Says)
+}
+
+
+def circumstances(settings: Mapping[str, Any]) -> list[str]:
+    """Return how reports name those of some settings that are not at their defaults."""
+    fields = CellSettings.model_fields
+    return [
+        words.format(settings[name])
+        for name, words in _WORDS.items()
+        if settings.get(name) not in (None, fields[name].default)
+    ]
 
 
 def cell_settings(**values: Any) -> CellSettings:

@@ -13,7 +13,7 @@ from harness.accounting import account
 from harness.cli.account_training import refuse_other_options, show_bayesian
 from harness.cli.app import DONE, app
 from harness.cli.console import Screen
-from harness.cli.options import split_lists
+from harness.cli.options import JsonOption, split_lists
 from harness.errors import UsageError
 from harness.privacy.answers import Row
 from harness.settings.limits import MOST_STEPS
@@ -67,7 +67,7 @@ def account_command(
         str | None, typer.Option(help="Of --training: max (the paper's) or L; both by default.")
     ] = None,
     exact: Annotated[bool, typer.Option("--exact", help="No rounding of thousands of sigmas in rdp (slower).")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+    as_json: JsonOption = False,
 ) -> int:
     """Say what noise costs in privacy: epsilon, delta, how long a budget lasts or how much noise it takes."""
     if training is not None:

@@ -13,7 +13,7 @@ from harness.audit.settings import AuditSettings
 from harness.cli.app import DONE, app
 from harness.cli.audit_table import print_audits
 from harness.cli.console import Screen
-from harness.cli.options import numbers, split_lists
+from harness.cli.options import AssignmentsOption, DataRootOption, JsonOption, numbers, split_lists
 from harness.datasets import data_root as find_data_root
 from harness.defenses import DEFENSES
 from harness.errors import UsageError
@@ -28,7 +28,7 @@ _WIDTH = 160
 @app.command("audit")
 def audit_command(
     defense: Annotated[list[str] | None, typer.Option(help="Comma-separated or repeated.")] = None,
-    defense_arg: Annotated[list[str] | None, typer.Option(help="[NAME.]key=value, repeated.")] = None,
+    defense_arg: AssignmentsOption = None,
     canary: Annotated[
         list[str] | None, typer.Option(help="together, alone, norm; all by default, of sums the first.")
     ] = None,
@@ -58,8 +58,8 @@ def audit_command(
     noise_scale: Annotated[float, typer.Option(help="Plants a flaw: multiplies all noise unsaid.")] = 1.0,
     claimed_epsilon: Annotated[float | None, typer.Option(help="Test this claim instead of the stated one.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the JSON document to this file too.")] = None,
-    data_root: Annotated[Path | None, typer.Option(help="Folder of datasets.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+    data_root: DataRootOption = None,
+    as_json: JsonOption = False,
 ) -> int:
     """Find out how large epsilon must at least be, by guessing which canaries were in one run's training."""
     root = find_data_root(data_root)

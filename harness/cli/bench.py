@@ -2,7 +2,6 @@
 
 import json
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,7 +12,7 @@ from harness.bench.secagg import bench_secagg, table
 from harness.bench.store import bench_store
 from harness.bench.train import bench_train
 from harness.cli.app import DONE, app
-from harness.cli.options import numbers, split_lists
+from harness.cli.options import ChunkOption, DataRootOption, DeviceOption, JsonOption, numbers, split_lists
 from harness.datasets import DATASETS
 from harness.datasets import data_root as find_data_root
 from harness.errors import UsageError
@@ -39,7 +38,7 @@ def attack_command(
         int | None, typer.Option(min=1, help="With --model: images per victim (1; 4 under BatchNorm in training mode).")
     ] = None,
     iterations: Annotated[int, typer.Option(min=1, max=1_000_000, help="With --model: iterations in a turn.")] = 3,
-    chunk: Annotated[int, typer.Option(help="Victims attacked together.")] = 128,
+    chunk: ChunkOption = 128,
     growth: Annotated[
         int, typer.Option(min=0, max=1024, help="Also time 1, 4, 16 ... victims, up to so many; not with --model.")
     ] = 16,
@@ -50,17 +49,15 @@ def attack_command(
     jobs: Annotated[
         int | None, typer.Option(min=1, max=1024, help="Processes that share the victims (as many as evaluate takes).")
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    data_root: Annotated[Path | None, typer.Option(help="Folder of datasets.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+    device: DeviceOption = "auto",
+    data_root: DataRootOption = None,
+    as_json: JsonOption = False,
 ) -> int:
     """Victims per second of the batched and the sequential reference engine on the same victims.
 
     With --model, seconds per victim and iteration on that network, beside a plain autograd loop and what the
     convolutions and matrix products alone would take.
     """
-    if chunk < 1:
-        raise UsageError("--chunk must be at least 1")
     if model is None and batch_size is not None:
         raise UsageError("--batch-size is for the bench of a network; name one with --model, or leave it out")
     names = split_lists(dataset or (["cifar10-sample"] if model else ["mnist-sample", "cifar10-sample"]))
@@ -101,9 +98,9 @@ def train_command(
     repeats: Annotated[
         int, typer.Option(max=1_000_000, help="Timed iterations at one client; fewer for more clients.")
     ] = 300,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    data_root: Annotated[Path | None, typer.Option(help="Folder of datasets.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+    device: DeviceOption = "auto",
+    data_root: DataRootOption = None,
+    as_json: JsonOption = False,
 ) -> int:
     """One local iteration of K clients under each defense, beside a plain PyTorch loop and torch.func's gradients."""
     counts = numbers(clients or ["1,10,100"], "clients")
@@ -134,7 +131,7 @@ def secagg_command(
     bits: Annotated[int, typer.Option(help="Of the ring, 1 to 64.")] = 32,
     dropped: Annotated[float, typer.Option(help="Share of clients that leave, half of them after masking.")] = 0.1,
     most_complete: Annotated[int, typer.Option(help="Largest number of clients for the complete graph.")] = 100,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+    as_json: JsonOption = False,
 ) -> int:
     """What secure aggregation costs each client per round, by both graphs, beside its cost for a trusted server."""
     if not 0 <= dropped < 0.5:
@@ -149,8 +146,8 @@ def secagg_command(
 @bench_app.command("store")
 def store_command(
     cells: Annotated[list[str] | None, typer.Option(help="Comma-separated, growing (100,1000,2000,10000).")] = None,
-    data_root: Annotated[Path | None, typer.Option(help="Folder of datasets.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+    data_root: DataRootOption = None,
+    as_json: JsonOption = False,
 ) -> int:
     """What a cell costs a run's folder as cells grow in number: to store, to find again, to merge, to show."""
     counts = numbers(cells or ["100,1000,2000,10000"], "cells")

@@ -9,6 +9,7 @@ import typer
 
 from harness.cli.app import DONE, INCOMPARABLE, REGRESSION, app
 from harness.cli.console import Screen
+from harness.cli.options import JsonOption
 from harness.errors import UsageError
 from harness.gate import Finding, Report, as_baseline, check, read_baseline, read_runs, write_baseline
 from harness.gate.movement import VICTIMS_NEEDED
@@ -27,7 +28,7 @@ def check_command(
     update: Annotated[bool, typer.Option("--update", help="Make the baseline from these runs instead.")] = False,
     junit: Annotated[Path | None, typer.Option(help="Write a JUnit XML file.")] = None,
     summary: Annotated[Path | None, typer.Option(help="Write a Markdown summary.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+    as_json: JsonOption = False,
 ) -> int:
     """Fail (exit code 1) where a defense got less resilient or an attack broke since the baseline."""
     for place, option in ((junit, "--junit"), (summary, "--summary"), (baseline if update else None, "--baseline")):

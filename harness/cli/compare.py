@@ -10,7 +10,7 @@ import typer
 
 from harness.cli.app import DONE, app
 from harness.cli.console import Screen
-from harness.cli.options import split_lists
+from harness.cli.options import JsonOption, split_lists
 from harness.defenses import DEFENSES
 from harness.errors import UsageError
 from harness.gate import GateCell, read_runs
@@ -25,7 +25,7 @@ def compare_command(
     a: Annotated[Path, typer.Argument(help="Folder of a run.")],
     b: Annotated[Path | None, typer.Argument(help="Folder of another run; the same one for two defenses.")] = None,
     defense: Annotated[list[str] | None, typer.Option(help="Two defenses, as X,Y: X of A beside Y of B.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+    as_json: JsonOption = False,
 ) -> int:
     """Show paired differences, B minus A, of success rate, lineup rank and log RMSE with 95% intervals."""
     if b is None and not defense:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from harness.cli.app import DONE, app
+from harness.cli.options import JsonOption
 from harness.datasets import data_root as find_data_root
 from harness.datasets import dataset_status, fetch_dataset
 
@@ -20,7 +21,7 @@ Root = Annotated[Path | None, typer.Option(help="Folder of datasets; else $HARNE
 @data_app.command("status")
 def status(
     data_root: Root = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+    as_json: JsonOption = False,
 ) -> int:
     """Show which datasets are available and where the others come from."""
     rows = dataset_status(find_data_root(data_root))

@@ -10,24 +10,31 @@ from typing import Annotated, Any
 import typer
 
 from harness.cli.app import DONE, INVALID, app, resumable
+from harness.cli.cells import cells_from, merge
 from harness.cli.console import Screen
-from harness.cli.options import PASSED_ON, cells_from, merge
-from harness.cli.settings_options import options_of
-from harness.cli.spreading_options import (
+from harness.cli.options import (
+    AssignmentsOption,
+    ChunkOption,
     ClusterArgs,
     ClusterOption,
+    DataRootOption,
+    DeviceOption,
     JobsOption,
+    OutOption,
+    PooledSeedOption,
+    ResumeOption,
     ShardOption,
+    SurfaceOption,
     ThreadsOption,
     chosen_jobs,
+    options_of,
     require_one_way,
     without,
 )
 from harness.datasets import data_root as find_data_root
-from harness.errors import UsageError
 from harness.evaluation import Run, evaluate
 from harness.evaluation.observe import Stage
-from harness.experiment import CellSettings
+from harness.experiment import FILE_SETTINGS, LISTED_SETTINGS, OPTIONS, CellSettings
 from harness.reports.cell_picture import save_cell_picture
 from harness.reports.success_curves import save_curves
 from harness.reports.table import print_results
@@ -42,14 +49,10 @@ from harness.spreading.shard import Shard
 from harness.spreading.worker import Job
 
 Names = Annotated[list[str] | None, typer.Option(help="Comma-separated or repeated; every combination is a cell.")]
-Assignments = Annotated[list[str] | None, typer.Option(help="[NAME.]key=value, repeated.")]
-
-
-_LISTS = ("batch_size", "observations")
 
 
 @app.command("evaluate")
-@options_of(CellSettings, [*_LISTS, *PASSED_ON], several=_LISTS, unset=True)
+@options_of(CellSettings, sorted(OPTIONS, key=FILE_SETTINGS.__contains__), several=LISTED_SETTINGS, unset=True)
 def evaluate_command(
     context: typer.Context,
     defense: Names = None,
@@ -59,33 +62,23 @@ def evaluate_command(
     ] = None,
     dataset: Names = None,
     model: Names = None,
-    surface: Annotated[list[str] | None, typer.Option(help="0 server, 1 update, 2 local step; all by default.")] = None,
+    surface: SurfaceOption = None,
     tap: Annotated[
         list[str] | None, typer.Option(help="A tap instead of a surface; see harness list surfaces.")
     ] = None,
-    seed: Annotated[list[str] | None, typer.Option(help="Comma-separated; seeds are pooled (0).")] = None,
-    round_: Annotated[
-        list[str] | None, typer.Option("--round", help="Rounds of the trained model, with --training or --weights (0).")
-    ] = None,
+    seed: PooledSeedOption = None,
     training: Annotated[
         Path | None, typer.Option(help="Folder of a harness train run: its model, defense, data.")
     ] = None,
-    weights: Annotated[Path | None, typer.Option(help="State dictionary shared by all victims.")] = None,
-    server_state: Annotated[
-        str | None, typer.Option(help="What the server remembered by --round, beside --weights.")
-    ] = None,
-    variates: Annotated[
-        str | None, typer.Option(help="SCAFFOLD's control variates by --round, beside --weights.")
-    ] = None,
-    defense_arg: Assignments = None,
-    attack_arg: Assignments = None,
+    defense_arg: AssignmentsOption = None,
+    attack_arg: AssignmentsOption = None,
     preset: Annotated[str | None, typer.Option(help="A named set of options; see harness list presets.")] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file of these options.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    chunk: Annotated[int, typer.Option(help="Most victims attacked together; fewer where memory is short.")] = 128,
-    out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("runs"),
-    data_root: Annotated[Path | None, typer.Option(help="Folder of datasets.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Use what an earlier run left in the folder.")] = False,
+    device: DeviceOption = "auto",
+    chunk: ChunkOption = 128,
+    out: OutOption = Path("runs"),
+    data_root: DataRootOption = None,
+    resume: ResumeOption = False,
     pictures: Annotated[bool, typer.Option(help="Draw a grid of reconstructions per cell.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result document and nothing else.")] = False,
     shard: ShardOption = None,
@@ -96,14 +89,11 @@ def evaluate_command(
     **settings: Any,
 ) -> int:
     """Attack clients that train under a defense, at every surface, and judge what leaks."""
-    given = {
+    given = settings | {
         "defense": defense, "attack": attack, "adversary": adversary, "dataset": dataset, "model": model,
-        "surface": surface, "tap": tap,
-        "seed": seed, "round": round_, "training": training, "weights": weights, "server_state": server_state,
-        "variates": variates, "defense_arg": defense_arg, "attack_arg": attack_arg, **settings,
+        "surface": surface, "tap": tap, "seed": seed, "training": training, "defense_arg": defense_arg,
+        "attack_arg": attack_arg,
     }  # fmt: skip
-    if chunk < 1:
-        raise UsageError("--chunk must be at least 1")
     where, part = choose_device(device), Shard.parse(shard) if shard else None
     require_one_way(shard, jobs, cluster, cluster_arg)
     cells = [cell for options in merge(given, preset, config) for cell in cells_from(options, where)]

@@ -12,9 +12,21 @@ from pydantic import ValidationError
 
 from harness.cli.app import DONE, INVALID, app, resumable
 from harness.cli.console import Screen
-from harness.cli.options import numbers, split_lists
-from harness.cli.settings_options import options_of
-from harness.cli.spreading_options import PartOption, ThreadsOption, chosen_jobs, require_one_way
+from harness.cli.options import (
+    AssignmentsOption,
+    ChunkOption,
+    DataRootOption,
+    DeviceOption,
+    OutOption,
+    PartOption,
+    ResumeOption,
+    ThreadsOption,
+    chosen_jobs,
+    numbers,
+    options_of,
+    require_one_way,
+    split_lists,
+)
 from harness.datasets import data_root as find_data_root
 from harness.defenses import DEFENSES
 from harness.errors import UsageError
@@ -40,7 +52,7 @@ Names = Annotated[list[str] | None, typer.Option(help="Comma-separated or repeat
 def frontier_command(
     dataset: Names = None,
     defense: Names = None,
-    defense_arg: Annotated[list[str] | None, typer.Option(help="[NAME.]key=value, repeated.")] = None,
+    defense_arg: AssignmentsOption = None,
     sigma: Annotated[list[str] | None, typer.Option(help="Levels of noise, comma-separated.")] = None,
     surface: Annotated[list[str] | None, typer.Option(help="0 server, 1 update, 2 local step (0).")] = None,
     tap: Annotated[list[str] | None, typer.Option(help="A tap instead of a surface.")] = None,
@@ -50,17 +62,15 @@ def frontier_command(
     jobs: Annotated[int | None, typer.Option(help="Processes that share the cells out among themselves (1).")] = None,
     shard: PartOption = None,
     threads: ThreadsOption = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    chunk: Annotated[int, typer.Option(help="Most victims attacked together.")] = 128,
-    out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("frontier"),
-    data_root: Annotated[Path | None, typer.Option(help="Folder of datasets.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Use what an earlier run left in the folder.")] = False,
+    device: DeviceOption = "auto",
+    chunk: ChunkOption = 128,
+    out: OutOption = Path("frontier"),
+    data_root: DataRootOption = None,
+    resume: ResumeOption = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the document and nothing else.")] = False,
     **chosen: Any,
 ) -> int:
     """Say how much noise is needed and what it costs: accuracy, proven epsilon and leakage, level by level."""
-    if chunk < 1:
-        raise UsageError("--chunk must be at least 1")
     try:
         settings = FrontierSettings(**chosen)
     except ValidationError as error:

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from harness.cli.app import DONE, app
 from harness.cli.console import Screen
+from harness.cli.options import JsonOption
 from harness.errors import UsageError
 from harness.gate.trend import trends
 from harness.reports.history import print_history, save_history
@@ -24,7 +25,7 @@ _WIDTH = 140
 def history_command(
     runs: Annotated[list[Path], typer.Argument(help="Folders of runs, oldest first.")],
     out: Annotated[Path | None, typer.Option(help="Draw to this .svg or .png file.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+    as_json: JsonOption = False,
 ) -> int:
     """Show how success rates and lineup ranks moved from run to run, the cells that moved most first."""
     if out:

@@ -13,8 +13,18 @@ from harness.capture.reading import read_capture
 from harness.cli.app import DONE, INVALID, app, resumable
 from harness.cli.checks_table import judge_checks, print_checks
 from harness.cli.console import Screen
-from harness.cli.options import split_lists
-from harness.cli.spreading_options import JobsOption, ThreadsOption, chosen_jobs
+from harness.cli.options import (
+    DataRootOption,
+    DeviceOption,
+    JobsOption,
+    JsonOption,
+    OutOption,
+    ResumeOption,
+    ThreadsOption,
+    at_least_one,
+    chosen_jobs,
+    split_lists,
+)
 from harness.datasets import data_root as find_data_root
 from harness.datasets.public import AUTO, NONE, choose_public
 from harness.errors import UsageError
@@ -44,23 +54,23 @@ def judge_command(
         list[str] | None, typer.Option(help="Comma-separated or repeated (auto with --prior, else cpl).")
     ] = None,
     update_model: Annotated[str, typer.Option(help="Of several local steps: avg or unroll.")] = "unroll",
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    chunk: Annotated[int, typer.Option(help="Most clients attacked together; fewer where memory is short.")] = 128,
-    out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("runs"),
-    data_root: Annotated[Path | None, typer.Option(help="Folder of datasets.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Use what an earlier run left in the folder.")] = False,
+    device: DeviceOption = "auto",
+    chunk: Annotated[
+        int, typer.Option(callback=at_least_one, help="Most clients attacked together; fewer where memory is short.")
+    ] = 128,
+    out: OutOption = Path("runs"),
+    data_root: DataRootOption = None,
+    resume: ResumeOption = False,
     jobs: JobsOption = None,
     threads: ThreadsOption = None,
     checks_only: Annotated[
         bool, typer.Option("--checks-only", help="Is the declared defense on? In seconds: no attack, no prior.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+    as_json: JsonOption = False,
 ) -> int:
     """Say what leaks from captured updates, and whether the declared defense is on."""
     if not captures:
         raise UsageError("no capture named; add folders of captures")
-    if chunk < 1:
-        raise UsageError("--chunk must be at least 1")
     if truth is not None and len(captures) > 1:
         raise UsageError("--truth is of one capture; put each capture's own into its folder as truth.npz")
     if checks_only:

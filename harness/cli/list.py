@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from harness.cli.app import CATALOGUE, DONE, app
+from harness.cli.options import JsonOption
 from harness.errors import UsageError
 
 Row = dict[str, Any]
@@ -19,7 +20,7 @@ SECTIONS = ("attacks", "defenses", "datasets", "models", "surfaces", "presets")
 @app.command("list")
 def list_command(
     section: Annotated[str | None, typer.Argument(help=", ".join(SECTIONS))] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+    as_json: JsonOption = False,
 ) -> int:
     """List attacks, defenses, datasets, models, surfaces and presets, with their settings."""
     if section is not None and section not in SECTIONS:

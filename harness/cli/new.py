@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from harness.cli.app import DONE, app
+from harness.cli.options import JsonOption
 from harness.errors import UsageError
 from harness.results import write_atomic
 
@@ -34,7 +35,7 @@ def new_command(
     kind: Annotated[Kind, typer.Argument(help="attack or defense")],
     name: Annotated[str, typer.Argument(help="What it is called on the command line, and its module.")],
     out: Annotated[Path, typer.Option(help="The folder that its folder goes into.")] = Path("."),
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+    as_json: JsonOption = False,
 ) -> int:
     """Write a package to start an attack or a defense of your own from: its file, its test, its entry point."""
     _check(kind, name)

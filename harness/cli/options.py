@@ -1,164 +1,176 @@
-"""Turns command-line options, presets and configuration files into cells."""
+"""The options of commands: those that several share, and those that a list of settings makes.
 
-import difflib
-import tomllib
-from collections.abc import Iterable
+Nothing heavy is imported before a command needs it: commands that compute nothing read this file too.
+"""
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
-from harness.attacks import ATTACKS, SUITES, suites
-from harness.datasets import dataset_name
-from harness.defenses import DEFENSES
-from harness.errors import UsageError, in_one_line
-from harness.experiment import CellSettings, check_adversary, expand, taps_of, usual_prior
-from harness.extensions.building import parse_assignments
-from harness.federation.state_files import read_state
-from harness.presets import PRESETS
-from harness.storage.files import MOST_OF_A_DOCUMENT, Unreadable, read_bytes, sha256
-from harness.training import kept_model, kept_server_state, kept_variates, trained_run, training_options
+import typer
 
-DEFAULTS: dict[str, Any] = {
-    "dataset": ["mnist-sample"], "model": [], "defense": [], "attack": ["cpl"], "surface": [], "tap": [],
-    "victims": 64, "batch_size": ["1"], "observations": ["1"], "round": ["0"], "seed": ["0"],
-    "defense_arg": [], "attack_arg": [],
-}  # fmt: skip
+from harness.errors import UsageError
 
-# Options that name a file or a folder.
-_PATHS = ("training", "weights", "server_state", "variates")
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+    from pydantic.fields import FieldInfo
 
-# Options that are settings of a cell under the same name.
-PASSED_ON = (
-    "victims", "distinct_labels", "shared_weights", "clients", "clients_per_round", "rounds", "learning_rate",
-    "local_steps", "steps_per_round", "sampling_rate", "update_model", "labels", "prior", "engine", "dtype",
-    "batch_norm",
-)  # fmt: skip
+Command = Callable[..., int]
+
+_MOST_JOBS = 1024
+
+
+def at_least_one(chunk: int) -> int:
+    """Return ``--chunk``. Raises UsageError below 1."""
+    if chunk < 1:
+        raise UsageError("--chunk must be at least 1")
+    return chunk
+
+
+AssignmentsOption = Annotated[list[str] | None, typer.Option(help="[NAME.]key=value, repeated.")]
+SurfaceOption = Annotated[list[str] | None, typer.Option(help="0 server, 1 update, 2 local step; all by default.")]
+DeviceOption = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+ChunkOption = Annotated[
+    int, typer.Option(callback=at_least_one, help="Most victims attacked together; fewer where memory is short.")
+]
+OutOption = Annotated[Path, typer.Option(help="Folder for the results.")]
+DataRootOption = Annotated[Path | None, typer.Option(help="Folder of datasets.")]
+ResumeOption = Annotated[bool, typer.Option("--resume", help="Use what an earlier run left in the folder.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+PooledSeedOption = Annotated[list[str] | None, typer.Option(help="Comma-separated; seeds are pooled (0).")]
+ShardOption = Annotated[
+    str | None, typer.Option(metavar="I/N", help="Make this part of the cells only; harness merge makes the whole.")
+]
+PartOption = Annotated[
+    str | None, typer.Option(metavar="I/N", help="Make this part only; then --resume instead of it makes the whole.")
+]
+JobsOption = Annotated[
+    int | None,
+    typer.Option(help="Processes that share the cells, or an attack's victims (one per core where that is quicker)."),
+]
+ThreadsOption = Annotated[
+    int | None,
+    typer.Option(help="Threads per process; may change last bits (cores dealt to the jobs; 1 on a cluster)."),
+]
+
+ClusterOption = Annotated[
+    str | None, typer.Option(help="ray or slurm: make the cells on a cluster (extras of these names).")
+]
+ClusterArgs = Annotated[
+    list[str] | None, typer.Option(help="key=value, repeated: ray's address, gpus; what sbatch takes.")
+]
+RowJobsOption = Annotated[int | None, typer.Option(help="Processes that share the rows out among themselves (1).")]
+
+
+def options_of(
+    settings: "type[BaseModel]", names: Sequence[str], several: Sequence[str] = (), unset: bool = False
+) -> Callable[[Command], Command]:
+    """Gives a command an option for each named field, which come to it as keyword arguments.
+
+    Args:
+        settings: whose fields they are; a field's description is its option's help.
+        names: of the fields, in the order of the help.
+        several: those of them that take a list, every entry of which is a setting of its own; they arrive as text.
+        unset: whether an option that is not given arrives as None, with the default in its help only.
+    """
+
+    def decorate(command: Command) -> Command:
+        own = inspect.signature(command)
+        named = [one for one in own.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+        kept = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in named]
+        made = [_option(name, settings.model_fields[name], name in several, unset) for name in names]
+
+        @wraps(command)
+        def run(**given: Any) -> int:
+            return command(**given)
+
+        run.__signature__ = own.replace(parameters=[*made, *kept])  # type: ignore[attr-defined]
+        run.__annotations__ = {one.name: one.annotation for one in (*made, *kept)} | {"return": int}
+        return run
+
+    return decorate
+
+
+def _option(name: str, field: "FieldInfo", several: bool, unset: bool) -> inspect.Parameter:
+    kind, default = (list[str] if several else _plain(field.annotation)), field.default
+    about = field.description or ""
+    if unset or several:
+        about += f" ({_shown(default)})" if default is not None and default is not False else ""
+        kind, default = kind | None, None
+    flag = (f"--{name.replace('_', '-')}",) if kind in (bool, bool | None) else ()
+    annotation = Annotated[kind, typer.Option(*flag, help=about)]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _shown(default: object) -> str:
+    return ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
+
+
+def _plain(annotation: Any) -> Any:
+    """The type that a command line can give: ranges and choices are the settings' to check."""
+    if get_origin(annotation) in (Union, UnionType):
+        inner = [one for one in get_args(annotation) if one is not NoneType]
+        return _plain(inner[0]) | None
+    if get_origin(annotation) is Annotated:
+        return _plain(get_args(annotation)[0])
+    return str if get_origin(annotation) is Literal else annotation
+
+
+def chosen_jobs(
+    jobs: int | None, threads: int | None, suitable: Callable[[], int], most: int = _MOST_JOBS
+) -> tuple[int, int | None]:
+    """Processes, and the threads of each, which this one takes too; None leaves threads to torch.
+
+    Args:
+        jobs: as asked for. suitable: how many suit the work, where neither this nor ``threads`` is given.
+        most: that have anything to do; what is asked for beyond is not started.
+
+    Raises:
+        UsageError: a number out of range.
+    """
+    from harness.settings.devices import use_threads
+    from harness.spreading.processes import threads_per_job
+
+    if jobs is None:
+        jobs = suitable() if threads is None else 1
+    if not 1 <= jobs <= _MOST_JOBS:
+        raise UsageError(f"--jobs must be 1 to {_MOST_JOBS}, not {jobs}")
+    jobs = min(jobs, most)
+    own = threads_per_job(jobs) if threads is None and jobs > 1 else threads
+    use_threads(own)
+    return jobs, own
+
+
+def require_one_way(
+    shard: str | None, jobs: int | None, cluster: str | None, cluster_arg: Sequence[str] | None
+) -> None:
+    """Raises UsageError: options that exclude each other."""
+    if shard and jobs is not None and jobs > 1:
+        raise UsageError("--shard and --jobs were both given; start one shard per process, or take --jobs alone")
+    if shard and cluster:
+        raise UsageError("--shard and --cluster were both given; choose one")
+    if cluster_arg and not cluster:
+        raise UsageError("--cluster-arg says something of a cluster; name it with --cluster ray or --cluster slurm")
+
+
+def without(arguments: Sequence[str], options: Sequence[str], flags: Sequence[str]) -> list[str]:
+    """A command's arguments without some of its options, each of which takes a value, and without some flags."""
+    kept: list[str] = []
+    value_of_one = False
+    for argument in arguments:
+        if not value_of_one and argument not in flags and argument.partition("=")[0] not in options:
+            kept.append(argument)
+        value_of_one = not value_of_one and argument in options
+    return kept
 
 
 def split_lists(values: Iterable[str]) -> list[str]:
     """``["a,b", "c"]`` as ``["a", "b", "c"]``, without repeats, in order."""
     parts = [part.strip() for value in values for part in str(value).split(",")]
     return list(dict.fromkeys(part for part in parts if part))
-
-
-def merge(given: dict[str, Any], preset: str | None, config: Path | None) -> list[dict[str, Any]]:
-    """Options given on the command line over a preset's or configuration file's, a training run's, and the defaults.
-
-    Returns:
-        One set of options per grid; only a preset may have several.
-
-    Raises:
-        UsageError: unknown preset, unreadable file, or an option in it that does not exist.
-    """
-    if preset and config:
-        raise UsageError("both --preset and --config were given; choose one")
-    grids = _grids(preset) if preset else [_read_config(config, set(given)) if config else {}]
-    return _with_prior([_over_defaults(given, chosen) for chosen in grids])
-
-
-def _grids(preset: str) -> list[dict[str, Any]]:
-    if preset not in PRESETS:
-        near = difflib.get_close_matches(preset, PRESETS, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(PRESETS)}"
-        raise UsageError(f"unknown preset {preset!r}; {hint}")
-    chosen = PRESETS[preset][1]
-    chosen = chosen() if callable(chosen) else chosen
-    return chosen if isinstance(chosen, list) else [chosen]
-
-
-def _over_defaults(given: dict[str, Any], chosen: dict[str, Any]) -> dict[str, Any]:
-    said = {name: value for name, value in given.items() if value not in (None, [], ())}
-    folder = said.get("training") or chosen.get("training")
-    trained = training_options(Path(folder)) if folder else {}
-    if "defense" in said or "defense" in chosen:
-        # The settings of the defense it was trained under do not fit another one.
-        trained.pop("defense_arg", None)
-    if "surface" in said or "tap" in said:
-        # One stands instead of the other, also of the other in a preset or file.
-        chosen = {name: value for name, value in chosen.items() if name not in ("surface", "tap")}
-    return {**dict.fromkeys(given), **DEFAULTS, **trained, **chosen, **said}
-
-
-def _with_prior(grids: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """All grids of a run with the same public data."""
-    usual = usual_prior([name for options in grids for name in split_lists(options["attack"])])
-    return [{**options, "prior": usual if options.get("prior") is None else options["prior"]} for options in grids]
-
-
-def _read_config(path: Path, known: set[str]) -> dict[str, Any]:
-    try:
-        content = tomllib.loads(read_bytes(path, MOST_OF_A_DOCUMENT).decode())
-    except Unreadable as problem:
-        raise UsageError(f"{str(path)!r} {problem.reason}; check --config") from problem
-    except (ValueError, RecursionError) as error:  # no TOML, no text, a number of too many digits, or nested too deeply
-        raise UsageError(
-            f'{str(path)!r} is not TOML ({in_one_line(error)}); write for example attack = ["cpl"]'
-        ) from error
-    options = {name.replace("-", "_"): value for name, value in content.items()}
-    unknown = sorted(set(options) - known)
-    if unknown:
-        raise UsageError(
-            f"{str(path)!r} has an unknown option {unknown[0]!r}; use the names of harness evaluate --help"
-        )
-    for name in _PATHS:
-        if not isinstance(options.get(name, ""), str):
-            option = name.replace("_", "-")
-            raise UsageError(f"{str(path)!r}: {option} is no path in quotes; write it as one, and check --{option}")
-    lists = [name for name, value in DEFAULTS.items() if isinstance(value, list)]
-    for name in lists:
-        if name in options:
-            entries = options[name] if isinstance(options[name], list) else [options[name]]
-            options[name] = [str(entry) for entry in entries]
-    return options
-
-
-def cells_from(options: dict[str, Any], device: str) -> list[CellSettings]:
-    """Every combination of the listed options.
-
-    Raises:
-        UsageError: unknown names or settings, impossible values; one line with the mend.
-    """
-    if not split_lists(options["defense"]):
-        raise UsageError("no defense named; add --defense fed_acdp (harness list defenses shows all)")
-    for name in ("attack", "dataset", "model", "surface", "tap", "batch_size", "observations", "round", "seed"):
-        if not split_lists(options[name]) and (DEFAULTS[name] or options[name]):
-            option = name.replace("_", "-")
-            raise UsageError(f"--{option} is empty; give it a value or leave it out")
-    defenses = [DEFENSES.resolve(name) for name in split_lists(options["defense"])]
-    attacks = [suites.resolve(name) for name in split_lists(options["attack"])]
-    defense_args = parse_assignments(list(options["defense_arg"]), defenses, DEFENSES)
-    attack_args = _attack_args(list(options["attack_arg"]), attacks)
-    common = {name: options[name] for name in PASSED_ON if options.get(name) is not None}
-    if options.get("training"):
-        common["trained"] = trained_run(Path(options["training"]))
-    common |= {"device": device, "seeds": tuple(numbers(options["seed"], "seed"))}
-    grid = {
-        "dataset": [dataset_name(name) for name in split_lists(options["dataset"])],
-        "model": split_lists(options["model"]) or [None],  # None: each dataset's own default
-        "defense": [(name, defense_args[name]) for name in defenses],
-        "attack": [(name, attack_args[name]) for name in attacks],
-        "batch_size": numbers(options["batch_size"], "batch-size"),
-        "tap": taps_of(numbers(options["surface"], "surface"), split_lists(options["tap"])),
-        "observations": numbers(options["observations"], "observations"),
-        "model_at": [_model_at(options, round_index) for round_index in numbers(options["round"], "round")],
-    }
-    cells = [_with_server_state(cell, options) for cell in expand(grid, **common)]
-    check_adversary(options.get("adversary"), cells)
-    if options.get("server_state") and not any(cell.server_state for cell in cells):
-        raise UsageError(
-            "no cell goes by --server-state: that needs a --round above 0 and a defense whose bound adapts, such as "
-            "quantile; add them, or leave it out"
-        )
-    return cells
-
-
-def _attack_args(assignments: list[str], attacks: list[str]) -> dict[str, dict[str, str]]:
-    """Settings of every named attack; a suite has none."""
-    for suite in (name for name in attacks if name in SUITES):
-        owners = [assignment.partition("=")[0].rpartition(".")[0] for assignment in assignments]
-        if any(not owner or suites.resolve(owner) == suite for owner in owners):
-            raise suites.without_settings(suite)
-    named = [name for name in attacks if name not in SUITES]
-    return parse_assignments(assignments, named, ATTACKS) | {name: {} for name in attacks if name in SUITES}
 
 
 def numbers(values: Iterable[Any], option: str) -> list[int]:
@@ -173,40 +185,3 @@ def numbers(values: Iterable[Any], option: str) -> list[int]:
         raise UsageError(
             f"--{option} takes whole numbers separated by commas, got {','.join(map(str, values))!r}"
         ) from error
-
-
-def _model_at(options: dict[str, Any], round_index: int) -> dict[str, Any]:
-    """The settings that name the model of a training round."""
-    for other in _PATHS[1:]:
-        if options.get("training") and options.get(other):
-            raise UsageError(f"both --training and --{other.replace('_', '-')} were given; choose one")
-    if not options.get("training"):
-        named = _file("weights", options.get("weights")) | _file("variates", options.get("variates"))
-        return {"round": round_index} | named
-    # The model after the last round of a run is attacked in the round that would have followed.
-    (planned,) = numbers([options["rounds"]], "rounds")
-    folder = Path(options["training"])
-    named = _file("weights", kept_model(folder, round_index)) | _file("variates", kept_variates(folder, round_index))
-    return {"round": round_index, "rounds": max(planned, round_index + 1)} | named
-
-
-def _with_server_state(cell: CellSettings, options: dict[str, Any]) -> CellSettings:
-    """The cell with what the server remembered by its round, where its defense goes by it."""
-    if options.get("training"):
-        path = kept_server_state(Path(options["training"]), cell.round, cell.defense, cell.defense_args)
-    else:
-        path = options.get("server_state") if cell.round and cell.build_defense().adapts() else None
-    if path is not None:
-        # Looked at now: a state of anything else would clip, and answer, for another defense.
-        read_state(Path(path), cell.build_defense().server_remembers())
-    return cell.model_copy(update=_file("server_state", path))
-
-
-def _file(name: str, path: str | Path | None) -> dict[str, str]:
-    if path is None:
-        return {}
-    try:
-        return {name: str(path), f"{name}_hash": sha256(Path(path))}
-    except Unreadable as problem:
-        option = name.replace("_", "-")
-        raise UsageError(f"{option} {str(path)!r} {problem.reason}; check --{option}") from problem

@@ -12,8 +12,21 @@ import typer
 
 from harness.cli.app import DONE, INVALID, app, resumable
 from harness.cli.console import Screen
-from harness.cli.options import numbers
-from harness.cli.spreading_options import PartOption, ThreadsOption, chosen_jobs, require_one_way
+from harness.cli.options import (
+    ChunkOption,
+    DataRootOption,
+    DeviceOption,
+    JsonOption,
+    OutOption,
+    PartOption,
+    PooledSeedOption,
+    ResumeOption,
+    RowJobsOption,
+    ThreadsOption,
+    chosen_jobs,
+    numbers,
+    require_one_way,
+)
 from harness.datasets import data_root as find_data_root
 from harness.errors import UsageError
 from harness.evaluation import Run, document_of
@@ -35,24 +48,22 @@ def reproduce_command(
     table: Annotated[str, typer.Argument(help=", ".join(TABLES))],
     quick: Annotated[bool, typer.Option("--quick", help="Smaller runs; the header says how much.")] = False,
     victims: Annotated[int | None, typer.Option(help="Victims per cell, instead of the table's own number.")] = None,
-    seed: Annotated[list[str] | None, typer.Option(help="Comma-separated; seeds are pooled (0).")] = None,
-    jobs: Annotated[int | None, typer.Option(help="Processes that share the rows out among themselves (1).")] = None,
+    seed: PooledSeedOption = None,
+    jobs: RowJobsOption = None,
     shard: PartOption = None,
     threads: ThreadsOption = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    chunk: Annotated[int, typer.Option(help="Most victims attacked together; fewer where memory is short.")] = 128,
-    out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("runs"),
-    data_root: Annotated[Path | None, typer.Option(help="Folder of datasets.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Use what an earlier run left in the folder.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+    device: DeviceOption = "auto",
+    chunk: ChunkOption = 128,
+    out: OutOption = Path("runs"),
+    data_root: DataRootOption = None,
+    resume: ResumeOption = False,
+    as_json: JsonOption = False,
 ) -> int:
     """Run a table of the papers and print ours beside theirs, with a verdict per cell."""
     if table in RENAMED:
         raise UsageError(f"table {table} is called {RENAMED[table]} now; use that name")
     if table not in TABLES:
         raise UsageError(f"unknown table {table!r}; choose {', '.join(TABLES)}")
-    if chunk < 1:
-        raise UsageError("--chunk must be at least 1")
     if victims is not None and victims < 1:
         raise UsageError("--victims must be at least 1")
     require_one_way(shard, jobs, None, None)

@@ -9,9 +9,15 @@ import typer
 from harness.bayesian.notes import Notes
 from harness.cli.app import DONE, app, resumable
 from harness.cli.console import Screen, note
-from harness.cli.options import numbers
-from harness.cli.settings_options import options_of
-from harness.cli.spreading_options import ThreadsOption, chosen_jobs
+from harness.cli.options import (
+    AssignmentsOption,
+    DataRootOption,
+    DeviceOption,
+    ThreadsOption,
+    chosen_jobs,
+    numbers,
+    options_of,
+)
 from harness.datasets import data_root as find_data_root
 from harness.datasets import dataset_name
 from harness.defenses import DEFENSES
@@ -31,7 +37,7 @@ _SETTINGS = [name for name in TrainSettings.model_fields if name not in ("defens
 @app.command("train")
 @options_of(TrainSettings, _SETTINGS)
 def train_command(
-    defense_arg: Annotated[list[str] | None, typer.Option(help="[NAME.]key=value, repeated.")] = None,
+    defense_arg: AssignmentsOption = None,
     keep: Annotated[
         list[str] | None, typer.Option("--keep-rounds", help="Rounds whose model is kept, as 0,10,20.")
     ] = None,
@@ -48,9 +54,9 @@ def train_command(
         int | None, typer.Option(help="Processes that share out a round's chunks, each with data of its own (1).")
     ] = None,
     threads: ThreadsOption = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    device: DeviceOption = "auto",
     out: Annotated[Path, typer.Option(help="Folder for checkpoint, kept models and training.json.")] = Path("training"),
-    data_root: Annotated[Path | None, typer.Option(help="Folder of datasets.")] = None,
+    data_root: DataRootOption = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the folder's last finished round.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the document and nothing else.")] = False,
     **chosen: Any,

@@ -11,6 +11,7 @@ import typer
 from harness.board import compare, read_card, rebuild
 from harness.board.rebuilding import Place
 from harness.cli.app import DONE, REGRESSION, app, resumable
+from harness.cli.options import ChunkOption, DataRootOption, JsonOption
 from harness.datasets import data_root as find_data_root
 from harness.errors import UsageError, printable
 from harness.results import claimed
@@ -28,13 +29,11 @@ def verify_command(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on in --out: what lies there is believed, and not made again.")
     ] = False,
-    chunk: Annotated[int, typer.Option(help="Most victims attacked together.")] = 128,
-    data_root: Annotated[Path | None, typer.Option(help="Folder of datasets.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+    chunk: ChunkOption = 128,
+    data_root: DataRootOption = None,
+    as_json: JsonOption = False,
 ) -> int:
     """Make a card's row again; exit code 1 where it comes out otherwise, which is named."""
-    if chunk < 1:
-        raise UsageError("--chunk must be at least 1")
     if resume and out is None:
         raise UsageError("--resume goes on in a folder; name it with --out")
     there = read_card(card)

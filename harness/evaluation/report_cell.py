@@ -77,6 +77,7 @@ def _common(settings: CellSettings, prior: Prior | None) -> dict[str, Any]:
         "victims": settings.victims * len(settings.seeds),
         "prior": prior and PublicData(name=prior.name, size=prior.size),
         "cohort": asdict(settings.cohort()),
+        "options": settings.beside(Place.model_fields),
         "units": defense.units(),
     }
 

@@ -129,8 +129,10 @@ class CellResult(Place):
         return next((check.by_luck for check in self.controls if check.by_luck), None)
 
     @model_serializer(mode="wrap")
-    def _in_the_order_of_the_schema(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _written(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         values = dump(self)
+        if not values.get("options"):
+            values.pop("options", None)
         return {name: values[name] for name in _FIRST if name in values} | values
 
 

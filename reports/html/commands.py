@@ -7,29 +7,21 @@ from typing import Any
 
 from harness.attacks import SUITES
 from harness.capture.record import AS_CAPTURED
-from harness.experiment import CellSettings
+from harness.experiment import FILE_SETTINGS, OPTIONS, CellSettings
 from harness.reports import text
 from harness.reports.html.places import Shown
 from harness.reports.html.run_data import RunData
-from harness.results import Place
+from harness.training import TrainSettings
 
 _MOST = 6
 _JUDGED_BY = "unroll"  # of several local steps, unless something else is asked for
-# Settings that are named otherwise, or by no option at all.
-_ELSEWHERE = {
-    *Place.model_fields, "attack", "attack_args", "suite", "seeds", "distinct_labels", "device", "noise_scale",
-    "trained", "weights_hash", "server_state_hash", "variates_hash",
-} - {"batch_size", "local_steps", "update_model", "round", "observations", "prior", "batch_norm"}  # fmt: skip
-# Options by setting; those at their default are left to it.
-_EVALUATE = {name: field.default for name, field in CellSettings.model_fields.items() if name not in _ELSEWHERE}
+# Options that are written with their value where that is not the default, and those that are written alone.
+_EVALUATE = {name: CellSettings.model_fields[name].default for name in OPTIONS if name != "victims"}
+_FLAGS = [name for name, usual in _EVALUATE.items() if usual is False]
 _SECRET = "# splits and initial weights come out again; noise and sampling had a secret key, and do not"
 # What a named run brings along.
-_OF_A_RUN = ("weights", "server_state", "variates", "rounds")
-_TRAIN = (
-    "dataset", "model", "defense", "clients", "clients_per_round", "rounds", "local_steps", "batch_size", "examples",
-    "algorithm", "split", "level", "client_sampling", "batch_sampling", "learning_rate", "server_learning_rate",
-    "local_momentum", "server_momentum", "target_epsilon", "budget", "delta", "seed",
-)  # fmt: skip
+_OF_A_RUN = (*FILE_SETTINGS, "rounds")
+_TRAIN = [name for name, field in TrainSettings.model_fields.items() if field.description is not None]
 
 
 def report_command(runs: Sequence[RunData]) -> str:
@@ -76,13 +68,9 @@ def _settings(item: Shown) -> dict[str, Any]:
     if asked is not None:
         return asked
     cell = item.cell
-    scale = {"noise_scale"}
-    return cell.cohort | {
-        "defense_args": {name: value for name, value in cell.defense_args.items() if name not in scale},
-        "attack_args": cell.attack_args, "batch_size": cell.batch_size, "local_steps": cell.local_steps,
-        "update_model": cell.update_model, "round": cell.round, "observations": cell.observations,
-        "shared_weights": cell.shared_weights,
-    }  # fmt: skip
+    known = {name: value for name, value in cell.settings.items() if name in OPTIONS and name != "prior"}
+    arguments = {name: value for name, value in cell.defense_args.items() if name != "noise_scale"}
+    return cell.cohort | known | {"defense_args": arguments, "attack_args": cell.attack_args}
 
 
 def _common(item: Shown) -> tuple[str, ...]:
@@ -91,10 +79,12 @@ def _common(item: Shown) -> tuple[str, ...]:
     options += [
         _option(name, settings[name])
         for name, usual in _EVALUATE.items()
-        if settings.get(name) is not None and settings[name] != usual and not (item.trained and name in _OF_A_RUN)
+        if name not in _FLAGS
+        and settings.get(name) is not None
+        and settings[name] != usual
+        and not (item.trained and name in _OF_A_RUN)
     ]
-    chosen = (name for name in ("distinct_labels", "shared_weights") if settings.get(name) is True)
-    options += [f"--{name.replace('_', '-')}" for name in chosen]
+    options += [f"--{name.replace('_', '-')}" for name in _FLAGS if settings.get(name) is True]
     victims = cell.victims // max(1, len(cell.seeds))
     return (
         _option("dataset", cell.dataset), _option("model", cell.model), _option("victims", victims),

@@ -7,7 +7,7 @@ import typer
 from pydantic import BaseModel, Field
 from typer.testing import CliRunner
 
-from harness.cli.settings_options import options_of
+from harness.cli.options import options_of
 from harness.experiment import CellSettings
 from harness.training import TrainSettings
 

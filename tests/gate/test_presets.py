@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from harness.attacks import ATTACKS
-from harness.cli.options import cells_from, merge
+from harness.cli.cells import cells_from, merge
 from harness.defenses import DEFENSES
 from harness.errors import UsageError
 from harness.experiment import CellSettings

@@ -8,7 +8,7 @@ import torch
 
 from harness.attacks.candidates import dummy_gradient
 from harness.cli import run as run_command
-from harness.cli.options import cells_from, merge
+from harness.cli.cells import cells_from, merge
 from harness.defenses import PrivacyFacts
 from harness.errors import UsageError
 from harness.evaluation.observe import Scene, Stage

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from harness.cli import run as run_command
-from harness.cli.options import cells_from, merge
+from harness.cli.cells import cells_from, merge
 from harness.defenses import DEFENSES, Remembered
 from harness.errors import UsageError
 from harness.evaluation.controls import drowned_control, noiseless_control, positive_control
