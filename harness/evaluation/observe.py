@@ -29,6 +29,7 @@ from harness.observation import Observation
 from harness.own_sources import own_sources
 from harness.priors import Prior, fit_prior
 from harness.results import Detectable
+from harness.settings.devices import compute_on
 from harness.settings.memory import fitting, is_small, peak_of, require_room
 from harness.tampering import Tamper
 
@@ -174,7 +175,7 @@ class Stage:
         needed = 3.0 * rows * model.layout.total * torch.finfo(getattr(torch, settings.dtype)).bits / 8
         require_room(needed, f"the networks of {rows} victims", settings.device)
         weights = self.start(model, settings, keys)
-        device, dtype = torch.device(settings.device), getattr(torch, settings.dtype)
+        device, dtype = compute_on(settings.device), getattr(torch, settings.dtype)
         model.to(device, dtype)
         weights, seen = weights.to(device, dtype), None
         if sent is None:

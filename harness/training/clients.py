@@ -18,6 +18,7 @@ from harness.federation.variates import RoundVariates
 from harness.models import RowModel
 from harness.models.batch_norm import Buffers
 from harness.own_sources import own_sources
+from harness.settings.devices import compute_on
 from harness.training.local import batch_gradients
 from harness.training.running import ClientsStatistics, require_whole_batches
 from harness.training.settings import TrainSettings
@@ -81,7 +82,7 @@ class Clients:
 
     def __init__(self, settings: TrainSettings, data_root: Path) -> None:
         self.settings, self.defense = settings, settings.build_defense()
-        device = torch.device(settings.device)
+        device = compute_on(settings.device)
         self.sources = own_sources(settings.model or "", settings.dataset, (DEFENSES, settings.defense))
         self.sources["harness"] = __version__
         train = load_dataset(settings.dataset, data_root, "train")
