@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from harness.base.devices import compute_on
 from harness.datasets import Dataset, load_dataset
 from harness.datasets.partition import NATURAL, natural_clients, split_clients
 from harness.defenses import DEFENSES, RoundContext
@@ -18,7 +19,6 @@ from harness.federation.variates import RoundVariates
 from harness.models import RowModel
 from harness.models.batch_norm import Buffers
 from harness.own_sources import own_sources
-from harness.settings.devices import compute_on
 from harness.training.local import batch_gradients
 from harness.training.running import ClientsStatistics, require_whole_batches
 from harness.training.settings import TrainSettings

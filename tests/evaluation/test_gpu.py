@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from harness.base.devices import compute_on
 from harness.evaluation import Run
 from harness.evaluation.observe import Stage
 from harness.experiment import CellSettings, cell_settings
 from harness.models import RowModel
 from harness.results import RunFolder
-from harness.settings.devices import compute_on
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")]
 
