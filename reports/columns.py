@@ -6,6 +6,7 @@ from typing import Any
 
 from rich.text import Text
 
+from harness.experiment import named_settings
 from harness.reports import text
 from harness.reports.theorem import first_in_lineup
 from harness.results import CellResult, PublicData, Rate, SummaryRow
@@ -24,11 +25,15 @@ def setting(cell: Row) -> str:
         f"batch {cell.batch_size}",
         f"local steps {cell.local_steps}" + (f" ({cell.update_model})" if cell.local_steps > 1 else ""),
         f"seed {', '.join(map(str, cell.seeds))}",
-        *(["one network per seed"] if cell.shared_weights else []),
-        *([f"BatchNorm's statistics {cell.batch_norm}"] if cell.batch_norm else []),
+        *options_of(cell),
         *([f"public: {prior(cell.prior)}"] if cell.prior else []),
     )
     return " | ".join(parts)
+
+
+def options_of(cell: Row) -> list[str]:
+    """Return what the list of settings says of those that are not at their defaults."""
+    return [text.safe(words, 80) for words in named_settings(cell.settings)]
 
 
 def prior(public: PublicData) -> str:

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from harness.attacks import ATTACKS, SUITES, suites
+from harness.base.building import parse_assignments
+from harness.base.errors import UsageError, in_one_line
 from harness.cli.options import numbers, split_lists
 from harness.datasets import dataset_name
 from harness.defenses import DEFENSES
-from harness.errors import UsageError, in_one_line
 from harness.experiment import (
     FILE_SETTINGS,
     LISTED_SETTINGS,
@@ -23,10 +24,9 @@ from harness.experiment import (
     taps_of,
     usual_prior,
 )
-from harness.extensions.building import parse_assignments
 from harness.federation.state_files import read_state
 from harness.presets import PRESETS
-from harness.storage.files import MOST_OF_A_DOCUMENT, Unreadable, read_bytes, sha256
+from harness.results.files import MOST_OF_A_DOCUMENT, Unreadable, read_bytes, sha256
 from harness.training import kept_model, kept_server_state, kept_variates, trained_run, training_options
 
 # Options that are settings of a cell under the same name, and have one value.

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
+from harness.base.errors import UsageError
 from harness.cli.app import CATALOGUE, DONE, app
 from harness.cli.options import JsonOption
-from harness.errors import UsageError
 
 Row = dict[str, Any]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 
 import typer
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -131,8 +131,8 @@ def chosen_jobs(
     Raises:
         UsageError: a number out of range.
     """
-    from harness.settings.devices import use_threads
-    from harness.spreading.processes import threads_per_job
+    from harness.base.devices import use_threads
+    from harness.parallel.processes import threads_per_job
 
     if jobs is None:
         jobs = suitable() if threads is None else 1

@@ -70,8 +70,7 @@ def setting(cell: Placed) -> str:
     parts += [f"{cell.local_steps} local steps ({cell.update_model})"] if cell.local_steps > 1 else []
     parts += [f"round {cell.round}"] if cell.round else []
     parts += [f"each seen {cell.observations} times"] if cell.observations > 1 else []
-    parts += ["one network per seed"] if cell.shared_weights else []
-    parts += [f"BatchNorm's statistics {cell.batch_norm}"] if cell.batch_norm else []
+    parts += columns.options_of(cell)
     parts += [f"public: {columns.prior(cell.prior)}"] if cell.prior else []
     seeds = ", ".join(map(str, cell.seeds[:8])) + (", …" if len(cell.seeds) > 8 else "")
     return " · ".join([*parts, f"seed {seeds}"])
