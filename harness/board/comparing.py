@@ -1,20 +1,26 @@
 """What differs between a card and the same made again: every field, or victims statistically where versions differ."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from harness.base.errors import UsageError
-from harness.board.luck import Luck
-from harness.board.settled import contradictions, differing, settled, without_numbers
 from harness.gate import GateCell, Victim, as_baseline, check
+from harness.gate.comparing import Tolerance, differing, other_versions
 from harness.gate.settings import effective
-from harness.results import StoredCell
+from harness.results import Control, Place, Rate, StoredCell, Summary
 from harness.results.card import Card, CardCell
+from harness.scoring.derived import verdict_of
+from harness.scoring.success import clopper_pearson
+from harness.scoring.summarise import summarise
 from harness.version import SCHEMA_VERSION
 
 _OTHERWISE_ROUNDED, _OTHERWISE_DRAWN = 2.0, 4.0  # standard errors
 _MOVED = ("regression", "broken attack", "stronger attack", "more resilient", "missing", "extra")
+_PLACE = set(Place.model_fields)
+_OF_A_ROW = _PLACE | {"tier", "suite", "verdict", "headline", "identifies"}
+_NUMBER = re.compile(r"\d[\d.,e+-]*")
 
 
 @dataclass(frozen=True)
@@ -37,17 +43,20 @@ def compare(card: Card, again: Card, statistically: bool = False) -> Comparison:
         for name in ("machine", "processor", "device", "threads")
         if card.environment.get(name) != again.environment.get(name)
     ]
-    other += _other_versions(card.environment.get("versions"), again.environment.get("versions"))
+    other += [
+        f"{name} {there} there, {here} here"
+        for name, there, here in other_versions(card.environment.get("versions"), again.environment.get("versions"))
+    ]
     if not other and not statistically:
         found = differing(card.model_dump(mode="json"), again.model_dump(mode="json"))
         return Comparison([one for one in found if not one.startswith("hash:")], exact=True)
     why = "; ".join(other) if other else "it was asked for"
     # Another processor alone draws the same numbers, and rounds them otherwise.
     alike = bool(other) and not _draws_otherwise(card, again)
-    luck = Luck(_OTHERWISE_ROUNDED if alike else _OTHERWISE_DRAWN)
+    tolerance = Tolerance(_OTHERWISE_ROUNDED if alike else _OTHERWISE_DRAWN)
     return Comparison(
-        [*differing(settled(card), settled(again)), *contradictions(card), *_moved(card, again),
-         *luck.exceeded(card, again), *_reasons(card, again, alike)],
+        [*differing(_settled(card), _settled(again)), *_contradictions(card), *_moved(card, again),
+         *tolerance.exceeded(card, again), *_reasons(card, again, alike)],
         exact=False,
         notes=[f"compared statistically, as harness check does: {why}"],
     )  # fmt: skip
@@ -55,17 +64,6 @@ def compare(card: Card, again: Card, statistically: bool = False) -> Comparison:
 
 def _draws_otherwise(card: Card, again: Card) -> bool:
     return any(card.environment.get(name) != again.environment.get(name) for name in ("versions", "device"))
-
-
-def _other_versions(there: Any, here: Any) -> list[str]:
-    """Which libraries differ at all: the last bits may."""
-    before, after = (one if isinstance(one, Mapping) else {} for one in (there, here))
-    names = dict.fromkeys([*before, *after])
-    return [
-        f"{name} {before.get(name)} there, {after.get(name)} here"
-        for name in names
-        if before.get(name) != after.get(name)
-    ]
 
 
 def _moved(card: Card, again: Card) -> Iterator[str]:
@@ -88,7 +86,7 @@ def _reasons(card: Card, again: Card, alike: bool) -> Iterator[str]:
         verdicts = one.result.verdict, other.result.verdict
         if len(set(verdicts)) == 2 and (alike or "inconclusive" not in verdicts):
             yield f"cells[{number}].verdict: {verdicts[0]} in the card, {verdicts[1]} made again"
-        if len(set(verdicts)) == 1 and without_numbers(said) != without_numbers(found):
+        if len(set(verdicts)) == 1 and _without_numbers(said) != _without_numbers(found):
             yield f"cells[{number}].verdict_reason: {said} in the card, {found} made again"
 
 
@@ -99,3 +97,120 @@ def _gate_cell(one: CardCell) -> GateCell:
         effective(stored),
         {name: Victim(rank=rank, rmse=rmse or 1.0, success=success) for name, rank, rmse, success in numbers},
     )
+
+
+def _settled(card: Card) -> Any:
+    """What comes out alike whatever is drawn, and what is read first: verdict, headline, tiers."""
+    return _rounded({
+        "status": card.status, "reported": card.reported and card.reported.model_dump(), "command": card.command,
+        # Until version 0.1.5 cards did not say which processor they were made on.
+        "environment": sorted({*card.environment} - {"processor"}),
+        "row": card.row.model_dump(mode="json", include=_OF_A_ROW),
+        "statement": card.statement and asdict(card.statement),
+        "cells": [_of_a_cell(one) for one in card.cells],
+        "training": card.training and card.training.model_dump(mode="json", exclude={"accuracy"}),
+    })  # fmt: skip
+
+
+def _of_a_cell(one: CardCell) -> dict[str, Any]:
+    cell, bound = one.result, one.result.bound
+    return {
+        "place": cell.model_dump(mode="json", include=_PLACE), "attack": cell.attack, "tier": cell.tier,
+        "noise": cell.noise, "impossible": cell.not_applicable_reason, "suite": cell.suite,
+        "warnings": [_without_numbers(said) for said in cell.warnings],
+        "units": cell.units, "victims": one.victims.names,
+        "trials": [rate.n for rate in cell.asr.values()], "identified": cell.identified and cell.identified.n,
+        "controls": [_of_a_control(control) for control in cell.controls],
+        "theorem": bound and bound.theorem, "mu": bound and bound.mu,
+        "kappas": [event.kappa for event in bound.events] if bound else [],
+        "ceilings": [(event.ceiling, event.says_little) for event in bound.events] if bound else [],
+        "measured": [(event.event, event.measured.n) for event in bound.events] if bound else [],
+        "privacy": [asdict(statement) for statement in cell.privacy],
+    }  # fmt: skip
+
+
+def _of_a_control(control: Control) -> dict[str, Any]:
+    # A negative control is drawn again where its first draw leaked by chance, which its words tell.
+    said = _without_numbers(control.detail or "") if control.kind == "positive" else ""
+    return {"name": control.name, "held": control.held, "detail": said, "by chance": control.by_luck is not None}
+
+
+def _without_numbers(said: str) -> str:
+    return _NUMBER.sub("a number", said)
+
+
+def _contradictions(card: Card) -> Iterator[str]:
+    """Where the row is not that of the card's own cells, or an interval not that of its own successes."""
+    said = summarise(one.result for one in card.cells)
+    yield from (
+        f"{line.removesuffix('made again')}by the card's own cells"
+        for line in differing([card.row.model_dump(mode="json")], [one.model_dump(mode="json") for one in said], "row")
+    )
+    for number, one in enumerate(card.cells):
+        cell = one.result
+        strict = cell.asr.get("strict")
+        alone = None if cell.shared_weights else len(one.victims.names)
+        if strict is None or strict.n != alone:  # several images of a victim
+            alone = None
+        yield from (f"cells[{number}].result.{line}" for line in _of_its_victims(one))
+        if cell.not_applicable_reason is None and (today := verdict_of(cell).verdict) != cell.verdict:
+            yield f"cells[{number}].result.verdict: {cell.verdict} in the card, {today} by the cell's own numbers"
+        events = {event.event: event.measured for event in cell.bound.events} if cell.bound else {}
+        for name, rate in (cell.asr | events).items():
+            if not _fits(rate, rate.n == alone):
+                told = f"rate and interval of {name} are not those of {rate.successes} successes of {rate.n}"
+                yield f"cells[{number}].result: {told}"
+
+
+def _of_its_victims(one: CardCell) -> Iterator[str]:
+    """Where, of victims of one image each, an interval, a share or a mean rank is not that of such victims."""
+    cell, victims = one.result, one.victims
+    strict, said = cell.asr.get("strict"), cell.identified or cell.lineup
+    trials = cell.identified.n if cell.identified else strict.n if strict else 0
+    ranks = [rank for rank in victims.ranks if rank is not None]
+    if not trials or trials != len(victims.names):
+        return
+    for name, summary in cell.metrics.items():
+        if not _is_wide(summary, trials):
+            yield f"metrics.{name}: the interval is not that of such a mean and deviation of {trials}"
+    told = cell.identified
+    if told and told.rate is not None:
+        counted = Rate(rate=told.rate, successes=round(told.rate * told.n), n=told.n, ci95=told.ci95)
+        if not _fits(counted, independent=True):
+            yield f"identified: rate and interval are not those of {counted.successes} of {told.n}"
+    if strict and abs(strict.successes - sum(victims.successes)) > 0.5:
+        yield f"asr.strict: {strict.successes} successes beside {sum(victims.successes):g} of its own victims"
+    if ranks and abs((said.mean_rank or 0.0) - sum(ranks) / len(ranks)) > 1e-3:
+        yield f"mean_rank: {said.mean_rank} beside {sum(ranks) / len(ranks):.4f} of its own victims"
+
+
+def _is_wide(summary: Summary, rows: int) -> bool:
+    """Whether the interval lies around the mean, as wide at least as the deviation of so many makes it."""
+    low, high = summary.ci95 or (None, None)
+    if low is None or high is None or summary.mean is None or not rows:
+        return True
+    rounding = 1e-6 * max(1.0, abs(summary.mean))
+    width = max(0.0, 1.9 * (summary.std or 0.0) / rows**0.5 - rounding)
+    return low <= summary.mean - width and high >= summary.mean + width
+
+
+def _fits(rate: Rate, independent: bool) -> bool:
+    """Whether rate and interval are those of the successes; of trials that share a fate whether they may be."""
+    low, high = rate.ci95 or (None, None)
+    if not rate.n or rate.rate is None or low is None or high is None:
+        return not rate.successes
+    if abs(rate.rate - rate.successes / rate.n) > 1e-6 or not low <= rate.rate <= high:
+        return False
+    least = clopper_pearson(rate.successes, rate.n)
+    if independent:
+        return max(abs(low - least[0]), abs(high - least[1])) < 1e-6
+    return low <= least[0] + 1e-6 and high >= least[1] - 1e-6
+
+
+def _rounded(value: Any) -> Any:
+    """The same with six digits of every number that is not whole."""
+    if isinstance(value, dict):
+        return {name: _rounded(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(one) for one in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else value

@@ -1,22 +1,29 @@
 """A card of one row: from the stored cells of its attacks, wherever they were made."""
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
-from harness.board.reported import reported_for
+from harness.base.building import build
+from harness.defenses import DEFENSES
 from harness.evaluation.promised import covers
 from harness.experiment import CellSettings
 from harness.federation.taps import Tap
 from harness.gate.cells import merged
+from harness.papers.data import SAMPLES
+from harness.papers.judged import Published, published
 from harness.reports.html.commands import evaluate_commands
 from harness.reports.html.places import Shown
 from harness.reports.html.run_data import RunData
 from harness.reports.html.wording import label, setting
 from harness.results import Statement, StoredCell
-from harness.results.card import Card, CardCell, CardTraining, MeasuredVictims
+from harness.results.card import Card, CardCell, CardTraining, MeasuredVictims, Reported
 from harness.results.record import Facts
 from harness.scoring.summarise import summarise
 from harness.training import TrainDocument
 
+# What these tables attack.
+_NETWORK = "lenet"
+_PAPER = "Wei et al., Fed-αCDP"
 _OF_A_MACHINE = ("versions", "machine", "processor", "device", "threads")
 
 
@@ -73,3 +80,22 @@ def _training(document: TrainDocument) -> CardTraining:
 def _statement(statements: Sequence[Statement], tap: Tap) -> Statement | None:
     covering = [one for one in statements if covers(one, tap) and one.epsilon is not None]
     return min(covering, key=lambda one: one.epsilon or 0.0, default=None)
+
+
+def reported_for(settings: CellSettings) -> Reported | None:
+    """The printed verdict on such a defense at such a tap on that dataset, or on the one that a sample is of."""
+    full = {sample: data for data, sample in SAMPLES.items()}
+    if settings.model != _NETWORK:
+        return None
+    data, defense = full.get(settings.dataset, settings.dataset), settings.build_defense()
+    for one in _published():
+        place = (one.data, str(one.tap), one.batch)
+        alike = place == (data, str(settings.tap), settings.batch_size) and one.defense == settings.defense
+        if alike and one.resists in ("Y", "N") and build(DEFENSES, one.defense, one.arguments) == defense:
+            return Reported(source=f"{_PAPER}, {one.source}: {one.method}", data=data, resists=one.resists)
+    return None
+
+
+@lru_cache(maxsize=1)
+def _published() -> list[Published]:
+    return published(quick=False)

@@ -20,8 +20,7 @@ from typing import Any, Literal
 from harness.base.errors import UsageError
 from harness.gate.baseline import Baseline
 from harness.gate.cells import GateCell
-from harness.gate.matching import match_cells
-from harness.gate.movement import VICTIMS_NEEDED, Movement, movement
+from harness.gate.comparing import VICTIMS_NEEDED, Movement, differences, movement, other_versions
 from harness.scoring.multiplicity import holm
 
 FAMILY_ALPHA = 0.01
@@ -86,6 +85,46 @@ class Report:
         return [finding for finding in self.findings if finding.kind in kinds]
 
 
+@dataclass(frozen=True)
+class Matching:
+    """Pairs (old, new) of equal settings; pairs of one place but other settings, with what differs; and the rest."""
+
+    same: list[tuple[GateCell, GateCell]]
+    other_settings: list[tuple[GateCell, GateCell, list[str]]]
+    missing: list[GateCell]
+    extra: list[GateCell]
+
+
+def match_cells(old: Sequence[GateCell], new: Sequence[GateCell]) -> Matching:
+    """Pair cells with equal settings first, then, place by place, those that differ in the fewest settings."""
+    matching = Matching([], [], list(old), list(new))
+    candidates = [
+        (differences(before.settings, after.settings), before, after)
+        for before in old
+        for after in new
+        if before.place == after.place
+    ]
+    for changed, before, after in sorted(candidates, key=lambda candidate: len(candidate[0])):
+        if not (_holds(matching.missing, before) and _holds(matching.extra, after)):
+            continue
+        _drop(matching.missing, before)
+        _drop(matching.extra, after)
+        if changed:
+            matching.other_settings.append((before, after, changed))
+        else:
+            matching.same.append((before, after))
+    return matching
+
+
+# Cells are told apart by identity: comparing them would compare all their victims.
+def _holds(cells: list[GateCell], one: GateCell) -> bool:
+    return any(cell is one for cell in cells)
+
+
+def _drop(cells: list[GateCell], one: GateCell) -> None:
+    cells[:] = [cell for cell in cells if cell is not one]
+
+
 def check(
     baseline: Baseline, cells: Sequence[GateCell], versions: dict[str, Any], problems: Sequence[str] = ()
 ) -> Report:
@@ -101,9 +140,7 @@ def check(
         UsageError: not a single cell can be compared.
     """
     faults = [Finding("invalid run", "", "", problem) for problem in problems]
-    news = [
-        Finding("other versions", "every cell", "", other) for other in _other_versions(baseline.versions, versions)
-    ]
+    news = [Finding("other versions", "every cell", "", other) for other in _other_minors(baseline.versions, versions)]
     matching = match_cells(baseline.cells, cells)
     if not matching.same and not matching.other_settings:
         if problems:
@@ -143,7 +180,7 @@ def _moved(pairs: Sequence[tuple[GateCell, GateCell]]) -> list[Finding]:
         elif good <= FAMILY_ALPHA and moved.moved(more=not guards):
             findings.append(_tell("more resilient" if guards else "stronger attack", cell, moved, good))
         else:
-            small = "by more than luck, and by less than counts" if min(bad, good) <= FAMILY_ALPHA else ""
+            small = "more than chance, less than the effect that counts" if min(bad, good) <= FAMILY_ALPHA else ""
             findings.append(_tell("unmoved", cell, moved, bad, small))
     return findings
 
@@ -167,12 +204,13 @@ def _tell(kind: Kind, cell: GateCell, moved: Movement, p: float, detail: str = "
     return Finding(kind, cell.title, str(cell.settings.get("dataset")), detail, moved, p)
 
 
-def _other_versions(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+def _other_minors(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """A sentence where compared libraries differ in their major or minor version."""
     other = [
-        f"{name} {old.get(name)} -> {new.get(name)}"
+        f"{name} {before} -> {after}"
         for name in _COMPARED_VERSIONS
-        if _minor(old.get(name)) != _minor(new.get(name))
+        for _, before, after in other_versions({name: old.get(name)}, {name: new.get(name)})
+        if _minor(before) != _minor(after)
     ]
     return [f"compared statistically, since noise and networks may be drawn anew: {', '.join(other)}"] if other else []
 

@@ -23,7 +23,7 @@ _LEFT_OUT = {
     *WHOM, "device", "weights", "server_state", "variates", "trained", "defense_args", "attack_args", "suite",
 }  # fmt: skip
 _COMPARED = set(CellSettings.model_fields) - _LEFT_OUT
-_NOT_THERE = object()
+NOT_THERE = object()
 
 
 def effective(stored: StoredCell) -> Settings:
@@ -45,11 +45,11 @@ Plain = str | int | float | bool | None
 
 def named(settings: Mapping[str, JsonValue]) -> str:
     """The defense with the arguments that are not its defaults, and the batch where it is more than one example."""
-    defaults = _defaults(settings)
+    defaults = defaults_of(settings)
     own = [
         f"{name.partition('.')[2]}={value}"
         for name, value in settings.items()
-        if name.startswith("defense.") and value != defaults.get(name, _NOT_THERE)
+        if name.startswith("defense.") and value != defaults.get(name, NOT_THERE)
     ]
     scale = settings.get("noise_scale", 1)
     noise = [] if scale == 1 else ["without noise" if scale == 0 else f"noise x{scale}"]
@@ -57,28 +57,7 @@ def named(settings: Mapping[str, JsonValue]) -> str:
     return " ".join([str(settings.get("defense")), *own, *noise, *batch])
 
 
-def differences(old: Settings, new: Settings) -> list[str]:
-    """What differs, in words such as ``batch_size 1 -> 2``.
-
-    A setting that the baseline does not know was added since: it may stand at its default.
-    """
-    added = new.keys() - old.keys()
-    defaults = _defaults(new) if added else {}
-    changed = []
-    for name in sorted(old.keys() | new.keys()):
-        before, after = old.get(name, _NOT_THERE), new.get(name, _NOT_THERE)
-        if name in added:
-            before = defaults.get(name, _NOT_THERE)
-        if before is _NOT_THERE or after is _NOT_THERE or before != after:
-            changed.append(f"{name} {_word(before)} -> {_word(after)}")
-    return changed
-
-
-def _word(value: object) -> str:
-    return "absent" if value is _NOT_THERE else str(value)
-
-
-def _defaults(settings: Mapping[str, JsonValue]) -> Settings:
+def defaults_of(settings: Mapping[str, JsonValue]) -> Settings:
     """Today's defaults of a cell with this defense and attack."""
     try:
         defense = build(DEFENSES, str(settings.get("defense")), {}).parameters()

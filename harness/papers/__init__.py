@@ -70,7 +70,6 @@ UNDEALT = {
         ("secagg-accounting", "secagg-averaging", "dp-scaffold-accounting", "dp-scaffold-tradeoff"),
         "it trains and attacks nothing, and is made in minutes",
     ),
-    "full-accuracy": "each of its runs has a command of its own, listed in full-accuracy.txt",
 }  # fmt: skip
 
 __all__ = ["GRIDS", "RENAMED", "TABLES", "UNDEALT", "Comparison", "Request"]

@@ -1,54 +1,213 @@
 """The paper's accuracy at its own scale: under the printed noise, without noise, and under the most that still learns.
 
-Every run lies in a folder of its own and is made by a command of its own, so that several processes or machines may
-share them out; the table is written after each run, and says of the others how long they would take.
+A row is a method on a dataset. Rows do not need each other, so that shards and processes divide them. Each run lies in
+a folder of its own, where ``--resume`` finds it, and the table is written after each.
 """
 
 import io
 import json
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from harness.base.progress import in_words, within
-from harness.papers.accuracy import NOTES
+from harness.defenses import PrivacyFacts
+from harness.papers.accuracy import CODE_SIGMA, NOTES, TABLE_5, TABLE_6_ACCURACY, Accuracies
+from harness.papers.chance import chance_level, parameters
 from harness.papers.comparison import Comparison
-from harness.papers.full_runs import (
-    AS_PRINTED,
-    BOUNDED,
-    DATASETS,
-    LADDER,
-    METHODS,
-    RELEASED,
-    Cell,
-    FullRuns,
-    Standing,
-    command,
-    has_noise,
-)
+from harness.papers.grid import grid
 from harness.papers.measured import AGREES, DIFFERS, NOT_AT_HAND, SeededRuns
 from harness.results.atomic import write_atomic
 from harness.study.request import Request
-from harness.training import TrainDocument
+from harness.study.trained import TrainedRuns
+from harness.training import RoundRecord, TrainDocument, TrainSettings
+
+#: Small ones first; a run may be stopped at any time.
+DATASETS = ("cancer", "adult", "mnist", "lfw", "cifar10")
+METHODS = ("non-private", "Fed-SDP", "Fed-CDP", "Fed-αCDP", "Fed-αCDP[σ]", "Quantile", "AdaClip")
+#: Tried from the top, the same for every row.
+LADDER = (3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003)
+AS_PRINTED = None
+#: Of the released scripts, tried for every row.
+RELEASED = CODE_SIGMA
+PRINTED_CLIP = 4.0
+
+ADAPTIVE: dict[str, str] = grid("table10").facts["methods"]
+
+# The printed schedules fall from 15 to 4.85 (Table VIII); one that starts lower keeps their shape.
+_LEFT_AT_THE_END = 4.85 / 15
 
 #: Accuracy that noise may cost where it counts as learned, and that may lie between ours and the printed one.
 MARGIN = 0.05
 WITHOUT_NOISE, OPEN = "without noise", "-"
 _AT_RELEASED = f"σ={RELEASED:g}"
 QUICK_DATASETS, QUICK_LADDER = DATASETS[:3], (1.0, 0.1, 0.01)
+_NAME, _WIDTH = "full-accuracy", 170
+# Levels that every row has; of the others those are listed that were tried.
+_OF_EVERY_ROW = ("as printed", "no defense", "×0", f"σ={RELEASED:g}")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A method on the paper's dataset; ``sigma``: its noise multiplier, the first one of Fed-αCDP[σ]; ``clip``: C."""
+
+    data: str
+    method: str
+    sigma: float | None = AS_PRINTED
+    clip: float = PRINTED_CLIP
+
+    @property
+    def name(self) -> str:
+        """The method, with its C where that is another than the others'."""
+        return self.method if self.clip == PRINTED_CLIP else f"{self.method}, C={self.clip:g}"
+
+    @property
+    def paper(self) -> float:
+        """The printed accuracy."""
+        if self.clip != PRINTED_CLIP:
+            return TABLE_5[self.method, self.data, self.clip]
+        found = TABLE_6_ACCURACY.get((self.method, self.data))
+        if found is not None:
+            return found
+        row = next(row for row in grid("table10").printed() if row["data"] == self.data)
+        return row["accuracies"][list(ADAPTIVE).index(self.method)]
+
+    @property
+    def noise(self) -> str:
+        """The level in words."""
+        if self.sigma is AS_PRINTED:
+            return "as printed" if has_noise(self.method) else "no defense"
+        return f"σ={self.sigma:g}" if self.sigma else "×0"
+
+    def trained(self) -> tuple[str, dict[str, Any]]:
+        """The name under which the tables train it, and what differs there."""
+        name, changes = self._trained()
+        return name, changes if self.clip == PRINTED_CLIP else changes | {"clip": self.clip}
+
+    def _trained(self) -> tuple[str, dict[str, Any]]:
+        name = ADAPTIVE.get(self.method, self.method)
+        if self.sigma is None:
+            return name, {}
+        if name == self.method:
+            return name, {"sigma": self.sigma}
+        if self.sigma == 0:
+            return "Fed-αCDP", {"sigma": 0.0}  # without noise nothing decays
+        return name, {"schedule": "sigma", "sigma": self.sigma, "sigma_end": self.sigma * _LEFT_AT_THE_END}
+
+
+#: Where Table V lets the noise grow: its four largest C, less the one that every row has.
+BOUNDED = tuple(Cell("mnist", "Fed-SDP", RELEASED, clip) for clip in (8.0, 16.0, 32.0))
+
+
+def has_noise(method: str) -> bool:
+    """Whether its row has other levels of noise beside the printed one."""
+    return method != "non-private"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One run: the rounds it has finished, and its document where it is over; ``over`` without one: it diverged."""
+
+    settings: TrainSettings
+    rounds: list[RoundRecord]
+    document: TrainDocument | None
+    over: bool
+
+    @property
+    def accuracy(self) -> float | None:
+        """After the last of these rounds."""
+        return self.rounds[-1].accuracy if self.rounds else None
+
+
+class FullRuns:
+    """The runs of cells, one per seed of the request: trained, or found in the folder."""
+
+    def __init__(self, request: Request) -> None:
+        self.request, self._accuracies, self._trained = request, Accuracies(request), TrainedRuns(request)
+        self._diverged: set[Path] = set()
+        self._settings: dict[Cell, list[TrainSettings]] = {}
+        self._over: dict[Cell, list[Standing]] = {}
+
+    def header(self, *datasets: str) -> list[str]:
+        """What every table of accuracy says of its runs."""
+        return self._accuracies.header(*datasets)
+
+    def settings(self, cell: Cell) -> list[TrainSettings]:
+        """One per seed; none where the dataset is not at hand."""
+        if cell not in self._settings:
+            name, changes = cell.trained()
+            made = [
+                self._accuracies.settings(name, cell.data, seed=seed, defense_args=changes)
+                for seed in self.request.seeds
+            ]
+            self._settings[cell] = [one for one in made if one is not None]
+        return self._settings[cell]
+
+    def folder(self, settings: TrainSettings) -> Path:
+        """Where the run of these settings lies."""
+        return self._trained.folder(settings)
+
+    def make(self, cell: Cell) -> None:
+        """Trains what is not over yet."""
+        for settings in self.settings(cell):
+            if self._standing(settings).over:
+                continue
+            title = f"{cell.method}, {cell.noise}, on {cell.data}"
+            if self._trained.document(title, settings) is None:
+                self._diverged.add(self.folder(settings))
+
+    def standings(self, cell: Cell) -> list[Standing]:
+        """How far the cell's runs are."""
+        if cell in self._over:
+            return self._over[cell]
+        found = [self._standing(settings) for settings in self.settings(cell)]
+        if all(one.over for one in found):
+            self._over[cell] = found
+        return found
+
+    def measured(self, cell: Cell) -> SeededRuns | None:
+        """The cell's accuracies; None before all its runs are over."""
+        runs = self.standings(cell)
+        if not runs or not all(one.over for one in runs):
+            return None
+        values = tuple(one.document.accuracy if one.document else None for one in runs)
+        return SeededRuns(values, self.chance(runs[0].settings))
+
+    def chance(self, settings: TrainSettings) -> float:
+        """The line below which an accuracy of such a run says nothing."""
+        return chance_level(settings.dataset, settings.model, self.request.data_root)
+
+    def noise_and_update(self, method: str, data: str) -> tuple[float, float] | None:
+        """Norms in the first round: of the printed noise in the average of K updates, and of an update without noise.
+
+        An average is at most as long as the updates are on average. None before both runs have begun.
+        """
+        noisy, clean = (self.standings(Cell(data, method, sigma)) for sigma in (AS_PRINTED, 0.0))
+        if not noisy or not noisy[0].rounds or not clean[0].rounds:
+            return None
+        size = parameters(noisy[0].settings.dataset, noisy[0].settings.model, self.request.data_root)
+        noise, update = averaged_noise(noisy[0], size), clean[0].rounds[0].update_norm
+        return None if noise is None or update is None else (noise, update)
+
+    def _standing(self, settings: TrainSettings) -> Standing:
+        document = self._trained.finished(settings)
+        rounds = document.rounds if document else self._trained.so_far(settings)
+        return Standing(settings, rounds, document, document is not None or self.folder(settings) in self._diverged)
 
 
 def full_scale(request: Request) -> Comparison:
-    """Trains every cell, cheap datasets first, and keeps ``full-accuracy.txt`` and ``.json`` beside the runs."""
+    """Trains every row, small datasets first, and keeps ``full-accuracy.txt`` and ``.json`` beside the runs."""
     table = _Table(request)
     try:
-        for cell in table.work():
-            table.runs.make(cell)
-            table.keep()
+        for row in request.dealt(table.rows(), "rows"):
+            table.make(row)
     finally:
-        table.keep()
+        if not request.shard:
+            table.keep()
+    request.require_whole()
     return table.comparison()
 
 
@@ -58,22 +217,31 @@ class _Table:
         self.datasets = QUICK_DATASETS if request.quick else DATASETS
         self.ladder = QUICK_LADDER if request.quick else LADDER
 
-    def work(self) -> Iterator[Cell]:
-        """What is to be made next, until nothing is left."""
-        for data in self.datasets:
-            with within(data):
-                yield from (Cell(data, method) for method in METHODS)
-                yield from (Cell(data, method, 0.0) for method in METHODS if has_noise(method))
-                for method in filter(has_noise, METHODS):
-                    while (cell := self.most_noise(data, method)[0]) and self.unfinished(cell):
-                        yield cell
-                yield from self._released(data)
+    def rows(self) -> list[Cell]:
+        """Methods on datasets, and Table V's larger C: each is trained without the others."""
+        bounded = () if self.request.quick else BOUNDED
+        return [
+            row
+            for data in self.datasets
+            for row in (*(Cell(data, method) for method in METHODS), *(one for one in bounded if one.data == data))
+        ]
 
-    def _released(self, data: str) -> Iterator[Cell]:
-        """Runs at the released scripts' noise; --quick leaves them out."""
+    def make(self, row: Cell) -> None:
+        """Trains what a row needs: as printed, without noise, level by level, and at the released scripts' noise."""
+        for cell in self._cells_of(row):
+            self.runs.make(cell)
+            if not self.request.shard:
+                self.keep()
+
+    def _cells_of(self, row: Cell) -> Iterator[Cell]:
+        yield row
+        if row in BOUNDED or not has_noise(row.method):
+            return
+        yield Cell(row.data, row.method, 0.0)
+        while (cell := self.most_noise(row.data, row.method)[0]) and self.unfinished(cell):
+            yield cell
         if not self.request.quick:
-            yield from (Cell(data, method, RELEASED) for method in METHODS if has_noise(method))
-            yield from (cell for cell in BOUNDED if cell.data == data)
+            yield Cell(row.data, row.method, RELEASED)
 
     def unfinished(self, cell: Cell) -> bool:
         """Whether something of a cell can be made and is not."""
@@ -167,16 +335,25 @@ class _Table:
         return OPEN if silent is None else (WITHOUT_NOISE if _reaches(cell, silent) else DIFFERS)
 
     def keep(self) -> None:
-        """Writes the table as it stands, and every run with its command."""
-        self.runs.look_again()
-        keep(self.runs, self.comparison(), self._cells(), self.request.run.folder.path)
+        """Writes ``full-accuracy.txt`` and ``full-accuracy.json``: the table as it stands, and how far each run is."""
+        table, folder = self.comparison(), self.request.run.folder.path
+        listed = [_listed(cell, one) for cell in self._cells() for one in self.runs.standings(cell)]
+        listed = [one for one in listed if one["over"] or one["rounds"] or one["noise"] in _OF_EVERY_ROW]
+        text = io.StringIO()
+        table.print(Console(file=text, width=_WIDTH))
+        text.write("\nRuns:\n")
+        for one in listed:
+            text.write(f"{one['data']}, {one['method']}, {one['noise']}: {one['state']}\n")
+        printed = "".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines())
+        write_atomic(folder / f"{_NAME}.txt", printed.encode())
+        write_atomic(folder / f"{_NAME}.json", json.dumps(table.document() | {"runs": listed}, indent=1).encode())
 
     def _cells(self) -> Iterator[Cell]:
-        for data in self.datasets:
-            for method in METHODS:
-                levels = (AS_PRINTED, 0.0, *self.ladder) if has_noise(method) else (AS_PRINTED,)
-                yield from (Cell(data, method, sigma) for sigma in levels)
-            yield from self._released(data)
+        for row in self.rows():
+            yield row
+            if row not in BOUNDED and has_noise(row.method):
+                released = () if self.request.quick else (RELEASED,)
+                yield from (Cell(row.data, row.method, sigma) for sigma in (0.0, *self.ladder, *released))
 
 
 def _reaches(cell: Cell, made: SeededRuns) -> bool:
@@ -212,46 +389,38 @@ _NOTES = [
     "×0 (less noise than printed may do as well); -: a run that says so is not over",
     f"σ={RELEASED:g}: the released scripts' noise; of Fed-αCDP[σ] the first one; C=8, 16 and 32: Table V's, at that "
     "noise alone",
-    "the runs and their commands are listed beside the table; to go: by seconds per round here, beside other work",
+    "full-accuracy.txt lists how far each run is",
     *NOTES,
 ]
 
 
-_NAME = "full-accuracy"
-_WIDTH = 170
-
-
-def keep(runs: FullRuns, table: Comparison, cells: Iterable[Cell], folder: Path) -> None:
-    """Writes ``full-accuracy.txt`` and ``full-accuracy.json``: the table, and the cells' runs with their commands."""
-    listed = [_listed(runs, cell, one) for cell in cells for one in runs.standings(cell) if _belongs(cell, one)]
-    text = io.StringIO()
-    table.print(Console(file=text, width=_WIDTH))
-    text.write("\nRuns and the commands that make them:\n")
-    for one in listed:
-        text.write(f"{one['data']}, {one['method']}, {one['noise']}: {one['state']}\n    {one['command']}\n")
-    printed = "".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines())
-    write_atomic(folder / f"{_NAME}.txt", printed.encode())
-    write_atomic(folder / f"{_NAME}.json", json.dumps(table.document() | {"runs": listed}, indent=1).encode())
-
-
-def _belongs(cell: Cell, run: Standing) -> bool:
-    """Runs that every row has, begun or not; of the other levels of noise those that were tried."""
-    return cell.sigma in (AS_PRINTED, 0.0, RELEASED) or bool(run.rounds) or run.over
-
-
-def _listed(runs: FullRuns, cell: Cell, one: Standing) -> dict[str, Any]:
-    left = runs.left(cell, one)
+def _listed(cell: Cell, one: Standing) -> dict[str, Any]:
     return {
         "data": cell.data, "method": cell.name, "noise": cell.noise, "seed": one.settings.seed,
         "accuracy": one.accuracy, "rounds": len(one.rounds), "of": one.settings.rounds, "over": one.over,
-        "seconds_per_round": one.pace, "seconds_left": left, "state": _state(one, left),
-        "command": command(one.settings, runs.folder(one.settings)),
+        "state": _state(one),
     }  # fmt: skip
 
 
-def _state(run: Standing, left: float | None) -> str:
+def _state(run: Standing) -> str:
     if run.over:
         return f"{run.accuracy:.4f}" if run.document else f"diverged after {len(run.rounds)} rounds"
-    to_go = "" if left is None else f", {in_words(left)} to go"
     begun = "" if run.accuracy is None else f"{run.accuracy:.4f} "
-    return f"{begun}after {len(run.rounds)} of {run.settings.rounds} rounds{to_go}"
+    return f"{begun}after {len(run.rounds)} of {run.settings.rounds} rounds"
+
+
+def averaged_noise(run: Standing, size: int) -> float | None:
+    """Expected L2 norm of the noise in the first round's average of K updates of ``size`` numbers; None if unknown.
+
+    L steps of learning rate η put η sqrt(L) times the noise of one step into an update, and the average of K clients
+    has a sqrt(K)-th of it; noise of the server's on their sum has a K-th. Where a step's noise follows its batch, the
+    largest one counts.
+    """
+    settings = run.settings
+    fixed = settings.build_defense().fixed_noise(PrivacyFacts(settings.cohort(), 1))
+    if fixed is not None and fixed.place == "server":
+        return fixed.deviation * math.sqrt(size) / settings.clients_per_round
+    step = run.rounds[0].noise
+    if step is None:
+        return None
+    return settings.learning_rate * step * math.sqrt(settings.local_steps * size / settings.clients_per_round)

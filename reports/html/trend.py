@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from harness.gate.movement import EFFECT
+from harness.gate.comparing import EFFECT
 from harness.gate.trend import Point, Trend, trends_of
 from harness.reports import text
 from harness.reports.html import chart, wording

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from harness.board import collect, compare
-from harness.board.reported import reported_for
+from harness.board.making import reported_for
 from harness.experiment import cell_settings
 from harness.privacy.statement import REPEATABLE
 from harness.results import RunFolder, cell_key

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from harness.papers.full_runs import DATASETS, METHODS
+from harness.papers.full_accuracy import DATASETS, METHODS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "papers-tables.md").read_text(encoding="utf-8")

@@ -10,7 +10,7 @@ from harness.cli.cells import cells_from, merge
 from harness.defenses import DEFENSES
 from harness.experiment import CellSettings
 from harness.federation.taps import SURFACES
-from harness.gate.movement import VICTIMS_NEEDED
+from harness.gate.comparing import VICTIMS_NEEDED
 
 
 def cells(preset: str, **given: object) -> list[CellSettings]:

@@ -9,7 +9,7 @@ import pytest
 
 from harness.base.errors import UsageError
 from harness.gate import GateCell, Report, as_baseline, check
-from harness.gate.movement import movement
+from harness.gate.comparing import movement
 
 Made = Callable[..., GateCell]
 VERSIONS = {"harness": "0.1.0", "torch": "2.11.0"}

@@ -4,7 +4,8 @@ from pathlib import Path
 
 from harness.experiment import cell_settings
 from harness.gate import read_baseline
-from harness.gate.settings import differences, effective
+from harness.gate.comparing import differences
+from harness.gate.settings import effective
 from harness.results import CellResult, StoredCell
 
 COMMITTED = Path(__file__).parents[2] / "baselines" / "gate.json"

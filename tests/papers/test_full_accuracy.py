@@ -1,25 +1,36 @@
-"""The accuracy at full scale: one rule for every row, what is kept on the way, and each run's own command."""
+"""The accuracy at full scale: one rule for every row, what is kept on the way, shards, and runs of earlier versions."""
 
 import json
-import shlex
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from harness.cli import run as command_line
 from harness.evaluation import Run
-from harness.papers import TABLES, Request, full_runs
+from harness.papers import TABLES, UNDEALT, Request
 from harness.papers import accuracy as settings_of_tables
 from harness.papers import full_accuracy as module
-from harness.papers.full_runs import AS_PRINTED, BOUNDED, LADDER, Cell, FullRuns, Standing, averaged_noise
+from harness.papers.full_accuracy import BOUNDED, LADDER, Cell, FullRuns, Standing, averaged_noise
+from harness.parallel.shard import Shard
 from harness.results import RunFolder, Statement
 from harness.study import trained
-from harness.training import DivergedError, RoundRecord, TrainDocument, TrainFolder, TrainSettings, train_settings
+from harness.study.request import ShardDone
+from harness.training import (
+    DivergedError,
+    RoundRecord,
+    TrainDocument,
+    TrainFolder,
+    TrainSettings,
+    read_training,
+    train_settings,
+)
 from harness.training.rounds import Training
 
 Row = dict[str, Any]
+KEPT = Path(__file__).parents[2] / "benchmarks" / "results" / "2026-11-24-full-accuracy" / "trained"
 
 
 def request_for(folder: Path, quick: bool = False, resume: bool = False, seeds: tuple[int, ...] = (0,)) -> Request:
@@ -66,7 +77,7 @@ def trainings(monkeypatch: pytest.MonkeyPatch) -> list[TrainSettings]:
         return document
 
     monkeypatch.setattr(trained, "train", train)
-    monkeypatch.setattr(full_runs, "chance_level", lambda *_: 0.2)
+    monkeypatch.setattr(module, "chance_level", lambda *_: 0.2)
     monkeypatch.setattr(module, "DATASETS", ("cancer", "lfw"))
     return asked
 
@@ -121,61 +132,52 @@ def stop_after(count: int, trainings: list[TrainSettings], monkeypatch: pytest.M
     monkeypatch.setattr(trained, "train", train)
 
 
-def test_what_is_made_is_kept_and_the_rest_foretold(
+def test_what_is_made_is_kept_and_the_rest_is_named(
     tmp_path: Path, trainings: list[TrainSettings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "DATASETS", ("cancer", "mnist"))
     monkeypatch.setattr(module, "METHODS", ("non-private", "Fed-SDP", "Fed-CDP", "AdaClip"))
     with monkeypatch.context() as stopping:
-        stop_after(3, trainings, stopping)
+        stop_after(4, trainings, stopping)
         with pytest.raises(KeyboardInterrupt):
             TABLES["full-accuracy"](request_for(tmp_path))
     rows, text = rows_of(tmp_path), (tmp_path / "full-accuracy.txt").read_text()
-    assert rows["cancer", "Fed-CDP"]["as printed"] == "0.500" and rows["cancer", "Fed-CDP"]["verdict"] == "-"
+    assert rows["cancer", "Fed-SDP"]["noise ×0"] == "0.970" and rows["cancer", "Fed-CDP"]["verdict"] == "-"
     assert rows["cancer", "AdaClip"]["as printed"] == "not run"
     assert "cancer, Fed-SDP, as printed: diverged after 0 rounds\n" in text
-    assert "cancer, AdaClip, as printed: after 0 of 3 rounds, 3 minutes to go\n" in text
-    assert "    harness train --dataset cancer --defense adaclip" in text
-    assert "mnist, AdaClip, as printed: after 0 of 100 rounds\n" in text  # at a pace that nobody knows
+    assert "cancer, AdaClip, as printed: after 0 of 3 rounds\n" in text
     TABLES["full-accuracy"](request_for(tmp_path, resume=True))
-    again = trainings[3:]
+    again = trainings[4:]
     order = [one.dataset for one in again]
     assert order == sorted(order, key=["cancer", "mnist-sample"].index)
-    assert [one for one in again if one in trainings[:3]] == [trainings[1]]  # which diverged, and left nothing behind
+    assert [one for one in again if one in trainings[:4]] == [trainings[1]]  # which diverged, and left nothing behind
     assert rows_of(tmp_path)["mnist", "Fed-CDP"]["verdict"] == "without noise"
 
 
-@pytest.fixture
-def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"QUICK_CLIENTS": 3, "QUICK_PER_ROUND": 2, "QUICK_ROUNDS": 2}.items():
-        monkeypatch.setattr(settings_of_tables, name, value)
-    monkeypatch.setattr(module, "QUICK_DATASETS", ("cancer",))
+def test_shards_divide_the_rows_and_together_are_the_table(tmp_path: Path, trainings: list[TrainSettings]) -> None:
+    assert "full-accuracy" not in UNDEALT
+    whole = TABLES["full-accuracy"](request_for(tmp_path / "whole"))
+    alone = list(trainings)
+    trainings.clear()
+    for index in (1, 2):
+        with pytest.raises(ShardDone):
+            TABLES["full-accuracy"](replace(request_for(tmp_path / "parts", resume=True), shard=Shard(index, 2)))
+        assert index == 2 or 0 < len(trainings) < len(alone)
+    assert not (tmp_path / "parts" / "full-accuracy.txt").exists()
+    assert {one.model_dump_json() for one in trainings} == {one.model_dump_json() for one in alone}
+    trainings.clear()
+    together = TABLES["full-accuracy"](request_for(tmp_path / "parts", resume=True))
+    assert together.rows == whole.rows
+    assert all(one.defense == "fed_sdp" for one in trainings)  # which diverged, and left nothing behind
 
 
-def test_a_run_that_was_stopped_goes_on_by_its_own_command(
-    tmp_path: Path, tiny: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "METHODS", ("Fed-αCDP[σ]",))
-    request = request_for(tmp_path / "run", quick=True)
-    with monkeypatch.context() as stopping:
-        stopping.setattr(TrainFolder, "write", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            TABLES["full-accuracy"](request)
-    (begun, silent) = json.loads((tmp_path / "run" / "full-accuracy.json").read_text())["runs"]
-    assert (begun["rounds"], begun["over"], silent["rounds"]) == (2, False, 0)
-    assert "after 2 of 2" in rows_of(tmp_path / "run")["cancer", "Fed-αCDP[σ]"]["as printed"]
-    for one in (begun, silent):
-        assert command_line([*shlex.split(one["command"])[1:], "--data-root", str(tmp_path)]) == 0
-    runs = FullRuns(request_for(tmp_path / "run", quick=True, resume=True))
-    for sigma in (AS_PRINTED, 0.0):
-        cell = Cell("cancer", "Fed-αCDP[σ]", sigma)
-        (standing,) = runs.standings(cell)
-        assert standing.over and standing.document
-        by_command = TrainSettings(**standing.document.settings | {"model": None, "defense_args": {}})
-        assert by_command == standing.settings.model_copy(update={"defense_args": {}})
-        assert TrainSettings(**standing.document.settings).build_defense() == standing.settings.build_defense()
-    noise, update = runs.noise_and_update("Fed-αCDP[σ]", "cancer") or (0, 0)
-    assert noise > update > 0
+def test_runs_of_an_earlier_version_are_taken_over(tmp_path: Path) -> None:
+    shutil.copytree(KEPT, tmp_path / "trained")
+    runs = FullRuns(request_for(tmp_path, resume=True))
+    for cell in (Cell("cancer", "Fed-CDP"), Cell("cancer", "Fed-CDP", 0.0)):
+        (found,) = runs.standings(cell)
+        assert found.over and found.document is not None
+        assert found.accuracy == read_training(KEPT / runs.folder(found.settings).name).accuracy
 
 
 @pytest.mark.parametrize(("defense", "steps"), [("fed_sdp", 3), ("fed_cdp", 1), ("fed_cdp", 4)])
