@@ -6,8 +6,7 @@ import numpy as np
 import torch
 
 from harness.datasets.columns import Columns
-from harness.evaluation.scored import Scored
-from harness.evaluation.scores import Scores
+from harness.evaluation.scores import Scored, Scores
 from harness.reports.pictures import save_grid
 from harness.reports.strips import save_strips
 from harness.results import CellResult, RunFolder

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from harness.base.errors import UsageError
 from harness.board.making import make_card
-from harness.board.trained import is_of
+from harness.board.reading import is_of
 from harness.experiment import CellSettings
 from harness.own_sources import OWN_NAMES
 from harness.reports import text

@@ -9,7 +9,7 @@ from harness.evaluation.promised import covers
 from harness.experiment import CellSettings
 from harness.federation.taps import Tap
 from harness.gate.cells import merged
-from harness.papers.data import SAMPLES
+from harness.papers.grid import SAMPLES
 from harness.papers.judged import Published, published
 from harness.reports.html.commands import evaluate_commands
 from harness.reports.html.places import Shown

@@ -1,19 +1,31 @@
 """Reading a card that may come from anywhere."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from harness.attacks import SUITES
+from harness.base.building import build
 from harness.base.errors import UsageError
-from harness.board.trained import is_of
+from harness.defenses import DEFENSES
 from harness.experiment import CellSettings, cell_settings
 from harness.models.networks import is_own
 from harness.results.card import KIND, Card
 from harness.results.files import MOST_OF_A_DOCUMENT, Unreadable, read_bytes
 from harness.results.stored import Damaged, checked, parse_json
+from harness.training import TrainSettings
 from harness.version import SCHEMA_VERSION
 
 _OF_AN_ATTACK = {"attack": "cpl", "attack_args": {}, "suite": None}
 _MEND = "take it from the board again"
+_NAMES = (
+    "dataset", "model", "defense", "clients", "clients_per_round", "rounds", "local_steps", "learning_rate",
+)  # fmt: skip
+# What an attacked round is played with, and what every epsilon of a board is of.
+_PLAIN = {
+    name: TrainSettings.model_fields[name].default
+    for name in ("algorithm", "local_momentum", "server_learning_rate", "server_momentum", "delta")
+}
 
 
 def read_card(path: Path) -> Card:
@@ -71,3 +83,22 @@ def cells_of(card: Card) -> list[CellSettings]:
         if absent:
             raise UsageError(f"the card lacks {', '.join(sorted(absent))} of its suite {suite}; {_MEND}")
     return asked
+
+
+def is_of(settings: CellSettings, training: Mapping[str, Any]) -> bool:
+    """Whether settings of a training, which may come from anywhere, are of the same federation, under the same defense.
+
+    Raises:
+        UsageError: the defense cannot be built.
+    """
+    facts = (
+        settings.dataset, settings.model, settings.defense, settings.clients, settings.clients_per_round,
+        settings.rounds, settings.steps_per_round, settings.learning_rate,
+    )  # fmt: skip
+    arguments = training.get("defense_args")
+    if facts != tuple(training.get(name) for name in _NAMES) or not isinstance(arguments, dict):
+        return False
+    # Absent is what it is by default; noise that is multiplied is a control's, which nothing is trained with.
+    if any(training.get(name, plain) != plain for name, plain in _PLAIN.items()) or settings.noise_scale != 1:
+        return False
+    return build(DEFENSES, settings.defense, arguments) == settings.build_defense()

@@ -1,20 +1,21 @@
 """The command line: one file per command, imported when it is called; mistakes as one line and an exit code."""
 
+import importlib
 import logging
 import os
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from harness.base.errors import UsageError, in_one_line, lacks_files, lacks_memory, printable
 from harness.base.own_place import own_place
 from harness.cli import STOPPED, Unwritable
-from harness.cli.lazy_group import lazy_group
 from harness.version import __version__
 
 DONE, REGRESSION, MISTAKE, INVALID, INCOMPARABLE = 0, 1, 2, 3, 4
@@ -63,6 +64,42 @@ def _print_version(asked: bool) -> None:
     if asked:
         print(f"harness {__version__}")
         raise typer.Exit
+
+
+def lazy_group(app: typer.Typer, commands: Mapping[str, str]) -> type[TyperGroup]:
+    """The class of a group whose commands join ``app`` as their modules, which are named like them, are imported.
+
+    Args:
+        commands: what help says of each.
+    """
+
+    class LazyGroup(TyperGroup):
+        def __init__(self, **settings: Any) -> None:
+            super().__init__(**settings)
+            self.imported = dict(self.commands)
+            self.commands = {name: TyperCommand(name, help=about) for name, about in commands.items()}
+            self.listing = False
+
+        def get_command(self, context: typer.Context, name: str) -> TyperCommand | None:
+            if self.listing:
+                return self.commands.get(name)
+            if name in commands and name not in self.imported:
+                importlib.import_module(f"{__package__}.{name}")
+                fresh = typer.main.get_group(app)
+                assert isinstance(fresh, LazyGroup)
+                self.imported = fresh.imported
+            return self.imported.get(name)
+
+        def shell_complete(self, context: typer.Context, incomplete: str) -> Any:
+            """Names and what they are for: a shell waits for this."""
+            self.listing = True
+            return super().shell_complete(context, incomplete)
+
+        def format_commands(self, context: typer.Context, formatter: Any) -> None:
+            with formatter.section("Commands"):
+                formatter.write_dl(list(commands.items()))
+
+    return LazyGroup
 
 
 @app.callback(cls=lazy_group(app, COMMANDS))

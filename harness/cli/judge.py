@@ -2,18 +2,21 @@
 
 import json
 import sys
+from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from harness.base.devices import choose_device
 from harness.base.errors import UsageError
 from harness.base.progress import within
 from harness.cli.app import DONE, INVALID, app, resumable
-from harness.cli.checks_table import judge_checks, print_checks
 from harness.cli.console import Screen
 from harness.cli.options import (
     DataRootOption,
@@ -29,10 +32,11 @@ from harness.cli.options import (
 )
 from harness.datasets import data_root as find_data_root
 from harness.datasets.public import AUTO, NONE, choose_public
-from harness.judging.capture_reading import read_capture
+from harness.judging.capture_reading import Capture, read_capture
 from harness.judging.declared import groups_of
+from harness.judging.evidence import Check, pooled
 from harness.judging.federation import federations, names_of
-from harness.judging.judgement import Judgement, Work, chosen_kin, judge_captured
+from harness.judging.judgement import Judgement, Work, checks_without_truth, chosen_kin, judge_captured
 from harness.judging.without_truth import Guess, with_stand_ins
 from harness.parallel.choosing import largest_crew, suitable_crew
 from harness.parallel.crew import crew
@@ -41,6 +45,8 @@ from harness.reports.guesses import save_guesses
 from harness.reports.table import print_results
 from harness.results import RunFolder, claimed, write_atomic
 from harness.results.claim import tell_replaced
+
+_COLOURS = {"holds": "green", "violated": "red", "more than declared": "yellow", "cannot tell": "yellow"}
 
 
 @app.command("judge")
@@ -153,3 +159,45 @@ def _print(judgement: Judgement, out: Path) -> None:
         print("no verdict without look-alikes: add --prior NAME or --prior FILE.npz, data that no client holds")
     if judgement.guesses and judgement.doubt is not None:
         console.print(Text(f"no estimate here is worth anything: {judgement.doubt}"))
+
+
+def print_checks(checks: list[Check], console: Console) -> None:
+    """One row per check."""
+    table = Table(title="Is what was sent what is declared?", title_justify="left")
+    for name in ("check", "outcome", "what was seen"):
+        table.add_column(name, overflow="fold")
+    for check in checks:
+        table.add_row(check.name, Text(check.outcome, style=_COLOURS[check.outcome]), Text(check.detail))
+    console.print(table)
+
+
+def judge_checks(captures: Sequence[Capture], title: str, as_json: bool) -> int:
+    """Checks the declared defense of captured clients, and nothing else.
+
+    Raises:
+        UsageError: none is declared.
+    """
+    clients = federations(captures, attacked=False)
+    if clients[0].record.defense is None:
+        raise UsageError(
+            "no defense is declared, so there is nothing to check; name it in capture.json, such as "
+            '"defense": {"name": "LocalDpMod", "settings": {"clipping_norm": 1, ...}}, or drop --checks-only'
+        )
+    if clients[0].foreign:
+        sys.stderr.write(
+            f"harness: {clients[0].record.model!r} has not all that was sent, such as adapters: checked as they stand "
+            "in the files, without what needs the network's layers\n"
+        )
+    groups = groups_of(clients, title, ["cpl"], NONE, "cpu")
+    checks = pooled([(group.sizes, checks_without_truth(group)) for group in groups])
+    violated = any(check.outcome == "violated" for check in checks)
+    if as_json:
+        document = {
+            "valid": not violated, "captures": sum(one.clients for one in clients),
+            "record": clients[0].record.model_dump(mode="json"),
+            "checks": [asdict(check) for check in checks],
+        }  # fmt: skip
+        sys.stdout.write(json.dumps(document, indent=1) + "\n")
+    else:
+        print_checks(checks, Screen())
+    return INVALID if violated else DONE

@@ -3,7 +3,7 @@
 import json
 import shlex
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -32,15 +32,18 @@ from harness.cli.options import (
 )
 from harness.datasets import data_root as find_data_root
 from harness.evaluation import Run, document_of
-from harness.papers import RENAMED, TABLES, Request
-from harness.papers.parts import Part, make_in_processes, require_dealt
+from harness.papers import RENAMED, TABLES, UNDEALT, Request
+from harness.parallel.processes import in_processes
 from harness.parallel.shard import Shard
 from harness.parallel.worker import Job
 from harness.reports.cell_picture import save_cell_picture
 from harness.results import RunFolder, claimed
 from harness.results.environment import environment
+from harness.study.request import ShardDone
 
 _WIDTH = 170
+# So that a process whose parts were quick takes over some of another's.
+_PARTS_PER_JOB = 8
 
 
 @app.command("reproduce")
@@ -105,3 +108,47 @@ def _make_shard(table: str, asked: partial[Request], job: Job, shard: Shard, as_
         print(f"shard {shard} of {table} is done in {out}")
         print(f"once all are: the same command with --resume and --out {out} instead of --shard {shard}")
     return DONE
+
+
+@dataclass(frozen=True)
+class Part:
+    """A shard of a table, which a worker makes in the folder that all share; ``asked`` lacks the run and the shard."""
+
+    table: str
+    asked: partial[Request]
+    shard: Shard
+
+    @property
+    def name(self) -> str:
+        """Which one it is."""
+        return str(self.shard)
+
+    @property
+    def words(self) -> str:
+        """What it is, for a person who waits."""
+        return f"{self.table} {self.shard}"
+
+    def make(self, run: Run) -> None:
+        """Makes the cells and trainings of its rows, or finds them made."""
+        try:
+            TABLES[self.table](self.asked(run=run, shard=self.shard))
+        except ShardDone:
+            return
+        raise AssertionError(f"{self.table} went on without what the other shards make")
+
+
+def require_dealt(table: str, option: str) -> None:
+    """Raises UsageError: it is made by one process."""
+    if table in UNDEALT:
+        raise UsageError(f"{table} has no parts for {option}: {UNDEALT[table]}; leave {option} out")
+
+
+def make_in_processes(table: str, asked: partial[Request], job: Job, jobs: int) -> None:
+    """Makes all that a table needs in ``jobs`` processes; the same request without a shard then finds it.
+
+    Raises:
+        UsageError: as the table itself; or processes are lost again and again.
+    """
+    count = jobs * _PARTS_PER_JOB
+    parts = [Part(table, asked, Shard(index, count)) for index in range(1, count + 1)]
+    in_processes(job, parts, jobs, "parts of the table", "parts")

@@ -1,11 +1,11 @@
 """Whether research code adds the noise that it declares: attackers told another level fail for no merit of it."""
 
 import torch
+from scipy.stats import kstwo, laplace, norm, uniform
 from torch import Tensor
 
 from harness.base.errors import UsageError
-from harness.base.layout import group_sums, spread
-from harness.evaluation.noise_law import ON_A_GRID, distance_from_law
+from harness.base.layout import Layout, group_sums, spread
 from harness.observation import Law, Noise, Observation
 
 # Off by a tenth of the deviation and by so many standard errors; noise below that share of the gradient's root mean
@@ -19,6 +19,8 @@ _NORMAL, _OF_SQUARES, _OF_A_SQUARE = 2.0, {"laplace": 5.0, "unknown": 5.0}, 4.0
 # By so much shares below a value differ from the declared law's, and so improbably, before it is another law; of so
 # many numbers at most.
 _ANOTHER_LAW, _IMPROBABLE, _JUDGED = 0.03, 1e-9, 2**20
+ON_A_GRID = ("skellam", "poisson_binomial")
+_OF_VARIANCE_ONE = {"laplace": laplace(scale=0.5**0.5), "uniform": uniform(-(3**0.5), 2 * 3**0.5)}
 
 
 class WrongDeclaration(UsageError):
@@ -145,3 +147,45 @@ def _following(sums: Tensor, lengths: Tensor, expected: float) -> str | None:
     if share <= _FOLLOWING or float(slope.abs() * (power / expected).sqrt()) <= _STANDARD_ERRORS:
         return None
     return f"adds noise whose level follows the length of the gradient, by {share:.1%}, otherwise than it declares"
+
+
+def law_p_value(added: Tensor, declared: Noise, there: Tensor, layout: Layout) -> float | None:
+    """The chance that noise of the declared law lies as far from it as this does, or farther; None of an unknown law.
+
+    Where nobody knows the level, that of each row (and tensor) is estimated, which makes the distance smaller and the
+    p-value larger: what is right passes more often than it need.
+
+    Args:
+        added: (..., P), the noise of each row.
+        there: which of its coordinates count, booleans of the same shape.
+        layout: of the P coordinates.
+    """
+    if declared.law == "unknown":
+        return None
+    level = (
+        _levels(added, there, layout.groups(declared.grouping)) if declared.deviation is None else declared.deviation
+    )
+    return distance_from_law((added / level)[there], declared.law)[1]
+
+
+def distance_from_law(values: Tensor, law: Law) -> tuple[float, float]:
+    """How far numbers (N,) lie from a law of variance 1, and the chance that its own lie as far, or farther.
+
+    The distance is that of Kolmogorov and Smirnov, between the shares of numbers below a value and the law's. Laws on a
+    grid are compared with the Gaussian that they come close to, and the share of the most frequent value is no part of
+    the distance.
+    """
+    values = values.double().sort().values
+    count = len(values)
+    below = torch.as_tensor(_OF_VARIANCE_ONE.get(law, norm()).cdf(values.cpu()), dtype=torch.float64)
+    steps = torch.arange(count + 1, dtype=torch.float64) / count
+    distance = float(torch.maximum(steps[1:] - below, below - steps[:-1]).max())
+    if law in ON_A_GRID:
+        distance -= int(torch.unique_consecutive(values, return_counts=True)[1].max()) / count
+    return distance, float(kstwo.sf(distance, count))
+
+
+def _levels(added: Tensor, there: Tensor, groups: tuple[int, ...]) -> Tensor:
+    """The root mean square of each row's group of coordinates, of those that are there: (..., P)."""
+    squares = group_sums(added.square() * there, groups)
+    return spread((squares / group_sums(there.double(), groups).clamp_min(1)).sqrt().clamp_min(1e-300), groups)

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 from harness.attacks import reconstructing
-from harness.evaluation.scored import Scored
-from harness.evaluation.scores import Scores
+from harness.evaluation.scores import Scored, Scores
 from harness.results import CellResult, Control
 
 AT_CHANCE = 0.05

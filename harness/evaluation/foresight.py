@@ -1,5 +1,6 @@
 """How far an attack is, and how long it and all that follows will take, from its own first iterations."""
 
+import math
 import time
 from collections.abc import Sequence
 
@@ -8,7 +9,6 @@ from torch import Tensor
 from harness.attacks import Attack
 from harness.base.limits import WORTH_TELLING, log
 from harness.base.progress import Progress, in_words, may_foretell
-from harness.evaluation.endurance import Endurance
 from harness.evaluation.outlook import Outlook, early_iterations, work_of
 from harness.evaluation.recorder import AttackRecorder
 from harness.experiment import AS_CAPTURED, CellSettings
@@ -138,3 +138,32 @@ class Foresight:
 def _between(least: float, most: float) -> str:
     """A time that is known within bounds, of which the lower one is only likely."""
     return f"about {in_words(least)} to at most {in_words(most)}" if least < most else f"at most {in_words(most)}"
+
+
+class Endurance:
+    """Takes it that a row is as likely to end in one iteration as in any other, until all end at the cap.
+
+    Its likeliest mean is then iterations done by all rows, those still going too, for each that ended (exponential
+    times under censoring): who looked only at rows that ended would see the quickest.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.spent, self._ended = 0, 0
+
+    @property
+    def known(self) -> bool:
+        """Whether any row has ended before the cap; else all are expected to go on to it."""
+        return self._ended > 0
+
+    def note(self, spent: int, ended: int) -> None:
+        """So many iterations were done, and so many rows ended before the cap."""
+        self.spent, self._ended = self.spent + spent, self._ended + ended
+
+    def ahead(self, done: int = 0) -> float:
+        """Iterations that a row has ahead after so many, on average."""
+        cap = self._most - done
+        if not self._ended:
+            return float(cap)
+        mean = self.spent / self._ended
+        return -mean * math.expm1(-cap / mean)

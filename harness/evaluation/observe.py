@@ -20,10 +20,8 @@ from harness.defenses import DEFENSES
 from harness.evaluation.detecting import CLIENTS, detectable
 from harness.evaluation.played_round import Key, known_correction, round_context, server_state
 from harness.evaluation.reading import Reading, known_batches, read_round
-from harness.evaluation.rows_apart import require_rows_apart
 from harness.evaluation.sending import Sent, sent_by, tampering_of
 from harness.evaluation.simulating import simulation
-from harness.evaluation.starting_weights import starting_weights
 from harness.experiment import CellSettings
 from harness.federation.known_coordinates import carrying, cut_at
 from harness.federation.known_noise import noise_at
@@ -36,6 +34,8 @@ from harness.tampering import Tamper
 
 # A cell, its control's size and its noise-free one; other attacks on them come soon after.
 _SCENES = 3
+# Of a message's length: rounding may turn a coordinate over, for which another client is not needed.
+_MIXED = 0.1
 
 
 @dataclass(frozen=True)
@@ -291,3 +291,58 @@ def _select(dataset: Dataset, rows: int, settings: CellSettings) -> Victims:
 
 def _slices(rows: int, chunk: int) -> list[slice]:
     return [slice(first, min(first + chunk, rows)) for first in range(0, rows, chunk)]
+
+
+def starting_weights(model: RowModel, settings: CellSettings, keys: list[Key]) -> Tensor:
+    """The weights (V, P) of each victim.
+
+    Raises:
+        UsageError: a file cannot be read, is of another network, or holds what is no number.
+    """
+    if settings.shared_weights:
+        shared = model.initial_weights([(seed, "shared") for seed in settings.seeds])
+        return shared.repeat_interleave(settings.victims, 0)
+    if settings.weights is None:
+        return model.initial_weights(keys)
+    try:
+        loaded = model.load_weights(Path(settings.weights))
+    except UsageError as error:
+        _refuse_other_than_trained(settings, error)
+        raise
+    if not loaded.isfinite().all():
+        raise UsageError(f"weights {settings.weights!r} hold NaN or infinity; train them again")
+    return loaded.expand(len(keys), -1).clone()
+
+
+def _refuse_other_than_trained(settings: CellSettings, error: UsageError) -> None:
+    """Raises UsageError: the weights are of a run on another dataset, or of another network, and fit neither here."""
+    run = settings.trained and settings.trained.settings
+    if run and (run.dataset, run.model) != (settings.dataset, settings.model):
+        raise UsageError(
+            f"the model of that training run, {run.model} on {run.dataset}, is not {settings.model} on "
+            f"{settings.dataset}; leave out --dataset and --model, which --training knows"
+        ) from error
+
+
+def require_rows_apart(read: Callable[[slice], Tensor], victims: int, settings: CellSettings) -> None:
+    """Plays the second victim's round beside the first one's and alone.
+
+    Args:
+        read: what is read of a slice of the victims, one of whom is a client.
+        victims: how many there are; of one nothing is known.
+
+    Raises:
+        UsageError: it is not the same, and so a result would depend on who is attacked together.
+    """
+    if victims < 2 or settings.together > 1 or not DEFENSES.outside(settings.defense):
+        return
+    beside, alone, again = read(slice(0, 2))[1], read(slice(1, 2))[0], read(slice(1, 2))[0]
+    if (alone - again).norm() > _MIXED * alone.norm():
+        raise UsageError(
+            f"defense {settings.defense!r} does not repeat what it did ({settings.tap}); draw noise from the context"
+        )
+    if (beside - alone).norm() > _MIXED * beside.norm():
+        raise UsageError(
+            f"defense {settings.defense!r} lets clients change each other's rows ({settings.tap}); rows of what its "
+            "operations are given are clients, and each has to come out as if it were alone"
+        )

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from harness.evaluation.scored import Scored
+from harness.evaluation.scores import Scored
 from harness.federation.privacy_facts import PrivacyFacts
 from harness.federation.taps import Hook, Tap
 from harness.privacy import repeatable, what_holds

@@ -1,5 +1,6 @@
 """What an adversary reads of victims' rounds: the gradient, and where they travel the running statistics beside it."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -7,7 +8,6 @@ from torch import Tensor
 
 from harness.base.errors import UsageError
 from harness.datasets import Victims
-from harness.evaluation.averaging import average
 from harness.evaluation.played_round import Key, PlayedRound
 from harness.evaluation.sending import Sent
 from harness.experiment import CellSettings
@@ -85,3 +85,29 @@ def known_batches(model: RowModel, running: Buffers, settings: CellSettings) -> 
         own = shares_of(model.normalised[name], steps)
         shares[name] = tuple(share / sum(own) / together for share in own) * together
     return KnownBatches(settings.batch_size, found, shares)
+
+
+def average(looks: Iterable[Tensor], sparse: bool = False) -> Tensor:
+    """The mean of R >= 1 tensors of one shape, one in memory at a time; equal looks give exactly the look itself.
+
+    Args:
+        looks: what was read, look by look.
+        sparse: zeros are coordinates known to be left out; each is averaged over the looks that have it.
+
+    Returns:
+        The mean in the dtype of the looks, taken in float64.
+    """
+    iterator = iter(looks)
+    first = next(iterator)
+    mean, times = first.double(), _there(first, sparse)
+    for look in iterator:
+        there = _there(look, sparse)
+        times = times + there
+        # A running mean does not move, not even by rounding, when it meets itself.
+        mean = mean + there * (look.double() - mean) / times.clamp(min=1)
+    return mean.to(first.dtype)
+
+
+def _there(look: Tensor, sparse: bool) -> Tensor:
+    """1 for each coordinate of the look that was not left out; one number where none ever is."""
+    return (look != 0).double() if sparse else torch.ones((), dtype=torch.float64, device=look.device)

@@ -1,17 +1,34 @@
 """Puts the numbers of a cell into the form of the result document."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
+
+import numpy as np
 
 from harness.datasets.prior import Prior
 from harness.evaluation.fitness import flags_of
+from harness.evaluation.observe import Scene
+from harness.evaluation.played_round import round_context, server_state
 from harness.evaluation.promised import promised
-from harness.evaluation.scored import Scored
-from harness.evaluation.theorem import bound_of
+from harness.evaluation.scores import Scored, Scores
 from harness.experiment import CellSettings
-from harness.results import CellResult, Control, Outcomes, Place, PublicData, VictimRecord
-from harness.scoring import Verdict, within_networks
+from harness.federation.defense import FixedNoise
+from harness.federation.known_limit import limit_at
+from harness.federation.privacy_facts import PrivacyFacts
+from harness.privacy import Event, GaussianLimit, Limit, NoLimit, RunLimit, client_views, example_views
+from harness.results import Bound, Ceiling, CellResult, Control, Outcomes, Place, PublicData, Rate, VictimRecord
+from harness.results.bound import Event as Hit
+from harness.scoring import Verdict, blind_strict, lineup_p_value, rate_of, strict_p_value, within_networks
+from harness.scoring.same_images import draws_of
+
+_FROM_A_FILE = "nobody says which records the weights of a file were trained on"
+_OTHER_RUN = "the model may know its victims, and no theorem at hand covers its whole training"
+_BOTH = "the model may know its victims, and only Gaussian noise is put together with its whole training"
+_COPIES = "a client of the training holds a record up to {} times, and the noise is made for one"
+_TWICE = "a record is there more than once, and the noise is made for one"
+_ROWS = "how many rows of a table one guess is accurate for is not known here"
+_NO_LOOK_ALIKES = "no victim has unused images of its class as decoys"
 
 
 def cell_result(
@@ -96,3 +113,88 @@ def victim_records(scored: Scored, key: str, control: str | None) -> list[Victim
         for row, (seed, victim) in enumerate(everyone)
         for image in range(truth.labels.shape[1])
     ]  # fmt: skip
+
+
+def bound_of(scored: Scored) -> Bound:
+    """What a theorem says of a cell, and how that compares with what was measured."""
+    limit = limit_of(scored.settings, scored.scene)
+    theorem = limit if isinstance(limit, Limit) else None
+    return Bound(
+        theorem=theorem and theorem.title,
+        mu=limit.mu if isinstance(limit, GaussianLimit) else None,
+        reason=limit.reason if isinstance(limit, NoLimit) else None,
+        events=[
+            _lineups(scored, theorem),
+            *([_strict(scored.scene, scored.scores, theorem)] if isinstance(scored.scores, Scores) else []),
+        ],
+    )
+
+
+def limit_of(settings: CellSettings, scene: Scene) -> Limit | NoLimit:
+    """How much any attacker can win in a cell, its repeated looks and the model's own training counted."""
+    model, indices = scene.observation.model, scene.truth.indices
+    if uncovered := scene.uncovered:
+        return NoLimit(uncovered)
+    if any(len(row.unique()) < len(row) for row in indices):
+        return NoLimit(_TWICE)
+    context = round_context(settings, model, ((settings.seeds[0], 0),), server_state(settings))
+    steps = settings.local_steps if settings.tap.of_update else 1
+    limit = limit_at(settings.build_defense(), settings.tap, context, steps, settings.observations)
+    if isinstance(limit, NoLimit) or settings.weights is None:
+        return limit
+    if settings.trained is None:
+        return NoLimit(_FROM_A_FILE)
+    if not isinstance(limit, GaussianLimit):
+        return NoLimit(_BOTH)
+    if settings.trained.copies > 1:
+        return NoLimit(_COPIES.format(settings.trained.copies))
+    facts = settings.trained.facts(model.layout)
+    noise = settings.trained.settings.build_defense().fixed_noise(facts)
+    return NoLimit(_OTHER_RUN) if noise is None else RunLimit(_whole_run(noise, facts)).beside(limit)
+
+
+def _whole_run(noise: FixedNoise, facts: PrivacyFacts) -> Event:
+    """What the server, who knows who takes part, is told of one record, or one client, by a whole training."""
+    sigma = noise.deviation / noise.bound
+    if noise.place == "step":
+        views = example_views(facts.examples(sigma, "whole"))
+        return next(view.event for view in views if view.name == "server")
+    if noise.place == "message":
+        views = client_views(facts.clients(sigma, "whole"), "client")
+        return next(view.event for view in views if view.name == "server")
+    everybody = replace(facts, client_sampler="none")
+    return client_views(everybody.clients(sigma, "whole"))[0].event
+
+
+def _lineups(scored: Scored, limit: Limit | None) -> Ceiling:
+    ranking, labels = scored.scores.ranking, scored.scene.truth.labels.cpu().numpy()
+    there = ranking.sizes > 1
+    if not there.any():
+        return Ceiling(event="first in its lineup", reason=_NO_LOOK_ALIKES)
+    kappa = float((1 / ranking.sizes[there]).mean())
+    clusters, groups = scored.settings.clusters, scored.scores.groups
+    # The test counts victims as independent draws.
+    tested = None if groups is not None else limit
+    p_value = None if tested is None else lineup_p_value(ranking.first, ranking.sizes, labels, tested)
+    measured = rate_of(*(draws_of(one, clusters, groups)[0] for one in (ranking.first, there)))
+    return _ceiling("first in its lineup", measured, p_value, limit, kappa)
+
+
+def _strict(scene: Scene, scores: Scores, limit: Limit | None) -> Ceiling:
+    strict = scores.success["strict"].reshape(scores.victims, -1)
+    measured = rate_of(*draws_of(strict, scores.clusters, scores.groups))
+    if scene.dataset.columns is not None:
+        return Ceiling(event="strict image", measured=measured, reason=_ROWS)
+    one_guess = blind_strict(scene.dataset.images, scene.dataset.labels, scene.truth.labels).numpy()
+    # As many guesses as there are images in a batch, the nearest of which is counted.
+    blind = np.minimum(1.0, one_guess * strict.shape[1])
+    p_value = None if limit is None or scores.groups is not None else strict_p_value(strict, blind, limit)
+    return _ceiling("strict image", measured, p_value, limit, float(blind.mean()))
+
+
+def _ceiling(event: Hit, measured: Rate, p_value: float | None, limit: Limit | None, kappa: float) -> Ceiling:
+    most = None if limit is None else limit.ceiling(kappa)
+    return Ceiling(
+        event=event, measured=measured, p_value=p_value, kappa=kappa, ceiling=most,
+        says_little=most is not None and most > 0.5,
+    )  # fmt: skip

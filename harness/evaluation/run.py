@@ -32,8 +32,7 @@ from harness.evaluation.identifying import identify_scene
 from harness.evaluation.observe import Stage
 from harness.evaluation.outlook import Outlook
 from harness.evaluation.report_cell import cell_result, impossible_cell, victim_records
-from harness.evaluation.scored import Scored
-from harness.evaluation.scores import LPIPS_UNASKED, score
+from harness.evaluation.scores import LPIPS_UNASKED, Scored, score
 from harness.experiment import CellSettings
 from harness.observation import Observation
 from harness.results import CellResult, Control, RunFolder, StoredCell, VictimRecord, cell_key

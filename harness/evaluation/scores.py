@@ -12,6 +12,7 @@ from torch import Tensor
 from harness.attacks import reconstructing
 from harness.attacks.stopping import REASONS
 from harness.evaluation.attacking import AttackRecord
+from harness.evaluation.identifying import IdentityScores
 from harness.evaluation.measure import measure, strict_rule
 from harness.evaluation.observe import Scene
 from harness.experiment import CellSettings
@@ -204,3 +205,17 @@ def _per_victim(record: AttackRecord, victims: int) -> dict[str, Any]:
         "losses": fold(made.loss, "sum"),
         "first_losses": fold(made.initial_loss, "sum"),
     }
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Settings, the truth, what the attack made, and the numbers. ``seconds`` is wall-clock time.
+
+    ``record`` is None where the attack reconstructs nothing.
+    """
+
+    settings: CellSettings
+    scene: Scene
+    record: AttackRecord | None
+    scores: Scores | IdentityScores
+    seconds: float

@@ -12,7 +12,7 @@ from harness.base.errors import UsageError
 from harness.base.progress import counted
 from harness.datasets.public import NONE
 from harness.evaluation.attacking import Engine, in_one_process
-from harness.evaluation.scored import Scored
+from harness.evaluation.scores import Scored
 from harness.judging.checks import checks_of, explained
 from harness.judging.declared import Group
 from harness.judging.evidence import Check, Evidence, pooled

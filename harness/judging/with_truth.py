@@ -6,7 +6,7 @@ from pathlib import Path
 from harness.datasets.public import NONE
 from harness.evaluation import Run, evaluate
 from harness.evaluation.attacking import Engine, in_one_process
-from harness.evaluation.scored import Scored
+from harness.evaluation.scores import Scored
 from harness.judging.declared import Group
 from harness.judging.kin import Kin
 from harness.judging.stage import CapturedStage, GroupsStage

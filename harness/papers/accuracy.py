@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.papers.chance import CHANCE_NOTE, chance_level
-from harness.papers.data import at_hand
-from harness.papers.grid import grid
+from harness.papers.grid import at_hand, grid
 from harness.papers.measured import Measured
 from harness.study.request import Request
 from harness.study.trained import TrainedRuns

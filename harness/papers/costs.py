@@ -6,8 +6,7 @@ from typing import Any
 from harness.bench.train import IterationBench, Methods
 from harness.experiment import cell_settings
 from harness.papers.accuracy import METHODS, TABLE_2
-from harness.papers.data import at_hand
-from harness.papers.grid import Values
+from harness.papers.grid import Values, at_hand
 from harness.papers.measured import AGREES, DIFFERS, NOT_AT_HAND, orders
 from harness.papers.measures import Lines, Row
 from harness.study.judging import WORDS

@@ -5,7 +5,6 @@ from typing import Any
 
 from harness.papers.chance import CHANCE_NOTE
 from harness.papers.comparison import Comparison, number
-from harness.papers.data import at_hand
 from harness.papers.dp_scaffold import (
     FAMILIES,
     METHODS,
@@ -17,7 +16,7 @@ from harness.papers.dp_scaffold import (
     affordable,
     synthetic,
 )
-from harness.papers.grid import grid
+from harness.papers.grid import at_hand, grid
 from harness.papers.measured import AGREES, DIFFERS, NOT_AT_HAND, SeededRuns, orders
 from harness.privacy.scaffold import scaffold_epsilon
 from harness.study.request import Request

@@ -18,16 +18,22 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Any, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from harness.datasets import dataset_status
 from harness.papers.comparison import Comparison
 from harness.study.request import Request
 
 #: The values of one row: what is printed, and what was measured. None is a value that cannot be had.
 Values = dict[str, Any]
 _TABLES = files("harness.papers") / "tables"
+#: The bundled sample of a dataset.
+SAMPLES = {"mnist": "mnist-sample", "cifar10": "cifar10-sample"}
+# Another dataset of the same shape and size, to run an experiment on at all; its numbers are not the paper's.
+_SURROGATES = {"fashion-mnist": "mnist", "emnist": "emnist-bymerge"}
 
 
 class When(BaseModel):
@@ -122,3 +128,17 @@ def _said(lines: Sequence[str | When], words: Values, quick: bool, measure: Meas
             yield from measure.lines(text[1:])
         else:
             yield text.format_map(words)
+
+
+def at_hand(name: str, root: Path) -> tuple[str | None, str]:
+    """The dataset to use for the paper's ``name`` (None if there is none), and a line that says so."""
+    available = {status.name for status in dataset_status(root) if status.available}
+    if name in available:
+        return name, f"{name}: full training split"
+    sample = SAMPLES.get(name)
+    if sample:
+        return sample, f"{name}: bundled sample only (harness data fetch {name} gets the full split)"
+    if name in _SURROGATES:
+        used, line = at_hand(_SURROGATES[name], root)
+        return used, f"{name}: surrogate data, {line}; the real one: harness data fetch {name}"
+    return None, f"{name}: not at hand (get it with: harness data fetch {name})"

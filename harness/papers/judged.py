@@ -6,8 +6,7 @@ from typing import Any
 
 from harness.papers.accuracy import METHODS
 from harness.papers.comparison import Comparison
-from harness.papers.data import at_hand
-from harness.papers.grid import grid
+from harness.papers.grid import at_hand, grid
 from harness.reports.theorem import at_most, event_of
 from harness.study.judging import QUICK_VICTIMS, VICTIMS, WORDS, Judged, attacks_of, judge, strict
 from harness.study.request import Request

@@ -7,8 +7,7 @@ from harness.experiment import CellSettings, cell_settings
 from harness.papers.accuracy import NOTES, Accuracies, Measured
 from harness.papers.chance import CHANCE_NOTE
 from harness.papers.comparison import tau_of_successes
-from harness.papers.data import at_hand
-from harness.papers.grid import Grid, Values
+from harness.papers.grid import Grid, Values, at_hand
 from harness.papers.measured import AGREES, DIFFERS, NOT_AT_HAND, below_non_private, orders
 from harness.results import StoredCell
 from harness.study.judging import WORDS

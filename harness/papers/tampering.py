@@ -14,8 +14,8 @@ from typing import Any
 from harness.base.progress import counted
 from harness.experiment import cell_settings
 from harness.papers.comparison import Comparison
-from harness.papers.data import at_hand
 from harness.papers.epsilons import configurations
+from harness.papers.grid import at_hand
 from harness.reports import text
 from harness.reports.secure_sums import Sums, save_secure_sums
 from harness.reports.theorem import event_of

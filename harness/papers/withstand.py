@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.papers.comparison import Comparison, number
-from harness.papers.data import at_hand
+from harness.papers.grid import at_hand
 from harness.reports.noise_ladders import Rung, save_noise_ladders
 from harness.results import CellResult, SummaryRow
 from harness.study.judging import QUICK_VICTIMS, VICTIMS, WORDS, Judged, attacks_of, judge, strict

@@ -9,7 +9,7 @@ from typing import Protocol
 from harness.base.devices import use_threads
 from harness.base.limits import share_memory
 from harness.evaluation.run import Run
-from harness.evaluation.scored import Scored
+from harness.evaluation.scores import Scored
 from harness.results import CellResult, RunFolder
 
 #: Draws a cell into a folder.

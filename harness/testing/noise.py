@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from harness.base.layout import Layout, group_sums
-from harness.evaluation.noise_law import law_p_value
+from harness.evaluation.declared_noise import law_p_value
 from harness.federation.context import Cohort, RoundContext
 from harness.federation.defense import Defense
 from harness.federation.known_noise import noise_at

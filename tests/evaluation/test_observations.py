@@ -8,8 +8,8 @@ import torch
 from scipy.stats import chi2
 from torch import Tensor
 
-from harness.evaluation.averaging import average
 from harness.evaluation.observe import Stage
+from harness.evaluation.reading import average
 from harness.experiment import cell_settings
 from harness.observation import Observation
 from harness.reports.success_curves import save_curves

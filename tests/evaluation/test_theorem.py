@@ -11,7 +11,7 @@ import torch
 from harness.base.layout import Layout
 from harness.defenses.fed_cdp import FedCDP
 from harness.evaluation.observe import Scene
-from harness.evaluation.theorem import limit_of
+from harness.evaluation.report_cell import limit_of
 from harness.experiment import CellSettings, cell_settings
 from harness.federation.context import RoundContext
 from harness.federation.defense import LocalStep

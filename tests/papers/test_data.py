@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from harness.datasets import mnist
-from harness.papers.data import at_hand
+from harness.papers.grid import at_hand
 
 
 def put(root: Path, folder: str) -> None:

@@ -26,7 +26,7 @@ from harness.defenses import (
     State,
     validated_defense,
 )
-from harness.evaluation.noise_law import law_p_value
+from harness.evaluation.declared_noise import law_p_value
 from harness.federation.operations import UNKNOWN, StepState, states_nothing
 from harness.federation.privacy_facts import PrivacyFacts
 from harness.noise_level import NoiseLevel
