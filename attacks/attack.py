@@ -148,6 +148,16 @@ class Attack(Attacker):
         """
         return None if self.tier == "plain" else unread_level(observation)
 
+    def measures(self, observation: Observation, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        """Return numbers of this attack's own, (R,) each by its name: metrics in documents, tables, reports and cards.
+
+        Args:
+            observation: R rows.
+            images: (R, n, C, H, W), what it made of them.
+            labels: (R, n).
+        """
+        return {}
+
     def effort(self, observation: Observation) -> int:
         """Gradients that were computed for each row before the start was looked at."""
         return 0

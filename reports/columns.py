@@ -1,6 +1,6 @@
 """What a row of the results table says about a cell, column by column."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ from harness.experiment import named_settings
 from harness.reports import text
 from harness.reports.theorem import first_in_lineup
 from harness.results import CellResult, PublicData, Rate, SummaryRow
+from harness.scoring import METRICS
 
 Row = CellResult | SummaryRow
 
@@ -216,6 +217,20 @@ def outcomes(cell: CellResult) -> str:
 
 
 ColumnSet = tuple[Column, ...]
+_COUNTS = ("tau", "gradient_evaluations", "steps_taken")
+
+
+def own_measures(cells: Iterable[CellResult]) -> list[str]:
+    """Return the names of numbers that an attack measures itself."""
+    return sorted({name for cell in cells for name in cell.metrics if name not in METRICS and name not in _COUNTS})
+
+
+def own_columns(cells: Iterable[CellResult]) -> ColumnSet:
+    """Return a column for each number that an attack measures itself."""
+    return tuple(
+        Column(text.safe(name, 24), metric(name, 3), right=True, concerns=has(name)) for name in own_measures(cells)
+    )
+
 
 DEFENSE = Column("defense", defense, wraps_at=18)
 ATTACK = Column("attack", attack)

@@ -90,7 +90,8 @@ def _grouped(cells: Iterable[CellResult]) -> dict[str, list[CellResult]]:
 
 def _cells(cells: Sequence[CellResult], width: int, layouts: Sequence[ColumnSet], style: str = "") -> RenderableType:
     """The first layout that fits, else blocks."""
-    return columns_that_fit(cells, width, layouts, style) or _blocks(cells, style)
+    own = columns.own_columns(cells)
+    return columns_that_fit(cells, width, [(*layout, *own) for layout in layouts], style) or _blocks(cells, style)
 
 
 def _blocks(cells: Sequence[CellResult], style: str) -> RenderableType:
@@ -114,6 +115,7 @@ def _details(cell: CellResult) -> list[str]:
         f"RMSE median/mean {columns.error(cell)}",
         *(f"{column.title} {column.render(cell)}" for column in columns.TABLE_ERRORS if column.concerns(cell)),
         "" if columns.is_table(cell) else f"PSNR {text.mean(cell.metrics.get('psnr'), 1)}",
+        *(f"{column.title} {column.render(cell)}" for column in columns.own_columns([cell])),
     )
     judged = (
         f"lineup p {columns.lineup(cell)}",

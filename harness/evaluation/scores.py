@@ -180,6 +180,9 @@ def score(
         "gradient_evaluations": per_victim["evaluations"],
         "steps_taken": per_victim["steps"],
     }
+    metrics |= _own(
+        attack.measures(scene.observation.known_to(attack.tier), made.images, made.labels), metrics, victims
+    )
     return Scores(
         metrics, measured.missing, measured.success, ranking, swapped and swapped.lineup.p_value,
         label_summary(labels, truth.labels, scene.dataset.labels, seed, groups=groups),
@@ -187,6 +190,16 @@ def score(
         per_victim["losses"], per_victim["first_losses"], order, victims, settings.clusters,
         attack.doubt(scene.observation.known_to(attack.tier), made.images, made.labels), groups,
     )  # fmt: skip
+
+
+def _own(told: Mapping[str, Tensor], metrics: Mapping[str, np.ndarray], victims: int) -> dict[str, np.ndarray]:
+    """Return an attack's own numbers, one or several per victim. Raises ValueError: they are no such numbers."""
+    for name, values in told.items():
+        if name in metrics or name in METRICS:
+            raise ValueError(f"measure {name!r} is a metric already; give it another name")
+        if values.ndim != 1 or len(values) % victims:
+            raise ValueError(f"measure {name!r} has shape {tuple(values.shape)}, not one number per row")
+    return {name: values.double().cpu().numpy() for name, values in told.items()}
 
 
 def _per_victim(record: AttackRecord, victims: int) -> dict[str, Any]:

@@ -93,11 +93,13 @@ def resilience_table(places: Sequence[Decided]) -> Table:
 
 def cell_table(cells: Sequence[Shown]) -> Table:
     """Every cell with all its numbers."""
+    own = columns.own_measures(item.cell for item in cells)
     titles = (
         *_PLACE, Head("attack", choice=True), Head("tier", choice=True), Head("success [95%]", number=True),
         Head("identified [95%]", number=True), Head("success by SSIM", number=True),
         Head("success as in Table III", number=True),
         *(Head(metric.title, number=True) for metric in _SHOWN),
+        *(Head(text.safe(name, 40), number=True) for name in own),
         Head("tau", number=True), Head("labels", number=True), Head("lineup p", number=True),
         Head("first in lineup [95%]", number=True), Head("first, blindly", number=True),
         Head("first, by the theorem", number=True), Head("success, by the theorem", number=True), Head("outcomes"),
@@ -105,7 +107,7 @@ def cell_table(cells: Sequence[Shown]) -> Table:
         Head("seconds", number=True), Head("why", wide=True), Head("suite", choice=True), Head("cell"),
     )  # fmt: skip
     return make(
-        "cells", "Every attack at every place", titles, [_cell(item) for item in cells],
+        "cells", "Every attack at every place", titles, [_cell(item, own) for item in cells],
         "RMSE and RMSE/std are medians over all victims, PSNR, SSIM, LPIPS and tau means; a victim that never came "
         "back counts with the iteration cap in tau. An informed attacker knows the defense and its noise; one that "
         "identifies tells images apart that it is shown, and reconstructs none; a tampering one is a server that sends "
@@ -114,13 +116,14 @@ def cell_table(cells: Sequence[Shown]) -> Table:
     )  # fmt: skip
 
 
-def _cell(item: Shown) -> tuple[Value, ...]:
+def _cell(item: Shown, own: Sequence[str]) -> tuple[Value, ...]:
     cell = item.cell
     told = cell.identified.rate if cell.identified is not None else None
     return (
         *_place(item, cell), _word(item, _told(cell)),
         words(cell.attack), words(cell.tier), _rate(cell), Value(columns.identified(cell), told),
         _rate(cell, "ssim"), _rate(cell, "table3"), *(_measured(cell, metric) for metric in _SHOWN),
+        *(figure(getattr(cell.metrics.get(name), "mean", None), 3) for name in own),
         figure(getattr(cell.metrics.get("tau"), "mean", None), 0),
         Value(text.percent(cell.label.accuracy), cell.label.accuracy),
         _lineup(cell), *_theorem(cell), words(columns.outcomes(cell)),

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from harness.base.errors import UsageError
-from harness.experiment import CellSettings, cell_settings, expand, taps_of
+from harness.experiment import LATER_SETTINGS, CellSettings, cell_settings, expand, named_settings, taps_of
 from harness.federation.taps import SURFACES, Tap
+from harness.results import Place
 
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"defense": "fed_cpd"}, "did you mean 'fed_cdp'?"),
@@ -124,3 +125,23 @@ def test_expand_makes_every_combination_in_order() -> None:
     assert all(isinstance(cell, CellSettings) and cell.victims == 3 for cell in cells)
     assert [cell.defense_args for cell in cells] == [{}, {}, {"sigma": 2}, {"sigma": 2}]
     assert {cell.build_attack().restarts for cell in cells} == {2}
+
+
+def test_a_later_setting_at_its_default_is_in_no_key_and_no_document() -> None:
+    cell = cell_settings(defense="none")
+    assert not set(LATER_SETTINGS) & cell.identity().keys()
+    assert "shared_weights" in cell_settings(defense="none", shared_weights=True).identity()
+    assert cell.beside(()) == {} and cell_settings(defense="none", shared_weights=True).beside(()) == {
+        "shared_weights": True
+    }
+    place = Place(dataset="digits", model="mlp", defense="none", tap="T2.step", seeds=[0], victims=1)
+    assert "options" not in place.model_dump() and "options" not in place.model_dump_json()
+    other = place.model_copy(update={"options": {"new_option": 2}})
+    assert Place.model_validate_json(other.model_dump_json()) == other and other.settings["new_option"] == 2
+
+
+def test_reports_name_settings_by_the_words_of_the_list() -> None:
+    assert named_settings({"shared_weights": True, "batch_norm": "hidden"}) == [
+        "one network per seed", "BatchNorm's statistics hidden",
+    ]  # fmt: skip
+    assert named_settings({"shared_weights": False, "batch_norm": None}) == []
