@@ -37,7 +37,14 @@ ROWS = [
     Row("Fed-CDP, σ = 0.01", "cpl, ignorant of the noise", "fed_cdp", 0.01, "cpl"),
     Row("Fed-CDP, σ = 0.01", "map, which knows the noise", "fed_cdp", 0.01, "map"),
     # Behind it labels cannot be inferred, so that who has to infer them is not fit to find anything.
-    Row("Fed-CDP, σ = 6", "map, which knows noise and labels:\nit finds the average of each class", "fed_cdp", 6.0, "map", "known"),
+    Row(
+        "Fed-CDP, σ = 6",
+        "map, which knows noise and labels:\nit finds the average of each class",
+        "fed_cdp",
+        6.0,
+        "map",
+        "known",
+    ),
 ]
 
 
