@@ -20,9 +20,9 @@ from harness.attacks.covered_zeros import probability_sent
 from harness.attacks.labels import round_to_total
 from harness.attacks.public_examples import drawn_of_class
 from harness.attacks.residual import deviation_of, knows_clip
-from harness.errors import UsageError
+from harness.base.errors import UsageError
+from harness.base.layout import group_sums, spread
 from harness.observation import Observation
-from harness.vectors.layout import group_sums, spread
 
 DRAWS = 320
 FEWEST = 64

@@ -13,7 +13,7 @@ from pydantic import model_validator
 from torch import Tensor, nn
 
 from harness.attacks.attack import ATTACKS, Attack, Dummy, validated_attack
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.models import RowModel
 from harness.models.feature_extractor import FeatureExtractor
 from harness.observation import Observation

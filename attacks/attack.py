@@ -16,9 +16,9 @@ from harness.attacks.lbfgs import LBFGS
 from harness.attacks.misfit import unread_level
 from harness.attacks.objectives import RAW, SCALE_FREE, observed_only, total_variation
 from harness.attacks.own_attacks import require_labels
-from harness.errors import UsageError
+from harness.base.errors import UsageError
+from harness.base.ranges import Count, CountOrNone, NonNegative, Repeats
 from harness.observation import Observation
-from harness.settings.ranges import Count, CountOrNone, NonNegative, Repeats
 
 __all__ = ["ATTACKS", "Attack", "Count", "Dummy", "NonNegative", "pixel_count", "reconstructing", "validated_attack"]
 

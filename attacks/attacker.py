@@ -8,7 +8,7 @@ from pydantic.dataclasses import dataclass as validated
 from torch import Tensor
 
 from harness.attacks.misfit import unread_level
-from harness.extensions.registry import Registry
+from harness.base.registry import Registry
 from harness.observation import Observation, Tier
 from harness.tampering import Tamper
 

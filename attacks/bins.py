@@ -8,10 +8,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
+from harness.base.randomness import generator
 from harness.models import RowModel
 from harness.observation import Observation
-from harness.vectors.randomness import generator
 
 WEIGHT, BIAS = "front.linear.weight", "front.linear.bias"
 _FAINT = 1e-5

@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from harness.attacks.attack import ATTACKS, Attack, Count, Dummy, validated_attack
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.observation import Observation, Tier
 
 

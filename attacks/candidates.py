@@ -4,10 +4,10 @@ import torch
 from torch import Tensor
 
 from harness.attacks.covered_zeros import chosen_alone
-from harness.errors import UsageError
+from harness.base.clipping import clip, example_factors
+from harness.base.errors import UsageError
+from harness.base.layout import group_sums, spread
 from harness.observation import Clipping, Observation
-from harness.vectors.clipping import clip, example_factors
-from harness.vectors.layout import group_sums, spread
 
 
 def dummy_gradient(

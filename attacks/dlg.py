@@ -8,8 +8,8 @@ from pydantic import model_validator
 from torch import Tensor
 
 from harness.attacks.attack import ATTACKS, Attack, Dummy, pixel_count, validated_attack
+from harness.base.randomness import generator
 from harness.observation import Observation
-from harness.vectors.randomness import generator
 
 
 @ATTACKS.register("dlg")

@@ -12,9 +12,9 @@ from harness.attacks.attack import Attack
 from harness.attacks.idle_coordinates import Lean, as_it_is, without_idle_coordinates
 from harness.attacks.own_attacks import require_start
 from harness.attacks.stopping import CAP, StopRules
+from harness.base.memory import peak_of
 from harness.models.side_by_side import side_by_side
 from harness.observation import Observation
-from harness.settings.memory import peak_of
 
 Observer = Callable[[Tensor, Tensor, int, Tensor], None]
 """Called after every outer iteration with victims (A,), restarts (A,), the iteration and the best images so far

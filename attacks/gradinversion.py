@@ -11,9 +11,9 @@ from harness.attacks.adam import Adam
 from harness.attacks.attack import ATTACKS, Attack, Count, Dummy, NonNegative, validated_attack
 from harness.attacks.batch_statistics import statistics_of
 from harness.attacks.objectives import total_variation
+from harness.base.randomness import normal_rows
+from harness.base.ranges import CountOrNone, Positive
 from harness.observation import Observation
-from harness.settings.ranges import CountOrNone, Positive
-from harness.vectors.randomness import normal_rows
 
 
 @ATTACKS.register("gradinversion")

@@ -9,8 +9,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from harness.errors import UsageError
-from harness.vectors.randomness import generator
+from harness.base.errors import UsageError
+from harness.base.randomness import generator
 
 ImageShape = tuple[int, ...]
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from harness.attacks.adam import Adam
 from harness.attacks.attack import ATTACKS, Attack, Count, NonNegative, validated_attack
-from harness.settings.ranges import CountOrNone, Positive
+from harness.base.ranges import CountOrNone, Positive
 
 
 @ATTACKS.register("inverting_gradients", "gradinv")

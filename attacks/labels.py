@@ -9,9 +9,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
+from harness.base.randomness import generator
 from harness.observation import Observation
-from harness.vectors.randomness import generator
 
 _OPEN = 6.0
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from harness.attacks.attack import ATTACKS, validated_attack
 from harness.attacks.closed_form import ClosedForm
 from harness.attacks.linear_inverse import LinearInverse, fit_inverse
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.observation import Observation, Simulation, Tier
 
 FLOATS = 2 * 10**8

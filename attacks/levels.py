@@ -16,10 +16,10 @@ from harness.attacks.attacker import ATTACKS, validated_attack
 from harness.attacks.closed_form import ClosedForm
 from harness.attacks.public_examples import drawn_of_class, gradient_of, in_parts
 from harness.attacks.residual import explained
-from harness.errors import UsageError
+from harness.base.errors import UsageError
+from harness.base.layout import group_sums
+from harness.base.ranges import Positive
 from harness.observation import Observation, Tier
-from harness.settings.ranges import Positive
-from harness.vectors.layout import group_sums
 
 _TINY, _RIDGE = 1e-30, 1e-6
 # Of fewer draws of a class no covariance is to be had.

@@ -20,10 +20,10 @@ from harness.attacks.labels import open_labels
 from harness.attacks.lbfgs import LBFGS
 from harness.attacks.misfit import misfit
 from harness.attacks.residual import knows_clip, surprise
-from harness.errors import UsageError
+from harness.base.errors import UsageError
+from harness.base.randomness import normal_rows
+from harness.base.ranges import Count, CountOrNone, NonNegative
 from harness.observation import Observation, Tier
-from harness.settings.ranges import Count, CountOrNone, NonNegative
-from harness.vectors.randomness import normal_rows
 
 # Where nothing is noisy, how near the gradient has to come, relative to its root mean square, and the corner of
 # Laplace's density in deviations.

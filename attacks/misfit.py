@@ -5,8 +5,8 @@ import math
 from torch import Tensor
 
 from harness.attacks.residual import deviation_of, explained, lengths, observed_counts
+from harness.base.layout import spread
 from harness.observation import Observation
-from harness.vectors.layout import spread
 
 # The fourth moment of the noise by the square of its variance, where it is not a Gaussian's.
 _KURTOSIS = {"laplace": 6.0, "uniform": 1.8}

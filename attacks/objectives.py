@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from harness.vectors.inner_products import LONG, blocks, group_products, inner_products
-from harness.vectors.layout import group_sums
+from harness.base.inner_products import LONG, blocks, group_products, inner_products
+from harness.base.layout import group_sums
 
 _TINY = 1e-30
 

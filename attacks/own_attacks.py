@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.observation import Observation
 
 

@@ -7,9 +7,9 @@ from torch import Tensor
 
 from harness.attacks.candidates import dummy_gradient
 from harness.attacks.residual import knows_clip
-from harness.errors import UsageError
+from harness.base.errors import UsageError
+from harness.base.randomness import generator
 from harness.observation import Observation
-from harness.vectors.randomness import generator
 
 # As many numbers of gradients are held at once: 128 MiB.
 _HELD = 2**25

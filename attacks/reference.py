@@ -15,10 +15,10 @@ from harness.attacks.attack import Attack, Dummy
 from harness.attacks.engine import Observer, Progress, Reconstruction, choose_restarts
 from harness.attacks.lbfgs import LBFGS
 from harness.attacks.stopping import CAP, StopRules
-from harness.errors import UsageError
+from harness.base.clipping import clip
+from harness.base.errors import UsageError
 from harness.models import cross_entropy
 from harness.observation import Observation
-from harness.vectors.clipping import clip
 
 
 def run_reference(

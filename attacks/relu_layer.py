@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from harness.attacks.analytic import first_linear
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.models import RowModel
 
 _SURE = 4.0

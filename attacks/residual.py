@@ -8,9 +8,9 @@ from torch import Tensor
 
 from harness.attacks.covered_zeros import shares_sent
 from harness.attacks.objectives import observed_only
+from harness.base.layout import group_sums, spread
 from harness.noise_level import NoiseLevel
 from harness.observation import Observation
-from harness.vectors.layout import group_sums, spread
 
 FLOOR = 1e-4
 """What single precision leaves of a gradient, relative to the root mean square of what was read."""

@@ -21,8 +21,8 @@ from harness.attacks.labels import infer_labels
 from harness.attacks.misfit import unread_level
 from harness.attacks.public_examples import drawn_of_class, gradient_of, in_parts
 from harness.attacks.residual import FLOOR, surprise
+from harness.base.ranges import Positive
 from harness.observation import Observation, Tier
-from harness.settings.ranges import Positive
 
 _CORNER = 0.1
 

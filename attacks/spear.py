@@ -17,7 +17,7 @@ from harness.attacks.attack import ATTACKS, Dummy, validated_attack
 from harness.attacks.bins import blank_of
 from harness.attacks.closed_form import ClosedForm
 from harness.attacks.relu_layer import peeled, rectified_layer
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.models.side_by_side import side_by_side
 from harness.observation import Observation
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.attacks.attacker import ATTACKS
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 
 Settings = Mapping[str, Any]
 

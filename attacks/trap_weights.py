@@ -16,10 +16,10 @@ from torch import Tensor
 from harness.attacks.attack import ATTACKS, validated_attack
 from harness.attacks.relu_layer import rectified_layer
 from harness.attacks.spear import Spear
+from harness.base.randomness import generator
 from harness.models import RowModel
 from harness.observation import Tier
 from harness.tampering import Tamper
-from harness.vectors.randomness import generator
 
 
 @ATTACKS.register("trap_weights")

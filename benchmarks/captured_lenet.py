@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from harness.capture import CaptureRecord, write_capture
-from harness.capture.record import Declared
 from harness.datasets import Dataset, data_root, load_dataset
+from harness.judging.capture_record import Declared
 from harness.judging.planted import Client
 from harness.models.networks import build_module
 

@@ -24,8 +24,8 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from scipy.stats import chi2
 
-from harness.capture.reading import read_capture
 from harness.datasets import data_root
+from harness.judging.capture_reading import read_capture
 from harness.judging.declared import groups_of
 from harness.judging.evidence import ALARMS, LEVEL, Check, Evidence
 from harness.judging.federation import federations

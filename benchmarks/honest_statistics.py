@@ -24,12 +24,12 @@ from harness.attacks import run_attack
 from harness.attacks.identify import Identify
 from harness.attacks.slope import Slope
 from harness.datasets import Dataset
+from harness.datasets.prior_fit import fit_prior
 from harness.evaluation.identifying import identify_scene
 from harness.evaluation.observe import Scene, Stage
 from harness.experiment import CellSettings, cell_settings
 from harness.models import RowModel
 from harness.observation import Noise, Observation
-from harness.priors import fit_prior
 from harness.scoring import lineup_test
 from harness.scoring.lineup import MANY, _test, lineup_ranks
 from harness.scoring.lineup_pool import Answer, ClassPool, Compare, by_pixels, class_pools, one_by_one

@@ -24,12 +24,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from harness.base.building import build
+from harness.base.layout import Layout
+from harness.base.randomness import Stream, derive_seed, digest, normal_rows
 from harness.defenses import DEFENSES, Cohort, RoundContext
-from harness.extensions.building import build
 from harness.models.example_gradients import MaterialisedGradients
 from harness.training import TrainFolder
-from harness.vectors.layout import Layout
-from harness.vectors.randomness import Stream, derive_seed, digest, normal_rows
 
 CLIENTS, SIGMA, CLIP, PURPOSE = 64, 6.0, 4.0, "client_step"
 NUMBERS = 16  # of each row that are compared

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import torch
 
-from harness.vectors.randomness import generator, normal_rows
+from harness.base.randomness import generator, normal_rows
 
 CASES = [(size, rows) for rows in (64, 1) for size in (1_000, 2_000, 4_096, 7_850, 13_000, 100_000)]
 

@@ -33,12 +33,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from harness.attacks import ATTACKS, Attack, expanded, run_attack
+from harness.base.building import build
+from harness.base.errors import UsageError
 from harness.datasets import data_root
-from harness.errors import UsageError
 from harness.evaluation.measure import measure
 from harness.evaluation.observe import Scene, Stage
 from harness.experiment import cell_settings, usual_prior
-from harness.extensions.building import build
 from harness.gate.statistics import fisher_test
 
 # Of the peer's constants, those of a dataset.

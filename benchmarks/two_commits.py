@@ -20,13 +20,13 @@ def work() -> None:
     import torch
 
     from harness.attacks import ATTACKS, run_attack
-    from harness.extensions.building import build
+    from harness.base.building import build
     from harness.models.known_batches import KnownBatches
     from harness.observation import Observation
 
     known, seen, threads = "", None, torch.get_num_threads()
     try:
-        from harness.spreading.crew import Crew
+        from harness.parallel.crew import Crew
 
         everyone = Crew(threads, 1)
     except ImportError:  # a version before it

@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from harness.base.errors import UsageError
 from harness.datasets.catalogue import Source, add, fetch_command, missing
 from harness.datasets.columns import Columns, Group
 from harness.datasets.files import DataFile
 from harness.datasets.record import Dataset, build_dataset
-from harness.errors import UsageError
 
 _FOLDER, _WHOLE = "acs_income", "acsincome_2018.csv.gz"
 _EXTRACTS = "acsincome_2018_*.csv.gz"

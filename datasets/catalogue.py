@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.base.errors import UsageError
+from harness.base.registry import Registry
 from harness.datasets.record import Dataset
-from harness.errors import UsageError
-from harness.extensions.registry import Registry
 
 Loader = Callable[[Path], Dataset]
 

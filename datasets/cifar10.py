@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
+from harness.base.errors import UsageError
 from harness.datasets.catalogue import Source, add, fetch_command, missing
 from harness.datasets.files import DataFile
 from harness.datasets.record import Dataset, build_dataset
-from harness.errors import UsageError
 
 CLASS_NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 IMAGES_PER_BATCH = 10_000

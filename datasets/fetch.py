@@ -6,9 +6,9 @@ import zlib
 from http.client import HTTPException
 from pathlib import Path
 
+from harness.base.errors import UsageError
 from harness.datasets.catalogue import DATASETS, source_of
-from harness.errors import UsageError
-from harness.storage.atomic import move_plain
+from harness.results.atomic import move_plain
 
 # What torchvision and scikit-learn raise on a failed, cut-off or wrong download, or on a full disk.
 _FAILURES = (OSError, RuntimeError, EOFError, HTTPException, tarfile.TarError, zlib.error)

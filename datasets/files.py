@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from harness.errors import UsageError
-from harness.storage.files import MOST_BYTES, Unreadable, read_bytes
-from harness.storage.stored import Damaged, parse_arrays
+from harness.base.errors import UsageError
+from harness.results.files import MOST_BYTES, Unreadable, read_bytes
+from harness.results.stored import Damaged, parse_arrays
 
 
 @dataclass(frozen=True)

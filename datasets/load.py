@@ -5,11 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 from stat import S_ISDIR
 
+from harness.base.errors import UsageError
 from harness.datasets.catalogue import DATASETS, OWN, source_of
 from harness.datasets.own import load_own
 from harness.datasets.parts import Part, take_part
 from harness.datasets.record import Dataset
-from harness.errors import UsageError
 
 
 def data_root(option: str | Path | None) -> Path:

@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from harness.base.randomness import derive_seed
 from harness.datasets.catalogue import Source, add
 from harness.datasets.columns import Columns
 from harness.datasets.record import Dataset
-from harness.vectors.randomness import derive_seed
 
 USERS, EXAMPLES, FEATURES, CLASSES, HELD_OUT = 100, 5000, 40, 10, 1000
 _LABEL_NOISE = 0.05

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.errors import UsageError
-from harness.vectors.randomness import generator
+from harness.base.errors import UsageError
+from harness.base.randomness import generator
 
 Split = Callable[[Tensor, int, int, torch.Generator, float], Tensor]
 

@@ -6,8 +6,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from harness.base.randomness import generator
 from harness.datasets.record import Dataset
-from harness.vectors.randomness import generator
 
 Part = Literal["train", "test"]
 

@@ -3,12 +3,12 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from harness.base.errors import UsageError
 from harness.datasets.catalogue import DATASETS, OWN, source_of
 from harness.datasets.copies import among
 from harness.datasets.load import dataset_name, load_dataset
 from harness.datasets.parts import take_part
 from harness.datasets.record import Dataset
-from harness.errors import UsageError
 
 NONE, AUTO = "none", "auto"
 FEWEST, FEWEST_OF_A_CLASS = 20, 2

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from harness.base.limits import log
 from harness.datasets.columns import Columns
 from harness.datasets.files import DataFile
-from harness.settings.limits import log
 
 _MOST_CLASSES = 100_000
 # Many cameras put so much into 16 bits, and their images would be almost black.

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from harness.base.errors import UsageError
+from harness.base.randomness import generator
 from harness.datasets.record import Dataset
-from harness.errors import UsageError
-from harness.vectors.randomness import generator
 
 
 @dataclass(frozen=True, eq=False)

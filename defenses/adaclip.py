@@ -10,6 +10,8 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
+from harness.base.clipping import clip
+from harness.base.ranges import Clip, Sigma
 from harness.defenses.registry import DEFENSES, validated_defense
 from harness.federation.context import Cohort, RoundContext, State
 from harness.federation.defense import Defense
@@ -18,8 +20,6 @@ from harness.federation.privacy_facts import PrivacyFacts
 from harness.federation.taps import Point
 from harness.observation import Clipping, Noise
 from harness.privacy import GaussianLimit, Limit, Statement, example_views, make_statement
-from harness.settings.ranges import Clip, Sigma
-from harness.vectors.clipping import clip
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Variance = Annotated[float, Field(gt=0, le=1e30)]

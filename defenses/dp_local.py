@@ -12,6 +12,9 @@ import torch
 from pydantic import model_validator
 from torch import Tensor
 
+from harness.base.clipping import noise_deviation
+from harness.base.layout import spread
+from harness.base.ranges import Clip, Sigma
 from harness.defenses.registry import DEFENSES, validated_defense
 from harness.federation.clip_and_noise import AnyClip, ClipExamples, GaussianNoise
 from harness.federation.context import Cohort, RoundContext
@@ -22,9 +25,6 @@ from harness.federation.taps import Point
 from harness.noise_level import NoiseLevel
 from harness.observation import Noise
 from harness.privacy import Statement
-from harness.settings.ranges import Clip, Sigma
-from harness.vectors.clipping import noise_deviation
-from harness.vectors.layout import spread
 
 _ADDING = (
     "for adding or removing an example: replacing one, as in the paper, takes --batch-sampling without-replacement"

@@ -14,6 +14,8 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
+from harness.base.layout import Layout
+from harness.base.ranges import Clip, Finite, Positive
 from harness.defenses.registry import DEFENSES, validated_defense
 from harness.federation.context import Cohort, RoundContext
 from harness.federation.defense import Defense
@@ -22,8 +24,6 @@ from harness.federation.privacy_facts import PrivacyFacts
 from harness.federation.taps import Point
 from harness.observation import Chosen, Noise
 from harness.privacy import Limit, PureLimit, Statement
-from harness.settings.ranges import Clip, Finite, Positive
-from harness.vectors.layout import Layout
 
 # Shares of epsilon: noise on the threshold, on the magnitudes compared with it, on the values sent.
 _FOR_THRESHOLD, _FOR_MAGNITUDES, _FOR_VALUES = 4 / 9, 4 / 9, 1 / 9

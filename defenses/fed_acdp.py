@@ -10,9 +10,10 @@ import torch
 from pydantic import model_validator
 from torch import Tensor
 
+from harness.base.layout import Grouping, group_sums
+from harness.base.ranges import Clip, Count, NonNegative, Positive, Sigma
 from harness.defenses.conventions import Convention, acting_at, in_words
 from harness.defenses.registry import DEFENSES, validated_defense
-from harness.defenses.schedules import NoiseSchedule, Policy, Space
 from harness.federation.clip_and_noise import AnyClip, ClipExamples, GaussianNoise
 from harness.federation.context import Cohort, RoundContext, State
 from harness.federation.defense import Defense
@@ -22,8 +23,7 @@ from harness.federation.taps import Point
 from harness.noise_level import NoiseLevel
 from harness.observation import Clipping, Noise
 from harness.privacy import Event
-from harness.settings.ranges import Clip, Count, NonNegative, Positive, Sigma
-from harness.vectors.layout import Grouping, group_sums
+from harness.privacy.noise_schedule import NoiseSchedule, Policy, Space
 
 SensitivityReading = Literal["example_max", "batch_max", "example_mean"]
 

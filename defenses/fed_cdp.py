@@ -5,15 +5,15 @@ Source: Wei et al., "Securing Distributed SGD against Gradient Leakage Threats",
 
 from pydantic import model_validator
 
+from harness.base.clipping import noise_deviation
+from harness.base.layout import Grouping
+from harness.base.ranges import Clip, Sigma
 from harness.defenses.conventions import Convention, acting_at, in_words
 from harness.defenses.registry import DEFENSES, validated_defense
 from harness.federation.clip_and_noise import ClipExamples, GaussianNoise
 from harness.federation.context import Cohort
 from harness.federation.defense import Defense
 from harness.federation.operations import Operation
-from harness.settings.ranges import Clip, Sigma
-from harness.vectors.clipping import noise_deviation
-from harness.vectors.layout import Grouping
 
 
 @DEFENSES.register("fed_cdp")

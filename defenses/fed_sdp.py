@@ -8,15 +8,15 @@ from typing import Literal
 
 from pydantic import model_validator
 
+from harness.base.clipping import noise_deviation
+from harness.base.layout import Grouping
+from harness.base.ranges import Clip, Sigma
 from harness.defenses.registry import DEFENSES, validated_defense
 from harness.federation.clip_and_noise import ClipUpdate, GaussianNoise
 from harness.federation.context import Cohort
 from harness.federation.defense import Defense
 from harness.federation.operations import Operation
 from harness.federation.taps import Point
-from harness.settings.ranges import Clip, Sigma
-from harness.vectors.clipping import noise_deviation
-from harness.vectors.layout import Grouping
 
 _PLACES = {"aggregate": Point.AGGREGATE, "receive": Point.ARRIVAL, "client": Point.MESSAGE}
 

@@ -13,6 +13,8 @@ import torch
 from pydantic import model_validator
 from torch import Tensor
 
+from harness.base.clipping import noise_deviation
+from harness.base.ranges import LEAST_CLIP, MOST, Clip, Delta, Positive, Sigma
 from harness.defenses.registry import DEFENSES, validated_defense
 from harness.federation.clip_and_noise import AnyClip, ClipUpdate, GaussianNoise
 from harness.federation.context import Cohort, RoundContext, State
@@ -22,8 +24,6 @@ from harness.federation.privacy_facts import PrivacyFacts
 from harness.federation.remembered import Remembered
 from harness.federation.taps import Point
 from harness.privacy import client_views, valid_epsilon
-from harness.settings.ranges import LEAST_CLIP, MOST, Clip, Delta, Positive, Sigma
-from harness.vectors.clipping import noise_deviation
 
 _BINS_PER_OCTAVE = 16
 _OCTAVES = 40  # norms from 2^-20 to 2^20, to within 2.2%

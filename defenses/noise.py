@@ -6,13 +6,13 @@ Source: Zhu et al. 2019, "Deep Leakage from Gradients", section 5.1. See docs/de
 import math
 from typing import Literal
 
+from harness.base.ranges import NonNegative
 from harness.defenses.registry import DEFENSES, validated_defense
 from harness.federation.clip_and_noise import GaussianNoise, LaplaceNoise
 from harness.federation.context import Cohort
 from harness.federation.defense import Defense
 from harness.federation.operations import Operation
 from harness.federation.taps import Point
-from harness.settings.ranges import NonNegative
 
 _PLACES = {"example": Point.EXAMPLES, "gradient": Point.STEP, "update": Point.MESSAGE}
 

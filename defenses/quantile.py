@@ -13,6 +13,8 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
+from harness.base.clipping import noise_deviation
+from harness.base.ranges import LEAST_CLIP, MOST, WITHIN, Clip, NonNegative, Sigma
 from harness.defenses.registry import DEFENSES, validated_defense
 from harness.federation.clip_and_noise import AnyClip, ClipUpdate, GaussianNoise
 from harness.federation.context import Cohort, RoundContext, State
@@ -22,8 +24,6 @@ from harness.federation.remembered import Remembered
 from harness.federation.taps import Point
 from harness.observation import Clipping
 from harness.privacy import GaussianLimit, Limit
-from harness.settings.ranges import LEAST_CLIP, MOST, WITHIN, Clip, NonNegative, Sigma
-from harness.vectors.clipping import noise_deviation
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from typing import TypeVar, cast, dataclass_transform
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass as validated
 
+from harness.base.registry import Registry
 from harness.defenses.stack import Stack
-from harness.extensions.registry import Registry
 from harness.federation.defense import Defense
 
 T = TypeVar("T")

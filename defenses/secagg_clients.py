@@ -1,6 +1,6 @@
 """Clients of a secure sum that differ: each with a clip, a noise, a learning rate and a number of local steps.
 
-Source: S000, appendix A.3, as accounted for in :mod:`harness.privacy.systems.distributed_noise`.
+Source: S000, appendix A.3, as accounted for in :mod:`harness.privacy.distributed_noise`.
 """
 
 import math
@@ -10,11 +10,11 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator
 from torch import Tensor
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
+from harness.base.ranges import Count, Positive
 from harness.federation.context import Cohort, RoundContext
 from harness.federation.privacy_facts import PrivacyFacts
-from harness.privacy.systems import Party
-from harness.settings.ranges import Count, Positive
+from harness.privacy.distributed_noise import Party
 
 
 def _listed(value: Any) -> Any:

@@ -14,10 +14,12 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
+from harness.base.clipping import example_factors
+from harness.base.errors import UsageError
+from harness.base.ranges import Clip, Count, CountOrNone, Positive, Sigma
 from harness.defenses.registry import DEFENSES, validated_defense
 from harness.defenses.secagg_clients import Counts, Differences, Factors
 from harness.defenses.secagg_statements import noise_statements, toss_statements
-from harness.errors import UsageError
 from harness.federation.clipped_noise import NO_NOISE
 from harness.federation.context import Cohort, RoundContext, State
 from harness.federation.defense import Defense
@@ -25,7 +27,6 @@ from harness.federation.operations import Operation, StepState
 from harness.federation.privacy_facts import PrivacyFacts
 from harness.federation.secure_sum import Key, Mechanism, SumSettings, build_mechanism, sum_integers, sum_reals
 from harness.federation.taps import Point
-from harness.mechanisms import FixedPoint, Gaussian, PoissonBinomial, SkellamGrid, numbers, padded
 from harness.observation import Clipping, Noise
 from harness.privacy import (
     GaussianLimit,
@@ -37,8 +38,7 @@ from harness.privacy import (
     skellam_sum,
     without_guarantee,
 )
-from harness.settings.ranges import Clip, Count, CountOrNone, Positive, Sigma
-from harness.vectors.clipping import example_factors
+from harness.secagg import FixedPoint, Gaussian, PoissonBinomial, SkellamGrid, numbers, padded
 
 _INTEGERS = "integers"
 _ROUNDING = 1e-3  # of 32-bit floats over many steps, at most

@@ -1,6 +1,6 @@
 """What noise shared among clients guarantees: in the sum, which is all the server sees, and in one client's message.
 
-Source: S000, Theorems 4.6 and 4.7; what they do not cover is in :mod:`harness.privacy.systems.distributed_noise`. The
+Source: S000, Theorems 4.6 and 4.7; what they do not cover is in :mod:`harness.privacy.distributed_noise`. The
 paper's figure is stated as claimed; beside it stands what is proven for what ran.
 """
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from harness.defenses.secagg_clients import Differences
 from harness.federation.privacy_facts import PrivacyFacts
-from harness.mechanisms import Gaussian, PoissonBinomial, SkellamGrid
 from harness.privacy import (
     Composition,
     MechanismRelease,
@@ -18,8 +17,9 @@ from harness.privacy import (
     kept_place,
     make_statement,
 )
+from harness.privacy.distributed_noise import SEVERAL_STEPS, DistributedNoise, Party
 from harness.privacy.events import Event
-from harness.privacy.systems import SEVERAL_STEPS, DistributedNoise, Party
+from harness.secagg import Gaussian, PoissonBinomial, SkellamGrid
 
 _OFF_GRID = (
     "what is summed are updates rounded to fixed point, which no longer depend on the sum of the noisy steps alone: "

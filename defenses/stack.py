@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.federation.context import Cohort, RoundContext
 from harness.federation.defense import Defense, Flow
 from harness.federation.operations import Operation

@@ -3,18 +3,18 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from harness.tuning import tune
+from harness.base.tuning import tune
 from harness.version import SCHEMA_VERSION, __version__
 
 if TYPE_CHECKING:
-    from harness.accounting import account
     from harness.functions import evaluate, train
+    from harness.privacy.account import account
 
 tune()
 
 __all__ = ["SCHEMA_VERSION", "__version__", "account", "evaluate", "train"]
 
-_PLACES = {"account": "harness.accounting", "evaluate": "harness.functions", "train": "harness.functions"}
+_PLACES = {"account": "harness.privacy.account", "evaluate": "harness.functions", "train": "harness.functions"}
 
 
 def __getattr__(name: str) -> Any:

@@ -7,16 +7,19 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from harness.attacks import ATTACKS, SUITES, Attacker, expanded, members
 from harness.attacks.suites import require_current
+from harness.base.building import build, one_line
+from harness.base.errors import UsageError
+from harness.base.limits import require_steps, require_time
+from harness.base.ranges import Count, CountOrNone, NonNegative, Positive, Repeats, Share
 from harness.datasets import choose_public, default_model
 from harness.datasets.public import AUTO, NONE
 from harness.defenses import DEFENSES, Cohort, Defense
-from harness.errors import UsageError
-from harness.extensions.building import build, one_line
 from harness.federation.taps import SURFACES, TAPS_OF_VARIATES, Tap, check_tap
 from harness.observation import UpdateModel
-from harness.settings.limits import require_steps, require_time
-from harness.settings.ranges import Count, CountOrNone, NonNegative, Positive, Repeats, Share
 from harness.training.trained_run import TrainedRun
+
+#: What stands in the place of a file of weights in the settings of captured clients.
+AS_CAPTURED = "as captured"
 
 
 class CellSettings(BaseModel):

@@ -8,8 +8,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from harness.errors import UsageError
-from harness.vectors.layout import group_sums
+from harness.base.errors import UsageError
+from harness.base.layout import group_sums
 
 Whose = Literal["each", "largest", "whole"]
 

@@ -7,12 +7,12 @@ from typing import Literal, Protocol, get_args
 import torch
 from torch import Tensor
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
+from harness.base.layout import Grouping
+from harness.datasets.prior import Prior
 from harness.models import RowModel
 from harness.models.known_batches import KnownBatches
 from harness.noise_level import NoiseLevel
-from harness.priors import Prior
-from harness.vectors.layout import Grouping
 
 UpdateModel = Literal["first", "avg", "unroll"]
 Tier = Literal["plain", "informed", "tampering"]

@@ -10,12 +10,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from harness.base.registry import Registry
 from harness.datasets import DATASETS
 from harness.datasets.public import AUTO, NONE
-from harness.extensions.registry import Registry
 from harness.models import MODELS, find_factory
 from harness.models.torchvision_networks import PREFIX
-from harness.storage.files import Unreadable, sha256
+from harness.results.files import Unreadable, sha256
 
 #: What the digests are of, in words.
 OWN_NAMES = {

@@ -14,7 +14,7 @@ _DIRECTIONS = {"max": "max (paper)", "L": "L"}
 
 
 def print_bayesian(rows: list[dict[str, Any]], console: Console) -> None:
-    """Prints rows of :class:`harness.bayesian.of_run.Bayesian`, and below them what each number assumes."""
+    """Prints rows of :class:`harness.training.bayesian.Bayesian`, and below them what each number assumes."""
     table = Table("level", "direction", "BDP epsilon", "delta in all", "samples", "moments epsilon", "that one is")
     for row in rows:
         least, most = row["samples"]

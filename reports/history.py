@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.gate.trend import Point, Trend
 from harness.reports.pictures import drawable, plain_text
 from harness.reports.text import number, percent, safe

@@ -4,9 +4,9 @@ import math
 from collections.abc import Mapping
 from functools import lru_cache
 
+from harness.base.building import build
+from harness.base.errors import UsageError
 from harness.defenses import DEFENSES
-from harness.errors import UsageError
-from harness.extensions.building import build
 from harness.results import Rate, Statement, Summary
 from harness.results.record import without_non_finite
 

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from harness.reports import text
 from harness.reports.bayesian import print_bayesian
-from harness.storage.atomic import write_atomic
+from harness.results.atomic import write_atomic
 from harness.training.records import RoundRecord, TrainDocument
 
 _MOST_ROWS = 25

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from harness.audit.canaries import Canaries, ExamplesAndCanaries
 from harness.audit.settings import AuditSettings
-from harness.vectors.randomness import Stream, poisson_sample
+from harness.base.randomness import Stream, poisson_sample
 
 RealGradients = Callable[[Tensor, Tensor], Tensor]
 """Per-example gradients (N, C, P) at weights (N, P) of the real examples at places (N, C)."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from harness.errors import UsageError
-from harness.vectors.layout import Layout, group_sums, spread
-from harness.vectors.randomness import Stream
+from harness.base.errors import UsageError
+from harness.base.layout import Layout, group_sums, spread
+from harness.base.randomness import Stream
 
 LARGE = 1000.0
 """A canary's value at each of its coordinates: far beyond any clip, so that clipping leaves it as large as allowed."""

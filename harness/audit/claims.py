@@ -3,8 +3,8 @@
 from dataclasses import dataclass, fields, replace
 
 from harness.audit.settings import AuditSettings, Unit
+from harness.base.errors import UsageError
 from harness.defenses import Defense, PrivacyFacts
-from harness.errors import UsageError
 from harness.privacy import Statement
 
 

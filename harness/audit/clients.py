@@ -8,8 +8,8 @@ from torch import Tensor
 from harness.audit.canaries import Canaries
 from harness.audit.federation import AuditedFederation, chunks
 from harness.audit.settings import AuditSettings
+from harness.base.randomness import Stream, poisson_sample
 from harness.federation.server_round import ServerRound
-from harness.vectors.randomness import Stream, poisson_sample
 
 
 @dataclass

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from harness.base.layout import Layout
 from harness.federation.client_round import send
 from harness.federation.context import Cohort, RoundContext, State
 from harness.federation.defense import Defense
 from harness.federation.server_round import ServerRound, receive
-from harness.vectors.layout import Layout
 
 _CHUNK = 256
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from harness.audit.claims import Claim
 from harness.audit.settings import AuditSettings
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.privacy import audit_lower_bound
 
 _REMOVED = "add/remove: a canary, or zero in its place"

@@ -16,11 +16,11 @@ from harness.audit.federation import AuditedFederation
 from harness.audit.result import AuditResult, audit_result
 from harness.audit.settings import AuditSettings, Unit
 from harness.audit.sums import SumAudit
+from harness.base.errors import UsageError
+from harness.base.limits import forecast, require_memory, seconds_of
+from harness.base.progress import progress
 from harness.datasets import Dataset, load_dataset, select_victims
-from harness.errors import UsageError
 from harness.models import RowModel
-from harness.progress import progress
-from harness.settings.limits import forecast, require_memory, seconds_of
 
 
 def audit(settings: AuditSettings, data_root: Path) -> AuditResult:

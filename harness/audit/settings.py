@@ -4,13 +4,13 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from harness.base.building import build
+from harness.base.errors import UsageError
+from harness.base.limits import require_steps, require_time
+from harness.base.ranges import LEAST, LEAST_SHARE, MOST
 from harness.datasets import default_model
 from harness.defenses import DEFENSES, Cohort, Defense, PrivacyFacts
-from harness.errors import UsageError
-from harness.extensions.building import build
 from harness.privacy.accountant import asked_delta
-from harness.settings.limits import require_steps, require_time
-from harness.settings.ranges import LEAST, LEAST_SHARE, MOST
 
 Design = Literal["together", "alone", "norm"]
 Unit = Literal["example", "client"]

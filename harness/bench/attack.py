@@ -12,15 +12,15 @@ from loky import cpu_count
 from torch import Tensor
 
 from harness.attacks import Reconstruction, reconstructing
+from harness.base.limits import peak_memory
 from harness.bench.engines import Bench, arithmetic_alone, crew_for, take_turns
 from harness.evaluation.measure import measure
 from harness.evaluation.observe import Scene, Stage
 from harness.evaluation.outlook import work_of
 from harness.experiment import CellSettings, cell_settings, usual_prior
+from harness.parallel.crew import Crew
 from harness.results import Rate
 from harness.scoring import rate_of
-from harness.settings.limits import peak_memory
-from harness.spreading.crew import Crew
 
 GROWTH = (1, 4, 16, 64, 256, 1024)
 MANY, MANY_ITERATIONS = 1000, 5

@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 
 from harness.attacks import Reconstruction, reconstructing, run_reference
+from harness.base.devices import with_threads
+from harness.base.progress import progress
 from harness.bench.arithmetic import arithmetic, products_of
 from harness.evaluation.attacking import Engine
 from harness.evaluation.observe import Scene, Stage
 from harness.experiment import CellSettings
 from harness.models.side_by_side import side_by_side
-from harness.progress import progress
-from harness.settings.devices import with_threads
-from harness.spreading.choosing import suitable_crew
-from harness.spreading.crew import Crew, crew
-from harness.spreading.processes import threads_per_job
+from harness.parallel.choosing import suitable_crew
+from harness.parallel.crew import Crew, crew
+from harness.parallel.processes import threads_per_job
 
 _TURNS = 4
 

@@ -11,6 +11,7 @@ import torch
 from loky import cpu_count
 
 from harness.attacks import Attack, reconstructing, run_reference
+from harness.base.devices import with_threads
 from harness.bench.arithmetic import arithmetic, products_of
 from harness.bench.engines import crew_for
 from harness.evaluation.observe import Scene, Stage
@@ -18,8 +19,7 @@ from harness.experiment import CellSettings, cell_settings, usual_prior
 from harness.models import build_module
 from harness.models.batch_norm import trained_layers
 from harness.models.side_by_side import side_by_side
-from harness.settings.devices import with_threads
-from harness.spreading.crew import Crew
+from harness.parallel.crew import Crew
 
 _TURNS = 5
 _JOINT = 4  # images of a batch that is normalised as a whole, where no number is asked for

@@ -5,14 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from harness.mechanisms import numbers
-from harness.progress import progress
+from harness.base.progress import progress
 from harness.secagg import (
     Aborted,
     Aggregation,
     RoundCost,
     aggregate,
     failure_probability,
+    numbers,
     open_session,
     recommended_degree,
 )

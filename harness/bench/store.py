@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from harness.base.limits import peak_memory
 from harness.evaluation import Run, document_of
 from harness.experiment import cell_settings
+from harness.parallel.merging import merge
+from harness.parallel.plan import Plan, PlannedCell, write_plan
 from harness.reports.html import make_page, read_runs, without_collecting
 from harness.results import RunFolder, StoredCell, VictimRecord, cell_key
 from harness.results.environment import environment
 from harness.results.record import Facts
-from harness.settings.limits import peak_memory
-from harness.spreading.merging import merge
-from harness.spreading.plan import Plan, PlannedCell, write_plan
 from harness.version import SCHEMA_VERSION
 
 #: Cells that a report is made of; it refuses more than these.

@@ -16,13 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from harness.base.building import build
+from harness.base.progress import counted
 from harness.bench.train_baselines import example_gradient_loop, plain_loop
 from harness.datasets import Dataset, load_dataset
 from harness.defenses import DEFENSES, Cohort, Defense, ExampleGradients, RoundContext
-from harness.extensions.building import build
 from harness.federation.client_round import train_locally
 from harness.models import RowModel
-from harness.progress import counted
 
 Methods = dict[str, tuple[str, dict[str, Any]]]
 

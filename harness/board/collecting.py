@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from harness.base.errors import UsageError
 from harness.board.making import make_card
 from harness.board.trained import is_of
-from harness.errors import UsageError
 from harness.experiment import CellSettings
 from harness.own_sources import OWN_NAMES
 from harness.reports import text

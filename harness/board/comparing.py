@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from harness.base.errors import UsageError
 from harness.board.luck import Luck
 from harness.board.settled import contradictions, differing, settled, without_numbers
-from harness.errors import UsageError
 from harness.gate import GateCell, Victim, as_baseline, check
 from harness.gate.settings import effective
 from harness.results import StoredCell

@@ -3,13 +3,13 @@
 from pathlib import Path
 
 from harness.attacks import SUITES
+from harness.base.errors import UsageError
 from harness.board.trained import is_of
-from harness.errors import UsageError
 from harness.experiment import CellSettings, cell_settings
 from harness.models.networks import is_own
 from harness.results.card import KIND, Card
-from harness.storage.files import MOST_OF_A_DOCUMENT, Unreadable, read_bytes
-from harness.storage.stored import Damaged, checked, parse_json
+from harness.results.files import MOST_OF_A_DOCUMENT, Unreadable, read_bytes
+from harness.results.stored import Damaged, checked, parse_json
 from harness.version import SCHEMA_VERSION
 
 _OF_AN_ATTACK = {"attack": "cpl", "attack_args": {}, "suite": None}

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.base.devices import choose_device, use_threads
 from harness.board.making import make_card
 from harness.board.reading import cells_of
 from harness.evaluation import Run, document_of
@@ -11,7 +12,6 @@ from harness.reports.html.run_data import RunData
 from harness.results import RunFolder
 from harness.results.card import Card
 from harness.results.environment import environment
-from harness.settings.devices import choose_device, use_threads
 from harness.training import TrainDocument, TrainFolder, TrainOptions, train, train_settings
 
 

@@ -2,9 +2,9 @@
 
 from functools import lru_cache
 
+from harness.base.building import build
 from harness.defenses import DEFENSES
 from harness.experiment import CellSettings
-from harness.extensions.building import build
 from harness.papers.data import SAMPLES
 from harness.papers.judged import Published, published
 from harness.results.card import Reported

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+from harness.base.building import build
 from harness.defenses import DEFENSES
 from harness.experiment import CellSettings
-from harness.extensions.building import build
 from harness.training import TrainSettings
 
 _NAMES = (

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from io import TextIOWrapper
 from typing import Any
 
-from harness.errors import escaped
+from harness.base.errors import escaped
 
 #: Exit codes as a shell says them of a signal: stopped by hand, and nobody reads the output any more.
 STOPPED, UNREAD = 130, 141

@@ -9,15 +9,15 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from harness.accounting import account
+from harness.base.errors import UsageError
+from harness.base.limits import MOST_STEPS
+from harness.base.ranges import MOST_COUNT
 from harness.cli.account_training import refuse_other_options, show_bayesian
 from harness.cli.app import DONE, app
 from harness.cli.console import Screen
 from harness.cli.options import split_lists
-from harness.errors import UsageError
+from harness.privacy.account import account
 from harness.privacy.answers import Row
-from harness.settings.limits import MOST_STEPS
-from harness.settings.ranges import MOST_COUNT
 
 _WIDTH = 140
 _COLUMNS = ("accountant", "conversion", "epsilon", "delta", "delta_total", "sampler", "adjacency", "notes")

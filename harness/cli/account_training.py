@@ -6,14 +6,14 @@ from pathlib import Path
 
 import typer
 
-from harness.bayesian.accounting import DIRECTIONS
-from harness.bayesian.norms_files import NormsFolder
-from harness.bayesian.of_run import bayesian_of_run
+from harness.base.errors import UsageError
 from harness.cli.console import Screen
-from harness.errors import UsageError
 from harness.privacy.accountant import asked_delta, choice
+from harness.privacy.bayesian import DIRECTIONS
 from harness.reports.bayesian import print_bayesian
 from harness.training import read_training, train_settings
+from harness.training.bayesian import bayesian_of_run
+from harness.training.norms_files import NormsFolder
 
 _ITS_OWN = ("training", "direction", "delta", "as_json")
 _WIDTH = 120

@@ -11,10 +11,10 @@ from typing import Annotated, Any
 
 import typer
 
+from harness.base.errors import UsageError, in_one_line, lacks_files, lacks_memory, printable
+from harness.base.own_place import own_place
 from harness.cli import STOPPED, Unwritable
 from harness.cli.lazy_group import lazy_group
-from harness.errors import UsageError, in_one_line, lacks_files, lacks_memory, printable
-from harness.extensions.own_place import own_place
 from harness.version import __version__
 
 DONE, REGRESSION, MISTAKE, INVALID, INCOMPARABLE = 0, 1, 2, 3, 4

@@ -10,17 +10,17 @@ import typer
 
 from harness.audit import DESIGNS, audit, audit_settings
 from harness.audit.settings import AuditSettings
+from harness.base.building import parse_assignments
+from harness.base.errors import UsageError
+from harness.base.progress import counted
 from harness.cli.app import DONE, app
 from harness.cli.audit_table import print_audits
 from harness.cli.console import Screen
 from harness.cli.options import numbers, split_lists
 from harness.datasets import data_root as find_data_root
 from harness.defenses import DEFENSES
-from harness.errors import UsageError
-from harness.extensions.building import parse_assignments
-from harness.progress import counted
+from harness.results.atomic import require_writable, write_atomic
 from harness.results.environment import environment
-from harness.storage.atomic import require_writable, write_atomic
 
 _WIDTH = 160
 

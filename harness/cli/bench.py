@@ -7,6 +7,10 @@ from typing import Annotated
 
 import typer
 
+from harness.base.devices import choose_device
+from harness.base.errors import UsageError
+from harness.base.limits import require_memory
+from harness.base.progress import counted
 from harness.bench.attack import bench_attack
 from harness.bench.network import bench_network
 from harness.bench.secagg import bench_secagg, table
@@ -16,10 +20,6 @@ from harness.cli.app import DONE, app
 from harness.cli.options import numbers, split_lists
 from harness.datasets import DATASETS
 from harness.datasets import data_root as find_data_root
-from harness.errors import UsageError
-from harness.progress import counted
-from harness.settings.devices import choose_device
-from harness.settings.limits import require_memory
 
 bench_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Measure speed and memory.")
 app.add_typer(bench_app, name="bench")

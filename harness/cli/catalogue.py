@@ -13,10 +13,10 @@ from typing import Any
 from pydantic_core import PydanticUndefined
 
 from harness.attacks import ATTACKS, SUITES, suites
+from harness.base.registry import Registry
 from harness.cli.app import CATALOGUE
 from harness.datasets import DATASETS
 from harness.defenses import DEFENSES
-from harness.extensions.registry import Registry
 from harness.federation.taps import Tap
 from harness.models import MODELS
 from harness.models.changes import CHANGES

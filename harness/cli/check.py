@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
+from harness.base.errors import UsageError
 from harness.cli.app import DONE, INCOMPARABLE, REGRESSION, app
 from harness.cli.console import Screen
-from harness.errors import UsageError
 from harness.gate import Finding, Report, as_baseline, check, read_baseline, read_runs, write_baseline
 from harness.gate.movement import VICTIMS_NEEDED
 from harness.reports.gate_junit import gate_junit

@@ -9,11 +9,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from harness.capture.reading import Capture
+from harness.base.errors import UsageError
 from harness.cli.app import DONE, INVALID
 from harness.cli.console import Screen
 from harness.datasets.public import NONE
-from harness.errors import UsageError
+from harness.judging.capture_reading import Capture
 from harness.judging.declared import groups_of
 from harness.judging.evidence import Check, pooled
 from harness.judging.federation import federations

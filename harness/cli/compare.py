@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
+from harness.base.errors import UsageError
 from harness.cli.app import DONE, app
 from harness.cli.console import Screen
 from harness.cli.options import split_lists
 from harness.defenses import DEFENSES
-from harness.errors import UsageError
 from harness.gate import GateCell, read_runs
 from harness.gate.contrast import Contrast, contrast_defenses, contrast_runs
 from harness.reports.contrast import print_contrasts

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from harness.errors import escaped, printable
+from harness.base.errors import escaped, printable
 
 
 class Screen(Console):

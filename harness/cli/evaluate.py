@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+from harness.base.devices import choose_device
+from harness.base.errors import UsageError
 from harness.cli.app import DONE, INVALID, app, resumable
 from harness.cli.console import Screen
 from harness.cli.options import PASSED_ON, cells_from, merge
@@ -24,22 +26,20 @@ from harness.cli.spreading_options import (
     without,
 )
 from harness.datasets import data_root as find_data_root
-from harness.errors import UsageError
 from harness.evaluation import Run, evaluate
 from harness.evaluation.observe import Stage
 from harness.experiment import CellSettings
+from harness.parallel.choosing import is_one_group, largest_crew, suitable_jobs
+from harness.parallel.clusters import evaluate_on_cluster
+from harness.parallel.crew import crew
+from harness.parallel.plan import make_shard
+from harness.parallel.processes import evaluate_in_processes
+from harness.parallel.shard import Shard
+from harness.parallel.worker import Job
 from harness.reports.cell_picture import save_cell_picture
 from harness.reports.success_curves import save_curves
 from harness.reports.table import print_results
 from harness.results import ResultDocument, RunFolder, claimed
-from harness.settings.devices import choose_device
-from harness.spreading.choosing import is_one_group, largest_crew, suitable_jobs
-from harness.spreading.clusters import evaluate_on_cluster
-from harness.spreading.crew import crew
-from harness.spreading.plan import make_shard
-from harness.spreading.processes import evaluate_in_processes
-from harness.spreading.shard import Shard
-from harness.spreading.worker import Job
 
 Names = Annotated[list[str] | None, typer.Option(help="Comma-separated or repeated; every combination is a cell.")]
 Assignments = Annotated[list[str] | None, typer.Option(help="[NAME.]key=value, repeated.")]

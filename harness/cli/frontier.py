@@ -10,6 +10,9 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
+from harness.base.building import one_line, parse_assignments
+from harness.base.devices import choose_device
+from harness.base.errors import UsageError
 from harness.cli.app import DONE, INVALID, app, resumable
 from harness.cli.console import Screen
 from harness.cli.options import numbers, split_lists
@@ -17,19 +20,16 @@ from harness.cli.settings_options import options_of
 from harness.cli.spreading_options import PartOption, ThreadsOption, chosen_jobs, require_one_way
 from harness.datasets import data_root as find_data_root
 from harness.defenses import DEFENSES
-from harness.errors import UsageError
 from harness.evaluation import Run
 from harness.experiment import taps_of
-from harness.extensions.building import one_line, parse_assignments
-from harness.frontier import FrontierSettings, known_dataset, make_frontier, make_frontier_shard, usual
-from harness.frontier.request import Request
-from harness.frontier.settings import Grid
+from harness.parallel.shard import Shard
+from harness.parallel.worker import Job
 from harness.reports.frontier_picture import save_frontier
 from harness.reports.frontier_table import print_frontier
 from harness.results import RunFolder, claimed, write_atomic
-from harness.settings.devices import choose_device
-from harness.spreading.shard import Shard
-from harness.spreading.worker import Job
+from harness.study import FrontierSettings, known_dataset, make_frontier, make_frontier_shard, usual
+from harness.study.request import Request
+from harness.study.settings import Grid
 
 _WIDTH = 158
 Names = Annotated[list[str] | None, typer.Option(help="Comma-separated or repeated.")]

@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from harness.base.errors import UsageError
 from harness.cli.app import DONE, app
 from harness.cli.console import Screen
-from harness.errors import UsageError
 from harness.gate.trend import trends
 from harness.reports.history import print_history, save_history
 from harness.reports.text import safe

@@ -9,7 +9,9 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from harness.capture.reading import read_capture
+from harness.base.devices import choose_device
+from harness.base.errors import UsageError
+from harness.base.progress import within
 from harness.cli.app import DONE, INVALID, app, resumable
 from harness.cli.checks_table import judge_checks, print_checks
 from harness.cli.console import Screen
@@ -17,20 +19,18 @@ from harness.cli.options import split_lists
 from harness.cli.spreading_options import JobsOption, ThreadsOption, chosen_jobs
 from harness.datasets import data_root as find_data_root
 from harness.datasets.public import AUTO, NONE, choose_public
-from harness.errors import UsageError
+from harness.judging.capture_reading import read_capture
 from harness.judging.declared import groups_of
 from harness.judging.federation import federations, names_of
 from harness.judging.judgement import Judgement, Work, chosen_kin, judge_captured
 from harness.judging.without_truth import Guess, with_stand_ins
-from harness.progress import within
+from harness.parallel.choosing import largest_crew, suitable_crew
+from harness.parallel.crew import crew
 from harness.reports.cell_picture import save_cell_picture
 from harness.reports.guesses import save_guesses
 from harness.reports.table import print_results
 from harness.results import RunFolder, claimed, write_atomic
-from harness.settings.devices import choose_device
-from harness.spreading.choosing import largest_crew, suitable_crew
-from harness.spreading.crew import crew
-from harness.storage.claim import tell_replaced
+from harness.results.claim import tell_replaced
 
 
 @app.command("judge")

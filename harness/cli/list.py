@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from harness.base.errors import UsageError
 from harness.cli.app import CATALOGUE, DONE, app
-from harness.errors import UsageError
 
 Row = dict[str, Any]
 

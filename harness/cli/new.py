@@ -13,8 +13,8 @@ from typing import Annotated
 
 import typer
 
+from harness.base.errors import UsageError
 from harness.cli.app import DONE, app
-from harness.errors import UsageError
 from harness.results import write_atomic
 
 #: What pytest and setuptools take for their own.

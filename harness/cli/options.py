@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from harness.attacks import ATTACKS, SUITES, suites
+from harness.base.building import parse_assignments
+from harness.base.errors import UsageError, in_one_line
 from harness.datasets import dataset_name
 from harness.defenses import DEFENSES
-from harness.errors import UsageError, in_one_line
 from harness.experiment import CellSettings, check_adversary, expand, taps_of, usual_prior
-from harness.extensions.building import parse_assignments
 from harness.federation.state_files import read_state
 from harness.presets import PRESETS
-from harness.storage.files import MOST_OF_A_DOCUMENT, Unreadable, read_bytes, sha256
+from harness.results.files import MOST_OF_A_DOCUMENT, Unreadable, read_bytes, sha256
 from harness.training import kept_model, kept_server_state, kept_variates, trained_run, training_options
 
 DEFAULTS: dict[str, Any] = {

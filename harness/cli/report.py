@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
+from harness.base.errors import UsageError
 from harness.cli.app import DONE, app
 from harness.cli.console import note
-from harness.errors import UsageError
 from harness.reports.html import all_tables, formats, make_page, read_runs, unread, without_collecting
 from harness.results import require_writable, write_atomic
 

@@ -10,22 +10,22 @@ from typing import Annotated
 
 import typer
 
+from harness.base.devices import choose_device
+from harness.base.errors import UsageError
+from harness.base.progress import within
 from harness.cli.app import DONE, INVALID, app, resumable
 from harness.cli.console import Screen
 from harness.cli.options import numbers
 from harness.cli.spreading_options import PartOption, ThreadsOption, chosen_jobs, require_one_way
 from harness.datasets import data_root as find_data_root
-from harness.errors import UsageError
 from harness.evaluation import Run, document_of
 from harness.papers import RENAMED, TABLES, Request
 from harness.papers.parts import Part, make_in_processes, require_dealt
-from harness.progress import within
+from harness.parallel.shard import Shard
+from harness.parallel.worker import Job
 from harness.reports.cell_picture import save_cell_picture
 from harness.results import RunFolder, claimed
 from harness.results.environment import environment
-from harness.settings.devices import choose_device
-from harness.spreading.shard import Shard
-from harness.spreading.worker import Job
 
 _WIDTH = 170
 

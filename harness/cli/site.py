@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
+from harness.base.errors import UsageError
 from harness.board import collect
 from harness.cli.app import DONE, app
 from harness.cli.console import note
-from harness.errors import UsageError
 from harness.reports.html.page import BEGINNING
 from harness.reports.html.site import make_site
 from harness.results import require_own, require_writable, write_atomic

@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from harness.errors import UsageError
-from harness.settings.devices import use_threads
-from harness.spreading.processes import threads_per_job
+from harness.base.devices import use_threads
+from harness.base.errors import UsageError
+from harness.parallel.processes import threads_per_job
 
 _MOST_JOBS = 1024
 

@@ -6,7 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
-from harness.bayesian.notes import Notes
+from harness.base.building import parse_assignments
+from harness.base.devices import choose_device
+from harness.base.errors import UsageError
+from harness.base.progress import progress
 from harness.cli.app import DONE, app, resumable
 from harness.cli.console import Screen, note
 from harness.cli.options import numbers
@@ -15,14 +18,11 @@ from harness.cli.spreading_options import ThreadsOption, chosen_jobs
 from harness.datasets import data_root as find_data_root
 from harness.datasets import dataset_name
 from harness.defenses import DEFENSES
-from harness.errors import UsageError
-from harness.extensions.building import parse_assignments
-from harness.progress import progress
+from harness.parallel.chunks import Processes
+from harness.parallel.processes import threads_per_job
 from harness.reports.training import print_training, save_curves
-from harness.settings.devices import choose_device
-from harness.spreading.chunks import Processes
-from harness.spreading.processes import threads_per_job
 from harness.training import RoundRecord, TrainFolder, TrainOptions, TrainSettings, fitted, train, train_settings
+from harness.training.norms_notes import Notes
 from harness.training.rounds import chunks_of
 
 _SETTINGS = [name for name in TrainSettings.model_fields if name not in ("defense_args", "seed", "device")]

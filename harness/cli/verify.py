@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
+from harness.base.errors import UsageError, printable
 from harness.board import compare, read_card, rebuild
 from harness.board.rebuilding import Place
 from harness.cli.app import DONE, REGRESSION, app, resumable
 from harness.datasets import data_root as find_data_root
-from harness.errors import UsageError, printable
 from harness.results import claimed
 
 _MOST = 12

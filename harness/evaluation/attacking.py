@@ -18,6 +18,9 @@ from torch import Tensor
 from harness.attacks import ATTACKS, Attack, Reconstruction, reconstructing, run_attack, run_reference
 from harness.attacks.engine import memory_of_row
 from harness.attacks.stopping import REASONS
+from harness.base.devices import threads_of
+from harness.base.memory import fitting, is_small
+from harness.base.progress import progress
 from harness.evaluation.controls import smaller
 from harness.evaluation.foresight import Foresight
 from harness.evaluation.measure import strict_rule
@@ -27,10 +30,7 @@ from harness.evaluation.recorder import AttackRecorder
 from harness.experiment import CellSettings
 from harness.observation import Observation
 from harness.own_sources import plugin_source
-from harness.progress import progress
 from harness.results import RunFolder
-from harness.settings.devices import threads_of
-from harness.settings.memory import fitting, is_small
 from harness.version import SCHEMA_VERSION, __version__
 
 log = logging.getLogger(__name__)

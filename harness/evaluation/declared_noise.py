@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
+from harness.base.layout import group_sums, spread
 from harness.evaluation.noise_law import ON_A_GRID, distance_from_law
 from harness.observation import Law, Noise, Observation
-from harness.vectors.layout import group_sums, spread
 
 # Off by a tenth of the deviation and by so many standard errors; noise below that share of the gradient's root mean
 # square is next to what rounding leaves.

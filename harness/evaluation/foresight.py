@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from harness.attacks import Attack
-from harness.capture.record import AS_CAPTURED
+from harness.base.limits import WORTH_TELLING, log
+from harness.base.progress import Progress, in_words, may_foretell
 from harness.evaluation.endurance import Endurance
 from harness.evaluation.outlook import Outlook, early_iterations, work_of
 from harness.evaluation.recorder import AttackRecorder
-from harness.experiment import CellSettings
-from harness.progress import Progress, in_words, may_foretell
-from harness.settings.limits import WORTH_TELLING, log
+from harness.experiment import AS_CAPTURED, CellSettings
 
 #: Iterations that are timed; the one before them also pays for what is only done once.
 TIMED = 5

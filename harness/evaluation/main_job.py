@@ -3,7 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.evaluation.run import Run
 from harness.experiment import CellSettings
 from harness.results import CellResult, ResultDocument, StoredCell

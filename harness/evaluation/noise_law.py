@@ -4,8 +4,8 @@ import torch
 from scipy.stats import kstwo, laplace, norm, uniform
 from torch import Tensor
 
+from harness.base.layout import Layout, group_sums, spread
 from harness.observation import Law, Noise
-from harness.vectors.layout import Layout, group_sums, spread
 
 ON_A_GRID = ("skellam", "poisson_binomial")
 _OF_VARIANCE_ONE = {"laplace": laplace(scale=0.5**0.5), "uniform": uniform(-(3**0.5), 2 * 3**0.5)}

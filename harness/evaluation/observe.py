@@ -9,10 +9,14 @@ import torch
 from torch import Tensor
 
 from harness.attacks import ATTACKS
+from harness.base.devices import compute_on
+from harness.base.errors import UsageError
+from harness.base.memory import fitting, is_small, peak_of, require_room
 from harness.datasets import Dataset, Victims, divide, load_dataset, select_victims
+from harness.datasets.prior import Prior
+from harness.datasets.prior_fit import fit_prior
 from harness.datasets.public import NONE
 from harness.defenses import DEFENSES
-from harness.errors import UsageError
 from harness.evaluation.detecting import CLIENTS, detectable
 from harness.evaluation.played_round import Key, known_correction, round_context, server_state
 from harness.evaluation.reading import Reading, known_batches, read_round
@@ -27,9 +31,7 @@ from harness.models import RowModel
 from harness.models.batch_norm import UNCOVERED
 from harness.observation import Observation
 from harness.own_sources import own_sources
-from harness.priors import Prior, fit_prior
 from harness.results import Detectable
-from harness.settings.memory import fitting, is_small, peak_of, require_room
 from harness.tampering import Tamper
 
 # A cell, its control's size and its noise-free one; other attacks on them come soon after.
@@ -174,7 +176,7 @@ class Stage:
         needed = 3.0 * rows * model.layout.total * torch.finfo(getattr(torch, settings.dtype)).bits / 8
         require_room(needed, f"the networks of {rows} victims", settings.device)
         weights = self.start(model, settings, keys)
-        device, dtype = torch.device(settings.device), getattr(torch, settings.dtype)
+        device, dtype = compute_on(settings.device), getattr(torch, settings.dtype)
         model.to(device, dtype)
         weights, seen = weights.to(device, dtype), None
         if sent is None:

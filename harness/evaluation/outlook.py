@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from harness.attacks import Attack
+from harness.base.progress import within
 from harness.evaluation.controls import drowned_control, noiseless_control, positive_control, smaller
 from harness.experiment import CellSettings
 from harness.federation.taps import TAPS_OF_VARIATES
-from harness.progress import within
 
 
 class Outlook:

@@ -8,7 +8,8 @@ from typing import Protocol
 
 from torch import Tensor
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
+from harness.base.layout import Layout
 from harness.experiment import CellSettings
 from harness.federation.context import RoundContext, State
 from harness.federation.examples import ExampleGradients, NetworkBatch, NetworkGradients
@@ -21,7 +22,6 @@ from harness.federation.whole_round import play_round
 from harness.models import RowModel
 from harness.models.batch_norm import Buffers, RunningStatistics
 from harness.models.example_gradients import MaterialisedGradients
-from harness.vectors.layout import Layout
 
 Key = tuple[int | str, ...]
 

@@ -5,8 +5,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from harness.base.errors import UsageError
 from harness.datasets import Victims
-from harness.errors import UsageError
 from harness.evaluation.averaging import average
 from harness.evaluation.played_round import Key, PlayedRound
 from harness.evaluation.sending import Sent

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from harness.datasets.prior import Prior
 from harness.evaluation.fitness import flags_of
 from harness.evaluation.promised import promised
 from harness.evaluation.scored import Scored
 from harness.evaluation.theorem import bound_of
 from harness.experiment import CellSettings
-from harness.priors import Prior
 from harness.results import CellResult, Control, Outcomes, Place, PublicData, VictimRecord
 from harness.scoring import Verdict, within_networks
 

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from torch import Tensor
 
+from harness.base.errors import UsageError
 from harness.defenses import DEFENSES
-from harness.errors import UsageError
 from harness.experiment import CellSettings
 
 # Of a message's length: rounding may turn a coordinate over, for which another client is not needed.

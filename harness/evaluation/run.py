@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.attacks import Identifier
-from harness.errors import OutputError, UsageError
+from harness.base.devices import threads_of
+from harness.base.errors import OutputError, UsageError
 from harness.evaluation.attacking import Engine, attack_scene, in_one_process
 from harness.evaluation.controls import (
     BLIND,
@@ -37,7 +38,6 @@ from harness.experiment import CellSettings
 from harness.observation import Observation
 from harness.results import CellResult, Control, RunFolder, StoredCell, VictimRecord, cell_key
 from harness.scoring import LpipsScorer, negative_control_failed
-from harness.settings.devices import threads_of
 from harness.version import SCHEMA_VERSION, __version__
 
 

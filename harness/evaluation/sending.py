@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from harness.base.errors import UsageError
 from harness.datasets import Dataset
-from harness.errors import UsageError
 from harness.experiment import CellSettings
 from harness.models import RowModel
 from harness.tampering import Tamper

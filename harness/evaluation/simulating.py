@@ -6,13 +6,13 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from harness.base.randomness import generator
 from harness.datasets import Dataset, Victims
 from harness.evaluation.played_round import Key
 from harness.evaluation.reading import Reading
 from harness.experiment import CellSettings
 from harness.models import RowModel
 from harness.observation import Simulated, Simulation
-from harness.vectors.randomness import generator
 
 MOST = 5000
 _TOGETHER = 128

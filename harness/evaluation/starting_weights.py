@@ -4,7 +4,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.evaluation.played_round import Key
 from harness.experiment import CellSettings
 from harness.models import RowModel

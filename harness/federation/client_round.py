@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.federation.context import RoundContext
 from harness.federation.defense import Defense
 from harness.federation.examples import ExampleGradients, GradientSource, NetworkGradients

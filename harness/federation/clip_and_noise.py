@@ -11,7 +11,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from harness.errors import UsageError
+from harness.base.clipping import clip, noise_deviation
+from harness.base.errors import UsageError
+from harness.base.layout import Grouping, Layout
 from harness.federation.context import RoundContext, State
 from harness.federation.operations import OF_EXAMPLES, UPDATES, Operation, StepState, states_nothing
 from harness.federation.privacy_facts import PrivacyFacts
@@ -20,8 +22,6 @@ from harness.federation.taps import Point
 from harness.observation import Chosen, Clipping, Law, Noise
 from harness.privacy import Event, Statement, client_views, example_views, make_statement
 from harness.privacy import sum_multiplier as on_the_sum
-from harness.vectors.clipping import clip, noise_deviation
-from harness.vectors.layout import Grouping, Layout
 
 
 @dataclass(frozen=True)

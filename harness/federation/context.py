@@ -5,9 +5,9 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
+from harness.base.layout import Layout
+from harness.base.randomness import laplace_rows, normal_rows, uniform_rows
 from harness.federation.examples import NetworkBatch
-from harness.vectors.layout import Layout
-from harness.vectors.randomness import laplace_rows, normal_rows, uniform_rows
 
 State = MutableMapping[str, Tensor]
 

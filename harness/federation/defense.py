@@ -12,7 +12,8 @@ from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass as validated
 from torch import Tensor
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
+from harness.base.layout import Layout
 from harness.federation.clip_and_noise import AnyClip, GaussianNoise
 from harness.federation.clipped_noise import LEFT_OUT, height, limit_of
 from harness.federation.context import Cohort, RoundContext, ScopedState, State
@@ -33,7 +34,6 @@ from harness.federation.remembered import Remembered
 from harness.federation.taps import Hook, Point, Tap
 from harness.observation import Chosen, Clipping, Noise
 from harness.privacy import Limit, NoLimit, Statement
-from harness.vectors.layout import Layout
 
 Flow = list[tuple[str, Operation]]
 """Operations in their order, each with the name of the defense of a stack that it is of; empty for a defense alone."""

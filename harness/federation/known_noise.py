@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.federation.context import RoundContext
 from harness.federation.defense import Defense
 from harness.federation.taps import TAPS_OF_VARIATES, Hook, Tap

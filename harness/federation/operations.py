@@ -13,7 +13,9 @@ from typing import ClassVar, cast
 
 from torch import Tensor
 
-from harness.errors import UsageError
+from harness.base.clipping import example_factors
+from harness.base.errors import UsageError
+from harness.base.layout import Grouping, Layout, group_sums, spread
 from harness.federation.context import RoundContext, State
 from harness.federation.examples import ExampleGradients, LocalStep
 from harness.federation.privacy_facts import PrivacyFacts
@@ -21,8 +23,6 @@ from harness.federation.remembered import Remembered
 from harness.federation.taps import Point
 from harness.observation import Chosen, Clipping, Noise
 from harness.privacy import Limit, NoLimit, Statement, make_statement
-from harness.vectors.clipping import example_factors
-from harness.vectors.layout import Grouping, Layout, group_sums, spread
 
 UNKNOWN = Noise("unknown", None)
 OF_EXAMPLES, OF_UPDATES = (Point.EXAMPLES, Point.STEP), (Point.MESSAGE, Point.ARRIVAL, Point.AGGREGATE)

@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Literal
 
-from harness.errors import UsageError
+from harness.base.clipping import noise_deviation
+from harness.base.errors import UsageError
 from harness.federation.clip_and_noise import AnyClip, GaussianNoise
 from harness.federation.operations import Operation, states_nothing
 from harness.federation.privacy_facts import PrivacyFacts
 from harness.federation.taps import Hook, Point
 from harness.privacy import Statement, sum_multiplier
-from harness.vectors.clipping import noise_deviation
 
 NoisePlace = Literal["server", "message", "step"]
 Flow = Sequence[tuple[str, Operation]]

@@ -4,10 +4,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from harness.base.layout import Grouping
 from harness.federation.context import Cohort
 from harness.privacy import FederationFacts, GaussianRelease, compose
 from harness.privacy.events import Composition, Sampler
-from harness.vectors.layout import Grouping
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,12 @@ from typing import Self
 
 from torch import Tensor
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
+from harness.base.layout import spread
 from harness.federation.context import RoundContext
 from harness.federation.defense import LocalStep
 from harness.federation.examples import ExampleGradients
 from harness.federation.taps import Tap
-from harness.vectors.layout import spread
 
 
 class Recorder:

@@ -1,6 +1,6 @@
 """Quantise, add noise, aggregate securely, decode: a noisy sum of which the server sees nothing but the sum.
 
-S000's distributed differential privacy for one vector per client; the parts are :mod:`harness.mechanisms` (what a
+S000's distributed differential privacy for one vector per client; the parts are :mod:`harness.secagg` (what a
 client sends) and :mod:`harness.secagg` (how it is summed).
 """
 
@@ -10,20 +10,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.errors import UsageError
-from harness.mechanisms import (
+from harness.base.errors import UsageError
+from harness.secagg import (
+    Aggregation,
     FixedPoint,
     Gaussian,
     PoissonBinomial,
     SkellamGrid,
+    aggregate,
     from_ring,
     local_noise,
     numbers,
+    open_session,
     random_signs,
     refuse_overflow,
+    seeded_entropy,
     to_ring,
-)  # fmt: skip
-from harness.secagg import Aggregation, aggregate, open_session, seeded_entropy
+)
 
 MECHANISMS = ("skellam", "poisson_binomial", "gaussian")
 MODES = ("strict_grid", "paper")

@@ -8,11 +8,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.federation.remembered import Remembered, memory_problem
-from harness.storage.atomic import write_atomic
-from harness.storage.files import MOST_OF_A_DOCUMENT, Absent
-from harness.storage.stored import Stored, parse_json, read_stored
+from harness.results.atomic import write_atomic
+from harness.results.files import MOST_OF_A_DOCUMENT, Absent
+from harness.results.stored import Stored, parse_json, read_stored
 
 _MEND = "train again with --keep-rounds"
 

@@ -7,7 +7,7 @@ between two hooks of a client's round; nothing here depends on which defense is 
 from enum import StrEnum
 from typing import Literal, Self
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 
 Unit = Literal["example", "step", "update"]
 

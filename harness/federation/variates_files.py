@@ -9,11 +9,11 @@ from pathlib import Path
 
 import torch
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.federation.variates import RoundVariates
-from harness.storage.atomic import write_atomic
-from harness.storage.files import Absent
-from harness.storage.stored import FiniteTensor, Stored, parse_tensors, read_stored
+from harness.results.atomic import write_atomic
+from harness.results.files import Absent
+from harness.results.stored import FiniteTensor, Stored, parse_tensors, read_stored
 
 _MEND = "train with --algorithm scaffold and --keep-rounds"
 

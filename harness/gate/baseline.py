@@ -9,12 +9,12 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.gate.cells import GateCell, Victim
 from harness.gate.settings import Settings
 from harness.results import write_atomic
-from harness.storage.files import MOST_OF_A_DOCUMENT, Absent, Unreadable, read_bytes
-from harness.storage.stored import Damaged, checked, parse_json
+from harness.results.files import MOST_OF_A_DOCUMENT, Absent, Unreadable, read_bytes
+from harness.results.stored import Damaged, checked, parse_json
 from harness.version import SCHEMA_VERSION
 
 _FORMAT = 1

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.gate.settings import Settings, effective, named
 from harness.results import ResultDocument, RunFolder, StoredCell, VictimRecord, read_results
 from harness.scoring.derived import findings, version_of

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.gate.cells import GateCell
 from harness.gate.settings import Settings, differences
 from harness.gate.statistics import Values

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.gate.baseline import Baseline
 from harness.gate.cells import GateCell
 from harness.gate.matching import match_cells

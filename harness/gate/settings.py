@@ -6,10 +6,10 @@ from typing import Any
 from pydantic import JsonValue
 
 from harness.attacks import ATTACKS
+from harness.base.building import build
+from harness.base.errors import UsageError
 from harness.defenses import DEFENSES
-from harness.errors import UsageError
 from harness.experiment import CellSettings
-from harness.extensions.building import build
 from harness.results import StoredCell
 from harness.results.place import WHOM
 

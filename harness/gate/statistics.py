@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import hypergeom
 
-from harness.vectors.randomness import derive_seed
+from harness.base.randomness import derive_seed
 
 # The first permutations clear most cells; the many resolve p-values that survive a correction over hundreds of cells.
 _FEW, _MANY = 9_999, 399_999

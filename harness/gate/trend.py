@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.gate.settings import named
 from harness.results import CellResult, Place, read_results
 from harness.results.place import WHOM

@@ -8,15 +8,15 @@ import numpy as np
 
 from harness.attacks import ATTACKS, Identifier, expanded
 from harness.attacks.suites import Chosen
-from harness.capture.record import AS_CAPTURED, Declared
+from harness.base.building import build
+from harness.base.errors import UsageError
 from harness.datasets.public import NONE
-from harness.errors import UsageError
 from harness.evaluation.played_round import round_context, server_state
-from harness.experiment import CellSettings, cell_settings
-from harness.extensions.building import build
+from harness.experiment import AS_CAPTURED, CellSettings, cell_settings
 from harness.federation.context import RoundContext
 from harness.federation.known_noise import noise_at
 from harness.federation.taps import Tap
+from harness.judging.capture_record import Declared
 from harness.judging.federation import CapturedClients
 from harness.observation import Noise, UpdateModel
 

@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from harness.capture.arrays import StoredArrays
-from harness.capture.formats import Shape, quoted
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.models.weights_files import stored_names
+from harness.results.arrays import StoredArrays
+from harness.results.formats import Shape, quoted
 
 _TOLD = 6
 # How numpy names arrays that were saved without names, as frameworks that send bare lists have them.

@@ -10,9 +10,9 @@ from typing import Literal
 
 from pydantic import ValidationError, validate_call
 
-from harness.capture.record import Declared
-from harness.errors import UsageError
-from harness.settings.ranges import Clip, Delta, NonNegative, Positive
+from harness.base.errors import UsageError
+from harness.base.ranges import Clip, Delta, NonNegative, Positive
+from harness.judging.capture_record import Declared
 
 
 def _local_dp(clipping_norm: Clip, sensitivity: NonNegative, epsilon: Positive, delta: Delta) -> Declared:

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from harness.attacks import Identifier
+from harness.base.errors import UsageError
+from harness.base.progress import counted
 from harness.datasets.public import NONE
-from harness.errors import UsageError
 from harness.evaluation.attacking import Engine, in_one_process
 from harness.evaluation.scored import Scored
 from harness.judging.checks import checks_of, explained
@@ -23,7 +24,6 @@ from harness.judging.noise_checks import GIVE_SIZE
 from harness.judging.place_checks import BUFFERS
 from harness.judging.with_truth import judge_with_truth
 from harness.judging.without_truth import Guess, guess
-from harness.progress import counted
 from harness.results import CellResult, ResultDocument, RunFolder, write_atomic
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import torch
 
+from harness.base.errors import UsageError
 from harness.datasets import Dataset, load_dataset
 from harness.datasets.copies import among
 from harness.datasets.parts import take_part
 from harness.datasets.public import require_enough
-from harness.errors import UsageError
 from harness.judging.federation import CapturedClients
 
 

@@ -18,8 +18,8 @@ import torch
 from scipy.stats import chi2
 from torch import Tensor
 
+from harness.base.randomness import Stream
 from harness.judging.evidence import Check, Evidence
-from harness.vectors.randomness import Stream
 
 # Of noise alone, to know the mean of d_2r: as many as are quick, of large matrices few, which vary as little.
 _DRAWS, _NUMBERS = (8, 512), 2**21

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from harness.capture.formats import quoted, unwrapped
-from harness.capture.reading import Capture
-from harness.capture.record import CaptureRecord
-from harness.errors import UsageError
+from harness.base.errors import UsageError
+from harness.base.layout import Layout
+from harness.judging.capture_reading import Capture
+from harness.judging.capture_record import CaptureRecord
 from harness.models.changes import named_only
 from harness.models.networks import build_module
 from harness.models.weights_files import stored_names
-from harness.vectors.layout import Layout
+from harness.results.formats import quoted, unwrapped
 
 #: What layers that normalise keep beside parameters: no factory can fix it.
 STATISTICS = {"running_mean", "running_var", "num_batches_tracked"}

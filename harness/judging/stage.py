@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from harness.attacks import ATTACKS
+from harness.base.errors import UsageError
 from harness.datasets import Dataset, Victims
 from harness.datasets.copies import first_copies
+from harness.datasets.prior_fit import fit_prior
 from harness.datasets.public import NONE
 from harness.defenses import DEFENSES
-from harness.errors import UsageError
 from harness.evaluation.observe import Room, Scene, Stage
 from harness.evaluation.played_round import Key
 from harness.evaluation.reading import Reading
@@ -22,7 +23,6 @@ from harness.judging.declared import noise_of
 from harness.judging.federation import CapturedClients
 from harness.models import RowModel
 from harness.own_sources import own_sources
-from harness.priors import fit_prior
 from harness.tampering import Tamper
 
 

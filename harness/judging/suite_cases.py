@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from harness.capture.record import Declared
+from harness.judging.capture_record import Declared
 from harness.judging.noise_checks import ANEW, BOUND, ENOUGH, NO_MORE, UNROUNDED
 from harness.judging.noise_shape import SHAPE
 from harness.judging.place_checks import BUFFERS, LEFT_OUT, ON_GRID

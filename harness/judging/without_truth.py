@@ -15,7 +15,9 @@ import torch
 from torch import Tensor
 
 from harness.attacks import Attack, Reconstruction, reconstructing
-from harness.errors import UsageError
+from harness.base.errors import UsageError
+from harness.base.progress import progress
+from harness.base.randomness import generator
 from harness.evaluation import Run
 from harness.evaluation.attacking import Engine, at_once, in_one_process
 from harness.evaluation.foresight import Foresight
@@ -25,9 +27,7 @@ from harness.judging.federation import CapturedClients
 from harness.judging.kin import Kin
 from harness.judging.stage import SimulatedStage
 from harness.observation import Observation
-from harness.progress import progress
 from harness.results import CellResult, RunFolder, StoredCell
-from harness.vectors.randomness import generator
 
 Estimate = Literal["plausibly reconstructed", "no", "could not tell"]
 STAND_INS = 24

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 
 BatchNorm = nn.modules.batchnorm._BatchNorm
 Buffers = dict[str, Tensor]

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+from harness.base.layout import Layout
 from harness.models.chain_links import CrossEntropy, Differentiated, Link, Patched, Reshaped, Sigmoid, Weighted
 from harness.models.row_convolution import GroupedRows, are_grouped
 from harness.models.row_operators import zero_padding
 from harness.models.row_products import ColumnRows, LinearRows
 from harness.models.row_sequence import Named, Product, RowSequence, places_of, without_weights
 from harness.models.row_sigmoid import Context, RowSigmoid
-from harness.vectors.layout import Layout
 
 
 class _Gradient(Function):

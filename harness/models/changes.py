@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 from torch import nn
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.models.batch_norm import BatchNorm
 
 _GROUPS = 32

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from harness.errors import UsageError, in_one_line
+from harness.base.errors import UsageError, in_one_line
+from harness.base.layout import Layout
 from harness.models.batch_norm import in_evaluation_mode
 from harness.models.networks import ImageShape
 from harness.models.torchvision_networks import PREFIX
 from harness.models.ways import Way
-from harness.vectors.layout import Layout
 
 _TOLERANCE = 1e-3
 

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
+from harness.base.layout import Layout, group_sums, spread
 from harness.models.row_losses import example_losses
 from harness.models.row_sequence import Product, Recorded, RowSequence
-from harness.vectors.layout import Layout, group_sums, spread
 
 
 @dataclass

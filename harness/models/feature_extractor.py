@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 
 
 class FeatureExtractor(nn.Module):

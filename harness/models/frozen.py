@@ -9,9 +9,9 @@ are those of random filters (Saxe et al., ICML 2011).
 import torch
 from torch import Tensor, nn
 
+from harness.base.randomness import generator
 from harness.models.feature_extractor import FeatureExtractor
 from harness.models.row_sequence import row_sequence
-from harness.vectors.randomness import generator
 
 _FILTERS, _PLACES = 64, 4
 

@@ -7,9 +7,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
+from harness.base.layout import Layout
 from harness.models.batch_norm import LayerStatistics, batch_statistics, layers_of, refusal
-from harness.vectors.layout import Layout
 
 
 class JointGradients:

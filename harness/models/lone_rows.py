@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
+from harness.base.layout import Layout
 from harness.models.batch_norm import LayerStatistics, recorded
 from harness.models.differentiated_once import gradient_once
 from harness.models.side_by_side import twice_differentiable_attention
-from harness.vectors.layout import Layout
 
 _ALIGNED = 64  # bytes, as all memory that PyTorch asks for
 

@@ -9,7 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
+from harness.base.layout import Layout
+from harness.base.randomness import derive_seed
+from harness.base.tuning import say_if_too_late
 from harness.models.batch_norm import (
     BatchNorm,
     LayerStatistics,
@@ -28,9 +31,6 @@ from harness.models.layers import called_layers
 from harness.models.networks import ImageShape, build_module, is_own
 from harness.models.ways import Way, ways_of
 from harness.models.weights_files import load_state
-from harness.tuning import say_if_too_late
-from harness.vectors.layout import Layout
-from harness.vectors.randomness import derive_seed
 
 # Its attention without gradients has no derivative at all, not even under a transformation of functions.
 torch.backends.mha.set_fastpath_enabled(False)

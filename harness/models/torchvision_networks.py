@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from torch import nn
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 
 PREFIX = "torchvision:"
 _COLOURS = 3

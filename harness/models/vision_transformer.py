@@ -7,7 +7,7 @@ Source: Dosovitskiy et al., "An Image is Worth 16x16 Words" (ICLR 2021), pre-nor
 import torch
 from torch import Tensor, nn
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.models.networks import MODELS, ImageShape, refuse_table_rows
 from harness.models.row_transformer import Named, RowTransformer
 

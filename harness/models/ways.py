@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from harness.base.layout import Layout
 from harness.models.feature_extractor import FeatureExtractor
 from harness.models.imprint import Fronted
 from harness.models.lone_layers import with_lone_layers
@@ -12,7 +13,6 @@ from harness.models.row_operators import with_row_operators
 from harness.models.row_sequence import RowSequence, row_sequence
 from harness.models.rows import ChainedRows, EvaluatesRows, MappedRows, OwnRows, Rows
 from harness.models.torchvision_transformer import torchvision_transformer
-from harness.vectors.layout import Layout
 
 # Weights from which a network that is no chain is faster one row at a time, measured on networks of 13 thousand to 11
 # million of them; fewer where batches are normalised as a whole, since these are never of one image.

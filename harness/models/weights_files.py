@@ -8,12 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from harness.capture.arrays import StoredArrays
-from harness.capture.formats import unwrapped
-from harness.capture.record import ENDINGS
-from harness.errors import UsageError, in_one_line
-from harness.storage.files import Absent, read_bytes
-from harness.storage.stored import Damaged, FiniteTensor, checked, parse_tensors
+from harness.base.errors import UsageError, in_one_line
+from harness.results.arrays import ENDINGS, StoredArrays
+from harness.results.files import Absent, read_bytes
+from harness.results.formats import unwrapped
+from harness.results.stored import Damaged, FiniteTensor, checked, parse_tensors
 
 _MEND = "save a state_dict of this network: torch.save(network.state_dict(), file), or as .safetensors or .npz"
 

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from harness.experiment import CellSettings, cell_settings
-from harness.frontier.request import Request
-from harness.frontier.trained import TrainedRuns
 from harness.observation import UpdateModel
 from harness.papers.comparison import Comparison, number
 from harness.papers.data import at_hand
 from harness.results import CellResult
-from harness.storage.files import sha256
+from harness.results.files import sha256
+from harness.study.request import Request
+from harness.study.trained import TrainedRuns
 from harness.training import TrainSettings, fitted, kept_model, train_settings
 
 ROUNDS, QUICK_ROUNDS = (0, 2, 10, 20), (0, 20)

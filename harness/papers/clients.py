@@ -7,16 +7,16 @@ import statistics
 from collections.abc import Iterator
 from typing import Any
 
-from harness.bayesian.levels import moments_accountant
-from harness.frontier.request import Request
-from harness.frontier.trained import TrainedRuns
 from harness.papers.chance import chance_level
 from harness.papers.data import at_hand
 from harness.papers.grid import Grid, Values
 from harness.papers.measured import DIFFERS, NOT_AT_HAND, Measured, orders
 from harness.papers.measures import Lines, Row, said
 from harness.privacy import GaussianRelease
+from harness.privacy.bayesian_levels import moments_accountant
 from harness.privacy.budget import sigma_for
+from harness.study.request import Request
+from harness.study.trained import TrainedRuns
 from harness.training import TrainDocument, TrainSettings, train_settings
 
 LEARNING_RATE = 0.1

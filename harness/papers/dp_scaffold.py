@@ -17,19 +17,18 @@ from typing import Annotated, Any
 import torch
 from pydantic import BaseModel, Field
 
-from harness.frontier.request import Request
-from harness.frontier.trained import TrainedRuns
+from harness.base.progress import progress
 from harness.papers.chance import chance_level
 from harness.papers.grid import grid
 from harness.papers.measured import SeededRuns
 from harness.privacy import steps_within
 from harness.privacy.events import Event
-from harness.privacy.systems import Scaffold, scaffold_accountant, scaffold_event
-from harness.privacy.systems.scaffold import Mode
-from harness.progress import progress
+from harness.privacy.scaffold import Mode, Scaffold, scaffold_accountant, scaffold_event
 from harness.results import cell_key
-from harness.storage.atomic import write_atomic
-from harness.storage.stored import parse_json, read_stored
+from harness.results.atomic import write_atomic
+from harness.results.stored import parse_json, read_stored
+from harness.study.request import Request
+from harness.study.trained import TrainedRuns
 from harness.training import Training, TrainSettings, train_settings
 from harness.training.accuracy import accuracy_of
 

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from typing import Any
 
-from harness.frontier.request import Request
 from harness.papers.chance import CHANCE_NOTE
 from harness.papers.comparison import Comparison, number
 from harness.papers.data import at_hand
@@ -20,7 +19,8 @@ from harness.papers.dp_scaffold import (
 )
 from harness.papers.grid import grid
 from harness.papers.measured import AGREES, DIFFERS, NOT_AT_HAND, SeededRuns, orders
-from harness.privacy.systems import scaffold_epsilon
+from harness.privacy.scaffold import scaffold_epsilon
+from harness.study.request import Request
 
 QUICK_DATA = (SYNTHETIC[0], SYNTHETIC[-1])
 # The other families' data.

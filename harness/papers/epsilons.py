@@ -5,21 +5,13 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from harness.mechanisms import SkellamGrid
 from harness.papers.grid import Values, grid
 from harness.papers.measures import Lines, Row, said
 from harness.privacy import MechanismRelease, make_accountant, sigma_for, skellam_sum, steps_within
+from harness.privacy.distributed_noise import SEVERAL_STEPS, DistributedNoise, Party
 from harness.privacy.rdp import Renyi
-from harness.privacy.systems import (
-    SEVERAL_STEPS,
-    DistributedNoise,
-    Party,
-    Scaffold,
-    scaffold_accountant,
-    scaffold_epsilon,
-    scaffold_event,
-)
-from harness.privacy.systems.scaffold import Mode
+from harness.privacy.scaffold import Mode, Scaffold, scaffold_accountant, scaffold_epsilon, scaffold_event
+from harness.secagg import SkellamGrid
 
 DELTA = 1e-5
 

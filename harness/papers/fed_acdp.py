@@ -8,7 +8,6 @@ round, L = 100 local steps.
 from collections.abc import Iterator
 from functools import lru_cache
 
-from harness.defenses.schedules import NoiseSchedule, Policy, Space
 from harness.papers.accuracy import CODE_SIGMA, DATA, NON_PRIVATE, TABLE_2, TABLE_6_ACCURACY
 from harness.papers.grid import Values
 from harness.papers.measured import AGREES, DIFFERS, orders
@@ -22,6 +21,7 @@ from harness.privacy import (
     make_accountant,
     rounds_within,
 )
+from harness.privacy.noise_schedule import NoiseSchedule, Policy, Space
 from harness.privacy.rdp import Renyi
 
 TOLERANCE = 1e-3

@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
-from harness.frontier.request import Request
+from harness.base.progress import in_words, within
 from harness.papers.accuracy import NOTES
 from harness.papers.comparison import Comparison
 from harness.papers.full_runs import (
@@ -29,8 +29,8 @@ from harness.papers.full_runs import (
     has_noise,
 )
 from harness.papers.measured import AGREES, DIFFERS, NOT_AT_HAND, SeededRuns
-from harness.progress import in_words, within
-from harness.storage.atomic import write_atomic
+from harness.results.atomic import write_atomic
+from harness.study.request import Request
 from harness.training import TrainDocument
 
 #: Accuracy that noise may cost where it counts as learned, and that may lie between ours and the printed one.

@@ -2,10 +2,6 @@
 
 from pathlib import Path
 
-from harness.bayesian.levels import Level, moments_accountant
-from harness.bayesian.norms_files import NormsFolder
-from harness.bayesian.of_run import bayesian_of_run
-from harness.bayesian.watch import RoundNorms
 from harness.federation.defense import FixedNoise
 from harness.papers.clients import ClientRuns, ClientTables, clipping_bound
 from harness.papers.comparison import number
@@ -13,8 +9,12 @@ from harness.papers.grid import Values
 from harness.papers.measured import AGREES, CHANCE, DIFFERS, NOT_AT_HAND, Measured
 from harness.papers.measures import Row
 from harness.privacy import GaussianRelease
+from harness.privacy.bayesian_levels import Level, moments_accountant
 from harness.privacy.budget import sigma_for
 from harness.training import TrainDocument, TrainSettings
+from harness.training.bayesian import bayesian_of_run
+from harness.training.norms_files import NormsFolder
+from harness.training.norms_watch import RoundNorms
 
 JOINT_CLIENTS, INSTANCE_EPSILON, INSTANCE_DELTA, CLIENT_DELTA = 100, 0.1, 1e-5, 1e-3
 # Noise that changes no update, so that the pilot can take notes.

@@ -4,13 +4,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.frontier.judging import QUICK_VICTIMS, VICTIMS, WORDS, Judged, attacks_of, judge, strict
-from harness.frontier.request import Request
 from harness.papers.accuracy import METHODS
 from harness.papers.comparison import Comparison
 from harness.papers.data import at_hand
 from harness.papers.grid import grid
 from harness.reports.theorem import at_most, event_of
+from harness.study.judging import QUICK_VICTIMS, VICTIMS, WORDS, Judged, attacks_of, judge, strict
+from harness.study.request import Request
 
 _RESISTS = {"protects": "Y", "leaks": "N", "-": "-"}
 

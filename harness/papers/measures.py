@@ -4,8 +4,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from harness.experiment import CellSettings, cell_settings
-from harness.frontier.judging import WORDS
-from harness.frontier.request import Request
 from harness.papers.accuracy import NOTES, Accuracies, Measured
 from harness.papers.chance import CHANCE_NOTE
 from harness.papers.comparison import tau_of_successes
@@ -13,6 +11,8 @@ from harness.papers.data import at_hand
 from harness.papers.grid import Grid, Values
 from harness.papers.measured import AGREES, DIFFERS, NOT_AT_HAND, below_non_private, orders
 from harness.results import StoredCell
+from harness.study.judging import WORDS
+from harness.study.request import Request
 
 Row = dict[str, Any]
 

@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from functools import partial
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.evaluation import Run
-from harness.frontier.request import ShardDone
 from harness.papers import TABLES, UNDEALT, Request
-from harness.spreading.processes import in_processes
-from harness.spreading.shard import Shard
-from harness.spreading.worker import Job
+from harness.parallel.processes import in_processes
+from harness.parallel.shard import Shard
+from harness.parallel.worker import Job
+from harness.study.request import ShardDone
 
 # So that a process whose parts were quick takes over some of another's.
 _PARTS_PER_JOB = 8

@@ -15,15 +15,15 @@ from typing import Any
 
 from harness.datasets import load_dataset
 from harness.datasets.partition import NATURAL
-from harness.frontier.request import Request
-from harness.frontier.trained import TrainedRuns
-from harness.mechanisms import SkellamGrid
 from harness.papers.chance import CHANCE_NOTE, chance_level
 from harness.papers.comparison import Comparison, number
 from harness.papers.data import at_hand
 from harness.papers.epsilons import DELTA, configurations, secagg_accountant
 from harness.papers.measured import AGREES, CHANCE, DIFFERS, NOT_AT_HAND
-from harness.privacy.systems import DistributedNoise, Party
+from harness.privacy.distributed_noise import DistributedNoise, Party
+from harness.secagg import SkellamGrid
+from harness.study.request import Request
+from harness.study.trained import TrainedRuns
 from harness.training import TrainDocument, TrainSettings, train_settings
 
 RUNS = 5

@@ -10,11 +10,11 @@ from typing import Any
 
 from harness.experiment import CellSettings, cell_settings
 from harness.federation.taps import SURFACES
-from harness.frontier.request import Request
 from harness.papers.comparison import Comparison, number
 from harness.papers.data import at_hand
 from harness.papers.epsilons import configurations
 from harness.results import CellResult
+from harness.study.request import Request
 
 CLIENTS = 10
 VICTIMS, QUICK_VICTIMS = 60, 24  # fewer than 59 cannot show resilience, though they show leaks

@@ -11,16 +11,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from harness.base.progress import counted
 from harness.experiment import cell_settings
-from harness.frontier.request import Request
 from harness.papers.comparison import Comparison
 from harness.papers.data import at_hand
 from harness.papers.epsilons import configurations
-from harness.progress import counted
 from harness.reports import text
 from harness.reports.secure_sums import Sums, save_secure_sums
 from harness.reports.theorem import event_of
 from harness.results import CellResult, Rate
+from harness.study.request import Request
 
 VICTIMS, QUICK_VICTIMS = 64, 12
 SUM: dict[str, Any] = {

@@ -8,10 +8,10 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from harness.errors import UsageError
-from harness.extensions.registry import Registry
+from harness.base.errors import UsageError
+from harness.base.ranges import LEAST_DELTA
+from harness.base.registry import Registry
 from harness.privacy.events import Event, GaussianRelease, Ledger, MechanismRelease, compose, ledger
-from harness.settings.ranges import LEAST_DELTA
 
 Array = np.ndarray
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.privacy.accountant import ACCOUNTANTS, Accountant, choice, make_accountant
 from harness.privacy.budget import StopRule, rounds_within, sigma_for, steps_within
 from harness.privacy.events import Event, compose

@@ -10,7 +10,7 @@ import math
 import numpy as np
 from scipy.stats import binom
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 
 _LARGEST_EPSILON = 50.0
 

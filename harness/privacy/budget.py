@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.privacy.accountant import Accountant, choice
 from harness.privacy.events import Event
 

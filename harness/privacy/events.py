@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
+from harness.base.ranges import LEAST_SHARE
 from harness.privacy.mechanism import Mechanism
-from harness.settings.ranges import LEAST_SHARE
 
 Sampler = Literal["poisson", "without-replacement", "none"]
 Adjacency = Literal["add/remove", "replace"]

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.privacy.amplification import Amplification, amplified
 
 Array = np.ndarray

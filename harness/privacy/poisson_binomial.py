@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.privacy.mechanism import Array, Mechanism
 from harness.privacy.renyi_curves import log_binomial, log_sums
 

@@ -13,7 +13,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.privacy import renyi_curves
 from harness.privacy.accountant import ACCOUNTANTS, NOMINAL, AdditiveAccountant, Array, choice
 from harness.privacy.amplification import AMPLIFICATIONS, Amplification, amplified, between_integers

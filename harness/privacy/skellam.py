@@ -1,7 +1,7 @@
 """What Skellam noise on an integer grid costs.
 
 Source: Agarwal, Kairouz, Liu, "The Skellam Mechanism for Differentially Private Federated Learning", 2021. See
-docs/accounting.md. The grid itself, its scale and its noise are in ``harness.mechanisms``.
+docs/accounting.md. The grid itself, its scale and its noise are in ``harness.secagg``.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ import numpy as np
 from harness.privacy.mechanism import Array, Mechanism
 
 if TYPE_CHECKING:
-    from harness.mechanisms import SkellamGrid  # it brings the samplers along, which accounting does not need
+    from harness.secagg import SkellamGrid  # it brings the samplers along, which accounting does not need
 
 
 @dataclass(frozen=True)

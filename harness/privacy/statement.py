@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache, partial
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.privacy.accountant import choice, make_accountant
 from harness.privacy.events import Event, GaussianRelease, MechanismRelease, ledger
 from harness.privacy.rdp import Renyi

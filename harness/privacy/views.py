@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.privacy.accountant import choice
 from harness.privacy.events import (
     Adjacency,

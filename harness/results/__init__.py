@@ -1,6 +1,8 @@
 """What a run leaves behind: the schema of its results, the folder that holds them, and how they are read back."""
 
+from harness.results.atomic import require_own, require_writable, write_atomic
 from harness.results.bound import Bound, Ceiling
+from harness.results.claim import claimed
 from harness.results.detectable import Detectable
 from harness.results.place import Place, PublicData
 from harness.results.read import read_results
@@ -10,8 +12,6 @@ from harness.results.statement import Statement
 from harness.results.store import RunFolder, cell_key
 from harness.results.summary import AttackStanding, SummaryRow
 from harness.results.victim import StoredCell, VictimRecord
-from harness.storage.atomic import require_own, require_writable, write_atomic
-from harness.storage.claim import claimed
 
 __all__ = [
     "AttackStanding",

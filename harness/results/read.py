@@ -3,10 +3,10 @@
 import os
 from pathlib import Path
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
+from harness.results.files import MOST_OF_A_DOCUMENT, Absent, read_bytes
 from harness.results.schema import ResultDocument
-from harness.storage.files import MOST_OF_A_DOCUMENT, Absent, read_bytes
-from harness.storage.stored import Damaged, checked, parse_json
+from harness.results.stored import Damaged, checked, parse_json
 from harness.version import SCHEMA_VERSION
 
 

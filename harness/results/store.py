@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 from filelock import FileLock
 
-from harness.errors import OutputError
+from harness.base.errors import OutputError
+from harness.results.atomic import write_atomic
+from harness.results.claim import tell_replaced
+from harness.results.files import MOST_BYTES, MOST_OF_A_DOCUMENT, Absent, Unreadable, read_bytes
 from harness.results.schema import CellResult, ResultDocument
+from harness.results.stored import Damaged, checked, parse_arrays, parse_json
 from harness.results.victim import StoredCell, VictimRecord
-from harness.storage.atomic import write_atomic
-from harness.storage.claim import tell_replaced
-from harness.storage.files import MOST_BYTES, MOST_OF_A_DOCUMENT, Absent, Unreadable, read_bytes
-from harness.storage.stored import Damaged, checked, parse_arrays, parse_json
 from harness.version import SCHEMA_VERSION
 
 log = logging.getLogger(__name__)

@@ -6,8 +6,8 @@ from scipy import stats
 from scipy.spatial.distance import cdist
 from torch import Tensor
 
+from harness.base.randomness import derive_seed
 from harness.results import LabelInference
-from harness.vectors.randomness import derive_seed
 
 _BLOCK = 1_000
 

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from harness.base.randomness import derive_seed
 from harness.results import Lineup
 from harness.scoring.lineup_pool import ClassPool, Compare, by_pixels, class_pools
 from harness.scoring.pixels import clamped_pixels
 from harness.scoring.success import Strict, image_strict
-from harness.vectors.randomness import derive_seed
 
 # The usual number of permutations cannot give a p-value below 1e-4, which is what fails a negative control.
 _USUAL, MANY, _SUSPICIOUS = 9_999, 99_999, 0.01

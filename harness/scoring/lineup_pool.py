@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 from torch import Tensor
 
+from harness.base.randomness import derive_seed
 from harness.scoring.success import STRICT_RMSE, Strict, image_strict
-from harness.vectors.randomness import derive_seed
 
 # From more reconstructions of a victim on than that, only the nearest few by a rough distance are compared exactly.
 _MANY, _FEW = 8, 2

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from harness.results.files import Unreadable, read_bytes
+from harness.results.stored import Damaged, PlainTensor, checked, parse_tensors
 from harness.scoring.pixels import clamped_pixels
-from harness.storage.files import Unreadable, read_bytes
-from harness.storage.stored import Damaged, PlainTensor, checked, parse_tensors
 
 if TYPE_CHECKING:
     import lpips

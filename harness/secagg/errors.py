@@ -1,6 +1,6 @@
 """What a party of the protocol says when it does not go on."""
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 
 
 class Refused(UsageError):

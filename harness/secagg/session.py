@@ -10,7 +10,7 @@ from numbers import Integral
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.secagg.entropy import SYSTEM, Entropy
 from harness.secagg.graph import Graph, neighbours
 

@@ -5,6 +5,7 @@ import math
 import torch
 from torch import Tensor
 
+from harness.base.layout import Layout, group_sums
 from harness.federation.context import Cohort, RoundContext
 from harness.federation.defense import Defense
 from harness.federation.recorders import KeepTap
@@ -12,7 +13,6 @@ from harness.federation.taps import Tap
 from harness.federation.whole_round import play_round
 from harness.models.example_gradients import MaterialisedGradients
 from harness.observation import Clipping
-from harness.vectors.layout import Layout, group_sums
 
 TOGETHER, LEARNING_RATE = 8, 0.05
 LAYOUT = Layout(("weight", "bias"), ((384,), (128,)))

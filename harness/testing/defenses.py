@@ -10,6 +10,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from harness.base.layout import Layout
 from harness.federation.context import Cohort, RoundContext
 from harness.federation.defense import Defense
 from harness.federation.privacy_facts import PrivacyFacts
@@ -27,7 +28,6 @@ from harness.testing.clipping import (
 )
 from harness.testing.noise import assert_declares_noise
 from harness.testing.rounds import play_taps
-from harness.vectors.layout import Layout
 
 CLIENTS, BATCH, LEARNING_RATE = 4, 3, 0.05
 AGGREGATE = "T0.agg"

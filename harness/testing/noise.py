@@ -9,6 +9,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from harness.base.layout import Layout, group_sums
 from harness.evaluation.noise_law import law_p_value
 from harness.federation.context import Cohort, RoundContext
 from harness.federation.defense import Defense
@@ -19,7 +20,6 @@ from harness.federation.variates import RoundVariates
 from harness.federation.whole_round import play_round
 from harness.models.example_gradients import MaterialisedGradients
 from harness.observation import Noise
-from harness.vectors.layout import Layout, group_sums
 
 ROUNDS, TOGETHER, BATCH, LEARNING_RATE = 5, 8, 4, 0.05
 LAYOUT = Layout(("weight", "bias"), ((384,), (128,)))

@@ -8,9 +8,10 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 from harness.datasets import Dataset
+from harness.datasets.prior import Prior
+from harness.datasets.prior_fit import fit_prior
 from harness.models import RowModel
 from harness.observation import Observation, Simulated, Simulation
-from harness.priors import Prior, fit_prior
 from harness.tampering import Tamper
 
 CLASSES = 10

@@ -13,14 +13,14 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from harness.errors import UsageError
+from harness.base.devices import threads_of
+from harness.base.errors import UsageError
 from harness.federation.state_files import state_file, write_state
 from harness.federation.variates_files import RoundVariates, variates_file, write_variates
 from harness.own_sources import OWN_NAMES
-from harness.settings.devices import threads_of
-from harness.storage.atomic import remove_plain, write_atomic
-from harness.storage.files import MOST_OF_A_DOCUMENT, Absent, read_bytes, read_text
-from harness.storage.stored import Damaged, FiniteTensor, Stored, checked, parse_json, parse_tensors, read_stored
+from harness.results.atomic import remove_plain, write_atomic
+from harness.results.files import MOST_OF_A_DOCUMENT, Absent, read_bytes, read_text
+from harness.results.stored import Damaged, FiniteTensor, Stored, checked, parse_json, parse_tensors, read_stored
 from harness.training.records import RoundRecord, TrainDocument
 from harness.training.settings import TrainSettings
 

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+from harness.base.building import build
+from harness.base.errors import UsageError
 from harness.defenses import DEFENSES, Defense
-from harness.errors import UsageError
-from harness.extensions.building import build
 from harness.federation.variates_files import variates_file
 from harness.own_sources import OWN_NAMES, own_sources
 from harness.training.checkpoint import read_training

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
+from harness.base.limits import forecast, require_memory, seconds_of
 from harness.privacy import repeatable
+from harness.results.claim import claimed
 from harness.results.environment import environment
-from harness.settings.limits import forecast, require_memory, seconds_of
-from harness.storage.claim import claimed
-from harness.storage.stored import Damaged
+from harness.results.stored import Damaged
 from harness.training.accuracy import accuracy_of
 from harness.training.checkpoint import TrainFolder
 from harness.training.clients import TrainsChunks
@@ -63,8 +63,8 @@ class TrainOptions:
     Attributes:
         chunk: clients trained together; bounds memory. evaluate_every: rounds between two measurements.
         keep: rounds whose model is kept for attacks; the initial model is round 0.
-        notes: takes notes of every round, for Bayesian accounting; see :class:`harness.bayesian.Notes`.
-        spreading: trains chunks elsewhere; see :class:`harness.spreading.chunks.Processes`.
+        notes: takes notes of every round, for Bayesian accounting; see :class:`harness.training.norms_notes.Notes`.
+        spreading: trains chunks elsewhere; see :class:`harness.parallel.chunks.Processes`.
         secret: noise and sampling take a key of the operating system, kept in the folder, instead of the seed.
     """
 

@@ -48,7 +48,7 @@ class TrainDocument(BaseModel):
 
     ``weights`` maps rounds to the files of the models that were kept, relative to the folder; ``server_state`` those to
     what the server remembered by then, where it remembered anything (null in runs of versions that did not keep it).
-    ``bayesian``: rows of :class:`harness.bayesian.of_run.Bayesian`, if the run took notes for it; they are not DP.
+    ``bayesian``: rows of :class:`harness.training.bayesian.Bayesian`, if the run took notes for it; they are not DP.
     """
 
     model_config = ConfigDict(extra="forbid")

@@ -9,16 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from harness.base.errors import UsageError
 from harness.datasets import load_dataset
 from harness.datasets.partition import most_copies
 from harness.defenses import RoundContext, State
-from harness.errors import UsageError
 from harness.federation.memory import Memory
 from harness.federation.recorders import RoundRecorder
 from harness.federation.server_round import ServerRound
 from harness.federation.variates import REMEMBERED, ControlVariates, RoundVariates
 from harness.models.batch_norm import UNCOVERED, Buffers
-from harness.storage.stored import Damaged
+from harness.results.stored import Damaged
 from harness.training.clients import Chunk, Clients, TrainsChunks, on_device
 from harness.training.local import RoundMeans
 from harness.training.running import finish_round, restore_running, running_of

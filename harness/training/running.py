@@ -10,7 +10,7 @@ from harness.federation.examples import ExampleGradients, NetworkBatch, NetworkG
 from harness.models import RowModel
 from harness.models.batch_norm import Buffers, RunningStatistics, refusal
 from harness.models.joint_gradients import JointGradients
-from harness.storage.stored import Damaged
+from harness.results.stored import Damaged
 
 
 def require_whole_batches(model: RowModel, batch: int, sampling: str) -> None:

@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
+from harness.base.randomness import Stream, poisson_sample
 from harness.federation.examples import Batches
 from harness.training.settings import TrainSettings
-from harness.vectors.randomness import Stream, poisson_sample
 
 
 def sample_clients(settings: TrainSettings, round_index: int, key: int | str | None = None) -> list[int]:

@@ -4,14 +4,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from harness.base.building import build, one_line
+from harness.base.errors import UsageError
+from harness.base.layout import Layout
+from harness.base.limits import require_steps, require_time
+from harness.base.ranges import Count, Delta, NonNegative, Positive
 from harness.datasets.partition import NATURAL, SPLITS
 from harness.defenses import DEFENSES, Cohort, Defense, PrivacyFacts
-from harness.errors import UsageError
-from harness.extensions.building import build, one_line
 from harness.privacy.events import Sampler
-from harness.settings.limits import require_steps, require_time
-from harness.settings.ranges import Count, Delta, NonNegative, Positive
-from harness.vectors.layout import Layout
 
 Momentum = Annotated[float, Field(ge=0, lt=1)]
 ClientSampling = Literal["fixed", "poisson", "all"]

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
+from harness.base.errors import UsageError
+from harness.base.layout import Layout
 from harness.defenses import Defense
-from harness.errors import UsageError
 from harness.privacy import Statement, what_holds
 from harness.training.settings import TrainSettings
-from harness.vectors.layout import Layout
 
 
 @dataclass(frozen=True)

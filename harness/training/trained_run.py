@@ -4,9 +4,9 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from harness.base.layout import Layout
 from harness.defenses import PrivacyFacts
 from harness.training.settings import TrainSettings
-from harness.vectors.layout import Layout
 
 Count = Annotated[int, Field(ge=1)]
 

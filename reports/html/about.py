@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from harness.base.registry import Registry
 from harness.datasets import DATASETS
-from harness.extensions.registry import Registry
 from harness.models import MODELS
 from harness.reports import text
 from harness.reports.html import wording

@@ -6,8 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 from harness.attacks import SUITES
-from harness.capture.record import AS_CAPTURED
-from harness.experiment import CellSettings
+from harness.experiment import AS_CAPTURED, CellSettings
 from harness.reports import text
 from harness.reports.html.places import Shown
 from harness.reports.html.run_data import RunData

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from harness.storage import files
+from harness.results import files
 
 _LONGEST_LINE = 2**20
 # Beyond it a whole number is no longer exact as a JSON number, and no count of ours.

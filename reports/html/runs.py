@@ -8,16 +8,16 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.reports import text
 from harness.reports.html.judged import Judged
 from harness.reports.html.reading import UnreadableRun, inside, read_json, read_lines
 from harness.reports.html.run_data import RunData
 from harness.results import CellResult, StoredCell, SummaryRow, VictimRecord
+from harness.results.stored import Damaged, checked
 from harness.scoring.derived import findings, of_today, version_of
 from harness.scoring.summarise import summarise
 from harness.scoring.validity import fault_of
-from harness.storage.stored import Damaged, checked
 from harness.training.records import TrainDocument
 from harness.version import SCHEMA_VERSION
 

@@ -16,7 +16,7 @@ from harness.attacks import run_attack
 from harness.attacks.among import _OTHERS, _PUBLIC, FEWEST, Others, Public, _cut, _Spread, example_gradients
 from harness.attacks.identify import Identify
 from harness.attacks.slope import Slope
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.models.known_batches import KnownBatches
 from harness.noise_level import NoiseLevel
 from harness.observation import Chosen, Clipping, Noise, Observation

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from harness.attacks import run_attack
 from harness.attacks.analytic import Analytic, closed_form
+from harness.base.errors import UsageError
 from harness.datasets import load_dataset
-from harness.errors import UsageError
 from harness.observation import Clipping, Observation
 
 Observe = Callable[..., Observation]

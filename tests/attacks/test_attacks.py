@@ -9,7 +9,7 @@ from torch import Tensor
 
 from harness.attacks import ATTACKS, Attack, run_attack
 from harness.attacks.stopping import CAP, CONVERGED
-from harness.extensions.building import build
+from harness.base.building import build
 from harness.observation import Observation
 from harness.testing import assert_attack_contract
 from harness.testing.attacks import assert_result

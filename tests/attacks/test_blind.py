@@ -9,7 +9,7 @@ from torch import Tensor
 
 from harness.attacks import run_attack, run_reference
 from harness.attacks.blind import Blind
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.observation import Observation
 from harness.testing import digits_prior
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from harness.attacks import ATTACKS
-from harness.errors import UsageError
-from harness.extensions.building import build, parse_assignments
+from harness.base.building import build, parse_assignments
+from harness.base.errors import UsageError
 
 
 @pytest.mark.parametrize(

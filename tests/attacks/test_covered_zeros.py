@@ -16,9 +16,9 @@ from harness.attacks.identify import Identify
 from harness.attacks.map import MaximumAPosteriori
 from harness.attacks.reference import run_reference
 from harness.attacks.residual import surprise
+from harness.base.clipping import clip
 from harness.observation import Choice, Chosen, Clipping, Law, Noise, Observation
 from harness.testing import digits
-from harness.vectors.clipping import clip
 
 Victims = Callable[..., Observation]
 DEVIATION, SHARE = 0.001, 0.1

@@ -14,7 +14,7 @@ from harness.attacks.engine import choose_restarts
 from harness.attacks.idlg import IDLG
 from harness.attacks.inverting_gradients import InvertingGradients
 from harness.attacks.stopping import CAP, CONVERGED, DIVERGED, HOPELESS
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.observation import Clipping, Observation
 from harness.testing.attacks import assert_frozen, assert_same_bits
 

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from harness.attacks import ATTACKS, run_attack
 from harness.attacks.bins import brightness, quantiles
-from harness.errors import UsageError
-from harness.extensions.building import build
+from harness.base.building import build
+from harness.base.errors import UsageError
 from harness.observation import Clipping, Noise, Observation
 from harness.testing import undefended
 

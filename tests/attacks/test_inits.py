@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from harness.attacks.inits import INITIALISATIONS, initial_images
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 
 KEYS: list[tuple[int | str, ...]] = [(0, victim) for victim in range(40)]
 

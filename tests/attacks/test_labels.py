@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from harness.attacks.labels import infer_labels, open_labels
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.models import RowModel
 from harness.observation import Noise, Observation
 

@@ -17,12 +17,12 @@ from harness.attacks.map import MaximumAPosteriori
 from harness.attacks.misfit import unread_level
 from harness.attacks.residual import improbability
 from harness.attacks.slope import Slope
-from harness.errors import UsageError
+from harness.base.errors import UsageError
+from harness.base.layout import spread
 from harness.noise_level import NoiseLevel
 from harness.observation import Noise, Observation
 from harness.testing import digits, undefended
 from harness.testing.observations import digits_prior
-from harness.vectors.layout import spread
 
 ROWS = 96
 LEVELS = {"largest": NoiseLevel(600.0, "largest", 0.1, 32.0), "each": NoiseLevel(120.0, "each")}

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from harness.attacks import ATTACKS, run_attack
 from harness.attacks.map import MaximumAPosteriori
-from harness.errors import UsageError
-from harness.extensions.building import build
+from harness.base.building import build
+from harness.base.errors import UsageError
+from harness.datasets.prior import Prior
 from harness.observation import Clipping, Noise, Observation
-from harness.priors import Prior
 from harness.testing import digits, undefended
 from harness.testing.observations import CLASSES, digits_prior
 

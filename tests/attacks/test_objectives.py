@@ -10,8 +10,8 @@ from torch import Tensor
 
 from harness.attacks import objectives
 from harness.attacks.objectives import RAW, SCALE_FREE, cosine, l2, l2_scale_free, observed_only, total_variation
-from harness.vectors.inner_products import group_products, inner_products
-from harness.vectors.layout import group_sums
+from harness.base.inner_products import group_products, inner_products
+from harness.base.layout import group_sums
 
 GROUPS = (3, 1, 5)
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from harness.attacks import ATTACKS, Attack, Reconstruction, run_attack, run_reference
-from harness.errors import UsageError
-from harness.extensions.building import build
+from harness.base.building import build
+from harness.base.errors import UsageError
 from harness.observation import Clipping, Noise, Observation
 
 Victims = Callable[..., Observation]

@@ -10,8 +10,8 @@ from torch import Tensor
 from harness.attacks import ATTACKS, relu_layer, run_attack
 from harness.attacks.relu_layer import peeled
 from harness.attacks.spear import unexplained
-from harness.errors import UsageError
-from harness.extensions.building import build
+from harness.base.building import build
+from harness.base.errors import UsageError
 from harness.observation import Observation
 from harness.testing import undefended
 

@@ -8,7 +8,7 @@ import torch
 
 import harness.models.ways as ways
 from harness.attacks import ATTACKS, Reconstruction, engine, run_attack
-from harness.extensions.building import build
+from harness.base.building import build
 from harness.observation import Observation
 
 

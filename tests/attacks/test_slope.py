@@ -11,7 +11,7 @@ from harness.attacks.labels import bias_rule
 from harness.attacks.map import MaximumAPosteriori
 from harness.attacks.misfit import unread_level
 from harness.attacks.slope import Slope
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.observation import Clipping, Noise, Observation
 from harness.testing import digits, undefended
 from harness.testing.observations import CLASSES, digits_prior

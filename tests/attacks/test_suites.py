@@ -6,7 +6,7 @@ import pytest
 
 from harness.attacks import ATTACKS, SUITES, expanded, members
 from harness.attacks.suites import DROPPED, LATEST, Chosen, resolve
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.experiment import CellSettings, cell_settings, expand, usual_prior
 
 MEMBERS = ("cpl", "map", "identify", "analytic", "spear", "learned", "slope", "levels")

@@ -9,7 +9,7 @@ import torch
 
 from harness.audit import AuditResult, audit, audit_settings
 from harness.audit.result import guess
-from harness.vectors.randomness import generator
+from harness.base.randomness import generator
 
 _NETWORK = """
 from torch import nn

@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from harness.audit.canaries import LARGE, ExamplesAndCanaries, coins, make_canaries
+from harness.base.errors import UsageError
+from harness.base.layout import Layout
+from harness.base.randomness import Stream, generator, poisson_sample
 from harness.defenses import MaterialisedGradients
-from harness.errors import UsageError
-from harness.vectors.layout import Layout
-from harness.vectors.randomness import Stream, generator, poisson_sample
 
 LAYOUT = Layout(("a", "b", "c"), ((6,), (2,), (5,)))
 

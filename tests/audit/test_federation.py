@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from harness.audit.federation import AuditedFederation, chunks
+from harness.base.layout import Layout
 from harness.defenses import Cohort, Custom, Defense, Operation, Point, RoundContext, validated_defense
-from harness.vectors.layout import Layout
 
 
 @validated_defense

@@ -8,9 +8,9 @@ import torch
 from harness.audit import audit_settings
 from harness.audit.claims import Claim
 from harness.audit.result import audit_result, guess
-from harness.errors import UsageError
+from harness.base.errors import UsageError
+from harness.base.randomness import generator
 from harness.privacy import GaussianRelease, Statement, valid_epsilon
-from harness.vectors.randomness import generator
 
 
 def statement(epsilon: float | None) -> Statement:

@@ -7,7 +7,7 @@ import pytest
 
 from harness.audit import AuditResult, audit_settings
 from harness.audit.claims import claim_of, unit_of
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.privacy import GaussianRelease, compose, valid_epsilon
 
 QUICK = {"canaries": 50, "others": 4, "guesses": 10}

@@ -10,11 +10,11 @@ import torch
 from harness.audit import AuditResult, audit_settings
 from harness.audit.batches import deal
 from harness.audit.claims import claim_of
+from harness.base import limits
+from harness.base.errors import UsageError
 from harness.defenses import Cohort, PrivacyFacts, secagg_ddp
-from harness.errors import UsageError
-from harness.mechanisms import PoissonBinomial
 from harness.privacy import GaussianRelease, valid_epsilon
-from harness.settings import limits
+from harness.secagg import PoissonBinomial
 
 GAUSSIAN = {"mechanism": "gaussian", "mode": "paper"}
 TOSSES = {"mechanism": "poisson_binomial", "trials": 2}

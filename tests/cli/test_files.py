@@ -21,9 +21,9 @@ import torch
 from rich.table import Table
 from rich.text import Text
 
+from harness.base.progress import progress
 from harness.cli import Stream
 from harness.cli.console import Screen, note
-from harness.progress import progress
 from harness.results import cell_key, claimed
 from harness.results.card import Card
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import harness
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.evaluation import evaluate as evaluate_cells
 
 pytestmark = pytest.mark.usefixtures("coarse_losses")

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from harness.attacks import ATTACKS
+from harness.base.errors import UsageError
+from harness.base.registry import Registry
 from harness.defenses import DEFENSES
-from harness.errors import UsageError
-from harness.extensions.registry import Registry
 from harness.models import MODELS, RowModel
 from harness.own_sources import own_sources
 from harness.presets import PRESETS

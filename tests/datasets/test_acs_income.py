@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from harness.base.errors import UsageError
 from harness.datasets import fetch_dataset, load_dataset
 from harness.datasets.partition import natural_clients
-from harness.errors import UsageError
 
 HEADER = "AGEP,COW,SCHL,MAR,OCCP,POBP,RELP,WKHP,SEX,RAC1P,PINCP_gt_50000,ST\n"
 COLORADO = "17,2,19,5,0,1,17,1,2,9,0,8\n99,8,24,1,9920,554,0,99,1,1,1,8\n"

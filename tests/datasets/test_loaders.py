@@ -11,8 +11,8 @@ import pytest
 import torch
 from PIL import Image
 
+from harness.base.errors import UsageError
 from harness.datasets import cifar10, load_dataset, mnist
-from harness.errors import UsageError
 
 RANDOM = np.random.default_rng(0)
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from harness.base.errors import UsageError
 from harness.datasets import load_dataset
-from harness.errors import UsageError
 
 GREY = np.arange(4 * 6 * 5, dtype=np.uint8).reshape(4, 6, 5)
 LABELS = np.array([0, 2, 1, 2])

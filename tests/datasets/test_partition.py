@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from harness.base.errors import UsageError
+from harness.base.randomness import generator
 from harness.datasets.partition import SPLITS, most_copies, split_clients
-from harness.errors import UsageError
-from harness.vectors.randomness import generator
 
 LABELS = torch.arange(10).repeat(60)[torch.randperm(600, generator=torch.Generator().manual_seed(0))]
 

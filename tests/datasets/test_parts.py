@@ -11,9 +11,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.base.errors import UsageError
 from harness.datasets import Dataset, load_dataset
 from harness.datasets.parts import take_part
-from harness.errors import UsageError
 
 
 def numbered(labels: list[int]) -> Dataset:

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from harness.base.errors import UsageError
 from harness.datasets import Dataset, choose_public, divide, load_dataset
 from harness.datasets.public import Sides
-from harness.errors import UsageError
 
 ROOT = Path("no data root")
 

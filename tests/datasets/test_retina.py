@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from harness.base.errors import UsageError
 from harness.datasets import fetch_dataset, load_dataset
 from harness.datasets.retina import SIDE
-from harness.errors import UsageError
 
 
 def save(path: Path, colours: tuple[str, str, str] = ("black", "red", "black"), mode: str = "RGB") -> None:

@@ -10,9 +10,9 @@ import pytest
 import torch
 from sklearn.datasets import load_breast_cancer
 
+from harness.base.errors import UsageError
 from harness.datasets import adult, fetch_dataset, load_dataset
 from harness.datasets.catalogue import default_model
-from harness.errors import UsageError
 
 TRAIN = """39, State-gov, 77516, Bachelors, 13, Never-married, Adm-clerical, Not-in-family, White, Male, 2174, 0, 40, \
 United-States, <=50K

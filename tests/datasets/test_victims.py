@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.base.errors import UsageError
 from harness.datasets import Dataset, load_dataset, select_victims
-from harness.errors import UsageError
 
 COUNTS = st.lists(st.integers(0, 12), min_size=1, max_size=7).filter(any)
 

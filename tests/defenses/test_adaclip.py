@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from harness.base.building import build
+from harness.base.layout import Layout
 from harness.defenses import DEFENSES, Cohort, MaterialisedGradients, RoundContext, State
-from harness.extensions.building import build
-from harness.vectors.layout import Layout
 
 P, B = 6, 3
 LAYOUT = Layout(("a", "b"), ((4,), (2,)))

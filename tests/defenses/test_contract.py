@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 import torch
 
+from harness.base.building import build
+from harness.base.layout import Layout
 from harness.defenses import DEFENSES, Cohort, RoundContext
-from harness.extensions.building import build
 from harness.federation.taps import Tap
 from harness.testing.clipping import (
     assert_bounds_examples,
@@ -26,7 +27,6 @@ from harness.testing.defenses import (
     assert_shapes,
     assert_statements,
 )
-from harness.vectors.layout import Layout
 
 LAYOUT = Layout(("weight",), ((500,),))
 

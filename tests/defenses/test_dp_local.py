@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from harness.base.building import build
+from harness.base.layout import Layout
 from harness.defenses import DEFENSES, Cohort, MaterialisedGradients, PrivacyFacts, RoundContext
-from harness.extensions.building import build
-from harness.vectors.layout import Layout
 
 LAYOUT = Layout(("a", "b"), ((3000,), (1000,)))
 

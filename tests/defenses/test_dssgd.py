@@ -9,9 +9,9 @@ import torch
 from scipy import stats
 from torch import Tensor
 
+from harness.base.building import build
+from harness.base.layout import Layout
 from harness.defenses import DEFENSES, Cohort, PrivacyFacts, RoundContext
-from harness.extensions.building import build
-from harness.vectors.layout import Layout
 
 P = 20_000
 CONTEXT = RoundContext(0, 0, 0.05, Cohort(), Layout(("a",), ((P,),)), ((0, 0), (0, 1)))

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from harness.base.building import build
+from harness.base.layout import Layout
 from harness.defenses import DEFENSES, Cohort, MaterialisedGradients, PrivacyFacts, RoundContext
-from harness.defenses.schedules import NoiseSchedule
-from harness.extensions.building import build
-from harness.vectors.layout import Layout
+from harness.privacy.noise_schedule import NoiseSchedule
 
 LAYOUT = Layout(("a", "b"), ((2,), (1,)))
 # Two examples; norms per tensor are (5, 0.5) and (1, 2).

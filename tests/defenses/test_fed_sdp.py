@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from harness.base.building import build
 from harness.defenses import DEFENSES, Cohort, RoundContext
-from harness.extensions.building import build
 from harness.models import RowModel
 from harness.testing import play_taps
 

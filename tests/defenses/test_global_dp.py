@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from harness.base.building import build
+from harness.base.layout import Layout
 from harness.defenses import DEFENSES, Cohort, Defense, PrivacyFacts, RoundContext, State
 from harness.defenses.global_dp import median_norm, norm_counts
-from harness.extensions.building import build
-from harness.vectors.layout import Layout
 
 K, P = 8, 50
 LAYOUT = Layout(("a", "b"), ((40,), (10,)))

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from harness.base.building import build
 from harness.defenses import DEFENSES
 from harness.evaluation.noise_law import law_p_value
-from harness.extensions.building import build
 from harness.federation.defense import Defense
 from harness.federation.known_noise import noise_at
 from harness.federation.taps import Tap

@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from harness.base.building import build
+from harness.base.errors import UsageError
+from harness.base.layout import group_sums
 from harness.defenses import DEFENSES, Cohort, RoundContext
-from harness.errors import UsageError
-from harness.extensions.building import build
 from harness.models import RowModel
 from harness.testing import play_taps
-from harness.vectors.layout import group_sums
 
 N, ETA = 3, 0.1
 WITHOUT = {"sigma": 0.0, "clip": math.inf}

@@ -8,9 +8,9 @@ import torch
 from scipy import stats
 from torch import Tensor
 
+from harness.base.building import build
+from harness.base.layout import Layout
 from harness.defenses import DEFENSES, Cohort, MaterialisedGradients, RoundContext
-from harness.extensions.building import build
-from harness.vectors.layout import Layout
 
 P, ETA, SIGMA, C = 20_000, 0.05, 6.0, 4.0
 LAYOUT = Layout(("a", "b"), ((P - 100,), (100,)))

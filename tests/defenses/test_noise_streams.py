@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from harness.base.building import build
+from harness.base.layout import Layout
 from harness.defenses import DEFENSES, Cohort, MaterialisedGradients, RoundContext
-from harness.extensions.building import build
-from harness.vectors.layout import Layout
 
 P = 20_000
 LAYOUT = Layout(("a", "b"), ((P - 100,), (100,)))

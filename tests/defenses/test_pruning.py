@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from harness.base.building import build
+from harness.base.layout import Layout
 from harness.defenses import DEFENSES, Cohort, RoundContext, State
-from harness.extensions.building import build
-from harness.vectors.layout import Layout
 
 LAYOUT = Layout(("a", "b"), ((4,), (2,)))
 UPDATE = torch.tensor([[0.1, -0.2, 3.0, 4.0, -0.3, 5.0]], dtype=torch.float64)

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from harness.base.building import build
+from harness.base.layout import Layout
 from harness.defenses import DEFENSES, Cohort, MaterialisedGradients, PrivacyFacts, RoundContext, State
 from harness.defenses.quantile import Quantile
-from harness.extensions.building import build
 from harness.privacy import GaussianRelease, compose, make_accountant
-from harness.vectors.layout import Layout
 
 K, P = 101, 2
 LAYOUT = Layout(("a", "b"), ((1,), (1,)))

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 
+from harness.base.building import build
+from harness.base.layout import Layout
 from harness.defenses import DEFENSES, Cohort, RoundContext
-from harness.extensions.building import build
 from harness.federation.known_limit import limit_at
 from harness.federation.taps import Tap
 from harness.privacy import GaussianLimit, NoLimit, PureLimit, RenyiLimit
-from harness.vectors.layout import Layout
 
 B, K, M = 4, 10, 3
 CONTEXT = RoundContext(

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from harness.base.building import build
+from harness.base.errors import UsageError
+from harness.base.layout import Layout
 from harness.defenses import DEFENSES, Cohort, Defense, MaterialisedGradients, PrivacyFacts, RoundContext
-from harness.errors import UsageError
-from harness.extensions.building import build
-from harness.privacy.systems import SEVERAL_STEPS
-from harness.vectors.layout import Layout
+from harness.privacy.distributed_noise import SEVERAL_STEPS
 
 CLIENTS, BATCH, ETA = 6, 3, 0.05
 LAYOUT = Layout(("a", "b"), ((1500,), (500,)))

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from harness.base.building import build
+from harness.base.errors import UsageError
 from harness.defenses import DEFENSES
-from harness.errors import UsageError
-from harness.extensions.building import build
 
 COMMON: list[tuple[str, Any, str]] = [
     ("clip", 0, "greater than 0"),

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from harness.base.building import build, parse_assignments
+from harness.base.errors import UsageError
+from harness.base.layout import Layout
 from harness.defenses import DEFENSES, Cohort, Defense, MaterialisedGradients, PrivacyFacts, RoundContext
-from harness.errors import UsageError
-from harness.extensions.building import build, parse_assignments
-from harness.vectors.layout import Layout
 
 K, P = 4, 200
 LAYOUT = Layout(("a", "b"), ((150,), (50,)))

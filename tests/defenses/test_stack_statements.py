@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from harness.base.building import build
 from harness.defenses import DEFENSES, Cohort, PrivacyFacts
-from harness.extensions.building import build
 from harness.privacy import Statement
 
 FACTS = PrivacyFacts(Cohort(clients_per_round=4, batch_size=2, rounds=3, steps_per_round=10), tensors=2, rate=0.1)

@@ -15,14 +15,14 @@ import pytest
 import torch
 
 from harness.attacks import ATTACKS, run_attack
+from harness.base.layout import Layout
+from harness.base.registry import Registry
 from harness.cli import run
 from harness.datasets import DATASETS
 from harness.defenses import DEFENSES, Cohort, RoundContext
-from harness.extensions.registry import Registry
 from harness.observation import Noise
 from harness.results import CellResult, read_results
 from harness.testing import assert_attack_contract, digits, digits_prior, undefended
-from harness.vectors.layout import Layout
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.capture.record import CaptureRecord
 from harness.cli import run
+from harness.judging.capture_record import CaptureRecord
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "judging-your-federation.md").read_text(encoding="utf-8")
 

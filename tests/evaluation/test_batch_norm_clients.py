@@ -10,12 +10,12 @@ from torch import nn
 
 from harness.attacks import ATTACKS, Dummy, run_attack, run_reference
 from harness.attacks.candidates import dummy_gradient
+from harness.base.building import build
+from harness.base.errors import UsageError
 from harness.defenses import DEFENSES, Cohort, Custom, Defense, Operation, Point
-from harness.errors import UsageError
 from harness.evaluation.controls import drowned_control
 from harness.evaluation.observe import Scene, Stage
 from harness.experiment import CellSettings, cell_settings
-from harness.extensions.building import build
 from harness.observation import Observation
 
 STATISTICS = {"batch_norm": 1.0, "matching_weight": 1.0, "tv": 0.0, "l2_prior": 0.0, "restarts": 1}

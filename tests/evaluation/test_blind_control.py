@@ -9,7 +9,7 @@ import pytest
 
 from harness.attacks.cpl import CPL
 from harness.attacks.idlg import IDLG
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.evaluation import Run, run
 from harness.evaluation.attacking import AttackRecord, attack_scene
 from harness.evaluation.observe import Scene, Stage

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.experiment import CellSettings, cell_settings, expand, taps_of
 from harness.federation.taps import SURFACES, Tap
 

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import torch
 
+from harness.base.errors import UsageError
+from harness.base.layout import Layout, spread
 from harness.defenses import DEFENSES, Cohort, Custom, Defense, Operation, Point, RoundContext, validated_defense
-from harness.errors import UsageError
 from harness.evaluation import run
 from harness.evaluation.declared_noise import WrongDeclaration, require_declared
 from harness.noise_level import NoiseLevel
 from harness.observation import Noise, Observation
 from harness.testing import digits, undefended
-from harness.vectors.layout import Layout, spread
 
 QUIET = undefended(*digits(4))
 LEVELS = torch.cat([torch.zeros(100), torch.full((QUIET.target.shape[1] - 100,), 0.02)])

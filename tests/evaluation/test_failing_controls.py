@@ -13,10 +13,10 @@ from torch import Tensor
 
 from harness.attacks import ATTACKS, Reconstruction
 from harness.attacks.stopping import CONVERGED
+from harness.base.building import build
 from harness.datasets import load_dataset, select_victims
 from harness.evaluation import attacking, scores
 from harness.evaluation.controls import is_hidden_by_more
-from harness.extensions.building import build
 from harness.noise_level import NoiseLevel
 from harness.observation import Noise, Observation
 from harness.results import Lineup, read_results

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from harness.attacks import reconstructing
+from harness.base.progress import progress
 from harness.evaluation import foresight
 from harness.evaluation.foresight import Foresight
 from harness.evaluation.outlook import Outlook, work_of
 from harness.experiment import cell_settings
 from harness.federation.taps import SURFACES
-from harness.progress import progress
 
 MEND = "; --device cuda, fewer --victims, or --attack analytic take less"
 EARLY = " (those without hope end early, here at iteration 30 of 500)"
@@ -95,7 +95,7 @@ LIVES = {"all go to the cap": 10_000.0, "most end early": 40.0, "all end very ea
 def test_time_left_goes_by_rows_that_ended(mean: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """128 starts, 32 at a time, of exponential lives; an iteration of a start takes a second."""
     now = [0.0]
-    monkeypatch.setattr("harness.progress.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("harness.base.progress.time", SimpleNamespace(monotonic=lambda: now[0]))
     random = torch.Generator().manual_seed(3)
     lives = torch.empty(4, 32).exponential_(1 / mean, generator=random).ceil().clamp(max=500)
     total, early, said = float(lives.sum()), float("nan"), ""

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from harness.base.errors import UsageError
 from harness.defenses import DEFENSES, Cohort, Custom, Defense, Operation, RoundContext, validated_defense
-from harness.errors import UsageError
 
 
 @pytest.fixture

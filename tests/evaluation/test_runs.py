@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.evaluation import controls
 from harness.evaluation.observe import Scene, Stage
 from harness.experiment import CellSettings

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.evaluation import played_round
 from harness.evaluation.controls import noiseless_control, without_noise
 from harness.evaluation.observe import Scene, Stage

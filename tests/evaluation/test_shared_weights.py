@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy import stats
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.evaluation.observe import Scene, Stage
 from harness.experiment import CellSettings, cell_settings
 from harness.reports import columns

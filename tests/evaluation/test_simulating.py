@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from harness.base.errors import UsageError
 from harness.datasets import Dataset
-from harness.errors import UsageError
 from harness.evaluation.observe import Scene, Stage
 from harness.evaluation.played_round import PlayedRound
 from harness.experiment import cell_settings

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.evaluation.fitness import flags_of
 from harness.evaluation.observe import Stage
 from harness.evaluation.scores import Scores

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from harness.attacks import ATTACKS
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.evaluation import Run, evaluate
 from harness.experiment import CellSettings, cell_settings
 from harness.federation.taps import SURFACES

@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from harness.attacks import ATTACKS, run_attack
+from harness.base.building import build
+from harness.base.errors import UsageError
 from harness.defenses import DEFENSES, Cohort, Defense, Operation, Point
 from harness.defenses.fed_cdp import FedCDP
 from harness.defenses.registry import validated_defense
-from harness.errors import UsageError
 from harness.evaluation.observe import Scene, Stage
 from harness.evaluation.sending import Sent
 from harness.experiment import check_adversary
-from harness.extensions.building import build
 from harness.federation.context import RoundContext
 from harness.federation.defense import LocalStep
 from harness.models import RowModel

@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 import torch
 
+from harness.base.layout import Layout
 from harness.defenses.fed_cdp import FedCDP
 from harness.evaluation.observe import Scene
 from harness.evaluation.theorem import limit_of
@@ -19,7 +20,6 @@ from harness.privacy import GaussianLimit, NoLimit, RunLimit
 from harness.scoring.validity import fault_of
 from harness.training.settings import train_settings
 from harness.training.trained_run import TrainedRun
-from harness.vectors.layout import Layout
 
 LAYOUT = Layout(("a", "b", "c", "d"), ((3,),) * 4)
 

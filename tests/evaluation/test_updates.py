@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from harness.attacks.candidates import dummy_gradient
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.evaluation.observe import Scene, Stage
 from harness.experiment import CellSettings, cell_settings
 

@@ -1,4 +1,4 @@
-"""Every example runs and says what its text says; those on frameworks are run by tests/capture."""
+"""Every example runs and says what its text says; those on frameworks are run by tests/judging."""
 
 import importlib.util
 import json

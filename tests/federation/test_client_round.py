@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from harness.base.building import build
+from harness.base.errors import UsageError
 from harness.defenses import DEFENSES, Cohort, RoundContext
-from harness.errors import UsageError
-from harness.extensions.building import build
 from harness.federation.recorders import KeepTap
 from harness.federation.taps import Tap
 from harness.models import RowModel, cross_entropy

@@ -5,16 +5,16 @@ from dataclasses import replace
 import pytest
 import torch
 
+from harness.base.building import build
+from harness.base.errors import UsageError
+from harness.base.layout import Layout
 from harness.defenses import DEFENSES, Custom, Operation, Point
-from harness.errors import UsageError
-from harness.extensions.building import build
 from harness.federation.context import Cohort, RoundContext
 from harness.federation.defense import Defense
 from harness.federation.known_coordinates import carrying, cut_at
 from harness.federation.known_noise import noise_at
 from harness.federation.taps import Tap
 from harness.observation import Chosen, Noise
-from harness.vectors.layout import Layout
 
 CONTEXT = RoundContext(0, 0, 0.05, Cohort(batch_size=4), Layout(("w",), ((3,),)), ((0, 0),))
 

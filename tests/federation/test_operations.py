@@ -12,6 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from harness.base.building import build
+from harness.base.errors import UsageError
+from harness.base.layout import Layout
 from harness.defenses import (
     DEFENSES,
     ClipExamples,
@@ -29,8 +32,6 @@ from harness.defenses import (
     RoundContext,
     validated_defense,
 )
-from harness.errors import UsageError
-from harness.extensions.building import build
 from harness.federation.client_round import train_locally
 from harness.federation.examples import NetworkBatch, NetworkGradients
 from harness.federation.known_limit import limit_at
@@ -39,7 +40,6 @@ from harness.models import RowModel
 from harness.models.example_gradients import MaterialisedGradients
 from harness.privacy import GaussianLimit, NoLimit
 from harness.training import Training, train_settings
-from harness.vectors.layout import Layout
 
 P, CLIENTS = 20_000, 4
 CONTEXT = RoundContext(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.gate import GateCell, as_baseline, check, read_baseline, read_runs, write_baseline
 from harness.gate.cells import merged
 from harness.results import RunFolder

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.gate import GateCell, Victim
 from harness.gate.contrast import contrast, contrast_defenses, contrast_runs
 

@@ -5,9 +5,9 @@ import itertools
 import pytest
 
 from harness.attacks import ATTACKS
+from harness.base.errors import UsageError
 from harness.cli.options import cells_from, merge
 from harness.defenses import DEFENSES
-from harness.errors import UsageError
 from harness.experiment import CellSettings
 from harness.federation.taps import SURFACES
 from harness.gate.movement import VICTIMS_NEEDED

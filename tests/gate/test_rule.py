@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.gate import GateCell, Report, as_baseline, check
 from harness.gate.movement import movement
 

@@ -14,10 +14,10 @@ from torch import nn
 from harness.attacks import ATTACKS
 from harness.attacks.attack import Count, validated_attack
 from harness.attacks.gradinversion import GradInversion
+from harness.base.errors import UsageError
 from harness.capture import CaptureRecord, write_capture
-from harness.capture.reading import read_capture
 from harness.cli import run
-from harness.errors import UsageError
+from harness.judging.capture_reading import read_capture
 from harness.judging.checks import checks_of, explained
 from harness.judging.declared import cells_of
 from harness.judging.federation import gathered

@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import nn
 
+from harness.base.errors import UsageError
 from harness.capture import CaptureRecord
-from harness.capture.reading import read_capture
 from harness.cli import run
-from harness.errors import UsageError
+from harness.judging.capture_reading import read_capture
 from harness.judging.checks import checks_of, explained
 from harness.judging.declared import cells_of
 from harness.judging.evidence import LEVEL, Check, Evidence, ranks_of

@@ -18,8 +18,8 @@ from harness.cli import run
 from harness.evaluation import Run, evaluate
 from harness.experiment import cell_settings
 from harness.judging.noise_checks import BOUND, ENOUGH, NO_MORE
+from harness.parallel.crew import Crew
 from harness.results import RunFolder
-from harness.spreading.crew import Crew
 from harness.testing import digits
 
 Federation = Callable[..., list[Path]]

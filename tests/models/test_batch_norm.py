@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from harness.attacks import ATTACKS, Dummy, run_attack, run_reference
-from harness.extensions.building import build
+from harness.base.building import build
 from harness.models import RowModel
 from harness.observation import Observation
 

@@ -5,12 +5,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from harness.base.layout import Layout
 from harness.models import chain_gradient as module
 from harness.models.chain_gradient import chain_gradient
 from harness.models.row_convolution import are_grouped
 from harness.models.row_sequence import RowSequence, row_sequence
 from harness.models.rows import ChainedRows
-from harness.vectors.layout import Layout
 
 SHAPE, CLASSES = (2, 10, 9), 3
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.models import Frozen, RowModel
 from harness.models.feature_extractor import UnitLength
 from harness.models.frozen import random_filters

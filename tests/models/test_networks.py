@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.models import MODELS, RowModel, build_module, find_factory
 from harness.models.vision_transformer import VisionTransformer
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.models import RowModel
 
 SHAPE, CLASSES = (1, 8, 8), 4

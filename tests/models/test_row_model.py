@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from harness.base.randomness import derive_seed
 from harness.models import RowModel, build_module
-from harness.vectors.randomness import derive_seed
 
 NETWORKS = ["lenet", "cnn", "mlp", "unit_logistic", "tempered_cnn", "pca_mlp", "frozen_linear"]
 SHAPE, CLASSES = (1, 12, 12), 10  # with ten classes rows of weights are not aligned in memory

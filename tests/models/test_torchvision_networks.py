@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.models import RowModel, build_module, group_norm
 from harness.models.networks import is_own
 from harness.own_sources import own_sources

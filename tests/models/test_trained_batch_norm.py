@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.models import RowModel
 from harness.models.batch_norm import RunningStatistics, recovered, shares_of
 

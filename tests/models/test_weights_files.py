@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.models import RowModel
 
 SHAPE, CLASSES = (1, 12, 12), 4

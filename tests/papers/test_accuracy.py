@@ -7,7 +7,6 @@ import pytest
 
 from harness.datasets import load_dataset
 from harness.evaluation import Run
-from harness.frontier import trained
 from harness.papers import TABLES, Request, fed_acdp
 from harness.papers import accuracy as module
 from harness.papers.accuracy import Accuracies
@@ -16,6 +15,7 @@ from harness.papers.grid import grid
 from harness.papers.measured import Measured, below_non_private, orders
 from harness.privacy.statement import REPEATABLE
 from harness.results import RunFolder
+from harness.study import trained
 from harness.training import DivergedError
 
 TINY = {"clients": 4, "clients_per_round": 2, "rounds": 2, "local_steps": 2}

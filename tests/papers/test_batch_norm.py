@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from harness.attacks import ATTACKS
+from harness.base.building import build
 from harness.experiment import CellSettings
-from harness.extensions.building import build
 from harness.papers import TABLES, Request, batch_norm
 from harness.papers.batch_norm import ARMS, federation
 

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from harness.bayesian.levels import moments_accountant
 from harness.evaluation import Run
 from harness.papers import TABLES, Request, clients, joint
 from harness.papers import grid as tables
@@ -13,6 +12,7 @@ from harness.papers.clients import clipping_bound
 from harness.papers.grid import grid
 from harness.papers.measured import Measured
 from harness.privacy import GaussianRelease
+from harness.privacy.bayesian_levels import moments_accountant
 from harness.results import RunFolder
 from harness.training import RoundRecord, TrainDocument, read_training
 

@@ -9,7 +9,7 @@ from harness.evaluation import Run
 from harness.papers import TABLES, Request, dp_scaffold, dp_scaffold_tables
 from harness.papers.dp_scaffold import FAMILIES, METHODS, ScaffoldRuns, accounted, affordable, synthetic
 from harness.papers.measured import SeededRuns
-from harness.privacy.systems import scaffold_epsilon
+from harness.privacy.scaffold import scaffold_epsilon
 from harness.results import RunFolder
 
 SMALL = synthetic(steps=2, rounds=2, users=20, records=20)

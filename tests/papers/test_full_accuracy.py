@@ -10,12 +10,12 @@ import pytest
 
 from harness.cli import run as command_line
 from harness.evaluation import Run
-from harness.frontier import trained
 from harness.papers import TABLES, Request, full_runs
 from harness.papers import accuracy as settings_of_tables
 from harness.papers import full_accuracy as module
 from harness.papers.full_runs import AS_PRINTED, BOUNDED, LADDER, Cell, FullRuns, Standing, averaged_noise
 from harness.results import RunFolder, Statement
+from harness.study import trained
 from harness.training import DivergedError, RoundRecord, TrainDocument, TrainFolder, TrainSettings, train_settings
 from harness.training.rounds import Training
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.privacy import audit_lower_bound, audit_p_value
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from harness.defenses.schedules import NoiseSchedule
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.privacy import GaussianRelease, compose, make_accountant, rounds_within, sigma_for, steps_within
+from harness.privacy.noise_schedule import NoiseSchedule
 from harness.privacy.rdp import Renyi
 
 PAPER = Renyi("mironov", "paper", grid=None)

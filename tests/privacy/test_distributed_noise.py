@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from harness.errors import UsageError
-from harness.mechanisms import SkellamGrid
+from harness.base.errors import UsageError
 from harness.privacy import GaussianRelease, make_accountant
+from harness.privacy.distributed_noise import SEVERAL_STEPS, DistributedNoise, Party, fused, sum_sigma
 from harness.privacy.events import ledger
 from harness.privacy.rdp import Renyi
-from harness.privacy.systems import SEVERAL_STEPS, DistributedNoise, Party, fused, sum_sigma
+from harness.secagg import SkellamGrid
 
 ACCOUNTANT = Renyi("mironov", tuple(range(2, 256)))
 PARTY = Party(noise=0.5, rate=0.1, steps=4)

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from scipy.special import ive
 from scipy.stats import binom
 
-from harness.errors import UsageError
-from harness.mechanisms import SkellamGrid
+from harness.base.errors import UsageError
 from harness.privacy import GaussianRelease, MechanismRelease, PoissonBinomialSum, SkellamSum, skellam_sum
 from harness.privacy.mechanism import curve_of
 from harness.privacy.rdp import Renyi
+from harness.secagg import SkellamGrid
 
 WHOLE = Renyi("mironov", tuple(range(2, 256)))
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from harness.mechanisms import SkellamGrid
 from harness.privacy import GaussianNoise, GaussianRelease, skellam_sum
 from harness.privacy.reconstruction import GaussianLimit, Limit, PureLimit, RenyiLimit, RunLimit
+from harness.secagg import SkellamGrid
 
 LAYERS = math.sqrt(10) / 6  # LeNet's ten tensors, sigma 6
 WHOLE = GaussianLimit(1 / 6)

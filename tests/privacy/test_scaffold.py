@@ -5,12 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.privacy import GaussianRelease, steps_within
 from harness.privacy.events import ledger
 from harness.privacy.renyi_curves import amplify_without_replacement
-from harness.privacy.systems import Scaffold, scaffold_accountant, scaffold_epsilon, scaffold_event
-from harness.privacy.systems.scaffold import MODES, VIEWERS
+from harness.privacy.scaffold import MODES, VIEWERS, Scaffold, scaffold_accountant, scaffold_epsilon, scaffold_event
 
 SYNTHETIC = Scaffold(60.0, 100, 4000, 50, 400)
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.privacy import GaussianRelease, NonPrivate, compose, make_accountant, make_statement, valid_epsilon
 from harness.privacy.answers import spent
 from harness.results import CellResult

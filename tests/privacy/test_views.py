@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from scipy.special import log_ndtr
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.privacy import (
     Event,
     FederationFacts,

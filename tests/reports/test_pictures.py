@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.reports.pictures import _BOTTOM, _GAP, _LEFT, _TILE, DOTS_PER_INCH, MOST_ROWS, save_grid
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from harness.base.building import build
 from harness.defenses import DEFENSES
-from harness.extensions.building import build
 from harness.reports.text import arguments
 from harness.results.record import without_non_finite
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.results import read_results
 
 GOOD = {"schema_version": 1, "environment": {}, "cells": []}

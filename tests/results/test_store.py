@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.results import CellResult, ResultDocument, RunFolder, VictimRecord, cell_key, claimed, read_results
 
 SETTINGS = {"defense": "fed_cdp", "sigma": 6.0, "seeds": (0, 1), "clip": math.inf}

@@ -12,6 +12,9 @@ from torch import Tensor
 from harness.attacks import Attack, validated_attack
 from harness.attacks.adam import Adam
 from harness.attacks.attack import Dummy
+from harness.base.clipping import clip, clip_factors
+from harness.base.errors import UsageError
+from harness.base.layout import Layout, spread
 from harness.defenses import (
     ClipUpdate,
     Cohort,
@@ -23,7 +26,6 @@ from harness.defenses import (
     State,
     validated_defense,
 )
-from harness.errors import UsageError
 from harness.evaluation.noise_law import law_p_value
 from harness.federation.operations import UNKNOWN, StepState, states_nothing
 from harness.federation.privacy_facts import PrivacyFacts
@@ -40,8 +42,6 @@ from harness.testing import (
     noise,
     undefended,
 )
-from harness.vectors.clipping import clip, clip_factors
-from harness.vectors.layout import Layout, spread
 
 Keys = list[tuple[int | str, ...]]
 SHAPE = 10, 400

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.models import build_module
 from harness.training import TrainFolder, Training, TrainOptions, train, train_settings
 from harness.training.accuracy import accuracy_of

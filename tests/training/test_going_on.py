@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
+from harness.base.errors import UsageError
+from harness.base.layout import Layout
 from harness.cli import run as harness
 from harness.defenses import Cohort, RoundContext
-from harness.errors import UsageError
 from harness.training import TrainDocument, TrainFolder, TrainOptions, train, train_settings
-from harness.vectors.layout import Layout
 
 TINY: dict[str, Any] = {
     "dataset": "cancer", "model": "mlp2", "clients": 12, "clients_per_round": 5, "local_steps": 4, "batch_size": 3,

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from harness.attacks.candidates import dummy_gradient
+from harness.base.errors import UsageError
 from harness.cli import run as run_command
 from harness.cli.options import cells_from, merge
 from harness.defenses import PrivacyFacts
-from harness.errors import UsageError
 from harness.evaluation.observe import Scene, Stage
 from harness.experiment import CellSettings
 from harness.federation.variates_files import RoundVariates, read_variates, write_variates

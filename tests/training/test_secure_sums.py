@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
+from harness.base.errors import UsageError
 from harness.defenses import Defense
-from harness.errors import UsageError
 from harness.training import TrainFolder, Training, TrainOptions, train, train_settings
 from harness.training.sampling import sample_batches
 

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import torch
 
+from harness.base.building import build
+from harness.base.errors import UsageError
 from harness.cli import run as run_command
 from harness.cli.options import cells_from, merge
 from harness.defenses import DEFENSES, Remembered
-from harness.errors import UsageError
 from harness.evaluation.controls import drowned_control, noiseless_control, positive_control
 from harness.evaluation.observe import Stage
 from harness.experiment import CellSettings
-from harness.extensions.building import build
 from harness.federation.state_files import read_state, write_state
 from harness.training import TrainFolder, Training, TrainOptions, train, train_settings
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.models import RowModel, build_module
 from harness.privacy import GaussianRelease, claimed_epsilon, compose, valid_epsilon
 from harness.training import TrainDocument, TrainFolder, Training, TrainOptions, clients, train, train_settings

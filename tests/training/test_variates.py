@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.training import TrainFolder, Training, TrainOptions, train, train_settings
 
 TINY: dict[str, Any] = {

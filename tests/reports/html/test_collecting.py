@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.reports.html import read_runs
 from harness.reports.html.collecting import without_collecting
 

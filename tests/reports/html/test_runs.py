@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from harness.errors import UsageError
+from harness.base.errors import UsageError
 from harness.reports.html import make_page, read_runs
 from harness.results import RunFolder, cell_key
 from harness.scoring.summarise import summarise

@@ -1,0 +1,99 @@
+"""Turns names and key=value settings from a person into validated attacks and defenses."""
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import ValidationError
+
+from harness.base.errors import UsageError
+from harness.base.registry import Registry
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T", bound="DataclassInstance")
+
+
+def build(registry: Registry[type[T]], name: str, arguments: Mapping[str, Any]) -> T:
+    """An instance of a registered class, or a stack of them; a stack's settings are named ``part.setting``.
+
+    Raises:
+        UsageError: unknown name, unknown setting (the nearest one is suggested), or a value out of range.
+    """
+    if registry.combine and len(parts := registry.parts(name)) > 1:
+        return registry.combine(_build_parts(registry, name, parts, arguments))
+    kind = registry[name]
+    known = [field.name for field in fields(kind)]
+    for key in arguments:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"it has: {', '.join(known) or 'no settings'}"
+            raise UsageError(f"{registry.kind} {name!r} has no setting {key!r}; {hint}")
+    try:
+        return kind(**arguments)
+    except ValidationError as error:
+        raise UsageError(f"{registry.kind} {name!r}: {one_line(error)}") from error
+
+
+def _build_parts(
+    registry: Registry[type[T]], name: str, parts: list[str], arguments: Mapping[str, Any]
+) -> dict[str, T]:
+    own: dict[str, dict[str, Any]] = {part: {} for part in parts}
+    for key, value in arguments.items():
+        part, _, setting = key.partition(".")
+        if part not in own:
+            raise UsageError(f"{registry.kind} {name!r} has no setting {key!r}; write for example {parts[0]}.setting")
+        own[part][setting] = value
+    return {part: build(registry, part, settings) for part, settings in own.items()}
+
+
+def one_line(error: ValidationError) -> str:
+    """The first complaint of a pydantic error as one line naming the setting."""
+    first = error.errors()[0]
+    message = first["msg"].removeprefix("Value error, ")
+    where = ".".join(str(part) for part in first["loc"] if not str(part).startswith(("constrained", "function")))
+    given = "" if isinstance(first["input"], (dict, list)) or not where else f", got {first['input']!r}"
+    return f"{where}: {message}{given}" if where and not where.startswith("ArgsKwargs") else message
+
+
+def parse_assignments(
+    assignments: list[str], names: list[str], registry: Registry[type[T]]
+) -> dict[str, dict[str, str]]:
+    """Settings per name from ``key=value`` (every named thing that has the key) and ``name.key=value`` (one of them).
+
+    In a stack each part counts as named; its settings are called ``part.key``.
+
+    Raises:
+        UsageError: not of that form, a name that is not part of the run, or a key that nothing named has.
+    """
+    settings: dict[str, dict[str, str]] = {name: {} for name in names}
+    places = [(name, part) for name in names for part in registry.parts(name)]
+    known = {part: {field.name for field in fields(registry[part])} for _, part in places}
+    for assignment in assignments:
+        key, equals, value = assignment.partition("=")
+        if not equals or not key:
+            raise UsageError(f"{assignment!r} is not key=value; write for example sigma=6")
+        owner, dot, setting = key.rpartition(".")
+        if dot:
+            owner = registry.resolve(owner)
+            chosen = [
+                place for place in places if owner == place[1] or (owner == place[0] and setting in known[place[1]])
+            ]
+            if not chosen:
+                raise UsageError(f"{registry.kind} {owner!r} is not part of this run; name it with --{registry.kind}")
+        else:
+            chosen = [place for place in places if setting in known[place[1]]]
+            if not chosen:
+                hint = _instead_of(setting, sorted(set().union(*known.values())))
+                raise UsageError(f"no named {registry.kind} has a setting {setting!r}; {hint}")
+        for name, part in chosen:
+            settings[name][setting if name == part else f"{part}.{setting}"] = value
+    return settings
+
+
+def _instead_of(setting: str, known: list[str]) -> str:
+    if near := difflib.get_close_matches(setting, known, n=1):
+        return f"did you mean {near[0]!r}?"
+    return f"choose {', '.join(known)}" if known else "there is nothing to set"

@@ -1,0 +1,113 @@
+"""Names for the things a user can choose: attacks, defenses, datasets, models."""
+
+import difflib
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Generic, TypeVar
+
+from harness.base.errors import UsageError, in_one_line, printable
+from harness.base.own_code import installed, own_code
+
+T = TypeVar("T")
+Entry = TypeVar("Entry")
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
+
+
+class Registry(Generic[T]):
+    """Maps names (and aliases) to registered objects.
+
+    Other installed packages join through the entry-point group ``group``; they are imported the first time
+    anything is looked up, and one that fails is named on standard error and left out. With ``combine``, which makes
+    one thing of several by name, names joined by ``+`` stand for a stack of these things, in that order.
+    """
+
+    def __init__(self, kind: str, group: str, combine: Callable[[Mapping[str, Any]], Any] | None = None) -> None:
+        self.kind = kind
+        self.group = group
+        self.combine = combine
+        self._entries: dict[str, Any] = {}  # of T; a decorated class keeps its own type
+        self._aliases: dict[str, str] = {}
+        self._plugins_loaded = False
+
+    def register(self, name: str, *aliases: str) -> Callable[[Entry], Entry]:
+        """Decorator that registers its target under ``name`` and ``aliases``.
+
+        Raises:
+            ValueError: one of them is taken, or could not be written on a command line.
+        """
+
+        def decorate(entry: Entry) -> Entry:
+            for new in (name, *aliases):
+                if not _NAME.fullmatch(new):
+                    raise ValueError(f"{self.kind} {new!r}: a name is of letters, digits, _ and -")
+                if new in self._entries or new in self._aliases:
+                    raise ValueError(f"{self.kind} {new!r} is registered twice")
+            self._entries[name] = entry
+            self._aliases.update(dict.fromkeys(aliases, name))
+            return entry
+
+        return decorate
+
+    def resolve(self, name: str) -> str:
+        """The registered name behind ``name`` or one of its aliases; of a stack, the registered names joined.
+
+        Raises:
+            UsageError: the name is unknown (the message suggests the nearest one) or twice in a stack.
+        """
+        self._load_plugins()
+        if len(parts := self.parts(name)) > 1:
+            stack = [self.resolve(part) for part in parts]
+            twice = next((part for part in stack if stack.count(part) > 1), None)
+            if twice is not None:
+                raise UsageError(f"{self.kind} {twice!r} is twice in the stack {name!r}; name it once")
+            return "+".join(stack)
+        canonical = self._aliases.get(name, name)
+        if canonical in self._entries:
+            return canonical
+        known = [*self._entries, *self._aliases]
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(self._entries))}"
+        raise UsageError(f"unknown {self.kind} {name!r}; {hint}")
+
+    def parts(self, name: str) -> list[str]:
+        """The names that a stack's name joins, or the name alone."""
+        return name.split("+") if self.combine else [name]
+
+    def __getitem__(self, name: str) -> T:
+        return self._entries[self.resolve(name)]
+
+    def __iter__(self) -> Iterator[str]:
+        self._load_plugins()
+        return iter(sorted(self._entries))
+
+    def aliases(self, name: str) -> list[str]:
+        """The aliases of a registered name."""
+        return sorted(alias for alias, target in self._aliases.items() if target == name)
+
+    def outside(self, name: str) -> list[str]:
+        """The modules of other packages that a registered name, or the parts of a stack, come from."""
+        self._load_plugins()
+        entries = [self._entries.get(self._aliases.get(part, part)) for part in self.parts(name)]
+        modules = [getattr(getattr(entry, "func", entry), "__module__", "") for entry in entries if entry]
+        return [module for module in modules if module.partition(".")[0] != "harness"]
+
+    def _load_plugins(self) -> None:
+        if self._plugins_loaded:
+            return
+        self._plugins_loaded = True
+        for point in entry_points(group=self.group):
+            self._load(point)
+
+    def _load(self, point: EntryPoint) -> None:
+        before = dict(self._entries), dict(self._aliases)
+        try:
+            with own_code(), installed(point.module):
+                point.load()
+        except Exception as error:  # somebody else's code may raise anything
+            self._entries, self._aliases = before
+            why = in_one_line(error)
+            said = f"plugin {point.name!r} ({point.value}) is left out: {why}"
+            print(f"harness: {printable(said)}", file=sys.stderr)

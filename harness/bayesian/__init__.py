@@ -1,1 +1,0 @@
-"""Bayesian accounting: what a run costs a typical client or record, estimated from the sizes it saw."""

@@ -1,0 +1,192 @@
+"""The victims of one attack over processes of one machine: no thread waits for another at every operation."""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from functools import partial
+from pickle import PicklingError
+
+import torch
+from loky.backend.reduction import dumps
+from torch import Tensor
+
+from harness.attacks import Attack, Reconstruction
+from harness.base.devices import use_threads
+from harness.base.limits import free_memory, share_memory
+from harness.base.progress import hush
+from harness.evaluation.attacking import in_one_process
+from harness.evaluation.foresight import Foresight
+from harness.experiment import CellSettings
+from harness.observation import Observation
+from harness.parallel.processes import begin_workers, why_lost
+from harness.parallel.shares import Code, Made, Share, made_elsewhere
+from harness.parallel.travelling import TENSORS
+
+log = logging.getLogger(__name__)
+
+#: Gradients of single images, at most, times weights, below which an attack is over sooner than its rows are dealt.
+_WORTH_DEALING = 1e7
+#: Bytes of what was observed above which it is not copied to others.
+_MOST_SENT = 2**30
+#: Seconds after which somebody who waits is told that others are still at work.
+_PATIENCE = 5.0
+_CHANGED = "a file of yours was changed while the run began"
+
+
+def can_be_sent(rows: int, weights: int, size: int) -> bool:
+    """Whether there is room for another copy, or several on the way, of what was observed of so many networks.
+
+    ``size``: bytes of a number.
+    """
+    sent, free = 2 * size * rows * weights, free_memory()
+    return sent <= _MOST_SENT and (free is None or 4 * sent <= free)
+
+
+class Crew:
+    """This process and others, which take an equal share of an attack's victims.
+
+    Rows do not need each other, so that results are those of one process with as many threads as each has, to the bit
+    wherever they are so under another ``--chunk``. Where one is lost or lacks memory, half as many begin again; what
+    the others were attacking is attacked here, with half as many rows together.
+
+    Attributes:
+        processes: how many, with this one.
+        seconds: of a processor, that the others have computed. peaks: the bytes that each took at its most, by place.
+    """
+
+    def __init__(self, processes: int, threads: int | None, cells: Sequence[CellSettings] = ()) -> None:
+        self._code = Code.of(cells if processes > 1 else ())
+        self.seconds, self.peaks = 0.0, dict[int, int]()
+        self._threads, self._dealt = threads, False
+        self._begin(processes)
+
+    def _begin(self, processes: int) -> None:
+        self.processes, others = processes, processes - 1
+        begin = partial(_share_machine, processes, self._threads)
+        share_memory(1)  # of all that is free the workers' limit is computed
+        self._others = begin_workers(max(others, 1), self._threads or 1, partial(_begin_hushed, begin), TENSORS)
+        begin()
+        for _ in range(others):  # they begin with the first thing to do, and take seconds to load what they need
+            self._others.submit(hush)
+
+    def attack(
+        self, attack: Attack, observation: Observation, chunk: int, watched: Foresight | None = None
+    ) -> Reconstruction:
+        """As :func:`harness.evaluation.attacking.in_one_process`."""
+        shares = self._shares(attack, observation)
+        if len(shares) == 1:
+            return in_one_process(attack, observation, chunk, watched)
+        self._dealt, watching = True, watched.deal(shares) if watched else [None] * len(shares)
+        parts = [
+            Share(attack, observation.take(rows), chunk, own, self._code)
+            for rows, own in zip(shares, watching, strict=True)
+        ]
+        futures = [self._submit(part) for part in parts[1:]]
+        made = [Made(in_one_process(attack, parts[0].observation, chunk, watched), watching[0])]
+        problems = set[str]()
+        for future, part in zip(futures, parts[1:], strict=True):
+            made.append(self._result(future, problems, watched) or self._made_here(part, bool(problems), watched))
+        self.seconds += sum(part.seconds for part in made)
+        self.peaks |= {place: part.peak for place, part in enumerate(made) if part.peak}
+        if watched:
+            watched.gather(shares, [part.recorder for part in made])
+        if problems:
+            self.end(kill=True)
+            self._begin(1 if _CHANGED in problems else max(1, self.processes // 2))
+        return _in_order([part.reconstruction for part in made], shares)
+
+    def _shares(self, attack: Attack, observation: Observation) -> list[Tensor]:
+        """The rows of each process; all in one where nothing is gained by more."""
+        rows, weights, size = observation.rows, observation.model.layout.total, observation.target.element_size()
+        each = getattr(attack.optimizer(), "inner_iterations", 1) * attack.max_iterations * attack.starts
+        worth = attack.dealt and rows * observation.examples * each * weights >= _WORTH_DEALING
+        # Where rows are evaluated one after another, threads take a row each as it is.
+        together = not observation.model.evaluates_alone and observation.target.device.type == "cpu"
+        dealt = worth and together and can_be_sent(rows, weights, size)
+        count = max(1, min(self.processes, rows // 2)) if dealt else 1
+        return [torch.arange(first, rows, count) for first in range(count)]
+
+    def _submit(self, part: Share) -> "Future[Made | None]":
+        problem: Exception
+        try:
+            # Here, and not in the thread that sends it: by then this process evaluates the same network, which holds
+            # other weights while it does.
+            sent = bytes(dumps(part, reducers=TENSORS))
+        except Exception as error:  # whatever a user's own class raises
+            problem = PicklingError(str(error))
+        else:
+            try:
+                return self._others.submit(made_elsewhere, sent)
+            except BrokenProcessPool as error:  # before this one was submitted
+                problem = error
+        lost = Future[Made | None]()
+        lost.set_exception(problem)
+        return lost
+
+    def _result(self, future: "Future[Made | None]", problems: set[str], watched: Foresight | None) -> Made | None:
+        """None where it is to be made here; why goes to ``problems``, unless only it could not be sent."""
+        while watched and not wait([future], _PATIENCE).done:
+            watched.wait()
+        try:
+            if made := future.result():
+                return made
+            problem = _CHANGED
+        except PicklingError:
+            return None
+        except Exception as error:
+            problem = why_lost(error)
+            if problem is None:
+                raise
+        if problem not in problems:
+            log.warning("%s; what it was to attack is attacked here", problem)
+        problems.add(problem)
+        return None
+
+    def _made_here(self, part: Share, lost: bool, watched: Foresight | None) -> Made:
+        """``lost``: who was to attack it may have lacked memory."""
+        chunk = max(1, part.chunk // 2) if lost else part.chunk
+        if watched:
+            watched.take_over(part.observation.rows, part.recorder)
+        return Made(in_one_process(part.attack, part.observation, chunk, watched), part.recorder)
+
+    def end(self, kill: bool = False) -> None:
+        """Ends the other processes, which may still be loading where nothing was dealt."""
+        self._others.shutdown(wait=True, kill_workers=kill or not self._dealt)
+
+
+@contextmanager
+def crew(processes: int, threads: int | None = 1, cells: Sequence[CellSettings] = ()) -> Iterator[Crew]:
+    """Around all that a crew does; whatever ends it early ends the others too.
+
+    Args:
+        processes: of which this is one; alone, it attacks as if there were no crew.
+        threads: of each; None leaves it to torch.
+        cells: whose one network and attacks they load, which may be a user's own.
+    """
+    before = torch.get_num_threads()
+    everyone = Crew(processes, threads, cells)
+    kill = True
+    try:
+        yield everyone
+        kill = False
+    finally:
+        everyone.end(kill)
+        _share_machine(1, before)
+
+
+def _share_machine(processes: int, threads: int | None) -> None:
+    use_threads(threads)
+    share_memory(processes)
+
+
+def _begin_hushed(begin: Callable[[], None]) -> None:
+    hush()
+    begin()
+
+
+def _in_order(made: list[Reconstruction], shares: list[Tensor]) -> Reconstruction:
+    places = torch.cat(shares).argsort()
+    names = Reconstruction.__dataclass_fields__
+    return Reconstruction(**{name: torch.cat([getattr(one, name) for one in made])[places] for name in names})

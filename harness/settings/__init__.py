@@ -1,1 +1,0 @@
-"""What settings may be: ranges, what a machine can do in a day, where tensors are computed."""

@@ -1,0 +1,222 @@
+"""The frontier: what is trained is what is proven and attacked; the answer; resuming; several processes; mistakes."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+from rich.console import Console
+
+from harness.privacy.statement import REPEATABLE
+from harness.reports.frontier_picture import save_frontier
+from harness.reports.frontier_table import print_frontier
+from harness.results import read_results
+from harness.results.frontier import FrontierDocument, FrontierPoint
+from harness.study.best import answer
+from harness.training import read_training
+
+Harness = Callable[..., Any]
+LINE = (
+    "frontier --dataset cancer --defense fed_cdp --sigma 1,0.001 --victims 12 --attack analytic --clients 4 "
+    "--clients-per-round 4 --rounds 2 --local-steps 2 --batch-size 4 --json"
+)
+TINY = LINE.split()
+pytestmark = pytest.mark.usefixtures("coarse_losses")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, coarse_losses: None) -> Path:
+    """A run of three points on a table and three on digits, in little time."""
+    from harness.cli import run
+
+    folder = tmp_path_factory.mktemp("frontier")
+    line = [word if word != "cancer" else "cancer,digits" for word in TINY]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HARNESS_DATA", str(folder / "none"))
+        assert run([*line, "--out", str(folder / "run")]) == 0
+    return folder / "run"
+
+
+def document_in(folder: Path) -> FrontierDocument:
+    return FrontierDocument.model_validate_json((folder / "frontier.json").read_bytes())
+
+
+def test_accuracy_and_epsilon_are_those_of_the_run_that_was_trained(made: Path) -> None:
+    points = document_in(made).points
+    levels = [("none", None), ("fed_cdp", 0.001), ("fed_cdp", 1)]
+    asked = [(data, *level) for data in ("cancer", "digits") for level in levels]
+    assert [(one.dataset, one.defense, one.level) for one in points] == asked
+    for one in points:
+        trained = read_training(made / (one.training or ""))
+        assert one.accuracy == trained.accuracy and one.test_examples == trained.test_examples
+        assert trained.settings["defense_args"].get("sigma") == one.level
+        server = next(row for row in trained.privacy if row.view == "server")
+        assert one.epsilon == server.epsilon and one.unit == (None if one.epsilon is None else "example")
+
+
+def test_no_epsilon_covers_data_that_are_scaled_by_private_values(made: Path) -> None:
+    by_data = {one.dataset: one for one in document_in(made).points if one.level == 1}
+    assert by_data["cancer"].epsilon is None and "private" in by_data["cancer"].epsilon_reason
+    assert by_data["digits"].epsilon and by_data["digits"].guarantee == "sample-DP local view"
+    assert REPEATABLE in by_data["digits"].epsilon_reason
+
+
+def test_what_is_attacked_is_in_the_folder_of_results(made: Path) -> None:
+    cells = {(one.dataset, one.defense, one.defense_args.get("sigma")): one for one in read_results(made).summary}
+    for one in document_in(made).points:
+        row = cells[one.dataset, one.defense, one.level]
+        assert (row.verdict, row.tap, row.victims) == (one.verdict, "T0.in", 12)
+    assert (made / "frontier.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    "options", [["--resume"], pytest.param(["--jobs", "2", "--threads", "1"], marks=pytest.mark.slow)]
+)
+def test_the_same_again(made: Path, harness: Harness, tmp_path: Path, options: list[str]) -> None:
+    """Resumed without anything left to make; by two processes from nothing."""
+    before = document_in(made)
+    if "--resume" in options:
+        shutil.copytree(made, "again")
+        line = [word if word != "cancer" else "cancer,digits" for word in TINY]
+    else:
+        line, before = TINY, before.model_copy(update={"points": before.points[:3], "answers": before.answers[:1]})
+    finished = harness(*line, *options, "--out", "again")
+    assert finished.code == 0, finished.err
+    after = FrontierDocument.model_validate_json(finished.out)
+    assert (after.points, after.answers) == (before.points, before.answers)
+
+
+def test_shards_make_each_level_once_and_resuming_makes_the_whole(made: Path, harness: Harness) -> None:
+    points, trained = [], 0
+    for part in ("1/2", "2/2"):
+        finished = harness(*TINY, "--shard", part, "--out", "parts")
+        assert finished.code == 0, finished.err
+        points += json.loads(finished.out)
+        now = len(list(Path("parts/trained").iterdir()))
+        assert 1 <= now - trained <= 2 and not Path("parts/frontier.json").exists()
+        trained = now
+    whole = harness(*TINY, "--resume", "--out", "parts")
+    made_whole = FrontierDocument.model_validate_json(whole.out).points
+    assert made_whole == document_in(made).points[:3] and len(list(Path("parts/trained").iterdir())) == 3
+    assert sorted(one["level"] or 0 for one in points) == [0, 0.001, 1]
+
+
+def test_trained_weights_are_attacked_and_the_bound_counts_their_training(harness: Harness) -> None:
+    finished = harness(*TINY, "--dataset", "digits", "--attacked", "trained", "--sigma", "3", "--out", "f")
+    points = {one["level"]: one for one in json.loads(finished.out)["points"] if one["dataset"] == "digits"}
+    assert finished.code == 0 and points[3]["attacked"] == "trained"
+    initial = harness(*TINY, "--dataset", "digits", "--sigma", "3", "--out", "g")
+    other = {one["level"]: one for one in json.loads(initial.out)["points"] if one["dataset"] == "digits"}
+    assert points[3]["ceiling"] > other[3]["ceiling"]
+
+
+MISTAKES = {
+    "no noise": (["--defense", "pruning"], "no noise to raise"),
+    "no number": (["--sigma", "many"], "--sigma takes numbers"),
+    "negative": (["--sigma=-1"], "sigma"),
+    "unknown data": (["--dataset", "cancr"], "cancer"),
+    "unknown weights": (["--attacked", "both"], "attacked"),
+    "no victims": (["--victims", "0"], "victims"),
+    "setting": (["--defense-arg", "fed_cdp.clap=1"], "clip"),
+    "convolution": (["--model", "lenet"], "table rows"),
+    "no such shard": (["--shard", "3/2"], "shards of 2 are 1/2 to 2/2"),
+    "two ways": (["--shard", "1/2", "--jobs", "2"], "take --jobs alone"),
+    "no process": (["--jobs", "0"], "--jobs must be 1"),
+}
+
+
+@pytest.mark.parametrize(("options", "said"), MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_is_told_in_one_line(harness: Harness, options: list[str], said: str) -> None:
+    finished = harness(*TINY, *options, "--out", "f")
+    assert (finished.code, finished.out, finished.err.count("\n")) == (2, "", 1)
+    assert said in finished.err and not list(Path("f").glob("trained/*"))
+
+
+@pytest.mark.parametrize("option", ["--dataset", "--defense", "--sigma", "--attack"])
+def test_nothing_is_not_what_was_asked_for(harness: Harness, option: str) -> None:
+    place = TINY.index(option) + 1
+    finished = harness(*TINY[:place], ",", *TINY[place + 1 :], "--out", "f")
+    assert (finished.code, finished.err) == (
+        2, f"harness: {option} names nothing; leave it out, or name some, separated by commas\n"
+    )  # fmt: skip
+
+
+def point(level: float | None, accuracy: float | None, verdict: str, epsilon: float | None = None) -> FrontierPoint:
+    noise: dict[str, Any] = {} if level is None else {"setting": "sigma", "level": level, "defense": "fed_cdp"}
+    return FrontierPoint(
+        **({"defense": "none"} | noise), dataset="digits", model="logistic", tap="T0.in", accuracy=accuracy,
+        verdict=verdict, epsilon=epsilon, delta=epsilon and 1e-5, unit=epsilon and "example", epsilon_reason="why",
+    )  # fmt: skip
+
+
+BASE = point(None, 0.9, "leaks")
+ANSWERS = {
+    "the smallest epsilon": (
+        [BASE, point(1, 0.89, "resilient", 40.0), point(2, 0.86, "resilient", 20.0), point(3, 0.8, "resilient", 3.0)],
+        2, "fed_cdp sigma=2 costs 4.0 points",
+    ),
+    "the most accurate, where nothing is proven": (
+        [BASE, point(1, 0.89, "resilient"), point(2, 0.86, "resilient")], 1, "no epsilon is proven (why)",
+    ),
+    "proven before unproven": ([BASE, point(1, 0.9, "resilient"), point(2, 0.86, "resilient", 9.0)], 2, "epsilon 9"),
+    "too dear": ([BASE, point(1, 0.9, "leaks"), point(2, 0.84, "resilient", 9.0)], None, "every level within 5"),
+    "all too dear": ([BASE, point(2, 0.7, "resilient", 9.0)], None, "no level is within 5 points"),
+    "nobody could tell": ([BASE, point(1, 0.9, "inconclusive", 9.0)], None, "nobody could tell of fed_cdp sigma=1"),
+    "diverged": ([BASE, point(1, None, "resilient", 9.0)], None, "no level is within"),
+    "nothing to compare with": ([point(None, None, "leaks"), point(1, 0.9, "resilient")], None, "diverged"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("points", "best", "said"), ANSWERS.values(), ids=ANSWERS)
+def test_the_answer(points: list[FrontierPoint], best: int | None, said: str) -> None:
+    ((words, number),) = answer(list(enumerate(points)))
+    assert number == best and said in words and words.startswith("digits, tap T0.in, initial weights: ")
+
+
+def test_an_examples_epsilon_is_not_weighed_against_a_clients() -> None:
+    client = [point(sigma, 0.9, "resilient", epsilon).model_copy(update={"unit": "client"})
+              for sigma, epsilon in ((3, 8.5), (4, 8.2))]  # fmt: skip
+    points = [BASE, point(1, 0.88, "resilient", 8.1), *client, point(2, 0.9, "resilient")]
+    said = answer(list(enumerate(points)))
+    assert [number for _, number in said] == [1, 3]
+    assert "unit: example" in said[0][0] and "unit: client" in said[1][0]
+
+
+def test_a_level_names_its_setting() -> None:
+    with pytest.raises(ValidationError, match="names its setting"):
+        FrontierPoint(dataset="d", model="m", defense="x", level=1.0, tap="T0.in", verdict="leaks")
+
+
+def test_what_is_printed_says_what_a_reader_must_know(tmp_path: Path) -> None:
+    """Points that diverged, that nobody could tell, and names that are markup, among them."""
+    odd = point(5, None, "inconclusive").model_copy(update={"dataset": "[red]$x$[/red]", "verdict_reason": "[b]few"})
+    points = [BASE, point(1, 0.89, "resilient", 40.0), odd]
+    document = FrontierDocument(
+        environment={}, points=points, answers=["it is fed_cdp", "none was found"], best=[1, None], valid=False,
+        settings={
+            "model": "logistic", "attacked": "initial", "victims": 59, "clients": 9, "clients_per_round": 3,
+            "rounds": 2, "local_steps": 4, "batch_size": 5, "attacks": "auto",
+        },
+    )  # fmt: skip
+    console = Console(width=160, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    print_frontier(document, console)
+    console.file.close()
+    said = console.export_text()
+    for words in (
+        "fed_cdp *",
+        "40 (example)",
+        "initial weights",
+        "59 victims",
+        "undecided: [b]few",
+        "INVALID",
+        "[red]",
+    ):
+        assert words in said
+    save_frontier(tmp_path / "a.png", document)
+    save_frontier(tmp_path / "b.png", document)
+    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+    with pytest.raises(ValueError, match="no point"):
+        save_frontier(tmp_path / "c.png", document.model_copy(update={"points": []}))
