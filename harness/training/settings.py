@@ -58,7 +58,7 @@ class TrainSettings(BaseModel):
     server_momentum: Momentum = Field(0.0, description="Of the server's step.")
     target_epsilon: Positive | None = Field(None, description="Stop before the round that would exceed it.")
     budget: Literal["claimed", "valid"] = Field(
-        "valid", description="Whether the target counts the valid or the claimed epsilon."
+        "valid", description="The epsilon that the target counts: valid or claimed."
     )
     delta: Delta = Field(1e-5, description="Of every epsilon.")
     seed: Annotated[int, Field(ge=0)] = Field(0, description="Of splits and weights (0), and of noise and sampling.")
