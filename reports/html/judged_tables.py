@@ -26,7 +26,7 @@ def check_table(runs: Sequence[RunData]) -> Table:
     return make(
         "checks", "Is what was sent what is declared?", titles, rows,
         "From the updates alone, or from the truth if it is known; the probability of a false alarm is at most one in "
-        "a thousand for each check.",
+        "100,000 for each check.",
     )  # fmt: skip
 
 
