@@ -32,7 +32,7 @@ def compute_on(name: str) -> torch.device:
     """
     device = torch.device(name)
     if device.type == "cuda":
-        torch.backends.cudnn.conv.fp32_precision = "ieee"
+        torch.backends.cudnn.conv.fp32_precision = "ieee"  # pyright: ignore[reportAttributeAccessIssue]
         torch.backends.cuda.matmul.fp32_precision = "ieee"
     return device
 

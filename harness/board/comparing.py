@@ -85,9 +85,9 @@ def _reasons(card: Card, again: Card, alike: bool) -> Iterator[str]:
         said, found = (side.result.verdict_reason for side in (one, other))
         verdicts = one.result.verdict, other.result.verdict
         if len(set(verdicts)) == 2 and (alike or "inconclusive" not in verdicts):
-            yield f"cells[{number}].verdict: {verdicts[0]} in the card, {verdicts[1]} made again"
+            yield f"cells[{number}].verdict: {verdicts[0]} in the card, {verdicts[1]} computed again"
         if len(set(verdicts)) == 1 and _without_numbers(said) != _without_numbers(found):
-            yield f"cells[{number}].verdict_reason: {said} in the card, {found} made again"
+            yield f"cells[{number}].verdict_reason: {said} in the card, {found} computed again"
 
 
 def _gate_cell(one: CardCell) -> GateCell:
@@ -143,7 +143,7 @@ def _contradictions(card: Card) -> Iterator[str]:
     """Where the row is not that of the card's own cells, or an interval not that of its own successes."""
     said = summarise(one.result for one in card.cells)
     yield from (
-        f"{line.removesuffix('made again')}by the card's own cells"
+        f"{line.removesuffix('computed again')}by the card's own cells"
         for line in differing([card.row.model_dump(mode="json")], [one.model_dump(mode="json") for one in said], "row")
     )
     for number, one in enumerate(card.cells):

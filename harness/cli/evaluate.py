@@ -88,7 +88,7 @@ def evaluate_command(
     cluster_arg: ClusterArgs = None,
     **settings: Any,
 ) -> int:
-    """Attack clients that train under a defense, at every surface, and judge what leaks."""
+    """Attack clients that train under a defense, at every surface, and report what leaks."""
     given = settings | {
         "defense": defense, "attack": attack, "adversary": adversary, "dataset": dataset, "model": model,
         "surface": surface, "tap": tap, "seed": seed, "training": training, "defense_arg": defense_arg,

@@ -62,7 +62,7 @@ def judge_command(
     update_model: Annotated[str, typer.Option(help="Of several local steps: avg or unroll.")] = "unroll",
     device: DeviceOption = "auto",
     chunk: Annotated[
-        int, typer.Option(callback=at_least_one, help="Most clients attacked together; fewer where memory is short.")
+        int, typer.Option(callback=at_least_one, help="Most clients attacked together; fewer if memory is short.")
     ] = 128,
     out: OutOption = Path("runs"),
     data_root: DataRootOption = None,
@@ -70,11 +70,14 @@ def judge_command(
     jobs: JobsOption = None,
     threads: ThreadsOption = None,
     checks_only: Annotated[
-        bool, typer.Option("--checks-only", help="Is the declared defense on? In seconds: no attack, no prior.")
+        bool,
+        typer.Option(
+            "--checks-only", help="Check only whether the declared defense is on: seconds, no attack, no prior."
+        ),
     ] = False,
     as_json: JsonOption = False,
 ) -> int:
-    """Say what leaks from captured updates, and whether the declared defense is on."""
+    """Test what leaks from captured updates, and whether the declared defense is on."""
     if not captures:
         raise UsageError("no capture named; add folders of captures")
     if truth is not None and len(captures) > 1:
@@ -158,7 +161,7 @@ def _print(judgement: Judgement, out: Path) -> None:
     if judgement.document is not None and judgement.kin is None:
         print("no verdict without look-alikes: add --prior NAME or --prior FILE.npz, data that no client holds")
     if judgement.guesses and judgement.doubt is not None:
-        console.print(Text(f"no estimate here is worth anything: {judgement.doubt}"))
+        console.print(Text(f"do not use the estimates of this run: {judgement.doubt}"))
 
 
 def print_checks(checks: list[Check], console: Console) -> None:

@@ -34,35 +34,36 @@ AssignmentsOption = Annotated[list[str] | None, typer.Option(help="[NAME.]key=va
 SurfaceOption = Annotated[list[str] | None, typer.Option(help="0 server, 1 update, 2 local step; all by default.")]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 ChunkOption = Annotated[
-    int, typer.Option(callback=at_least_one, help="Most victims attacked together; fewer where memory is short.")
+    int, typer.Option(callback=at_least_one, help="Most victims attacked together; fewer if memory is short.")
 ]
 OutOption = Annotated[Path, typer.Option(help="Folder for the results.")]
 DataRootOption = Annotated[Path | None, typer.Option(help="Folder of datasets.")]
-ResumeOption = Annotated[bool, typer.Option("--resume", help="Use what an earlier run left in the folder.")]
+ResumeOption = Annotated[bool, typer.Option("--resume", help="Continue an earlier run in the folder.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 PooledSeedOption = Annotated[list[str] | None, typer.Option(help="Comma-separated; seeds are pooled (0).")]
 ShardOption = Annotated[
-    str | None, typer.Option(metavar="I/N", help="Make this part of the cells only; harness merge makes the whole.")
+    str | None,
+    typer.Option(metavar="I/N", help="Compute this part of the cells only; harness merge combines the parts."),
 ]
 PartOption = Annotated[
-    str | None, typer.Option(metavar="I/N", help="Make this part only; then --resume instead of it makes the whole.")
+    str | None, typer.Option(metavar="I/N", help="Compute this part only; --resume instead of it combines the parts.")
 ]
 JobsOption = Annotated[
     int | None,
-    typer.Option(help="Processes that share the cells, or an attack's victims (one per core where that is quicker)."),
+    typer.Option(help="Parallel processes for the cells, or for an attack's victims (one per core if faster)."),
 ]
 ThreadsOption = Annotated[
     int | None,
-    typer.Option(help="Threads per process; may change last bits (cores dealt to the jobs; 1 on a cluster)."),
+    typer.Option(help="Threads per process; may change last bits (cores divided by jobs; 1 on a cluster)."),
 ]
 
 ClusterOption = Annotated[
-    str | None, typer.Option(help="ray or slurm: make the cells on a cluster (extras of these names).")
+    str | None, typer.Option(help="ray or slurm: compute the cells on a cluster (extras of these names).")
 ]
 ClusterArgs = Annotated[
-    list[str] | None, typer.Option(help="key=value, repeated: ray's address, gpus; what sbatch takes.")
+    list[str] | None, typer.Option(help="key=value, repeated: ray's address, gpus; options of sbatch.")
 ]
-RowJobsOption = Annotated[int | None, typer.Option(help="Processes that share the rows out among themselves (1).")]
+RowJobsOption = Annotated[int | None, typer.Option(help="Parallel processes for the rows (1).")]
 
 
 def options_of(

@@ -48,8 +48,8 @@ _PARTS_PER_JOB = 8
 
 @app.command("reproduce")
 def reproduce_command(
-    table: Annotated[str, typer.Argument(help=", ".join(TABLES))],
-    quick: Annotated[bool, typer.Option("--quick", help="Smaller runs; the header says how much.")] = False,
+    table: Annotated[str, typer.Argument(help=f"A table of the papers: one of those listed here. {', '.join(TABLES)}")],
+    quick: Annotated[bool, typer.Option("--quick", help="Smaller runs; the header says how small.")] = False,
     victims: Annotated[int | None, typer.Option(help="Victims per cell, instead of the table's own number.")] = None,
     seed: PooledSeedOption = None,
     jobs: RowJobsOption = None,

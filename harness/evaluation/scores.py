@@ -180,15 +180,14 @@ def score(
         "gradient_evaluations": per_victim["evaluations"],
         "steps_taken": per_victim["steps"],
     }
-    metrics |= _own(
-        attack.measures(scene.observation.known_to(attack.tier), made.images, made.labels), metrics, victims
-    )
+    known = scene.observation.known_to(attack.tier)
+    metrics |= _own(attack.measures(known, made.images, made.labels), metrics, victims)
     return Scores(
         metrics, measured.missing, measured.success, ranking, swapped and swapped.lineup.p_value,
         label_summary(labels, truth.labels, scene.dataset.labels, seed, groups=groups),
         labels[rows, order].flatten().numpy(), per_victim["reasons"], per_victim["steps"], per_victim["evaluations"],
         per_victim["losses"], per_victim["first_losses"], order, victims, settings.clusters,
-        attack.doubt(scene.observation.known_to(attack.tier), made.images, made.labels), groups,
+        attack.doubt(known, made.images, made.labels), groups,
     )  # fmt: skip
 
 

@@ -180,7 +180,7 @@ def _moved(pairs: Sequence[tuple[GateCell, GateCell]]) -> list[Finding]:
         elif good <= FAMILY_ALPHA and moved.moved(more=not guards):
             findings.append(_tell("more resilient" if guards else "stronger attack", cell, moved, good))
         else:
-            small = "more than chance, less than the effect that counts" if min(bad, good) <= FAMILY_ALPHA else ""
+            small = "significantly, but by too little to count" if min(bad, good) <= FAMILY_ALPHA else ""
             findings.append(_tell("unmoved", cell, moved, bad, small))
     return findings
 

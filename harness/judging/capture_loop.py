@@ -33,7 +33,7 @@ class Watched:
 
 @contextmanager
 def captured(network: "nn.Module", folder: Path | str, **facts: Any) -> Iterator[Watched]:
-    """Around a client's local training: keeps the network before and after it, unless the training fails.
+    """Context of a client's local training: keeps the network before and after it, unless the training fails.
 
     ::
 

@@ -36,7 +36,7 @@ def read_capture(folder: Path, truth: Path | None = None) -> Capture:
         truth: a file of ``images`` and ``labels`` instead of the folder's own.
 
     Raises:
-        UsageError: a file is missing, damaged, or holds what it should not; one line that names file and mend.
+        UsageError: a file is missing, damaged, or holds what it should not; one line that names the file and the fix.
     """
     facts = folder / FACTS
     try:

@@ -101,7 +101,7 @@ class CaptureRecord(BaseModel):
         return sum(self.step_sizes())
 
     def slots(self) -> list[int]:
-        """Of L steps with places for B examples each, which of the examples is in each place.
+        """Return the example in each place of L steps with B places each.
 
         A smaller last batch fills its places by turns, whose mean is its own where its size divides B.
         """

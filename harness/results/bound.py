@@ -30,7 +30,7 @@ class Ceiling(Record):
 
 
 class Bound(Record):
-    """What a theorem says of a cell, whatever the attack; without a theorem, ``reason`` says why none exists.
+    """The limit of a theorem for a cell, for any attack; without a theorem, ``reason`` says why none exists.
 
     ``theorem``: in words, with its figures;
     ``mu``: of Gaussian noise, the largest distance from the centre in standard deviations; null for others.

@@ -4,7 +4,7 @@ from harness.results.record import Number, Record
 
 
 class Detectable(Record):
-    """How far what a tampering server sends, and what comes back of it, lie from an honest round.
+    """Distance of a tampering server's round from an honest one, in what it sends and what comes back.
 
     ``module``: what was put before the network, in words; null where nothing was;
     ``weights``: the largest Kolmogorov-Smirnov distance, over the network's own tensors of 100 values or more, between

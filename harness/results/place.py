@@ -11,7 +11,7 @@ WHOM = ("seeds", "victims")
 
 
 class PublicData(Record):
-    """What an informed attacker's prior was fitted to: ``size`` examples."""
+    """The data of an informed attacker's prior: ``size`` examples."""
 
     name: str
     size: Count

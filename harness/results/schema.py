@@ -21,7 +21,7 @@ SuccessRule = Literal["strict", "ssim", "table3"]
 
 
 class Outcomes(Record):
-    """How many victims ended in which way; together they are all victims.
+    """Numbers of victims by how their attack ended; together they are all victims.
 
     ``identified`` counts those whose image was the most probable of its lineup, by an attack that reconstructs nothing.
     """
@@ -99,7 +99,7 @@ class CellResult(Place):
 
     @property
     def succeeds(self) -> bool:
-        """Whether the attack shows what it is after: that it leaks, or that it identifies."""
+        """Return whether the attack shows what it is after: that it leaks, or that it identifies."""
         return self.verdict == "leaks" if self.identified is None else self.identified.identifies
 
     @property
@@ -109,8 +109,8 @@ class CellResult(Place):
 
     @property
     def verdict_alone(self) -> VerdictWord:
-        """What this cell may claim by itself: no resilience where the attack was unfit, or where several examples lie
-        behind one observation, of which the verdict over all attacks speaks."""
+        """Return the claim of this cell by itself: no resilience if the attack was unfit, or one observation has
+        several examples, of which the verdict over all attacks speaks."""
         return "inconclusive" if self.verdict == "resilient" and (self.flags or self.hidden > 1) else self.verdict
 
     @property
@@ -125,7 +125,7 @@ class CellResult(Place):
 
     @property
     def kappa(self) -> Rate | None:
-        """How often a guess that saw no gradient is a strict success on the same victims; None where none was made."""
+        """Return the strict success rate of a guess without a gradient on the same victims; None without one."""
         return next((check.by_luck for check in self.controls if check.by_luck), None)
 
     @model_serializer(mode="wrap")

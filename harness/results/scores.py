@@ -56,7 +56,7 @@ class Lineup(Record):
 
 
 class Identified(Record):
-    """How well an attack that reconstructs nothing tells the true images among look-alikes of their class.
+    """Success of an attack that identifies true images among look-alikes of their class.
 
     ``rate``: share of ``n`` truths that are strictly the most probable of their lineup, with its 95% interval;
     ``chance``: what guessing would reach, the mean of 1 / size of the lineups;
@@ -91,7 +91,7 @@ class LabelInference(Record):
 
 
 class Control(Record):
-    """Whether a control that a cell depends on behaved as it must.
+    """A control that a cell depends on, and its outcome.
 
     Positive controls must leak: no defense (``positive``) and a clipping defense without noise (``positive_sigma0``).
     Negative controls must not: another victim's truth (``swap``), a hundredfold noise (``noise_x100``), and a guess

@@ -11,7 +11,7 @@ Outcome = Literal["success", "identified", "failure", "diverged", "hopeless", "n
 
 
 class VictimRecord(Record):
-    """What became of one image.
+    """The result of one image.
 
     ``cell`` is the cell's key. ``victim`` numbers the attacked clients of a seed and ``image`` the images of a
     client's batch; ``dataset_index`` is the image's place in the split. ``tau`` is the first outer iteration that
@@ -63,5 +63,5 @@ class StoredCell(Record):
 
     @property
     def is_impossible(self) -> bool:
-        """Whether its settings do not go together, or lack something."""
+        """Return whether its settings do not go together, or lack something."""
         return self.cell.not_applicable_reason is not None

@@ -39,7 +39,7 @@ class Pairs:
 
     @property
     def table(self) -> TableScale:
-        """What rows are measured by. Raises ValueError for images."""
+        """Return what rows are measured by. Raises ValueError for images."""
         if self.scale is None:
             raise ValueError("a metric of tables was asked of images")
         return self.scale
@@ -84,7 +84,7 @@ class Metric:
     in_victims: bool = False
 
     def obstacle(self, pairs: Pairs) -> str | None:
-        """Why these pairs do not have it, None where they do."""
+        """Return the reason why these pairs do not have it, None where they do."""
         return _NO_IMAGE if self.of == "images" and pairs.scale is not None else self.missing(pairs)
 
 

@@ -12,7 +12,7 @@ from harness.scoring.success import STRICT_RMSE
 
 @dataclass(frozen=True)
 class TableScale:
-    """What an error on a table is measured by.
+    """The scale of errors on a table.
 
     A tenth of a column's range is a close guess for a column that uses its range and a poor one for a column that
     does not (a class mean is within a tenth of the range of most of ``cancer``), so continuous errors count in
@@ -27,7 +27,7 @@ class TableScale:
 
     @classmethod
     def of(cls, columns: Columns, features: Tensor) -> "TableScale":
-        """From all rows (N, 1, 1, F) of the table."""
+        """Return the scale from all rows (N, 1, 1, F) of the table."""
         values = exact_pixels(features).flatten(1)[:, : len(columns.continuous)]
         deviations = (values - values.mean(0)).square().mean(0).sqrt()
         return cls(columns, torch.where(deviations > 0, deviations, 1.0))
@@ -41,13 +41,13 @@ class TableScale:
         return difference.flatten(-3)[..., : len(self.columns.continuous)].abs() / self.deviations
 
     def categories_right(self, truth: Tensor, reconstruction: Tensor) -> Tensor:
-        """Whether each categorical column's nearest category (..., G) is the true one; rows are (..., 1, 1, F)."""
+        """Return whether the nearest category of each categorical column (..., G) is true; rows are (..., 1, 1, F)."""
         true_category = self.columns.categories(exact_pixels(truth).flatten(-3))
         return self.columns.categories(exact_pixels(reconstruction).flatten(-3)) == true_category
 
     def strict(self, truth: Tensor, reconstruction: Tensor) -> Tensor:
-        """Whether rows (..., 1, 1, F) are reconstructed (...): every category right, and continuous columns within a
-        root mean square of 0.1 standard deviations."""
+        """Return whether rows (..., 1, 1, F) are reconstructed (...): every category right, and continuous columns
+        within a root mean square of 0.1 standard deviations."""
         categories = self.categories_right(truth, reconstruction).all(-1)
         if not self.columns.continuous:
             return categories

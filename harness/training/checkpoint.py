@@ -64,7 +64,7 @@ class TrainFolder:
 
     @property
     def checkpoint(self) -> Path:
-        """What a run that was stopped goes on from."""
+        """Return what a run that was stopped goes on from."""
         return self.path / _CHECKPOINT
 
     def save(

@@ -25,8 +25,8 @@ def check_table(runs: Sequence[RunData]) -> Table:
     titles = (Head("run"), Head("check"), Head("outcome", choice=True), Head("what was seen", wide=True))
     return make(
         "checks", "Is what was sent what is declared?", titles, rows,
-        "From the updates alone, or with the truth at hand from that; the chance of a false alarm is at most one in a "
-        "thousand for each check.",
+        "From the updates alone, or from the truth if it is known; the probability of a false alarm is at most one in "
+        "100,000 for each check.",
     )  # fmt: skip
 
 

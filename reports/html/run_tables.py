@@ -72,4 +72,4 @@ def left_out_table(runs: Sequence[RunData]) -> Table:
     """What could not be used, and what is told of verdicts."""
     rows = [(words(run.name), words(reason, 300)) for run in runs for reason in [*run.told, *run.left_out]]
     titles = (Head("run"), Head("what and why", wide=True))
-    return make("left-out", "What was left out, or is told of verdicts", titles, rows)
+    return make("left-out", "What was left out, and notes on verdicts", titles, rows)

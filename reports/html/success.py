@@ -8,7 +8,7 @@ from harness.reports.html.chart import Chart, Line
 from harness.reports.html.svg import INK, inline
 
 NOTE = (
-    "Each row is a defense and the surfaces where it was read; the dot is the share of images with RMSE at most 0.1, "
+    "Each row is a defense and the surfaces of observation; the dot is the share of images with RMSE at most 0.1, "
     "the bar its 95% interval, over victims."
 )
 

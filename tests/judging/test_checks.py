@@ -17,7 +17,7 @@ from harness.cli import run
 from harness.judging.capture_reading import read_capture
 from harness.judging.checks import checks_of, explained
 from harness.judging.declared import cells_of
-from harness.judging.evidence import LEVEL, Check, Evidence, ranks_of
+from harness.judging.evidence import Check, Evidence, ranks_of
 from harness.judging.federation import gathered
 from harness.judging.no_signal import distance, fits_facts, noise_beyond
 from harness.judging.noise_checks import BOUND, ENOUGH, NO_MORE
@@ -51,13 +51,19 @@ def test_the_honest_are_not_accused_and_what_is_planted_is_named(about: str, tmp
     assert CASES[about].as_expected(checks), checks
 
 
+def test_weight_decay_that_nobody_declared_is_seen_and_not_accused(tmp_path: Path) -> None:
+    checks = {check.name: check for check in run_case(CASES["weight decay under weak noise"], tmp_path)}
+    explained = checks["the truth explains what was sent"]
+    assert explained.outcome == "cannot tell" and "weight decay" in explained.detail
+
+
 @pytest.mark.slow
 def test_of_all_cases_every_mistake_is_named(tmp_path: Path) -> None:
     cases = suite_cases()
     counts = summary(cases, [run_case(case, tmp_path, truth=case.expected is None) for case in cases])
     assert counts["passed"]
     assert counts["honest"] >= 20 and counts["planted"] >= 20
-    assert counts["alarms"] <= 1 and counts["named"] == counts["planted"]
+    assert counts["alarms"] == 0 and counts["named"] == counts["planted"]
 
 
 def test_a_capture_must_be_named(capsys: pytest.CaptureFixture[str]) -> None:
@@ -83,7 +89,7 @@ def test_the_shape_of_noise_is_seen_and_no_signal_makes_gaussian_noise_another(l
     if law == "normal":
         assert all((p_values < share).mean() <= 1.5 * share for share in (0.02, 0.1, 0.5))
     elif not signal:
-        assert (p_values < LEVEL).mean() > 0.9
+        assert (p_values < 1e-3).mean() > 0.9
 
 
 SIGNAL = 50.0
