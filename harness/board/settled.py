@@ -31,7 +31,7 @@ def differing(there: Any, here: Any, place: str = "") -> list[str]:
             for number, (one, other) in enumerate(zip(there, here, strict=True))
             for line in differing(one, other, f"{place}[{number}]")
         ]
-    return [] if there == here else [f"{place}: {_short(there)}in the card, {_short(here)} computed again"]
+    return [] if there == here else [f"{place}: {_short(there)} in the card, {_short(here)} computed again"]
 
 
 def _short(value: Any) -> str:

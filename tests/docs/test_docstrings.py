@@ -1,4 +1,4 @@
-"""The first lines of public docstrings say what an object is or does: an imperative or a noun phrase, no half-sentence."""
+"""First lines of public docstrings say what an object is or does: an imperative or a noun phrase, no half-sentence."""
 
 import importlib
 import inspect
@@ -12,8 +12,8 @@ ROOMS = ("", "attacks", "capture", "datasets", "defenses", "models", "observatio
          "testing", "training")  # fmt: skip
 #: First words of a line that says something of an object without naming it.
 HALF = re.compile(
-    r"(What|Whether|The same|Of|Who|Where|How|When|Which|Why|To|As|All that|Such|Around|Beside|Behind|From|With|On|In|It|"
-    r"This)\b"
+    r"(What|Whether|The same|Of|Who|Where|How|When|Which|Why|To|As|All that|Such|Around|Beside|Behind|From|With|On|In|"
+    r"It|This)\b"
 )
 
 
