@@ -109,13 +109,8 @@ class CellResult(Place):
 
     @property
     def verdict_alone(self) -> VerdictWord:
-<<<<<<< HEAD
         """Return the claim of this cell by itself: no resilience if the attack was unfit or an observation has several
         examples, of which the verdict over all attacks speaks."""
-=======
-        """Return the claim of this cell by itself: no resilience if the attack was unfit, or one observation has
-        several examples, of which the verdict over all attacks speaks."""
->>>>>>> main
         return "inconclusive" if self.verdict == "resilient" and (self.flags or self.hidden > 1) else self.verdict
 
     @property

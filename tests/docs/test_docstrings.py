@@ -1,8 +1,4 @@
-<<<<<<< HEAD
 """First lines of public docstrings say what an object is or does: an imperative or a noun phrase, no half-sentence."""
-=======
-"""The first lines of public docstrings name their object or say what it does."""
->>>>>>> main
 
 import importlib
 import inspect
