@@ -7,15 +7,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from harness.audit.batches import PlayedExamples, RealGradients
-from harness.audit.canaries import coins, make_canaries
-from harness.audit.claims import claim_of, unit_of
-from harness.audit.clients import ClientAudit
-from harness.audit.examples import ExampleAudit
-from harness.audit.federation import AuditedFederation
-from harness.audit.result import AuditResult, audit_result
+from harness.audit.canaries import PlayedExamples, RealGradients, coins, make_canaries
+from harness.audit.federation import AuditedFederation, ClientAudit, ExampleAudit, SumAudit
+from harness.audit.result import AuditResult, audit_result, claim_of, unit_of
 from harness.audit.settings import AuditSettings, Unit
-from harness.audit.sums import SumAudit
 from harness.base.errors import UsageError
 from harness.base.limits import forecast, require_memory, seconds_of
 from harness.base.progress import progress

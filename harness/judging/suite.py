@@ -11,9 +11,7 @@ import torch
 from torch import Tensor
 
 from harness.datasets import load_dataset
-from harness.judging.capture_reading import read_capture
-from harness.judging.capture_record import CaptureRecord, Declared
-from harness.judging.capture_writing import write_capture
+from harness.judging.capture import CaptureRecord, Declared, read_capture, write_capture
 from harness.judging.checks import explained
 from harness.judging.declared import cells_of, groups_of, steps_of
 from harness.judging.evidence import ALARMS, Check, pooled

@@ -2,10 +2,9 @@
 
 from typing import Any
 
-from harness.judging.capture_record import Declared
-from harness.judging.noise_checks import ANEW, BOUND, ENOUGH, NO_MORE, UNROUNDED
-from harness.judging.noise_shape import SHAPE
-from harness.judging.place_checks import BUFFERS, LEFT_OUT, ON_GRID
+from harness.judging.capture import Declared
+from harness.judging.checks import BUFFERS, LEFT_OUT, ON_GRID
+from harness.judging.noise_checks import ANEW, BOUND, ENOUGH, NO_MORE, SHAPE, UNROUNDED
 from harness.judging.planted import Client
 from harness.judging.suite import RATE, Case
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from harness.base.layout import Layout
+from harness.base.vectors import Layout
 from harness.models.chain_links import CrossEntropy, Differentiated, Link, Patched, Reshaped, Sigmoid, Weighted
 from harness.models.row_convolution import GroupedRows, are_grouped
 from harness.models.row_operators import zero_padding

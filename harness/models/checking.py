@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from harness.base.errors import UsageError, in_one_line
-from harness.base.layout import Layout
+from harness.base.vectors import Layout
 from harness.models.batch_norm import in_evaluation_mode
 from harness.models.networks import ImageShape
 from harness.models.torchvision_networks import PREFIX

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from harness.base.errors import UsageError
-from harness.base.layout import Layout, group_sums, spread
+from harness.base.vectors import Layout, group_sums, spread
 from harness.models.row_losses import example_losses
 from harness.models.row_sequence import Product, Recorded, RowSequence
 

@@ -8,7 +8,7 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from harness.base.errors import UsageError
-from harness.base.layout import Layout
+from harness.base.vectors import Layout
 from harness.models.batch_norm import LayerStatistics, batch_statistics, layers_of, refusal
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from harness.base.layout import Layout
+from harness.base.vectors import Layout
 from harness.models.batch_norm import LayerStatistics, recorded
 from harness.models.differentiated_once import gradient_once
 from harness.models.side_by_side import twice_differentiable_attention

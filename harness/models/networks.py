@@ -12,8 +12,7 @@ import torch
 from torch import nn
 
 from harness.base.errors import UsageError, in_one_line
-from harness.base.own_code import own_code
-from harness.base.registry import Registry
+from harness.base.registry import Registry, own_code
 from harness.models.batch_norm import keep_running_statistics
 from harness.models.changes import is_random, split_name
 from harness.models.torchvision_networks import PREFIX, is_of_torchvision, torchvision_factory

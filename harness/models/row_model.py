@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from harness.base.errors import UsageError
-from harness.base.layout import Layout
 from harness.base.randomness import derive_seed
 from harness.base.tuning import say_if_too_late
+from harness.base.vectors import Layout
 from harness.models.batch_norm import (
     BatchNorm,
     LayerStatistics,

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from harness.base.layout import Layout
+from harness.base.vectors import Layout
 from harness.models.batch_norm import BatchNorm, LayerStatistics, recorded
 from harness.models.chain_gradient import chain_gradient
 from harness.models.row_sequence import RowSequence

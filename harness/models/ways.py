@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from harness.base.layout import Layout
+from harness.base.vectors import Layout
 from harness.models.feature_extractor import FeatureExtractor
 from harness.models.imprint import Fronted
 from harness.models.lone_layers import with_lone_layers

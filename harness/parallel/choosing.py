@@ -7,8 +7,8 @@ from loky import cpu_count
 
 from harness.attacks import Attack
 from harness.base.errors import UsageError
-from harness.base.layout import Layout
 from harness.base.limits import free_memory
+from harness.base.vectors import Layout
 from harness.evaluation.observe import Stage
 from harness.evaluation.outlook import work_of
 from harness.experiment import CellSettings

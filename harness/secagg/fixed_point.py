@@ -1,4 +1,4 @@
-"""Real vectors in the ring without a calibrated grid: for updates that are private before they are encoded."""
+"""Two mechanisms on real numbers: a fixed-point grid without noise, and Gaussian noise."""
 
 import math
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.base.errors import UsageError
-from harness.secagg.grid import from_ring, to_ring
+from harness.secagg.integers import clip_rows, from_ring, to_ring
 
 FINEST = 2.0**20
 
@@ -54,3 +54,45 @@ class FixedPoint:
     def decode(self, words: np.ndarray) -> np.ndarray:
         """The real numbers of ring elements."""
         return from_ring(words, self.bits) / self.scale
+
+
+# Gaussian noise in floating point: what the theorem idealises, off every grid.
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """Noise that one client adds to the sum of its clipped vectors.
+
+    Attributes:
+        dimension: p, length of the vectors.
+        clip: C, bound of the norm of each vector.
+        noise: sigma_i, the client's noise multiplier.
+    """
+
+    dimension: int
+    clip: float
+    noise: float
+
+    @property
+    def length(self) -> int:
+        """Numbers per vector."""
+        return self.dimension
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of the client's noise per coordinate."""
+        return self.noise * self.clip
+
+    @property
+    def levels(self) -> tuple[float, float]:
+        """Least and largest standard deviation of a coordinate, whatever is encoded: the same."""
+        return self.deviation, self.deviation
+
+    def encode(self, rows: np.ndarray, numbers: np.random.Generator) -> np.ndarray:
+        """The noisy sum (p,) of rows (B, p), each clipped to C."""
+        clipped = clip_rows(np.asarray(rows, dtype=np.float64), self.clip)
+        return clipped.sum(axis=0) + self.deviation * numbers.standard_normal(self.dimension)
+
+    def decode(self, total: np.ndarray) -> np.ndarray:
+        """The same numbers."""
+        return total

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.base.errors import UsageError
-from harness.secagg.rotation import rotate, unrotate
-from harness.secagg.rounding import clip_rows
+from harness.secagg.integers import clip_rows, rotate, unrotate
 
 
 @dataclass(frozen=True, eq=False)

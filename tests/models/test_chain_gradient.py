@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from harness.base.layout import Layout
+from harness.base.vectors import Layout
 from harness.models import chain_gradient as module
 from harness.models.chain_gradient import chain_gradient
 from harness.models.row_convolution import are_grouped

@@ -15,7 +15,7 @@ from harness.reports.frontier_picture import save_frontier
 from harness.reports.frontier_table import print_frontier
 from harness.results import read_results
 from harness.results.frontier import FrontierDocument, FrontierPoint
-from harness.study.best import answer
+from harness.study.climb import answer
 from harness.training import read_training
 
 Harness = Callable[..., Any]
