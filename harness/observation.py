@@ -13,7 +13,7 @@ from harness.base.errors import UsageError
 from harness.base.vectors import Grouping, group_sums
 from harness.datasets.prior import Prior
 from harness.models import RowModel
-from harness.models.known_batches import KnownBatches
+from harness.models.batch_norm import KnownBatches
 
 # Noise whose level follows the gradient that it hides: not published, but known of every candidate.
 

@@ -7,12 +7,11 @@ from torch import nn
 from harness.base.vectors import Layout
 from harness.models.feature_extractor import FeatureExtractor
 from harness.models.imprint import Fronted
-from harness.models.lone_layers import with_lone_layers
-from harness.models.lone_rows import LoneRows
+from harness.models.lone_rows import LoneRows, with_lone_layers
 from harness.models.row_operators import with_row_operators
 from harness.models.row_sequence import RowSequence, row_sequence
 from harness.models.rows import ChainedRows, EvaluatesRows, MappedRows, OwnRows, Rows
-from harness.models.torchvision_transformer import torchvision_transformer
+from harness.models.transformer import torchvision_transformer
 
 # Weights from which a network that is no chain is faster one row at a time, measured on networks of 13 thousand to 11
 # million of them; fewer where batches are normalised as a whole, since these are never of one image.

@@ -18,8 +18,7 @@ from harness.federation.server_round import receive
 from harness.federation.taps import Tap
 from harness.federation.variates import RoundVariates
 from harness.models import RowModel
-from harness.models.batch_norm import Buffers, RunningStatistics, refusal
-from harness.models.joint_gradients import JointGradients
+from harness.models.batch_norm import Buffers, JointGradients, RunningStatistics, refusal
 from harness.own_sources import own_sources
 from harness.results.stored import Damaged
 from harness.training.settings import TrainSettings

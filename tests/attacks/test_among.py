@@ -17,7 +17,7 @@ from harness.attacks.among import _OTHERS, _PUBLIC, FEWEST, Others, Public, _cut
 from harness.attacks.identify import Identify
 from harness.attacks.slope import Slope
 from harness.base.errors import UsageError
-from harness.models.known_batches import KnownBatches
+from harness.models.batch_norm import KnownBatches
 from harness.observation import Chosen, Clipping, Noise, NoiseLevel, Observation
 from harness.testing import digits
 

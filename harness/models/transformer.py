@@ -5,18 +5,20 @@ operations for every row.
 """
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from harness.models.bilinear import multiply
+from harness.base.errors import UsageError
+from harness.models.bilinear import Context, LinearRows, multiply
+from harness.models.networks import MODELS, ImageShape, refuse_table_rows
 from harness.models.row_operators import patches_of
-from harness.models.row_products import LinearRows
-from harness.models.row_sigmoid import Context
 
 
 class _Gelu(torch.autograd.Function):
@@ -154,3 +156,127 @@ class RowTransformer:
 def _shares(queries: Tensor, keys: Tensor, width: int) -> Tensor:
     """How much each of queries (..., Q, F) attends to each of keys (..., K, F), of heads of so many coordinates."""
     return (queries * width**-0.5 @ keys.mT).softmax(-1)
+
+
+# torchvision's vision transformers for many rows together.
+
+_NAMES = LayerNames("ln_1", "self_attention", "ln_2", "mlp.0", "mlp.3")
+
+
+class TorchvisionTransformer:
+    """A ``VisionTransformer`` as :class:`~harness.models.rows.EvaluatesRows`."""
+
+    def __init__(self, network: Any) -> None:
+        self._heads, self._patch = network.encoder.layers[0].num_heads, network.patch_size
+        self._epsilon, self._layers = network.encoder.ln.eps, list(dict(network.encoder.layers.named_children()))
+
+    def row_logits(self, named: Named, images: Tensor, gradient_once: bool) -> Tensor:
+        """Logits (R, B, K) of images (R, B, C, H, W) under named parameters (R, ...)."""
+        rows = RowTransformer(named, self._heads, gradient_once, _NAMES, self._epsilon)
+        tokens = rows.tokens_of("conv_proj", images, self._patch, "class_token") + named["encoder.pos_embedding"]
+        for name in self._layers:
+            tokens = rows.encoder_layer(f"encoder.layers.{name}", tokens, first_only=name == self._layers[-1])
+        return rows.named_linear("heads.head", rows.norm("encoder.ln", tokens))[:, :, 0]
+
+
+def torchvision_transformer(network: nn.Module) -> TorchvisionTransformer | None:
+    """For a network as torchvision makes it; None for any other, or one that somebody has changed."""
+    kinds: Any = sys.modules.get("torchvision.models.vision_transformer")  # slow to load, and there if one is
+    if kinds is None or type(network) is not kinds.VisionTransformer or not _is_plain(network, kinds):
+        return None
+    return TorchvisionTransformer(network)
+
+
+def _is_plain(network: Any, kinds: Any) -> bool:
+    """Whether nobody has put anything else into its places. Types come first: what was put there has other parts."""
+    if type(network.encoder) is not kinds.Encoder or type(network.encoder.layers) is not nn.Sequential:
+        return False
+    layers, stem, last = list(network.encoder.layers), network.conv_proj, network.encoder.ln
+    size = (network.patch_size, network.patch_size)
+    return (
+        type(stem) is nn.Conv2d and stem.kernel_size == stem.stride == size and stem.padding == (0, 0)
+        and stem.groups == 1 and stem.bias is not None and type(last) is nn.LayerNorm
+        and type(network.heads) is nn.Sequential
+        and {name: type(part) for name, part in network.heads.named_children()} == {"head": nn.Linear}
+        and len(layers) > 0 and all(_is_plain_layer(layer, kinds, last.eps) for layer in layers)
+    )  # fmt: skip
+
+
+def _is_plain_layer(layer: Any, kinds: Any, epsilon: float) -> bool:
+    if type(layer) is not kinds.EncoderBlock or type(layer.mlp) is not kinds.MLPBlock:
+        return False
+    norms, attention = (layer.ln_1, layer.ln_2), layer.self_attention
+    return (
+        all(type(norm) is nn.LayerNorm and norm.eps == epsilon for norm in norms)
+        and type(attention) is nn.MultiheadAttention and attention.batch_first
+        and attention.bias_k is None and not attention.add_zero_attn
+        and [type(part) for part in layer.mlp] == [nn.Linear, nn.GELU, nn.Dropout, nn.Linear, nn.Dropout]
+        and layer.mlp[1].approximate == "none"
+    )  # fmt: skip
+
+
+# A small vision transformer.
+#
+# Source: Dosovitskiy et al., "An Image is Worth 16x16 Words" (ICLR 2021), pre-norm encoder with a class token; width
+# 192, 3 heads and a hidden layer of 768 are DeiT-Ti's (Touvron et al., ICML 2021), two layers and patches of 4 pixels
+# ours.
+
+_PATCH, _WIDTH, _HEADS, _HIDDEN, _LAYERS = 4, 192, 3, 768, 2
+
+
+class VisionTransformer(nn.Module):
+    """Patches as tokens, a class token before them, learned places, an encoder, a linear layer on the class token."""
+
+    def __init__(self, channels: int, patches: int, classes: int) -> None:
+        super().__init__()
+        self.tokens = nn.Conv2d(channels, _WIDTH, _PATCH, _PATCH)
+        self.class_token = nn.Parameter(torch.zeros(1, 1, _WIDTH))
+        self.places = nn.Parameter(torch.randn(1, patches + 1, _WIDTH) * 0.02)
+        self.encoder = nn.Sequential(
+            *[
+                nn.TransformerEncoderLayer(_WIDTH, _HEADS, _HIDDEN, 0.0, "gelu", batch_first=True, norm_first=True)
+                for _ in range(_LAYERS)
+            ]
+        )
+        self.norm, self.head = nn.LayerNorm(_WIDTH), nn.Linear(_WIDTH, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits (B, K) of images (B, C, H, W)."""
+        patches = self.tokens(images).flatten(2).mT
+        tokens = torch.cat([self.class_token.expand(len(images), -1, -1), patches], 1) + self.places
+        *layers, last = self.encoder
+        for layer in layers:
+            tokens = layer(tokens)
+        return self.head(self.norm(_first_token(last, tokens)))
+
+    def row_logits(self, named: Named, images: Tensor, gradient_once: bool) -> Tensor:
+        """Logits (R, B, K) of images (R, B, C, H, W) under named parameters (R, ...), as :meth:`forward` has them."""
+        rows, last = RowTransformer(named, _HEADS, gradient_once), len(self.encoder) - 1
+        tokens = rows.tokens_of("tokens", images, _PATCH, "class_token") + named["places"]
+        for number in range(last + 1):
+            tokens = rows.encoder_layer(f"encoder.{number}", tokens, first_only=number == last)
+        return rows.named_linear("head", rows.norm("norm", tokens))[:, :, 0]
+
+
+def _first_token(layer: nn.Module, tokens: Tensor) -> Tensor:
+    """What an encoder layer makes of the first of tokens (B, T, E), and it alone, as nothing reads the others: (B, E).
+
+    Every token goes into its attention, none but the first through all that follows.
+    """
+    assert isinstance(layer, nn.TransformerEncoderLayer)
+    normed = layer.norm1(tokens)
+    attended, _ = layer.self_attn(normed[:, :1], normed, normed, need_weights=False)
+    own = tokens[:, 0] + attended[:, 0]
+    return own + layer.linear2(layer.activation(layer.linear1(layer.norm2(own))))
+
+
+@MODELS.register("vit")
+def vit(image_shape: ImageShape, classes: int) -> nn.Module:
+    """A vision transformer of two layers on patches of 4x4 pixels (914,122 parameters at 32x32, ten classes)."""
+    refuse_table_rows("vit", image_shape)
+    channels, height, width = image_shape
+    if height % _PATCH or width % _PATCH:
+        raise UsageError(
+            f"model 'vit' takes images of multiples of {_PATCH} pixels, not {height}x{width}; use another --model"
+        )
+    return VisionTransformer(channels, (height // _PATCH) * (width // _PATCH), classes)
