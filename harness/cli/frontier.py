@@ -24,8 +24,7 @@ from harness.evaluation import Run
 from harness.experiment import taps_of
 from harness.parallel.shard import Shard
 from harness.parallel.units import Job
-from harness.reports.frontier_picture import save_frontier
-from harness.reports.frontier_table import print_frontier
+from harness.reports.frontier import print_frontier, save_frontier
 from harness.results import RunFolder, claimed, write_atomic
 from harness.study import FrontierSettings, known_dataset, make_frontier, make_frontier_shard, usual
 from harness.study.runner import Request

@@ -29,7 +29,7 @@ from harness.models.feature_extractor import fitted_to
 from harness.models.idle_weights import without_idle_weights
 from harness.models.imprint import Front, Fronted
 from harness.models.networks import ImageShape, build_module, is_own
-from harness.models.ways import Way, ways_of
+from harness.models.rows import Way, ways_of
 from harness.models.weights_files import load_state
 
 # The layers of a network in the order in which a forward pass comes to them, which need not be that of their names.

@@ -15,7 +15,7 @@ from harness.experiment import CellSettings
 from harness.models import build_module
 from harness.models.batch_norm import trained_layers
 from harness.models.networks import ImageShape
-from harness.models.ways import ways_of
+from harness.models.rows import ways_of
 from harness.parallel.crew import can_be_sent
 
 # Gradients of single images, at most: about what two workers could do while they start, on networks of so many weights.

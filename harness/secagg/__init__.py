@@ -9,7 +9,6 @@ the vectors), and ``deviation`` (of one client's noise).
 """
 
 from harness.secagg.client import Client
-from harness.secagg.fixed_point import FixedPoint, Gaussian
 from harness.secagg.integers import (
     clip_rows,
     from_ring,
@@ -26,7 +25,7 @@ from harness.secagg.integers import (
     to_ring,
     unrotate,
 )
-from harness.secagg.poisson_binomial import PoissonBinomial
+from harness.secagg.mechanisms import FixedPoint, Gaussian, PoissonBinomial, SkellamGrid, skellam, skellam_rows
 from harness.secagg.server import Server
 from harness.secagg.session import (
     SYSTEM,
@@ -41,7 +40,6 @@ from harness.secagg.session import (
     seeded_entropy,
 )
 from harness.secagg.simulate import Aggregation, RoundCost, aggregate
-from harness.secagg.skellam import SkellamGrid, skellam, skellam_rows
 
 __all__ = [
     "SYSTEM", "Aborted", "Aggregation", "Client", "Entropy", "FixedPoint", "Gaussian", "Parties", "PoissonBinomial",

@@ -9,7 +9,7 @@ import torch
 
 from harness.audit import AuditResult, audit_settings
 from harness.audit.canaries import deal
-from harness.audit.result import claim_of
+from harness.audit.run import claim_of
 from harness.base import limits
 from harness.base.errors import UsageError
 from harness.defenses import Cohort, PrivacyFacts, secagg_ddp

@@ -12,9 +12,8 @@ from torchvision.models.vision_transformer import VisionTransformer
 
 from harness.models import RowModel
 from harness.models.imprint import Fronted
-from harness.models.rows import EvaluatesRows, OwnRows
+from harness.models.rows import EvaluatesRows, OwnRows, ways_of
 from harness.models.transformer import gelu, torchvision_transformer, vit
-from harness.models.ways import ways_of
 
 
 def test_the_rectifier_s_derivatives() -> None:

@@ -11,8 +11,7 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from harness.privacy.statement import REPEATABLE
-from harness.reports.frontier_picture import save_frontier
-from harness.reports.frontier_table import print_frontier
+from harness.reports.frontier import print_frontier, save_frontier
 from harness.results import read_results
 from harness.results.frontier import FrontierDocument, FrontierPoint
 from harness.study.climb import answer
