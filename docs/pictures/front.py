@@ -37,7 +37,14 @@ ROWS = [
     Row("Fed-CDP, σ = 0.01", "cpl, ignorant of the noise", "fed_cdp", 0.01, "cpl"),
     Row("Fed-CDP, σ = 0.01", "map, which knows the noise", "fed_cdp", 0.01, "map"),
     # Behind it labels cannot be inferred, so that who has to infer them is not fit to find anything.
-    Row("Fed-CDP, σ = 6", "map, which knows noise and labels", "fed_cdp", 6.0, "map", "known"),
+    Row(
+        "Fed-CDP, σ = 6",
+        "map, which knows noise and labels:\nit finds the average of each class",
+        "fed_cdp",
+        6.0,
+        "map",
+        "known",
+    ),
 ]
 
 
@@ -76,7 +83,7 @@ def _images(run: Path, cell: str | None) -> tuple[np.ndarray, np.ndarray]:
 
 def _draw(truth: np.ndarray, strips: list[tuple[Row, np.ndarray, Any]]) -> Figure:
     """Inches: a line of text at the left, eight images, the verdict at the right; the truth above, apart."""
-    left, image, gap, right, height, apart = 2.55, 0.62, 0.07, 2.0, 0.78, 0.16
+    left, image, gap, right, height, apart = 2.55, 0.62, 0.07, 2.6, 0.78, 0.16
     size = left + SHOWN * (image + gap) + right, 0.32 + (1 + len(strips)) * height + apart
     figure = Figure(figsize=size, facecolor="white")
     FigureCanvasAgg(figure)
@@ -104,7 +111,7 @@ def _draw(truth: np.ndarray, strips: list[tuple[Row, np.ndarray, Any]]) -> Figur
     for number, (row, made, cell) in enumerate(strips, 1):
         middle, verdict = place(number) + image / 2, left + SHOWN * (image + gap) + 0.15
         write(0.2, middle + 0.11, row.title, fontweight="bold")
-        write(0.2, middle - 0.11, row.about, fontsize=8.5, color=FAINT)
+        write(0.2, middle - 0.11 - 0.07 * row.about.count("\n"), row.about, fontsize=8.5, color=FAINT)
         strip(number, made)
         pill = {"boxstyle": "round,pad=0.35", "facecolor": COLOURS[cell.verdict_alone], "edgecolor": "none"}
         write(verdict + 0.08, middle + 0.12, cell.verdict_alone, color="white", fontweight="bold", bbox=pill)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from harness.attacks import ATTACKS
-from harness.base.devices import fitting, is_small, peak_of, require_room
+from harness.base.devices import compute_on, fitting, is_small, peak_of, require_room
 from harness.base.errors import UsageError
 from harness.datasets import Dataset, Victims, divide, load_dataset, select_victims
 from harness.datasets.prior import Prior, fit_prior
@@ -173,7 +173,7 @@ class Stage:
         needed = 3.0 * rows * model.layout.total * torch.finfo(getattr(torch, settings.dtype)).bits / 8
         require_room(needed, f"the networks of {rows} victims", settings.device)
         weights = self.start(model, settings, keys)
-        device, dtype = torch.device(settings.device), getattr(torch, settings.dtype)
+        device, dtype = compute_on(settings.device), getattr(torch, settings.dtype)
         model.to(device, dtype)
         weights, seen = weights.to(device, dtype), None
         if sent is None:

@@ -135,16 +135,36 @@ def explained(captured: CapturedClients, settings: CellSettings, data_root: Path
         check = _alike(name, apart, made, rounding, factor)
         return _with_other(check, sent, made) if check.outcome == "violated" else check
     freedom = apart.shape[1]
-    norms = apart.norm(dim=1).numpy()
-    least, most = (np.square(np.clip(norms + side * rounding, 0, None) / level) for side in (-1, 1))
-    p_value = bonferroni(np.minimum(1, 2 * np.minimum(chi2.cdf(most, freedom), chi2.sf(least, freedom))))
-    evidence = Evidence(captured, settings)
-    found, unit = float(np.sqrt(np.square(norms).mean() / freedom)), evidence.unit
+    p_value, evidence = _fits(apart, rounding, level, freedom), Evidence(captured, settings)
+    found, unit = float(apart.square().mean().sqrt()), evidence.unit
     detail = f"what is left is noise of deviation {found * unit:.3g}, declared is {level * unit:.3g}{factor}"
     if p_value < LEVEL and (drawn := drawn_levels(evidence)) and drawn[0] <= found / level <= drawn[1]:
         return Check(name, "cannot tell", f"{detail}, as a Poisson batch may have it: {GIVE_SIZE}", p_value)
-    check = Check(name, "holds" if p_value >= LEVEL else "violated", detail, p_value)
-    return _with_other(check, sent, made) if check.outcome == "violated" else check
+    if p_value >= LEVEL:
+        return Check(name, "holds", detail, p_value)
+    decay = _along_weights(captured.before.double(), apart, made)
+    if decay is not None and _fits(decay[0], rounding, level, freedom - 2) >= LEVEL:
+        said = f"the update also shrinks the weights, as weight decay does ({decay[1]:.2g} of them); none is declared"
+        return Check(name, "cannot tell", f"{detail}; {said}", p_value)
+    return _with_other(Check(name, "violated", detail, p_value), sent, made)
+
+
+def _fits(apart: Tensor, rounding: np.ndarray, level: float, freedom: int) -> float:
+    """The p-value of what is left in V clients' (V, P) as noise of this level, by its norm."""
+    norms = apart.norm(dim=1).numpy()
+    least, most = (np.square(np.clip(norms + side * rounding, 0, None) / level) for side in (-1, 1))
+    return bonferroni(np.minimum(1, 2 * np.minimum(chi2.cdf(most, freedom), chi2.sf(least, freedom))))
+
+
+def _along_weights(before: Tensor, apart: Tensor, made: Tensor) -> tuple[Tensor, float] | None:
+    """What is left without weight decay, and its size; None where no client's weights shrink.
+
+    Weight decay adds a multiple of the weights to a gradient, of which a clip then keeps a smaller part.
+    """
+    columns = torch.stack([before, made], 2)
+    found = torch.linalg.lstsq(columns, apart[..., None]).solution
+    shrunk = found[:, 0, 0]
+    return (apart - (columns @ found)[..., 0], float(shrunk.mean())) if (shrunk > 0).all() else None
 
 
 def _with_other(check: Check, sent: Tensor, made: Tensor) -> Check:

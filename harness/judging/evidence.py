@@ -21,7 +21,7 @@ from harness.models.networks import build_module
 from harness.observation import Clipping, Noise
 
 #: Each check's chance of a false alarm, at most.
-LEVEL = 1e-3
+LEVEL = 1e-5
 
 Outcome = Literal["holds", "violated", "more than declared", "cannot tell"]
 ALARMS: tuple[Outcome, ...] = ("violated", "more than declared")

@@ -150,8 +150,6 @@ def with_batch_norm(image_shape: tuple[int, int, int], classes: int) -> nn.Modul
     return nn.Sequential(nn.Flatten(), *layers).eval()
 
 
-#: Of the honest cases. Each check's chance is one in a thousand, so one of them all is more than is to be expected.
-ALLOWED_ALARMS = 1
 RATE = 0.05
 _SHAPE, _CLASSES = (1, 8, 8), 10
 
@@ -303,7 +301,7 @@ def summary(cases: list[Case], found: list[list[Check]]) -> dict[str, Any]:
     honest, planted = ([good for one, good in judged if one is kind] for kind in (True, False))
     alarms = honest.count(False)
     return {
-        "honest": len(honest), "alarms": alarms, "allowed": ALLOWED_ALARMS, "planted": len(planted),
-        "named": planted.count(True), "passed": alarms <= ALLOWED_ALARMS and all(planted),
+        "honest": len(honest), "alarms": alarms, "planted": len(planted),
+        "named": planted.count(True), "passed": alarms == 0 and all(planted),
         "checks": sum(map(len, found)),
     }  # fmt: skip

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from harness.base.devices import compute_on
 from harness.datasets import Dataset, load_dataset
 from harness.datasets.partition import NATURAL, natural_clients, split_clients
 from harness.defenses import DEFENSES
@@ -222,7 +223,7 @@ class Clients:
 
     def __init__(self, settings: TrainSettings, data_root: Path) -> None:
         self.settings, self.defense = settings, settings.build_defense()
-        device = torch.device(settings.device)
+        device = compute_on(settings.device)
         self.sources = own_sources(settings.model or "", settings.dataset, (DEFENSES, settings.defense))
         self.sources["harness"] = __version__
         train = load_dataset(settings.dataset, data_root, "train")

@@ -49,13 +49,19 @@ def test_the_honest_are_not_accused_and_what_is_planted_is_named(about: str, tmp
     assert CASES[about].as_expected(checks), checks
 
 
+def test_weight_decay_that_nobody_declared_is_seen_and_not_accused(tmp_path: Path) -> None:
+    checks = {check.name: check for check in run_case(CASES["weight decay under weak noise"], tmp_path)}
+    explained = checks["the truth explains what was sent"]
+    assert explained.outcome == "cannot tell" and "weight decay" in explained.detail
+
+
 @pytest.mark.slow
 def test_of_all_cases_every_mistake_is_named(tmp_path: Path) -> None:
     cases = suite_cases()
     counts = summary(cases, [run_case(case, tmp_path, truth=case.expected is None) for case in cases])
     assert counts["passed"]
     assert counts["honest"] >= 20 and counts["planted"] >= 20
-    assert counts["alarms"] <= 1 and counts["named"] == counts["planted"]
+    assert counts["alarms"] == 0 and counts["named"] == counts["planted"]
 
 
 def test_a_capture_must_be_named(capsys: pytest.CaptureFixture[str]) -> None:
