@@ -221,7 +221,7 @@ class Attack(Attacker):
         return self.mismatch(observation, candidate, dummy)
 
     def clips(self, observation: Observation) -> bool:
-        """Whether dummies' gradients are clipped as the defense is known to clip."""
+        """Return whether dummies' gradients are clipped as the defense is known to clip."""
         return self.scale == "known_clip"
 
     def mismatch(self, observation: Observation, candidate: Tensor, dummy: Dummy) -> Tensor:
@@ -237,11 +237,11 @@ class Attack(Attacker):
         return matching(candidate, observation.target, observation.clipping_groups)
 
     def masks(self, observation: Observation) -> bool:
-        """Whether observed zeros count as left out."""
+        """Return whether observed zeros count as left out."""
         return observation.sparse if self.masked == "auto" else self.masked == "yes"
 
     def doubt(self, observation: Observation, images: Tensor, labels: Tensor) -> str | None:
-        """Why what the attacker believes of the noise cannot be so, in words, or None.
+        """Return the reason why what the attacker believes of the noise cannot be so, in words, or None.
 
         Args:
             observation: R rows.
@@ -255,7 +255,7 @@ class Attack(Attacker):
         return 0
 
     def penalty(self, observation: Observation, dummy: Dummy, victims: Tensor) -> Tensor | float:
-        """What is added to the matching loss (R,); ``victims`` (R,) says which rows attack the same victim."""
+        """Return the term added to the matching loss (R,); ``victims`` (R,) says which rows attack the same victim."""
         return self.tv * total_variation(dummy.images) if self.tv else 0.0
 
     def after_step(self, position: Tensor, keys: list[tuple[int | str, ...]], iteration: int) -> Tensor:
@@ -276,7 +276,7 @@ def pixel_count(observation: Observation) -> int:
 
 
 def reconstructing(attack: Attacker) -> Attack:
-    """The same, known to reconstruct.
+    """Return the attacker, typed as one that reconstructs.
 
     Raises:
         UsageError: it only identifies.

@@ -40,7 +40,7 @@ class Attacker:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def tamper(self, clients: int, examples: int) -> Tamper | None:
-        """What a server does to the network before the round; None for who reads along only.
+        """Return the tampering of the network before the round; None for a server that follows the protocol.
 
         Args:
             clients: whose messages it sees in one sum; 1 where it sees each.
@@ -57,7 +57,7 @@ class Identifier(Attacker):
     """Says which of some known images lies behind an observation. It reconstructs nothing."""
 
     def distances(self, observation: Observation, candidates: Tensor, labels: Tensor, chunk: int = 128) -> Tensor:
-        """How improbable each candidate is: (R, C) float64 on the CPU, the least for the most probable.
+        """Return the improbability of each candidate: (R, C) float64 on the CPU, the least for the most probable.
 
         Args:
             observation: R rows.
@@ -71,7 +71,7 @@ class Identifier(Attacker):
         raise NotImplementedError
 
     def doubt(self, observation: Observation, images: Tensor, labels: Tensor) -> str | None:
-        """Why what the attacker believes of the noise cannot be so, in words, or None.
+        """Return the reason why what the attacker believes of the noise cannot be so, in words, or None.
 
         Args:
             observation: R rows.

@@ -111,7 +111,7 @@ _WORTH_SHARING = 2**16
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """What an attack made of R observations.
+    """The output of an attack on R observations.
 
     Attributes:
         images: (R, n, C, H, W), always finite, not clamped.

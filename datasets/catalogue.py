@@ -95,7 +95,7 @@ def missing(name: str, root: Path) -> UsageError:
 
 
 def dataset_status(root: Path) -> list[DatasetStatus]:
-    """What is available under the data root, one entry per registered dataset, sorted by name; loads nothing."""
+    """Return the datasets under the data root, one entry per registered dataset, sorted by name; loads nothing."""
     return [_status(name, root) for name in DATASETS]
 
 

@@ -42,7 +42,7 @@ class Dataset:
 
     @property
     def uncovered(self) -> str | None:
-        """Why no epsilon of a training covers these data; None where one may."""
+        """Return the reason why no epsilon of a training covers these data; None where one may."""
         return self.fitted_to and f"dataset {self.name} is scaled by {self.fitted_to}; no epsilon covers it"
 
     @property

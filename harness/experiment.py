@@ -83,7 +83,7 @@ class CellSettings(BaseModel):
             )
         if self.local_steps > 1 and self.update_model == "first" and self.tap.of_update:
             raise ValueError(
-                "update model 'first' looks at one local step only; use --update-model avg or unroll with --local-steps"
+                "update model 'first' uses one local step only; use --update-model avg or unroll with --local-steps"
             )
         if self.shared_weights and self.weights is not None:
             raise ValueError("victims share the network of a file or training already; leave --shared-weights out")

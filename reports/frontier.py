@@ -24,7 +24,7 @@ from harness.scoring.verdict import CONFIRMED_SUCCESSES
 # A frontier for people: what each level of noise costs, proves, and lets out; and the best of it in words.
 
 _NOTES = (
-    "accuracy: of a model trained here with that defense and noise; of few test examples a point or two is luck",
+    "accuracy: of a model trained here with that defense and noise; with few test examples, a point or two is noise",
     "epsilon: proven for that very run, against whoever reads there, for the unit beside it; none: nothing is proven. "
     "Above 10 it promises nothing",
     "success: images (or rows) that the best attack brings back within an RMSE of 0.1, with its 95% interval",

@@ -149,10 +149,11 @@ _SUMMARY = (
 
 
 _MEANING = (
-    "leaks: private images come back, or traces of them that are closer to their own truth than to look-alikes. "
-    "resilient: they do not, the attack is proven to work without the defense, and at most 5% of victims can "
-    "succumb (95% confidence). inconclusive: neither may be claimed. plain: the attacker does not know the noise; "
-    "informed: it knows the defense and its settings; tampering: the same, as a server that sends weights of its own."
+    "leaks: the attack reconstructs private images, or its output is closer to the true image than to similar images "
+    "(p < 0.001). resilient: no leak was found, the attack works without the defense, and at most 5% of victims can be "
+    "reconstructed (95% confidence). inconclusive: the evidence supports neither claim. plain: the attacker does not "
+    "know the noise; informed: it knows the defense and its settings; tampering: the same, and the server sends "
+    "weights of its own making."
 )
 _VALID = "The run is valid: no negative control failed, and no attack did what a theorem rules out."
 
@@ -209,7 +210,7 @@ def _repeated(cells: Iterable[CellResult]) -> list[RenderableType]:
     """What an epsilon beside repeated looks does not say."""
     if not any(statement.epsilon is not None for cell in cells if cell.observations > 1 for statement in cell.privacy):
         return []
-    words = "seen Rx: the adversary averages R looks at one record; epsilon counts one look, R cost R compositions"
+    words = "seen Rx: the adversary averages R observations of a record; epsilon counts one, and R cost R compositions"
     return [Text(words, style="dim")]
 
 

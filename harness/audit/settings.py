@@ -114,7 +114,7 @@ def audit_settings(**values: Any) -> AuditSettings:
     ``clients_per_round`` is 10 by default where the defense hides messages in a secure sum, else 1.
 
     Raises:
-        UsageError: an unknown name, or a number out of its range; one line with the mend.
+        UsageError: an unknown name, or a number out of its range; one line with the fix.
     """
     values["defense"] = DEFENSES.resolve(values.get("defense", "fed_cdp"))
     if values.get("model") is None:

@@ -1,4 +1,4 @@
-"""The one exception for mistakes a person can mend, and how a line says what went wrong."""
+"""The one exception for mistakes that a person can fix, and how a line says what went wrong."""
 
 import errno
 import json
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 class UsageError(Exception):
-    """Bad input from the user. The message is one line that says what is wrong and how to mend it.
+    """Bad input from the user. The message is one line that says what is wrong and how to fix it.
 
     The command line prints it without a traceback and ends with exit code 2.
     """

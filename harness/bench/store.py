@@ -1,4 +1,4 @@
-"""What a cell costs a run's folder as cells grow in number: to store, to find again, to merge, to show."""
+"""Measure the cost of a cell as a run grows: to store, find, merge and show it."""
 
 import tempfile
 import time

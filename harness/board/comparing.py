@@ -87,9 +87,9 @@ def _reasons(card: Card, again: Card, alike: bool) -> Iterator[str]:
         said, found = (side.result.verdict_reason for side in (one, other))
         verdicts = one.result.verdict, other.result.verdict
         if len(set(verdicts)) == 2 and (alike or "inconclusive" not in verdicts):
-            yield f"cells[{number}].verdict: {verdicts[0]} in the card, {verdicts[1]} made again"
+            yield f"cells[{number}].verdict: {verdicts[0]}in the card, {verdicts[1]} computed again"
         if len(set(verdicts)) == 1 and without_numbers(said) != without_numbers(found):
-            yield f"cells[{number}].verdict_reason: {said} in the card, {found} made again"
+            yield f"cells[{number}].verdict_reason: {said}in the card, {found} computed again"
 
 
 def _gate_cell(one: CardCell) -> GateCell:

@@ -80,7 +80,7 @@ class Luck:
             elif abs(min(said, _PERFECT) - min(found, _PERFECT) if place.endswith("psnr") else said - found) > (
                 most + _RELATIVE * max(abs(found), spread) + _EXACT
             ):
-                yield f"{place}.{name}: {said:.4g} in the card, {found:.4g} made again"
+                yield f"{place}.{name}: {said:.4g}in the card, {found:.4g} computed again"
 
     def _tests(self, place: str, there: Test | None, here: Test | None, trials: int) -> Iterator[str]:
         """Shares and p-values of a test, field by field."""
@@ -110,7 +110,7 @@ class Luck:
             return
         said, found = float(np.median(there)), float(np.median(here))
         if abs(said - found) > _LOGARITHM + 1.25 * self.errors * float(here.std()) * math.sqrt(2 / len(here)):
-            yield f"victims.rmses: {math.exp(said):.3g} in the card, {math.exp(found):.3g} made again"
+            yield f"victims.rmses: {math.exp(said):.3g}in the card, {math.exp(found):.3g} computed again"
 
     def _share(self, place: str, there: float | None, here: float | None, trials: int) -> Iterator[str]:
         return _shares(place, there, here, trials, _SHARE, self.errors)
@@ -125,14 +125,14 @@ def _shares(
         return
     most = beside + errors * (2 * max(here * (1 - here), 0.01) / max(1, trials)) ** 0.5
     if abs(there - here) > most:
-        yield f"{place}: {there:.3f} in the card, {here:.3f} made again (luck is at most {most:.3f})"
+        yield f"{place}: {there:.3f} in the card, {here:.3f} computed again (the tolerance is {most:.3f})"
 
 
 def _p_values(place: str, there: float | None, here: float | None) -> Iterator[str]:
     if there is None or here is None:
         yield from _either(place, there, here)
     elif min(there, here) < _SEEN and max(there, here) > _UNSEEN:
-        yield f"{place}: {there:.2g} in the card, {here:.2g} made again"
+        yield f"{place}: {there:.2g}in the card, {here:.2g} computed again"
 
 
 def _seen_by_clients(there: CellResult, here: CellResult) -> Iterator[str]:
@@ -145,9 +145,9 @@ def _seen_by_clients(there: CellResult, here: CellResult) -> Iterator[str]:
         else:
             differs = said != found
         if differs:
-            yield f"result.detectable.{name}: {said} in the card, {found} made again"
+            yield f"result.detectable.{name}: {said}in the card, {found} computed again"
 
 
 def _either(place: str, there: float | None, here: float | None) -> Iterator[str]:
     if there != here:
-        yield f"{place}: {there} in the card, {here} made again"
+        yield f"{place}: {there}in the card, {here} computed again"

@@ -31,7 +31,7 @@ def differing(there: Any, here: Any, place: str = "") -> list[str]:
             for number, (one, other) in enumerate(zip(there, here, strict=True))
             for line in differing(one, other, f"{place}[{number}]")
         ]
-    return [] if there == here else [f"{place}: {_short(there)} in the card, {_short(here)} made again"]
+    return [] if there == here else [f"{place}: {_short(there)}in the card, {_short(here)} computed again"]
 
 
 def _short(value: Any) -> str:
@@ -83,7 +83,7 @@ def contradictions(card: Card) -> Iterator[str]:
     """Where the row is not that of the card's own cells, or an interval not that of its own successes."""
     said = summarise(one.result for one in card.cells)
     yield from (
-        f"{line.removesuffix('made again')}by the card's own cells"
+        f"{line.removesuffix('computed again')}by the card's own cells"
         for line in differing([card.row.model_dump(mode="json")], [one.model_dump(mode="json") for one in said], "row")
     )
     for number, one in enumerate(card.cells):

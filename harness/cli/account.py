@@ -44,7 +44,7 @@ def account_command(
         int, typer.Option(max=MOST_COUNT, help="Tensors clipped each to the bound: sigma / sqrt(layers).")
     ] = 1,
     clients: Annotated[
-        int, typer.Option(max=MOST_COUNT, help="Clients whose noisy sum alone is seen: sigma * sqrt(clients).")
+        int, typer.Option(max=MOST_COUNT, help="Clients of whom only the noisy sum is observed: sigma * sqrt(clients).")
     ] = 1,
     mechanism: Annotated[str, typer.Option(help="gaussian, or skellam: integers in a ring (rdp).")] = "gaussian",
     bits: Annotated[int, typer.Option(help="Of the ring of skellam.")] = 32,
@@ -55,10 +55,10 @@ def account_command(
     sigma_end: Annotated[float | None, typer.Option(help="End of a schedule on sigma (4.85).")] = None,
     rounds: Annotated[int | None, typer.Option(max=MOST_STEPS, help="Rounds of the schedule (100).")] = None,
     target_epsilon: Annotated[
-        float | None, typer.Option(help="How long it lasts; without --sigma, which sigma it takes.")
+        float | None, typer.Option(help="Compute the steps that it allows; without --sigma, the sigma that it needs.")
     ] = None,
     stop: Annotated[str, typer.Option(help="filter: last round within the target; paper: first beyond it.")] = "filter",
-    epsilon: Annotated[float | None, typer.Option(help="Fix epsilon and ask for delta.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Fix epsilon and compute delta.")] = None,
     training: Annotated[
         Path | None, typer.Option(help="Folder of a run trained with --bayesian: its Bayesian epsilons (BDP, not DP).")
     ] = None,
@@ -68,7 +68,7 @@ def account_command(
     exact: Annotated[bool, typer.Option("--exact", help="No rounding of thousands of sigmas in rdp (slower).")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> int:
-    """Say what noise costs in privacy: epsilon, delta, how long a budget lasts or how much noise it takes."""
+    """Compute the privacy cost of noise: epsilon, delta, steps within a budget, or the noise it needs."""
     if training is not None:
         refuse_other_options(context)
         show_bayesian(training, delta, direction, as_json)

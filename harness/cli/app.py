@@ -28,24 +28,24 @@ CATALOGUE = "catalogue.json"
 
 #: The commands, each with the first line of its help.
 COMMANDS = {
-    "account": "Say what noise costs in privacy: epsilon, delta, how long a budget lasts or how much noise it takes.",
-    "audit": "Find out how large epsilon must at least be, by guessing which canaries were in one run's training.",
+    "account": "Compute the privacy cost of noise: epsilon, delta, steps within a budget, or the noise it needs.",
+    "audit": "Compute a lower bound on epsilon by guessing which canaries were in the training of one run.",
     "bench": "Measure speed and memory.",
-    "check": "Fail (exit code 1) where a defense got less resilient or an attack broke since the baseline.",
+    "check": "Fail (exit code 1) if a defense is less resilient than the baseline, or an attack is broken.",
     "compare": "Show paired differences, B minus A, of success rate, lineup rank and log RMSE with 95% intervals.",
     "data": "Show and fetch datasets.",
-    "evaluate": "Attack clients that train under a defense, at every surface, and judge what leaks.",
-    "frontier": "Say how much noise is needed and what it costs: accuracy, proven epsilon and leakage, level by level.",
-    "history": "Show how success rates and lineup ranks moved from run to run, the cells that moved most first.",
-    "judge": "Say what leaks from captured updates, and whether the declared defense is on.",
+    "evaluate": "Attack clients that train under a defense, at every surface, and report what leaks.",
+    "frontier": "Measure how much noise is needed and its cost: accuracy, proven epsilon and leakage per noise level.",
+    "history": "Show how success rates and lineup ranks change from run to run; the largest changes come first.",
+    "judge": "Test what leaks from captured updates, and whether the declared defense is on.",
     "list": "List attacks, defenses, datasets, models, surfaces and presets, with their settings.",
-    "merge": "Put the cells of a run's shards together, and judge the whole.",
-    "new": "Write a package to start an attack or a defense of your own from: its file, its test, its entry point.",
-    "report": "Make a report of runs: what leaks where, pictures, figures, privacy statements, how to make it again.",
+    "merge": "Combine the cells of a run's shards, and judge the whole.",
+    "new": "Write a package for your own attack or defense: its file, its test, its entry point.",
+    "report": "Make a report of runs: what leaks where, pictures, figures, privacy statements, and commands.",
     "reproduce": "Run a table of the papers and print ours beside theirs, with a verdict per cell.",
-    "site": "Make a static board of runs: every row a card that anybody can make again.",
+    "site": "Make a static board of runs. Each row has a card that anybody can verify.",
     "train": "Train a federation under a defense: accuracy, epsilon, noise and gradient norm per round.",
-    "verify": "Make a card's row again; exit code 1 where it comes out otherwise, which is named.",
+    "verify": "Compute a card's row again. Exit code 1 if it differs; every difference is named.",
 }
 
 # What the parser refuses, which is typer's own in its newer versions and click's in those that Flower shares.
@@ -76,7 +76,7 @@ def _options(
 def run(arguments: list[str]) -> int:
     """Runs a command and returns its exit code.
 
-    0 done, 1 regression, 2 a mistake to mend, also in code of one's own, 3 an invalid run, 4 what could not be
+    0 done, 1 regression, 2 a mistake to fix, also in code of one's own, 3 an invalid run, 4 what could not be
     compared, 70 a fault of this program, 130 stopped by hand. Never a traceback, unless ``HARNESS_TRACEBACK`` is
     set.
 

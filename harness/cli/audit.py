@@ -41,27 +41,29 @@ def audit_command(
     steps: Annotated[int, typer.Option(help="Local steps of a round.")] = 10,
     sampling_rate: Annotated[float, typer.Option(help="Share of the units in a step or round; Poisson below 1.")] = 1.0,
     clients_per_round: Annotated[
-        int | None, typer.Option(help="Who share canary examples and are seen in sum (10 in a secure sum, else 1).")
+        int | None,
+        typer.Option(help="Clients observed as a sum, which share canary examples (10 in a secure sum, else 1)."),
     ] = None,
     colluders: Annotated[
-        int | None, typer.Option(help="Of them tell what they send (as many as withstood); more plant a flaw.")
+        int | None,
+        typer.Option(help="Clients of it that reveal what they send (as many as it withstands); more plant a fault."),
     ] = None,
     learning_rate: Annotated[float, typer.Option(help="Of local SGD.")] = 0.05,
     delta: Annotated[float, typer.Option(help="In (0, 1).")] = 1e-5,
     confidence: Annotated[float, typer.Option(help="Of every bound on its own.")] = 0.95,
     seed: Annotated[list[str] | None, typer.Option(help="Comma-separated; one bound for each (0).")] = None,
     dataset: Annotated[str, typer.Option(help="Of the real examples.")] = "mnist-sample",
-    model: Annotated[str | None, typer.Option(help="Whose gradients are audited.")] = None,
+    model: Annotated[str | None, typer.Option(help="The network whose gradients are audited.")] = None,
     view: Annotated[
         str | None, typer.Option(help="server, 'third party' or message, instead of the strongest.")
     ] = None,
-    noise_scale: Annotated[float, typer.Option(help="Plants a flaw: multiplies all noise unsaid.")] = 1.0,
+    noise_scale: Annotated[float, typer.Option(help="Plant a fault: multiply all noise without declaring it.")] = 1.0,
     claimed_epsilon: Annotated[float | None, typer.Option(help="Test this claim instead of the stated one.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the JSON document to this file too.")] = None,
     data_root: Annotated[Path | None, typer.Option(help="Folder of datasets.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> int:
-    """Find out how large epsilon must at least be, by guessing which canaries were in one run's training."""
+    """Compute a lower bound on epsilon by guessing which canaries were in the training of one run."""
     root = find_data_root(data_root)
     common = {
         "canaries": canaries, "others": others, "guesses": guesses, "rounds": rounds, "steps": steps,

@@ -41,14 +41,14 @@ def attack_command(
     iterations: Annotated[int, typer.Option(min=1, max=1_000_000, help="With --model: iterations in a turn.")] = 3,
     chunk: Annotated[int, typer.Option(help="Victims attacked together.")] = 128,
     growth: Annotated[
-        int, typer.Option(min=0, max=1024, help="Also time 1, 4, 16 ... victims, up to so many; not with --model.")
+        int, typer.Option(min=0, max=1024, help="Also time 1, 4, 16 ... victims, up to this number; not with --model.")
     ] = 16,
     minutes: Annotated[
         float,
-        typer.Option(min=0.1, max=10_000, help="For all datasets; what does not fit is left out. Not with --model."),
+        typer.Option(min=0.1, max=10_000, help="Time limit for all datasets; the rest is left out. Not with --model."),
     ] = 4.0,
     jobs: Annotated[
-        int | None, typer.Option(min=1, max=1024, help="Processes that share the victims (as many as evaluate takes).")
+        int | None, typer.Option(min=1, max=1024, help="Parallel processes for the victims (as many as evaluate uses).")
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     data_root: Annotated[Path | None, typer.Option(help="Folder of datasets.")] = None,
@@ -94,7 +94,7 @@ def attack_command(
 
 @bench_app.command("train")
 def train_command(
-    dataset: Annotated[str, typer.Option(help="Whose train part the batches are taken from.")] = "mnist-sample",
+    dataset: Annotated[str, typer.Option(help="Dataset whose train part the batches come from.")] = "mnist-sample",
     model: Annotated[str | None, typer.Option(help="cnn for images, mlp2 for tables by default.")] = None,
     clients: Annotated[list[str] | None, typer.Option(help="Comma-separated (1,10,100).")] = None,
     batch_size: Annotated[int, typer.Option(max=1_000_000, help="B, examples per local step.")] = 5,
@@ -136,7 +136,7 @@ def secagg_command(
     most_complete: Annotated[int, typer.Option(help="Largest number of clients for the complete graph.")] = 100,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> int:
-    """What secure aggregation costs each client per round, by both graphs, beside its cost for a trusted server."""
+    """Measure the cost of secure aggregation per client and round, for both graphs, beside a trusted server."""
     if not 0 <= dropped < 0.5:
         raise UsageError("--dropped must be at least 0 and below 0.5")
     counts = numbers(clients or ["10,20,50,100,200"], "clients")
@@ -152,7 +152,7 @@ def store_command(
     data_root: Annotated[Path | None, typer.Option(help="Folder of datasets.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> int:
-    """What a cell costs a run's folder as cells grow in number: to store, to find again, to merge, to show."""
+    """Measure the cost of a cell as a run grows: to store, find, merge and show it."""
     counts = numbers(cells or ["100,1000,2000,10000"], "cells")
     if min(counts) < 1 or max(counts) > 100_000 or counts != sorted(counts):
         raise UsageError("--cells must be growing numbers of 1 to 100,000")

@@ -27,7 +27,7 @@ def check_command(
     summary: Annotated[Path | None, typer.Option(help="Write a Markdown summary.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> int:
-    """Fail (exit code 1) where a defense got less resilient or an attack broke since the baseline."""
+    """Fail (exit code 1) if a defense is less resilient than the baseline, or an attack is broken."""
     for place, option in ((junit, "--junit"), (summary, "--summary"), (baseline if update else None, "--baseline")):
         if place is not None:
             require_writable(place, option)

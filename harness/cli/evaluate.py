@@ -82,10 +82,10 @@ def evaluate_command(
     preset: Annotated[str | None, typer.Option(help="A named set of options; see harness list presets.")] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file of these options.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    chunk: Annotated[int, typer.Option(help="Most victims attacked together; fewer where memory is short.")] = 128,
+    chunk: Annotated[int, typer.Option(help="Most victims attacked together; fewer if memory is short.")] = 128,
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("runs"),
     data_root: Annotated[Path | None, typer.Option(help="Folder of datasets.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Use what an earlier run left in the folder.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an earlier run in the folder.")] = False,
     pictures: Annotated[bool, typer.Option(help="Draw a grid of reconstructions per cell.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result document and nothing else.")] = False,
     shard: ShardOption = None,
@@ -95,7 +95,7 @@ def evaluate_command(
     cluster_arg: ClusterArgs = None,
     **settings: Any,
 ) -> int:
-    """Attack clients that train under a defense, at every surface, and judge what leaks."""
+    """Attack clients that train under a defense, at every surface, and report what leaks."""
     given = {
         "defense": defense, "attack": attack, "adversary": adversary, "dataset": dataset, "model": model,
         "surface": surface, "tap": tap,

@@ -43,21 +43,21 @@ def frontier_command(
     sigma: Annotated[list[str] | None, typer.Option(help="Levels of noise, comma-separated.")] = None,
     surface: Annotated[list[str] | None, typer.Option(help="0 server, 1 update, 2 local step (0).")] = None,
     tap: Annotated[list[str] | None, typer.Option(help="A tap instead of a surface.")] = None,
-    attack: Annotated[list[str] | None, typer.Option(help="Attacks in the place of the suite auto.")] = None,
+    attack: Annotated[list[str] | None, typer.Option(help="Attacks instead of the suite auto.")] = None,
     full: Annotated[bool, typer.Option("--full", help="More data, defenses, levels and places; hours.")] = False,
     # Which cells there are is known after the trainings, so that no number suits by itself.
-    jobs: Annotated[int | None, typer.Option(help="Processes that share the cells out among themselves (1).")] = None,
+    jobs: Annotated[int | None, typer.Option(help="Parallel processes for the cells (1).")] = None,
     shard: PartOption = None,
     threads: ThreadsOption = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     chunk: Annotated[int, typer.Option(help="Most victims attacked together.")] = 128,
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("frontier"),
     data_root: Annotated[Path | None, typer.Option(help="Folder of datasets.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Use what an earlier run left in the folder.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an earlier run in the folder.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the document and nothing else.")] = False,
     **chosen: Any,
 ) -> int:
-    """Say how much noise is needed and what it costs: accuracy, proven epsilon and leakage, level by level."""
+    """Measure how much noise is needed and its cost: accuracy, proven epsilon and leakage per noise level."""
     if chunk < 1:
         raise UsageError("--chunk must be at least 1")
     try:

@@ -26,7 +26,7 @@ def history_command(
     out: Annotated[Path | None, typer.Option(help="Draw to this .svg or .png file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> int:
-    """Show how success rates and lineup ranks moved from run to run, the cells that moved most first."""
+    """Show how success rates and lineup ranks change from run to run; the largest changes come first."""
     if out:
         require_writable(out)
     names, found, left_out = trends(runs)

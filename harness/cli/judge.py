@@ -45,18 +45,21 @@ def judge_command(
     ] = None,
     update_model: Annotated[str, typer.Option(help="Of several local steps: avg or unroll.")] = "unroll",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    chunk: Annotated[int, typer.Option(help="Most clients attacked together; fewer where memory is short.")] = 128,
+    chunk: Annotated[int, typer.Option(help="Most clients attacked together; fewer if memory is short.")] = 128,
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("runs"),
     data_root: Annotated[Path | None, typer.Option(help="Folder of datasets.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Use what an earlier run left in the folder.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an earlier run in the folder.")] = False,
     jobs: JobsOption = None,
     threads: ThreadsOption = None,
     checks_only: Annotated[
-        bool, typer.Option("--checks-only", help="Is the declared defense on? In seconds: no attack, no prior.")
+        bool,
+        typer.Option(
+            "--checks-only", help="Check only whether the declared defense is on: seconds, no attack, no prior."
+        ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> int:
-    """Say what leaks from captured updates, and whether the declared defense is on."""
+    """Test what leaks from captured updates, and whether the declared defense is on."""
     if not captures:
         raise UsageError("no capture named; add folders of captures")
     if chunk < 1:
@@ -142,4 +145,4 @@ def _print(judgement: Judgement, out: Path) -> None:
     if judgement.document is not None and judgement.kin is None:
         print("no verdict without look-alikes: add --prior NAME or --prior FILE.npz, data that no client holds")
     if judgement.guesses and judgement.doubt is not None:
-        console.print(Text(f"no estimate here is worth anything: {judgement.doubt}"))
+        console.print(Text(f"do not use the estimates of this run: {judgement.doubt}"))

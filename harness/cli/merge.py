@@ -15,10 +15,10 @@ from harness.results import RunFolder, claimed
 @app.command("merge")
 def merge_command(
     runs: Annotated[list[Path], typer.Argument(help="Folders of shards: one that they share, or one each.")],
-    out: Annotated[Path, typer.Option(help="Folder of the whole; the shards' own may be it.")],
+    out: Annotated[Path, typer.Option(help="Folder of the whole; it may be that of the shards.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print the result document and nothing else.")] = False,
 ) -> int:
-    """Put the cells of a run's shards together, and judge the whole."""
+    """Combine the cells of a run's shards, and judge the whole."""
     with claimed(out):
         document = merge(runs, out)
         save_curves(RunFolder(out).pictures, document.cells)

@@ -32,11 +32,11 @@ class Kind(StrEnum):
 @app.command("new")
 def new_command(
     kind: Annotated[Kind, typer.Argument(help="attack or defense")],
-    name: Annotated[str, typer.Argument(help="What it is called on the command line, and its module.")],
-    out: Annotated[Path, typer.Option(help="The folder that its folder goes into.")] = Path("."),
+    name: Annotated[str, typer.Argument(help="Its name on the command line, and of its module.")],
+    out: Annotated[Path, typer.Option(help="The folder for the new package's folder.")] = Path("."),
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> int:
-    """Write a package to start an attack or a defense of your own from: its file, its test, its entry point."""
+    """Write a package for your own attack or defense: its file, its test, its entry point."""
     _check(kind, name)
     folder = out / name
     if os.path.lexists(folder):

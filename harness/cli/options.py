@@ -115,7 +115,7 @@ def cells_from(options: dict[str, Any], device: str) -> list[CellSettings]:
     """Every combination of the listed options.
 
     Raises:
-        UsageError: unknown names or settings, impossible values; one line with the mend.
+        UsageError: unknown names or settings, impossible values; one line with the fix.
     """
     if not split_lists(options["defense"]):
         raise UsageError("no defense named; add --defense fed_acdp (harness list defenses shows all)")

@@ -26,7 +26,7 @@ def report_command(
     ] = None,
     form: Annotated[str, typer.Option("--format", help="html, or every table as md, csv, latex or json.")] = "html",
 ) -> int:
-    """Make a report of runs: what leaks where, pictures, figures, privacy statements, how to make it again."""
+    """Make a report of runs: what leaks where, pictures, figures, privacy statements, and commands."""
     if form not in _ENDINGS:
         raise UsageError(f"unknown format {form!r}; choose {', '.join(_ENDINGS)}")
     place = out or Path("report" if form == "csv" else f"report.{_ENDINGS[form]}")

@@ -32,18 +32,18 @@ _WIDTH = 170
 
 @app.command("reproduce")
 def reproduce_command(
-    table: Annotated[str, typer.Argument(help=", ".join(TABLES))],
-    quick: Annotated[bool, typer.Option("--quick", help="Smaller runs; the header says how much.")] = False,
+    table: Annotated[str, typer.Argument(help=f"A table of the papers: one of those listed here. {', '.join(TABLES)}")],
+    quick: Annotated[bool, typer.Option("--quick", help="Smaller runs; the header says how small.")] = False,
     victims: Annotated[int | None, typer.Option(help="Victims per cell, instead of the table's own number.")] = None,
     seed: Annotated[list[str] | None, typer.Option(help="Comma-separated; seeds are pooled (0).")] = None,
-    jobs: Annotated[int | None, typer.Option(help="Processes that share the rows out among themselves (1).")] = None,
+    jobs: Annotated[int | None, typer.Option(help="Parallel processes for the rows (1).")] = None,
     shard: PartOption = None,
     threads: ThreadsOption = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    chunk: Annotated[int, typer.Option(help="Most victims attacked together; fewer where memory is short.")] = 128,
+    chunk: Annotated[int, typer.Option(help="Most victims attacked together; fewer if memory is short.")] = 128,
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("runs"),
     data_root: Annotated[Path | None, typer.Option(help="Folder of datasets.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Use what an earlier run left in the folder.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an earlier run in the folder.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> int:
     """Run a table of the papers and print ours beside theirs, with a verdict per cell."""

@@ -19,7 +19,7 @@ def site_command(
     runs: Annotated[list[Path], typer.Argument(help="Folders of harness evaluate, frontier, reproduce and train.")],
     out: Annotated[Path, typer.Option(help="Folder of the pages.")] = Path("public"),
 ) -> int:
-    """Make a static board of runs: every row a card that anybody can make again."""
+    """Make a static board of runs. Each row has a card that anybody can verify."""
     require_writable(out / "index.html")
     require_own(out / "index.html", BEGINNING)
     found = collect(runs)

@@ -12,25 +12,26 @@ from harness.parallel.processes import threads_per_job
 _MOST_JOBS = 1024
 
 ShardOption = Annotated[
-    str | None, typer.Option(metavar="I/N", help="Make this part of the cells only; harness merge makes the whole.")
+    str | None,
+    typer.Option(metavar="I/N", help="Compute this part of the cells only; harness merge combines the parts."),
 ]
 PartOption = Annotated[
-    str | None, typer.Option(metavar="I/N", help="Make this part only; then --resume instead of it makes the whole.")
+    str | None, typer.Option(metavar="I/N", help="Compute this part only; --resume instead of it combines the parts.")
 ]
 JobsOption = Annotated[
     int | None,
-    typer.Option(help="Processes that share the cells, or an attack's victims (one per core where that is quicker)."),
+    typer.Option(help="Parallel processes for the cells, or for an attack's victims (one per core if faster)."),
 ]
 ThreadsOption = Annotated[
     int | None,
-    typer.Option(help="Threads per process; may change last bits (cores dealt to the jobs; 1 on a cluster)."),
+    typer.Option(help="Threads per process; may change last bits (cores divided by jobs; 1 on a cluster)."),
 ]
 
 ClusterOption = Annotated[
-    str | None, typer.Option(help="ray or slurm: make the cells on a cluster (extras of these names).")
+    str | None, typer.Option(help="ray or slurm: compute the cells on a cluster (extras of these names).")
 ]
 ClusterArgs = Annotated[
-    list[str] | None, typer.Option(help="key=value, repeated: ray's address, gpus; what sbatch takes.")
+    list[str] | None, typer.Option(help="key=value, repeated: ray's address, gpus; options of sbatch.")
 ]
 
 

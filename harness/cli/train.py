@@ -45,13 +45,13 @@ def train_command(
     evaluate_every: Annotated[int, typer.Option(help="Rounds between two measurements of accuracy.")] = 1,
     chunk: Annotated[int, typer.Option(help="Clients trained together; bounds memory, changes no number.")] = 25,
     jobs: Annotated[
-        int | None, typer.Option(help="Processes that share out a round's chunks, each with data of its own (1).")
+        int | None, typer.Option(help="Parallel processes for the clients of a round, each with its own data (1).")
     ] = None,
     threads: ThreadsOption = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     out: Annotated[Path, typer.Option(help="Folder for checkpoint, kept models and training.json.")] = Path("training"),
     data_root: Annotated[Path | None, typer.Option(help="Folder of datasets.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the folder's last finished round.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue after the folder's last finished round.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the document and nothing else.")] = False,
     **chosen: Any,
 ) -> int:

@@ -22,17 +22,17 @@ _MOST = 12
 def verify_command(
     card: Annotated[Path, typer.Argument(help="A card that harness site wrote.")],
     statistically: Annotated[
-        bool, typer.Option("--statistically", help="Compare as if made on another processor.")
+        bool, typer.Option("--statistically", help="Compare as if computed on another processor.")
     ] = False,
-    out: Annotated[Path | None, typer.Option(help="Folder to make it in (a temporary one).")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the new results (a temporary one).")] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on in --out: what lies there is believed, and not made again.")
+        bool, typer.Option("--resume", help="Continue in --out: files there are trusted and not computed again.")
     ] = False,
     chunk: Annotated[int, typer.Option(help="Most victims attacked together.")] = 128,
     data_root: Annotated[Path | None, typer.Option(help="Folder of datasets.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> int:
-    """Make a card's row again; exit code 1 where it comes out otherwise, which is named."""
+    """Compute a card's row again. Exit code 1 if it differs; every difference is named."""
     if chunk < 1:
         raise UsageError("--chunk must be at least 1")
     if resume and out is None:
@@ -56,5 +56,5 @@ def verify_command(
         if len(found.differences) > _MOST:
             print(f"and {len(found.differences) - _MOST} more")
         how = "byte by byte" if found.exact else "statistically"
-        print(f"DIFFERS from what is made again: {card}" if found.differences else f"confirmed, {how}: {card}")
+        print(f"DIFFERS from the row computed again: {card}" if found.differences else f"confirmed, {how}: {card}")
     return REGRESSION if found.differences else DONE

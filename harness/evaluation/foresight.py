@@ -17,7 +17,7 @@ from harness.experiment import AS_CAPTURED, CellSettings
 TIMED = 5
 #: Seconds after which what was timed by then has to do.
 PATIENCE = 60.0
-_MEND = "--device cuda, fewer {}, or --attack analytic take less"
+_MEND = "use --device cuda, fewer {}, or --attack analytic for a shorter run"
 
 
 class Foresight:
@@ -92,7 +92,7 @@ class Foresight:
         self._bar.at_most = self._bar.at_most and not self._endurance.known
         said = f"iteration {iteration} of {'at most ' if most > 1 else ''}{most}"
         if iteration < early_iterations(self._attack) < most:
-            said += f" (those without hope end at {early_iterations(self._attack)})"
+            said += f" (hopeless starts end at {early_iterations(self._attack)})"
         self._bar.under_way(self._share() * self._rows - self._done, said)
         if not self._told:
             self._look_ahead(iteration)
@@ -130,7 +130,7 @@ class Foresight:
         if rest >= 1:
             said += f", and with all cells and controls that follow {_between(least + least_rest, seconds + rest)}"
         if least + least_rest < seconds + rest:
-            said += f" (those without hope end early, here at iteration {early} of {most})"
+            said += f" (hopeless starts end early, here at iteration {early} of {most})"
         fewer = "captures" if self._settings.weights == AS_CAPTURED else "--victims"
         log.warning("harness: %s; %s", said, _MEND.format(fewer))
 

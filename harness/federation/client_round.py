@@ -86,7 +86,7 @@ def _examples(
     if not defense.needs_network:
         return gradients(context.local_step, weights), context
     if not isinstance(gradients, NetworkGradients):
-        raise UsageError("the defense reads the network that clients train, which is not at hand here; use evaluate")
+        raise UsageError("the defense reads the network that clients train, which is not available here; use evaluate")
     batch = defense.inputs(gradients.batch(context.local_step, weights), context)
     return gradients.gradients(batch), replace(context, batch=batch)
 

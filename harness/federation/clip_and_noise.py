@@ -75,12 +75,12 @@ class AnyClip(Operation):
 
     @property
     def flaw(self) -> str | None:
-        """Why no theorem covers noise that goes by it; None where one does."""
+        """Return the reason why no theorem covers noise that goes by it; None where one does."""
         return None
 
     @property
     def why(self) -> str:
-        """What a guarantee rests on, beside a clip of fixed bound; empty for nothing."""
+        """Return what a guarantee rests on, beside a clip of fixed bound; empty for nothing."""
         return ""
 
     def words(self) -> str:
@@ -277,7 +277,7 @@ class GaussianNoise(Operation):
 
     @property
     def convention(self) -> Literal["sum", "per_example", "mean"]:
-        """Where in a batch it is added."""
+        """Return where in a batch it is added."""
         return "per_example" if self.at is Point.EXAMPLES else "mean" if self.on_mean else "sum"
 
     def schedule(self) -> str:
@@ -289,7 +289,7 @@ class GaussianNoise(Operation):
         return self.of.counted(self.level) if isinstance(self.of, AnyClip) else self.level
 
     def claimed(self, facts: PrivacyFacts) -> Event | None:
-        """What the papers account for; None where they do not, or nothing is added."""
+        """Return what the papers account for; None where they do not, or nothing is added."""
         if not self._stated:
             return None
         if self.at in OF_EXAMPLES:
@@ -297,7 +297,7 @@ class GaussianNoise(Operation):
         return facts.claimed_for_clients(self._stated)
 
     def condition(self, facts: PrivacyFacts) -> str:
-        """On what else its guarantee depends, at the end of a sentence."""
+        """Return the condition of its guarantee, as the end of a sentence."""
         return ""
 
     def statements(self, facts: PrivacyFacts) -> list[Statement] | None:
@@ -356,7 +356,7 @@ def _per_client(width: Tensor | float) -> Tensor | float:
 
 @dataclass(frozen=True)
 class LaplaceNoise(GaussianNoise):
-    """The same of the Laplace distribution; ``level`` is its standard deviation, b sqrt 2."""
+    """Adds Laplace noise to every coordinate; ``level`` is its standard deviation, b sqrt 2."""
 
     law = "laplace"
     points = (Point.MESSAGE, Point.ARRIVAL, *OF_EXAMPLES)

@@ -48,7 +48,7 @@ class Cohort:
 
 @dataclass(frozen=True)
 class RoundContext:
-    """Where in training operations run, and what a defense may remember.
+    """The place in training where operations run, and the memory of a defense.
 
     Attributes:
         round, local_step: both from 0.
@@ -84,17 +84,17 @@ class RoundContext:
     step_sizes: tuple[int, ...] = ()
 
     def at_step(self, step: int) -> "RoundContext":
-        """The same place in a local step, counted from 0."""
+        """Return the same place in a local step, counted from 0."""
         size = self.step_sizes[step] if self.step_sizes else self.cohort.batch_size
         return replace(self, local_step=step, cohort=replace(self.cohort, batch_size=size))
 
     def quiet(self) -> "RoundContext":
-        """The same place in training without noise, where what an operation remembers is forgotten afterwards."""
+        """Return the same place without noise; what an operation remembers there is forgotten afterwards."""
         local, client, server = dict(self.local), dict(self.client), dict(self.server)
         return replace(self, noise_scale=0.0, local=local, client=client, server=server, sent={})
 
     def rows(self, rows: slice) -> "RoundContext":
-        """The same for some of the rows; what these remember or send is not seen by the others."""
+        """Return the context for some of the rows; the others do not see what these remember or send."""
         local, client, sent = (
             {name: values[rows] for name, values in state.items()} for state in (self.local, self.client, self.sent)
         )

@@ -58,7 +58,7 @@ class Defense:
     name: ClassVar[str] = "abstract"
 
     def operations(self, cohort: Cohort) -> list[Operation]:
-        """What happens at which point of a round, in order; facts about the federation come from ``cohort``."""
+        """Return the operations of a round, in order; facts about the federation come from ``cohort``."""
         return []
 
     def __init_subclass__(cls, combines: bool = False) -> None:
@@ -90,7 +90,7 @@ class Defense:
         return state.made()
 
     def received(self, weights: Tensor, context: RoundContext) -> Tensor:
-        """What N clients train from, of the weights (N, P) that they received."""
+        """Return the weights (N, P) that N clients train from, of those that they received."""
         return self._rows(Point.NETWORK, weights, context)
 
     def inputs(self, batch: NetworkBatch, context: RoundContext) -> NetworkBatch:
@@ -114,7 +114,7 @@ class Defense:
         return self._rows(Point.ARRIVAL, message, context)
 
     def aggregate(self, total: Tensor, context: RoundContext) -> Tensor:
-        """What the server applies (P,), from the sum (P,) of one round's messages."""
+        """Return the vector (P,) that the server applies, from the sum (P,) of one round's messages."""
         return self._total(Point.AGGREGATE, total, context) / context.cohort.clients_per_round
 
     def applied(self, weights: Tensor, context: RoundContext) -> Tensor:
@@ -185,20 +185,20 @@ class Defense:
         return total
 
     def noise_of_examples(self, context: RoundContext) -> Noise | None:
-        """The same for a sanitised per-example gradient (tap T2.examples); None where there is none."""
+        """Return the noise on a sanitised per-example gradient (tap T2.examples); None where there is none."""
         own = (one.noise_of_examples(context) for one in self._of(Hook.CLIENT_STEP, context.cohort))
         return next((noise for noise in own if noise is not None), None)
 
     def only_adds(self, hook: Hook) -> bool:
-        """Whether what it does at that stage keeps the noise of those before it as it was."""
+        """Return whether what it does at that stage keeps the noise of those before it as it was."""
         return all(one.only_adds for one in self._of(hook))
 
     def sparse_at(self, tap: Tap) -> bool:
-        """Whether an adversary at ``tap`` knows that coordinates were left out, with zeros in their place."""
+        """Return whether an adversary at ``tap`` knows that coordinates were left out, with zeros in their place."""
         return any(one.sparse for _, one in self.flow() if _passed(tap, one))
 
     def chosen_at(self, tap: Tap, layout: Layout) -> Chosen | None:
-        """Which coordinates may differ from zero at a tap that is sparse; None where nothing bounds how many.
+        """Return which coordinates may differ from zero at a tap that is sparse; None where nothing bounds how many.
 
         That of the last operation that leaves something out, unless one after it may fill it again. What it chooses by
         is not the update where one before it has changed that.
@@ -230,18 +230,18 @@ class Defense:
         return next((step for step in grids if step is not None), None)
 
     def refuses_module(self, module: str) -> bool:
-        """Whether clients train no network that a server has put such a module before, named in words."""
+        """Return whether clients train no network that a server has put such a module before, named in words."""
         return any(one.refuses(module) for _, one in self.flow())
 
     @property
     def measured(self) -> bool:
-        """Whether runs measure what it says of its noise: research code, and operations from elsewhere, may err."""
+        """Return whether runs measure its declared noise: research code, and operations from elsewhere, may err."""
         return any(isinstance(one, Custom) or not _ours(one) for _, one in self.flow())
 
     # Theorems and statements.
 
     def reconstruction_limit(self, hook: Hook, context: RoundContext) -> Limit | NoLimit:
-        """How much anybody can reconstruct from what the stage gives out; ``context.noise_scale``, above 0, counts.
+        """Return the limit of reconstruction from the stage's output; ``context.noise_scale``, above 0, counts.
 
         Of one example in one local step (``context.local_step``) where examples are clipped, of all that a client
         holds where its update is; all else may be known.
@@ -268,7 +268,7 @@ class Defense:
         return limit_of(self.noise_of(hook, context), clipping, moved, context)
 
     def reconstruction_limit_of_examples(self, context: RoundContext) -> Limit | NoLimit:
-        """The same for a sanitised per-example gradient (tap T2.examples)."""
+        """Return the limit for a sanitised per-example gradient (tap T2.examples)."""
         if why := why_unbounded([one for _, one in self.flow(context.cohort)], Hook.CLIENT_STEP):
             return NoLimit(why)
         own = [one for one in self._of(Hook.CLIENT_STEP, context.cohort) if one.at is Point.EXAMPLES]
@@ -288,21 +288,21 @@ class Defense:
         return fixed_noise_of(self.flow(facts.cohort), self.part_names, facts)
 
     def finished(self, facts: PrivacyFacts) -> str | None:
-        """Why training must stop before the round that ``facts.cohort.rounds`` would include; None to go on."""
+        """Return the reason to stop before the round that ``facts.cohort.rounds`` would include; None to continue."""
         return finished_of(self.flow(facts.cohort), self.part_names, facts)
 
     # What it remembers, and where it acts.
 
     def server_remembers(self) -> Mapping[str, Remembered]:
-        """All that the server remembers after any round (``context.server``) and goes by in later ones, by name."""
+        """Return all that the server remembers after a round (``context.server``) and uses in later ones, by name."""
         return {_named(name, key): one for name, own in self.flow() for key, one in own.server_remembers().items()}
 
     def clients_remember(self) -> Mapping[str, Remembered]:
-        """What each client may remember of its rounds (``context.client``), by name."""
+        """Return what each client may remember of its rounds (``context.client``), by name."""
         return {_named(name, key): one for name, own in self.flow() for key, one in own.clients_remember().items()}
 
     def adapts(self) -> bool:
-        """Whether what the server remembers from earlier rounds changes later ones."""
+        """Return whether what the server remembers from earlier rounds changes later ones."""
         return bool(self.server_remembers())
 
     def sends_beside(self) -> list[str]:
@@ -310,26 +310,26 @@ class Defense:
         return [_named(name, key) for name, one in self.flow() for key in one.sends]
 
     def needs_planned_rounds(self) -> str | None:
-        """What in a round depends on how many rounds are planned, such as a decaying sigma; None for nothing."""
+        """Return what in a round depends on how many rounds are planned, such as a decaying sigma; None for nothing."""
         reasons = (f"{one.planned}{f' of {name}' * bool(name)}" for name, one in self.flow() if one.planned)
         return next(reasons, None)
 
     def acts_at(self, hook: Hook) -> bool:
-        """Whether that stage may change anything under these settings."""
+        """Return whether that stage may change anything under these settings."""
         return bool(self._of(hook))
 
     def changes_messages(self) -> bool:
-        """Whether updates are changed after the local steps; what goes beside an update would then pass it by."""
+        """Return whether updates are changed after the local steps, so that values beside an update are not."""
         return any(one.at not in _BEFORE_MESSAGES for _, one in self.flow())
 
     @property
     def sums_securely(self) -> bool:
-        """Whether the server gets nothing but the sum of a round's messages."""
+        """Return whether the server gets nothing but the sum of a round's messages."""
         return self.acts_at(Hook.SUM_SECURELY)
 
     @property
     def needs_network(self) -> bool:
-        """Whether it reads the network, its weights and the examples of a local step."""
+        """Return whether it reads the network, its weights and the examples of a local step."""
         return any(one.needs_network for _, one in self.flow())
 
     def chain(self) -> "tuple[tuple[str, Defense], ...]":

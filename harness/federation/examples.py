@@ -24,7 +24,7 @@ class ExampleGradients(Protocol):
 
     @property
     def present(self) -> Tensor:
-        """Which places (N, B) of the batch hold an example: booleans."""
+        """Return which places (N, B) of the batch hold an example: booleans."""
         ...
 
     def norms(self) -> Tensor:

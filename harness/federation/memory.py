@@ -33,7 +33,7 @@ class Remembered:
     most: float = math.inf
 
     def problem(self, value: Tensor, parameters: int | None = None, rows: int | None = None) -> str | None:
-        """Why a tensor is none of these, as a half-sentence; ``parameters`` None leaves their number open."""
+        """Return the reason why a tensor is none of these, in half a sentence; ``parameters`` None allows any."""
         leading = () if rows is None else (rows,)
         expected = (*leading, *(parameters if size is None else size for size in self.shape))
         found = tuple(value.shape)
@@ -48,7 +48,7 @@ class Remembered:
 def memory_problem(
     memory: Mapping[str, Tensor], known: Mapping[str, Remembered], parameters: int | None = None
 ) -> str | None:
-    """Why a server's memory is none of what is ``known`` by name, all of it and nothing else; None where it is."""
+    """Return the reason why a server's memory is not exactly what is ``known`` by name; None where it is."""
     for name in (*memory, *known):
         if name not in known:
             return f"holds {name[:40]!r}, which is no part of it"

@@ -161,7 +161,7 @@ class Operation:
         """Changes a local step (``EXAMPLES``, ``STEP``)."""
 
     def on_rows(self, rows: Tensor, context: RoundContext) -> Tensor:
-        """What becomes of N clients' rows (``NETWORK``, ``INPUTS``, ``MESSAGE``, ``ARRIVAL``), in the same shape."""
+        """Return N clients' rows after it (``NETWORK``, ``INPUTS``, ``MESSAGE``, ``ARRIVAL``), in the same shape."""
         return rows
 
     def on_messages(self, messages: Tensor, context: RoundContext) -> Tensor:
@@ -169,13 +169,13 @@ class Operation:
         return messages.sum(0)
 
     def on_total(self, total: Tensor, context: RoundContext) -> Tensor:
-        """What becomes of one vector (P,) of the server (``AGGREGATE``, ``APPLIED``, ``BROADCAST``)."""
+        """Return one vector (P,) of the server after it (``AGGREGATE``, ``APPLIED``, ``BROADCAST``)."""
         return total
 
     # What is known of it, to who knows the settings.
 
     def clipping(self, learning_rate: float, server: State) -> Clipping | None:
-        """What it cuts lengths to, in units of a gradient; None where it cuts none."""
+        """Return what it cuts lengths to, in units of a gradient; None where it cuts none."""
         return None
 
     def noise(self, context: RoundContext) -> Noise | None:
@@ -183,7 +183,7 @@ class Operation:
         return None
 
     def noise_of_examples(self, context: RoundContext) -> Noise | None:
-        """The same of one example's gradient (``EXAMPLES``)."""
+        """Return the noise on one example's gradient (``EXAMPLES``)."""
         return None
 
     def limit(self, context: RoundContext) -> Limit | NoLimit | None:
@@ -192,16 +192,16 @@ class Operation:
 
     @property
     def only_adds(self) -> bool:
-        """Whether it keeps the noise of those before it as it was."""
+        """Return whether it keeps the noise of those before it as it was."""
         return False
 
     @property
     def sparse(self) -> bool:
-        """Whether it leaves coordinates out, with zeros in their place."""
+        """Return whether it leaves coordinates out, with zeros in their place."""
         return False
 
     def chosen(self, layout: Layout) -> Chosen | None:
-        """Which coordinates may differ from zero behind it; None where nothing bounds how many."""
+        """Return which coordinates may differ from zero behind it; None where nothing bounds how many."""
         return None
 
     @property
@@ -214,11 +214,11 @@ class Operation:
         return None
 
     def server_remembers(self) -> Mapping[str, Remembered]:
-        """All that it keeps in ``context.server`` after any round, by name."""
+        """Return all that it keeps in ``context.server`` after any round, by name."""
         return {}
 
     def clients_remember(self) -> Mapping[str, Remembered]:
-        """What it may keep in ``context.client``, by name."""
+        """Return what it may keep in ``context.client``, by name."""
         return {}
 
     @property
@@ -228,36 +228,36 @@ class Operation:
 
     @property
     def needs_network(self) -> bool:
-        """Whether it reads ``context.batch``: the network, its weights and the examples of a local step."""
+        """Return whether it reads ``context.batch``: the network, its weights and the examples of a local step."""
         return self.at is Point.INPUTS
 
     @property
     def planned(self) -> str | None:
-        """What of it depends on how many rounds are planned, in words; None for nothing."""
+        """Return what of it depends on how many rounds are planned, in words; None for nothing."""
         return None
 
     def refuses(self, module: str) -> bool:
-        """Whether clients train no network that a server has put such a module before, named in words."""
+        """Return whether clients train no network that a server has put such a module before, named in words."""
         return False
 
     def finished(self, facts: PrivacyFacts) -> str | None:
-        """Why training must stop before the round that ``facts.cohort.rounds`` would include; None to go on."""
+        """Return the reason to stop before the round that ``facts.cohort.rounds`` would include; None to continue."""
         return None
 
     # What is said of it.
 
     @property
     def title(self) -> str:
-        """What a person calls it."""
+        """Return its name for people."""
         return type(self).__name__
 
     @property
     def subject(self) -> str:
-        """What it applies to, in words."""
+        """Return its subject, in words."""
         return _SUBJECTS.get(self.at, UPDATES)
 
     def words(self) -> str:
-        """What it does, in half a sentence."""
+        """Return its effect, in half a sentence."""
         return self.said or type(self).__name__
 
     def statements(self, facts: PrivacyFacts) -> list[Statement] | None:

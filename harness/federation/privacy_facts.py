@@ -57,7 +57,7 @@ class PrivacyFacts:
         return clip * (math.sqrt(self.tensors) if clipping == "layer" else 1.0)
 
     def steps_of_a_record(self, steps: int) -> int:
-        """Of so many local steps of a round, those that a record may be in: a share, where batches are fixed."""
+        """Return the local steps of a round that a record may be in: a share, where batches are fixed."""
         return max(1, math.ceil(steps * self.rate - 1e-9)) if self.example_sampler == "none" else steps
 
     def clients(self, sigma: float | Sequence[float], clipping: Grouping) -> FederationFacts:
@@ -78,11 +78,11 @@ class PrivacyFacts:
         )  # fmt: skip
 
     def claimed_for_clients(self, sigma: float) -> Composition:
-        """What the papers account for at client level: sigma as printed, one Poisson-sampled release per round."""
+        """Return the papers' event at client level: sigma as printed, one Poisson-sampled release per round."""
         return compose([GaussianRelease(sigma, self.client_rate, "poisson", count=self.cohort.rounds)])
 
     def claimed_for_examples(self, sigmas: Sequence[float]) -> Composition:
-        """What the papers account for at example level: one Poisson-sampled release per local step, sigma as printed.
+        """Return the papers' event at example level: one Poisson-sampled release per local step, sigma as printed.
 
         ``sigmas`` has one entry for all steps, or one per local step of all rounds.
         """

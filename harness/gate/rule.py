@@ -143,7 +143,7 @@ def _moved(pairs: Sequence[tuple[GateCell, GateCell]]) -> list[Finding]:
         elif good <= FAMILY_ALPHA and moved.moved(more=not guards):
             findings.append(_tell("more resilient" if guards else "stronger attack", cell, moved, good))
         else:
-            small = "by more than luck, and by less than counts" if min(bad, good) <= FAMILY_ALPHA else ""
+            small = "significantly, but by too little to count" if min(bad, good) <= FAMILY_ALPHA else ""
             findings.append(_tell("unmoved", cell, moved, bad, small))
     return findings
 

@@ -117,7 +117,7 @@ class CaptureRecord(BaseModel):
         return sum(self.step_sizes())
 
     def slots(self) -> list[int]:
-        """Of L steps with places for B examples each, which of the examples is in each place.
+        """Return the example in each place of L steps with B places each.
 
         A smaller last batch fills its places by turns, whose mean is its own where its size divides B.
         """
@@ -215,7 +215,7 @@ class Watched:
 
 @contextmanager
 def captured(network: "nn.Module", folder: Path | str, **facts: Any) -> Iterator[Watched]:
-    """Around a client's local training: keeps the network before and after it, unless the training fails.
+    """Context of a client's local training: keeps the network before and after it, unless the training fails.
 
     ::
 
@@ -293,7 +293,7 @@ def read_capture(folder: Path, truth: Path | None = None) -> Capture:
         truth: a file of ``images`` and ``labels`` instead of the folder's own.
 
     Raises:
-        UsageError: a file is missing, damaged, or holds what it should not; one line that names file and mend.
+        UsageError: a file is missing, damaged, or holds what it should not; one line that names the file and the fix.
     """
     facts = folder / FACTS
     try:

@@ -349,31 +349,33 @@ def _anew(evidence: Evidence) -> Check:
 def _unrounded(evidence: Evidence) -> Check:
     """Whether values repeat exactly, which continuous noise never lets them but for the rounding of floats.
 
-    Two coordinates with noise of deviation s are equal after rounding to steps of h with a chance of at most
-    h / (s sqrt(pi)), whatever is under the noise. Markov's inequality makes a test of the expected number of repeats.
+    Noise of deviation s, rounded to steps of h, has a given value with a chance of at most h / (s sqrt(2 pi)), whatever
+    is under it. Number i of a tensor repeats an earlier one with a chance of at most i - 1 times that, given all
+    earlier ones. So there are at most as many repeats as successes of independent trials with these chances, whose
+    upper tail is at most a binomial one of the same mean, from one above the mean on (Hoeffding 1956, theorem 4).
     """
     level, noise = evidence.level, evidence.noise
     if level is None or noise is None or noise.law != "gaussian":
         return Check(UNROUNDED, "cannot tell", "it takes Gaussian noise of one known level")
     parts = [values[:, :_FEW] for values in evidence.sent.split(evidence.layout.sizes, dim=1)]
-    repeats = np.array([sum(_repeats(part[row]) for part in parts) for row in range(len(evidence.sent))])
-    pairs = sum(part.shape[1] * (part.shape[1] - 1) for part in parts)
+    repeats = np.array(
+        [sum(len(part[row]) - len(part[row].unique()) for part in parts) for row in range(len(parts[0]))]
+    )
     total = sum(part.shape[1] for part in parts)
-    expected = pairs * evidence.captured.grain.double().numpy() / (level * np.pi**0.5)
-    if bonferroni(expected / total) >= LEVEL:
+    earlier = sum(part.shape[1] * (part.shape[1] - 1) / 2 for part in parts)
+    expected = earlier * evidence.captured.grain.double().numpy() / (level * (2 * np.pi) ** 0.5)
+
+    def tail(count: np.ndarray) -> float:
+        chance = binom.sf(count - 1, total, np.minimum(1, expected / total))
+        return bonferroni(np.where(count >= expected + 1, chance, 1.0))
+
+    if tail(np.full(len(repeats), total - len(parts))) >= LEVEL:
         return Check(UNROUNDED, "cannot tell", "the floats of the capture are too coarse beside the noise")
-    p_value = bonferroni(np.minimum(1, expected / np.maximum(repeats, 1)))
-    worst = int(repeats.argmax())
-    said = f"{repeats[worst]} of {total} values of client {worst + 1} are equal to another of their tensor"
+    p_value, worst = tail(repeats), int(repeats.argmax())
+    said = f"{repeats[worst]} of {total} values of client {worst + 1} repeat another of their tensor"
     if p_value >= LEVEL:
         return Check(UNROUNDED, "holds", said, p_value)
     return Check(
         UNROUNDED, "violated", f"{said}: they lie on a grid, and no continuous noise was added last; if they are "
         "rounded after their noise, that is to be declared", p_value,
     )  # fmt: skip
-
-
-def _repeats(values: torch.Tensor) -> int:
-    """How many of some values (n,) are there more than once."""
-    counts = values.unique(return_counts=True)[1]
-    return int(counts[counts > 1].sum())

@@ -77,7 +77,7 @@ class CapturedStage(Stage):
         if super().tampering(settings) is not None:
             raise UsageError(
                 f"attack {settings.attack!r} needs clients who train the weights that it sends, and these are "
-                "captured; use --attack cpl or another that reads along"
+                "captured; use --attack cpl or another that does not tamper"
             )
         return None
 

@@ -129,7 +129,7 @@ def refuse_other_functions(name: str, module: nn.Module, trial: Trial, classes: 
     """Refuses what gives no logits, mixes examples, is random, or changes its buffers or its input.
 
     Raises:
-        UsageError: one of these, with the mend.
+        UsageError: one of these, with the fix.
     """
     images, before = trial.images[0], {key: value.clone() for key, value in module.named_buffers()}
     given = images.clone()
@@ -139,7 +139,7 @@ def refuse_other_functions(name: str, module: nn.Module, trial: Trial, classes: 
     if any(not torch.equal(value.nan_to_num(), before[key].nan_to_num()) for key, value in module.named_buffers()):
         raise UsageError(f"model {name!r} changes its buffers in a forward pass; return it in evaluation mode")
     if not torch.equal(logits, _logits(name, module, images.clone(), classes)):
-        raise UsageError(f"model {name!r} is random, so its gradients would be; drop the noise or the dropout")
+        raise UsageError(f"two forward passes of model {name!r} differ; disable dropout or noise ({name}+no_dropout)")
     if not close(torch.cat([_logits(name, module, image[None].clone(), classes) for image in images]), logits):
         raise UsageError(f"model {name!r} mixes the examples of a batch; its logits must depend on each image alone")
 
@@ -149,7 +149,7 @@ def _logits(name: str, module: nn.Module, images: Tensor, classes: int) -> Tenso
     try:
         logits = module(images)
     except Exception as error:  # the user's own code may raise anything
-        mend = "give larger images, or choose another --model" if name.startswith(PREFIX) else "mend it"
+        mend = "give larger images, or choose another --model" if name.startswith(PREFIX) else "fix it"
         raise UsageError(
             f"model {name!r} fails on images {tuple(images.shape)}: {in_one_line(error)}; {mend}"
         ) from error

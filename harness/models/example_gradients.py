@@ -189,7 +189,7 @@ class FactoredGradients:
 
 
 class MaterialisedGradients:
-    """The same for any other network, or where all are needed: all per-example gradients at once.
+    """All per-example gradients at once, for any other network or where all are needed.
 
     Args:
         gradients: (N, B, P).

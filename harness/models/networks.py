@@ -179,7 +179,7 @@ def build_module(name: str, image_shape: ImageShape, classes: int, seed: int) ->
             raise
         except Exception as error:  # the user's own code may raise anything
             problem = in_one_line(error)
-            raise UsageError(f"model {name!r} failed to build for images {image_shape}: {problem}; mend it") from error
+            raise UsageError(f"model {name!r} failed to build for images {image_shape}: {problem}; fix it") from error
     if not isinstance(module, nn.Module):
         raise UsageError(f"model {name!r} returned {type(module).__name__}; its factory must return a torch.nn.Module")
     for change in changes:

@@ -111,11 +111,11 @@ class RowModel:
 
     @property
     def evaluates_alone(self) -> bool:
-        """Whether rows are evaluated one after another: nothing is gained, nor lost, by evaluating few of them."""
+        """Return whether rows are evaluated sequentially, so that nothing is gained or lost by evaluating few."""
         return self._way.alone
 
     def without_idle_weights(self) -> tuple["RowModel", Tensor] | None:
-        """The same network without weights that no image meets, and the places (P',) of those that are left.
+        """Return the network without weights that no image uses, and the places (P',) of those that are left.
 
         None where there are none, or where they cost little: rows that are evaluated together.
         """
@@ -237,7 +237,7 @@ class RowModel:
             raise UsageError(f"model {self.name!r}: {error}") from error
 
     def batch_norm_statistics(self, weights: Tensor, images: Tensor) -> list[LayerStatistics]:
-        """What every BatchNorm is given of each row's batch (R, B, C, H, W), in the order of the forward pass."""
+        """Return the input of every BatchNorm for a row's batch (R, B, C, H, W), in the order of the forward pass."""
         return self._rows.batch_norm_statistics(weights, images)
 
     def running_statistics(self, name: str) -> tuple[Tensor, Tensor]:

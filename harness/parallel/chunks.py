@@ -107,7 +107,7 @@ class _Workers:
     def _begin_again(self, under_way: deque[tuple[Chunk, "Future[TrainedChunk]"]], problem: str) -> None:
         self.end(kill=True)
         self._count = max(1, self._count // 2)
-        log.warning("%s; what it was training is trained again, %d at a time", problem, self._count)
+        log.warning("%s; its clients are trained again, %d at a time", problem, self._count)
         chunks = [chunk for chunk, _ in under_way]
         under_way.clear()
         under_way.extend((chunk, self._submit(chunk)) for chunk in chunks)

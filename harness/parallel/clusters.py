@@ -112,7 +112,7 @@ def _make(units: Sequence[Unit], job: Job, run: Run, options: RayOptions) -> Non
             tasks.submit(control)
         for unit in units:
             tasks.submit(unit, [name for name in undefended(unit, run) if name in controls])
-        with progress("cells that share observations", len(units) + len(controls), "groups") as bar:
+        with progress("evaluating", len(units) + len(controls), "groups") as bar:
             for unit in tasks.made():
                 bar.advance(1, unit.words)
 
@@ -194,7 +194,7 @@ class _Tasks:
             raise UsageError(
                 f"{unit.words} lacks memory, {attempt} times; lower --chunk, and go on with --resume"
             ) from error
-        log.warning("%s lacks memory; it is made again with fewer rows at a time", unit.words)
+        log.warning("%s lacks memory; it is computed again with fewer rows at a time", unit.words)
         self.submit(unit, attempt=attempt)
 
 

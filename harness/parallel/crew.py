@@ -197,7 +197,7 @@ class Crew:
             if problem is None:
                 raise
         if problem not in problems:
-            log.warning("%s; what it was to attack is attacked here", problem)
+            log.warning("%s; this process attacks its rows", problem)
         problems.add(problem)
         return None
 

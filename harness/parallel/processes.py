@@ -87,9 +87,7 @@ def why_lost(error: Exception) -> str | None:
     return "a worker was lost" if isinstance(error, BrokenProcessPool) else None
 
 
-def in_processes(
-    job: Job, tasks: Sequence[Task], jobs: int, what: str = "cells that share observations", unit: str = "groups"
-) -> None:
+def in_processes(job: Job, tasks: Sequence[Task], jobs: int, what: str = "evaluating", unit: str = "groups") -> None:
     """Makes tasks in ``jobs`` processes, those named first before others.
 
     Where a process is lost or lacks memory, what it was making is made again, with half as many rows together.
@@ -105,7 +103,9 @@ def in_processes(
         for attempt in range(ATTEMPTS if waiting else 0):
             smaller = replace(job, chunk=max(1, job.chunk >> attempt))
             if attempt:
-                log.warning("%s; %d %s are made again, %d rows at a time", problem, len(waiting), unit, smaller.chunk)
+                log.warning(
+                    "%s; %d %s are computed again, %d rows at a time", problem, len(waiting), unit, smaller.chunk
+                )
             waiting, problem = _attempt(smaller, waiting, jobs, lambda task: bar.advance(1, task.words))
             if not waiting:
                 break

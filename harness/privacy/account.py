@@ -320,7 +320,7 @@ def _constant(
         raise UsageError("no noise named; add --sigma 6, --sigma-schedule linear, or --target-epsilon 1 to find it")
     if sigma is not None and target is not None:
         if steps is not None:
-            raise UsageError("--sigma, --steps and --target-epsilon were all given; leave one out to be told it")
+            raise UsageError("--sigma, --steps and --target-epsilon were all given; leave one out to compute it")
         return steps_lasting(accountants, lambda count: releases.of(sigma, count), target, delta, stop)
     if steps is None:
         raise UsageError("no number of steps; add --steps 10000")

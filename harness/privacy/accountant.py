@@ -46,7 +46,7 @@ class Epsilon:
 
     @property
     def nominal(self) -> bool:
-        """Whether no theorem covers the number."""
+        """Return whether no theorem covers the number."""
         return any(note.startswith(NOMINAL) for note in self.notes)
 
 
@@ -87,7 +87,7 @@ class Accountant(ABC):
         """The convention behind the number, in a word or two."""
 
     def covers(self, release: MechanismRelease) -> bool:
-        """Whether it has a bound for a release by another mechanism than plain Gaussian noise."""
+        """Return whether it has a bound for a release by another mechanism than plain Gaussian noise."""
         return False
 
     @abstractmethod
@@ -95,7 +95,7 @@ class Accountant(ABC):
         """Epsilon of protected releases."""
 
     def notes(self, spent: Ledger, delta: float) -> tuple[str, ...]:
-        """What limits the number."""
+        """Return what limits the number."""
         return ()
 
     def delta_total(self, spent: Ledger, delta: float) -> float:
@@ -156,7 +156,7 @@ class AdditiveAccountant(Accountant):
 
     @abstractmethod
     def costs(self, releases: Sequence[GaussianRelease | MechanismRelease], delta: float) -> Array:
-        """What a single release of each kind costs: (number of releases, currency)."""
+        """Return what a single release of each kind costs: (number of releases, currency)."""
 
     @abstractmethod
     def converted(self, total: Array, delta: float) -> float:

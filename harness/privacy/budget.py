@@ -18,7 +18,7 @@ _LARGEST_SIGMA = 1e6
 
 @dataclass(frozen=True)
 class Stop:
-    """Where a budget ends.
+    """The end of a budget.
 
     Attributes:
         rounds: by ``paper`` the first round after which the target is exceeded, by ``filter`` the last one that
@@ -35,7 +35,7 @@ class Stop:
 def rounds_within(
     accountant: Accountant, rounds: Sequence[Event], target: float, delta: float, stop: StopRule = "paper"
 ) -> Stop:
-    """How many of the ``rounds`` (one event each) a target epsilon allows.
+    """Return how many of the ``rounds`` (one event each) a target epsilon allows.
 
     Raises:
         UsageError: the target is not positive, or what the accountant refuses.
@@ -46,7 +46,7 @@ def rounds_within(
 def steps_within(
     accountant: Accountant, event_of: Callable[[int], Event], target: float, delta: float, stop: StopRule = "paper"
 ) -> Stop:
-    """The same for equal steps without end; ``event_of`` gives the event of that many steps."""
+    """Return the number of equal steps within a target; ``event_of`` gives the event of that many steps."""
     spent = _remembered(lambda steps: accountant.epsilon(event_of(steps), delta).epsilon)
     most = 1
     while most < _MOST_STEPS and spent(most) <= target:

@@ -106,9 +106,9 @@ class Party:
 
     def __post_init__(self) -> None:
         if not (0 <= self.noise < math.inf and 0 < self.clip < math.inf and 0 < self.weight < math.inf):
-            raise UsageError("a client's noise must be at least 0, its clip and weight above 0; mend its settings")
+            raise UsageError("a client's noise must be at least 0, its clip and weight above 0; correct its settings")
         if self.steps < 1 or not 0 < self.rate <= 1:
-            raise UsageError("a client takes at least one step, at a sampling rate in (0, 1]; mend its settings")
+            raise UsageError("a client takes at least one step, at a sampling rate in (0, 1]; correct its settings")
 
 
 @dataclass(frozen=True)

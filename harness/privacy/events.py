@@ -66,7 +66,7 @@ class Release:
 
     @property
     def sampled(self) -> bool:
-        """Whether sampling hides who took part; a rate of 1 hides nobody."""
+        """Return whether sampling hides who took part; a rate of 1 hides nobody."""
         return self.sampler != "none" and self.q < 1
 
     @property
@@ -108,7 +108,7 @@ class GaussianRelease(Release):
 
     @property
     def noiseless(self) -> bool:
-        """Whether nothing was added."""
+        """Return whether nothing was added."""
         return self.sigma == 0
 
 
@@ -139,7 +139,7 @@ class MechanismRelease(Release):
 
     @property
     def noiseless(self) -> bool:
-        """Whether nothing was added."""
+        """Return whether nothing was added."""
         return self.mechanism.noiseless
 
 

@@ -25,17 +25,17 @@ class Mechanism(ABC):
 
     @property
     def noiseless(self) -> bool:
-        """Whether nothing was added."""
+        """Return whether nothing was added."""
         return False
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What limits the curve; ``nominal: ...`` where no theorem covers it."""
+        """Return what limits the curve; ``nominal: ...`` where no theorem covers it."""
         return ()
 
     @property
     def inner_sampler(self) -> Literal["poisson", "without-replacement", "none"]:
-        """How the units of a step inside it are drawn; ``none`` where it has no such steps."""
+        """Return how the units of a step inside it are drawn; ``none`` where it has no such steps."""
         return "none"
 
     @abstractmethod

@@ -28,7 +28,7 @@ _EPSILONS = np.concatenate([np.arange(0.0, 3.0, 0.05), np.arange(3.0, 14.1, 0.25
 
 
 class Limit(ABC):
-    """How far an output can move with the target, as a curve from blind probabilities to those of any attacker."""
+    """Limit of an output's dependence on the target: a curve from blind probabilities to those of any attacker."""
 
     @property
     @abstractmethod

@@ -36,7 +36,7 @@ _REPLACED = "for replacing a client, since one that is absent takes its noise wi
 
 @dataclass(frozen=True)
 class View:
-    """What one kind of observer sees, as an event, and on what condition the event describes it."""
+    """The observation of one kind of observer, as an event, and the condition under which the event describes it."""
 
     name: str
     event: Event
@@ -84,7 +84,7 @@ class FederationFacts:
 
     @property
     def steady(self) -> bool:
-        """Whether every round has exactly K clients."""
+        """Return whether every round has exactly K clients."""
         return self.client_sampler != "poisson"
 
     @property
@@ -194,7 +194,7 @@ def example_views(federation: FederationFacts, uneven: str | None = None) -> lis
 
 
 def kept_place(sampler: Sampler) -> str:
-    """What removing an example means under a sampler, as the end of a sentence."""
+    """Return what removing an example means under a sampler, as the end of a sentence."""
     return "; one that is removed leaves its place in its batch empty" if sampler == "none" else ""
 
 

@@ -193,7 +193,7 @@ class StoredArrays(Mapping[str, np.ndarray]):
         """Reads names, types and shapes.
 
         Raises:
-            UsageError: there is no such file, or it is no plain archive of numbers; one line with a mend.
+            UsageError: there is no such file, or it is no plain archive of numbers; one line with a fix.
         """
         self.path, self._grain = path, 0.0
         if path.suffix in _PICKLED:

@@ -59,7 +59,7 @@ def open_file(path: Path, most: int = MOST_BYTES) -> BufferedReader:
 
 
 def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
-    """The content of a regular file. Raises Absent and Unreadable, both one line with a mend."""
+    """The content of a regular file. Raises Absent and Unreadable, both one line with a fix."""
     with open_file(path, most) as stream:
         try:
             # A file may grow, or hide its size as those of the kernel do.

@@ -106,7 +106,7 @@ class Lineup(Record):
 
 
 class Identified(Record):
-    """How well an attack that reconstructs nothing tells the true images among look-alikes of their class.
+    """Success of an attack that identifies true images among look-alikes of their class.
 
     ``rate``: share of ``n`` truths that are strictly the most probable of their lineup, with its 95% interval;
     ``chance``: what guessing would reach, the mean of 1 / size of the lineups;
@@ -141,7 +141,7 @@ class LabelInference(Record):
 
 
 class Control(Record):
-    """Whether a control that a cell depends on behaved as it must.
+    """A control that a cell depends on, and its outcome.
 
     Positive controls must leak: no defense (``positive``) and a clipping defense without noise (``positive_sigma0``).
     Negative controls must not: another victim's truth (``swap``), a hundredfold noise (``noise_x100``), and a guess
@@ -186,7 +186,7 @@ class Ceiling(Record):
 
 
 class Bound(Record):
-    """What a theorem says of a cell, whatever the attack; without a theorem, ``reason`` says why none exists.
+    """The limit of a theorem for a cell, for any attack; without a theorem, ``reason`` says why none exists.
 
     ``theorem``: in words, with its figures;
     ``mu``: of Gaussian noise, the largest distance from the centre in standard deviations; null for others.
@@ -202,7 +202,7 @@ class Bound(Record):
 
 
 class Detectable(Record):
-    """How far what a tampering server sends, and what comes back of it, lie from an honest round.
+    """Distance of a tampering server's round from an honest one, in what it sends and what comes back.
 
     ``module``: what was put before the network, in words; null where nothing was;
     ``weights``: the largest Kolmogorov-Smirnov distance, over the network's own tensors of 100 values or more, between
@@ -263,7 +263,7 @@ WHOM = ("seeds", "victims")
 
 
 class PublicData(Record):
-    """What an informed attacker's prior was fitted to: ``size`` examples."""
+    """The data of an informed attacker's prior: ``size`` examples."""
 
     name: str
     size: Count

@@ -104,7 +104,7 @@ SuccessRule = Literal["strict", "ssim", "table3"]
 
 
 class Outcomes(Record):
-    """How many victims ended in which way; together they are all victims.
+    """Numbers of victims by how their attack ended; together they are all victims.
 
     ``identified`` counts those whose image was the most probable of its lineup, by an attack that reconstructs nothing.
     """
@@ -182,7 +182,7 @@ class CellResult(Place):
 
     @property
     def succeeds(self) -> bool:
-        """Whether the attack shows what it is after: that it leaks, or that it identifies."""
+        """Return whether the attack shows what it is after: that it leaks, or that it identifies."""
         return self.verdict == "leaks" if self.identified is None else self.identified.identifies
 
     @property
@@ -192,8 +192,8 @@ class CellResult(Place):
 
     @property
     def verdict_alone(self) -> VerdictWord:
-        """What this cell may claim by itself: no resilience where the attack was unfit, or where several examples lie
-        behind one observation, of which the verdict over all attacks speaks."""
+        """Return the claim of this cell by itself: no resilience if the attack was unfit, or one observation has
+        several examples, of which the verdict over all attacks speaks."""
         return "inconclusive" if self.verdict == "resilient" and (self.flags or self.hidden > 1) else self.verdict
 
     @property
@@ -208,7 +208,7 @@ class CellResult(Place):
 
     @property
     def kappa(self) -> Rate | None:
-        """How often a guess that saw no gradient is a strict success on the same victims; None where none was made."""
+        """Return the strict success rate of a guess without a gradient on the same victims; None without one."""
         return next((check.by_luck for check in self.controls if check.by_luck), None)
 
     @model_serializer(mode="wrap")
@@ -241,7 +241,7 @@ Outcome = Literal["success", "identified", "failure", "diverged", "hopeless", "n
 
 
 class VictimRecord(Record):
-    """What became of one image.
+    """The result of one image.
 
     ``cell`` is the cell's key. ``victim`` numbers the attacked clients of a seed and ``image`` the images of a
     client's batch; ``dataset_index`` is the image's place in the split. ``tau`` is the first outer iteration that
@@ -293,5 +293,5 @@ class StoredCell(Record):
 
     @property
     def is_impossible(self) -> bool:
-        """Whether its settings do not go together, or lack something."""
+        """Return whether its settings do not go together, or lack something."""
         return self.cell.not_applicable_reason is not None

@@ -75,7 +75,7 @@ class RunFolder:
                 return Path(stamp.name).stat().st_mtime
 
     def anew(self) -> "RunFolder":
-        """The same folder, in which what stands now is an earlier run's. Raises OutputError where none can write."""
+        """Return the folder for a new run; its files are an earlier run's. Raises OutputError where none can write."""
         now = self.clock()
         with _told_of(self.path):
             for path in (path for name in _READ_AGAIN for path in (self.path / name).rglob("*")):
@@ -85,7 +85,7 @@ class RunFolder:
         return RunFolder(self.path, now, self.shared)
 
     def is_of_this_run(self, path: Path) -> bool:
-        """Whether there is a file, and no earlier run left it; nobody's link, which a run never writes."""
+        """Return whether there is a file, and no earlier run left it; nobody's link, which a run never writes."""
         return os.path.exists(path) and path.lstat().st_mtime >= self.since
 
     @contextmanager
@@ -113,7 +113,7 @@ class RunFolder:
         return self.path / "pictures"
 
     def picture(self, key: str) -> Path:
-        """Where the picture of a cell belongs."""
+        """Return where the picture of a cell belongs."""
         return self.pictures / f"{_checked(key)}.png"
 
     def write_cell(
@@ -145,7 +145,7 @@ class RunFolder:
         return stored
 
     def has_cell(self, key: str) -> bool:
-        """Whether there is a file of this key, whatever it holds."""
+        """Return whether there is a file of this key, whatever it holds."""
         return self._cell_file(key).is_file()
 
     def find_cell(self, key: str) -> StoredCell | None:

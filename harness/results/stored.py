@@ -157,7 +157,7 @@ def read_stored(
 
     Raises:
         Absent: there is no such file.
-        UsageError: it cannot be read, or is not such a record; one line that names the file, the field and the mend.
+        UsageError: it cannot be read, or is not such a record; one line that names the file, the field and the fix.
     """
     content = read_bytes(path, most)
     try:

@@ -21,7 +21,7 @@ from harness.scoring.success import STRICT_RMSE
 
 @dataclass(frozen=True)
 class TableScale:
-    """What an error on a table is measured by.
+    """The scale of errors on a table.
 
     A tenth of a column's range is a close guess for a column that uses its range and a poor one for a column that
     does not (a class mean is within a tenth of the range of most of ``cancer``), so continuous errors count in
@@ -36,7 +36,7 @@ class TableScale:
 
     @classmethod
     def of(cls, columns: Columns, features: Tensor) -> "TableScale":
-        """From all rows (N, 1, 1, F) of the table."""
+        """Return the scale from all rows (N, 1, 1, F) of the table."""
         values = exact_pixels(features).flatten(1)[:, : len(columns.continuous)]
         deviations = (values - values.mean(0)).square().mean(0).sqrt()
         return cls(columns, torch.where(deviations > 0, deviations, 1.0))
@@ -50,13 +50,13 @@ class TableScale:
         return difference.flatten(-3)[..., : len(self.columns.continuous)].abs() / self.deviations
 
     def categories_right(self, truth: Tensor, reconstruction: Tensor) -> Tensor:
-        """Whether each categorical column's nearest category (..., G) is the true one; rows are (..., 1, 1, F)."""
+        """Return whether the nearest category of each categorical column (..., G) is true; rows are (..., 1, 1, F)."""
         true_category = self.columns.categories(exact_pixels(truth).flatten(-3))
         return self.columns.categories(exact_pixels(reconstruction).flatten(-3)) == true_category
 
     def strict(self, truth: Tensor, reconstruction: Tensor) -> Tensor:
-        """Whether rows (..., 1, 1, F) are reconstructed (...): every category right, and continuous columns within a
-        root mean square of 0.1 standard deviations."""
+        """Return whether rows (..., 1, 1, F) are reconstructed (...): every category right, and continuous columns
+        within a root mean square of 0.1 standard deviations."""
         categories = self.categories_right(truth, reconstruction).all(-1)
         if not self.columns.continuous:
             return categories
@@ -96,7 +96,7 @@ class Pairs:
 
     @property
     def table(self) -> TableScale:
-        """What rows are measured by. Raises ValueError for images."""
+        """Return what rows are measured by. Raises ValueError for images."""
         if self.scale is None:
             raise ValueError("a metric of tables was asked of images")
         return self.scale
@@ -141,7 +141,7 @@ class Metric:
     in_victims: bool = False
 
     def obstacle(self, pairs: Pairs) -> str | None:
-        """Why these pairs do not have it, None where they do."""
+        """Return the reason why these pairs do not have it, None where they do."""
         return _NO_IMAGE if self.of == "images" and pairs.scale is not None else self.missing(pairs)
 
 

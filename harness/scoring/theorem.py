@@ -53,7 +53,7 @@ def lineup_p_value(
 
 
 def strict_p_value(strict: NDArray[np.bool_], blind: NDArray[np.float64], limit: Limit) -> float:
-    """The same for strict images (V, n) whose blind probabilities are ``blind`` (V, n).
+    """Return the p-value for strict images (V, n) whose blind probabilities are ``blind`` (V, n).
 
     Trials of different probabilities reach so high a number no more often than as many of their mean (Hoeffding 1956),
     and the limit of a mean is above the mean of limits.

@@ -29,7 +29,7 @@ class Verdict:
 
 
 def negative_control_failed(p_value: float | None) -> bool:
-    """Whether a lineup p-value shows a leak where there can be none; then the run as a whole is unsound."""
+    """Return whether a lineup p-value shows a leak where there can be none; then the run as a whole is unsound."""
     return p_value is not None and p_value < NEGATIVE_CONTROL_P
 
 

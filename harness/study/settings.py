@@ -28,7 +28,7 @@ class FrontierSettings(BaseModel):
     model: str = Field("logistic", description="The network that is trained and attacked.")
     victims: Count = Field(VICTIMS_NEEDED, description="Victims per point; fewer cannot show resilience.")
     attacked: Literal["initial", "trained"] = Field(
-        "initial", description="Weights that are attacked: initial (a network per victim), or those trained."
+        "initial", description="Attacked weights: initial (a network per victim), or trained."
     )
     clients: Count = Field(20, description="N.")
     clients_per_round: Count = Field(20, description="K.")

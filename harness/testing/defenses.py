@@ -64,7 +64,7 @@ def play_taps(
     variates: RoundVariates | None = None,
     times: float = 1.0,
 ) -> dict[Tap, Tensor]:
-    """What every tap shows of one round; a tap the defense does not have is left out.
+    """Return the observation of every tap in one round; a tap the defense does not have is left out.
 
     Args:
         model: the network.

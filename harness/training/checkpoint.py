@@ -67,7 +67,7 @@ class TrainFolder:
 
     @property
     def checkpoint(self) -> Path:
-        """What a run that was stopped goes on from."""
+        """Return what a run that was stopped goes on from."""
         return self.path / _CHECKPOINT
 
     def save(
@@ -283,7 +283,7 @@ def training_options(folder: Path) -> dict[str, Any]:
 
 
 def trained_run(folder: Path) -> TrainedRun:
-    """What the statements about a training run depend on.
+    """Return what the statements about a training run depend on.
 
     Raises:
         UsageError: the run is of a version that did not count how many clients hold an example, or finished no round.

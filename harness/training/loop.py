@@ -83,7 +83,7 @@ class DivergedError(UsageError):
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """How a run is carried out; none of it but ``secret`` changes a number.
+    """Options of how a run is carried out; only ``secret`` changes a number.
 
     Attributes:
         chunk: clients trained together; bounds memory. evaluate_every: rounds between two measurements.

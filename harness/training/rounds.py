@@ -160,7 +160,7 @@ class Training:
         return means.take(), len(clients)
 
     def state(self) -> dict[str, Any]:
-        """What the defense and the algorithm remember, for a checkpoint."""
+        """Return what the defense and the algorithm remember, for a checkpoint."""
         return {
             "defense": self.memory.tensors(), "algorithm": self.variates.memory.tensors(),
             "velocity": self.velocity.cpu(), "running": running_of(self.model),

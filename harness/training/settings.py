@@ -58,7 +58,7 @@ class TrainSettings(BaseModel):
     server_momentum: Momentum = Field(0.0, description="Of the server's step.")
     target_epsilon: Positive | None = Field(None, description="Stop before the round that would exceed it.")
     budget: Literal["claimed", "valid"] = Field(
-        "valid", description="Whether the target counts the valid or the claimed epsilon."
+        "valid", description="The epsilon that the target counts: valid or claimed."
     )
     delta: Delta = Field(1e-5, description="Of every epsilon.")
     seed: Annotated[int, Field(ge=0)] = Field(0, description="Of splits and weights (0), and of noise and sampling.")
@@ -95,7 +95,7 @@ class TrainSettings(BaseModel):
 
     @property
     def has_variates(self) -> bool:
-        """Whether clients keep control variates (SCAFFOLD)."""
+        """Return whether clients keep control variates (SCAFFOLD)."""
         return self.algorithm.startswith("scaffold")
 
     @property
@@ -116,7 +116,7 @@ class TrainSettings(BaseModel):
         )  # fmt: skip
 
     def facts(self, layout: Layout, rounds: int, holders: int = 1) -> PrivacyFacts:
-        """What the statement after ``rounds`` depends on; ``holders``: the most clients that hold one example."""
+        """Return the facts for the statement after ``rounds``; ``holders``: the most clients that hold one example."""
         client_sampler = _CLIENT_SAMPLERS[self.client_sampling]
         if self.clients_per_round == self.clients:
             client_sampler = "none"

@@ -86,8 +86,8 @@ def resilience_table(places: Sequence[Decided]) -> Table:
     return make(
         "resilience", "What leaks where: the strongest attack decides", titles, rows,
         "Success: share of images with RMSE at most 0.1 (rows of tables: every category right and RMSE at most 0.1 "
-        "standard deviations), with its 95% interval, over victims. Lineup p: of truths nearer than look-alikes, by "
-        "chance; a place may leak by it alone.",
+        "standard deviations), with its 95% interval, over victims. Lineup p: probability that true images are this "
+        "much closer than look-alikes by chance; a place may leak by it alone.",
     )  # fmt: skip
 
 
@@ -106,11 +106,11 @@ def cell_table(cells: Sequence[Shown]) -> Table:
     )  # fmt: skip
     return make(
         "cells", "Every attack at every place", titles, [_cell(item) for item in cells],
-        "RMSE and RMSE/std are medians over all victims, PSNR, SSIM, LPIPS and tau means; a victim that never came "
-        "back counts with the iteration cap in tau. An informed attacker knows the defense and its noise; one that "
-        "identifies tells images apart that it is shown, and reconstructs none; a tampering one is a server that sends "
-        "weights of its own making, of which a client could see what stands there: distances of Kolmogorov and "
-        "Smirnov of weights and gradients from an honest round's.",
+        "RMSE and RMSE/std are medians over all victims; PSNR, SSIM, LPIPS and tau are means. A victim that is never "
+        "reconstructed counts with the iteration cap in tau. An informed attacker knows the defense and its noise. An "
+        "attacker that identifies distinguishes known images and reconstructs none. A tampering server sends weights "
+        "of its own making; a client could see the Kolmogorov-Smirnov distances of weights and gradients from those of "
+        "an honest round.",
     )  # fmt: skip
 
 

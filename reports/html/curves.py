@@ -74,7 +74,7 @@ def _hill(panel, place: int, values: np.ndarray, limits: tuple[float, float], co
 # Figure: share of images that came back, with its 95% interval.
 
 _SUCCESS_NOTE = (
-    "Each row is a defense and the surfaces where it was read; the dot is the share of images with RMSE at most 0.1, "
+    "Each row is a defense and the surfaces of observation; the dot is the share of images with RMSE at most 0.1, "
     "the bar its 95% interval, over victims."
 )
 

@@ -36,8 +36,8 @@ def check_table(runs: Sequence[RunData]) -> Table:
     titles = (Head("run"), Head("check"), Head("outcome", choice=True), Head("what was seen", wide=True))
     return make(
         "checks", "Is what was sent what is declared?", titles, rows,
-        "From the updates alone, or with the truth at hand from that; the chance of a false alarm is at most one in a "
-        "thousand for each check.",
+        "From the updates alone, or from the truth if it is known; the probability of a false alarm is at most one in "
+        "100,000 for each check.",
     )  # fmt: skip
 
 
@@ -151,7 +151,7 @@ def left_out_table(runs: Sequence[RunData]) -> Table:
     """What could not be used, and what is told of verdicts."""
     rows = [(words(run.name), words(reason, 300)) for run in runs for reason in [*run.told, *run.left_out]]
     titles = (Head("run"), Head("what and why", wide=True))
-    return make("left-out", "What was left out, or is told of verdicts", titles, rows)
+    return make("left-out", "What was left out, and notes on verdicts", titles, rows)
 
 
 # The papers' layout: defenses side by side, a line per surface and measure, a table per setting and attack.

@@ -55,7 +55,7 @@ def trend_section(runs: Sequence[RunData]) -> TrendSection | None:
         return None
     panels = tuple(_panel(number, names, one) for number, one in enumerate(found[:MOST_PANELS]))
     more = len(found) - len(panels)
-    left_out = f"Drawn are the {len(panels)} cells that moved most; the table has all {len(found)}." if more else ""
+    left_out = f"The figure has the {len(panels)} largest changes; the table has all {len(found)}." if more else ""
     return TrendSection(_sentence(names, found), panels, left_out)
 
 
@@ -69,8 +69,8 @@ def trend_table(runs: Sequence[RunData]) -> Table:
         Head("moved", number=True),
     )  # fmt: skip
     note = (
-        "Runs in the order given, cells that moved most first. Success: share of images that came back. Mean rank of "
-        "the truth among look-alikes: 0 is nearest, 0.5 is chance. RMSE: median over victims."
+        "Runs in the order given, largest changes first. Success: share of reconstructed images. Mean rank of the "
+        "truth among look-alikes: 0 is nearest, 0.5 is chance. RMSE: median over victims."
     )
     note += f" The last {MOST_RUNS} of {len(names)} runs." if first else ""
     return make("trend", "How each number moved", titles, rows, note)

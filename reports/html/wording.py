@@ -18,23 +18,23 @@ WORDS = {
     "untried": "not seen", "invalid": "invalid", "plausible": "plausible",
 }  # fmt: skip
 MEANINGS = {
-    "leaks": "private images or rows come back: accurately, or as traces that an eye may not see but that are nearer "
-    "to their own truth than to look-alikes (p < 0.001)",
-    "resilient": "they did not come back, the attack is known to work without the defense, and at most 5% of victims "
-    "can succumb to it (95% confidence); an observation, not a promise",
-    "inconclusive": "neither may be claimed; the reason stands beside it",
+    "leaks": "the attack reconstructs private images or rows, or its output is closer to the true one than to similar "
+    "ones (p < 0.001), even if no eye sees it",
+    "resilient": "no leak was found, the attack works without the defense, and at most 5% of victims can be "
+    "reconstructed (95% confidence); an observation, not a promise",
+    "inconclusive": "the evidence supports neither; the reason is beside it",
 }
 
 SURFACES = {2: "inside the client", 1: "on the way", 0: "at the server"}
 
 GUARANTEES = {
     "none": "Nothing is promised: no theorem covers what ran.",
-    "client-DP central": "Whether a client took part can hardly be told from what the server publishes. The server "
-    "itself sees everything.",
+    "client-DP central": "The published models hardly reveal whether a client took part. The server itself sees "
+    "everything.",
     "client-LDP": "A client's update is protected before it leaves the client, even against the server.",
-    "sample-DP local view": "Whether one example was in the training data can hardly be told from what the client "
-    "sends, even by the server.",
-    "sample-DP": "Whether one example was in the training data can hardly be told.",
+    "sample-DP local view": "The client's messages hardly reveal whether one example was in the training data, even to "
+    "the server.",
+    "sample-DP": "The published models hardly reveal whether one example was in the training data.",
     "sample-DDP": "One example is protected in the sum of many clients, as long as enough of them are honest.",
     "BDP": "Holds on average over data drawn from an assumed distribution, not for every client.",
 }

@@ -15,8 +15,8 @@ from harness.evaluation.outlook import Outlook, work_of
 from harness.experiment import cell_settings
 from harness.federation.taps import SURFACES
 
-MEND = "; --device cuda, fewer --victims, or --attack analytic take less"
-EARLY = " (those without hope end early, here at iteration 30 of 500)"
+MEND = "; use --device cuda, fewer --victims, or --attack analytic for a shorter run"
+EARLY = " (hopeless starts end early, here at iteration 30 of 500)"
 CELL = cell_settings(dataset="digits", victims=64, attack_args={"max_iterations": 500, "restarts": 2})
 
 

@@ -17,7 +17,7 @@ from harness.cli import run
 from harness.judging.capture import read_capture
 from harness.judging.checks import checks_of, explained
 from harness.judging.declared import cells_of
-from harness.judging.evidence import LEVEL, Check, Evidence, ranks_of
+from harness.judging.evidence import Check, Evidence, ranks_of
 from harness.judging.federation import gathered
 from harness.judging.noise_checks import BOUND, ENOUGH, NO_MORE, crowded, distance, fits_facts, noise_beyond, tailless
 from harness.judging.suite import run_case, summary
@@ -87,7 +87,7 @@ def test_the_shape_of_noise_is_seen_and_no_signal_makes_gaussian_noise_another(l
     if law == "normal":
         assert all((p_values < share).mean() <= 1.5 * share for share in (0.02, 0.1, 0.5))
     elif not signal:
-        assert (p_values < LEVEL).mean() > 0.9
+        assert (p_values < 1e-3).mean() > 0.9
 
 
 SIGNAL = 50.0

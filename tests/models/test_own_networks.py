@@ -142,7 +142,10 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
         lambda: nn.Sequential(nn.BatchNorm2d(1, track_running_stats=False), nn.Flatten(), nn.Linear(64, 4)).eval(),
         "mixes the examples",
     ),
-    "random": (changing(lambda _, images: images + torch.randn_like(images)), "is random.*drop the noise"),
+    "random": (
+        changing(lambda _, images: images + torch.randn_like(images)),
+        "two forward passes.*disable dropout or noise",
+    ),
     "counts": (changing(lambda module, images: images * module.calls.add_(1)), "changes its buffers"),
     "overwrites": (changing(lambda _, images: images.sub_(0.5)), r"changes its input in place.*x\.clone"),
     "a number": (
@@ -152,7 +155,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "a pair": (giving(lambda logits: (logits, logits)), "gives tuple for 2 images of 4 classes"),
     "squeezed": (giving(lambda logits: logits.squeeze()), r"gives \(4,\) for 1 images"),
     "too many": (giving(lambda logits: torch.cat([logits, logits], 1)), r"gives \(2, 8\)"),
-    "too large": (lambda: nn.Sequential(nn.Flatten(), nn.Linear(65, 4)), r"fails on images \(2, 1, 8, 8\).*mend it"),
+    "too large": (lambda: nn.Sequential(nn.Flatten(), nn.Linear(65, 4)), r"fails on images \(2, 1, 8, 8\).*fix it"),
     "nothing to train": (nn.Flatten, "has no parameters to train"),
     "lazy": (lambda: nn.Sequential(nn.Flatten(), nn.LazyLinear(4)), "give it its number of inputs"),
     "drawn by numpy": (drawn_by_numpy, "draw them with torch"),

@@ -26,7 +26,7 @@ CELL = cell_settings(
 )  # fmt: skip
 
 
-HERE = "; what it was to attack is attacked here"
+HERE = "; this process attacks its rows"
 
 
 @pytest.fixture(scope="module")

@@ -106,7 +106,7 @@ def test_many_nights_and_cells_are_cut_and_the_page_says_so(tmp_path: Path, a_ce
     runs = read_runs(nights)
     section, table = trend_section(runs), trend_table(runs)
     assert section is not None and len(section.panels) == MOST_PANELS and "13 cells" not in section.left_out
-    assert "Drawn are the 12 cells that moved most; the table has all 13." in make_page(runs)
+    assert "The figure has the 12 largest changes; the table has all 13." in make_page(runs)
     assert len(table.rows) == 4 * (MOST_PANELS + 1) and "The last 12 of 13 runs." in table.note
     assert [column.title for column in table.columns][2] == "n01"
 

@@ -1,0 +1,54 @@
+"""The first lines of public docstrings name their object or say what it does."""
+
+import importlib
+import inspect
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+ROOMS = ("", "attacks", "capture", "datasets", "defenses", "models", "observation", "privacy", "results", "scoring",
+         "testing", "training")  # fmt: skip
+#: First words of a line that says something of an object without naming it.
+HALF = re.compile(
+    r"(What|Whether|The same|Of|Who|Where|How|When|Which|Why|To|As|All that|Such|Around|Beside|Behind|From|With|On|In|"
+    r"It|This)\b"
+)
+
+
+def first_lines(public: Any) -> Iterator[tuple[str, str]]:
+    """Name and first line of an object's docstring, and of those of its public methods and properties."""
+    yield public.__qualname__, (public.__doc__ or "").strip().partition("\n")[0]
+    for kind in public.__mro__ if inspect.isclass(public) else ():
+        for name, one in vars(kind).items() if kind.__module__.startswith("harness") else ():
+            function = one.fget if isinstance(one, property) else getattr(one, "__func__", getattr(one, "func", one))
+            if not name.startswith("_") and inspect.isfunction(function) and function.__doc__:
+                yield f"{kind.__qualname__}.{name}", function.__doc__.strip().partition("\n")[0]
+
+
+def faults(objects: list[Any]) -> dict[str, str]:
+    return {name: line for one in objects for name, line in first_lines(one) if not line or HALF.match(line)}
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_first_lines_name_the_object(room: str) -> None:
+    module = importlib.import_module(f"harness.{room}".rstrip("."))
+    exported = [getattr(module, name) for name in getattr(module, "__all__", [])]
+    objects = [one for one in exported if inspect.isclass(one) or inspect.isfunction(one)]
+    if not objects:  # a module without __all__: what is defined in it
+        own = [one for name, one in vars(module).items() if not name.startswith("_")]
+        objects = [one for one in own if getattr(one, "__module__", "") == module.__name__ and hasattr(one, "__mro__")]
+    assert objects and faults(objects) == {}
+
+
+def test_a_planted_line_is_found() -> None:
+    class Planted:
+        """A plant."""
+
+        def says(self) -> bool:
+            """Whether it speaks."""
+            return False
+
+    Planted.says.__module__ = Planted.__module__ = "harness.planted"
+    assert list(faults([Planted]).values()) == ["Whether it speaks."]
