@@ -3,8 +3,6 @@
 Importing this takes no attack, defense or dataset along.
 """
 
-from harness.judging.capture_loop import captured
-from harness.judging.capture_record import CaptureRecord, Declared
-from harness.judging.capture_writing import write_capture
+from harness.judging.capture import CaptureRecord, Declared, captured, write_capture
 
 __all__ = ["CaptureRecord", "Declared", "captured", "write_capture"]

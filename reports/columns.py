@@ -7,7 +7,7 @@ from typing import Any
 from rich.text import Text
 
 from harness.reports import text
-from harness.reports.theorem import first_in_lineup
+from harness.reports.text import first_in_lineup
 from harness.results import CellResult, PublicData, Rate, SummaryRow
 
 Row = CellResult | SummaryRow

@@ -16,8 +16,7 @@ from harness.cli.account_training import refuse_other_options, show_bayesian
 from harness.cli.app import DONE, app
 from harness.cli.console import Screen
 from harness.cli.options import split_lists
-from harness.privacy.account import account
-from harness.privacy.answers import Row
+from harness.privacy.account import Row, account
 
 _WIDTH = 140
 _COLUMNS = ("accountant", "conversion", "epsilon", "delta", "delta_total", "sampler", "adjacency", "notes")

@@ -13,7 +13,7 @@ from harness.privacy.bayesian import DIRECTIONS
 from harness.reports.bayesian import print_bayesian
 from harness.training import read_training, train_settings
 from harness.training.bayesian import bayesian_of_run
-from harness.training.norms_files import NormsFolder
+from harness.training.norms import NormsFolder
 
 _ITS_OWN = ("training", "direction", "delta", "as_json")
 _WIDTH = 120

@@ -11,8 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from harness.base.errors import UsageError, in_one_line, lacks_files, lacks_memory, printable
-from harness.base.own_place import own_place
+from harness.base.errors import UsageError, in_one_line, lacks_files, lacks_memory, own_place, printable
 from harness.cli import STOPPED, Unwritable
 from harness.cli.lazy_group import lazy_group
 from harness.version import __version__

@@ -13,7 +13,7 @@ from harness.base.errors import UsageError
 from harness.cli.app import DONE, INVALID
 from harness.cli.console import Screen
 from harness.datasets.public import NONE
-from harness.judging.capture_reading import Capture
+from harness.judging.capture import Capture
 from harness.judging.declared import groups_of
 from harness.judging.evidence import Check, pooled
 from harness.judging.federation import federations

@@ -19,7 +19,7 @@ from harness.cli.options import split_lists
 from harness.cli.spreading_options import JobsOption, ThreadsOption, chosen_jobs
 from harness.datasets import data_root as find_data_root
 from harness.datasets.public import AUTO, NONE, choose_public
-from harness.judging.capture_reading import read_capture
+from harness.judging.capture import read_capture
 from harness.judging.declared import groups_of
 from harness.judging.federation import federations, names_of
 from harness.judging.judgement import Judgement, Work, chosen_kin, judge_captured
@@ -30,7 +30,7 @@ from harness.reports.cell_picture import save_cell_picture
 from harness.reports.guesses import save_guesses
 from harness.reports.table import print_results
 from harness.results import RunFolder, claimed, write_atomic
-from harness.results.claim import tell_replaced
+from harness.results.atomic import tell_replaced
 
 
 @app.command("judge")

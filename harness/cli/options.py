@@ -12,7 +12,7 @@ from harness.base.errors import UsageError, in_one_line
 from harness.datasets import dataset_name
 from harness.defenses import DEFENSES
 from harness.experiment import CellSettings, check_adversary, expand, taps_of, usual_prior
-from harness.federation.state_files import read_state
+from harness.federation.memory import read_state
 from harness.presets import PRESETS
 from harness.results.files import MOST_OF_A_DOCUMENT, Unreadable, read_bytes, sha256
 from harness.training import kept_model, kept_server_state, kept_variates, trained_run, training_options

@@ -22,7 +22,7 @@ from harness.evaluation import Run, document_of
 from harness.papers import RENAMED, TABLES, Request
 from harness.papers.parts import Part, make_in_processes, require_dealt
 from harness.parallel.shard import Shard
-from harness.parallel.worker import Job
+from harness.parallel.units import Job
 from harness.reports.cell_picture import save_cell_picture
 from harness.results import RunFolder, claimed
 from harness.results.environment import environment

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from harness.base.errors import UsageError
-from harness.base.layout import group_sums, spread
+from harness.base.vectors import group_sums, spread
 from harness.evaluation.noise_law import ON_A_GRID, distance_from_law
 from harness.observation import Law, Noise, Observation
 

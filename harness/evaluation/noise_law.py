@@ -4,7 +4,7 @@ import torch
 from scipy.stats import kstwo, laplace, norm, uniform
 from torch import Tensor
 
-from harness.base.layout import Layout, group_sums, spread
+from harness.base.vectors import Layout, group_sums, spread
 from harness.observation import Law, Noise
 
 ON_A_GRID = ("skellam", "poisson_binomial")

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from harness.base.errors import UsageError
-from harness.judging.capture_record import CaptureRecord
-from harness.judging.capture_writing import write_capture
+from harness.judging.capture import CaptureRecord, write_capture
 
 Mod = Callable[[Any, Any, Callable[[Any, Any], Any]], Any]
 

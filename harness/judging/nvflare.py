@@ -13,8 +13,7 @@ from nvflare.apis.fl_constant import FilterKey, FLContextKey, ReturnCode  # pyri
 from nvflare.apis.fl_context import FLContext  # pyright: ignore[reportMissingImports]
 from nvflare.apis.shareable import Shareable  # pyright: ignore[reportMissingImports]
 
-from harness.judging.capture_record import CaptureRecord, Sent
-from harness.judging.capture_writing import Arrays, write_capture
+from harness.judging.capture import Arrays, CaptureRecord, Sent, write_capture
 
 # The round and the model that a client was last sent, by its name: NVFlare makes one filter for each way.
 _GOT: dict[str, tuple[int, Arrays]] = {}

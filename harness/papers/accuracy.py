@@ -13,8 +13,7 @@ from harness.papers.chance import CHANCE_NOTE, chance_level
 from harness.papers.data import at_hand
 from harness.papers.grid import grid
 from harness.papers.measured import Measured
-from harness.study.request import Request
-from harness.study.trained import TrainedRuns
+from harness.study.runner import Request, TrainedRuns
 from harness.training import TrainSettings, train_settings
 
 log = logging.getLogger(__name__)

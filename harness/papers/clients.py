@@ -13,10 +13,9 @@ from harness.papers.grid import Grid, Values
 from harness.papers.measured import DIFFERS, NOT_AT_HAND, Measured, orders
 from harness.papers.measures import Lines, Row, said
 from harness.privacy import GaussianRelease
-from harness.privacy.bayesian_levels import moments_accountant
+from harness.privacy.bayesian import moments_accountant
 from harness.privacy.budget import sigma_for
-from harness.study.request import Request
-from harness.study.trained import TrainedRuns
+from harness.study.runner import Request, TrainedRuns
 from harness.training import TrainDocument, TrainSettings, train_settings
 
 LEARNING_RATE = 0.1

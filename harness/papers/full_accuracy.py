@@ -30,7 +30,7 @@ from harness.papers.full_runs import (
 )
 from harness.papers.measured import AGREES, DIFFERS, NOT_AT_HAND, SeededRuns
 from harness.results.atomic import write_atomic
-from harness.study.request import Request
+from harness.study.runner import Request
 from harness.training import TrainDocument
 
 #: Accuracy that noise may cost where it counts as learned, and that may lie between ours and the printed one.

@@ -13,8 +13,7 @@ from harness.papers.accuracy import CODE_SIGMA, TABLE_5, TABLE_6_ACCURACY, Accur
 from harness.papers.chance import chance_level, parameters
 from harness.papers.grid import grid
 from harness.papers.measured import SeededRuns
-from harness.study.request import Request
-from harness.study.trained import TrainedRuns
+from harness.study.runner import Request, TrainedRuns
 from harness.training import RoundRecord, TrainDocument, TrainSettings
 
 #: Cheap ones first; a run may be stopped at any time.

@@ -9,12 +9,11 @@ from harness.papers.grid import Values
 from harness.papers.measured import AGREES, CHANCE, DIFFERS, NOT_AT_HAND, Measured
 from harness.papers.measures import Row
 from harness.privacy import GaussianRelease
-from harness.privacy.bayesian_levels import Level, moments_accountant
+from harness.privacy.bayesian import Level, moments_accountant
 from harness.privacy.budget import sigma_for
 from harness.training import TrainDocument, TrainSettings
 from harness.training.bayesian import bayesian_of_run
-from harness.training.norms_files import NormsFolder
-from harness.training.norms_watch import RoundNorms
+from harness.training.norms import NormsFolder, RoundNorms
 
 JOINT_CLIENTS, INSTANCE_EPSILON, INSTANCE_DELTA, CLIENT_DELTA = 100, 0.1, 1e-5, 1e-3
 # Noise that changes no update, so that the pilot can take notes.

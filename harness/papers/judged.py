@@ -8,9 +8,8 @@ from harness.papers.accuracy import METHODS
 from harness.papers.comparison import Comparison
 from harness.papers.data import at_hand
 from harness.papers.grid import grid
-from harness.reports.theorem import at_most, event_of
-from harness.study.judging import QUICK_VICTIMS, VICTIMS, WORDS, Judged, attacks_of, judge, strict
-from harness.study.request import Request
+from harness.reports.text import at_most, event_of
+from harness.study.runner import QUICK_VICTIMS, VICTIMS, WORDS, Judged, Request, attacks_of, judge, strict
 
 _RESISTS = {"protects": "Y", "leaks": "N", "-": "-"}
 

@@ -11,8 +11,7 @@ from harness.papers.data import at_hand
 from harness.papers.grid import Grid, Values
 from harness.papers.measured import AGREES, DIFFERS, NOT_AT_HAND, below_non_private, orders
 from harness.results import StoredCell
-from harness.study.judging import WORDS
-from harness.study.request import Request
+from harness.study.runner import WORDS, Request
 
 Row = dict[str, Any]
 

@@ -8,8 +8,8 @@ from harness.evaluation import Run
 from harness.papers import TABLES, UNDEALT, Request
 from harness.parallel.processes import in_processes
 from harness.parallel.shard import Shard
-from harness.parallel.worker import Job
-from harness.study.request import ShardDone
+from harness.parallel.units import Job
+from harness.study.runner import ShardDone
 
 # So that a process whose parts were quick takes over some of another's.
 _PARTS_PER_JOB = 8

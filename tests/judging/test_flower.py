@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from harness.base.errors import UsageError
-from harness.judging.capture_reading import read_capture
+from harness.judging.capture import read_capture
 from harness.judging.flower import capture_mod, capturing
 
 FACTS: dict[str, Any] = {

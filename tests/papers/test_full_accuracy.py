@@ -15,7 +15,7 @@ from harness.papers import accuracy as settings_of_tables
 from harness.papers import full_accuracy as module
 from harness.papers.full_runs import AS_PRINTED, BOUNDED, LADDER, Cell, FullRuns, Standing, averaged_noise
 from harness.results import RunFolder, Statement
-from harness.study import trained
+from harness.study import runner as trained
 from harness.training import DivergedError, RoundRecord, TrainDocument, TrainFolder, TrainSettings, train_settings
 from harness.training.rounds import Training
 
