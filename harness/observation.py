@@ -57,8 +57,9 @@ class NoiseLevel:
         return replace(self, factor=self.factor * factor)
 
     def deviations(self, gradients: Tensor, sizes: tuple[int, ...]) -> Tensor:
-        """Of each tensor's coordinates (R, M), float64, differentiable, for gradients (R, P), clipped as the defense
-        does."""
+        """Return the deviations of each tensor's coordinates (R, M), float64, differentiable.
+
+        ``gradients`` (R, P) are clipped as the defense does."""
         squares = group_sums(gradients.square(), sizes).double()
         if self.of == "whole":
             squares = squares.sum(1, keepdim=True).expand_as(squares)
