@@ -15,13 +15,11 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from harness.attacks.candidates import dummy_gradient
-from harness.attacks.covered_zeros import probability_sent
+from harness.attacks.candidates import drawn_of_class, dummy_gradient
 from harness.attacks.labels import round_to_total
-from harness.attacks.public_examples import drawn_of_class
-from harness.attacks.residual import deviation_of, knows_clip
+from harness.attacks.residual import deviation_of, knows_clip, probability_sent
 from harness.base.errors import UsageError
-from harness.base.layout import group_sums, spread
+from harness.base.vectors import group_sums, spread
 from harness.observation import Observation
 
 DRAWS = 320

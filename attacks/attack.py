@@ -1,6 +1,7 @@
 """What attacks that reconstruct have in common. An author overrides defaults, and where needed a few methods."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -10,15 +11,116 @@ from torch import Tensor
 from harness.attacks.adam import Adam
 from harness.attacks.attacker import ATTACKS, Attacker, validated_attack
 from harness.attacks.candidates import dummy_gradient
-from harness.attacks.inits import initial_images
 from harness.attacks.labels import infer_labels
 from harness.attacks.lbfgs import LBFGS
-from harness.attacks.misfit import unread_level
 from harness.attacks.objectives import RAW, SCALE_FREE, observed_only, total_variation
-from harness.attacks.own_attacks import require_labels
+from harness.attacks.residual import unread_level
 from harness.base.errors import UsageError
+from harness.base.randomness import generator
 from harness.base.ranges import Count, CountOrNone, NonNegative, Repeats
 from harness.observation import Observation
+
+# Initial dummy images (docs/attacks.md).
+#
+# Every scheme draws one stream per row, so a row's start does not depend on how rows are grouped.
+
+ImageShape = tuple[int, ...]
+
+
+def _uniform(shape: ImageShape, random: torch.Generator) -> Tensor:
+    return torch.rand(shape, generator=random)
+
+
+def _gauss(shape: ImageShape, random: torch.Generator) -> Tensor:
+    return torch.randn(shape, generator=random)
+
+
+def _pattern(parts: int) -> Callable[[ImageShape, torch.Generator], Tensor]:
+    def scheme(shape: ImageShape, random: torch.Generator) -> Tensor:
+        *lead, height, width = shape
+        # A table row can only be divided along its features; its patch is the same share of it all the same.
+        down, across = (1, parts * parts) if height == 1 else (parts, parts)
+        patch = torch.rand((*lead, math.ceil(height / down), math.ceil(width / across)), generator=random)
+        return patch.repeat(*[1] * len(lead), down, across)[..., :height, :width]
+
+    return scheme
+
+
+def _constant(value: float) -> Callable[[ImageShape, torch.Generator], Tensor]:
+    return lambda shape, random: torch.full(shape, value)
+
+
+def _channel(index: int) -> Callable[[ImageShape, torch.Generator], Tensor]:
+    def scheme(shape: ImageShape, random: torch.Generator) -> Tensor:
+        if shape[-3] != 3:
+            raise UsageError("initialisations 'R', 'G' and 'B' need colour images; use init=pattern-1/4")
+        image = torch.zeros(shape)
+        image[..., index, :, :] = 1.0
+        return image
+
+    return scheme
+
+
+INITIALISATIONS: dict[str, Callable[[ImageShape, torch.Generator], Tensor]] = {
+    "uniform": _uniform,
+    "gauss": _gauss,
+    "pattern-1/4": _pattern(2),
+    "pattern-1/16": _pattern(4),
+    "pattern-1/64": _pattern(8),
+    "dark": _constant(0.0),
+    "light": _constant(1.0),
+    "R": _channel(0),
+    "G": _channel(1),
+    "B": _channel(2),
+}
+
+
+def initial_images(scheme: str, keys: list[tuple[int | str, ...]], shape: ImageShape) -> Tensor:
+    """Dummy images (R, *shape), one random stream per key.
+
+    Raises:
+        UsageError: the scheme is unknown or does not fit the images.
+    """
+    if scheme not in INITIALISATIONS:
+        raise UsageError(f"unknown initialisation {scheme!r}; known: {', '.join(INITIALISATIONS)}")
+    return torch.stack([INITIALISATIONS[scheme](shape, generator("init", *key)) for key in keys])
+
+
+# What an attack's own methods give, looked at before it is used: somebody else may have written them.
+
+
+def require_labels(labels: object, observation: Observation) -> None:
+    """Labels (R, n), or None where the attack optimises them.
+
+    Raises:
+        UsageError: they are something else.
+    """
+    if labels is None:
+        return
+    shape, classes = (observation.rows, observation.examples), observation.model.classes
+    if not isinstance(labels, Tensor) or labels.dtype != torch.long or tuple(labels.shape) != shape:
+        raise UsageError(f"labels() gives {_described(labels)}; let it give {shape} of torch.long, a row per victim")
+    wrong = labels[(labels < 0) | (labels >= classes)]
+    if len(wrong):
+        raise UsageError(f"labels() gives {int(wrong[0])}, where there are {classes} classes; count them from 0")
+
+
+def require_start(position: object, rows: int) -> Tensor:
+    """Positions (rows, D).
+
+    Raises:
+        UsageError: they are something else.
+    """
+    if not isinstance(position, Tensor) or position.dim() != 2 or len(position) != rows:
+        raise UsageError(f"start() gives {_described(position)}; let it give a row of numbers for each of {rows} keys")
+    return position
+
+
+def _described(given: object) -> str:
+    return (
+        f"a tensor {tuple(given.shape)} of {given.dtype}" if isinstance(given, Tensor) else f"a {type(given).__name__}"
+    )
+
 
 __all__ = ["ATTACKS", "Attack", "Count", "Dummy", "NonNegative", "pixel_count", "reconstructing", "validated_attack"]
 
@@ -42,7 +144,7 @@ class Attack(Attacker):
             to be clipped and ``raw`` elsewhere, so that clipping alone is never mistaken for protection.
         masked: leave coordinates whose observed value is exactly zero out of the comparison; ``auto`` does so where the
             defense is known to leave coordinates out, so that pruning alone is never mistaken for protection.
-        init: scheme of :mod:`harness.attacks.inits`.
+        init: scheme of the initial images, one of ``INITIALISATIONS``.
         label_rule: rule of :mod:`harness.attacks.labels`.
         restarts: independent starts per victim; the one with the smallest matching loss is kept.
         max_iterations: cap in outer iterations of the optimizer.
@@ -192,3 +294,36 @@ def reconstructing(attack: Attacker) -> Attack:
     if not isinstance(attack, Attack):
         raise UsageError("it reconstructs nothing, which is needed here; use --attack cpl or another that does")
     return attack
+
+
+# What attacks have in common that compute their images and descend no loss.
+
+
+@validated_attack
+class ClosedForm(Attack):
+    """An author writes ``solved``; there is one candidate, and nothing to choose."""
+
+    max_iterations: Count = 1
+    box: Literal[False] = False
+    closed_form: ClassVar[bool] = True
+    dealt: ClassVar[bool] = False
+
+    def solved(self, observation: Observation) -> Tensor:
+        """The images (R, n*D); what is no number becomes 0. No row may depend on the others.
+
+        Raises:
+            UsageError: it is impossible for what was read.
+        """
+        raise NotImplementedError
+
+    def start(self, observation: Observation, keys: list[tuple[int | str, ...]]) -> Tensor:
+        return self.solved(observation).nan_to_num(0.0, 0.0, 0.0)
+
+    def effort(self, observation: Observation) -> int:
+        """The gradient that was read is what it is computed from."""
+        return 1
+
+    def matching(self, observation: Observation, dummy: Dummy) -> Tensor:
+        """0 for every candidate: there is one, and an author need not say how well it fits. No number where what was
+        read is none."""
+        return 0.0 * (dummy.images.flatten(1).sum(1) + observation.target.sum(1))

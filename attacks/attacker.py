@@ -7,7 +7,7 @@ from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass as validated
 from torch import Tensor
 
-from harness.attacks.misfit import unread_level
+from harness.attacks.residual import unread_level
 from harness.base.registry import Registry
 from harness.observation import Observation, Tier
 from harness.tampering import Tamper

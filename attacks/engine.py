@@ -8,13 +8,96 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from harness.attacks.attack import Attack
-from harness.attacks.idle_coordinates import Lean, as_it_is, without_idle_coordinates
-from harness.attacks.own_attacks import require_start
-from harness.attacks.stopping import CAP, StopRules
-from harness.base.memory import peak_of
+from harness.attacks.attack import Attack, require_start
+from harness.base.devices import peak_of
 from harness.models.side_by_side import side_by_side
 from harness.observation import Observation
+
+# Coordinates of a gradient that no image moves are left out while an attack descends: they only cost time.
+
+Lean = Callable[[Observation], Observation]
+"""Makes of some of its rows what is attacked in their place."""
+
+
+def as_it_is(observation: Observation) -> Observation:
+    """The same."""
+    return observation
+
+
+def without_idle_coordinates(observation: Observation) -> Lean:
+    """What leaves these coordinates out of rows of an observation.
+
+    They stay where something was read there, noise for example, since losses would be others; and for attackers who
+    know more than the gradient, who reckon with every coordinate.
+    """
+    told = (observation.noise, observation.prior, observation.simulation, observation.model.front)
+    found = observation.model.without_idle_weights() if all(one is None for one in told) else None
+    if found is None:
+        return as_it_is
+    model, kept = found[0], found[1].to(observation.target.device)
+    if observation.target.count_nonzero() != observation.target[:, kept].count_nonzero():
+        return as_it_is
+
+    def lean(rows: Observation) -> Observation:
+        correction = None if rows.correction is None else rows.correction[:, kept]
+        return replace(
+            rows, model=model, weights=rows.weights[:, kept], target=rows.target[:, kept], correction=correction
+        )
+
+    return lean
+
+
+# When a row of an attack stops, and why (docs/attacks.md).
+
+CAP, CONVERGED, DIVERGED, HOPELESS = range(4)
+REASONS = ("cap", "converged", "diverged", "hopeless")
+
+_DIVERGENCE = 1e3
+
+
+class StopRules:
+    """Decides after each outer iteration which rows stop, from losses only."""
+
+    def __init__(self, attack: "Attack", stop_below: Tensor) -> None:
+        self.attack = attack
+        self.stop_below = stop_below.cpu()
+        self.history: list[Tensor] = []
+
+    def record(self, best_loss: Tensor) -> None:
+        """Appends the best matching losses (R,) of all rows after one more outer iteration."""
+        self.history.append(best_loss.detach().cpu().clone())
+
+    def stopped(self, active: Tensor, first_loss: Tensor, last_loss: Tensor) -> Tensor:
+        """Stop codes (A,) of the active rows; ``CAP`` means not stopped yet.
+
+        Divergence is relative to the row's own first loss: under heavy noise an honest loss starts at 1e7.
+        """
+        best = self.history[-1][active]
+        first, last = first_loss.cpu()[active], last_loss.cpu()[active]
+        codes = torch.full((len(active),), CAP)
+        codes[self._hopeless(best, first, active)] = HOPELESS
+        codes[self._stalled(best, active) | (best <= self.stop_below[active])] = CONVERGED
+        codes[~last.isfinite() | (last > _DIVERGENCE * first.abs())] = DIVERGED
+        return codes
+
+    def _hopeless(self, best: Tensor, first: Tensor, active: Tensor) -> Tensor:
+        attack = self.attack
+        if not attack.patience or len(self.history) < attack.patience:
+            return torch.zeros(len(active), dtype=torch.bool)
+        slow = best > (1 - attack.patience_drop) * self._ago(attack.patience_window, active)
+        return slow & (best > attack.patience_floor * first)
+
+    def _stalled(self, best: Tensor, active: Tensor) -> Tensor:
+        # An attack without patience changes its step size on purpose; a standstill means nothing there.
+        window, change = self.attack.standstill
+        if not self.attack.patience or len(self.history) <= window:
+            return torch.zeros(len(active), dtype=torch.bool)
+        before = self._ago(window, active)
+        return (before - best).abs() <= change * before.abs()
+
+    def _ago(self, iterations: int, active: Tensor) -> Tensor:
+        return self.history[max(len(self.history) - 1 - iterations, 0)][active]
+
 
 Observer = Callable[[Tensor, Tensor, int, Tensor], None]
 """Called after every outer iteration with victims (A,), restarts (A,), the iteration and the best images so far
@@ -34,7 +117,7 @@ class Reconstruction:
         images: (R, n, C, H, W), always finite, not clamped.
         labels: (R, n).
         loss: (R,), matching loss of ``images``. initial_loss: (R,), of the start.
-        stop_reason: (R,) codes of :mod:`harness.attacks.stopping`.
+        stop_reason: (R,), ``CAP``, ``CONVERGED``, ``DIVERGED`` or ``HOPELESS``.
         iterations: (R,), outer iterations of the kept start. evaluations: (R,), gradient evaluations of all starts.
         restart: (R,), which start was kept.
     """

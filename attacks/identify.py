@@ -14,8 +14,7 @@ from torch import Tensor
 from harness.attacks.among import example_gradients, others_at, require_several
 from harness.attacks.attacker import ATTACKS, Identifier, validated_attack
 from harness.attacks.candidates import dummy_gradient
-from harness.attacks.misfit import misfit, unread_level
-from harness.attacks.residual import improbability, knows_clip
+from harness.attacks.residual import improbability, knows_clip, misfit, unread_level
 from harness.observation import Observation, Tier
 
 

@@ -12,13 +12,13 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from harness.attacks.attack import ClosedForm
 from harness.attacks.attacker import ATTACKS, validated_attack
-from harness.attacks.closed_form import ClosedForm
-from harness.attacks.public_examples import drawn_of_class, gradient_of, in_parts
+from harness.attacks.candidates import drawn_of_class, gradient_of, in_parts
 from harness.attacks.residual import explained
 from harness.base.errors import UsageError
-from harness.base.layout import group_sums
 from harness.base.ranges import Positive
+from harness.base.vectors import group_sums
 from harness.observation import Observation, Tier
 
 _TINY, _RIDGE = 1e-30, 1e-6

@@ -13,7 +13,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from harness.attacks.attack import ATTACKS, validated_attack
+from harness.attacks.attack import ATTACKS, ClosedForm, validated_attack
 from harness.attacks.bins import (
     BIAS,
     WEIGHT,
@@ -27,7 +27,6 @@ from harness.attacks.bins import (
     tells_shares,
     write_bins,
 )
-from harness.attacks.closed_form import ClosedForm
 from harness.models import RowModel
 from harness.models.imprint import Imprint
 from harness.observation import Observation, Tier

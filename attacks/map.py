@@ -18,8 +18,7 @@ from harness.attacks.attacker import ATTACKS, validated_attack
 from harness.attacks.candidates import dummy_gradient
 from harness.attacks.labels import open_labels
 from harness.attacks.lbfgs import LBFGS
-from harness.attacks.misfit import misfit
-from harness.attacks.residual import knows_clip, surprise
+from harness.attacks.residual import knows_clip, misfit, surprise
 from harness.base.errors import UsageError
 from harness.base.randomness import normal_rows
 from harness.base.ranges import Count, CountOrNone, NonNegative

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from harness.base.inner_products import LONG, blocks, group_products, inner_products
-from harness.base.layout import group_sums
+from harness.base.vectors import LONG, blocks, group_products, group_sums, inner_products
 
 _TINY = 1e-30
 

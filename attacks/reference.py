@@ -12,11 +12,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from harness.attacks.adam import Adam
 from harness.attacks.attack import Attack, Dummy
-from harness.attacks.engine import Observer, Progress, Reconstruction, choose_restarts
+from harness.attacks.engine import CAP, Observer, Progress, Reconstruction, StopRules, choose_restarts
 from harness.attacks.lbfgs import LBFGS
-from harness.attacks.stopping import CAP, StopRules
-from harness.base.clipping import clip
 from harness.base.errors import UsageError
+from harness.base.vectors import clip
 from harness.models import cross_entropy
 from harness.observation import Observation
 

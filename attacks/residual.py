@@ -1,16 +1,81 @@
 """How improbable what was read would be if a candidate's gradient lay behind it."""
 
 import math
+from collections.abc import Iterator
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
-from harness.attacks.covered_zeros import shares_sent
 from harness.attacks.objectives import observed_only
-from harness.base.layout import group_sums, spread
-from harness.noise_level import NoiseLevel
-from harness.observation import Observation
+from harness.base.vectors import group_sums, spread
+from harness.observation import NoiseLevel, Observation
+
+# How likely a coordinate was sent at all, where noise that came after covers the zeros of those that were left out.
+#
+# Whoever takes all for sent holds a candidate's whole gradient against one most of which was thrown away, and finds
+# it improbable although it is true.
+
+# A candidate near to the truth orders its coordinates nearly as the truth does.
+_OTHERWISE = 0.01
+
+
+def shares_sent(observation: Observation, candidate: Tensor) -> Iterator[tuple[float, Tensor]]:
+    """In which shares of all looks a coordinate may have been sent, and how likely each is: (R, P), or (1, P).
+
+    Args:
+        observation: one whose ``carrying`` is known.
+        candidate: gradients (R, P) as they were before any coordinate was cut.
+    """
+    chosen = observation.carrying
+    assert chosen is not None
+    sent = probability_sent(observation, candidate)
+    looks = chosen.looks if chosen.choice == "chance" else 1
+    for times in range(looks + 1):
+        yield times / looks, math.comb(looks, times) * sent**times * (1 - sent) ** (looks - times)
+
+
+def probability_sent(observation: Observation, candidate: Tensor) -> Tensor:
+    """Of each coordinate of gradients (R, P) in one look, or of (1, P) where it is the same for all.
+
+    Where the largest of a group are sent, those of the candidate; else as many of a group as may be, whichever, of
+    those that are large enough. Of a row that shows its zeros, as noise on what is sent alone leaves them, what is no
+    zero was sent.
+    """
+    chosen, target = observation.carrying, observation.target
+    assert chosen is not None
+    groups = observation.model.layout.groups(chosen.grouping)
+    parts = zip(candidate.detach().abs().split(groups, 1), chosen.counts, strict=True)
+    sent = torch.cat([_of_group(sizes, count, chosen.choice == "largest", chosen.least) for sizes, count in parts], 1)
+    shows_zeros = (target != 0).sum(1, keepdim=True) <= min(chosen.most, target.shape[1] - 1)
+    return sent.where(~shows_zeros, 1.0) if bool(shows_zeros.any()) else sent
+
+
+def chosen_alone(observation: Observation, candidate: Tensor) -> Tensor:
+    """Gradients (R, P) with zeros for all but the largest of each group, where an update is clipped only after that."""
+    chosen = observation.carrying
+    if chosen is None or not chosen.clipped:
+        return candidate
+    parts = zip(candidate.split(observation.model.layout.groups(chosen.grouping), 1), chosen.counts, strict=True)
+    return torch.cat([part.where(_largest(part.detach().abs(), count), 0.0) for part, count in parts], 1)
+
+
+def _of_group(sizes: Tensor, count: int, largest: bool, least: float) -> Tensor:
+    """The same of the magnitudes (R, n) of a group, of which so many are sent."""
+    if largest and 0 < count < sizes.shape[1]:
+        return torch.where(_largest(sizes, count), 1 - _OTHERWISE, _OTHERWISE)
+    if not least:
+        return sizes.new_full((1, sizes.shape[1]), count / sizes.shape[1])
+    enough = sizes > least
+    share = (count / enough.sum(1, keepdim=True).clamp_min(1)).clamp_max(1 - _OTHERWISE)
+    return torch.where(enough, share, _OTHERWISE * share)
+
+
+def _largest(sizes: Tensor, count: int) -> Tensor:
+    """Which (R, n) magnitudes are the so many largest of their row."""
+    places = sizes.topk(count, dim=1).indices
+    return torch.zeros_like(sizes, dtype=torch.bool).scatter(1, places, True)
+
 
 FLOOR = 1e-4
 """What single precision leaves of a gradient, relative to the root mean square of what was read."""
@@ -225,3 +290,70 @@ def observed_counts(observation: Observation) -> Tensor:
 def lengths(vectors: Tensor, order: int) -> Tensor:
     """Norms (R,) of rows, summed in double precision: differences of single nats between millions of them count."""
     return torch.linalg.vector_norm(vectors, order, dim=1, dtype=torch.float64)
+
+
+# Whether the noise that a defense declares can be on what was read at all.
+
+# The fourth moment of the noise by the square of its variance, where it is not a Gaussian's.
+_KURTOSIS = {"laplace": 6.0, "uniform": 1.8}
+_USUAL_KURTOSIS = 3.0
+# A misfit is named where chance hardly makes it and it is worth a word: 5% of the variance, 2.5% of the deviation.
+_STANDARD_ERRORS, _MATERIAL = 6.0, 0.05
+
+
+def unread_level(observation: Observation) -> str | None:
+    """Says where the level of the noise follows the private data, and so may tell of them, to who is not made to read
+    it: of P coordinates it is read off to a share of 1 / sqrt(2P), however large it is."""
+    noise = observation.noise
+    if noise is None or not noise.follows:
+        return None
+    unread = noise.unread or observation.level is None
+    reader = "no attack here reads all of it" if unread else "this attack is not made to read it, as levels is"
+    return f"the level of the noise follows private data and may give them away, and {reader}"
+
+
+def misfit(observation: Observation, candidate: Tensor, fitted: int = 0, best: bool = True) -> str | None:
+    """Why the noise that is declared cannot be on what was read, in words; None where it can, or none is declared.
+
+    Nothing is said where noise covers zeros or cuts: of coordinates that are chosen by their size it is another.
+
+    Of noise with deviation s the squared residual over s^2 is P in the mean, with standard deviation
+    sqrt((kurtosis - 1) P). The median row is tested, so that a few wrong candidates do not tell.
+
+    Args:
+        observation: R rows.
+        candidate: gradients (R, P) of candidates that are true, or as near as ``fitted`` free numbers bring them.
+        fitted: how many numbers were chosen to make the residual small.
+        best: whether they are as near as can be; else a residual that is too large proves nothing.
+    """
+    noise, deviation = observation.noise, _deviation(observation, candidate)
+    read = best and observation.level is not None and noise is not None and not noise.unread
+    if not read and (doubt := unread_level(observation)):
+        return doubt
+    if noise is None or deviation is None or observation.carrying is not None or observation.cut is not None:
+        return None
+    residual = (observation.target - explained(observation, candidate)) / deviation
+    count = observed_counts(observation).double()
+    if isinstance(noise.deviation, Tensor):  # coordinates without noise say nothing of its size
+        noised = noise.deviation > 0
+        residual, count = residual[:, noised], (count * noised.double().mean()).clamp_min(1)
+    ratio = float((lengths(residual, 2).square() / count).median())
+    least = float(count.min())
+    error = math.sqrt((_KURTOSIS.get(noise.law, _USUAL_KURTOSIS) - 1) / least)
+    # A median of many varies by sqrt(pi / 2) as much as their mean.
+    of_median = error * min(1.0, math.sqrt(math.pi / 2 / observation.rows))
+    allowed = max(_MATERIAL, _STANDARD_ERRORS * of_median)
+    most = 1 + allowed if best else math.inf
+    if 1 - allowed - fitted / least <= ratio <= most:
+        return None
+    times = math.sqrt(ratio)
+    return f"what was read carries about {times:.2g} times the noise that the defense declares"
+
+
+def _deviation(observation: Observation, candidate: Tensor) -> Tensor | None:
+    """Of the noise there would be on candidates (R, P); None where nobody can say."""
+    if observation.level is None:
+        known = observation.noise is not None and observation.noise.deviation is not None
+        return deviation_of(observation) if known else None
+    sizes = observation.model.layout.sizes
+    return spread(observation.level.deviations(candidate, sizes), sizes).clamp_min(_TINY)

@@ -15,12 +15,11 @@ from pydantic import Field
 from torch import Tensor
 
 from harness.attacks.among import Others, example_gradients, likely_labels, others_at, public_at, require_several
+from harness.attacks.attack import ClosedForm
 from harness.attacks.attacker import ATTACKS, validated_attack
-from harness.attacks.closed_form import ClosedForm
+from harness.attacks.candidates import drawn_of_class, gradient_of, in_parts
 from harness.attacks.labels import infer_labels
-from harness.attacks.misfit import unread_level
-from harness.attacks.public_examples import drawn_of_class, gradient_of, in_parts
-from harness.attacks.residual import FLOOR, surprise
+from harness.attacks.residual import FLOOR, surprise, unread_level
 from harness.base.ranges import Positive
 from harness.observation import Observation, Tier
 

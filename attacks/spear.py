@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from harness.attacks.attack import ATTACKS, Dummy, validated_attack
+from harness.attacks.attack import ATTACKS, ClosedForm, Dummy, validated_attack
 from harness.attacks.bins import blank_of
-from harness.attacks.closed_form import ClosedForm
 from harness.attacks.relu_layer import peeled, rectified_layer
 from harness.base.errors import UsageError
 from harness.models.side_by_side import side_by_side

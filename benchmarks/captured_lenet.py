@@ -17,8 +17,8 @@ from torch import Tensor
 
 from harness.capture import CaptureRecord, write_capture
 from harness.datasets import Dataset, data_root, load_dataset
-from harness.judging.capture_record import Declared
-from harness.judging.planted import Client
+from harness.judging.capture import Declared
+from harness.judging.suite import Client
 from harness.models.networks import build_module
 
 BATCH, RATE = 4, 0.05

@@ -25,12 +25,11 @@ import numpy as np
 from scipy.stats import chi2
 
 from harness.datasets import data_root
-from harness.judging.capture_reading import read_capture
+from harness.judging.capture import read_capture
 from harness.judging.declared import groups_of
 from harness.judging.evidence import ALARMS, LEVEL, Check, Evidence
 from harness.judging.federation import federations
-from harness.judging.noise_checks import ANEW, BOUND, ENOUGH, NO_MORE, UNROUNDED
-from harness.judging.noise_shape import SHAPE
+from harness.judging.noise_checks import ANEW, BOUND, ENOUGH, NO_MORE, SHAPE, UNROUNDED
 from harness.judging.suite import Case, captures, checks_of_folders
 from harness.judging.suite_cases import suite_cases
 

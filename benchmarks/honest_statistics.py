@@ -24,7 +24,7 @@ from harness.attacks import run_attack
 from harness.attacks.identify import Identify
 from harness.attacks.slope import Slope
 from harness.datasets import Dataset
-from harness.datasets.prior_fit import fit_prior
+from harness.datasets.prior import fit_prior
 from harness.evaluation.identifying import identify_scene
 from harness.evaluation.observe import Scene, Stage
 from harness.experiment import CellSettings, cell_settings

@@ -25,8 +25,8 @@ import torch
 from torch import Tensor
 
 from harness.base.building import build
-from harness.base.layout import Layout
 from harness.base.randomness import Stream, derive_seed, digest, normal_rows
+from harness.base.vectors import Layout
 from harness.defenses import DEFENSES, Cohort, RoundContext
 from harness.models.example_gradients import MaterialisedGradients
 from harness.training import TrainFolder

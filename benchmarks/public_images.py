@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from harness.datasets import data_root, load_dataset
-from harness.datasets.copies import among
+from harness.datasets.public import among
 
 
 def main() -> None:

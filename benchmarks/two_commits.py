@@ -21,7 +21,7 @@ def work() -> None:
 
     from harness.attacks import ATTACKS, run_attack
     from harness.base.building import build
-    from harness.models.known_batches import KnownBatches
+    from harness.models.batch_norm import KnownBatches
     from harness.observation import Observation
 
     known, seen, threads = "", None, torch.get_num_threads()

@@ -16,8 +16,7 @@ from harness.datasets import (  # noqa: F401  (imported so that they register)
     retina,
     samples,
 )
-from harness.datasets.catalogue import DATASETS, DatasetStatus, dataset_status, default_model
-from harness.datasets.fetch import fetch_dataset
+from harness.datasets.catalogue import DATASETS, DatasetStatus, dataset_status, default_model, fetch_dataset
 from harness.datasets.load import data_root, dataset_name, load_dataset
 from harness.datasets.public import choose_public, divide
 from harness.datasets.record import Dataset

@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from harness.datasets import Dataset
+
 # Rows that are multiplied together as many are: 2 on Intel's processors, 4 on AMD's, by MKL.
 _FEWEST = 4
 
@@ -62,3 +64,114 @@ class Prior:
         for tensor in (self.means, self.groups, self.directions, self.scales, self.rest):
             digest.update(tensor.cpu().contiguous().numpy().tobytes())
         return digest.hexdigest()[:20]
+
+
+# Fits the Gaussian prior to public examples: means, principal directions, and the noise that they leave out.
+#
+# Each covariance is that of probabilistic principal component analysis (Tipping and Bishop, "Probabilistic Principal
+# Component Analysis", JRSS B 1999, section 3): the largest directions as they are, the mean variance of the others
+# along everything else. From few examples the largest variances come out too large and the others too small, which
+# would put new images beyond the reach of the prior; all are drawn to their average as far as sampling errs (Ledoit
+# and Wolf, "A Well-Conditioned Estimator for Large-Dimensional Covariance Matrices", JMVA 2004, section 3.3).
+
+OWN_COVARIANCE = 400
+"""A class with so many public examples has a mean and a covariance of its own."""
+RANK = 256
+"""The most directions that a covariance has."""
+_FLOOR = 1e-3
+"""Least deviation along any direction, as a share of the root mean square deviation of a number."""
+
+
+def fit_prior(public: Dataset) -> Prior:
+    """The Gaussian of every class of public examples; a pure function of them.
+
+    A class with fewer than ``OWN_COVARIANCE`` examples shares the covariance of all deviations from class means, and
+    its mean is drawn to that of all classes, to the global mean itself where it has no examples.
+
+    Args:
+        public: N >= 2 examples, finite; those of a class are not all alike.
+    """
+    rows, labels = public.images.flatten(1).double(), public.labels
+    counts = labels.bincount(minlength=public.num_classes)
+    own = counts >= OWN_COVARIANCE
+    centres = _class_means(rows, labels, len(counts))
+    deviations = rows - centres[labels]
+    rank = min(RANK, len(rows) - 1, rows.shape[1])
+    parts = [deviations[labels == label] for label in own.nonzero()[:, 0].tolist()]
+    freedoms = [len(part) - 1 for part in parts]
+    if not own.all():
+        parts.append(deviations)
+        freedoms.append(max(len(rows) - int((counts > 0).sum()), 1))
+    fitted = _spread if public.columns is None else _column_spread
+    spreads = [fitted(part, freedom, rank) for part, freedom in zip(parts, freedoms, strict=True)]
+    directions, scales, rest = (torch.stack(values).float() for values in zip(*spreads, strict=True))
+    # Classes with a covariance of their own come first, the pooled one last.
+    groups = torch.where(own, own.cumsum(0) - 1, len(parts) - 1)
+    means = torch.where(own[:, None], centres, _drawn_together(centres, counts, deviations))
+    return Prior(public.name, len(rows), means.float(), groups, directions, scales, rest)
+
+
+def _class_means(rows: Tensor, labels: Tensor, classes: int) -> Tensor:
+    """(K, D) in double precision; zeros for a class without examples."""
+    means = torch.zeros(classes, rows.shape[1], dtype=torch.float64)
+    for label in labels.unique().tolist():
+        means[label] = rows[labels == label].mean(0)
+    return means
+
+
+def _drawn_together(centres: Tensor, counts: Tensor, deviations: Tensor) -> Tensor:
+    """Class means (K, D), each drawn to the global mean as far as its own is uncertain.
+
+    Empirical Bayes (Efron and Morris, "Stein's Estimation Rule and Its Competitors", JASA 1973): a mean of n examples
+    errs by W / n, where the variance within classes is W, and class means differ by B; the weight of a class's own mean
+    is B / (B + W / n).
+    """
+    there = counts > 0
+    sizes = counts[there].double()
+    middle = (centres * counts[:, None]).sum(0) / counts.sum()
+    within = float(deviations.square().sum()) / max(int(counts.sum()) - len(sizes), 1)
+    apart = (centres[there] - middle).square().sum(1).mean() - within * (1 / sizes).mean()
+    between = max(float(apart), 0.0)
+    weight = between * counts / (between * counts + within)
+    return middle + weight[:, None] * (centres - middle)
+
+
+Spread = tuple[Tensor, Tensor, Tensor]
+
+
+def _spread(deviations: Tensor, freedom: int, rank: int) -> Spread:
+    """Directions (D, d), deviations along them (d,) and along everything else () of rows (n, D) around 0."""
+    count, width = deviations.shape
+    # The smaller of the two matrices that have the variances as eigenvalues.
+    small = count < width
+    values, vectors = torch.linalg.eigh((deviations @ deviations.T if small else deviations.T @ deviations) / freedom)
+    values, vectors = values.flip(0).clamp_min(0.0), vectors.flip(1)[:, :rank]
+    # Where there is no variance, the Gram matrix gives no direction; QR fills in what is orthogonal to the others.
+    directions = torch.linalg.qr(deviations.T @ vectors)[0] if small else vectors
+    total = values.sum()
+    left = (total - values[:rank].sum()).clamp_min(0.0) / max(width - rank, 1)
+    average, share = total / width, _shrinkage(deviations, values, freedom)
+    variances, left = (kept + share * (average - kept) for kept in (values[:rank], left))
+    floor = _FLOOR * average.sqrt()
+    return directions, variances.sqrt().clamp_min(floor), left.sqrt().clamp_min(floor)
+
+
+def _shrinkage(deviations: Tensor, values: Tensor, freedom: int) -> Tensor:
+    """How far to draw the variances (of all directions that have any) to their average, in [0, 1]."""
+    width, squares = deviations.shape[1], values.square().sum()
+    apart = squares - values.sum().square() / width
+    error = deviations.square().sum(1).square().sum() / freedom**2 - squares / freedom
+    return (error / apart.clamp_min(torch.finfo(apart.dtype).tiny)).clamp(0.0, 1.0)
+
+
+def _column_spread(deviations: Tensor, freedom: int, rank: int) -> Spread:
+    """The same for rows of a table, fitted to columns that are scaled to deviation 1."""
+    units = deviations.square().mean(0).sqrt()
+    units = units.where(units > 0, 1.0)
+    directions, scales, rest = _spread(deviations / units, freedom, rank)
+    root = directions * (scales.square() - rest.square()) @ directions.T + rest.square() * torch.eye(len(units))
+    values, vectors = torch.linalg.eigh(units[:, None] * root * units)
+    variances, left = values.flip(0)[:rank].clamp_min(0.0), values.flip(0)[rank:].clamp_min(0.0)
+    floor = _FLOOR * values.mean().sqrt()
+    rest = (left.mean() if len(left) else floor.square()).sqrt().clamp_min(floor)
+    return vectors.flip(1)[:, :rank], variances.sqrt().clamp_min(floor), rest

@@ -19,9 +19,9 @@ from harness.federation.clip_and_noise import ClipExamples, ClipUpdate, Gaussian
 from harness.federation.context import Cohort, RoundContext, State
 from harness.federation.defense import Defense
 from harness.federation.examples import ExampleGradients, LocalStep
+from harness.federation.memory import Remembered, memory_problem
 from harness.federation.operations import Custom, Operation
 from harness.federation.privacy_facts import PrivacyFacts
-from harness.federation.remembered import Remembered, memory_problem
 from harness.federation.taps import Point
 from harness.models.example_gradients import MaterialisedGradients
 

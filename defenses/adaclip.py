@@ -10,8 +10,8 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from harness.base.clipping import clip
 from harness.base.ranges import Clip, Sigma
+from harness.base.vectors import clip
 from harness.defenses.registry import DEFENSES, validated_defense
 from harness.federation.context import Cohort, RoundContext, State
 from harness.federation.defense import Defense

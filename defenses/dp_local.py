@@ -12,9 +12,8 @@ import torch
 from pydantic import model_validator
 from torch import Tensor
 
-from harness.base.clipping import noise_deviation
-from harness.base.layout import spread
 from harness.base.ranges import Clip, Sigma
+from harness.base.vectors import noise_deviation, spread
 from harness.defenses.registry import DEFENSES, validated_defense
 from harness.federation.clip_and_noise import AnyClip, ClipExamples, GaussianNoise
 from harness.federation.context import Cohort, RoundContext
@@ -22,8 +21,7 @@ from harness.federation.defense import Defense
 from harness.federation.operations import Operation, StepState, states_nothing
 from harness.federation.privacy_facts import PrivacyFacts
 from harness.federation.taps import Point
-from harness.noise_level import NoiseLevel
-from harness.observation import Noise
+from harness.observation import Noise, NoiseLevel
 from harness.privacy import Statement
 
 _ADDING = (

@@ -14,8 +14,8 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from harness.base.layout import Layout
 from harness.base.ranges import Clip, Finite, Positive
+from harness.base.vectors import Layout
 from harness.defenses.registry import DEFENSES, validated_defense
 from harness.federation.context import Cohort, RoundContext
 from harness.federation.defense import Defense

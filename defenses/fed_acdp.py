@@ -10,8 +10,8 @@ import torch
 from pydantic import model_validator
 from torch import Tensor
 
-from harness.base.layout import Grouping, group_sums
 from harness.base.ranges import Clip, Count, NonNegative, Positive, Sigma
+from harness.base.vectors import Grouping, group_sums
 from harness.defenses.conventions import Convention, acting_at, in_words
 from harness.defenses.registry import DEFENSES, validated_defense
 from harness.federation.clip_and_noise import AnyClip, ClipExamples, GaussianNoise
@@ -20,10 +20,9 @@ from harness.federation.defense import Defense
 from harness.federation.operations import Operation, StepState
 from harness.federation.privacy_facts import PrivacyFacts
 from harness.federation.taps import Point
-from harness.noise_level import NoiseLevel
-from harness.observation import Clipping, Noise
+from harness.observation import Clipping, Noise, NoiseLevel
 from harness.privacy import Event
-from harness.privacy.noise_schedule import NoiseSchedule, Policy, Space
+from harness.privacy.schedules import NoiseSchedule, Policy, Space
 
 SensitivityReading = Literal["example_max", "batch_max", "example_mean"]
 

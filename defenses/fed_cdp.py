@@ -5,9 +5,8 @@ Source: Wei et al., "Securing Distributed SGD against Gradient Leakage Threats",
 
 from pydantic import model_validator
 
-from harness.base.clipping import noise_deviation
-from harness.base.layout import Grouping
 from harness.base.ranges import Clip, Sigma
+from harness.base.vectors import Grouping, noise_deviation
 from harness.defenses.conventions import Convention, acting_at, in_words
 from harness.defenses.registry import DEFENSES, validated_defense
 from harness.federation.clip_and_noise import ClipExamples, GaussianNoise

@@ -8,9 +8,8 @@ from typing import Literal
 
 from pydantic import model_validator
 
-from harness.base.clipping import noise_deviation
-from harness.base.layout import Grouping
 from harness.base.ranges import Clip, Sigma
+from harness.base.vectors import Grouping, noise_deviation
 from harness.defenses.registry import DEFENSES, validated_defense
 from harness.federation.clip_and_noise import ClipUpdate, GaussianNoise
 from harness.federation.context import Cohort

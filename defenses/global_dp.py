@@ -13,15 +13,15 @@ import torch
 from pydantic import model_validator
 from torch import Tensor
 
-from harness.base.clipping import noise_deviation
 from harness.base.ranges import LEAST_CLIP, MOST, Clip, Delta, Positive, Sigma
+from harness.base.vectors import noise_deviation
 from harness.defenses.registry import DEFENSES, validated_defense
 from harness.federation.clip_and_noise import AnyClip, ClipUpdate, GaussianNoise
 from harness.federation.context import Cohort, RoundContext, State
 from harness.federation.defense import Defense
+from harness.federation.memory import Remembered
 from harness.federation.operations import Operation
 from harness.federation.privacy_facts import PrivacyFacts
-from harness.federation.remembered import Remembered
 from harness.federation.taps import Point
 from harness.privacy import client_views, valid_epsilon
 

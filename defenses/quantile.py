@@ -13,14 +13,14 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from harness.base.clipping import noise_deviation
 from harness.base.ranges import LEAST_CLIP, MOST, WITHIN, Clip, NonNegative, Sigma
+from harness.base.vectors import noise_deviation
 from harness.defenses.registry import DEFENSES, validated_defense
 from harness.federation.clip_and_noise import AnyClip, ClipUpdate, GaussianNoise
 from harness.federation.context import Cohort, RoundContext, State
 from harness.federation.defense import Defense
+from harness.federation.memory import Remembered
 from harness.federation.operations import Operation, StepState
-from harness.federation.remembered import Remembered
 from harness.federation.taps import Point
 from harness.observation import Clipping
 from harness.privacy import GaussianLimit, Limit

@@ -14,17 +14,15 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from harness.base.clipping import example_factors
 from harness.base.errors import UsageError
 from harness.base.ranges import Clip, Count, CountOrNone, Positive, Sigma
+from harness.base.vectors import example_factors
 from harness.defenses.registry import DEFENSES, validated_defense
-from harness.defenses.secagg_clients import Counts, Differences, Factors
-from harness.defenses.secagg_statements import noise_statements, toss_statements
-from harness.federation.clipped_noise import NO_NOISE
+from harness.defenses.secagg_clients import Counts, Differences, Factors, noise_statements, toss_statements
 from harness.federation.context import Cohort, RoundContext, State
 from harness.federation.defense import Defense
 from harness.federation.operations import Operation, StepState
-from harness.federation.privacy_facts import PrivacyFacts
+from harness.federation.privacy_facts import NO_NOISE, PrivacyFacts
 from harness.federation.secure_sum import Key, Mechanism, SumSettings, build_mechanism, sum_integers, sum_reals
 from harness.federation.taps import Point
 from harness.observation import Clipping, Noise

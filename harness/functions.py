@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import JsonValue, StrictBool
 
-from harness.base.arguments import require_known, typed
+from harness.base.building import require_known, typed
 from harness.base.devices import choose_device
 from harness.base.errors import UsageError
 from harness.datasets import data_root as find_data_root
@@ -13,7 +13,7 @@ from harness.evaluation import Run
 from harness.evaluation import evaluate as evaluate_cells
 from harness.experiment import CellSettings, check_adversary, expand, usual_prior
 from harness.results import ResultDocument, RunFolder
-from harness.results.claim import claimed
+from harness.results.atomic import claimed
 from harness.training import TrainDocument, TrainFolder, TrainOptions, TrainSettings, fitted, train_settings
 from harness.training import train as train_run
 

@@ -1,18 +1,73 @@
-"""What an attack is handed: what an adversary read, and what it is declared to know."""
+"""The input of an attack: what an adversary observed, and what it is declared to know."""
 
 import hashlib
+import math
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Literal, Protocol, get_args
 
 import torch
 from torch import Tensor
 
 from harness.base.errors import UsageError
-from harness.base.layout import Grouping
+from harness.base.vectors import Grouping, group_sums
 from harness.datasets.prior import Prior
 from harness.models import RowModel
-from harness.models.known_batches import KnownBatches
-from harness.noise_level import NoiseLevel
+from harness.models.batch_norm import KnownBatches
+
+# Noise whose level follows the gradient that it hides: not published, but known of every candidate.
+
+Whose = Literal["each", "largest", "whole"]
+
+# Keeps the derivative of a norm finite where a tensor's gradient vanishes.
+_TINY = 1e-30
+
+
+@dataclass(frozen=True)
+class NoiseLevel:
+    """The deviation of noise on the gradient of one example, as a function of that gradient without noise.
+
+    Attributes:
+        factor: deviation by norm.
+        of: whose L2 norm: ``each``, of each tensor its own; ``largest``, of all tensors the largest one; ``whole``, of
+            the whole gradient.
+        least, most: which the norm is held between.
+
+    Raises:
+        UsageError: there are no such numbers, or no such norm.
+    """
+
+    factor: float
+    of: Whose
+    least: float = 0.0
+    most: float = math.inf
+
+    def __post_init__(self) -> None:
+        if self.of not in get_args(Whose):
+            known = ", ".join(get_args(Whose))
+            raise UsageError(f"a level that follows the norm of {self.of!r} is not known; declare one of {known}")
+        numbers = self.factor, self.least, self.most
+        if not all(isinstance(one, Real) for one in numbers):
+            raise UsageError(f"a level is declared with numbers, not {', '.join(map(repr, numbers))}")
+        if not (0 <= self.factor < math.inf and 0 <= self.least <= self.most):
+            raise UsageError("a level's factor is a number of at least 0, and 0 <= least <= most")
+
+    def times(self, factor: float) -> "NoiseLevel":
+        """That of values multiplied by a number."""
+        return replace(self, factor=self.factor * factor)
+
+    def deviations(self, gradients: Tensor, sizes: tuple[int, ...]) -> Tensor:
+        """Return the deviations of each tensor's coordinates (R, M), float64, differentiable.
+
+        ``gradients`` (R, P) are clipped as the defense does."""
+        squares = group_sums(gradients.square(), sizes).double()
+        if self.of == "whole":
+            squares = squares.sum(1, keepdim=True).expand_as(squares)
+        norms = (squares + _TINY).sqrt()
+        if self.of == "largest":
+            norms = norms.amax(1, keepdim=True).expand_as(norms)
+        return self.factor * torch.clamp(norms, self.least, self.most)
+
 
 UpdateModel = Literal["first", "avg", "unroll"]
 Tier = Literal["plain", "informed", "tampering"]
@@ -79,27 +134,27 @@ class Noise:
 
     @property
     def estimated(self) -> bool:
-        """Whether the law is known but its level has to be read off what was observed."""
+        """Return whether the law is known but its level has to be estimated from the observation."""
         return self.deviation is None and self.law != "unknown"
 
     @property
     def follows(self) -> bool:
-        """Whether its level follows private data, and so may tell of them."""
+        """Return whether its level follows private data, and so may reveal something about them."""
         return self.estimated or self.unread
 
     @property
     def leaves_some_bare(self) -> bool:
-        """Whether some coordinates carry none, which more of it does not hide."""
+        """Return whether some coordinates carry none, which more of it does not hide."""
         return self.bare or (isinstance(self.deviation, Tensor) and bool((self.deviation == 0).any()))
 
     def facts(self) -> tuple[object, ...]:
-        """What tells it from another, with a text of its own."""
+        """Return the parts that distinguish it from another, with a text of its own."""
         follows = () if self.level is None else (self.level,)
         words = [word for word, holds in (("unread", self.unread), ("bare", self.bare)) if holds]
         return "noise", self.law, _digits(self.deviation), self.grouping, *follows, *words
 
     def to(self, device: torch.device, dtype: torch.dtype) -> "Noise":
-        """The same beside tensors of another device and floating-point precision."""
+        """Return the same noise for tensors of another device and floating-point precision."""
         level = self.deviation
         return replace(self, deviation=level.to(device, dtype)) if isinstance(level, Tensor) else self
 
@@ -141,7 +196,7 @@ chance; or the same ones in every look, by what nobody knows."""
 
 @dataclass(frozen=True)
 class Chosen:
-    """Which coordinates a defense sends, where it leaves others out: of each group no more than so many.
+    """The coordinates that a defense sends, where it leaves others out: of each group no more than so many.
 
     Attributes:
         counts: (M,), of each group. grouping: the groups, the whole vector or its tensors.
@@ -160,7 +215,7 @@ class Chosen:
 
     @property
     def most(self) -> int:
-        """How many coordinates of all may differ from zero."""
+        """Return the number of coordinates that may differ from zero."""
         return sum(self.counts)
 
 
@@ -196,7 +251,7 @@ class Simulation:
 
 @dataclass(frozen=True)
 class Observation:
-    """All that an attack is handed: what was read from R independent clients, and declared public knowledge.
+    """The input of an attack: observations of R independent clients, and declared public knowledge.
 
     ``target`` (R, P) is the gradient to match: a gradient that was read, or an update divided by minus the learning
     rate (and by the number of local steps for ``avg``). For ``unroll`` it is that update over the whole run of local
@@ -239,7 +294,7 @@ class Observation:
 
     @property
     def level(self) -> NoiseLevel | None:
-        """How the level of the noise follows the one example behind each row; None where it does not, or several
+        """Return how the noise level follows the one example of each row; None where it does not, or several
         are, or what they were clipped to is not known, or something was added to them."""
         if self.noise is None or self.examples > 1 or self.correction is not None:
             return None
@@ -248,7 +303,7 @@ class Observation:
         return self.noise.level
 
     def take(self, index: Tensor) -> "Observation":
-        """The same observation restricted to some rows (in the given order, repeats allowed)."""
+        """Return the observation restricted to some rows (in the given order, repeats allowed)."""
         if torch.equal(index.cpu(), torch.arange(self.rows)):
             return self  # of a large network the copy takes as long as an iteration
         return replace(
@@ -262,7 +317,7 @@ class Observation:
         )
 
     def known_to(self, tier: Tier) -> "Observation":
-        """The same with only what an attacker of that tier knows."""
+        """Return the observation with only what an attacker of that tier knows."""
         if tier != "plain":
             return self
         return replace(self, noise=None, carrying=None, cut=None, prior=None, simulation=None)

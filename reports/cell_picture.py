@@ -1,15 +1,108 @@
 """The picture of a cell: truth, reconstructions along the iterations, final."""
 
+import io
+from collections.abc import Sequence
 from pathlib import Path
+from textwrap import wrap
 
 import numpy as np
 import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 
 from harness.datasets.columns import Columns
 from harness.evaluation.scores import Scored, Scores
-from harness.reports.pictures import save_grid
-from harness.reports.strips import save_strips
-from harness.results import CellResult, RunFolder
+from harness.reports.pictures import DOTS_PER_INCH, FRAME, MOST_ROWS, drawable, plain_text, save_grid
+from harness.results import CellResult, RunFolder, write_atomic
+
+# The picture of a cell on a table: per victim a block of strips, truth above reconstructions, a cell per feature.
+
+# All in inches.
+_WIDTH, _STRIP, _GAP = 9.0, 0.17, 0.14
+_LEFT, _RIGHT, _TOP, _BOTTOM = 1.15, 1.45, 0.3, 0.55
+_TITLE_LINE, _TITLE_LETTER = 0.19, 0.095
+
+
+def save_strips(
+    path: Path,
+    truth: np.ndarray,
+    stages: Sequence[tuple[str, np.ndarray]],
+    captions: Sequence[str],
+    title: str,
+    columns: Columns,
+) -> None:
+    """Write a PNG with a block of strips per victim row, at most eight; dark is 1, light is 0.
+
+    Args:
+        path: where to write; it appears whole or not at all.
+        truth: (n, F) in [0, 1], n >= 1.
+        stages: reconstructions (n, F) with their labels; values outside [0, 1] are clamped, NaN is 0.
+        captions: one per row, such as ``"RMSE 0.034"``.
+        title: above the strips, broken over lines where it is long.
+        columns: the schema; light lines separate its categorical columns.
+
+    Raises:
+        ValueError: shapes or the number of captions disagree.
+        UsageError: the folder cannot be written.
+    """
+    strips = [("truth", truth), *stages]
+    _check(strips, captions, columns)
+    rows = min(len(truth), MOST_ROWS)
+    lines = wrap(drawable(title), int((_WIDTH - 0.5) / _TITLE_LETTER))
+    block, top = len(strips) * _STRIP, _TOP + _TITLE_LINE * len(lines)
+    height = top + rows * (block + _GAP) - _GAP + _BOTTOM
+    figure = Figure(figsize=(_WIDTH, height), facecolor="white")
+    FigureCanvasAgg(figure)
+    heading = {"fontsize": 10.5, "fontweight": "bold", "va": "top", "ha": "left"}
+    figure.text(0.25 / _WIDTH, 1 - 0.15 / height, "\n".join(lines), **heading, **plain_text())
+    for row in range(rows):
+        lower = height - top - row * (block + _GAP) - block
+        place = (_LEFT / _WIDTH, lower / height, (_WIDTH - _LEFT - _RIGHT) / _WIDTH, block / height)
+        _draw(figure, place, np.stack([values[row] for _, values in strips]), [label for label, _ in strips], columns)
+        where = ((_WIDTH - _RIGHT + 0.1) / _WIDTH, (lower + block / 2) / height)
+        figure.text(*where, drawable(captions[row]), va="center", fontsize=8.5, **plain_text())
+    legend = _legend(columns)
+    figure.text(_LEFT / _WIDTH, 0.2 / height, drawable(legend), fontsize=8, va="bottom", **plain_text())
+    buffer = io.BytesIO()
+    # Without the software's name equal inputs give equal bytes whatever matplotlib wrote them.
+    figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
+    write_atomic(path, buffer.getvalue())
+
+
+def _check(strips: Sequence[tuple[str, np.ndarray]], captions: Sequence[str], columns: Columns) -> None:
+    shape = strips[0][1].shape
+    if len(shape) != 2 or shape[0] < 1 or shape[1] != columns.width:
+        raise ValueError(f"truth must be (n, {columns.width}) with n >= 1, not {shape}")
+    for label, values in strips:
+        if values.shape != shape:
+            raise ValueError(f"{label!r} has shape {values.shape}, truth {shape}")
+    if len(captions) != shape[0]:
+        raise ValueError(f"{len(captions)} captions for {shape[0]} rows")
+
+
+def _draw(
+    figure: Figure, place: tuple[float, float, float, float], values: np.ndarray, labels: list[str], columns: Columns
+) -> None:
+    """One block: values (strips, F) as cells, and a line before each categorical column."""
+    block = figure.add_axes(place)
+    shown = np.clip(np.nan_to_num(values, nan=0.0), 0.0, 1.0)
+    block.imshow(shown, cmap="gray_r", vmin=0.0, vmax=1.0, interpolation="nearest", aspect="auto")
+    for group in columns.slices:
+        block.axvline(group.start - 0.5, color="#d07020", linewidth=0.6)
+    block.hlines(0.5, -0.5, columns.width - 0.5, color=FRAME, linewidth=0.8)
+    block.set(xticks=[])
+    block.set_yticks(range(len(labels)), [drawable(label) for label in labels], fontsize=7, **plain_text())
+    block.tick_params(length=0)
+    for edge in block.spines.values():
+        edge.set(color=FRAME, linewidth=0.6)
+
+
+def _legend(columns: Columns) -> str:
+    """What stands from left to right, in one line."""
+    parts = [f"{len(columns.continuous)} continuous columns"] if columns.continuous else []
+    parts += [group.name for group in columns.groups]
+    return "from left to right: " + ", ".join(parts)
+
 
 _SHOWN = 8
 

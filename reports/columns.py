@@ -8,7 +8,7 @@ from rich.text import Text
 
 from harness.experiment import named_settings
 from harness.reports import text
-from harness.reports.theorem import first_in_lineup
+from harness.reports.text import first_in_lineup
 from harness.results import CellResult, PublicData, Rate, SummaryRow
 from harness.scoring import METRICS
 

@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from harness.reports.noise_ladders import draw_rates, dress, legend_above, save_figure
 from harness.reports.pictures import drawable, plain_text
-from harness.reports.success_axes import draw_rates, dress, legend_above, save_figure
 from harness.results import CellResult
 
 _WIDTH, _HEIGHT, _LEGEND = 4.2, 3.1, 0.45  # of a panel, and of the legend above all of them; in inches

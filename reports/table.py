@@ -3,18 +3,150 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
+from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
+from rich.table import Table
 from rich.text import Text
 
 from harness.reports import columns, text
-from harness.reports.columns import CONTROLS, MEDIUM, WIDE, ColumnSet
-from harness.reports.fitting import columns_that_fit
-from harness.reports.strongest import strongest_block
-from harness.results import CellResult, ResultDocument
+from harness.reports.columns import CONTROLS, MEDIUM, WIDE, Column, ColumnSet
+from harness.results import CellResult, ResultDocument, SummaryRow
 from harness.scoring.multiplicity import of_document
 from harness.scoring.verdict import CONFIRMED_SUCCESSES
+
+# Columns where a terminal is wide enough for them.
+
+_GAP = 2
+
+
+def columns_that_fit(rows: Sequence[Any], width: int, layouts: Sequence[ColumnSet], style: str = "") -> Table | None:
+    """The first layout that shows the rows without cutting an entry, or None.
+
+    Args:
+        rows: what the columns show.
+        width: characters of the terminal.
+        layouts: by preference; columns that concern none of the rows are left out.
+        style: of every entry.
+    """
+    concerned = (tuple(column for column in shown if any(map(column.concerns, rows))) for shown in layouts)
+    sized = ((shown, _widths(rows, shown, width)) for shown in concerned)
+    return next((_table(rows, shown, widths, style) for shown, widths in sized if widths is not None), None)
+
+
+def _widths(rows: Sequence[Any], shown: ColumnSet, width: int) -> list[int] | None:
+    """The width of each column; None where some entry would be cut. What is to spare goes where words wrap."""
+    wished = [max(len(column.title), *(_longest_line(column, row) for row in rows)) for column in shown]
+    least = [min(column.wraps_at or wish, wish) for column, wish in zip(shown, wished, strict=True)]
+    spare = width - sum(least) - _GAP * (len(shown) - 1)
+    if spare < 0:
+        return None
+    lacking = [wish - own for wish, own in zip(wished, least, strict=True)]
+    granted = min(1.0, spare / max(sum(lacking), 1))
+    return [own + int(granted * more) for own, more in zip(least, lacking, strict=True)]
+
+
+def _longest_line(column: Column, row: Any) -> int:
+    return max((line.cell_len for line in column.render(row).split()), default=0)
+
+
+def _table(rows: Sequence[Any], shown: Sequence[Column], widths: Sequence[int], style: str) -> Table:
+    edges = {"show_edge": False, "pad_edge": False, "padding": (0, _GAP - 1, 0, 0)}
+    table = Table(box=box.SIMPLE_HEAD, style=style, header_style="bold", **edges)
+    for column, width in zip(shown, widths, strict=True):
+        table.add_column(
+            column.title,
+            justify="right" if column.right else "left",
+            no_wrap=not column.wraps_at,
+            width=width,
+            overflow="fold" if column.wraps_at else "ellipsis",
+        )
+    for row in rows:
+        table.add_row(*(column.render(row) for column in shown), style=style)
+    return table
+
+
+# What the strongest attack decides, in a few lines below the cells.
+
+
+def strongest_block(rows: Iterable[SummaryRow], width: int) -> list[RenderableType]:
+    """The verdicts over several attacks; nothing where each place was attacked by one alone whose cell says it all.
+
+    Args:
+        rows: the summary of a document.
+        width: characters of the terminal; where the columns do not fit, two lines per row.
+    """
+    groups: dict[str, list[SummaryRow]] = defaultdict(list)
+    for row in rows:
+        if len(row.attacks) > 1 or _says_less(row):
+            groups[columns.setting(row)].append(row)
+    parts: list[RenderableType] = []
+    for setting, members in groups.items():
+        shown = columns_that_fit(members, width, (_SUMMARY,)) or _lines(members)
+        tried = dict.fromkeys(f" | {text.safe(row.suite, 24)}" for row in members if row.suite)
+        title = f"the strongest attack decides: {setting}{''.join(tried)}"
+        parts += [Text(title, style="bold"), shown, Text()]
+    return parts
+
+
+def _says_less(row: SummaryRow) -> bool:
+    """Whether the place claims less than its attack: a cell of several examples, or of an unfit attack."""
+    return row.shown != "resilient" and any(one.verdict == "resilient" for one in row.attacks)
+
+
+def _verdict(row: SummaryRow) -> Text:
+    shown = columns.verdict_word(row.shown)
+    return shown.append("\nidentifies", style=columns.VERDICT_STYLES["identifies"]) if row.identifies else shown
+
+
+def _strongest(row: SummaryRow) -> str:
+    return text.safe(row.strongest or "none works", 24)
+
+
+def _tier(row: SummaryRow) -> str:
+    """What the strongest attack knows of the defense; where none works, what the one that knows most does."""
+    return next((one.tier for one in row.attacks if one.attack == row.strongest), row.tier)
+
+
+def _strongest_and_tier(row: SummaryRow) -> Text:
+    return Text(_strongest(row)).append(f"\n{_tier(row)}", style="dim")
+
+
+def _why(row: SummaryRow) -> str:
+    return text.headed(row.headline, row.verdict_reason)
+
+
+def _uninformative(row: SummaryRow) -> str:
+    return ", ".join(text.safe(attack.attack, 24) for attack in row.attacks if not attack.informative)
+
+
+def _lines(rows: Iterable[SummaryRow]) -> RenderableType:
+    lines = Text()
+    for row in rows:
+        place = f"tap {columns.surface(row)}" if row.surface is None else f"surface {row.surface}"
+        seen = columns.circumstances(row)
+        told = "identifies, " if row.identifies else ""
+        lines.append_text(columns.verdict_word(row.shown)).append(
+            f"  {told}{text.safe(row.defense, 40)} / {place}{seen}\n"
+        )
+        idle = f"; uninformative or not run: {_uninformative(row)}" if _uninformative(row) else ""
+        lines.append(f"    {_strongest(row)} ({_tier(row)}): {_why(row)}{idle}\n")
+    return lines
+
+
+_SUMMARY = (
+    columns.DEFENSE,
+    columns.SURFACE,
+    columns.ROUND,
+    columns.LOOKS,
+    Column("verdict", _verdict),
+    Column("strongest", _strongest_and_tier),
+    Column("why", _why, wraps_at=24),
+    Column("uninformative", _uninformative, wraps_at=14, concerns=lambda row: bool(_uninformative(row))),
+)
+
 
 _MEANING = (
     "leaks: the attack reconstructs private images, or its output is closer to the true image than to similar images "

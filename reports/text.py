@@ -7,7 +7,7 @@ from functools import lru_cache
 from harness.base.building import build
 from harness.base.errors import UsageError
 from harness.defenses import DEFENSES
-from harness.results import Rate, Statement, Summary
+from harness.results import Bound, Ceiling, CellResult, Rate, Statement, Summary
 from harness.results.record import without_non_finite
 
 MISSING = "n/a"
@@ -118,3 +118,38 @@ def guarantee(statement: Statement, name_view: bool = False) -> str:
     if claimed is not None and not math.isclose(claimed, statement.epsilon or 0.0, rel_tol=0.01):
         text += f" (claimed {claimed:.3g})"
     return f"{safe(statement.view, 20)}: {text}" if name_view else text
+
+
+# The theorem beside the verdict, in words: what was measured, what is blind luck, and what no attacker can exceed.
+
+
+def event_of(cell: CellResult, name: str) -> Ceiling | None:
+    """The cell's event of that name; None in documents that are older than theorems."""
+    events = cell.bound.events if cell.bound else []
+    return next((event for event in events if event.event == name), None)
+
+
+def at_most(bound: Bound | None, event: Ceiling | None) -> str:
+    """The ceiling, or why there is none; an empty string in older documents."""
+    if bound is None or event is None:
+        return ""
+    if bound.theorem is None:
+        return f"no bound exists: {safe(bound.reason or 'no reason recorded', 200)}"
+    if event.ceiling is None:
+        return f"not known: {safe(event.reason or 'no reason recorded', 200)}"
+    return f"at most {percent(event.ceiling)}{' (says little)' * event.says_little}"
+
+
+def blind(event: Ceiling | None) -> str:
+    """What the best guess without the observation reaches."""
+    return MISSING if event is None else percent(event.kappa)
+
+
+def first_in_lineup(cell: CellResult) -> str:
+    """How often truths are first in their lineup, blindly too, and what the theorem allows."""
+    event = event_of(cell, "first in its lineup")
+    if event is None:
+        return MISSING
+    if event.measured.rate is None:
+        return f"not known: {safe(event.reason or 'no reason recorded', 200)}"
+    return f"{rate(event.measured)}; blind {blind(event)}; {at_most(cell.bound, event)}"

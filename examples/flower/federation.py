@@ -12,7 +12,7 @@ from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 from sklearn.datasets import load_digits
 
-from harness.judging.flower import capture_mod, capturing
+from harness.capture.flower import capture_mod, capturing
 
 SHAPE, CLASSES, CLIENTS = (1, 8, 8), 10, 4
 FACTS = {

@@ -7,7 +7,7 @@ from flare_net import Network
 from nvflare.app_opt.pt.recipes.fedavg import FedAvgRecipe
 from nvflare.recipe import SimEnv
 
-from harness.judging.nvflare import CaptureFilter
+from harness.capture.nvflare import CaptureFilter
 
 FACTS = {
     "model": "flare_net:make", "image_shape": (1, 8, 8), "classes": 10, "learning_rate": 0.1, "batch_size": 1,

@@ -40,7 +40,7 @@ def bench_attack(
     The engines take turns, since machines are noisy: the batched one attacks all victims, whose median counts, then the
     reference some of them, one by one, with every number of threads up to the machine's, whose best one counts. It gets
     as far as time allows, so its rate is that of its gradient evaluations: both engines do the same for a victim. The
-    arithmetic alone is that of :mod:`harness.bench.arithmetic` for as many evaluations, on many rows at once. Rates are
+    arithmetic alone is that of :mod:`harness.bench.engines` for as many evaluations, on many rows at once. Rates are
     victims per second, memory is the peak of all processes in MiB.
 
     Args:

@@ -12,8 +12,7 @@ from loky import cpu_count
 
 from harness.attacks import Attack, reconstructing, run_reference
 from harness.base.devices import with_threads
-from harness.bench.arithmetic import arithmetic, products_of
-from harness.bench.engines import crew_for
+from harness.bench.engines import arithmetic, crew_for, products_of
 from harness.evaluation.observe import Scene, Stage
 from harness.experiment import CellSettings, cell_settings, usual_prior
 from harness.models import build_module
@@ -35,7 +34,7 @@ def bench_network(
 
     Three do the same iterations in turns, since machines are noisy, and medians count: the batched engine; the
     sequential reference, which is a loop of plain autograd over the plain network with PyTorch's own optimizer; and
-    the convolutions and matrix products that an iteration consists of (:mod:`harness.bench.arithmetic`). An iteration
+    the convolutions and matrix products that an iteration consists of (:mod:`harness.bench.engines`). An iteration
     is one gradient evaluation. "CPU s" are seconds of all threads together, which other work on the machine moves less.
     The plain loop's threads share every operation, as PyTorch has it; those of the arithmetic alone take their own
     victims where the engine's do, or its processes.

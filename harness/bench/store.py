@@ -9,8 +9,7 @@ from typing import Any
 from harness.base.limits import peak_memory
 from harness.evaluation import Run, document_of
 from harness.experiment import cell_settings
-from harness.parallel.merging import merge
-from harness.parallel.plan import Plan, PlannedCell, write_plan
+from harness.parallel.plan import Plan, PlannedCell, merge, write_plan
 from harness.reports.html import make_page, read_runs, without_collecting
 from harness.results import RunFolder, StoredCell, VictimRecord, cell_key
 from harness.results.environment import environment

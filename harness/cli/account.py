@@ -15,14 +15,13 @@ from harness.base.ranges import MOST_COUNT
 from harness.cli.app import DONE, app
 from harness.cli.console import Screen
 from harness.cli.options import JsonOption, split_lists
-from harness.privacy.account import account
+from harness.privacy.account import Row, account
 from harness.privacy.accountant import asked_delta, choice
-from harness.privacy.answers import Row
 from harness.privacy.bayesian import DIRECTIONS
 from harness.reports.bayesian import print_bayesian
 from harness.training import read_training, train_settings
 from harness.training.bayesian import bayesian_of_run
-from harness.training.norms_files import NormsFolder
+from harness.training.norms import NormsFolder
 
 _WIDTH = 140
 _COLUMNS = ("accountant", "conversion", "epsilon", "delta", "delta_total", "sampler", "adjacency", "notes")

@@ -13,8 +13,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from harness.base.errors import UsageError, in_one_line, lacks_files, lacks_memory, printable
-from harness.base.own_place import own_place
+from harness.base.errors import UsageError, in_one_line, lacks_files, lacks_memory, own_place, printable
 from harness.cli import STOPPED, Unwritable
 from harness.version import __version__
 

@@ -24,7 +24,7 @@ from harness.experiment import (
     taps_of,
     usual_prior,
 )
-from harness.federation.state_files import read_state
+from harness.federation.memory import read_state
 from harness.presets import PRESETS
 from harness.results.files import MOST_OF_A_DOCUMENT, Unreadable, read_bytes, sha256
 from harness.training import kept_model, kept_server_state, kept_variates, trained_run, training_options

@@ -13,9 +13,7 @@ from harness.cli.console import Screen
 from harness.cli.options import JsonOption
 from harness.gate import Finding, Report, as_baseline, check, read_baseline, read_runs, write_baseline
 from harness.gate.comparing import VICTIMS_NEEDED
-from harness.reports.gate_junit import gate_junit
-from harness.reports.gate_markdown import gate_markdown
-from harness.reports.gate_table import print_gate
+from harness.reports.gate import gate_junit, gate_markdown, print_gate
 from harness.results import require_writable, write_atomic
 
 _WIDTH = 130

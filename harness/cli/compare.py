@@ -15,7 +15,7 @@ from harness.cli.options import JsonOption, split_lists
 from harness.defenses import DEFENSES
 from harness.gate import GateCell, read_runs
 from harness.gate.contrast import Contrast, contrast_defenses, contrast_runs
-from harness.reports.contrast import print_contrasts
+from harness.reports.gate import print_contrasts
 
 _WIDTH = 140
 

@@ -42,7 +42,7 @@ from harness.parallel.crew import crew
 from harness.parallel.plan import make_shard
 from harness.parallel.processes import evaluate_in_processes
 from harness.parallel.shard import Shard
-from harness.parallel.worker import Job
+from harness.parallel.units import Job
 from harness.reports.cell_picture import save_cell_picture
 from harness.reports.success_curves import save_curves
 from harness.reports.table import print_results

@@ -35,12 +35,11 @@ from harness.defenses import DEFENSES
 from harness.evaluation import Run
 from harness.experiment import taps_of
 from harness.parallel.shard import Shard
-from harness.parallel.worker import Job
-from harness.reports.frontier_picture import save_frontier
-from harness.reports.frontier_table import print_frontier
+from harness.parallel.units import Job
+from harness.reports.frontier import print_frontier, save_frontier
 from harness.results import RunFolder, claimed, write_atomic
 from harness.study import FrontierSettings, known_dataset, make_frontier, make_frontier_shard, usual
-from harness.study.request import Request
+from harness.study.runner import Request
 from harness.study.settings import Grid
 
 _WIDTH = 158

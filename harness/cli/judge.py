@@ -32,7 +32,7 @@ from harness.cli.options import (
 )
 from harness.datasets import data_root as find_data_root
 from harness.datasets.public import AUTO, NONE, choose_public
-from harness.judging.capture_reading import Capture, read_capture
+from harness.judging.capture import Capture, read_capture
 from harness.judging.declared import groups_of
 from harness.judging.evidence import Check, pooled
 from harness.judging.federation import federations, names_of
@@ -44,7 +44,7 @@ from harness.reports.cell_picture import save_cell_picture
 from harness.reports.guesses import save_guesses
 from harness.reports.table import print_results
 from harness.results import RunFolder, claimed, write_atomic
-from harness.results.claim import tell_replaced
+from harness.results.atomic import tell_replaced
 
 _COLOURS = {"holds": "green", "violated": "red", "more than declared": "yellow", "cannot tell": "yellow"}
 

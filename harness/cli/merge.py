@@ -7,7 +7,7 @@ import typer
 
 from harness.cli.app import DONE, INVALID, app
 from harness.cli.evaluate import show
-from harness.parallel.merging import merge
+from harness.parallel.plan import merge
 from harness.reports.success_curves import save_curves
 from harness.results import RunFolder, claimed
 

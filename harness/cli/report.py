@@ -9,7 +9,8 @@ import typer
 from harness.base.errors import UsageError
 from harness.cli.app import DONE, app
 from harness.cli.console import note
-from harness.reports.html import all_tables, formats, make_page, read_runs, unread, without_collecting
+from harness.reports.html import all_tables, make_page, read_runs, unread, without_collecting
+from harness.reports.html import table as formats
 from harness.results import require_writable, write_atomic
 
 _ENDINGS = {"html": "html", "md": "md", "csv": "csv", "latex": "tex", "json": "json"}

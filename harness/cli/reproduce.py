@@ -35,11 +35,11 @@ from harness.evaluation import Run, document_of
 from harness.papers import RENAMED, TABLES, UNDEALT, Request
 from harness.parallel.processes import in_processes
 from harness.parallel.shard import Shard
-from harness.parallel.worker import Job
+from harness.parallel.units import Job
 from harness.reports.cell_picture import save_cell_picture
 from harness.results import RunFolder, claimed
 from harness.results.environment import environment
-from harness.study.request import ShardDone
+from harness.study.runner import ShardDone
 
 _WIDTH = 170
 # So that a process whose parts were quick takes over some of another's.

@@ -28,7 +28,7 @@ from harness.parallel.chunks import Processes
 from harness.parallel.processes import threads_per_job
 from harness.reports.training import print_training, save_curves
 from harness.training import RoundRecord, TrainFolder, TrainOptions, TrainSettings, fitted, train, train_settings
-from harness.training.norms_notes import Notes
+from harness.training.bayesian import Notes
 from harness.training.rounds import chunks_of
 
 _SETTINGS = [name for name in TrainSettings.model_fields if name not in ("defense_args", "seed", "device")]

@@ -16,10 +16,8 @@ import torch
 from torch import Tensor
 
 from harness.attacks import ATTACKS, Attack, Reconstruction, reconstructing, run_attack, run_reference
-from harness.attacks.engine import memory_of_row
-from harness.attacks.stopping import REASONS
-from harness.base.devices import threads_of
-from harness.base.memory import fitting, is_small
+from harness.attacks.engine import REASONS, memory_of_row
+from harness.base.devices import fitting, is_small, threads_of
 from harness.base.progress import progress
 from harness.evaluation.controls import smaller
 from harness.evaluation.foresight import Foresight

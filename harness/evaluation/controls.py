@@ -11,7 +11,7 @@ from harness.results import CellResult, Control
 from harness.results.record import BLIND
 from harness.scoring import negative_control_failed
 from harness.scoring.success import brings_back
-from harness.scoring.validity import took_steps
+from harness.scoring.verdict import took_steps
 
 CONTROL_VICTIMS = 24
 NEGATIVE = ("swap", "noise_x100", BLIND)

@@ -5,7 +5,7 @@ from scipy.stats import kstwo, laplace, norm, uniform
 from torch import Tensor
 
 from harness.base.errors import UsageError
-from harness.base.layout import Layout, group_sums, spread
+from harness.base.vectors import Layout, group_sums, spread
 from harness.observation import Law, Noise, Observation
 
 # Off by a tenth of the deviation and by so many standard errors; noise below that share of the gradient's root mean

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from harness.datasets import Victims
 from harness.models import RowModel
 from harness.models.imprint import Fronted
-from harness.results.detectable import Detectable
+from harness.results.record import Detectable
 from harness.tampering import Tamper
 
 CLIENTS = 8

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from harness.attacks import Identifier
-from harness.base.memory import fitting, is_small, peak_of
+from harness.base.devices import fitting, is_small, peak_of
 from harness.base.progress import Progress, progress
 from harness.base.randomness import derive_seed
 from harness.evaluation.attacking import title_of
@@ -18,11 +18,11 @@ from harness.evaluation.observe import Scene
 from harness.experiment import CellSettings
 from harness.observation import Observation
 from harness.results import Control, Identified, LabelInference, Lineup, Outcomes, Rate, Summary
-from harness.results.victim import Outcome
+from harness.results.schema import Outcome
 from harness.scoring import METRICS, Ranking, Verdict, identity_test, judge_identity, summary_of
+from harness.scoring.images import draws_of, groups_of
 from harness.scoring.lineup import MANY
 from harness.scoring.lineup_pool import Answer, Question
-from harness.scoring.same_images import draws_of, groups_of
 from harness.scoring.verdict import identified_of
 
 NOTHING = "the attack tells images apart and reconstructs none"

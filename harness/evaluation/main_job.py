@@ -10,7 +10,7 @@ from harness.results import CellResult, ResultDocument, StoredCell
 from harness.results.environment import environment
 from harness.results.record import Facts
 from harness.scoring.summarise import summarise
-from harness.scoring.validity import fault_of
+from harness.scoring.verdict import fault_of
 
 # Writing the document takes longer with every cell of it, and may take this share of a run's time.
 _SHARE = 0.05

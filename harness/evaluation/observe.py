@@ -9,12 +9,10 @@ import torch
 from torch import Tensor
 
 from harness.attacks import ATTACKS
-from harness.base.devices import compute_on
+from harness.base.devices import compute_on, fitting, is_small, peak_of, require_room
 from harness.base.errors import UsageError
-from harness.base.memory import fitting, is_small, peak_of, require_room
 from harness.datasets import Dataset, Victims, divide, load_dataset, select_victims
-from harness.datasets.prior import Prior
-from harness.datasets.prior_fit import fit_prior
+from harness.datasets.prior import Prior, fit_prior
 from harness.datasets.public import NONE
 from harness.defenses import DEFENSES
 from harness.evaluation.detecting import CLIENTS, detectable
@@ -23,8 +21,7 @@ from harness.evaluation.reading import Reading, known_batches, read_round
 from harness.evaluation.sending import Sent, sent_by, tampering_of
 from harness.evaluation.simulating import simulation
 from harness.experiment import CellSettings
-from harness.federation.known_coordinates import carrying, cut_at
-from harness.federation.known_noise import noise_at
+from harness.federation.knowledge import carrying, cut_at, noise_at
 from harness.models import RowModel
 from harness.models.batch_norm import UNCOVERED
 from harness.observation import Observation

@@ -9,16 +9,15 @@ from typing import Protocol
 from torch import Tensor
 
 from harness.base.errors import UsageError
-from harness.base.layout import Layout
+from harness.base.vectors import Layout
 from harness.experiment import CellSettings
 from harness.federation.context import RoundContext, State
 from harness.federation.examples import ExampleGradients, NetworkBatch, NetworkGradients
+from harness.federation.memory import read_state
 from harness.federation.recorders import KeepTap
-from harness.federation.state_files import read_state
+from harness.federation.server_round import play_round
 from harness.federation.taps import TAPS_OF_VARIATES, Tap
-from harness.federation.variates import RoundVariates
-from harness.federation.variates_files import read_variates
-from harness.federation.whole_round import play_round
+from harness.federation.variates import RoundVariates, read_variates
 from harness.models import RowModel
 from harness.models.batch_norm import Buffers, RunningStatistics
 from harness.models.example_gradients import MaterialisedGradients

@@ -12,8 +12,7 @@ from harness.evaluation.played_round import Key, PlayedRound
 from harness.evaluation.sending import Sent
 from harness.experiment import CellSettings
 from harness.models import RowModel
-from harness.models.batch_norm import Buffers, recovered, shares_of
-from harness.models.known_batches import KnownBatches
+from harness.models.batch_norm import Buffers, KnownBatches, recovered, shares_of
 
 
 class Reading(NamedTuple):

@@ -14,13 +14,13 @@ from harness.evaluation.promised import promised
 from harness.evaluation.scores import Scored, Scores
 from harness.experiment import CellSettings
 from harness.federation.defense import FixedNoise
-from harness.federation.known_limit import limit_at
+from harness.federation.knowledge import limit_at
 from harness.federation.privacy_facts import PrivacyFacts
 from harness.privacy import Event, GaussianLimit, Limit, NoLimit, RunLimit, client_views, example_views
 from harness.results import Bound, Ceiling, CellResult, Control, Outcomes, Place, PublicData, Rate, VictimRecord
-from harness.results.bound import Event as Hit
+from harness.results.record import Event as Hit
 from harness.scoring import Verdict, blind_strict, lineup_p_value, rate_of, strict_p_value, within_networks
-from harness.scoring.same_images import draws_of
+from harness.scoring.images import draws_of
 
 _FROM_A_FILE = "nobody says which records the weights of a file were trained on"
 _OTHER_RUN = "the model may know its victims, and no theorem at hand covers its whole training"

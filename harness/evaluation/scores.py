@@ -10,15 +10,14 @@ import torch
 from torch import Tensor
 
 from harness.attacks import reconstructing
-from harness.attacks.stopping import REASONS
+from harness.attacks.engine import REASONS
 from harness.evaluation.attacking import AttackRecord
 from harness.evaluation.identifying import IdentityScores
 from harness.evaluation.measure import measure, strict_rule
 from harness.evaluation.observe import Scene
 from harness.experiment import CellSettings
 from harness.results import Control, LabelInference, Outcomes, Rate, Summary
-from harness.results.schema import SuccessRule
-from harness.results.victim import Outcome
+from harness.results.schema import Outcome, SuccessRule
 from harness.scoring import (
     METRICS,
     LpipsScorer,
@@ -32,8 +31,8 @@ from harness.scoring import (
     summary_of,
     swap_control,
 )
+from harness.scoring.images import draws_of, groups_of
 from harness.scoring.lineup import MANY
-from harness.scoring.same_images import draws_of, groups_of
 from harness.scoring.success import brings_back
 
 LPIPS_UNASKED = "not computed for controls"

@@ -11,13 +11,12 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from harness.base.clipping import clip, noise_deviation
 from harness.base.errors import UsageError
-from harness.base.layout import Grouping, Layout
+from harness.base.vectors import Grouping, Layout, clip, noise_deviation
 from harness.federation.context import RoundContext, State
+from harness.federation.memory import Remembered
 from harness.federation.operations import OF_EXAMPLES, UPDATES, Operation, StepState, states_nothing
 from harness.federation.privacy_facts import PrivacyFacts
-from harness.federation.remembered import Remembered
 from harness.federation.taps import Point
 from harness.observation import Chosen, Clipping, Law, Noise
 from harness.privacy import Event, Statement, client_views, example_views, make_statement

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from harness.base.layout import Layout
 from harness.base.randomness import laplace_rows, normal_rows, uniform_rows
+from harness.base.vectors import Layout
 from harness.federation.examples import NetworkBatch
 
 State = MutableMapping[str, Tensor]

@@ -13,11 +13,11 @@ from pydantic.dataclasses import dataclass as validated
 from torch import Tensor
 
 from harness.base.errors import UsageError
-from harness.base.layout import Layout
+from harness.base.vectors import Layout
 from harness.federation.clip_and_noise import AnyClip, GaussianNoise
-from harness.federation.clipped_noise import LEFT_OUT, height, limit_of
 from harness.federation.context import Cohort, RoundContext, ScopedState, State
 from harness.federation.examples import ExampleGradients, LocalStep, NetworkBatch
+from harness.federation.memory import Remembered
 from harness.federation.operations import Custom, Operation, StepState, require_alike
 from harness.federation.ordering import (
     FixedNoise,
@@ -29,8 +29,7 @@ from harness.federation.ordering import (
     statements_of,
     why_unbounded,
 )
-from harness.federation.privacy_facts import PrivacyFacts
-from harness.federation.remembered import Remembered
+from harness.federation.privacy_facts import LEFT_OUT, PrivacyFacts, height, limit_of
 from harness.federation.taps import Hook, Point, Tap
 from harness.observation import Chosen, Clipping, Noise
 from harness.privacy import Limit, NoLimit, Statement

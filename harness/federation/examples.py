@@ -6,7 +6,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from harness.base.layout import Layout
+from harness.base.vectors import Layout
 
 
 class ExampleGradients(Protocol):

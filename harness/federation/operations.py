@@ -13,13 +13,12 @@ from typing import ClassVar, cast
 
 from torch import Tensor
 
-from harness.base.clipping import example_factors
 from harness.base.errors import UsageError
-from harness.base.layout import Grouping, Layout, group_sums, spread
+from harness.base.vectors import Grouping, Layout, example_factors, group_sums, spread
 from harness.federation.context import RoundContext, State
 from harness.federation.examples import ExampleGradients, LocalStep
+from harness.federation.memory import Remembered
 from harness.federation.privacy_facts import PrivacyFacts
-from harness.federation.remembered import Remembered
 from harness.federation.taps import Point
 from harness.observation import Chosen, Clipping, Noise
 from harness.privacy import Limit, NoLimit, Statement, make_statement

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Literal
 
-from harness.base.clipping import noise_deviation
 from harness.base.errors import UsageError
+from harness.base.vectors import noise_deviation
 from harness.federation.clip_and_noise import AnyClip, GaussianNoise
 from harness.federation.operations import Operation, states_nothing
 from harness.federation.privacy_facts import PrivacyFacts

@@ -5,7 +5,7 @@ from typing import Self
 from torch import Tensor
 
 from harness.base.errors import UsageError
-from harness.base.layout import spread
+from harness.base.vectors import spread
 from harness.federation.context import RoundContext
 from harness.federation.defense import LocalStep
 from harness.federation.examples import ExampleGradients

@@ -11,7 +11,7 @@ from harness.base.errors import UsageError
 from harness.defenses import DEFENSES
 from harness.experiment import CellSettings
 from harness.results import StoredCell
-from harness.results.place import WHOM
+from harness.results.record import WHOM
 
 Settings = dict[str, str | int | float | bool | None]
 

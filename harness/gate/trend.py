@@ -9,7 +9,7 @@ from pathlib import Path
 from harness.base.errors import UsageError
 from harness.gate.settings import named
 from harness.results import CellResult, Place, read_results
-from harness.results.place import WHOM
+from harness.results.record import WHOM
 from harness.scoring.verdict import traces_p
 
 # What identifies a cell from night to night; whom it attacks may change.

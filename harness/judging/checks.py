@@ -11,12 +11,93 @@ from torch import Tensor
 from harness.datasets.public import NONE
 from harness.evaluation.controls import with_other_key
 from harness.experiment import CellSettings
-from harness.judging.declared import noise_of
+from harness.judging.declared import context_of, noise_of, steps_of
 from harness.judging.evidence import LEVEL, Check, Evidence, bonferroni, level_of
 from harness.judging.federation import CapturedClients
 from harness.judging.noise_checks import GIVE_SIZE, drawn_levels, noise_checks
-from harness.judging.place_checks import buffers, left_out, on_grid
+from harness.judging.parts import STATISTICS
 from harness.judging.stage import SimulatedStage
+
+# Checks that need no statistics: what has to be zero, to lie on a grid, or not to be sent at all.
+
+LEFT_OUT = "coordinates are left out"
+ON_GRID = "values lie on the declared grid"
+BUFFERS = "buffers carry no data"
+
+# A grid of fewer steps of the floats than this is not told from none.
+_FINEST = 16
+
+
+def left_out(evidence: Evidence) -> Check | None:
+    """Whether no more coordinates were sent than declared; None where none is to be left out."""
+    if not evidence.defense.sparse_at(evidence.settings.tap):
+        return None
+    sent, total = int((evidence.sent != 0).sum(1).max()), evidence.sent.shape[1]
+    most = evidence.most_sent
+    said = f"a client sent at most {sent} of {total} coordinates ({sent / total:.1%})"
+    if most is None:
+        return Check(LEFT_OUT, "cannot tell", f"{said}; how many it may send is not declared")
+    return Check(LEFT_OUT, "holds" if sent <= most else "violated", f"{said}, declared are {most} ({most / total:.1%})")
+
+
+def on_grid(evidence: Evidence) -> Check | None:
+    """Whether every value is a multiple of the declared step, as integers of a secure sum are; None without a grid."""
+    settings = evidence.settings
+    step = evidence.defense.grid_of(settings.tap, context_of(evidence.captured, settings), steps_of(settings))
+    if step is None:
+        return None
+    grain = float(evidence.captured.grain.max())
+    if step < _FINEST * grain:
+        return Check(ON_GRID, "cannot tell", f"its steps of {step:.3g} are too fine for the floats of the capture")
+    steps = evidence.sent.double() / step
+    off = float(((steps - steps.round()).abs() * step).max())
+    said = f"values are up to {off:.2g} off a grid of {step:.3g}"
+    return Check(ON_GRID, "holds" if off <= 2 * grain else "violated", said)
+
+
+def buffers(evidence: Evidence) -> Check | None:
+    """Whether statistics of the data travel beside what is defended; None where the network has none."""
+    changed = evidence.captured.moved_buffers
+    if evidence.captured.foreign or not any(one.is_floating_point() for _, one in evidence.module.named_buffers()):
+        return None
+    if not changed:
+        return Check(BUFFERS, "holds", "none was sent, or all as they were")
+    if covered := _covered(evidence):
+        return covered
+    first, *others = changed
+    rest = f" and {len(others)} more" if others else ""
+    fixed = next((name for name in changed if name.rpartition(".")[2] not in STATISTICS), None)
+    if fixed is not None:
+        return Check(
+            BUFFERS, "violated", f"{fixed}{rest} came back changed, which the network does not train, and no clip and "
+            "noise that are declared are on it; correct model or frozen, or the training",
+        )  # fmt: skip
+    return Check(
+        BUFFERS, "violated", f"{first}{rest} came back changed: running statistics tell each batch's mean and "
+        "variance, and no defense of the weights is on them; keep them at the client",
+    )  # fmt: skip
+
+
+def _covered(evidence: Evidence) -> Check | None:
+    """Whether the declared clip and noise are on what was sent beside the weights too; None where they are not.
+
+    A buffer without noise moves less than noise does. One that moves by more than clip and noise let it is not clipped.
+    """
+    level, bound = evidence.level, evidence.bound
+    # Noise of single examples is added before there is anything to send.
+    if not level or evidence.clipping is None or evidence.clipping.unit != "update":
+        return None
+    moved = list(evidence.captured.moved_buffers.values())
+    norms, sizes = np.stack([one.norm(dim=1).numpy() for one in moved], 1), np.array([one.shape[1] for one in moved])
+    rounding = np.stack([evidence.rounding(size) for size in sizes], 1)
+    beyond = np.zeros_like(norms) if bound is None else np.clip(norms - bound - rounding, 0, None)
+    weaker = chi2.cdf(((norms + rounding) / level) ** 2, sizes)
+    p_value = bonferroni(np.concatenate([weaker, chi2.sf((beyond / level) ** 2, sizes)], 1))
+    if p_value < LEVEL:
+        return None
+    said = f"they came back changed, under the same clip and noise of deviation {level * evidence.unit:.3g}"
+    return Check(BUFFERS, "holds", said, p_value)
+
 
 # Of the norm, between what was sent and what the truth gives.
 _UNLIKE = 0.02

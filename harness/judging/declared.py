@@ -14,9 +14,9 @@ from harness.datasets.public import NONE
 from harness.evaluation.played_round import round_context, server_state
 from harness.experiment import AS_CAPTURED, CellSettings, cell_settings
 from harness.federation.context import RoundContext
-from harness.federation.known_noise import noise_at
+from harness.federation.knowledge import noise_at
 from harness.federation.taps import Tap
-from harness.judging.capture_record import Declared
+from harness.judging.capture import Declared
 from harness.judging.federation import CapturedClients
 from harness.observation import Noise, UpdateModel
 

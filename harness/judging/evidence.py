@@ -10,11 +10,11 @@ import torch
 from scipy.stats import poisson
 from torch import Tensor, nn
 
-from harness.base.layout import Layout
+from harness.base.vectors import Layout
 from harness.evaluation.played_round import server_state
 from harness.experiment import CellSettings
 from harness.federation.defense import Defense
-from harness.judging.capture_record import CaptureRecord
+from harness.judging.capture import CaptureRecord
 from harness.judging.declared import noise_of
 from harness.judging.federation import CapturedClients
 from harness.models.networks import build_module

@@ -14,17 +14,22 @@ from torch import Tensor, nn
 
 from harness.base.building import build
 from harness.base.errors import UsageError
-from harness.base.layout import Layout
+from harness.base.vectors import Layout
 from harness.datasets import Dataset
 from harness.datasets.files import DataFile
 from harness.datasets.record import build_dataset
 from harness.defenses import DEFENSES
 from harness.federation.taps import Tap
-from harness.judging.capture_reading import Capture
-from harness.judging.capture_record import CaptureRecord, Declared
-from harness.judging.fitting import fitted_arrays
+from harness.judging.capture import Capture, CaptureRecord, Declared
 from harness.judging.frameworks import draws_batches, translated
-from harness.judging.parts import fixed_values, foreign_layout, foreign_values, frozen_names, trained_network
+from harness.judging.parts import (
+    fitted_arrays,
+    fixed_values,
+    foreign_layout,
+    foreign_values,
+    frozen_names,
+    trained_network,
+)
 from harness.models.batch_norm import Buffers, RunningStatistics, trained_layers
 
 _OWN = {"client", "round", "framework", "examples", "format"}

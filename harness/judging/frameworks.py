@@ -12,7 +12,7 @@ from pydantic import ValidationError, validate_call
 
 from harness.base.errors import UsageError
 from harness.base.ranges import Clip, Delta, NonNegative, Positive
-from harness.judging.capture_record import Declared
+from harness.judging.capture import Declared
 
 
 def _local_dp(clipping_norm: Clip, sensitivity: NonNegative, epsilon: Positive, delta: Delta) -> Declared:

@@ -7,24 +7,129 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from harness.attacks import Identifier
 from harness.base.errors import UsageError
 from harness.base.progress import counted
 from harness.datasets.public import NONE
+from harness.evaluation import Run, evaluate
 from harness.evaluation.attacking import Engine, in_one_process
+from harness.evaluation.played_round import Key
+from harness.evaluation.reading import known_batches
 from harness.evaluation.scores import Scored
-from harness.judging.checks import checks_of, explained
+from harness.experiment import CellSettings
+from harness.judging.checks import BUFFERS, checks_of, explained
 from harness.judging.declared import Group
 from harness.judging.evidence import Check, Evidence, pooled
 from harness.judging.federation import CapturedClients
-from harness.judging.given_away import GivenAway, given_away
-from harness.judging.kin import Kin, kin_of
-from harness.judging.no_signal import FACTS, fits_facts
-from harness.judging.noise_checks import GIVE_SIZE
-from harness.judging.place_checks import BUFFERS
-from harness.judging.with_truth import judge_with_truth
+from harness.judging.noise_checks import FACTS, GIVE_SIZE, fits_facts
+from harness.judging.stage import CapturedStage, GroupsStage, Kin, SimulatedStage, kin_of
 from harness.judging.without_truth import Guess, guess
+from harness.models import RowModel
+from harness.models.batch_norm import Buffers
 from harness.results import CellResult, ResultDocument, RunFolder, write_atomic
+
+# Captured clients whose truth is at hand: everything that `evaluate` says of simulated ones.
+
+
+def judge_with_truth(
+    groups: Sequence[Group], kin: Kin | None, data_root: Path, folder: RunFolder, chunk: int, resume: bool,
+    draw: Callable[[Scored, CellResult], None] | None = None, engine: Engine = in_one_process,
+) -> ResultDocument:  # fmt: skip
+    """Attacks what was captured and scores it against the truth, with controls on the same clients simulated.
+
+    Args:
+        groups: clients with their truth.
+        kin: look-alikes and public data; None where there are none, and then no verdict.
+        engine: what attacks.
+
+    Raises:
+        UsageError: every cell is impossible; the message is that of the first.
+    """
+    cells = [cell for group in groups for cell in group.cells]
+    public = kin.public if kin and any(cell.prior != NONE for cell in cells) else None
+    stages = {
+        group.cell.dataset: CapturedStage(data_root, chunk, group.captured, group.cell, kin and kin.look_alikes, public)
+        for group in groups
+    }
+    stage = GroupsStage(data_root, chunk, stages)
+    return evaluate(cells, Run(data_root, folder, chunk, resume, draw, stage=stage, engine=engine))
+
+
+# What running statistics that came back give away of clients' batches, whatever defends the weights beside them.
+
+
+@dataclass(frozen=True)
+class GivenAway:
+    """Mean and variance of a client's batch, channel by channel.
+
+    Attributes:
+        layers: how many layers' inputs they are of; ``first`` is the nearest to the images.
+        means, variances: there, (V, channels); of several local steps, their mean, weighted as momentum does.
+        error: root mean square, over channels and clients, of what they are off the truth's, relative to that of the
+            truth's; the larger of means and variances. None where no truth is at hand.
+        apart: the same of the differences of clients from their mean; None of a single client.
+    """
+
+    layers: int
+    first: str
+    means: list[list[float]]
+    variances: list[list[float]]
+    error: float | None
+    apart: float | None
+
+    def __str__(self) -> str:
+        """As a sentence."""
+        more = f", and of {self.layers - 1} more layers" if self.layers > 1 else ""
+        said = f"each batch's mean and variance of {len(self.means[0])} channels at {self.first}{more}"
+        truth = "" if self.error is None else f"; off the truth's by {self.error:.2g} of their size"
+        apart = "" if self.apart is None else f"; clients differ by {self.apart:.2g}"
+        return f"running statistics that came back give away {said}{truth}{apart}"
+
+
+def given_away(captured: CapturedClients, settings: CellSettings, data_root: Path) -> GivenAway | None:
+    """What came back beside the weights; None where nothing did.
+
+    Args:
+        settings: of the declared defense.
+        data_root: where datasets lie.
+    """
+    if not captured.running:
+        return None
+    model = RowModel(settings.model, captured.record.image_shape, captured.record.classes)
+    model.take_buffers(captured.buffers)
+    found = _statistics(model, captured.running, settings)
+    first = next(name for name in model.places if name in found)
+    mean, variance = found[first]
+    error = None
+    if captured.images is not None:
+        own = _statistics(model, _simulated(captured, settings, data_root), settings)[first]
+        error = max(_share(made - true, true) for made, true in zip(found[first], own, strict=True))
+    apart = max(_share(part - part.mean(0), part) for part in found[first]) if captured.clients > 1 else None
+    return GivenAway(len(found), first, mean.tolist(), variance.tolist(), error, apart)
+
+
+def _statistics(model: RowModel, running: Buffers, settings: CellSettings) -> dict[str, tuple[Tensor, Tensor]]:
+    batches = known_batches(model, running, settings)
+    assert batches is not None and batches.statistics is not None
+    return dict(batches.statistics)
+
+
+def _simulated(captured: CapturedClients, settings: CellSettings, data_root: Path) -> Buffers:
+    """Running statistics of the same clients, their local steps taken on the truth."""
+    quiet = settings.model_copy(update={"noise_scale": 0.0, "prior": NONE, "suite": None})
+    stage = SimulatedStage(data_root, captured.clients, captured, quiet, None, None)
+    model = RowModel(settings.model, captured.record.image_shape, captured.record.classes)
+    keys: list[Key] = [(0, client) for client in range(captured.clients)]
+    truth, weights = stage.choose(stage.dataset(""), captured.clients, quiet), stage.start(model, quiet, keys)
+    return stage.look(model, weights, truth, keys, quiet).running
+
+
+def _share(values: Tensor, of: Tensor) -> float:
+    """Root mean square relative to that of another tensor."""
+    return float(values.square().mean().sqrt() / torch.clamp(of.square().mean().sqrt(), min=1e-30))
 
 
 @dataclass(frozen=True)

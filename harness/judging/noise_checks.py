@@ -3,19 +3,174 @@
 What a client sends under a clip and Gaussian noise of deviation s is c + z with |c| at most the bound and z of n
 independent coordinates, so |c + z|^2 / s^2 is noncentral chi-square: never smaller, in distribution, than chi-square
 with n degrees, and its root never more than the bound beyond that of chi-square. Both tails therefore hold whatever
-the client's data are, and so do those where a layer carries no signal (:mod:`harness.judging.no_signal`). Bonferroni
-over the tensors of all clients keeps a check's error below ``LEVEL``.
+the client's data are, and so do those where a layer carries no signal. Bonferroni over the tensors of all clients keeps
+a check's error below ``LEVEL``.
 """
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import torch
-from scipy.stats import binom, chi2
+from scipy.stats import binom, chi2, norm
+from torch import Tensor
 
+from harness.base.randomness import Stream
 from harness.judging.evidence import ALARMS, LEVEL, UNKNOWN_LEVEL, Check, Evidence, bonferroni
-from harness.judging.no_signal import no_signal
-from harness.judging.noise_shape import shape
+
+# Is the declared Gaussian noise Gaussian, or another kind of the same deviation?
+#
+# A coordinate is c + z with an unknown c and z of deviation s. Whatever c is, no interval of width w holds it with
+# more than the chance that it has around nothing, P(|z| <= w / 2), and it is beyond t with no less than P(|z| > t)
+# (T. W. Anderson, "The integral of a symmetric unimodal function", 1955). So, of n coordinates, the number in an
+# interval is never more, in distribution, than binomial, and the number beyond t never less. Noise with a peak
+# (Laplace) or with few values (tosses of a sign) crowds into an interval; noise without tails (uniform) is not found
+# beyond t.
+
+SHAPE = "noise is Gaussian"
+
+# In deviations of the noise: middles and half the width of intervals, and where tails begin.
+_MIDDLES, _HALF, _TAILS = (-1.0, 0.0, 1.0), 0.3, (1.5, 2.5)
+
+
+def shape(evidence: Evidence, enough: Check) -> Check:
+    """Whether the noise is crowded, or has no tails.
+
+    Args:
+        enough: the check of its level; noise that is weaker than declared is crowded, and has been named.
+    """
+    level, noise = evidence.level, evidence.noise
+    if level is None or noise is None:
+        return Check(SHAPE, "cannot tell", "no noise is declared" if noise is None else UNKNOWN_LEVEL)
+    if noise.law != "gaussian":
+        return Check(SHAPE, "cannot tell", "another law is declared")
+    if enough.outcome == "violated":
+        return Check(SHAPE, "cannot tell", "there is less noise than declared")
+    names, grain = evidence.layout.names, evidence.captured.grain.double().numpy() / level
+    tensors = [values / level for values in evidence.tensors()]
+    p_values = np.stack([np.stack([one(values, grain) for values in tensors], 1) for one in (crowded, tailless)])
+    p_value = bonferroni(p_values)
+    if p_value >= LEVEL:
+        return Check(SHAPE, "holds", "values spread as those under Gaussian noise do, or more", p_value)
+    kind, row, column = np.unravel_index(int(p_values.argmin()), p_values.shape)
+    what = "crowd, as noise with a peak or of a few values does" if kind == 0 else "have no tails"
+    return Check(
+        SHAPE, "violated", f"values of {names[column]} of client {row + 1} {what}: no Gaussian noise of deviation "
+        f"{level:.3g} lets them", p_value,
+    )  # fmt: skip
+
+
+def crowded(values: Tensor, grain: np.ndarray) -> np.ndarray:
+    """Of each client (V,), the p-value of the fullest interval; ``values`` (V, n) in deviations."""
+    counts = np.stack([((values - middle).abs() <= _HALF).sum(1).numpy() for middle in _MIDDLES])
+    chance = norm.cdf(_HALF + grain) - norm.cdf(-_HALF - grain)
+    return np.minimum(1, len(_MIDDLES) * binom.sf(counts.max(0) - 1, values.shape[1], chance))
+
+
+def tailless(values: Tensor, grain: np.ndarray) -> np.ndarray:
+    """Of each client (V,), the p-value of the emptiest tails."""
+    tested = [
+        binom.cdf((values.abs() > start).sum(1).numpy(), values.shape[1], 2 * norm.sf(start + grain))
+        for start in _TAILS
+    ]
+    return np.minimum(1, len(_TAILS) * np.min(tested, axis=0))
+
+
+# Where a gradient carries no signal: beyond the rank that its examples can give it.
+#
+# The gradient of a fully connected layer's weights is a sum of one outer product for every row that it multiplied, so
+# its rank is at most r, the rows of all examples, however they were weighted or clipped. For what was sent, G = C + Z
+# with rank(C) <= r, let d_k be the distance to the nearest matrix of rank k (the root of the sum of all squared
+# singular values but the k largest). As C plus a matrix of rank r has at most rank 2r,
+#
+#     d_2r(Z) <= d_r(G) <= |Z|,
+#
+# whatever the data. |Z|^2 is chi-square; d_2r is 1-Lipschitz in Z, so that it is below its mean by t with a chance of
+# at most exp(-t^2 / 2) (Boucheron, Lugosi and Massart, "Concentration Inequalities", theorem 5.6).
+
+# Of noise alone, to know the mean of d_2r: as many as are quick, of large matrices few, which vary as little.
+_DRAWS, _NUMBERS = (8, 512), 2**21
+# The mean of n draws that are 1-Lipschitz exceeds the true one by this over the root of n once in 10^5 at most.
+_MARGIN = 4.8
+FACTS = "what was sent fits the declared facts"
+# Of a layer's norm, more than quantisers leave.
+_UNLIKE = 0.05
+# Larger matrices take minutes; the other tests have power enough there.
+_LARGEST = 2**22
+
+
+def no_signal(evidence: Evidence) -> tuple[list[str], np.ndarray, np.ndarray, np.ndarray]:
+    """Of V clients and J layers that have room for it: names, and what noise alone leaves beyond the signal's rank.
+
+    Returns:
+        names: J of them.
+        weaker, stronger: (V, J), p-values of noise weaker and stronger than declared, never too small by chance.
+        found: (V, J), estimates of the noise's deviation.
+    """
+    level, shapes = evidence.level, dict(zip(evidence.layout.names, evidence.layout.shapes, strict=True))
+    names, columns = [], []
+    for name, values in zip(evidence.layout.names, evidence.tensors(), strict=True):
+        rank, shape = evidence.ranks.get(name), shapes[name]
+        if level and rank is not None and 2 * rank < min(shape) and values.shape[1] <= _LARGEST:
+            names.append(name)
+            stray = evidence.rounding(values.shape[1]) + evidence.stray
+            columns.append(noise_beyond(values.unflatten(1, shape), rank, level, stray))
+    if not columns:
+        none = np.empty((evidence.captured.clients, 0))
+        return [], none, none, none
+    weaker, stronger, found = (np.stack(one, 1) for one in zip(*columns, strict=True))
+    return names, weaker, stronger, found
+
+
+def fits_facts(evidence: Evidence) -> Check | None:
+    """Whether what was sent without noise can be the gradients of so many examples; None where that cannot be seen."""
+    defense, settings = evidence.defense, evidence.settings
+    if evidence.noise is not None or defense.sparse_at(settings.tap) or defense.sums_securely:
+        return None
+    shapes, worst, found = dict(zip(evidence.layout.names, evidence.layout.shapes, strict=True)), 0.0, None
+    for name, values in zip(evidence.layout.names, evidence.tensors(), strict=True):
+        rank, shape = evidence.ranks.get(name), shapes[name]
+        if rank is None or rank >= min(shape) or values.shape[1] > _LARGEST:
+            continue
+        norms = values.norm(dim=1).clamp_min(1e-30).numpy()
+        beyond = distance(values.unflatten(1, shape), rank).numpy() - evidence.rounding(values.shape[1])
+        if found is None or (beyond / norms).max() > worst:
+            worst, found = float((beyond / norms).max()), (name, int((beyond / norms).argmax()) + 1, rank)
+    if found is None:
+        return None
+    name, client, rank = found
+    if worst < _UNLIKE:
+        return Check(FACTS, "holds", f"no layer has more in it than {rank} rows of examples give")
+    return Check(
+        FACTS, "violated", f"{name} of client {client} has {worst:.2g} of its norm beyond what {rank} rows of examples "
+        "give: check batch_size, local_steps and epochs, the optimizer (weight decay, Adam), and defenses not declared",
+    )  # fmt: skip
+
+
+def noise_beyond(sent: Tensor, rank: int, level: float, stray: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """p-values of noise weaker and stronger than declared, and its deviation; ``stray`` (V,): a norm that is neither
+    noise nor of that rank, such as rounding."""
+    beyond = distance(sent, rank).numpy()
+    short = _left_by_noise(rank, sent.shape[1], sent.shape[2]) - (beyond + stray) / level
+    weaker = np.exp(-(np.clip(short, 0, None) ** 2) / 2)
+    stronger = chi2.sf((np.clip(beyond - stray, 0, None) / level) ** 2, sent[0].numel())
+    # Beside a signal that is not weak, this much of the noise is left.
+    freedom = (sent.shape[1] - rank) * (sent.shape[2] - rank)
+    return weaker, stronger, beyond / freedom**0.5
+
+
+@cache
+def _left_by_noise(rank: int, rows: int, columns: int) -> float:
+    """The least that the mean of d_2r may be of noise of deviation 1."""
+    count = min(max(_NUMBERS // (rows * columns), _DRAWS[0]), _DRAWS[1])
+    draws = Stream("no signal", rank).normal((count, rows, columns)).double()
+    return float(distance(draws, 2 * rank).mean()) - _MARGIN / count**0.5
+
+
+def distance(matrices: Tensor, rank: int) -> Tensor:
+    """Frobenius distances (V,) of matrices (V, a, b) to the nearest ones of that rank."""
+    return torch.linalg.svdvals(matrices)[:, rank:].square().sum(1).sqrt()
+
 
 GIVE_SIZE = "give expected_batch_size, and in batch_size how many examples there were"
 BOUND = "norms are within the bound"

@@ -1,7 +1,8 @@
 """Captured clients in the place of simulated ones: what they sent is read as it is, their controls are simulated."""
 
-from collections.abc import Mapping
-from dataclasses import replace
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -10,10 +11,10 @@ from torch import Tensor
 
 from harness.attacks import ATTACKS
 from harness.base.errors import UsageError
-from harness.datasets import Dataset, Victims
-from harness.datasets.copies import first_copies
-from harness.datasets.prior_fit import fit_prior
-from harness.datasets.public import NONE
+from harness.datasets import Dataset, Victims, load_dataset
+from harness.datasets.load import take_part
+from harness.datasets.prior import fit_prior
+from harness.datasets.public import NONE, among, first_copies, require_enough
 from harness.defenses import DEFENSES
 from harness.evaluation.observe import Room, Scene, Stage
 from harness.evaluation.played_round import Key
@@ -146,3 +147,51 @@ def _with_truth_first(truth: Dataset, look_alikes: Dataset | None) -> Dataset:
         look_alikes, name="captures", images=torch.cat([truth.images, look_alikes.images]),
         labels=torch.cat([truth.labels, look_alikes.labels]), clients=None,
     )  # fmt: skip
+
+
+# Data of the same kind as the captured clients': a half are look-alikes and stand-ins, the other half is public.
+
+
+@dataclass(frozen=True, eq=False)
+class Kin:
+    """Two halves that share no example, neither with each other nor with the captured clients."""
+
+    look_alikes: Dataset
+    public: Dataset
+
+
+def kin_of(clients: Sequence[CapturedClients], choice: str, root: Path) -> Kin:
+    """Divides a dataset, a registered one or an ``.npz`` file.
+
+    Args:
+        clients: groups of clients of one network; what any of them holds is left out.
+
+    Raises:
+        UsageError: it is of another kind, or too small; a class that the clients hold has no example in it.
+    """
+    data, record = load_dataset(choice, root), clients[0].record
+    mend = "use data of the same kind as the clients'"
+    if data.image_shape != tuple(record.image_shape):
+        raise UsageError(
+            f"--prior {choice!r} has examples of shape {data.image_shape}, not {record.image_shape}; {mend}"
+        )
+    if data.num_classes > record.classes:
+        raise UsageError(f"--prior {choice!r} has {data.num_classes} classes, the network {record.classes}; {mend}")
+    names = data.class_names + tuple(str(label) for label in range(data.num_classes, record.classes))
+    data = replace(data, class_names=names)
+    known = [(one.images, one.labels) for one in clients if one.images is not None and one.labels is not None]
+    if known:
+        images, labels = (torch.cat([values.flatten(0, 1) for values in part]) for part in zip(*known, strict=True))
+        truth = Dataset("captures", images, labels, names, "", data.columns)
+        own = among(data, truth)
+        data = data.take((~own).nonzero()[:, 0])
+        if own.any():
+            sys.stderr.write(
+                f"harness: {int(own.sum())} example(s) of --prior {choice!r} are the clients' own and left out: the "
+                "verdict is as if they were not public; name data that no client holds\n"
+            )
+        require_enough(truth, data, choice)
+    look_alikes, public = (take_part(data, part, 0.5, purpose="kin of captures") for part in ("train", "test"))
+    fresh = public.take((~among(public, look_alikes)).nonzero()[:, 0])
+    require_enough(look_alikes, fresh, choice)
+    return Kin(look_alikes, replace(fresh, name=f"{data.name}, public half"))

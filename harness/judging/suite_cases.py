@@ -2,14 +2,12 @@
 
 from typing import Any
 
-from harness.judging.capture_record import Declared
-from harness.judging.noise_checks import ANEW, BOUND, ENOUGH, NO_MORE, UNROUNDED
-from harness.judging.noise_shape import SHAPE
-from harness.judging.place_checks import BUFFERS, LEFT_OUT, ON_GRID
-from harness.judging.planted import Client
-from harness.judging.suite import RATE, Case
+from harness.judging.capture import Declared
+from harness.judging.checks import BUFFERS, LEFT_OUT, ON_GRID
+from harness.judging.noise_checks import ANEW, BOUND, ENOUGH, NO_MORE, SHAPE, UNROUNDED
+from harness.judging.suite import RATE, Case, Client
 
-_BATCH_NORM = "harness.judging.planted:with_batch_norm"
+_BATCH_NORM = "harness.judging.suite:with_batch_norm"
 
 
 def suite_cases() -> list[Case]:

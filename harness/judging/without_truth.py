@@ -24,8 +24,7 @@ from harness.evaluation.foresight import Foresight
 from harness.evaluation.reading import known_batches
 from harness.experiment import CellSettings
 from harness.judging.federation import CapturedClients
-from harness.judging.kin import Kin
-from harness.judging.stage import SimulatedStage
+from harness.judging.stage import Kin, SimulatedStage
 from harness.observation import Observation
 from harness.results import CellResult, RunFolder, StoredCell
 

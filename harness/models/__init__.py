@@ -1,8 +1,8 @@
 """Networks, and their evaluation for many rows at once."""
 
-from harness.models import extractor_networks, residual, vision_transformer  # noqa: F401  (imported so that they register)
+from harness.models import extractor_networks, transformer  # noqa: F401  (imported so that they register)
 from harness.models.changes import group_norm, no_dropout
-from harness.models.frozen import Frozen
+from harness.models.extractor_networks import Frozen
 from harness.models.networks import MODELS, build_module, find_factory
 from harness.models.row_model import RowModel, cross_entropy
 

@@ -6,15 +6,20 @@ al., NeurIPS 2021, "Evaluating Gradient Inversion Attacks and Defenses in Federa
 al., ICLR 2021) keeps them at the client.
 """
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional
 
 from harness.base.errors import UsageError
+from harness.base.vectors import Layout
 
 BatchNorm = nn.modules.batchnorm._BatchNorm
 Buffers = dict[str, Tensor]
@@ -219,3 +224,120 @@ def require_variance(name: str, places: Mapping[str, int], examples: int) -> Non
             f"model {name!r}: of a batch of one example {alone}, BatchNorm in training mode, sees one value per "
             f"channel, which has no variance; use batches of 2 or more, larger images, or --model {name}+group_norm"
         )
+
+
+# The gradient of a batch that is normalised as a whole: no example has one of its own.
+
+
+class JointGradients:
+    """What the hooks of a defense see of N clients whose batches are normalised as a whole: their mean gradients only.
+
+    Args:
+        name: of the network, for errors.
+        gradients: (N, P), of each batch's mean loss.
+        statistics: what each BatchNorm was given.
+        sizes: number of coordinates of each parameter tensor.
+        batch: B.
+    """
+
+    def __init__(
+        self, name: str, gradients: Tensor, statistics: Sequence[LayerStatistics], sizes: tuple[int, ...], batch: int
+    ) -> None:
+        self.sizes, self.statistics = sizes, statistics
+        self.present = gradients.new_ones(len(gradients), batch, dtype=torch.bool)
+        self._name, self._gradients = name, gradients
+
+    @classmethod
+    def of(
+        cls, name: str, module: nn.Module, layout: Layout, places: Mapping[str, int], weights: Tensor, images: Tensor,
+        labels: Tensor,
+    ) -> "JointGradients":  # fmt: skip
+        """Those of batches (N, B, C, H, W) with labels (N, B) under weights (N, P), one after another.
+
+        A batch fills the library's own layers, so a client costs what its own training loop costs. ``places``: values
+        per channel and example that each layer in training mode sees.
+        """
+        counts = {layer: count * images.shape[1] for layer, count in places.items()}
+        gradients, statistics = [], []
+        for flat, batch, truth in zip(weights, images, labels, strict=True):
+            leaves = {key: _laid_out(part.detach()).requires_grad_() for key, part in layout.split(flat).items()}
+            with torch.enable_grad(), batch_statistics(module) as kept:
+                loss = functional.cross_entropy(functional_call(module, leaves | kept, (_laid_out(batch),)), truth)
+            parts = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
+            gradients.append(torch.cat([part.flatten() for part in parts]))
+            statistics.append(kept)
+        together = {key: torch.stack([kept[key] for kept in statistics]) for key in statistics[0]}
+        return cls(name, torch.stack(gradients), layers_of(together, counts), layout.sizes, images.shape[1])
+
+    def mean(self) -> Tensor:
+        """The batch gradient (N, P)."""
+        return self._gradients
+
+    def norms(self) -> Tensor:
+        """Raises UsageError."""
+        raise self._refused()
+
+    def weighted_sum(self, factors: Tensor) -> Tensor:
+        """Raises UsageError."""
+        raise self._refused()
+
+    def materialise(self) -> Tensor:
+        """Raises UsageError."""
+        raise self._refused()
+
+    def _refused(self) -> UsageError:
+        return refusal(self._name, "gradients of single examples are clipped or read here")
+
+
+def _laid_out(values: Tensor) -> Tensor:
+    """Images, or a convolution's weights, in the order in which convolutions are fastest; others as they are."""
+    return values.contiguous(memory_format=torch.channels_last) if values.dim() == 4 else values
+
+
+# What is known of the batches of a client whose network normalises them as a whole.
+
+
+@dataclass(frozen=True, eq=False)
+class KnownBatches:
+    """The batches behind R observations.
+
+    Attributes:
+        size: B, examples that are normalised together.
+        statistics: by BatchNorm layer the mean and variance (R, channels) that running statistics gave away; None
+            where these do not travel.
+        shares: by layer how much of each batch is in them, in the order of the batches; adds up to one.
+    """
+
+    size: int
+    statistics: Mapping[str, tuple[Tensor, Tensor]] | None = None
+    shares: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+
+    def of_layer(self, name: str) -> tuple[Tensor, Tensor] | None:
+        """What is known of one layer; None where nothing is."""
+        return None if self.statistics is None else self.statistics.get(name)
+
+    def take(self, index: Tensor) -> "KnownBatches":
+        """Those of some rows."""
+        if self.statistics is None:
+            return self
+        taken = {name: (mean[index], variance[index]) for name, (mean, variance) in self.statistics.items()}
+        return replace(self, statistics=taken)
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> "KnownBatches":
+        """The same on another device and in another precision."""
+        if self.statistics is None:
+            return self
+        moved = {
+            name: (mean.to(device, dtype), variance.to(device, dtype))
+            for name, (mean, variance) in self.statistics.items()
+        }
+        return replace(self, statistics=moved)
+
+    def facts(self) -> tuple[str, ...]:
+        """What tells it from another, as text."""
+        if self.statistics is None:
+            return "batches", str(self.size), "hidden"
+        digest = hashlib.sha256()
+        for tensor in (part for pair in self.statistics.values() for part in pair):
+            digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+        return "batches", str(self.size), digest.hexdigest(), repr(self.shares)

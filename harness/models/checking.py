@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from harness.base.errors import UsageError, in_one_line
-from harness.base.layout import Layout
+from harness.base.vectors import Layout
 from harness.models.batch_norm import in_evaluation_mode
 from harness.models.networks import ImageShape
+from harness.models.rows import Way
 from harness.models.torchvision_networks import PREFIX
-from harness.models.ways import Way
 
 _TOLERANCE = 1e-3
 

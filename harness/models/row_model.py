@@ -1,7 +1,7 @@
 """One network evaluated for many rows (victims or clients) at once, each row with its own weights."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 
@@ -10,12 +10,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from harness.base.errors import UsageError
-from harness.base.layout import Layout
 from harness.base.randomness import derive_seed
 from harness.base.tuning import say_if_too_late
+from harness.base.vectors import Layout
 from harness.models.batch_norm import (
     BatchNorm,
+    JointGradients,
     LayerStatistics,
+    in_evaluation_mode,
     places_of,
     refusal,
     require_variance,
@@ -26,11 +28,37 @@ from harness.models.example_gradients import FactoredGradients, MaterialisedGrad
 from harness.models.feature_extractor import fitted_to
 from harness.models.idle_weights import without_idle_weights
 from harness.models.imprint import Front, Fronted
-from harness.models.joint_gradients import JointGradients
-from harness.models.layers import called_layers
 from harness.models.networks import ImageShape, build_module, is_own
-from harness.models.ways import Way, ways_of
+from harness.models.rows import Way, ways_of
 from harness.models.weights_files import load_state
+
+# The layers of a network in the order in which a forward pass comes to them, which need not be that of their names.
+
+
+def called_layers(module: nn.Module, image_shape: tuple[int, ...]) -> list[tuple[str, nn.Module]]:
+    """Layers with weights of their own that a pass over an image (C, H, W) calls, with the prefix of their names."""
+    called: dict[str, nn.Module] = {}
+
+    def noting(prefix: str) -> Callable[[nn.Module, object], None]:
+        def note(layer: nn.Module, _: object) -> None:
+            called.setdefault(prefix, layer)
+
+        return note
+
+    hooks = [
+        layer.register_forward_pre_hook(noting(f"{name}." if name else ""))
+        for name, layer in module.named_modules()
+        if list(layer.parameters(recurse=False))
+    ]
+    try:
+        # One image has no variance where a layer sees a single value of it.
+        with torch.no_grad(), in_evaluation_mode(module):
+            module(torch.zeros(1, *image_shape).to(next(module.parameters())))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return list(called.items())
+
 
 # Its attention without gradients has no derivative at all, not even under a transformation of functions.
 torch.backends.mha.set_fastpath_enabled(False)
@@ -219,7 +247,7 @@ class RowModel:
         return layer.running_mean, layer.running_var
 
     def called_layers(self) -> list[tuple[str, nn.Module]]:
-        """See :func:`harness.models.layers.called_layers`."""
+        """See :func:`harness.models.row_model.called_layers`."""
         return called_layers(self.plain_module, self.image_shape)
 
     def last_linear(self) -> tuple[str, str | None]:

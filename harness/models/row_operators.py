@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from harness.models.bilinear import Context, RowSigmoid
 from harness.models.feature_extractor import FeatureExtractor
-from harness.models.row_sigmoid import Context, RowSigmoid
 
 Size = tuple[int, ...]
 

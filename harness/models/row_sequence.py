@@ -13,15 +13,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from harness.models.bilinear import RowSigmoid
 from harness.models.feature_extractor import FeatureExtractor
 from harness.models.idle_weights import places_along
 from harness.models.imprint import Fronted, Imprint, Lightened
-from harness.models.row_convolution import are_grouped, convolve_rows
-from harness.models.row_elu import RowELU
+from harness.models.row_layers import (
+    RowELU,
+    RowMaxPool2d,
+    are_grouped,
+    as_kernels,
+    as_windows,
+    convolve_rows,
+    windows_of,
+)
 from harness.models.row_operators import MatrixProduct, is_plain_convolution, patches_of, zero_padding
-from harness.models.row_pooling import RowMaxPool2d
-from harness.models.row_sigmoid import RowSigmoid
-from harness.models.row_windows import as_kernels, as_windows, windows_of
 
 Named = Mapping[str, Tensor]
 

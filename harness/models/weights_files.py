@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from harness.base.errors import UsageError, in_one_line
-from harness.results.arrays import ENDINGS, StoredArrays
+from harness.results.arrays import ENDINGS, StoredArrays, unwrapped
 from harness.results.files import Absent, read_bytes
-from harness.results.formats import unwrapped
 from harness.results.stored import Damaged, FiniteTensor, checked, parse_tensors
 
 _MEND = "save a state_dict of this network: torch.save(network.state_dict(), file), or as .safetensors or .npz"

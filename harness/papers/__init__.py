@@ -23,7 +23,7 @@ from harness.papers.secagg import secagg_cifar10, secagg_images, secagg_income
 from harness.papers.secagg_leakage import what_leaks
 from harness.papers.tampering import tampering_servers
 from harness.papers.withstand import judged_withstand
-from harness.study.request import Request
+from harness.study.runner import Request
 
 #: Who makes ours of the rows of a file in ``harness/papers/tables``.
 MEASURES = {

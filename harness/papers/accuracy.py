@@ -12,8 +12,7 @@ from typing import Any
 from harness.papers.chance import CHANCE_NOTE, chance_level
 from harness.papers.grid import at_hand, grid
 from harness.papers.measured import Measured
-from harness.study.request import Request
-from harness.study.trained import TrainedRuns
+from harness.study.runner import Request, TrainedRuns
 from harness.training import TrainSettings, train_settings
 
 log = logging.getLogger(__name__)

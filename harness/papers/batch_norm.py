@@ -14,8 +14,7 @@ from harness.papers.comparison import Comparison, number
 from harness.papers.grid import at_hand
 from harness.results import CellResult
 from harness.results.files import sha256
-from harness.study.request import Request
-from harness.study.trained import TrainedRuns
+from harness.study.runner import Request, TrainedRuns
 from harness.training import TrainSettings, fitted, kept_model, train_settings
 
 ROUNDS, QUICK_ROUNDS = (0, 2, 10, 20), (0, 20)

@@ -8,7 +8,7 @@ import torch
 
 from harness.datasets import Dataset, load_dataset
 from harness.models import RowModel
-from harness.training.accuracy import accuracy_of
+from harness.training.loop import accuracy_of
 
 UNTRAINED = 20
 _EXAMPLES = 4000

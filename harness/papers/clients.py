@@ -15,14 +15,12 @@ from harness.papers.grid import Grid, Values, at_hand
 from harness.papers.measured import AGREES, CHANCE, DIFFERS, NOT_AT_HAND, Measured, orders
 from harness.papers.measures import Lines, Row, said
 from harness.privacy import GaussianRelease
-from harness.privacy.bayesian_levels import Level, moments_accountant
+from harness.privacy.bayesian import Level, moments_accountant
 from harness.privacy.budget import sigma_for
-from harness.study.request import Request
-from harness.study.trained import TrainedRuns
+from harness.study.runner import Request, TrainedRuns
 from harness.training import TrainDocument, TrainSettings, train_settings
 from harness.training.bayesian import bayesian_of_run
-from harness.training.norms_files import NormsFolder
-from harness.training.norms_watch import RoundNorms
+from harness.training.norms import NormsFolder, RoundNorms
 
 LEARNING_RATE = 0.1
 EXAMPLES, QUICK_EXAMPLES = {"mnist": 600, "retina": 350}, 60

@@ -9,7 +9,7 @@ from harness.papers.accuracy import METHODS, TABLE_2
 from harness.papers.grid import Values, at_hand
 from harness.papers.measured import AGREES, DIFFERS, NOT_AT_HAND, orders
 from harness.papers.measures import Lines, Row
-from harness.study.judging import WORDS
+from harness.study.runner import WORDS
 
 CLIENTS, REPEATS, QUICK_REPEATS = 10, 200, 15
 TABLE_REPEATS = 10  # an iteration on tables is a hundred times shorter

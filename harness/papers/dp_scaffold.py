@@ -27,10 +27,9 @@ from harness.privacy.scaffold import Mode, Scaffold, scaffold_accountant, scaffo
 from harness.results import cell_key
 from harness.results.atomic import write_atomic
 from harness.results.stored import parse_json, read_stored
-from harness.study.request import Request
-from harness.study.trained import TrainedRuns
+from harness.study.runner import Request, TrainedRuns
 from harness.training import Training, TrainSettings, train_settings
-from harness.training.accuracy import accuracy_of
+from harness.training.loop import accuracy_of
 
 CLIP = 1.0
 

@@ -19,7 +19,7 @@ from harness.papers.dp_scaffold import (
 from harness.papers.grid import at_hand, grid
 from harness.papers.measured import AGREES, DIFFERS, NOT_AT_HAND, SeededRuns, orders
 from harness.privacy.scaffold import scaffold_epsilon
-from harness.study.request import Request
+from harness.study.runner import Request
 
 QUICK_DATA = (SYNTHETIC[0], SYNTHETIC[-1])
 # The other families' data.

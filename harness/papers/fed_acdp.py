@@ -21,8 +21,8 @@ from harness.privacy import (
     make_accountant,
     rounds_within,
 )
-from harness.privacy.noise_schedule import NoiseSchedule, Policy, Space
 from harness.privacy.rdp import Renyi
+from harness.privacy.schedules import NoiseSchedule, Policy, Space
 
 TOLERANCE = 1e-3
 IRREPRODUCIBLE = "irreproducible"

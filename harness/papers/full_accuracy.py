@@ -21,8 +21,7 @@ from harness.papers.comparison import Comparison
 from harness.papers.grid import grid
 from harness.papers.measured import AGREES, DIFFERS, NOT_AT_HAND, SeededRuns
 from harness.results.atomic import write_atomic
-from harness.study.request import Request
-from harness.study.trained import TrainedRuns
+from harness.study.runner import Request, TrainedRuns
 from harness.training import RoundRecord, TrainDocument, TrainSettings
 
 #: Small ones first; a run may be stopped at any time.

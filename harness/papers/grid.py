@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from harness.datasets import dataset_status
 from harness.papers.comparison import Comparison
-from harness.study.request import Request
+from harness.study.runner import Request
 
 #: The values of one row: what is printed, and what was measured. None is a value that cannot be had.
 Values = dict[str, Any]

@@ -7,9 +7,9 @@ from typing import Any
 from harness.papers.accuracy import METHODS
 from harness.papers.comparison import Comparison
 from harness.papers.grid import at_hand, grid
-from harness.reports.theorem import at_most, event_of
-from harness.study.judging import QUICK_VICTIMS, VICTIMS, WORDS, Judged, attacks_of, judge, strict
-from harness.study.request import Request
+from harness.reports.text import at_most, event_of
+from harness.study.judging import QUICK_VICTIMS, VICTIMS
+from harness.study.runner import WORDS, Judged, Request, attacks_of, judge, strict
 
 _RESISTS = {"protects": "Y", "leaks": "N", "-": "-"}
 

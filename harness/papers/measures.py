@@ -10,8 +10,7 @@ from harness.papers.comparison import tau_of_successes
 from harness.papers.grid import Grid, Values, at_hand
 from harness.papers.measured import AGREES, DIFFERS, NOT_AT_HAND, below_non_private, orders
 from harness.results import StoredCell
-from harness.study.judging import WORDS
-from harness.study.request import Request
+from harness.study.runner import WORDS, Request
 
 Row = dict[str, Any]
 

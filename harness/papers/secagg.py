@@ -22,8 +22,7 @@ from harness.papers.grid import at_hand
 from harness.papers.measured import AGREES, CHANCE, DIFFERS, NOT_AT_HAND
 from harness.privacy.distributed_noise import DistributedNoise, Party
 from harness.secagg import SkellamGrid
-from harness.study.request import Request
-from harness.study.trained import TrainedRuns
+from harness.study.runner import Request, TrainedRuns
 from harness.training import TrainDocument, TrainSettings, train_settings
 
 RUNS = 5

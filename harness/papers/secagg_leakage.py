@@ -14,7 +14,7 @@ from harness.papers.comparison import Comparison, number
 from harness.papers.epsilons import configurations
 from harness.papers.grid import at_hand
 from harness.results import CellResult
-from harness.study.request import Request
+from harness.study.runner import Request
 
 CLIENTS = 10
 VICTIMS, QUICK_VICTIMS = 60, 24  # fewer than 59 cannot show resilience, though they show leaks

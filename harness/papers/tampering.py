@@ -18,9 +18,9 @@ from harness.papers.epsilons import configurations
 from harness.papers.grid import at_hand
 from harness.reports import text
 from harness.reports.secure_sums import Sums, save_secure_sums
-from harness.reports.theorem import event_of
+from harness.reports.text import event_of
 from harness.results import CellResult, Rate
-from harness.study.request import Request
+from harness.study.runner import Request
 
 VICTIMS, QUICK_VICTIMS = 64, 12
 SUM: dict[str, Any] = {

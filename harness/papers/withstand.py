@@ -8,8 +8,7 @@ from harness.papers.comparison import Comparison, number
 from harness.papers.grid import at_hand
 from harness.reports.noise_ladders import Rung, save_noise_ladders
 from harness.results import CellResult, SummaryRow
-from harness.study.judging import QUICK_VICTIMS, VICTIMS, WORDS, Judged, attacks_of, judge, strict
-from harness.study.request import Request
+from harness.study.runner import QUICK_VICTIMS, VICTIMS, WORDS, Judged, Request, attacks_of, judge, strict
 
 _PICTURE = "withstand.png"
 _LEFT_OUT = "quick: whole decades of noise, and for the plain tier the papers' own attack alone"

@@ -7,15 +7,15 @@ from loky import cpu_count
 
 from harness.attacks import Attack
 from harness.base.errors import UsageError
-from harness.base.layout import Layout
 from harness.base.limits import free_memory
+from harness.base.vectors import Layout
 from harness.evaluation.observe import Stage
 from harness.evaluation.outlook import work_of
 from harness.experiment import CellSettings
 from harness.models import build_module
 from harness.models.batch_norm import trained_layers
 from harness.models.networks import ImageShape
-from harness.models.ways import ways_of
+from harness.models.rows import ways_of
 from harness.parallel.crew import can_be_sent
 
 # Gradients of single images, at most: about what two workers could do while they start, on networks of so many weights.

@@ -15,8 +15,7 @@ from harness.base.devices import use_threads
 from harness.base.errors import UsageError
 from harness.base.limits import share_memory
 from harness.base.progress import hush
-from harness.parallel.processes import ATTEMPTS, begin_workers, why_lost
-from harness.parallel.travelling import TENSORS
+from harness.parallel.processes import ATTEMPTS, TENSORS, begin_workers, why_lost
 from harness.training import Training, TrainSettings
 from harness.training.clients import Chunk, Clients, TrainedChunk, TrainsChunks
 

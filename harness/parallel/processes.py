@@ -10,16 +10,17 @@ from dataclasses import replace
 from threading import Thread
 from typing import Any
 
+import torch
 from loky import cpu_count
 from loky.process_executor import ProcessPoolExecutor
+from torch import Tensor
 
 from harness.base.errors import UsageError, in_one_line, lacks_memory
 from harness.base.limits import free_memory
 from harness.base.progress import hush, progress
 from harness.evaluation import evaluate
 from harness.experiment import CellSettings
-from harness.parallel.units import in_good_order, units_of
-from harness.parallel.worker import Job, Task, make
+from harness.parallel.units import Job, Task, in_good_order, make, units_of
 from harness.results import ResultDocument
 
 log = logging.getLogger(__name__)
@@ -136,3 +137,19 @@ def _attempt(job: Job, tasks: Sequence[Task], jobs: int, made: Callable[[Task], 
     executor.shutdown(wait=True)
     order = {task.name: place for place, task in enumerate(tasks)}
     return sorted(left, key=lambda task: order[task.name]), problem
+
+
+# How tensors travel between processes of one machine: torch's own pickles copy them several times, and all that they
+# are views of.
+
+
+def _as_array(values: Tensor) -> tuple[Callable[..., Tensor], tuple[Any, ...]]:
+    return _tensor, (values.detach().cpu().numpy(), str(values.device))
+
+
+def _tensor(values: Any, device: str) -> Tensor:
+    return torch.from_numpy(values).to(device)
+
+
+#: For ``begin_workers``.
+TENSORS: dict[type, Any] = {Tensor: _as_array}

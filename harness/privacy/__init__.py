@@ -1,9 +1,10 @@
 """What a run costs in privacy: events, accountants, budgets, views, statements and the audit's bound."""
 
-from harness.privacy import composition, pld, rdp, zcdp  # noqa: F401  (imported to register)
+from harness.privacy import composition, pld, rdp  # noqa: F401  (imported to register)
 from harness.privacy.accountant import ACCOUNTANTS, Accountant, AdditiveAccountant, Epsilon, make_accountant
 from harness.privacy.audit_bound import audit_lower_bound, audit_p_value
 from harness.privacy.budget import Stop, rounds_within, sigma_for, steps_within
+from harness.privacy.distributed_noise import PoissonBinomialSum, SkellamSum, skellam_sum
 from harness.privacy.events import (
     Composition,
     Event,
@@ -14,9 +15,7 @@ from harness.privacy.events import (
     compose,
 )
 from harness.privacy.mechanism import GaussianNoise, Mechanism, Repeated, Sampled, TakingPart
-from harness.privacy.poisson_binomial import PoissonBinomialSum
 from harness.privacy.reconstruction import GaussianLimit, Limit, NoLimit, PureLimit, RenyiLimit, RunLimit
-from harness.privacy.skellam import SkellamSum, skellam_sum
 from harness.privacy.statement import (
     GUARANTEES,
     Statement,

@@ -16,14 +16,65 @@ is marked; what holds whatever happens is the fallback, each client's own noise.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
 
 from harness.base.errors import UsageError
 from harness.privacy.events import Event, GaussianRelease, MechanismRelease, compose
-from harness.privacy.skellam import skellam_sum
+from harness.privacy.mechanism import Array, Mechanism
+from harness.privacy.renyi_curves import log_binomial, log_sums
 
 if TYPE_CHECKING:
     from harness.secagg import SkellamGrid
+
+
+# What Skellam noise on an integer grid costs.
+#
+# Source: Agarwal, Kairouz, Liu, "The Skellam Mechanism for Differentially Private Federated Learning", 2021. See
+# docs/accounting.md. The grid itself, its scale and its noise are in `harness.secagg`.
+
+
+@dataclass(frozen=True)
+class SkellamSum(Mechanism):
+    """Skellam noise on ``scale`` times a sum; all else in the sum's own units.
+
+    Attributes:
+        variance: central variance of the noise, >= 0; in integers ``scale`` squared times as much.
+        scale: integers per unit, > 0.
+        l2, l1: sensitivity in both norms, after rounding.
+    """
+
+    variance: float
+    scale: float
+    l2: float
+    l1: float
+    title = "the Skellam mechanism"
+
+    @property
+    def noiseless(self) -> bool:
+        return self.variance == 0
+
+    def divergences(self, highest: int) -> Array:
+        orders = np.arange(1, highest + 1)
+        s, mu = self.scale, self.variance
+        gaussian = orders * self.l2**2 / (2 * mu)
+        # The two bounds of the excess over Gaussian noise: for fine grids, and for coarse ones.
+        fine = ((2 * orders - 1) * s * self.l2**2 + 6 * self.l1) / (4 * s**3 * mu**2)
+        curve = gaussian + np.minimum(fine, 3 * self.l1 / (2 * s * mu))
+        curve[0] = curve[1]  # proven for orders above 1
+        return curve
+
+
+def skellam_sum(grid: "SkellamGrid", noisy: int | None = None) -> SkellamSum:
+    """The sum of the grid's clients' integers; only ``noisy`` clients' noise counts, all clients' by default.
+
+    A client that colludes can subtract its noise, and one that drops out never sent any.
+    """
+    count = grid.clients if noisy is None else noisy
+    scale = grid.scale
+    return SkellamSum(count * grid.variance / scale**2, scale, grid.l2_sensitivity / scale, grid.l1_sensitivity / scale)
+
 
 SEVERAL_STEPS = (
     "Theorem 4.6 takes the models inside the clients as public; with more than one local step they are not, and the "
@@ -165,3 +216,86 @@ def fused(parties: Sequence[Party]) -> tuple[Party, ...]:
 
 def _log_absent(rate: float) -> float:
     return -math.inf if rate == 1 else math.log1p(-rate)
+
+
+# What the Poisson-binomial mechanism costs: units send coins whose bias is their value, the coins' sum is released.
+#
+# Source: Chen, Özgür, Kairouz, "The Poisson Binomial Mechanism for Unbiased Federated Learning with Secure
+# Aggregation", 2022. See docs/accounting.md. A coordinate x in [-c, c] is sent as Binomial(m, 1/2 + theta x / c).
+#
+# The divergences are computed, not bounded in closed form: all distributions between two extremes are mixtures of
+# them, and Renyi divergences are jointly quasi-convex, so that the worst neighbours are extreme. Of the others' coins
+# K are biased up and the rest down; the divergence is convex in K wherever we enumerated it (the tests do), so its
+# largest value is taken at K = 0 or all.
+
+_ORDERS_AT_ONCE = 64
+
+
+@dataclass(frozen=True)
+class PoissonBinomialSum(Mechanism):
+    """The sum of ``contributors`` units' coins.
+
+    Attributes:
+        contributors: n >= 1, absent ones included: under ``add/remove`` an absent unit sends fair coins.
+        trials: m >= 1 coins per coordinate.
+        theta: largest bias, in (0, 1/4].
+        coordinates: length of the vector, each coordinate bounded by c; divergences add up over them.
+        adjacency: ``replace`` (an extreme for the other) or ``add/remove`` (an extreme for fair coins).
+
+    Raises:
+        UsageError: a value is out of its range.
+    """
+
+    contributors: int
+    trials: int
+    theta: float
+    coordinates: int = 1
+    adjacency: Literal["add/remove", "replace"] = "add/remove"
+    title = "the Poisson-binomial mechanism"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.theta <= 0.25:
+            raise UsageError(f"theta must lie in (0, 0.25], got {self.theta:g}; choose for example 0.1")
+        if min(self.contributors, self.trials, self.coordinates) < 1:
+            raise UsageError("the Poisson-binomial mechanism needs a contributor, a trial and a coordinate; give 1")
+
+    @property
+    def neighbours(self) -> Literal["add/remove", "replace"]:
+        return self.adjacency
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return ("the worst case over the others' values is checked by enumeration, not proven",)
+
+    def divergences(self, highest: int) -> Array:
+        orders = np.arange(2, highest + 1)
+        other = 0.5 - self.theta if self.adjacency == "replace" else 0.5
+        worst = np.zeros(len(orders))
+        # Others all up; others all down is its mirror image with the roles of up and down exchanged.
+        for up, rest in ((0.5 + self.theta, 0.5 + self.theta), (0.5 + self.theta, 0.5 - self.theta)):
+            others = _binomial(self.trials * (self.contributors - 1), rest)
+            one, two = (_convolved(_binomial(self.trials, bias), others) for bias in (up, other))
+            worst = np.maximum(worst, np.maximum(_divergences(one, two, orders), _divergences(two, one, orders)))
+        return self.coordinates * np.concatenate([worst[:1], worst])
+
+
+def _binomial(count: int, bias: float) -> Array:
+    """Log probabilities of 0 to ``count`` heads: (count + 1,)."""
+    heads = np.arange(count + 1)
+    return log_binomial(count, heads) + heads * math.log(bias) + (count - heads) * math.log1p(-bias)
+
+
+def _convolved(few: Array, many: Array) -> Array:
+    """The sum's log probabilities; the tails keep their relative accuracy, as no difference is ever taken."""
+    total = np.full(len(few) + len(many) - 1, -np.inf)
+    for shift, value in enumerate(few):
+        place = slice(shift, shift + len(many))
+        total[place] = np.logaddexp(total[place], value + many)
+    return total
+
+
+def _divergences(one: Array, two: Array, orders: Array) -> Array:
+    """Renyi divergences of two log distributions (Z,) at ``orders`` (A,): (A,)."""
+    blocks = np.array_split(orders, max(1, len(orders) // _ORDERS_AT_ONCE))
+    moments = [log_sums(np.multiply.outer(block, one - two) + two) for block in blocks]
+    return np.maximum(np.concatenate(moments) / (orders - 1), 0.0)

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from harness.base.errors import UsageError
-from harness.privacy.amplification import Amplification, amplified
+from harness.privacy.renyi_curves import Amplification, amplified
 
 Array = np.ndarray
 

@@ -12,7 +12,7 @@ from harness.base.errors import UsageError
 from harness.privacy.accountant import choice, make_accountant
 from harness.privacy.events import Event, GaussianRelease, MechanismRelease, ledger
 from harness.privacy.rdp import Renyi
-from harness.results.statement import Statement
+from harness.results.record import Statement
 
 GUARANTEES = (
     "none", "client-DP central", "client-LDP", "sample-DP local view", "sample-DP", "sample-DDP", "BDP",

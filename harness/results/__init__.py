@@ -1,17 +1,30 @@
 """What a run leaves behind: the schema of its results, the folder that holds them, and how they are read back."""
 
-from harness.results.atomic import require_own, require_writable, write_atomic
-from harness.results.bound import Bound, Ceiling
-from harness.results.claim import claimed
-from harness.results.detectable import Detectable
-from harness.results.place import Place, PublicData
-from harness.results.read import read_results
-from harness.results.schema import CellResult, Outcomes, ResultDocument
-from harness.results.scores import Control, Identified, LabelInference, Lineup, Rate, Summary
-from harness.results.statement import Statement
-from harness.results.store import RunFolder, cell_key
-from harness.results.summary import AttackStanding, SummaryRow
-from harness.results.victim import StoredCell, VictimRecord
+from harness.results.atomic import claimed, require_own, require_writable, write_atomic
+from harness.results.record import (
+    Bound,
+    Ceiling,
+    Control,
+    Detectable,
+    Identified,
+    LabelInference,
+    Lineup,
+    Place,
+    PublicData,
+    Rate,
+    Statement,
+    Summary,
+)
+from harness.results.schema import (
+    AttackStanding,
+    CellResult,
+    Outcomes,
+    ResultDocument,
+    StoredCell,
+    SummaryRow,
+    VictimRecord,
+)
+from harness.results.store import RunFolder, cell_key, read_results
 
 __all__ = [
     "AttackStanding",

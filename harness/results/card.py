@@ -6,10 +6,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from harness.results.record import Count, Facts, Number, Record
-from harness.results.schema import CellResult
-from harness.results.statement import Statement
-from harness.results.summary import SummaryRow
+from harness.results.record import Count, Facts, Number, Record, Statement
+from harness.results.schema import CellResult, SummaryRow
 from harness.version import SCHEMA_VERSION
 
 Share = Annotated[float, Field(ge=0, le=1)]

@@ -4,8 +4,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from harness.results.record import Count, Facts, Number, Record, VerdictWord
-from harness.results.scores import Rate
+from harness.results.record import Count, Facts, Number, Rate, Record, VerdictWord
 from harness.version import SCHEMA_VERSION
 
 

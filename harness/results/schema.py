@@ -6,16 +6,99 @@ document is always plain JSON.
 
 from typing import Any, Literal, Self
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from harness.results.bound import Bound
-from harness.results.detectable import Detectable
-from harness.results.place import Place
-from harness.results.record import Count, Facts, LabelsWord, Number, Record, TierWord, VerdictWord
-from harness.results.scores import Control, Identified, LabelInference, Lineup, Rate, Summary
-from harness.results.statement import Statement
-from harness.results.summary import SummaryRow
+from harness.results.record import (
+    Bound,
+    Control,
+    Count,
+    Detectable,
+    Facts,
+    Identified,
+    LabelInference,
+    LabelsWord,
+    Lineup,
+    Number,
+    Place,
+    Rate,
+    Record,
+    Statement,
+    Summary,
+    TierWord,
+    VerdictWord,
+)
 from harness.version import SCHEMA_VERSION
+
+# Which attacks a defense may be said to have withstood.
+
+
+def was_withstood(verdict: VerdictWord, works: bool, identifies: bool | None, flagged: bool) -> bool:
+    """Whether an attack that works and was fit to find something found nothing.
+
+    Args:
+        verdict: of its cell.
+        works: whether its positive controls held.
+        identifies: None for an attack that reconstructs. One that does not has to show that it identifies nobody: the
+            verdict over all attacks rests on those that reconstruct, and leaves open what it could not tell.
+        flagged: whether it was unfit there.
+    """
+    if not works or flagged or identifies:
+        return False
+    return verdict == "resilient" if identifies is not None else verdict != "leaks"
+
+
+# The part of the result document that says what holds against the strongest of several attacks.
+
+
+class AttackStanding(Record):
+    """One attack's part in a summary row.
+
+    ``cell`` is the key of its cell; ``informative`` says whether the attack works there (its positive controls held),
+    ``reason`` why it does not, None where it does; ``identifies`` is None for an attack that reconstructs;
+    ``flags`` are those of its cell; ``told``: whether it is the second run of an attack, with labels known.
+    """
+
+    attack: str
+    tier: TierWord = "plain"
+    cell: str | None = None
+    verdict: VerdictWord
+    informative: bool
+    reason: str | None = None
+    identifies: bool | None = None
+    flags: list[str] = Field(default_factory=list)
+    told: bool = False
+
+    @property
+    def was_withstood(self) -> bool:
+        """See :func:`was_withstood`."""
+        return was_withstood(self.verdict, self.informative, self.identifies, bool(self.flags))
+
+
+class SummaryRow(Place):
+    """The verdict on a defense at one place over all ``attacks``; ``strongest`` is None where none works.
+
+    ``headline`` says in a few words who was withstood, empty in older documents; ``tier`` is the highest of the attacks
+    that were possible; ``suite`` names the suite that was tried, with its version, None where attacks were named
+    themselves; ``identifies`` says whether an attack that reconstructs nothing tells the truth among look-alikes, None
+    where none was tried. The rule stands in :mod:`harness.scoring.strongest`.
+    """
+
+    verdict: VerdictWord
+    verdict_reason: str
+    headline: str = ""
+    strongest: str | None = None
+    tier: TierWord = "plain"
+    suite: str | None = None
+    identifies: bool | None = None
+    attacks: list[AttackStanding]
+
+    @property
+    def shown(self) -> VerdictWord:
+        """The verdict that a page shows: older rows were called resilient where an attack identifies, or where none
+        that was fit was withstood."""
+        fit = not self.identifies and any(one.was_withstood for one in self.attacks)
+        return "inconclusive" if self.verdict == "resilient" and not fit else self.verdict
+
 
 SuccessRule = Literal["strict", "ssim", "table3"]
 
@@ -109,8 +192,8 @@ class CellResult(Place):
 
     @property
     def verdict_alone(self) -> VerdictWord:
-        """Return the claim of this cell by itself: no resilience if the attack was unfit, or one observation has
-        several examples, of which the verdict over all attacks speaks."""
+        """Return the claim of this cell by itself: no resilience if the attack was unfit or an observation has several
+        examples, of which the verdict over all attacks speaks."""
         return "inconclusive" if self.verdict == "resilient" and (self.flags or self.hidden > 1) else self.verdict
 
     @property
@@ -152,3 +235,65 @@ class ResultDocument(Record):
     planned: Count | None = None
     cells: list[CellResult]
     summary: list[SummaryRow] = Field(default_factory=list)
+
+
+# One attacked image as a line of `victims.jsonl`, and the stored form of a finished cell.
+
+Outcome = Literal["success", "identified", "failure", "diverged", "hopeless", "not_applicable"]
+
+
+class VictimRecord(Record):
+    """The result of one image.
+
+    ``cell`` is the cell's key. ``victim`` numbers the attacked clients of a seed and ``image`` the images of a
+    client's batch; ``dataset_index`` is the image's place in the split. ``tau`` is the first outer iteration that
+    meets the strict rule, or the cap; ``lineup_rank``, by nearness or by an attack's own probabilities, counts from 1
+    and may lie between ranks where distances tie. Table rows have ``continuous_rmse`` (in standard deviations of the
+    columns) and ``categorical_accuracy``; a metric that is registered in :mod:`harness.scoring.metrics` and not named
+    here comes last.
+    """
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, Number] = Field(init=False)
+
+    cell: str
+    role: Literal["cell", "control"] = "cell"
+    dataset: str
+    defense: str
+    attack: str
+    tap: str
+    seed: int
+    victim: Count
+    image: Count = 0
+    dataset_index: int | None = None
+    label: int | None = None
+    inferred_label: int | None = None
+    outcome: Outcome
+    rmse: Number = None
+    rmse_raw: Number = None
+    psnr: Number = None
+    ssim: Number = None
+    lpips: Number = None
+    continuous_rmse: Number = None
+    categorical_accuracy: Number = None
+    lineup_rank: Number = None
+    lineup_size: int | None = None
+    tau: Number = None
+    steps_taken: Number = None
+    gradient_evaluations: Number = None
+    loss: Number = None
+    initial_loss: Number = None
+
+
+class StoredCell(Record):
+    """A finished cell as ``--resume`` finds it: the settings that made it, its result and its victims."""
+
+    schema_version: int
+    settings: Facts
+    cell: CellResult
+    victims: list[VictimRecord]
+
+    @property
+    def is_impossible(self) -> bool:
+        """Return whether its settings do not go together, or lack something."""
+        return self.cell.not_applicable_reason is not None

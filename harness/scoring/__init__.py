@@ -3,16 +3,16 @@
 This is the only room of the harness that sees the truth. Tensors come in, plain numpy and numbers go out.
 """
 
-from harness.scoring import metrics, tables  # noqa: F401  (imported to register, in the order of documents)
-from harness.scoring.blind import blind_strict
+from harness.scoring import metrics  # noqa: F401  (imported to register, in the order of documents)
+from harness.scoring.images import match, pairwise_mse
 from harness.scoring.labels import label_accuracy, label_summary
 from harness.scoring.lineup import Ranking, identity_test, lineup_test, swap_control
 from harness.scoring.lpips_metric import LpipsScorer
-from harness.scoring.matching import match, pairwise_mse
-from harness.scoring.metric import METRICS, Metric, Pairs, measured
+from harness.scoring.metrics import METRICS, Metric, Pairs, TableScale, measured
 from harness.scoring.strongest import Attempt, Decision, strongest
 from harness.scoring.success import (
     Strict,
+    blind_strict,
     clopper_pearson,
     image_strict,
     rate_of,
@@ -20,7 +20,6 @@ from harness.scoring.success import (
     summary_of,
     upper_bound,
 )
-from harness.scoring.table_scale import TableScale
 from harness.scoring.theorem import lineup_p_value, strict_p_value
 from harness.scoring.verdict import Verdict, judge, judge_identity, negative_control_failed, within_networks
 

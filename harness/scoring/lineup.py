@@ -14,8 +14,8 @@ from torch import Tensor
 
 from harness.base.randomness import derive_seed
 from harness.results import Lineup
+from harness.scoring.images import clamped_pixels
 from harness.scoring.lineup_pool import ClassPool, Compare, by_pixels, class_pools
-from harness.scoring.pixels import clamped_pixels
 from harness.scoring.success import Strict, image_strict
 
 # The usual number of permutations cannot give a p-value below 1e-4, which is what fails a negative control.

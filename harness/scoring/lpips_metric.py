@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from harness.results.files import Unreadable, read_bytes
 from harness.results.stored import Damaged, PlainTensor, checked, parse_tensors
-from harness.scoring.pixels import clamped_pixels
+from harness.scoring.images import clamped_pixels
 
 if TYPE_CHECKING:
     import lpips

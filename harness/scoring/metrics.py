@@ -1,10 +1,168 @@
 """Metrics of images (docs/verdicts.md): all but ``rmse_raw`` are taken after clamping to [0, 1]."""
 
-import numpy as np
-from skimage.metrics import structural_similarity
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
 
-from harness.scoring.metric import Metric, Pairs, Values, register
-from harness.scoring.pixels import clamped_pixels, exact_pixels
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from skimage.metrics import structural_similarity
+from torch import Tensor
+
+from harness.datasets.columns import Columns
+from harness.scoring.images import clamped_pixels, exact_pixels
+from harness.scoring.lpips_metric import LpipsScorer
+from harness.scoring.success import STRICT_RMSE
+
+# What errors on rows of a table are measured by, and when a row counts as reconstructed.
+
+
+@dataclass(frozen=True)
+class TableScale:
+    """The scale of errors on a table.
+
+    A tenth of a column's range is a close guess for a column that uses its range and a poor one for a column that
+    does not (a class mean is within a tenth of the range of most of ``cancer``), so continuous errors count in
+    standard deviations of their column.
+
+    ``columns``: the schema; ``deviations``: (C,) float64, standard deviation of each continuous column over the table,
+    1 where a column is constant.
+    """
+
+    columns: Columns
+    deviations: Tensor
+
+    @classmethod
+    def of(cls, columns: Columns, features: Tensor) -> "TableScale":
+        """Return the scale from all rows (N, 1, 1, F) of the table."""
+        values = exact_pixels(features).flatten(1)[:, : len(columns.continuous)]
+        deviations = (values - values.mean(0)).square().mean(0).sqrt()
+        return cls(columns, torch.where(deviations > 0, deviations, 1.0))
+
+    def errors(self, truth: Tensor, reconstruction: Tensor) -> Tensor:
+        """Absolute errors (..., C) of the continuous columns in standard deviations, after clamping to [0, 1].
+
+        Rows are (..., 1, 1, F); the reconstruction is finite.
+        """
+        difference = clamped_pixels(truth) - clamped_pixels(reconstruction)
+        return difference.flatten(-3)[..., : len(self.columns.continuous)].abs() / self.deviations
+
+    def categories_right(self, truth: Tensor, reconstruction: Tensor) -> Tensor:
+        """Return whether the nearest category of each categorical column (..., G) is true; rows are (..., 1, 1, F)."""
+        true_category = self.columns.categories(exact_pixels(truth).flatten(-3))
+        return self.columns.categories(exact_pixels(reconstruction).flatten(-3)) == true_category
+
+    def strict(self, truth: Tensor, reconstruction: Tensor) -> Tensor:
+        """Return whether rows (..., 1, 1, F) are reconstructed (...): every category right, and continuous columns
+        within a root mean square of 0.1 standard deviations."""
+        categories = self.categories_right(truth, reconstruction).all(-1)
+        if not self.columns.continuous:
+            return categories
+        return categories & (root_mean_square(self.errors(truth, reconstruction)) <= STRICT_RMSE)
+
+
+def root_mean_square(errors: Tensor) -> Tensor:
+    """Of errors (..., C): (...)."""
+    return errors.square().mean(-1).sqrt()
+
+
+# What a metric is: one record says all that documents, tables and figures need of it, and how it is computed.
+
+Values = NDArray[np.float64]
+_NO_IMAGE = "it compares images, and a table row is none"
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """I matched pairs (I, C, H, W): truths in [0, 1] and finite reconstructions in any range.
+
+    ``scale`` measures rows of a table, None for images; ``lpips`` is the network, or the reason why there is none.
+
+    Raises:
+        ValueError: the shapes differ or a value is not finite.
+    """
+
+    truth: Tensor
+    made: Tensor
+    scale: TableScale | None = None
+    lpips: LpipsScorer | str = "not asked for"
+
+    def __post_init__(self) -> None:
+        if self.truth.shape != self.made.shape:
+            raise ValueError(f"shapes differ: truth {tuple(self.truth.shape)}, made {tuple(self.made.shape)}")
+        exact_pixels(self.made)
+
+    @property
+    def table(self) -> TableScale:
+        """Return what rows are measured by. Raises ValueError for images."""
+        if self.scale is None:
+            raise ValueError("a metric of tables was asked of images")
+        return self.scale
+
+    @cached_property
+    def squared(self) -> Tensor:
+        """(I, U) squared errors after clamping to [0, 1], float64 on the CPU."""
+        return (clamped_pixels(self.truth) - clamped_pixels(self.made)).flatten(1).square()
+
+    @cached_property
+    def mse(self) -> Values:
+        """(I,) mean squared errors after clamping."""
+        return self.squared.mean(1).numpy()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """One number per matched pair.
+
+    Attributes:
+        name: in documents.
+        measure: from pairs to values (I,).
+        of: what it applies to; documents of images do not name what is of tables alone.
+        missing: why it cannot be had for pairs that it applies to, None where it can.
+        title: in tables and figures; empty where only documents have it.
+        digits: decimals that are shown; None for a share, shown in percent.
+        shown: which of the two stands in tables.
+        low_leaks: whether a small value means that the truth came back.
+        limits: what figures show.
+        in_victims: whether the record of each victim has it.
+    """
+
+    name: str
+    measure: Callable[[Pairs], Values]
+    of: Literal["anything", "images", "tables"] = "anything"
+    missing: Callable[[Pairs], str | None] = lambda pairs: None
+    title: str = ""
+    digits: int | None = 3
+    shown: Literal["mean", "median"] = "mean"
+    low_leaks: bool = True
+    limits: tuple[float, float] = (0.0, 1.0)
+    in_victims: bool = False
+
+    def obstacle(self, pairs: Pairs) -> str | None:
+        """Return the reason why these pairs do not have it, None where they do."""
+        return _NO_IMAGE if self.of == "images" and pairs.scale is not None else self.missing(pairs)
+
+
+#: Every metric by name, in the order of documents.
+METRICS: dict[str, Metric] = {}
+
+
+def register(*metrics: Metric) -> None:
+    """Makes metrics known, in this order. Raises ValueError for a name that is known already."""
+    for metric in metrics:
+        if metric.name in METRICS:
+            raise ValueError(f"metric {metric.name!r} is registered twice")
+        METRICS[metric.name] = metric
+
+
+def measured(pairs: Pairs) -> tuple[dict[str, Values], dict[str, str]]:
+    """Every metric of these pairs by name, and those that cannot be had with the reason."""
+    asked = [metric for metric in METRICS.values() if metric.of != "tables" or pairs.scale is not None]
+    missing = {metric.name: reason for metric in asked if (reason := metric.obstacle(pairs)) is not None}
+    return {metric.name: metric.measure(pairs) for metric in asked if metric.name not in missing}, missing
+
 
 PSNR_CAP = 100.0
 SSIM_WINDOW = 11
@@ -64,5 +222,48 @@ register(
     Metric(
         name="lpips", measure=lambda pairs: pairs.lpips.score(pairs.truth, pairs.made), of="images",  # type: ignore[union-attr]
         missing=_lpips_missing, title="LPIPS", limits=(0.0, 1.2), in_victims=True,
+    ),
+)  # fmt: skip
+
+
+# Metrics for rows of a table.
+
+
+def _errors(pairs: Pairs) -> Tensor:
+    return pairs.table.errors(pairs.truth, pairs.made)
+
+
+def _right(pairs: Pairs) -> Tensor:
+    return pairs.table.categories_right(pairs.truth, pairs.made).double()
+
+
+def _no_continuous(pairs: Pairs) -> str | None:
+    return None if pairs.table.columns.continuous else "the table has no continuous columns"
+
+
+def _no_categorical(pairs: Pairs) -> str | None:
+    return None if pairs.table.columns.groups else "the table has no categorical columns"
+
+
+register(
+    # Root mean squared error of the continuous columns in standard deviations.
+    Metric(
+        name="continuous_rmse", measure=lambda pairs: root_mean_square(_errors(pairs)).numpy(), of="tables",
+        missing=_no_continuous, title="RMSE/std", shown="median", limits=(0.0, 5.0), in_victims=True,
+    ),
+    # Share of them within a tenth of a standard deviation.
+    Metric(
+        name="continuous_within", measure=lambda pairs: (_errors(pairs) <= STRICT_RMSE).double().mean(-1).numpy(),
+        of="tables", missing=_no_continuous, low_leaks=False,
+    ),
+    # Share of categorical columns whose nearest category is right.
+    Metric(
+        name="categorical_accuracy", measure=lambda pairs: _right(pairs).mean(-1).numpy(), of="tables",
+        missing=_no_categorical, title="categories", digits=None, low_leaks=False, in_victims=True,
+    ),
+    # 1 where all are.
+    Metric(
+        name="categories_all_right", measure=lambda pairs: _right(pairs).amin(-1).numpy(), of="tables",
+        missing=_no_categorical, low_leaks=False,
     ),
 )  # fmt: skip

@@ -46,7 +46,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from harness.results import Identified, Lineup
-from harness.results.withstood import was_withstood
+from harness.results.schema import was_withstood
 from harness.scoring.success import upper_bound
 from harness.scoring.verdict import CONFIRMED_SUCCESSES, LEAK_P, RESILIENT_RATE, VICTIMS_NEEDED, too_few
 
@@ -91,7 +91,7 @@ class Attempt:
 
     @property
     def was_withstood(self) -> bool:
-        """See :func:`harness.results.withstood.was_withstood`."""
+        """See :func:`harness.results.schema.was_withstood`."""
         return was_withstood(self.verdict, self.obstacle is None, self.identifies, bool(self.flags))
 
 

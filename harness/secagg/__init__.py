@@ -8,23 +8,38 @@ they are summed in. A mechanism has ``encode`` (one client's vectors to its nois
 the vectors), and ``deviation`` (of one client's noise).
 """
 
-from harness.secagg.calibration import local_noise
 from harness.secagg.client import Client
-from harness.secagg.entropy import SYSTEM, Entropy, seeded_entropy
-from harness.secagg.errors import Aborted, Refused
-from harness.secagg.fixed_point import FixedPoint
-from harness.secagg.gaussian import Gaussian
-from harness.secagg.graph import failure_probability, recommended_degree
-from harness.secagg.grid import from_ring, grid_scale, refuse_overflow, to_ring
-from harness.secagg.poisson_binomial import PoissonBinomial
-from harness.secagg.rotation import padded, random_signs, rotate, unrotate
-from harness.secagg.rounding import clip_rows, inflated_norm, l1_norm, stochastic_round
+from harness.secagg.integers import (
+    clip_rows,
+    from_ring,
+    grid_scale,
+    inflated_norm,
+    l1_norm,
+    local_noise,
+    numbers,
+    padded,
+    random_signs,
+    refuse_overflow,
+    rotate,
+    stochastic_round,
+    to_ring,
+    unrotate,
+)
+from harness.secagg.mechanisms import FixedPoint, Gaussian, PoissonBinomial, SkellamGrid, skellam, skellam_rows
 from harness.secagg.server import Server
-from harness.secagg.session import Parties, Session, open_session
+from harness.secagg.session import (
+    SYSTEM,
+    Aborted,
+    Entropy,
+    Parties,
+    Refused,
+    Session,
+    failure_probability,
+    open_session,
+    recommended_degree,
+    seeded_entropy,
+)
 from harness.secagg.simulate import Aggregation, RoundCost, aggregate
-from harness.secagg.skellam import skellam, skellam_rows
-from harness.secagg.skellam_grid import SkellamGrid
-from harness.secagg.streams import numbers
 
 __all__ = [
     "SYSTEM", "Aborted", "Aggregation", "Client", "Entropy", "FixedPoint", "Gaussian", "Parties", "PoissonBinomial",

@@ -5,21 +5,113 @@ Calls in this order, each the answer to the server's message: ``announce``, ``sh
 raises leaves the client as it was. Each happens once: a replayed message is of the wrong round.
 """
 
+import contextlib
+from collections.abc import Mapping, Set
+
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from harness.secagg import ring, shamir
-from harness.secagg.client_sets import to_bits
-from harness.secagg.consistency import members_statement, require_certificate, survivors_statement
-from harness.secagg.entropy import SYSTEM, Entropy
-from harness.secagg.errors import Aborted, Refused
-from harness.secagg.graph import connected
-from harness.secagg.pair_masks import sealing_context, signed_mask
-from harness.secagg.primitives import KEY_BYTES, agree, commitment, derive, expand, public_bytes, seal
-from harness.secagg.received import open_shares, read_members, read_roster, read_survivors
-from harness.secagg.session import Session
-from harness.secagg.wire import KEYS_ENTRY, SEALED_ENTRY, SERVER, SHARE_ENTRY, Kind, pack, read, write
+from harness.secagg import primitives
+from harness.secagg.consistency import (
+    bits_size,
+    from_bits,
+    members_statement,
+    require_certificate,
+    require_signed,
+    survivors_statement,
+    to_bits,
+)
+from harness.secagg.primitives import (
+    KEY_BYTES,
+    SHARE_BYTES,
+    agree,
+    commitment,
+    derive,
+    expand,
+    public_bytes,
+    seal,
+    sealing_context,
+    signed_mask,
+    unseal,
+)
+from harness.secagg.session import SYSTEM, Aborted, Entropy, Refused, Session, connected
+from harness.secagg.wire import (
+    KEYS_ENTRY,
+    ROSTER_ENTRY,
+    SEALED_ENTRY,
+    SERVER,
+    SHARE_ENTRY,
+    SIGNATURE_ENTRY,
+    Kind,
+    pack,
+    read,
+    unpack,
+    write,
+)
+
+# What a client makes of the server's messages: the sets and secrets in them, or a refusal that changes nothing.
+
+
+def read_roster(session: Session, client: int, payload: bytes) -> dict[int, tuple[bytes, bytes]]:
+    """By neighbour: its public keys, for sealing and for masks."""
+    keys: dict[int, tuple[bytes, bytes]] = {}
+    for (message,) in unpack(ROSTER_ENTRY, payload):
+        # The neighbour's own signature: the server cannot put its keys in place of the neighbour's.
+        other, announced = read(session, Kind.KEYS, SERVER, message)
+        if other not in session.graph[client] or other in keys:
+            raise Refused(f"the roster names client {other}, no neighbour of client {client} or twice")
+        keys[other] = KEYS_ENTRY.unpack(announced)
+    return keys
+
+
+def open_shares(
+    session: Session, client: int, sealing: Mapping[int, bytes], payload: bytes
+) -> dict[int, tuple[bytes, bytes]]:
+    """By owner: the shares of its masking key and of its self mask's seed. Those that do not open are left out.
+
+    Args:
+        sealing: by neighbour on the roster: the secret by which its shares are sealed.
+    """
+    sealed = dict(unpack(SEALED_ENTRY, payload))
+    if len(sealed) * SEALED_ENTRY.size != len(payload) or not sealed.keys() <= sealing.keys():
+        raise Refused("shares were delivered of a client who is not on the roster, or twice")
+    held: dict[int, tuple[bytes, bytes]] = {}
+    for other, ciphertext in sealed.items():
+        context = sealing_context(session, other, client)
+        # Only its sender can have sealed it wrongly, or the server; neither may stop the sum of the others.
+        with contextlib.suppress(Refused):
+            pair = unseal(derive(sealing[other], context), ciphertext, context)
+            held[other] = (pair[:SHARE_BYTES], pair[SHARE_BYTES:])
+    return held
+
+
+def read_members(session: Session, client: int, roster: Set[int], payload: bytes) -> frozenset[int]:
+    """With whom masks are shared, in the whole session."""
+    members = from_bits(session, payload)
+    if client not in members:
+        raise Refused(f"client {client} is not among the members, so it has no part in this sum")
+    strangers = (members & session.graph[client]) - roster
+    if strangers:
+        raise Refused(f"client {min(strangers)} is among the members, but was not on the roster")
+    return members
+
+
+def read_survivors(session: Session, client: int, members: frozenset[int], payload: bytes) -> frozenset[int]:
+    """Whose vectors are summed; with consistency, all neighbours among them have signed the same members."""
+    size = bits_size(session)
+    alive, signatures = from_bits(session, payload[:size]), unpack(SIGNATURE_ENTRY, payload[size:])
+    if client not in alive:
+        raise Refused(f"client {client} is not among the survivors, so it has no part in this sum")
+    if not alive <= members:
+        raise Refused(f"client {min(alive - members)} is among the survivors, but not among the members")
+    signers = sorted(alive & session.graph[client]) if session.consistency else []
+    if len(signatures) != len(signers):
+        raise Refused(f"{len(signatures)} signatures came with the survivors; {len(signers)} neighbours must sign")
+    statement = members_statement(session, members)
+    for other, (signature,) in zip(signers, signatures, strict=True):
+        require_signed(session, other, statement, signature)
+    return alive
 
 
 class Client:
@@ -61,8 +153,8 @@ class Client:
         self._require_holders(len(keys) + 1)
         points = [other + 1 for other in (*keys, self.index)]
         threshold = self.session.threshold
-        of_key = shamir.split(self._masking_key.private_bytes_raw(), threshold, points, self._entropy)
-        of_seed = shamir.split(self._seed, threshold, points, self._entropy)
+        of_key = primitives.split(self._masking_key.private_bytes_raw(), threshold, points, self._entropy)
+        of_seed = primitives.split(self._seed, threshold, points, self._entropy)
         rows = []
         sealing = {other: agree(self._sealing_key, public) for other, (public, _) in keys.items()}
         for other in keys:
@@ -99,12 +191,12 @@ class Client:
         assert self._masking_key  # drawn in round 0
         partners = listed & self.session.graph[self.index]
         self._require_holders(len(partners) + 1)
-        masked = ring.checked(self.session, vector) + expand(self._seed, self.session.length, self.session.dtype)
+        masked = primitives.checked(self.session, vector) + expand(self._seed, self.session.length, self.session.dtype)
         for other in partners:
             masked += signed_mask(self.session, self.index, self._masking_key, other, self._masking[other])
         self._members = listed
         self._expected = Kind.SURVIVORS
-        words = ring.reduced(self.session, masked).astype(self.session.dtype.newbyteorder("<"), copy=False)
+        words = primitives.reduced(self.session, masked).astype(self.session.dtype.newbyteorder("<"), copy=False)
         vouched = self._identity.sign(members_statement(self.session, listed)) if self.session.consistency else b""
         return self._write(Kind.MASKED, vouched + words.tobytes())
 

@@ -5,16 +5,17 @@ client sends that is not right is refused, and a client that sends nothing right
 the last round, ``total`` is the sum. What a curious server holds lies open in ``masked`` and ``total``.
 """
 
+from collections.abc import Callable, Mapping, Set
+from functools import partial
+
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from harness.secagg.attendance import Attendance
-from harness.secagg.client_sets import from_bits, to_bits
-from harness.secagg.consistency import members_statement, require_signed, survivors_statement
-from harness.secagg.errors import Refused
-from harness.secagg.primitives import gives_secrets
-from harness.secagg.recovery import recover_total
-from harness.secagg.session import Session
+from harness.secagg import primitives
+from harness.secagg.consistency import from_bits, members_statement, require_signed, survivors_statement, to_bits
+from harness.secagg.primitives import commitment, expand, gives_secrets, public_bytes, signed_mask
+from harness.secagg.session import Aborted, Refused, Session, connected
 from harness.secagg.wire import (
     COMMITMENT_BYTES,
     CONSENT_ENTRY,
@@ -27,9 +28,150 @@ from harness.secagg.wire import (
     Kind,
     pack,
     read,
+    rounds,
     unpack,
     write,
 )
+
+# Who stays when some shares did not open: one of the two, sender or receiver, is to blame, and nobody knows which.
+
+
+def without_troublemakers(clients: Set[int], unopened: Mapping[int, Set[int]]) -> set[int]:
+    """The clients without those who quarrel with several others.
+
+    The client in most complaints, as sender or receiver, leaves until nobody is in more than one. Honest clients have
+    no quarrel with each other, so one client that seals garbage, or says so of everybody, goes alone; what it can spoil
+    by a single complaint is one share.
+
+    Args:
+        unopened: receiver -> the senders whose shares did not open.
+    """
+    quarrels: dict[int, set[int]] = {client: set() for client in clients}
+    for receiver in clients:
+        for sender in unopened[receiver] & clients:
+            quarrels[receiver].add(sender)
+            quarrels[sender].add(receiver)
+    left = set(clients)
+    while left:
+        worst = max(sorted(left), key=lambda client: len(quarrels[client] & left))
+        if len(quarrels[worst] & left) < 2:
+            break
+        left.remove(worst)
+    return left
+
+
+# Who is there in each round, and whether enough of them hold everybody's shares.
+
+
+class Attendance:
+    """The server's list.
+
+    Attributes:
+        rounds: the kinds of the clients' messages, in order.
+        present: kind -> the clients whose message was taken.
+        opened: holder -> the owners whose shares it has.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.session, self.rounds = session, rounds(session)
+        self.present: dict[Kind, set[int]] = {kind: set() for kind in self.rounds}
+        self.opened: dict[int, frozenset[int]] = {}
+
+    @property
+    def members(self) -> set[int]:
+        """All with whom masks are shared, known from the end of RECEIPTS."""
+        return self.present[Kind.RECEIPTS]
+
+    def require_due(self, kind: Kind, client: int) -> None:
+        """Raises Refused if the client has sent this message, or did not send the one before."""
+        if client in self.present[kind]:
+            raise Refused(f"client {client} has already sent its {kind.name}; the first message counts")
+        if kind is not Kind.KEYS and client not in self.present[self.rounds[self.rounds.index(kind) - 1]]:
+            raise Refused(f"client {client} dropped out in an earlier round and cannot come back")
+
+    def settle_members(self) -> None:
+        """Leaves out who sealed garbage, or says that others did."""
+        delivered = self.present[Kind.SHARES]
+        unopened = {
+            client: (self.session.holders(client) & delivered) - opened for client, opened in self.opened.items()
+        }
+        self.present[Kind.RECEIPTS] = without_troublemakers(self.members, unopened)
+
+    def require_enough(self, kind: Kind) -> None:
+        """Raises Aborted unless everybody whose secrets may be needed has enough holders of its shares."""
+        present, session = self.present[kind], self.session
+        if len(present) < session.minimum_clients:
+            _abort(f"{len(present)} of {session.clients} clients are left, {session.minimum_clients} are needed")
+        # A sum needs the shares of all members, whether they stayed or not.
+        for owner in sorted(present if kind in (Kind.KEYS, Kind.SHARES) else self.members):
+            able = session.holders(owner) & present
+            holders = sum(owner in self.opened.get(client, (owner,)) for client in able)
+            if holders < session.threshold:
+                _abort(f"client {owner} has {holders} holders of its shares left, {session.threshold} are needed")
+        if kind is Kind.MASKED and not connected(session.graph, present):
+            _abort("the clients left do not hang together, so their sum would fall apart into sums of parts")
+
+
+def _abort(why: str) -> None:
+    raise Aborted(f"secure aggregation ends without a sum: {why}")
+
+
+# The last step: secrets from shares, masks from secrets, the sum from masked vectors.
+
+
+def recover_total(
+    session: Session,
+    masked: Mapping[int, np.ndarray],
+    members: Set[int],
+    shares: Mapping[int, Mapping[int, bytes]],
+    masking_keys: Mapping[int, bytes],
+    commitments: Mapping[int, bytes],
+) -> np.ndarray:
+    """The sum of the survivors' vectors (length,) modulo 2^b.
+
+    Args:
+        masked: the survivors' masked vectors.
+        members: all with whom masks were shared.
+        shares: owner -> holder -> share; of the seed for survivors, of the masking key for the others.
+
+    Raises:
+        Aborted: the shares of a client do not give the secret that it announced.
+    """
+    total = np.sum(list(masked.values()), axis=0, dtype=session.dtype)
+    for client in masked:
+        right = partial(_is_committed, commitments[client], session.digest + client.to_bytes(4, "little"))
+        seed = _secret(session, client, shares[client], right)
+        total -= expand(seed, session.length, session.dtype)
+    for dropped in sorted(members - masked.keys()):
+        survivors = session.graph[dropped] & masked.keys()
+        if not survivors:
+            continue
+        public = masking_keys[dropped]
+        right = partial(_is_key_of, public)
+        private = X25519PrivateKey.from_private_bytes(_secret(session, dropped, shares[dropped], right))
+        for client in survivors:
+            # The dropped client's half of the pair, added in its place.
+            total += signed_mask(session, dropped, private, client, masking_keys[client])
+    return primitives.reduced(session, total)
+
+
+def _is_committed(promise: bytes, context: bytes, seed: bytes) -> bool:
+    return commitment(seed, context) == promise
+
+
+def _is_key_of(public: bytes, private: bytes) -> bool:
+    return public_bytes(X25519PrivateKey.from_private_bytes(private)) == public
+
+
+def _secret(session: Session, owner: int, shares: Mapping[int, bytes], right: Callable[[bytes], bool]) -> bytes:
+    """The owner's secret from t of the shares; if it is not the announced one, from the next t around the circle."""
+    holders = sorted(shares)
+    for _ in range(1 if len(holders) == session.threshold else len(holders)):
+        chosen, holders = holders[: session.threshold], holders[1:] + holders[:1]
+        secret = primitives.combine({holder + 1: shares[holder] for holder in chosen})
+        if secret is not None and right(secret):
+            return secret
+    raise Aborted(f"secure aggregation ends without a sum: the shares of client {owner} do not give its secret")
 
 
 class Server:

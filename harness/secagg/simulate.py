@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from harness.secagg.client import Client
-from harness.secagg.entropy import SYSTEM, Entropy, seeded_entropy
 from harness.secagg.server import Server
-from harness.secagg.session import Parties
+from harness.secagg.session import SYSTEM, Entropy, Parties, seeded_entropy
 from harness.secagg.wire import Kind, rounds
 
 # When a client may leave: before its keys, its shares, its masked vector, or after that.

@@ -14,10 +14,8 @@ from typing import Any
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from harness.secagg.errors import Refused
-from harness.secagg.primitives import KEY_BYTES, SEAL_BYTES
-from harness.secagg.session import Session
-from harness.secagg.shamir import SHARE_BYTES
+from harness.secagg.primitives import KEY_BYTES, SEAL_BYTES, SHARE_BYTES
+from harness.secagg.session import Refused, Session
 
 SERVER = 0xFFFFFFFF
 _MAGIC = b"SAG2"

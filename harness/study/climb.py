@@ -2,27 +2,168 @@
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from harness.base.progress import counted, within
 from harness.evaluation import document_of
+from harness.evaluation.promised import covers
 from harness.experiment import CellSettings
 from harness.federation.taps import Tap
 from harness.parallel.processes import in_processes
 from harness.parallel.shard import WHOLE, Shard
-from harness.parallel.units import in_good_order, units_of
-from harness.parallel.worker import Job
+from harness.parallel.units import Job, in_good_order, units_of
+from harness.reports import text
+from harness.results import CellResult, Statement
 from harness.results.environment import environment
 from harness.results.files import sha256
 from harness.results.frontier import FrontierDocument, FrontierPoint
-from harness.study.best import answer
-from harness.study.judging import cells_at, judge
-from harness.study.point import Level, diverged, point
-from harness.study.request import Request
+from harness.study.runner import Judged, Request, TrainedRuns, cells_at, judge
 from harness.study.settings import FrontierSettings, Grid, noise_setting
-from harness.study.trained import TrainedRuns
 from harness.training import TrainDocument, TrainSettings, fitted, kept_model, train_settings, trained_run
+
+# The best point at a place, in words: as accurate as without a defense, and nothing leaks.
+
+#: Accuracy that a defense may cost, as a share.
+MARGIN = 0.05
+
+Numbered = Sequence[tuple[int, FrontierPoint]]
+
+
+def answer(points: Numbered) -> list[tuple[str, int | None]]:
+    """What may be said of one dataset at one tap, and the best point's number; None where there is none.
+
+    Of points within :data:`MARGIN` of the accuracy without a defense at which ``resilient`` could be shown, it is the
+    one of the smallest proven epsilon, of each unit where there are two, since an example's and a client's cannot be
+    compared; else, where none is proven, the most accurate.
+    """
+    base = next((one.accuracy for _, one in points if one.setting is None), None)
+    where = f"{points[0][1].dataset}, tap {points[0][1].tap}, {points[0][1].attacked} weights"
+    if base is None:
+        return [(f"{where}: training without a defense diverged, so there is nothing to compare with", None)]
+    affordable = [
+        (number, one) for number, one in points
+        if one.setting is not None and one.accuracy is not None and one.accuracy >= base - MARGIN
+    ]  # fmt: skip
+    held = [(number, one) for number, one in affordable if one.verdict == "resilient" and not one.identifies]
+    proven = dict.fromkeys(one.unit for _, one in held if one.epsilon is not None)
+    groups = [[pair for pair in held if pair[1].unit == unit] for unit in proven] or ([held] if held else [])
+    best = [min(group, key=_worth) for group in groups]
+    return [(f"{where}: {_said(one, base)}", number) for number, one in best] or [
+        (f"{where}: {_none_found(affordable, base)}", None)
+    ]
+
+
+def _worth(numbered: tuple[int, FrontierPoint]) -> tuple[bool, float, float]:
+    one = numbered[1]
+    return one.epsilon is None, one.epsilon or 0.0, -(one.accuracy or 0.0)
+
+
+def name_of(point: FrontierPoint) -> str:
+    """The defense with its level of noise."""
+    return point.defense if point.setting is None else f"{point.defense} {point.setting}={point.level:g}"
+
+
+def _said(best: FrontierPoint, base: float) -> str:
+    epsilon = f"no epsilon is proven ({best.epsilon_reason})"
+    if best.epsilon is not None:
+        epsilon = f"proven epsilon {text.epsilon(best.epsilon)} (delta {best.delta:g}, unit: {best.unit})"
+    return (
+        f"{name_of(best)} costs {100 * (base - (best.accuracy or 0)):.1f} points of accuracy "
+        f"({text.percent(best.accuracy)}, without a defense {text.percent(base)}), {epsilon}, and no attack leaks: "
+        f"{text.rate(best.success)} of {best.success.n} come back"
+    )
+
+
+def _none_found(affordable: Numbered, base: float) -> str:
+    within = f"within {100 * MARGIN:g} points of the accuracy without a defense ({text.percent(base)})"
+    silent = [name_of(one) for _, one in affordable if one.verdict == "inconclusive"]
+    if silent:
+        return f"none was found that is {within} and resilient; nobody could tell of {', '.join(silent)}"
+    if affordable:
+        return f"none was found: every level {within} leaks"
+    return f"none was found: no level is {within}"
+
+
+# One level of noise: what was trained and what was found, side by side.
+
+
+@dataclass(frozen=True)
+class Level:
+    """A defense at one level of noise on one dataset; ``setting`` None: no defense."""
+
+    dataset: str
+    defense: str
+    arguments: dict[str, Any]
+    setting: str | None = None
+    level: float | None = None
+
+    @property
+    def name(self) -> str:
+        """By which shards tell it from the others."""
+        return f"{self.dataset} {self.defense} {self.level}"
+
+
+def point(
+    settings: FrontierSettings, level: Level, document: TrainDocument | None, training: str, judged: Judged
+) -> FrontierPoint:
+    """The point of a level at one place; ``document``: its training, None where it diverged, in the folder named."""
+    row, best = judged.informed, judged.best()
+    return FrontierPoint(
+        dataset=level.dataset, model=row.model, defense=level.defense, defense_args=row.defense_args,
+        setting=level.setting, level=level.level, tap=row.tap, surface=row.surface, attacked=settings.attacked,
+        accuracy=document and document.accuracy, test_examples=document.test_examples if document else 0,
+        training=training, **_promised(document, Tap(row.tap)),
+        verdict=row.verdict, verdict_reason=row.verdict_reason, headline=row.headline, strongest=row.strongest,
+        identifies=row.identifies, **({"success": best.asr["strict"]} if best else {}), **_ceiling(judged.cells),
+    )  # fmt: skip
+
+
+def diverged(settings: FrontierSettings, level: Level, tap: Tap) -> FrontierPoint:
+    """There is no model to attack; the level is counted all the same."""
+    why = "training diverged"
+    where: dict[str, Any] = {"tap": tap, "surface": tap.surface}
+    return FrontierPoint(
+        dataset=level.dataset, model=settings.model, defense=level.defense, defense_args=level.arguments,
+        setting=level.setting, level=level.level, **where, attacked=settings.attacked,
+        epsilon_reason=why, verdict="inconclusive", verdict_reason=f"{why}, so that there is no model to attack",
+        ceiling_reason=why,
+    )  # fmt: skip
+
+
+def _promised(document: TrainDocument | None, tap: Tap) -> dict[str, Any]:
+    """The smallest epsilon of this run that covers what is read there, or why there is none."""
+    if document is None:
+        return {"epsilon_reason": "training diverged"}
+    covering = [one for one in document.privacy if covers(one, tap) and one.epsilon is not None]
+    if not covering:
+        return {"epsilon_reason": _why_none(document.privacy)}
+    found = min(covering, key=lambda one: one.epsilon or 0.0)
+    return {
+        "epsilon": found.epsilon, "delta": found.delta, "unit": found.unit, "guarantee": found.guarantee,
+        "epsilon_reason": found.notes,
+    }  # fmt: skip
+
+
+def _why_none(statements: Sequence[Statement]) -> str:
+    server = next((one for one in statements if one.view == "server"), None)
+    if server is None:
+        return "no privacy statement is made"
+    return server.notes if server.guarantee == "none" else "what is promised does not cover what is read there"
+
+
+def _ceiling(cells: Sequence[CellResult]) -> dict[str, Any]:
+    """What a theorem says of strict images; it is the same for all attacks at a place."""
+    bounds = [cell.bound for cell in cells if cell.bound]
+    events = [event for bound in bounds for event in bound.events if event.event == "strict image"]
+    if not events:
+        return {"ceiling_reason": "no attack that reconstructs was possible"}
+    known = next((event for event in events if event.ceiling is not None), None)
+    if known:
+        return {"ceiling": known.ceiling}
+    return {"ceiling_reason": bounds[0].reason or events[0].reason or ""}
+
 
 _OF_TRAINING = set(FrontierSettings.model_fields) & set(TrainSettings.model_fields)
 

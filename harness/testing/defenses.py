@@ -10,24 +10,80 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from harness.base.layout import Layout
+from harness.base.vectors import Layout
 from harness.federation.context import Cohort, RoundContext
-from harness.federation.defense import Defense
+from harness.federation.defense import Defense, LocalStep
+from harness.federation.examples import ExampleGradients
 from harness.federation.privacy_facts import PrivacyFacts
+from harness.federation.recorders import KeepTap, Recorder
+from harness.federation.server_round import play_round
 from harness.federation.taps import Tap
+from harness.federation.variates import RoundVariates
 from harness.models import RowModel
 from harness.models.example_gradients import MaterialisedGradients
 from harness.privacy import GUARANTEES
 from harness.privacy.views import VIEWS
-from harness.testing.clipping import (
+from harness.testing.clipping_and_noise import (
     LONG,
     assert_bounds_examples,
     assert_declares_clipping,
     assert_declares_cuts,
+    assert_declares_noise,
     assert_declares_what_is_sent,
 )
-from harness.testing.noise import assert_declares_noise
-from harness.testing.rounds import play_taps
+
+# A client's round on made-up batches, read at every tap.
+
+
+class _KeepAll(Recorder):
+    """Keeps what every tap shows."""
+
+    def __init__(self) -> None:
+        self.taps: dict[Tap, Tensor] = {}
+
+    def step(self, examples: ExampleGradients, made: LocalStep, context: RoundContext) -> None:
+        for tap in Tap:
+            one = KeepTap(tap)
+            one.step(examples, made, context)
+            if one.shown is not None:
+                self.taps[tap] = one.shown
+
+    def read(self, tap: Tap, values: Tensor) -> None:
+        self.taps[tap] = values
+
+
+def play_taps(
+    model: RowModel,
+    weights: Tensor,
+    images: Tensor,
+    labels: Tensor,
+    defense: Defense,
+    context: RoundContext,
+    steps: int = 1,
+    together: int | None = 1,
+    variates: RoundVariates | None = None,
+    times: float = 1.0,
+) -> dict[Tap, Tensor]:
+    """Return the observation of every tap in one round; a tap the defense does not have is left out.
+
+    Args:
+        model: the network.
+        weights: (N, P), what each client starts from.
+        images: (N, L*B, C, H, W); local step l uses examples l*B to (l+1)*B. labels: (N, L*B).
+        defense, context, together, variates: see :func:`harness.federation.server_round.play_round`.
+        steps: L.
+        times: what all gradients are multiplied by.
+    """
+    batch, keep = images.shape[1] // steps, _KeepAll()
+
+    def gradients(step: int, now: Tensor) -> ExampleGradients:
+        part = slice(step * batch, (step + 1) * batch)
+        made = model.per_example_gradients(now, images[:, part], labels[:, part])
+        return MaterialisedGradients(made * times, model.layout.sizes)
+
+    play_round(gradients, weights, defense, context, steps, [keep], together=together, variates=variates)
+    return keep.taps
+
 
 CLIENTS, BATCH, LEARNING_RATE = 4, 3, 0.05
 AGGREGATE = "T0.agg"

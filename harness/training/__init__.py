@@ -1,9 +1,16 @@
 """Federated training: what a defense costs in accuracy, and what it has spent by then."""
 
-from harness.training.checkpoint import TrainFolder, model_file, read_training
-from harness.training.fitting import fitted
-from harness.training.kept import kept_model, kept_server_state, kept_variates, trained_run, training_options
-from harness.training.loop import DivergedError, TrainOptions, train
+from harness.training.checkpoint import (
+    TrainFolder,
+    kept_model,
+    kept_server_state,
+    kept_variates,
+    model_file,
+    read_training,
+    trained_run,
+    training_options,
+)
+from harness.training.loop import DivergedError, TrainOptions, fitted, train
 from harness.training.records import RoundRecord, TrainDocument
 from harness.training.rounds import Training
 from harness.training.settings import TrainSettings, train_settings

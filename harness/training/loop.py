@@ -8,19 +8,44 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
+from torch import Tensor
+from torch.nn import functional
+
 from harness.base.errors import UsageError
 from harness.base.limits import forecast, require_memory, seconds_of
+from harness.datasets import Dataset, load_dataset
+from harness.datasets.partition import most_examples
+from harness.models import RowModel
+from harness.models.batch_norm import in_evaluation_mode
 from harness.privacy import repeatable
-from harness.results.claim import claimed
+from harness.results.atomic import claimed
 from harness.results.environment import environment
 from harness.results.stored import Damaged
-from harness.training.accuracy import accuracy_of
 from harness.training.checkpoint import TrainFolder
 from harness.training.clients import TrainsChunks
 from harness.training.records import RoundRecord, TrainDocument
 from harness.training.rounds import Training, chunks_of
 from harness.training.settings import TrainSettings
 from harness.training.spending import affordable_rounds, claimed_after, statements_after
+
+# How well the global model does on the test part.
+
+_BATCH = 500
+
+
+def accuracy_of(model: RowModel, weights: Tensor, test: Dataset) -> tuple[float, float]:
+    """Accuracy in [0, 1] and mean cross-entropy of weights (P,) on a dataset."""
+    module = model.plain(weights)
+    right, loss = 0, 0.0
+    with torch.no_grad(), in_evaluation_mode(module):
+        for first in range(0, len(test.labels), _BATCH):
+            images = test.images[first : first + _BATCH].to(weights)
+            labels = test.labels[first : first + _BATCH].to(weights.device)
+            logits = module(images)
+            right += int((logits.argmax(1) == labels).sum())
+            loss += float(functional.cross_entropy(logits, labels, reduction="sum"))
+    return right / len(test.labels), loss / len(test.labels)
 
 
 class RunNotes(Protocol):
@@ -63,7 +88,7 @@ class TrainOptions:
     Attributes:
         chunk: clients trained together; bounds memory. evaluate_every: rounds between two measurements.
         keep: rounds whose model is kept for attacks; the initial model is round 0.
-        notes: takes notes of every round, for Bayesian accounting; see :class:`harness.training.norms_notes.Notes`.
+        notes: takes notes of every round, for Bayesian accounting; see :class:`harness.training.bayesian.Notes`.
         spreading: trains chunks elsewhere; see :class:`harness.parallel.chunks.Processes`.
         secret: noise and sampling take a key of the operating system, kept in the folder, instead of the seed.
     """
@@ -202,3 +227,21 @@ def _document(
         privacy=statements,
         weights=kept[0], server_state=kept[1], bayesian=bayesian, seconds=seconds,
     )  # fmt: skip
+
+
+# How many examples clients hold where nobody said so: one local pass, or as many as the data can give.
+
+
+def fitted(settings: TrainSettings, data_root: Path) -> TrainSettings:
+    """The settings with fewer examples per client, in whole batches, where the split cannot give those of one pass.
+
+    The local steps of a round then pass over them several times.
+    """
+    if settings.examples is not None:
+        return settings
+    train, batch = load_dataset(settings.dataset, data_root, "train"), settings.batch_size
+    most = most_examples(train.labels, train.clients, settings.clients, settings.split)
+    held = most - most % (2 * batch if settings.split == "shards" else batch)
+    if settings.client_examples <= most or held == 0:
+        return settings
+    return settings.model_copy(update={"examples": held})

@@ -6,9 +6,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from harness.base.building import build, one_line
 from harness.base.errors import UsageError
-from harness.base.layout import Layout
 from harness.base.limits import require_steps, require_time
 from harness.base.ranges import Count, Delta, NonNegative, Positive
+from harness.base.vectors import Layout
 from harness.datasets.partition import NATURAL, SPLITS
 from harness.defenses import DEFENSES, Cohort, Defense, PrivacyFacts
 from harness.privacy.events import Sampler

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from harness.base.errors import UsageError
-from harness.base.layout import Layout
+from harness.base.vectors import Layout
 from harness.defenses import Defense
 from harness.privacy import Statement, what_holds
 from harness.training.settings import TrainSettings

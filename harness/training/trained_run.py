@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from harness.base.layout import Layout
+from harness.base.vectors import Layout
 from harness.defenses import PrivacyFacts
 from harness.training.settings import TrainSettings
 

@@ -7,7 +7,7 @@ from harness.reports.html import wording
 from harness.reports.html.places import Decided, Shown
 from harness.reports.html.run_data import RunData
 from harness.reports.html.table import Head, Table, Value, figure, make, words
-from harness.reports.theorem import at_most, blind, event_of
+from harness.reports.text import at_most, blind, event_of
 from harness.results import CellResult
 from harness.results.schema import SuccessRule
 from harness.scoring import METRICS, Metric

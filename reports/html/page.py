@@ -4,6 +4,7 @@ import base64
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import lru_cache
 from importlib.resources import files
 from typing import ClassVar
@@ -11,22 +12,79 @@ from typing import ClassVar
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from harness.base.registry import Registry
+from harness.datasets import DATASETS
+from harness.models import MODELS
+from harness.reports import text
 from harness.reports.html import chart, commands, wording
-from harness.reports.html.about import About, about
 from harness.reports.html.chart import Chart
-from harness.reports.html.distributions import distribution_chart
+from harness.reports.html.curves import distribution_chart, success_chart, tau_chart, theorem_chart
 from harness.reports.html.gallery import Gallery, gallery
 from harness.reports.html.matrix import Matrix, matrices
 from harness.reports.html.places import Shown, decided_places, grouped, shown_cells
 from harness.reports.html.run_data import RunData
-from harness.reports.html.success import success_chart
 from harness.reports.html.table import Table, condensed, folded
 from harness.reports.html.tables import tables_of, unread
-from harness.reports.html.taus import tau_chart
-from harness.reports.html.theorem import theorem_chart
+from harness.reports.html.training import utility_chart
 from harness.reports.html.trend import TrendSection, trend_section
-from harness.reports.html.utility import utility_chart
 from harness.reports.html.verdict import Overview, verdict
+
+# What the page is about, in words: which data, which network, whose runs, and when.
+
+_MOST = 3
+
+
+@dataclass(frozen=True)
+class About:
+    """``title`` of the document; ``facts``: (what, in words)."""
+
+    title: str
+    facts: tuple[tuple[str, str], ...]
+
+
+def about(runs: Sequence[RunData]) -> About:
+    """Data and networks are explained where they are known here."""
+    asked = [cell for run in runs for cell in run.cells if cell.role == "cell"]
+    trained = [run.training.settings for run in runs if run.training is not None]
+    data = _named([cell.dataset for cell in asked], trained, "dataset")
+    networks = _named([cell.model for cell in asked], trained, "model")
+    dates = [date for run in runs if (date := _date(run.written))]
+    when = " to ".join(dict.fromkeys([dates[0], dates[-1]])) if dates else ""
+    facts = [
+        *(("captured", run.judged.captured) for run in runs[:_MOST] if run.judged),
+        ("data", _explained(DATASETS, data)), ("network", _explained(MODELS, networks)),
+        ("run", ", ".join(run.name for run in runs[:6]) + (f" and {len(runs) - 6} more" if len(runs) > 6 else "")),
+        ("written", when),
+    ]  # fmt: skip
+    title = ["What leaks", *filter(None, (_listed(data), _listed(networks), when))]
+    return About(" · ".join(title), tuple((what, words) for what, words in facts if words))
+
+
+def _named(attacked: Sequence[str], trained: Sequence[dict], setting: str) -> list[str]:
+    found = [*attacked, *(str(settings[setting]) for settings in trained if settings.get(setting) is not None)]
+    return [text.safe(name, 60) for name in dict.fromkeys(found)]
+
+
+def _listed(names: Sequence[str]) -> str:
+    return wording.join([*names[:_MOST], *([f"{len(names) - _MOST} more"] if len(names) > _MOST else [])])
+
+
+def _explained(registry: Registry, names: Sequence[str]) -> str:
+    known = set(registry)
+    lines = []
+    for name in names[:_MOST]:
+        meaning = (registry[name].__doc__ or "").strip().partition("\n")[0] if name in known else ""
+        lines.append(f"{name}: {text.safe(meaning, 200)}" if meaning else name)
+    return " ".join(lines) + (f" And {len(names) - _MOST} more." if len(names) > _MOST else "")
+
+
+def _date(written: float | None) -> str:
+    """In words, such as ``22 November 2026``; of the moment in universal time."""
+    if written is None:
+        return ""
+    day = datetime.fromtimestamp(written, UTC)
+    return f"{day.day} {day:%B %Y}"
+
 
 #: How every page of ours begins, blanks apart.
 BEGINNING = (

@@ -1,8 +1,9 @@
 """Runs as the report needs them. What is readable is used; what is not is named, with the reason."""
 
+import gc
 import os
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from harness.results import CellResult, StoredCell, SummaryRow, VictimRecord
 from harness.results.stored import Damaged, checked
 from harness.scoring.derived import findings, of_today, version_of
 from harness.scoring.summarise import summarise
-from harness.scoring.validity import fault_of
+from harness.scoring.verdict import fault_of
 from harness.training.records import TrainDocument
 from harness.version import SCHEMA_VERSION
 
@@ -237,3 +238,18 @@ def _read_settings(run: RunData) -> None:
             continue
         if isinstance(settings, dict):
             run.settings[key] = settings
+
+
+# Making a page keeps a million small things until it is done; looking through them for garbage takes as long again.
+
+
+@contextmanager
+def without_collecting() -> Iterator[None]:
+    """Pauses Python's collector of cycles, which frees nothing while all of it is still needed."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

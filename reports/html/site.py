@@ -10,11 +10,11 @@ from harness.reports.html import wording
 from harness.reports.html.cell_tables import cell_table, control_table, verdict_value
 from harness.reports.html.page import render
 from harness.reports.html.places import shown_cells
-from harness.reports.html.privacy_table import privacy_table
 from harness.reports.html.run_data import RunData
 from harness.reports.html.table import Head, Table, Value, condensed, make, words
+from harness.reports.html.tables import privacy_table
 from harness.reports.html.verdict import Line
-from harness.reports.theorem import at_most, event_of
+from harness.reports.text import at_most, event_of
 from harness.results import CellResult
 from harness.results.card import Card
 from harness.scoring.multiplicity import over_places

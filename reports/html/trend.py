@@ -11,8 +11,8 @@ from harness.gate.comparing import EFFECT
 from harness.gate.trend import Point, Trend, trends_of
 from harness.reports import text
 from harness.reports.html import chart, wording
+from harness.reports.html.chart import inline
 from harness.reports.html.run_data import RunData
-from harness.reports.html.svg import inline
 from harness.reports.html.table import Head, Table, Value, figure, make, words
 
 MOST_PANELS, MOST_RUNS = 12, 12

@@ -11,7 +11,7 @@ from torch import Tensor
 from harness.observation import Observation
 from harness.testing import digits as draw_digits
 from harness.testing import digits_prior, undefended
-from harness.testing.observations import digits_simulation
+from harness.testing.attacks import digits_simulation
 
 
 @pytest.fixture(scope="session")

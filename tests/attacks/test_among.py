@@ -17,9 +17,8 @@ from harness.attacks.among import _OTHERS, _PUBLIC, FEWEST, Others, Public, _cut
 from harness.attacks.identify import Identify
 from harness.attacks.slope import Slope
 from harness.base.errors import UsageError
-from harness.models.known_batches import KnownBatches
-from harness.noise_level import NoiseLevel
-from harness.observation import Chosen, Clipping, Noise, Observation
+from harness.models.batch_norm import KnownBatches
+from harness.observation import Chosen, Clipping, Noise, NoiseLevel, Observation
 from harness.testing import digits
 
 Victims = Callable[..., Observation]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from harness.attacks import ATTACKS, Attack, run_attack
-from harness.attacks.stopping import CAP, CONVERGED
+from harness.attacks.engine import CAP, CONVERGED
 from harness.base.building import build
 from harness.observation import Observation
 from harness.testing import assert_attack_contract

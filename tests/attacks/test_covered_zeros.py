@@ -11,12 +11,11 @@ from torch import Tensor
 
 from harness.attacks import run_attack
 from harness.attacks.candidates import dummy_gradient
-from harness.attacks.covered_zeros import probability_sent
 from harness.attacks.identify import Identify
 from harness.attacks.map import MaximumAPosteriori
 from harness.attacks.reference import run_reference
-from harness.attacks.residual import surprise
-from harness.base.clipping import clip
+from harness.attacks.residual import probability_sent, surprise
+from harness.base.vectors import clip
 from harness.observation import Choice, Chosen, Clipping, Law, Noise, Observation
 from harness.testing import digits
 

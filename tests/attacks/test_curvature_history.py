@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.attacks.curvature_history import CurvatureHistory
+from harness.attacks.lbfgs import CurvatureHistory
 
 CAPACITY, LENGTH = 4, 6
 Step = tuple[Tensor, Tensor]

@@ -10,10 +10,9 @@ from torch import Tensor
 
 from harness.attacks import Attack, Reconstruction, run_attack, validated_attack
 from harness.attacks.cpl import CPL
-from harness.attacks.engine import choose_restarts
+from harness.attacks.engine import CAP, CONVERGED, DIVERGED, HOPELESS, choose_restarts
 from harness.attacks.idlg import IDLG
 from harness.attacks.inverting_gradients import InvertingGradients
-from harness.attacks.stopping import CAP, CONVERGED, DIVERGED, HOPELESS
 from harness.base.errors import UsageError
 from harness.observation import Clipping, Observation
 from harness.testing.attacks import assert_frozen, assert_same_bits

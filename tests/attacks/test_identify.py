@@ -12,8 +12,7 @@ from scipy.stats import binom, norm
 from torch import Tensor, nn
 
 from harness.attacks.identify import Identify
-from harness.attacks.misfit import misfit
-from harness.attacks.residual import FLOOR, _gaussian_tail
+from harness.attacks.residual import FLOOR, _gaussian_tail, misfit
 from harness.models import RowModel
 from harness.observation import Clipping, Noise, Observation
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import harness.models.ways as ways
+import harness.models.rows as ways
 from harness.attacks import ATTACKS, run_attack
-from harness.attacks.idle_coordinates import as_it_is, without_idle_coordinates
+from harness.attacks.engine import as_it_is, without_idle_coordinates
 from harness.base.building import build
 from harness.models.idle_weights import without_idle_weights
 from harness.observation import Observation

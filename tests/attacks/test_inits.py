@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.attacks.inits import INITIALISATIONS, initial_images
+from harness.attacks.attack import INITIALISATIONS, initial_images
 from harness.base.errors import UsageError
 
 KEYS: list[tuple[int | str, ...]] = [(0, victim) for victim in range(40)]

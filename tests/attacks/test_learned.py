@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from harness.attacks import run_attack
-from harness.attacks.learned import Learned
-from harness.attacks.linear_inverse import GRID, _Spectrum, fit_inverse, inverse
+from harness.attacks.learned import GRID, Learned, _Spectrum, fit_inverse, inverse
 from harness.base.errors import UsageError
 from harness.observation import Observation, Simulated
 from harness.testing import digits as draw_digits

@@ -14,15 +14,13 @@ from harness.attacks import Attack, Identifier, run_attack
 from harness.attacks.identify import Identify
 from harness.attacks.levels import Levels, _regressed
 from harness.attacks.map import MaximumAPosteriori
-from harness.attacks.misfit import unread_level
-from harness.attacks.residual import improbability
+from harness.attacks.residual import improbability, unread_level
 from harness.attacks.slope import Slope
 from harness.base.errors import UsageError
-from harness.base.layout import spread
-from harness.noise_level import NoiseLevel
-from harness.observation import Noise, Observation
+from harness.base.vectors import spread
+from harness.observation import Noise, NoiseLevel, Observation
 from harness.testing import digits, undefended
-from harness.testing.observations import digits_prior
+from harness.testing.attacks import digits_prior
 
 ROWS = 96
 LEVELS = {"largest": NoiseLevel(600.0, "largest", 0.1, 32.0), "each": NoiseLevel(120.0, "each")}

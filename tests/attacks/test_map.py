@@ -15,7 +15,7 @@ from harness.base.errors import UsageError
 from harness.datasets.prior import Prior
 from harness.observation import Clipping, Noise, Observation
 from harness.testing import digits, undefended
-from harness.testing.observations import CLASSES, digits_prior
+from harness.testing.attacks import CLASSES, digits_prior
 
 Victims = Callable[..., Observation]
 DEVIATION = 0.3

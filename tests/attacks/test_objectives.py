@@ -10,8 +10,7 @@ from torch import Tensor
 
 from harness.attacks import objectives
 from harness.attacks.objectives import RAW, SCALE_FREE, cosine, l2, l2_scale_free, observed_only, total_variation
-from harness.base.inner_products import group_products, inner_products
-from harness.base.layout import group_sums
+from harness.base.vectors import group_products, group_sums, inner_products
 
 GROUPS = (3, 1, 5)
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-import harness.models.ways as ways
+import harness.models.rows as ways
 from harness.attacks import ATTACKS, Reconstruction, engine, run_attack
 from harness.base.building import build
 from harness.observation import Observation

@@ -9,12 +9,12 @@ from torch import Tensor
 from harness.attacks import run_attack
 from harness.attacks.labels import bias_rule
 from harness.attacks.map import MaximumAPosteriori
-from harness.attacks.misfit import unread_level
+from harness.attacks.residual import unread_level
 from harness.attacks.slope import Slope
 from harness.base.errors import UsageError
 from harness.observation import Clipping, Noise, Observation
 from harness.testing import digits, undefended
-from harness.testing.observations import CLASSES, digits_prior
+from harness.testing.attacks import CLASSES, digits_prior
 
 ROWS, CLIP, DEVIATION = 48, 1.0, 0.12
 

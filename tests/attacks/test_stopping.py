@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from harness.attacks.attack import Attack
-from harness.attacks.stopping import CAP, CONVERGED, DIVERGED, HOPELESS, StopRules
+from harness.attacks.engine import CAP, CONVERGED, DIVERGED, HOPELESS, StopRules
 
 EVERY_ROW = torch.tensor([0])
 

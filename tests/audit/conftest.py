@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from harness.audit import AuditResult, audit, audit_settings
-from harness.audit.result import guess
+from harness.audit.run import guess
 from harness.base.randomness import generator
 
 _NETWORK = """

@@ -6,8 +6,8 @@ import torch
 
 from harness.audit.canaries import LARGE, ExamplesAndCanaries, coins, make_canaries
 from harness.base.errors import UsageError
-from harness.base.layout import Layout
 from harness.base.randomness import Stream, generator, poisson_sample
+from harness.base.vectors import Layout
 from harness.defenses import MaterialisedGradients
 
 LAYOUT = Layout(("a", "b", "c"), ((6,), (2,), (5,)))

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from harness.audit.federation import AuditedFederation, chunks
-from harness.base.layout import Layout
+from harness.base.vectors import Layout
 from harness.defenses import Cohort, Custom, Defense, Operation, Point, RoundContext, validated_defense
 
 

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from harness.audit import audit_settings
-from harness.audit.claims import Claim
-from harness.audit.result import audit_result, guess
+from harness.audit.run import Claim, audit_result, guess
 from harness.base.errors import UsageError
 from harness.base.randomness import generator
 from harness.privacy import GaussianRelease, Statement, valid_epsilon

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from harness.audit import AuditResult, audit_settings
-from harness.audit.claims import claim_of, unit_of
+from harness.audit.run import claim_of, unit_of
 from harness.base.errors import UsageError
 from harness.privacy import GaussianRelease, compose, valid_epsilon
 

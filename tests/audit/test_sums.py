@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from harness.audit import AuditResult, audit_settings
-from harness.audit.batches import deal
-from harness.audit.claims import claim_of
+from harness.audit.canaries import deal
+from harness.audit.run import claim_of
 from harness.base import limits
 from harness.base.errors import UsageError
 from harness.defenses import Cohort, PrivacyFacts, secagg_ddp

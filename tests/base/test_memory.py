@@ -10,8 +10,9 @@ from torch import Tensor
 
 from harness.attacks import reconstructing
 from harness.attacks.engine import memory_of_row
-from harness.base import limits, memory
-from harness.base.memory import fitting, is_small, peak_of
+from harness.base import devices as memory
+from harness.base import limits
+from harness.base.devices import fitting, is_small, peak_of
 from harness.evaluation import Run, evaluate
 from harness.evaluation.observe import Stage
 from harness.experiment import CellSettings, cell_settings

@@ -15,13 +15,15 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from scipy import stats
 from scipy.special import ndtri
 
-from harness.base.quantiles import normals, tail_logarithm, tail_quantile
 from harness.base.randomness import (
     Stream,
     digest,
     laplace_rows,
     normal_rows,
+    normals,
     poisson_sample,
+    tail_logarithm,
+    tail_quantile,
     uniform_rows,
 )
 from harness.secagg import numbers

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import harness.bench.network as bench
-from harness.bench.arithmetic import arithmetic, products_of
+from harness.bench.engines import arithmetic, products_of
 from harness.cli import run
 from harness.models import build_module
 

@@ -7,8 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from harness.bench.train import interleaved_medians, repeats_for
-from harness.bench.train_baselines import example_gradient_loop, plain_loop
+from harness.bench.train import example_gradient_loop, interleaved_medians, plain_loop, repeats_for
 from harness.cli.app import run
 
 

@@ -13,7 +13,7 @@ import torch
 import harness.datasets
 from harness.base.errors import UsageError
 from harness.datasets import DATASETS, cifar10, data_root, dataset_status, fetch_dataset, load_dataset, mnist
-from harness.datasets.fetch import _move_files
+from harness.datasets.catalogue import _move_files
 from harness.datasets.make_samples import SAMPLES, make_samples
 from harness.datasets.samples import BUNDLED
 

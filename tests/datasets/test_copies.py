@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.datasets.copies import NEAR, among
+from harness.datasets.public import NEAR, among
 from harness.datasets.record import Dataset
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from harness.base.errors import UsageError
 from harness.datasets import Dataset, load_dataset
-from harness.datasets.parts import take_part
+from harness.datasets.load import take_part
 
 
 def numbered(labels: list[int]) -> Dataset:

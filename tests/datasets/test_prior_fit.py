@@ -9,8 +9,7 @@ import torch
 from harness.base.randomness import generator
 from harness.datasets import Dataset
 from harness.datasets.columns import Columns
-from harness.datasets.prior import Prior
-from harness.datasets.prior_fit import OWN_COVARIANCE, fit_prior
+from harness.datasets.prior import OWN_COVARIANCE, Prior, fit_prior
 
 WIDTH = 24
 

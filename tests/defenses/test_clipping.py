@@ -7,8 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.base.clipping import clip, clip_factors, example_factors, noise_deviation
-from harness.base.layout import group_sums
+from harness.base.vectors import clip, clip_factors, example_factors, group_sums, noise_deviation
 
 GROUPS = st.sampled_from([(5,), (2, 3), (1, 1, 3)])
 NUMBERS = st.one_of(st.just(0.0), st.floats(1e-6, 1e6), st.floats(-1e6, -1e-6))

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from harness.base.building import build
-from harness.base.layout import Layout
+from harness.base.vectors import Layout
 from harness.defenses import DEFENSES, Cohort, RoundContext
 from harness.federation.taps import Tap
-from harness.testing.clipping import (
+from harness.testing.clipping_and_noise import (
     assert_bounds_examples,
     assert_declares_clipping,
     assert_declares_cuts,

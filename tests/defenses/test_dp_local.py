@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from harness.base.building import build
-from harness.base.layout import Layout
+from harness.base.vectors import Layout
 from harness.defenses import DEFENSES, Cohort, MaterialisedGradients, PrivacyFacts, RoundContext
 
 LAYOUT = Layout(("a", "b"), ((3000,), (1000,)))

@@ -10,7 +10,7 @@ from scipy import stats
 from torch import Tensor
 
 from harness.base.building import build
-from harness.base.layout import Layout
+from harness.base.vectors import Layout
 from harness.defenses import DEFENSES, Cohort, PrivacyFacts, RoundContext
 
 P = 20_000

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from harness.base.building import build
-from harness.base.layout import Layout
+from harness.base.vectors import Layout
 from harness.defenses import DEFENSES, Cohort, MaterialisedGradients, PrivacyFacts, RoundContext
-from harness.privacy.noise_schedule import NoiseSchedule
+from harness.privacy.schedules import NoiseSchedule
 
 LAYOUT = Layout(("a", "b"), ((2,), (1,)))
 # Two examples; norms per tensor are (5, 0.5) and (1, 2).

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from harness.base.building import build
-from harness.base.layout import Layout
+from harness.base.vectors import Layout
 from harness.defenses import DEFENSES, Cohort, Defense, PrivacyFacts, RoundContext, State
 from harness.defenses.global_dp import median_norm, norm_counts
 

@@ -11,10 +11,10 @@ from harness.base.building import build
 from harness.defenses import DEFENSES
 from harness.evaluation.declared_noise import law_p_value
 from harness.federation.defense import Defense
-from harness.federation.known_noise import noise_at
+from harness.federation.knowledge import noise_at
 from harness.federation.taps import Tap
 from harness.observation import Noise
-from harness.testing.noise import LAYOUT, LEVEL, SURE, assert_declares_noise, excess, public_context, shown
+from harness.testing.clipping_and_noise import LAYOUT, LEVEL, SURE, assert_declares_noise, excess, public_context, shown
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from harness.base.building import build
 from harness.base.errors import UsageError
-from harness.base.layout import group_sums
+from harness.base.vectors import group_sums
 from harness.defenses import DEFENSES, Cohort, RoundContext
 from harness.models import RowModel
 from harness.testing import play_taps

@@ -9,7 +9,7 @@ from scipy import stats
 from torch import Tensor
 
 from harness.base.building import build
-from harness.base.layout import Layout
+from harness.base.vectors import Layout
 from harness.defenses import DEFENSES, Cohort, MaterialisedGradients, RoundContext
 
 P, ETA, SIGMA, C = 20_000, 0.05, 6.0, 4.0

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from harness.base.building import build
-from harness.base.layout import Layout
+from harness.base.vectors import Layout
 from harness.defenses import DEFENSES, Cohort, RoundContext, State
 
 LAYOUT = Layout(("a", "b"), ((4,), (2,)))

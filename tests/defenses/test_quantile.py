@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from harness.base.building import build
-from harness.base.layout import Layout
+from harness.base.vectors import Layout
 from harness.defenses import DEFENSES, Cohort, MaterialisedGradients, PrivacyFacts, RoundContext, State
 from harness.defenses.quantile import Quantile
 from harness.privacy import GaussianRelease, compose, make_accountant

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from harness.base.building import build
-from harness.base.layout import Layout
+from harness.base.vectors import Layout
 from harness.defenses import DEFENSES, Cohort, RoundContext
-from harness.federation.known_limit import limit_at
+from harness.federation.knowledge import limit_at
 from harness.federation.taps import Tap
 from harness.privacy import GaussianLimit, NoLimit, PureLimit, RenyiLimit
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from harness.privacy.noise_schedule import NoiseSchedule, Policy, Space
+from harness.privacy.schedules import NoiseSchedule, Policy, Space
 
 DECAYING = ["linear", "staircase", "exponential"]
 

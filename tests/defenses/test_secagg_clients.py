@@ -8,7 +8,7 @@ from torch import Tensor
 
 from harness.base.building import build
 from harness.base.errors import UsageError
-from harness.base.layout import Layout
+from harness.base.vectors import Layout
 from harness.defenses import DEFENSES, Cohort, Defense, MaterialisedGradients, PrivacyFacts, RoundContext
 from harness.privacy.distributed_noise import sum_sigma
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from harness.base.building import build, parse_assignments
 from harness.base.errors import UsageError
-from harness.base.layout import Layout
+from harness.base.vectors import Layout
 from harness.defenses import DEFENSES, Cohort, Defense, MaterialisedGradients, PrivacyFacts, RoundContext
 
 K, P = 4, 200

@@ -1,4 +1,4 @@
-"""The first lines of public docstrings name their object or say what it does."""
+"""First lines of public docstrings say what an object is or does: an imperative or a noun phrase, no half-sentence."""
 
 import importlib
 import inspect

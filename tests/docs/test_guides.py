@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from harness.attacks import ATTACKS, run_attack
-from harness.base.layout import Layout
 from harness.base.registry import Registry
+from harness.base.vectors import Layout
 from harness.cli import run
 from harness.datasets import DATASETS
 from harness.defenses import DEFENSES, Cohort, RoundContext

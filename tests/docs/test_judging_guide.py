@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from harness.cli import run
-from harness.judging.capture_record import CaptureRecord
+from harness.judging.capture import CaptureRecord
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "judging-your-federation.md").read_text(encoding="utf-8")
 

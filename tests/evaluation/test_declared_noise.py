@@ -9,12 +9,11 @@ import pytest
 import torch
 
 from harness.base.errors import UsageError
-from harness.base.layout import Layout, spread
+from harness.base.vectors import Layout, spread
 from harness.defenses import DEFENSES, Cohort, Custom, Defense, Operation, Point, RoundContext, validated_defense
 from harness.evaluation import run
 from harness.evaluation.declared_noise import WrongDeclaration, require_declared
-from harness.noise_level import NoiseLevel
-from harness.observation import Noise, Observation
+from harness.observation import Noise, NoiseLevel, Observation
 from harness.testing import digits, undefended
 
 QUIET = undefended(*digits(4))

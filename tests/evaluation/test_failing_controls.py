@@ -12,13 +12,12 @@ import torch
 from torch import Tensor
 
 from harness.attacks import ATTACKS, Reconstruction
-from harness.attacks.stopping import CONVERGED
+from harness.attacks.engine import CONVERGED
 from harness.base.building import build
 from harness.datasets import load_dataset, select_victims
 from harness.evaluation import attacking, scores
 from harness.evaluation.controls import is_hidden_by_more
-from harness.noise_level import NoiseLevel
-from harness.observation import Noise, Observation
+from harness.observation import Noise, NoiseLevel, Observation
 from harness.results import Lineup, read_results
 from harness.scoring import Ranking
 from harness.testing import digits, undefended

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from harness.datasets import Dataset
-from harness.datasets.prior import Prior
-from harness.datasets.prior_fit import fit_prior
+from harness.datasets.prior import Prior, fit_prior
 from harness.evaluation import observe
 from harness.evaluation.observe import Scene, Stage
 from harness.experiment import CellSettings, cell_settings

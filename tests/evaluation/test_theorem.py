@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 import torch
 
-from harness.base.layout import Layout
+from harness.base.vectors import Layout
 from harness.defenses.fed_cdp import FedCDP
 from harness.evaluation.observe import Scene
 from harness.evaluation.report_cell import limit_of
@@ -17,7 +17,7 @@ from harness.federation.context import RoundContext
 from harness.federation.defense import LocalStep
 from harness.federation.taps import Tap
 from harness.privacy import GaussianLimit, NoLimit, RunLimit
-from harness.scoring.validity import fault_of
+from harness.scoring.verdict import fault_of
 from harness.training.settings import train_settings
 from harness.training.trained_run import TrainedRun
 

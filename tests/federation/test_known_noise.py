@@ -7,12 +7,11 @@ import torch
 
 from harness.base.building import build
 from harness.base.errors import UsageError
-from harness.base.layout import Layout
+from harness.base.vectors import Layout
 from harness.defenses import DEFENSES, Custom, Operation, Point
 from harness.federation.context import Cohort, RoundContext
 from harness.federation.defense import Defense
-from harness.federation.known_coordinates import carrying, cut_at
-from harness.federation.known_noise import noise_at
+from harness.federation.knowledge import carrying, cut_at, noise_at
 from harness.federation.taps import Tap
 from harness.observation import Chosen, Noise
 

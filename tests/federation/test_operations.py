@@ -14,7 +14,7 @@ from torch import Tensor
 
 from harness.base.building import build
 from harness.base.errors import UsageError
-from harness.base.layout import Layout
+from harness.base.vectors import Layout
 from harness.defenses import (
     DEFENSES,
     ClipExamples,
@@ -34,7 +34,7 @@ from harness.defenses import (
 )
 from harness.federation.client_round import train_locally
 from harness.federation.examples import NetworkBatch, NetworkGradients
-from harness.federation.known_limit import limit_at
+from harness.federation.knowledge import limit_at
 from harness.federation.taps import Tap
 from harness.models import RowModel
 from harness.models.example_gradients import MaterialisedGradients

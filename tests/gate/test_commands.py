@@ -10,8 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from harness.gate import GateCell, as_baseline, check
-from harness.reports.gate_junit import gate_junit
-from harness.reports.gate_markdown import gate_markdown
+from harness.reports.gate import gate_junit, gate_markdown
 
 Command = Callable[..., tuple[int, str, str]]
 

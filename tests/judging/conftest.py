@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from harness.capture import captured
-from harness.judging.planted import Client
+from harness.judging.suite import Client
 from harness.models.networks import build_module
 from harness.testing import digits
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from harness.base.errors import UsageError
-from harness.judging.capture_reading import read_capture
+from harness.judging.capture import read_capture
 from harness.results.arrays import StoredArrays
 
 # What safetensors 0.8.0 made of layer.weight [[1.5, -2], [0.25, 3]], half [1.5, -2] (bfloat16) and count 7 (int64).

@@ -17,12 +17,11 @@ from harness.attacks.gradinversion import GradInversion
 from harness.base.errors import UsageError
 from harness.capture import CaptureRecord, write_capture
 from harness.cli import run
-from harness.judging.capture_reading import read_capture
-from harness.judging.checks import checks_of, explained
+from harness.judging.capture import read_capture
+from harness.judging.checks import BUFFERS, checks_of, explained
 from harness.judging.declared import cells_of
 from harness.judging.federation import gathered
-from harness.judging.given_away import GivenAway, given_away
-from harness.judging.place_checks import BUFFERS
+from harness.judging.judgement import GivenAway, given_away
 from harness.judging.stage import SimulatedStage
 from harness.judging.without_truth import observed
 from harness.models import build_module

@@ -14,14 +14,12 @@ from torch import nn
 from harness.base.errors import UsageError
 from harness.capture import CaptureRecord
 from harness.cli import run
-from harness.judging.capture_reading import read_capture
+from harness.judging.capture import read_capture
 from harness.judging.checks import checks_of, explained
 from harness.judging.declared import cells_of
 from harness.judging.evidence import Check, Evidence, ranks_of
 from harness.judging.federation import gathered
-from harness.judging.no_signal import distance, fits_facts, noise_beyond
-from harness.judging.noise_checks import BOUND, ENOUGH, NO_MORE
-from harness.judging.noise_shape import crowded, tailless
+from harness.judging.noise_checks import BOUND, ENOUGH, NO_MORE, crowded, distance, fits_facts, noise_beyond, tailless
 from harness.judging.suite import run_case, summary
 from harness.judging.suite_cases import suite_cases
 

@@ -9,8 +9,8 @@ import pytest
 from pydantic import ValidationError
 
 from harness.base.errors import UsageError
-from harness.judging.capture_reading import read_capture
-from harness.judging.flower import capture_mod, capturing
+from harness.capture.flower import capture_mod, capturing
+from harness.judging.capture import read_capture
 
 FACTS: dict[str, Any] = {
     "model": "logistic", "image_shape": (1, 8, 8), "classes": 10, "learning_rate": 0.1, "batch_size": 1,

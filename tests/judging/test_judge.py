@@ -18,6 +18,7 @@ from harness.cli import run
 from harness.evaluation import Run, evaluate
 from harness.experiment import cell_settings
 from harness.judging.noise_checks import BOUND, ENOUGH, NO_MORE
+from harness.models.networks import build_module
 from harness.parallel.crew import Crew
 from harness.results import RunFolder
 from harness.testing import digits
@@ -109,6 +110,38 @@ def test_an_update_that_was_shuffled_is_not_plausible(federation: Federation, ju
     _, document, _ = judge(folders, "--prior", "digits", "--attack", "cpl")
     assert document["estimates"][0]["estimates"] == ["plausibly reconstructed", "could not tell"]
     assert "it is not what these settings send" in document["estimates"][0]["reason"]
+
+
+def sgd(**more: Any) -> Callable[[nn.Module], torch.optim.Optimizer]:
+    return lambda network: torch.optim.SGD(network.parameters(), lr=0.05, **more)
+
+
+# How clients really train, and what they declare beside FACTS: capture.json cannot say the one or says the other.
+OTHERWISE: dict[str, tuple[Callable[[nn.Module], torch.optim.Optimizer], float, dict[str, Any]]] = {
+    "nesterov": (sgd(momentum=0.9, nesterov=True), 0.0, {"optimizer": "momentum"}),
+    "weight decay": (sgd(weight_decay=0.05), 0.0, {}),
+    "smoothed labels": (sgd(), 0.1, {}),
+    "adam": (lambda network: torch.optim.Adam(network.parameters(), lr=0.05), 0.0, {}),
+}
+
+
+@pytest.mark.parametrize(("optimizer", "smoothing", "declared"), OTHERWISE.values(), ids=OTHERWISE.keys())
+def test_no_is_not_said_of_clients_who_train_otherwise_than_they_declare(
+    optimizer: Callable[[nn.Module], torch.optim.Optimizer], smoothing: float, declared: dict[str, Any], judge: Any,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    """Undefended clients leak, whether or not the attack is told the right settings."""
+    images, labels = digits(2, 1)
+    folders = [tmp_path / str(number) for number in range(2)]
+    for number, folder in enumerate(folders):
+        network = build_module("mlp", (1, 8, 8), 10, seed=0)
+        with captured(network, folder, **FACTS | declared):
+            logits = network(images[number])
+            nn.functional.cross_entropy(logits, labels[number], label_smoothing=smoothing).backward()
+            optimizer(network).step()
+    code, document, _ = judge(folders, "--prior", "digits", "--attack", "cpl")
+    violated = any(check["outcome"] == "violated" for check in document["checks"])
+    assert code == (3 if violated else 0) and "no" not in document["estimates"][0]["estimates"]
 
 
 class Wrapped:

@@ -8,7 +8,7 @@ from torch import nn
 
 from harness.base.errors import UsageError
 from harness.capture import captured
-from harness.judging.capture_reading import read_capture
+from harness.judging.capture import read_capture
 
 
 @pytest.mark.parametrize(("dtype", "fits"), [(torch.bfloat16, False), (torch.float32, True), (torch.float16, True)])

@@ -5,10 +5,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from harness.base.layout import Layout
+from harness.base.vectors import Layout
 from harness.models import chain_gradient as module
 from harness.models.chain_gradient import chain_gradient
-from harness.models.row_convolution import are_grouped
+from harness.models.row_layers import are_grouped
 from harness.models.row_sequence import RowSequence, row_sequence
 from harness.models.rows import ChainedRows
 

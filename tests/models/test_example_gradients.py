@@ -6,7 +6,7 @@ from torch import Tensor
 
 from harness.models import RowModel
 from harness.models.example_gradients import MaterialisedGradients
-from harness.models.ways import Way
+from harness.models.rows import Way
 
 ROWS, BATCH, SHAPE, CLASSES, EXPECTED = 3, 4, (1, 12, 12), 5, 4.5
 NETWORKS = ["lenet", "cnn", "mlp2", "unit_logistic", "tempered_cnn", "pca_mlp", "frozen_linear"]

@@ -9,9 +9,8 @@ from torch import nn
 
 from harness.base.errors import UsageError
 from harness.models import Frozen, RowModel
+from harness.models.extractor_networks import PrincipalComponents, random_filters
 from harness.models.feature_extractor import UnitLength
-from harness.models.frozen import random_filters
-from harness.models.principal_components import PrincipalComponents
 
 OWN = '''
 """A user's frozen networks: one that is a chain of known layers, one that is not."""

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from harness.models import lone_convolution
+from harness.models import lone_rows as lone_convolution
 from harness.models.idle_weights import border_of
-from harness.models.lone_convolution import LoneConv2d, _AtFewPlaces
+from harness.models.lone_rows import LoneConv2d, _AtFewPlaces
 
 
 def layer(size: tuple[int, int], kernel: int, stride: int, padding: int, inputs: int = 3) -> tuple[Tensor, nn.Conv2d]:

@@ -9,11 +9,9 @@ import torch
 from torch import Tensor, nn
 from torchvision.models import VisionTransformer
 
-import harness.models.ways as ways
+import harness.models.rows as ways
 from harness.models import RowModel
-from harness.models.lone_convolution import LoneConv2d
-from harness.models.lone_layers import LoneAttention, LoneLinear, with_lone_layers
-from harness.models.onednn import transposed_product
+from harness.models.lone_rows import LoneAttention, LoneConv2d, LoneLinear, transposed_product, with_lone_layers
 from harness.models.side_by_side import side_by_side
 
 SHAPE, CLASSES = (3, 8, 8), 5

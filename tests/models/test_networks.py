@@ -9,7 +9,7 @@ from torch import nn
 
 from harness.base.errors import UsageError
 from harness.models import MODELS, RowModel, build_module, find_factory
-from harness.models.vision_transformer import VisionTransformer
+from harness.models.transformer import VisionTransformer
 
 OWN = '''
 """A user's networks."""

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from harness.models.row_convolution import are_grouped, convolve_rows
+from harness.models.row_layers import are_grouped, convolve_rows
 
 LAYERS = {
     "stride 2": nn.Conv2d(3, 4, 5, stride=2, padding=2),

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from harness.models.row_elu import RowELU
+from harness.models.row_layers import RowELU
 
 
 def derivatives(layer: nn.Module, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:

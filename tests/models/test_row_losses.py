@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from harness.models.row_losses import example_losses
+from harness.models.example_gradients import example_losses
 
 
 def with_gradient(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

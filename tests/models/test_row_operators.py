@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from harness.models.bilinear import RowSigmoid
 from harness.models.row_operators import PatchConv2d, with_row_operators
-from harness.models.row_sigmoid import RowSigmoid
 
 
 def derivatives(layer: nn.Module, values: Tensor) -> list[Tensor]:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from harness.models.row_pooling import RowMaxPool2d
+from harness.models.row_layers import RowMaxPool2d
 
 
 def derivatives(layer: nn.Module, images: Tensor) -> tuple[Tensor, ...]:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from harness.models import RowModel, row_model
 from harness.models.example_gradients import FactoredGradients, MaterialisedGradients
 from harness.models.row_sequence import row_sequence
-from harness.models.ways import Way
+from harness.models.rows import Way
 
 SHAPE, CLASSES, ROWS = (2, 9, 8), 3, 3
 

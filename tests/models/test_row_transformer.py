@@ -12,11 +12,8 @@ from torchvision.models.vision_transformer import VisionTransformer
 
 from harness.models import RowModel
 from harness.models.imprint import Fronted
-from harness.models.row_transformer import gelu
-from harness.models.rows import EvaluatesRows, OwnRows
-from harness.models.torchvision_transformer import torchvision_transformer
-from harness.models.vision_transformer import vit
-from harness.models.ways import ways_of
+from harness.models.rows import EvaluatesRows, OwnRows, ways_of
+from harness.models.transformer import gelu, torchvision_transformer, vit
 
 
 def test_the_rectifier_s_derivatives() -> None:

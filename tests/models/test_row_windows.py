@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from harness.models.row_windows import as_kernels, as_windows, windows_of
+from harness.models.row_layers import as_kernels, as_windows, windows_of
 
 SIZE = (9, 8)
 GEOMETRIES = [

@@ -15,7 +15,7 @@ from harness.papers.grid import grid
 from harness.papers.measured import Measured, below_non_private, orders
 from harness.privacy.statement import REPEATABLE
 from harness.results import RunFolder
-from harness.study import trained
+from harness.study import runner as trained
 from harness.training import DivergedError
 
 TINY = {"clients": 4, "clients_per_round": 2, "rounds": 2, "local_steps": 2}

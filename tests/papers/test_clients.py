@@ -12,7 +12,7 @@ from harness.papers.clients import clipping_bound
 from harness.papers.grid import grid
 from harness.papers.measured import Measured
 from harness.privacy import GaussianRelease
-from harness.privacy.bayesian_levels import moments_accountant
+from harness.privacy.bayesian import moments_accountant
 from harness.results import RunFolder
 from harness.training import RoundRecord, TrainDocument, read_training
 

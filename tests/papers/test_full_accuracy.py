@@ -17,7 +17,7 @@ from harness.papers.full_accuracy import BOUNDED, LADDER, Cell, FullRuns, Standi
 from harness.parallel.shard import Shard
 from harness.results import RunFolder, Statement
 from harness.study import trained
-from harness.study.request import ShardDone
+from harness.study.runner import ShardDone
 from harness.training import (
     DivergedError,
     RoundRecord,

@@ -20,7 +20,7 @@ from harness.base.errors import UsageError
 from harness.parallel import chunks
 from harness.parallel.chunks import Processes
 from harness.training import TrainFolder, TrainOptions, train, train_settings
-from harness.training.norms_notes import Notes
+from harness.training.bayesian import Notes
 
 pytestmark = pytest.mark.usefixtures("coarse_losses")
 

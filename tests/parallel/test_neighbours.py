@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from harness.base import limits
-from harness.parallel.neighbours import share_node, share_slurm_node
+from harness.parallel.clusters import share_node, share_slurm_node
 
 FREE = 12 * 2**30
 NODES = [

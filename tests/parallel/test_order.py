@@ -8,8 +8,7 @@ from harness.evaluation.observe import Stage
 from harness.experiment import CellSettings, cell_settings
 from harness.parallel import choosing
 from harness.parallel.choosing import suitable_jobs
-from harness.parallel.units import in_good_order, units_of
-from harness.parallel.worker import Job
+from harness.parallel.units import Job, in_good_order, units_of
 
 Names = list[tuple[str, str, str | None]]
 

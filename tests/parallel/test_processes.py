@@ -18,8 +18,7 @@ from harness.base.errors import UsageError
 from harness.experiment import cell_settings
 from harness.parallel import processes
 from harness.parallel.processes import begin_workers
-from harness.parallel.units import Unit
-from harness.parallel.worker import Job
+from harness.parallel.units import Job, Unit
 
 Command = Callable[..., Any]
 Small = tuple[str, ...]

@@ -13,10 +13,10 @@ import pytest
 from harness.evaluation import Run
 from harness.papers import TABLES, UNDEALT, Request, accuracy, grid, parts
 from harness.parallel.shard import Shard
-from harness.parallel.worker import Job
+from harness.parallel.units import Job
 from harness.results import RunFolder
-from harness.study import trained
-from harness.study.request import ShardDone, dealt
+from harness.study import runner as trained
+from harness.study.runner import ShardDone, dealt
 
 Command = Callable[..., Any]
 pytestmark = pytest.mark.usefixtures("coarse_losses")

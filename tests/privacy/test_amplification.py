@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from scipy.special import comb
 
 from harness.privacy import GaussianNoise, Repeated, Sampled, TakingPart
-from harness.privacy.amplification import amplified, between_integers
 from harness.privacy.mechanism import curve_of
-from harness.privacy.renyi_curves import poisson
+from harness.privacy.renyi_curves import amplified, between_integers, poisson
 
 
 def by_hand(curve: np.ndarray, q: float, order: int, factor: float) -> float:

@@ -13,13 +13,15 @@ from harness.base.errors import UsageError
 from harness.privacy.bayesian import (
     ASSUMPTIONS,
     Samples,
+    bayesian_epsilon,
+    client_samples,
     epsilon_of_costs,
     estimated_costs,
     guess_bound,
+    instance_samples,
+    joint_samples,
     log_exponentials,
 )
-from harness.privacy.bayesian_levels import bayesian_epsilon
-from harness.privacy.bayesian_samples import client_samples, instance_samples, joint_samples
 
 FEW = tuple(range(1, 33))
 DELTA = 1e-5

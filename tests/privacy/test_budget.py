@@ -4,8 +4,8 @@ import pytest
 
 from harness.base.errors import UsageError
 from harness.privacy import GaussianRelease, compose, make_accountant, rounds_within, sigma_for, steps_within
-from harness.privacy.noise_schedule import NoiseSchedule
 from harness.privacy.rdp import Renyi
+from harness.privacy.schedules import NoiseSchedule
 
 PAPER = Renyi("mironov", "paper", grid=None)
 DELTA = 1e-5

@@ -19,8 +19,7 @@ from harness.privacy import (
     TakingPart,
     make_accountant,
 )
-from harness.privacy.gaussian import gaussian_delta, gaussian_epsilon
-from harness.privacy.losses import inner_gaussian
+from harness.privacy.pld import gaussian_delta, gaussian_epsilon, inner_gaussian
 
 PLD = make_accountant("pld")
 EPSILONS = (0.05, 0.2, 0.5, 1.0, 2.0)

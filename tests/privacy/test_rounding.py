@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from harness.privacy.rounding import rounded_down
+from harness.privacy.accountant import rounded_down
 
 
 @settings(deadline=None, derandomize=True)

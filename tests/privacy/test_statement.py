@@ -7,7 +7,7 @@ import pytest
 
 from harness.base.errors import UsageError
 from harness.privacy import GaussianRelease, NonPrivate, compose, make_accountant, make_statement, valid_epsilon
-from harness.privacy.answers import spent
+from harness.privacy.account import spent
 from harness.results import CellResult
 
 CLAIMED = GaussianRelease(6.0, 0.01, "poisson", count=10_000)

@@ -25,8 +25,8 @@ from harness.privacy import (
     valid_epsilon,
 )
 from harness.privacy.events import ledger
-from harness.privacy.gaussian import gaussian_epsilon
 from harness.privacy.mechanism import gaussian_step
+from harness.privacy.pld import gaussian_epsilon
 
 NUMBERS = {"clients": 100, "clients_per_round": 25, "rounds": 8}
 

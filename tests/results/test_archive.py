@@ -12,10 +12,8 @@ import numpy as np
 import pytest
 
 from harness.base.errors import UsageError
-from harness.results.archive import MOST_ENTRIES, open_archive
 from harness.results.arrays import StoredArrays
-from harness.results.damaged import Damaged
-from harness.results.stored import parse_arrays, parse_tensors
+from harness.results.stored import MOST_ENTRIES, Damaged, open_archive, parse_arrays, parse_tensors
 
 ENTRY = b"PK\1\2" + struct.pack("<HHHHHHIIIHHHHHII", 20, 20, *[0] * 7, 5, *[0] * 6) + b"a.npy"
 

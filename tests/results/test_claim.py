@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from harness.base.errors import OutputError
-from harness.results.claim import claimed
+from harness.results.atomic import claimed
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from harness.results import processor as module
-from harness.results.processor import processor
+from harness.results import environment as module
+from harness.results.environment import processor
 
 X86 = "vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 143\nmodel name\t: Xeon\n\nvendor_id\t: no\n"
 ARM = "processor\t: 0\nBogoMIPS\t: 50\nCPU implementer\t: 0x41\nCPU part\t: 0xd4f\n"

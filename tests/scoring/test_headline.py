@@ -6,7 +6,7 @@ import pytest
 
 from harness.results import Identified, Lineup
 from harness.scoring import Attempt, strongest
-from harness.scoring.headline import headline
+from harness.scoring.summarise import headline
 
 PLAIN = Attempt("cpl", "resilient", None, 0, 0, 64, Lineup(p_value=0.5, confirmed_p_value=1))
 KNOWS = replace(PLAIN, attack="map", informed=True)

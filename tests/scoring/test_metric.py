@@ -10,7 +10,7 @@ import torch
 from harness.datasets.columns import Columns, Group
 from harness.results import VictimRecord
 from harness.scoring import METRICS, Metric, Pairs, TableScale, measured
-from harness.scoring.metric import register
+from harness.scoring.metrics import register
 
 PERFECT = {
     "rmse": 0, "rmse_raw": 0, "rmse_seed": 0, "l2dist": 0, "mse": 0, "psnr": 100, "ssim": 1, "lpips": 0,
@@ -43,7 +43,7 @@ def test_what_does_not_apply_is_missing_with_a_reason_or_not_named_at_all() -> N
 
 
 def test_a_new_metric_is_one_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.scoring.metric.METRICS", METRICS | {})
+    monkeypatch.setattr("harness.scoring.metrics.METRICS", METRICS | {})
     register(Metric(name="worst", measure=lambda pairs: pairs.squared.sqrt().amax(1).numpy(), in_victims=True))
     made, _ = measured(Pairs(IMAGES, IMAGES + 0.25 * (IMAGES < 0.5)))
     assert list(made)[-1] == "worst" and made["worst"] == pytest.approx([0.25] * 3)

@@ -13,7 +13,7 @@ from scipy import stats
 from harness.privacy import GaussianLimit
 from harness.results import Bound, Ceiling, CellResult, Rate
 from harness.scoring import blind_strict, lineup_p_value, strict_p_value
-from harness.scoring.validity import CONTRADICTION_P, fault_of
+from harness.scoring.verdict import CONTRADICTION_P, fault_of
 
 BLIND = GaussianLimit(1e-9)
 PLACE: dict[str, Any] = {

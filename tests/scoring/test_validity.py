@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from harness.results import CellResult, Control, Summary
-from harness.scoring.validity import fault_of
+from harness.scoring.verdict import fault_of
 
 PLACE = {
     "dataset": "d",

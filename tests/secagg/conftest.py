@@ -9,10 +9,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from harness.secagg import Aborted, Client, Parties, Refused, seeded_entropy
-from harness.secagg.client_sets import to_bits
-from harness.secagg.pair_masks import signed_mask
-from harness.secagg.primitives import expand
-from harness.secagg.shamir import combine
+from harness.secagg.consistency import to_bits
+from harness.secagg.primitives import combine, expand, signed_mask
 from harness.secagg.wire import (
     COMMITMENT_BYTES,
     CONSENT_ENTRY,

@@ -115,7 +115,7 @@ def test_whatever_the_threshold(lying_server: Any, clients: int, degree: int | N
 @pytest.mark.parametrize(
     ("case", "check"),
     [
-        ((50, 24, 8), "harness.secagg.received.require_signed"),
+        ((50, 24, 8), "harness.secagg.client.require_signed"),
         ((10, None, 2), "harness.secagg.client.require_certificate"),
     ],
 )

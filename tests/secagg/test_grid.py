@@ -22,7 +22,7 @@ from harness.secagg import (
     to_ring,
     unrotate,
 )
-from harness.secagg.rotation import hadamard
+from harness.secagg.integers import hadamard
 
 
 def unit_rows(count: int, dimension: int) -> np.ndarray:

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from harness.secagg import Aborted, Client, Refused, Server, aggregate, open_session, seeded_entropy
-from harness.secagg.graph import connected, neighbours
+from harness.secagg.session import connected, neighbours
 from harness.secagg.wire import SERVER, SHARE_ENTRY, Kind, read, unpack, write
 
 

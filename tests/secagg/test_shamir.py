@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.secagg import seeded_entropy
-from harness.secagg.shamir import PRIME, combine, split
+from harness.secagg.primitives import PRIME, combine, split
 
 
 @settings(max_examples=25, deadline=None)

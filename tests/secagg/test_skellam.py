@@ -6,7 +6,7 @@ from scipy import special, stats
 
 from harness.base.errors import UsageError
 from harness.secagg import numbers, skellam, skellam_rows
-from harness.secagg.skellam import log_probability
+from harness.secagg.mechanisms import log_probability
 
 DRAWS = 200_000
 VARIANCES = [2.0**power for power in (-3, 3, 11, 12, 20, 33, 53, 54, 60, 70)]

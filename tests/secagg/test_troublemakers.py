@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from harness.secagg import Aborted, Client, Parties, Refused, Server, open_session, seeded_entropy
-from harness.secagg.client_sets import to_bits
-from harness.secagg.complaints import without_troublemakers
+from harness.secagg.consistency import to_bits
+from harness.secagg.server import without_troublemakers
 from harness.secagg.wire import COMMITMENT_BYTES, SEALED_ENTRY, SERVER, Kind, pack, read, rounds, unpack, write
 
 BAD = 3

@@ -11,11 +11,10 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from harness.privacy.statement import REPEATABLE
-from harness.reports.frontier_picture import save_frontier
-from harness.reports.frontier_table import print_frontier
+from harness.reports.frontier import print_frontier, save_frontier
 from harness.results import read_results
 from harness.results.frontier import FrontierDocument, FrontierPoint
-from harness.study.best import answer
+from harness.study.climb import answer
 from harness.training import read_training
 
 Harness = Callable[..., Any]

@@ -12,9 +12,8 @@ from torch import Tensor
 from harness.attacks import Attack, validated_attack
 from harness.attacks.adam import Adam
 from harness.attacks.attack import Dummy
-from harness.base.clipping import clip, clip_factors
 from harness.base.errors import UsageError
-from harness.base.layout import Layout, spread
+from harness.base.vectors import Layout, clip, clip_factors, spread
 from harness.defenses import (
     ClipUpdate,
     Cohort,
@@ -29,17 +28,15 @@ from harness.defenses import (
 from harness.evaluation.declared_noise import law_p_value
 from harness.federation.operations import UNKNOWN, StepState, states_nothing
 from harness.federation.privacy_facts import PrivacyFacts
-from harness.noise_level import NoiseLevel
-from harness.observation import Chosen, Clipping, Noise, Observation
+from harness.observation import Chosen, Clipping, Noise, NoiseLevel, Observation
 from harness.privacy import Statement
 from harness.testing import (
     assert_attack_contract,
     assert_defense_contract,
     attacks,
-    clipping,
+    clipping_and_noise,
     defenses,
     digits,
-    noise,
     undefended,
 )
 
@@ -194,13 +191,14 @@ RIGHT = (
 SHAPES, KEYED, APART = defenses.assert_shapes, defenses.assert_keyed, defenses.assert_rows_apart
 PLACES, MEMORY = defenses.assert_empty_places_change_nothing, defenses.assert_declares_memory_and_plans
 CLIPPING, CUTS, IS_SENT = (
-    clipping.assert_declares_clipping, clipping.assert_declares_cuts, clipping.assert_declares_what_is_sent,
+    clipping_and_noise.assert_declares_clipping, clipping_and_noise.assert_declares_cuts,
+    clipping_and_noise.assert_declares_what_is_sent,
 )  # fmt: skip
-NOISE = noise.assert_declares_noise
+NOISE = clipping_and_noise.assert_declares_noise
 
 
 def follow_batches_of_one(defense: Defense) -> None:
-    noise.assert_declares_noise(defense, batch=1)
+    clipping_and_noise.assert_declares_noise(defense, batch=1)
 
 
 @pytest.mark.parametrize(
@@ -253,10 +251,10 @@ def follow_batches_of_one(defense: Defense) -> None:
         ),
         (
             research(cut_by_the_longest_example, at=Point.EXAMPLES, cuts=(4.0, "whole")),
-            clipping.assert_bounds_examples, "changes the sum of its batch by 5",
+            clipping_and_noise.assert_bounds_examples, "changes the sum of its batch by 5",
         ),
         (
-            research(cut_mean, at=Point.STEP, cuts=(4.0, "whole")), clipping.assert_bounds_examples,
+            research(cut_mean, at=Point.STEP, cuts=(4.0, "whole")), clipping_and_noise.assert_bounds_examples,
             "each example has to be clipped by itself",
         ),
     ],

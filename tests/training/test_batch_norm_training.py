@@ -12,8 +12,8 @@ from torch.nn import functional
 from harness.base.errors import UsageError
 from harness.models import build_module
 from harness.training import TrainFolder, Training, TrainOptions, train, train_settings
-from harness.training.accuracy import accuracy_of
-from harness.training.sampling import sample_batches, sample_clients
+from harness.training.loop import accuracy_of
+from harness.training.rounds import sample_batches, sample_clients
 
 TINY: dict[str, Any] = {
     "dataset": "digits", "model": "resnet8", "clients": 6, "clients_per_round": 3, "rounds": 2, "local_steps": 2,

@@ -10,14 +10,11 @@ import torch
 from harness.base.errors import UsageError
 from harness.defenses.global_dp import GlobalDP
 from harness.federation.defense import FixedNoise
-from harness.privacy.bayesian import Samples
-from harness.privacy.bayesian_levels import bayesian_epsilon
+from harness.privacy.bayesian import Samples, bayesian_epsilon
 from harness.training import TrainDocument, TrainFolder, Training, TrainOptions, TrainSettings, train, train_settings
-from harness.training.bayesian import bayesian_of_run
-from harness.training.norms_files import NormsFolder
-from harness.training.norms_notes import Notes
-from harness.training.norms_watch import RoundNorms
-from harness.training.sampling import sample_batches, sample_clients
+from harness.training.bayesian import Notes, bayesian_of_run
+from harness.training.norms import NormsFolder, RoundNorms
+from harness.training.rounds import sample_batches, sample_clients
 
 pytestmark = pytest.mark.usefixtures("coarse_losses")
 

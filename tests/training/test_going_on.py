@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from harness.base.errors import UsageError
-from harness.base.layout import Layout
+from harness.base.vectors import Layout
 from harness.cli import run as harness
 from harness.defenses import Cohort, RoundContext
 from harness.training import TrainDocument, TrainFolder, TrainOptions, train, train_settings

@@ -13,7 +13,7 @@ from harness.cli.cells import cells_from, merge
 from harness.defenses import PrivacyFacts
 from harness.evaluation.observe import Scene, Stage
 from harness.experiment import CellSettings
-from harness.federation.variates_files import RoundVariates, read_variates, write_variates
+from harness.federation.variates import RoundVariates, read_variates, write_variates
 from harness.privacy import example_views
 from harness.training import TrainFolder, TrainOptions, read_training, train, train_settings
 

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from harness.base.layout import Layout
+from harness.base.vectors import Layout
 from harness.training import TrainSettings, train_settings
-from harness.training.sampling import sample_batches, sample_clients
+from harness.training.rounds import sample_batches, sample_clients
 
 
 def settings(**changes: object) -> TrainSettings:

@@ -10,7 +10,7 @@ import torch
 from harness.base.errors import UsageError
 from harness.defenses import Defense
 from harness.training import TrainFolder, Training, TrainOptions, train, train_settings
-from harness.training.sampling import sample_batches
+from harness.training.rounds import sample_batches
 
 TINY: dict[str, Any] = {
     "dataset": "cancer", "model": "mlp2", "clients": 5, "clients_per_round": 5, "client_sampling": "all", "rounds": 3,

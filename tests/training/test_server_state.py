@@ -16,7 +16,7 @@ from harness.defenses import DEFENSES, Remembered
 from harness.evaluation.controls import drowned_control, noiseless_control, positive_control
 from harness.evaluation.observe import Stage
 from harness.experiment import CellSettings
-from harness.federation.state_files import read_state, write_state
+from harness.federation.memory import read_state, write_state
 from harness.training import TrainFolder, Training, TrainOptions, train, train_settings
 
 RATE = 0.05

@@ -12,8 +12,8 @@ import torch
 
 from harness.base.errors import UsageError
 from harness.training import TrainDocument, TrainFolder, Training, TrainOptions, read_training, train, train_settings
-from harness.training.norms_files import NormsFolder
-from harness.training.norms_notes import Notes
+from harness.training.bayesian import Notes
+from harness.training.norms import NormsFolder
 
 SETTINGS: dict[str, Any] = {
     "dataset": "cancer", "model": "logistic", "clients": 6, "clients_per_round": 6, "local_steps": 2, "batch_size": 3,

@@ -14,7 +14,7 @@ from harness.base.errors import UsageError
 from harness.models import RowModel, build_module
 from harness.privacy import GaussianRelease, claimed_epsilon, compose, valid_epsilon
 from harness.training import TrainDocument, TrainFolder, Training, TrainOptions, clients, train, train_settings
-from harness.training.sampling import sample_batches, sample_clients
+from harness.training.rounds import sample_batches, sample_clients
 
 TINY: dict[str, Any] = {
     "dataset": "cancer", "model": "mlp2", "clients": 12, "clients_per_round": 5, "rounds": 3, "local_steps": 4,

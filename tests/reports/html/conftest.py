@@ -27,10 +27,10 @@ from harness.results import (
     VictimRecord,
     write_atomic,
 )
-from harness.results.bound import Bound, Ceiling
 from harness.results.card import Card, CardCell, CardTraining, MeasuredVictims, Reported
+from harness.results.record import Bound, Ceiling
 from harness.scoring.summarise import summarise
-from harness.scoring.validity import fault_of
+from harness.scoring.verdict import fault_of
 
 TAPS = {2: "T2.step", 1: "T1.out", 0: "T0.in"}
 MakeCell = Callable[..., CellResult]

@@ -6,7 +6,7 @@ import pytest
 
 from harness.base.errors import UsageError
 from harness.reports.html import read_runs
-from harness.reports.html.collecting import without_collecting
+from harness.reports.html.runs import without_collecting
 
 
 @pytest.mark.parametrize("was_on", [True, False])

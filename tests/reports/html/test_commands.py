@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from harness.reports.html.commands import _quoted, evaluate_commands, train_command
 from harness.reports.html.places import shown_cells
-from harness.reports.html.privacy_table import privacy_table
 from harness.reports.html.run_data import RunData
 from harness.reports.html.runs import read_runs
+from harness.reports.html.tables import privacy_table
 from harness.results import CellResult
 
 

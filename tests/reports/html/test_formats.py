@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from harness.reports.html import all_tables, formats, make_page, read_runs
+from harness.reports.html import all_tables, make_page, read_runs
+from harness.reports.html import table as formats
 from harness.reports.html.site import make_site
 from harness.reports.html.table import Head, Table, Value, condensed, folded
 from harness.reports.table import print_results

@@ -9,13 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
+from harness.reports.html.chart import INK, inline
 from harness.reports.html.gallery import gallery
-from harness.reports.html.matrix import matrices
+from harness.reports.html.matrix import Promise, matrices, promise
 from harness.reports.html.places import decided_places, shown_cells
-from harness.reports.html.promise import Promise, promise
 from harness.reports.html.runs import read_runs
-from harness.reports.html.svg import INK, inline
-from harness.reports.html.utility import leakage, utility_chart
+from harness.reports.html.training import leakage, utility_chart
 from harness.reports.html.verdict import verdict
 from harness.reports.pictures import first_rows_box, last_row_boxes
 from harness.results import Control, Identified, Statement

@@ -8,9 +8,9 @@ import pytest
 
 from harness.reports.html.cell_tables import cell_table
 from harness.reports.html.chart import lines
+from harness.reports.html.curves import theorem_chart
 from harness.reports.html.places import Shown, shown_cells
 from harness.reports.html.runs import read_runs
-from harness.reports.html.theorem import theorem_chart
 from harness.results import Bound, Ceiling, CellResult, Rate
 
 MEASURED = Rate(rate=0.25, successes=15, n=60, ci95=(0.147, 0.379))

@@ -10,7 +10,8 @@ from xml.etree import ElementTree
 import pytest
 from markupsafe import escape
 
-from harness.reports.html import all_tables, formats, make_page, read_runs
+from harness.reports.html import all_tables, make_page, read_runs
+from harness.reports.html import table as formats
 from harness.reports.html.trend import MOST_PANELS, MOST_RUNS, trend_section, trend_table
 from harness.results import Lineup, Rate, Summary
 

@@ -1,0 +1,8 @@
+"""What one client sent in one round, kept in a folder for ``harness judge``; made where the federation runs.
+
+Importing this takes no attack, defense or dataset along.
+"""
+
+from harness.judging.capture import CaptureRecord, Declared, captured, write_capture
+
+__all__ = ["CaptureRecord", "Declared", "captured", "write_capture"]

@@ -1,0 +1,325 @@
+"""What a capture's ``capture.json`` says: which client this was, and how it trained."""
+
+import io
+import math
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from harness.base.errors import UsageError
+from harness.base.ranges import Count, CountOrNone, Positive
+from harness.results.arrays import ENDINGS, MEND, StoredArrays, pickled_beside
+from harness.results.atomic import remove_plain, write_atomic
+from harness.results.files import MOST_OF_A_DOCUMENT, Absent, sha256
+from harness.results.stored import parse_json, read_stored
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+#: The names of a capture's files: what it says, and arrays before and after the client's training.
+FACTS, BEFORE, TRUTH = "capture.json", "before", "truth"
+#: What the client sent, one of three: its model, the model's change, or the gradient of one step.
+Sent = Literal["after", "update", "gradient"]
+SENT: tuple[Sent, ...] = ("after", "update", "gradient")
+
+# Frameworks whose first round is 1.
+_FROM_ONE = {"flower", "flwr"}
+
+_Side = Annotated[int, Field(ge=1, le=100_000)]
+
+
+class Declared(BaseModel):
+    """The defense that the client is said to train under, as ``--defense`` and ``--defense-arg`` name it, or as a
+    framework does: a class with its arguments (:mod:`harness.judging.frameworks`)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    settings: Mapping[str, Any] = Field(default_factory=dict)
+
+
+class CaptureRecord(BaseModel):
+    """The facts of a capture; the numbers are in the arrays beside it.
+
+    Attributes:
+        model: ``module:factory``, called with ``image_shape`` and ``classes``, or a model of this project.
+        image_shape: (C, H, W).
+        classes: K, of the network's output.
+        learning_rate: of local training.
+        local_steps: L, before the client sent.
+        batch_size: B, examples in a step; of Poisson batches, how many there really were.
+        expected_batch_size: what a step's sum was divided by, where that is not the batch's own size (Poisson batches).
+        epochs: E, passes over the client's ``examples`` in the local steps.
+        frozen: names of parameters that were not trained.
+        optimizer: of local training. An adaptive one does not send gradients; of one step momentum does.
+        examples: of the client, where it is known.
+        clients, clients_per_round, rounds: of the federation, where the declared noise depends on them.
+        defense: None where none is declared.
+        framework, client, round: where it comes from, in the federation's own words.
+        first_round: the number of its first round, 0 or 1; None for what its framework has: Flower counts from 1.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: Literal[1] = 1
+    model: str
+    image_shape: tuple[_Side, _Side, _Side]
+    classes: Annotated[int, Field(ge=2, le=100_000)]
+    learning_rate: Positive
+    batch_size: Count
+    expected_batch_size: Positive | None = None
+    local_steps: Count = 1
+    epochs: Count | None = None
+    frozen: tuple[str, ...] = ()
+    optimizer: Literal["sgd", "momentum", "adam"] = "sgd"
+    examples: Count | None = None
+    clients: Count | None = None
+    clients_per_round: Count | None = None
+    rounds: Count | None = None
+    defense: Declared | None = None
+    framework: str | None = None
+    client: str | None = None
+    round: CountOrNone = 0
+    first_round: Literal[0, 1] | None = None
+
+    @model_validator(mode="after")
+    def _facts_agree(self) -> "CaptureRecord":
+        examples, size = self.examples, self.expected_batch_size or self.batch_size
+        if examples is None:
+            return self
+        if size > examples:
+            raise ValueError(f"batch_size {size:g} is more than the client's {examples} examples; correct one of them")
+        steps = {(self.epochs or 1) * part for part in (math.ceil(examples / size), math.floor(examples / size))}
+        if self.epochs is not None and self.local_steps not in steps:
+            raise ValueError(
+                f"epochs {self.epochs} over {examples} examples in batches of {size:g} are {max(steps)} local_steps, "
+                f"and {self.local_steps} are declared; correct one of them"
+            )
+        return self
+
+    @property
+    def rate(self) -> float:
+        """The learning rate of the mean over the examples that really were in a step."""
+        return self.learning_rate * self.batch_size / (self.expected_batch_size or self.batch_size)
+
+    @property
+    def truths(self) -> int:
+        """Examples behind the local steps, each as often as it was trained on."""
+        return sum(self.step_sizes())
+
+    def slots(self) -> list[int]:
+        """Return the example in each place of L steps with B places each.
+
+        A smaller last batch fills its places by turns, whose mean is its own where its size divides B.
+        """
+        starts = accumulate(self.step_sizes(), initial=0)
+        return [
+            start + place % size
+            for start, size in zip(starts, self.step_sizes(), strict=False)
+            for place in range(self.batch_size)
+        ]
+
+    def step_sizes(self) -> tuple[int, ...]:
+        """Examples in each local step: a pass over the client's examples ends with those that are left."""
+        passes, left = self.epochs or 1, (self.examples or 0) % self.batch_size
+        steps = -(-(self.examples or 0) // self.batch_size)
+        if not left or self.expected_batch_size or steps * passes != self.local_steps:
+            return (self.batch_size,) * self.local_steps
+        return ((self.batch_size,) * (steps - 1) + (left,)) * passes
+
+    @property
+    def rounds_before(self) -> int:
+        """Rounds that came before this one."""
+        usual = 1 if (self.framework or "").lower() in _FROM_ONE else 0
+        return max(0, self.round - (usual if self.first_round is None else self.first_round))
+
+
+# Writes a capture: plain arrays and facts, nothing pickled.
+
+Arrays = Mapping[str, Any]
+
+
+def write_capture(
+    folder: Path | str, record: CaptureRecord, before: Arrays, *, images: ArrayLike | None = None,
+    labels: ArrayLike | None = None, **sent: Arrays,
+) -> Path:  # fmt: skip
+    """Write what one client sent in one round, and return the folder.
+
+    Args:
+        folder: of its own; files of an earlier capture there are replaced.
+        record: how the client trained.
+        before: the model that the client started from, arrays or tensors named as in its ``state_dict()``.
+        images, labels: the truth, (n, C, H, W) in [0, 1] and (n,) in the order trained; it stays with who writes it.
+        sent: one of ``after``, ``update`` (after less before) and ``gradient`` (of a single step), named as ``before``.
+
+    Raises:
+        UsageError: not exactly one of the three was given, images come without labels, or the folder cannot be written.
+    """
+    folder = Path(folder)
+    if len(sent) != 1 or not sent.keys() <= set(SENT):
+        raise UsageError(f"a capture holds one of {', '.join(SENT)}, not {', '.join(sent) or 'none'}")
+    if (images is None) != (labels is None):
+        raise UsageError("the truth of a capture is images with their labels; give both or neither")
+    ((kind, moved),) = sent.items()
+    # First: whatever happens now, nothing of an earlier capture stands beside this one.
+    for stale in (FACTS, *(f"{stem}{end}" for stem in (BEFORE, TRUTH, *SENT) for end in ENDINGS)):
+        remove_plain(folder / stale, "the capture's folder")
+    write_atomic(folder / f"{BEFORE}.npz", _packed(before), "the capture's folder")
+    write_atomic(folder / f"{kind}.npz", _packed(moved), "the capture's folder")
+    if images is not None and labels is not None:
+        write_atomic(folder / f"{TRUTH}.npz", _packed({"images": images, "labels": labels}), "the capture's folder")
+    # Last: a folder without it is no capture.
+    write_atomic(folder / FACTS, record.model_dump_json(indent=1).encode(), "the capture's folder")
+    return folder
+
+
+def _packed(arrays: Arrays) -> bytes:
+    buffer = io.BytesIO()
+    plain: dict[str, Any] = {name: _plain(value) for name, value in arrays.items()}
+    np.savez(buffer, **plain)
+    return buffer.getvalue()
+
+
+def _plain(value: Any) -> np.ndarray:
+    """An array as it is, or what a tensor of torch holds, wherever it lies."""
+    return value.detach().cpu().numpy() if hasattr(value, "detach") else np.asarray(value)
+
+
+# A capture around a training loop of one's own.
+
+# Parts of the names that peft, transformers and their like give the weights of adapters.
+_ADAPTERS = {"lora_A", "lora_B", "lora_embedding_A", "lora_embedding_B", "adapter", "adapters", "prompt_encoder"}
+
+
+class Watched:
+    """The round that is being captured."""
+
+    def __init__(self) -> None:
+        self.images: list[Tensor] = []
+        self.labels: list[Tensor] = []
+
+    def batch(self, images: "Tensor", labels: "Tensor") -> None:
+        """Keep what a step trains on, (B, C, H, W) in [0, 1] and (B,), as the operator's own truth."""
+        self.images.append(images.detach().cpu().clone())
+        self.labels.append(labels.detach().cpu().clone())
+
+
+@contextmanager
+def captured(network: "nn.Module", folder: Path | str, **facts: Any) -> Iterator[Watched]:
+    """Context of a client's local training: keeps the network before and after it, unless the training fails.
+
+    ::
+
+        with captured(network, "captures/3", model="my_network:make", image_shape=(1, 28, 28), classes=10,
+                      learning_rate=0.05, batch_size=4) as capture:
+            for images, labels in loader:
+                ...
+                capture.batch(images, labels)  # only where the truth may be kept
+
+    Args:
+        facts: the fields of :class:`CaptureRecord`; ``frozen`` is read from the network where it is not given.
+
+    Raises:
+        UsageError: the network computes in bfloat16, or the folder cannot be written.
+        ValidationError: a fact is missing or out of range.
+    """
+    still = tuple(name for name, one in network.named_parameters() if not one.requires_grad)
+    known: dict[str, Any] = {"frozen": still} | facts
+    record, watched = CaptureRecord(**known), Watched()
+    before = {name: value.detach().cpu().clone() for name, value in network.state_dict().items()}
+    _require_known_numbers(before)
+    _tell_of_adapters(network)
+    yield watched
+    truth: dict[str, Any] = {}
+    if watched.images:
+        import torch
+
+        truth = {"images": torch.cat(watched.images), "labels": torch.cat(watched.labels)}
+    write_capture(folder, record, before, after=network.state_dict(), **truth)
+
+
+def _require_known_numbers(state: "dict[str, Tensor]") -> None:
+    """Before the training, which would be lost: arrays on disk know no bfloat16."""
+    coarse = [name for name, value in state.items() if str(value.dtype) == "torch.bfloat16"]
+    if coarse:
+        raise UsageError(f"{coarse[0]!r} is in bfloat16, which a capture cannot hold; train this client in float32")
+
+
+def _tell_of_adapters(network: "nn.Module") -> None:
+    """Before the training: a library puts them into a network, and perhaps no factory of it builds them again."""
+    named = [name for name, one in network.named_parameters() if one.requires_grad and _ADAPTERS & set(name.split("."))]
+    if named:
+        sys.stderr.write(
+            f"harness: {named[0]!r} is an adapter's weight: judge --checks-only reads it as it is; to attack it too, "
+            "let the factory that model names put the adapters in\n"
+        )
+
+
+# Reads a capture, whoever wrote it: every file is checked, nothing in it is executed.
+
+
+@dataclass(frozen=True)
+class Capture:
+    """What one client started from and sent.
+
+    Attributes:
+        before, moved: arrays by the names of the ``state_dict``, read when asked for; ``kind`` says what ``moved`` is.
+        truth: ``images`` (n, C, H, W) and ``labels`` (n,) as they stand in the file; None where it was not kept.
+        digest: of the files, in hexadecimal.
+    """
+
+    folder: Path
+    record: CaptureRecord
+    before: StoredArrays
+    moved: StoredArrays
+    kind: Sent
+    truth: StoredArrays | None
+    digest: str
+
+
+def read_capture(folder: Path, truth: Path | None = None) -> Capture:
+    """A capture's folder.
+
+    Args:
+        truth: a file of ``images`` and ``labels`` instead of the folder's own.
+
+    Raises:
+        UsageError: a file is missing, damaged, or holds what it should not; one line that names the file and the fix.
+    """
+    facts = folder / FACTS
+    try:
+        record = read_stored(facts, CaptureRecord, parse_json, "write it again", MOST_OF_A_DOCUMENT)
+    except Absent as problem:
+        raise UsageError(f"{str(folder)!r} is no capture (it has no {FACTS}); {MEND}") from problem
+    present: list[Sent] = [kind for kind in SENT if any((folder / f"{kind}{end}").exists() for end in ENDINGS)]
+    if len(present) != 1:
+        found = " and ".join(present) or "none"
+        raise UsageError(
+            f"capture {str(folder)!r} must hold one of {', '.join(SENT)} as {' or '.join(ENDINGS)}, it has "
+            f"{found}{pickled_beside(folder)}"
+        )
+    before, moved, own = _file(folder, BEFORE), _file(folder, present[0]), truth or _file(folder, TRUTH)
+    known = StoredArrays(own) if truth or own.exists() else None
+    for name in ("images", "labels"):
+        if known is not None and name not in known:
+            raise UsageError(f"{str(own)!r} has no array {name!r}; a truth is images and labels")
+    found_before, found_moved = StoredArrays(before), StoredArrays(moved)
+    digest = "-".join(sha256(path)[:16] for path in (facts, before, moved))
+    return Capture(folder, record, found_before, found_moved, present[0], known, digest)
+
+
+def _file(folder: Path, stem: str) -> Path:
+    """The file of a capture's arrays, in one format or the other."""
+    there = [path for path in (folder / f"{stem}{end}" for end in ENDINGS) if path.exists()]
+    if len(there) > 1:
+        raise UsageError(f"capture {str(folder)!r} holds {there[0].name} and {there[1].name}; keep one of them")
+    return there[0] if there else folder / f"{stem}{ENDINGS[0]}"

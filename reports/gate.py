@@ -1,0 +1,161 @@
+"""What the gate found, as a table, as Markdown, and as JUnit; and two runs beside each other."""
+
+import re
+from collections.abc import Sequence
+from xml.etree import ElementTree
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from harness.gate import Finding, Report
+from harness.gate.contrast import Contrast, Difference
+from harness.reports.text import MISSING, number, percent, safe
+
+# The words and numbers of the regression gate, for its table, its Markdown summary and its JUnit file.
+
+COLUMNS = ("what", "cell", "success", "mean rank", "log RMSE", "p", "victims")
+
+
+def shown(report: Report, everything: bool = False) -> list[Finding]:
+    """What is worth a line: everything but the cells that did not move."""
+    return [finding for finding in report.findings if everything or finding.kind != "unmoved"]
+
+
+def row(finding: Finding) -> tuple[str, ...]:
+    """A finding as the texts of COLUMNS; where there are no numbers the detail stands beside the cell."""
+    moved = finding.movement
+    if moved is None:
+        cell = f"{finding.cell}: {finding.detail}" if finding.cell else finding.detail
+        return (finding.kind, safe(cell, 200), "", "", "", "", "")
+    return (
+        finding.kind,
+        safe(finding.cell),
+        _arrow(percent(moved.asr[0]), percent(moved.asr[1])),
+        _arrow(number(moved.rank[0], 2), number(moved.rank[1], 2)),
+        _arrow(number(moved.log_rmse[0], 2), number(moved.log_rmse[1], 2)),
+        "" if finding.p is None else f"{finding.p:.2g}",
+        f"{moved.victims} {moved.pairing}",
+    )
+
+
+def _arrow(before: str, after: str) -> str:
+    return before if before == after else f"{before} -> {after}"
+
+
+# The regression gate as JUnit XML: a test case per cell, so that any CI service shows which one failed.
+
+# What XML 1.0 has no way to write, escaped or not.
+_FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def gate_junit(report: Report) -> bytes:
+    """The XML document. Regressions, broken attacks are failures; what could not be compared is an error."""
+    cases = [_case(finding) for finding in report.findings]
+    suite = ElementTree.Element("testsuite", name="harness check", tests=str(len(cases)))
+    for tag in ("failures", "errors", "skipped"):
+        kind = tag.removesuffix("s") if tag != "skipped" else tag
+        suite.set(tag, str(sum(case.find(kind) is not None for case in cases)))
+    suite.extend(cases)
+    return ElementTree.tostring(suite, encoding="utf-8", xml_declaration=True)
+
+
+def _case(finding: Finding) -> ElementTree.Element:
+    name = _clean(finding.cell or "the run")
+    case = ElementTree.Element("testcase", classname=f"gate.{_clean(finding.dataset or 'run')}", name=name)
+    words = "; ".join(f"{title} {text}" for title, text in zip(COLUMNS, row(finding), strict=True) if text)
+    if finding.kind in ("regression", "broken attack", "invalid run"):
+        tag = "failure"
+    elif finding.fails:
+        tag = "error"
+    elif finding.kind == "extra":
+        tag = "skipped"
+    else:
+        ElementTree.SubElement(case, "system-out").text = _clean(words)
+        return case
+    outcome = ElementTree.SubElement(case, tag, message=_clean(words))
+    if tag != "skipped":
+        outcome.set("type", finding.kind)
+    return case
+
+
+def _clean(text: str) -> str:
+    return _FORBIDDEN.sub("?", text)
+
+
+# The regression gate as a Markdown summary, such as a CI service shows under a job.
+
+
+def gate_markdown(report: Report) -> str:
+    """The headline, a table of what moved, and the unmoved cells folded away."""
+    parts = [f"## Regression gate: {_plain(report.headline)}", ""]
+    findings = shown(report)
+    if findings:
+        parts += [*_table(findings), ""]
+    still = report.of("unmoved")
+    if still:
+        parts += [f"<details><summary>{len(still)} cells did not move</summary>", "", *_table(still), "", "</details>"]
+    parts += ["", "Mean rank: 0 nearest to the truth, 0.5 chance. p is adjusted over all cells (Holm).", ""]
+    return "\n".join(parts)
+
+
+def _table(findings: list) -> list[str]:
+    lines = ["| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
+    return lines + ["| " + " | ".join(_code(entry) for entry in row(finding)) + " |" for finding in findings]
+
+
+def _code(text: str) -> str:
+    """Names come from files: inside a code span neither HTML nor Markdown is read, given that it cannot be left."""
+    return f"`{text.replace('`', chr(39)).replace('|', '/')}`" if text else ""
+
+
+def _plain(text: str) -> str:
+    return text.replace("<", "").replace("`", "")
+
+
+# The regression gate in a terminal: one line of outcome, and a short table of what moved and by how much.
+
+_STYLES = {"more resilient": "green", "stronger attack": "yellow", "extra": "yellow"}
+
+
+def print_gate(report: Report, console: Console) -> None:
+    """Prints the headline and everything but the cells that did not move."""
+    console.print(Text(report.headline, style="bold red" if report.failed else "bold green"))
+    findings = shown(report)
+    if not findings:
+        return
+    table = Table(*COLUMNS)
+    for finding in findings:
+        style = "red" if finding.fails else _STYLES.get(finding.kind, "")
+        table.add_row(*(Text(entry) for entry in row(finding)), style=style)
+    console.print(table)
+    console.print(Text("mean rank: 0 nearest to the truth, 0.5 chance; p is adjusted over all cells (Holm)", "dim"))
+
+
+# Two runs or two defenses side by side, for people.
+
+
+def print_contrasts(
+    contrasts: Sequence[Contrast], alone: Sequence[str], problems: Sequence[str], console: Console
+) -> None:
+    """Prints a row per pair of cells; a difference whose interval leaves 0 out is bold."""
+    table = Table("A", "B", "success", "mean rank", "log RMSE", "victims")
+    for one in contrasts:
+        other = "same" if one.a == one.b else safe(one.b)
+        victims = f"{one.victims[1]} paired" if one.paired else f"{one.victims[0]} and {one.victims[1]}"
+        numbers = [_shown(one.asr), _shown(one.rank), _shown(one.log_rmse)]
+        table.add_row(Text(safe(one.a)), Text(other), *numbers, victims)
+    console.print(table)
+    console.print(Text("B - A with 95% intervals, each on its own; mean rank: 0 nearest to the truth, 0.5 chance"))
+    for title in alone:
+        console.print(Text(f"only in one: {safe(title)}"))
+    for problem in problems:
+        console.print(Text(safe(problem, 300)))
+
+
+def _shown(value: Difference) -> Text:
+    if value.difference is None or value.ci95 is None:
+        return Text(MISSING)
+    low, high = value.ci95
+    clear = low > 0 or high < 0
+    return Text(f"{value.difference:+.2f} [{low:+.2f}, {high:+.2f}]", style="bold" if clear else "")
