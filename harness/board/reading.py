@@ -61,6 +61,9 @@ def read_card(path: Path) -> Card:
 def cells_of(card: Card) -> list[CellSettings]:
     """The cells that a card asks for; of a suite all members. Its training is of their federation.
 
+    Who is told the labels, where a suite runs it beside the same attack that infers them, is not asked for: the suite
+    decides again whether it does.
+
     Raises:
         UsageError: they are impossible, not those of its suite, or the training is of something else.
     """
@@ -74,6 +77,14 @@ def cells_of(card: Card) -> list[CellSettings]:
         raise UsageError(f"the card's attacks are on other noise than its defense adds; {_MEND}")
     if len({one.model_dump_json() for one in asked}) < len(asked):
         raise UsageError(f"the card has an attack more than once; {_MEND}")
+    firsts = {one.model_dump_json() for one in asked if one.labels == "inferred"}
+    asked = [
+        one
+        for one in asked
+        if not one.suite
+        or one.labels == "inferred"
+        or one.model_copy(update={"labels": "inferred"}).model_dump_json() not in firsts
+    ]
     if len({one.model_copy(update=_OF_AN_ATTACK).model_dump_json() for one in asked}) > 1:
         raise UsageError(f"the card's attacks are of more than one place; {_MEND}")
     if card.training and not is_of(asked[0], card.training.settings):

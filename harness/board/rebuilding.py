@@ -7,7 +7,7 @@ from harness.base.devices import choose_device, use_threads
 from harness.board.making import make_card
 from harness.board.reading import cells_of
 from harness.evaluation import Run, document_of
-from harness.evaluation.main_job import with_controls
+from harness.evaluation.main_job import with_controls, with_told
 from harness.reports.html.run_data import RunData
 from harness.results import RunFolder
 from harness.results.card import Card
@@ -37,7 +37,7 @@ def rebuild(card: Card, place: Place) -> Card:
     device = "cpu" if card.environment.get("device") == "cpu" else choose_device("auto")
     asked = [one.model_copy(update={"device": device}) for one in cells_of(card)]
     run = Run(place.data_root, RunFolder(place.scratch), place.chunk, resume=place.resume)
-    stored = [run.cell(settings) for settings in asked]
+    stored = with_told([run.cell(settings) for settings in asked], run.done)
     made = [one.cell for one in with_controls(stored, run.done)]
     where = environment(device)
     document = document_of(made, where)

@@ -68,13 +68,14 @@ def with_controls(asked: Sequence[StoredCell], done: Mapping[str, StoredCell]) -
     Args:
         done: cells and controls by their keys.
     """
-    cells = {one.cell.key: one for stored in asked for one in (stored, *_told(stored, done))}
+    cells = {one.cell.key: one for one in with_told(asked, done)}
     keys = (key for stored in cells.values() for key in stored.cell.needed)
     return [*cells.values(), *(done[key] for key in dict.fromkeys(keys) if key not in cells)]
 
 
-def _told(stored: StoredCell, done: Mapping[str, StoredCell]) -> list[StoredCell]:
-    return [done[stored.cell.told]] if stored.cell.told else []
+def with_told(asked: Sequence[StoredCell], done: Mapping[str, StoredCell]) -> list[StoredCell]:
+    """Cells in the order asked for, each before the same with labels known where a suite ran it again."""
+    return [one for stored in asked for one in (stored, *([done[stored.cell.told]] if stored.cell.told else []))]
 
 
 def document_of(cells: list[CellResult], made_in: Facts) -> ResultDocument:

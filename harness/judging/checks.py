@@ -1,5 +1,6 @@
 """Is the declared defense on? What can be told from the updates alone, and from the truth, check by check."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -133,20 +134,40 @@ def explained(captured: CapturedClients, settings: CellSettings, data_root: Path
     rounding = captured.grain.numpy() * apart.shape[1] ** 0.5
     if noise is None or level is None:
         check = _alike(name, apart, made, rounding, factor)
-        return _with_other(check, sent, made) if check.outcome == "violated" else check
+        return _with_reason(
+            check, captured, sent, made, lambda left: _alike(name, left, made, rounding, "").outcome != "violated"
+        )
     freedom = apart.shape[1]
     p_value, evidence = _fits(apart, rounding, level, freedom), Evidence(captured, settings)
     found, unit = float(apart.square().mean().sqrt()), evidence.unit
     detail = f"what is left is noise of deviation {found * unit:.3g}, declared is {level * unit:.3g}{factor}"
     if p_value < LEVEL and (drawn := drawn_levels(evidence)) and drawn[0] <= found / level <= drawn[1]:
         return Check(name, "cannot tell", f"{detail}, as a Poisson batch may have it: {GIVE_SIZE}", p_value)
-    if p_value >= LEVEL:
-        return Check(name, "holds", detail, p_value)
-    decay = _along_weights(captured.before.double(), apart, made)
-    if decay is not None and _fits(decay[0], rounding, level, freedom - 2) >= LEVEL:
-        said = f"the update also shrinks the weights, as weight decay does ({decay[1]:.2g} of them); none is declared"
-        return Check(name, "cannot tell", f"{detail}; {said}", p_value)
-    return _with_other(Check(name, "violated", detail, p_value), sent, made)
+    check = Check(name, "holds" if p_value >= LEVEL else "violated", detail, p_value)
+    return _with_reason(check, captured, sent, made, lambda left: _fits(left, rounding, level, freedom - 2) >= LEVEL)
+
+
+def _with_reason(
+    check: Check, captured: CapturedClients, sent: Tensor, made: Tensor, fits: Callable[[Tensor], bool]
+) -> Check:
+    """A violation is no proof where weight decay explains it, and may have a reason that can be named.
+
+    Weight decay adds a multiple of the weights to a gradient, of which a clip then keeps a smaller part. What a factor
+    alone explains, such as another learning rate, is no weight decay.
+
+    Args:
+        fits: whether what is left, (V, P), is as small or as noisy as it must be.
+    """
+    if check.outcome != "violated":
+        return check
+    apart, columns = sent - made, torch.stack([made, captured.before.double()], 2)
+    scaled, both = (torch.linalg.lstsq(one, apart[..., None]).solution for one in (columns[..., :1], columns))
+    shrunk = both[:, 1, 0]
+    alone, left = apart - (columns[..., :1] @ scaled)[..., 0], apart - (columns @ both)[..., 0]
+    if (shrunk > 0).all() and fits(left) and not fits(alone):
+        said = f"the update also shrinks the weights, as weight decay does ({float(shrunk.mean()):.2g} of them)"
+        return replace(check, outcome="cannot tell", detail=f"{check.detail}; {said}; none is declared")
+    return _with_other(check, sent, made)
 
 
 def _fits(apart: Tensor, rounding: np.ndarray, level: float, freedom: int) -> float:
@@ -154,17 +175,6 @@ def _fits(apart: Tensor, rounding: np.ndarray, level: float, freedom: int) -> fl
     norms = apart.norm(dim=1).numpy()
     least, most = (np.square(np.clip(norms + side * rounding, 0, None) / level) for side in (-1, 1))
     return bonferroni(np.minimum(1, 2 * np.minimum(chi2.cdf(most, freedom), chi2.sf(least, freedom))))
-
-
-def _along_weights(before: Tensor, apart: Tensor, made: Tensor) -> tuple[Tensor, float] | None:
-    """What is left without weight decay, and its size; None where no client's weights shrink.
-
-    Weight decay adds a multiple of the weights to a gradient, of which a clip then keeps a smaller part.
-    """
-    columns = torch.stack([before, made], 2)
-    found = torch.linalg.lstsq(columns, apart[..., None]).solution
-    shrunk = found[:, 0, 0]
-    return (apart - (columns @ found)[..., 0], float(shrunk.mean())) if (shrunk > 0).all() else None
 
 
 def _with_other(check: Check, sent: Tensor, made: Tensor) -> Check:

@@ -8,8 +8,7 @@ from harness.papers.accuracy import METHODS
 from harness.papers.comparison import Comparison
 from harness.papers.grid import at_hand, grid
 from harness.reports.text import at_most, event_of
-from harness.study.judging import QUICK_VICTIMS, VICTIMS
-from harness.study.runner import WORDS, Judged, Request, attacks_of, judge, strict
+from harness.study.runner import QUICK_VICTIMS, VICTIMS, WORDS, Judged, Request, attacks_of, judge, strict
 
 _RESISTS = {"protects": "Y", "leaks": "N", "-": "-"}
 

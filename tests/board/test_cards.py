@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from harness.attacks import SUITES
 from harness.board import collect, compare
 from harness.board.making import reported_for
+from harness.board.rebuilding import Place, rebuild
 from harness.experiment import cell_settings
 from harness.privacy.statement import REPEATABLE
 from harness.results import RunFolder, cell_key
@@ -21,6 +23,24 @@ Planted = Callable[[dict[str, Any]], None]
 def test_a_true_card_is_made_again_byte_by_byte(card: Card, again: tuple[Card, Path]) -> None:
     assert again[0].content() == card.content() and again[0].hash == card.hash == card.digest()
     assert compare(card, again[0]).differences == [] and compare(card, again[0]).exact
+
+
+def test_who_is_told_the_labels_is_on_the_card_and_missed_where_it_is_not(
+    harness: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where labels are guesses a suite runs the same attack again with labels known."""
+    monkeypatch.setitem(SUITES, "tiny-2", {"slope": {}, "analytic": {}})
+    asked = "evaluate --defense fed_cdp --defense-arg sigma=60 --attack tiny --surface 0 --victims 24 --dataset digits"
+    assert harness(*f"{asked} --model logistic --no-pictures --out run".split()).code == 0
+    (card,) = collect([Path("run")]).cards
+    assert [(one.result.attack, one.settings["labels"]) for one in card.cells] == [
+        ("slope", "inferred"), ("slope", "known"), ("analytic", "inferred"),
+    ]  # fmt: skip
+    again = rebuild(card, Place(tmp_path / "none", tmp_path / "made"))
+    assert again.content() == card.content()
+    without = card.model_copy(update={"cells": [card.cells[0], card.cells[2]]}).sealed()
+    resumed = rebuild(without, Place(tmp_path / "none", tmp_path / "made", resume=True))
+    assert compare(without, resumed).differences and compare(without, resumed, statistically=True).differences
 
 
 def test_a_card_says_what_was_evaluated(card: Card) -> None:

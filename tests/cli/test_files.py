@@ -273,9 +273,14 @@ def test_a_place_that_is_not_text_is_told_or_does_no_harm(before: bytes, line: s
 
 
 @pytest.mark.parametrize(
-    ("line", "handles"), [(EVALUATE, 8), (EVALUATE, 16), (TRAIN, 16), ("report good", 16)],
-    ids=["evaluate, 8", "evaluate", "train", "report"],
-)  # fmt: skip
+    ("line", "handles"),
+    [
+        (EVALUATE, 8),
+        ("report good", 16),
+        *(pytest.param(line, 16, marks=pytest.mark.slow) for line in (EVALUATE, TRAIN)),
+    ],
+    ids=["evaluate, 8", "report", "evaluate", "train"],
+)
 def test_too_few_file_handles_are_told(line: str, handles: int, tmp_path: Path) -> None:
     finished = in_bash(line.encode(), tmp_path, f"ulimit -n {handles}; ".encode())
     assert finished.returncode == 0 or is_one_line(finished, b""), finished

@@ -180,6 +180,11 @@ def test_nor_another_learning_rate(federation: Federation, tmp_path: Path) -> No
     assert check.outcome == "violated" and "check learning_rate" in check.detail
 
 
+def test_weight_decay_is_no_violation_without_noise_either(federation: Federation, tmp_path: Path) -> None:
+    check = told(federation(2, weight_decay=0.5), tmp_path)
+    assert check.outcome == "cannot tell" and "weight decay does (0.5 of them)" in check.detail
+
+
 @pytest.mark.parametrize("size", [8, 11])
 def test_a_poisson_batch_is_explained(federation: Federation, size: int, tmp_path: Path) -> None:
     """The sum of 11 is divided by the expected 8: said by both numbers, or by the expected one and the truth."""

@@ -181,7 +181,7 @@ def test_memory_stays_flat(tmp_path: Path, backwards: type[Backwards]) -> None:
 
 FAULTS = {
     "lost": (BrokenProcessPool(), "a worker was lost; its clients are trained again, 2 at a time"),
-    "no memory": (MemoryError("of a test"), "a worker lacks memory (MemoryError: of a test); what it was training"),
+    "no memory": (MemoryError("of a test"), "a worker lacks memory (MemoryError: of a test); its clients are trained"),
 }
 
 
