@@ -39,6 +39,7 @@ def make_card(
         training: a run of the very federation.
         run: for the command that people type.
     """
+    stored = _in_order(stored)
     cells = [_cell(one) for one in stored]
     (row,) = summarise(one.result for one in cells)
     trained = None if training is None else _training(training)
@@ -50,6 +51,14 @@ def make_card(
         command="\n".join(evaluate_commands(shown)), row=row, cells=cells, training=trained,
         statement=_statement(trained.privacy if trained else stored[0].cell.privacy, Tap(row.tap)),
     ).sealed()  # fmt: skip
+
+
+def _in_order(stored: Sequence[StoredCell]) -> list[StoredCell]:
+    """Each before the same with labels known, so that a card is the same whatever order its cells were computed in."""
+    again = {one.cell.told for one in stored if one.cell.told}
+    by_key = {one.cell.key: one for one in stored}
+    firsts = [one for one in stored if one.cell.key not in again]
+    return [one for first in firsts for one in (first, by_key.get(first.cell.told)) if one is not None]
 
 
 def own_settings(stored: StoredCell) -> Facts:

@@ -23,10 +23,9 @@ from harness.training import read_training, train_settings
 from harness.training.bayesian import bayesian_of_run
 from harness.training.norms import NormsFolder
 
-_WIDTH = 140
+_WIDTH, _BAYESIAN_WIDTH = 140, 120
 _COLUMNS = ("accountant", "conversion", "epsilon", "delta", "delta_total", "sampler", "adjacency", "notes")
 _ITS_OWN = ("training", "direction", "delta", "as_json")
-_WIDTH = 120
 
 
 @app.command("account")
@@ -170,4 +169,4 @@ def show_bayesian(folder: Path, delta: float | None, direction: str | None, as_j
     if as_json:
         sys.stdout.write(json.dumps({"settings": document.settings, "rows": rows}, indent=1) + "\n")
         return
-    print_bayesian(rows, Screen(_WIDTH))
+    print_bayesian(rows, Screen(_BAYESIAN_WIDTH))

@@ -38,6 +38,11 @@ def test_who_is_told_the_labels_is_on_the_card_and_missed_where_it_is_not(
     ]  # fmt: skip
     again = rebuild(card, Place(tmp_path / "none", tmp_path / "made"))
     assert again.content() == card.content()
+    document = json.loads(Path("run/results.json").read_text())
+    inferred, known, other = document["summary"][0]["attacks"]
+    document["summary"][0]["attacks"] = [known, inferred, other]  # as a run that went on computes them
+    Path("run/results.json").write_text(json.dumps(document))
+    assert [one.content() for one in collect([Path("run")]).cards] == [card.content()]
     without = card.model_copy(update={"cells": [card.cells[0], card.cells[2]]}).sealed()
     resumed = rebuild(without, Place(tmp_path / "none", tmp_path / "made", resume=True))
     assert compare(without, resumed).differences and compare(without, resumed, statistically=True).differences

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from harness.evaluation import Run
-from harness.papers import TABLES, Request, clients, joint
+from harness.papers import TABLES, Request, clients
 from harness.papers import grid as tables
 from harness.papers.clients import clipping_bound
 from harness.papers.grid import grid
@@ -123,4 +123,4 @@ def test_verdicts_of_the_joint_table(dp: float, bdp: float | None, verdict: str)
     def measured(accuracy: float) -> Measured:
         return Measured(accuracy, accuracy < 0.1, {1: accuracy}, 1)
 
-    assert joint._verdict(measured(dp), None if bdp is None else measured(bdp)) == verdict
+    assert clients._verdict(measured(dp), None if bdp is None else measured(bdp)) == verdict

@@ -16,7 +16,7 @@ from harness.papers import full_accuracy as module
 from harness.papers.full_accuracy import BOUNDED, LADDER, Cell, FullRuns, Standing, averaged_noise
 from harness.parallel.shard import Shard
 from harness.results import RunFolder, Statement
-from harness.study import trained
+from harness.study import runner as trained
 from harness.study.runner import ShardDone
 from harness.training import (
     DivergedError,

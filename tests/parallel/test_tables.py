@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from harness.cli import reproduce as parts
 from harness.evaluation import Run
-from harness.papers import TABLES, UNDEALT, Request, accuracy, grid, parts
+from harness.papers import TABLES, UNDEALT, Request, accuracy, grid
 from harness.parallel.shard import Shard
 from harness.parallel.units import Job
 from harness.results import RunFolder
