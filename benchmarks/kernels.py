@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torchvision.models import VisionTransformer, resnet18
 
 from harness.base.vectors import Layout
-from harness.models.idle_weights import without_idle_weights
 from harness.models.lone_rows import LoneRows, with_lone_layers
+from harness.models.row_layers import without_idle_weights
 from harness.models.row_operators import with_row_operators
 from harness.models.row_sequence import row_sequence
 from harness.models.rows import ChainedRows, MappedRows, OwnRows, Rows

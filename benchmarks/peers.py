@@ -39,7 +39,7 @@ from harness.datasets import data_root
 from harness.evaluation.measure import measure
 from harness.evaluation.observe import Scene, Stage
 from harness.experiment import cell_settings, usual_prior
-from harness.gate.statistics import fisher_test
+from harness.gate.comparing import fisher_test
 
 # Of the peer's constants, those of a dataset.
 CONSTANTS = {"mnist-sample": "mnist", "mnist": "mnist", "cifar10-sample": "cifar10", "cifar10": "cifar10"}

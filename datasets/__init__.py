@@ -17,10 +17,9 @@ from harness.datasets import (  # noqa: F401  (imported so that they register)
     samples,
 )
 from harness.datasets.catalogue import DATASETS, DatasetStatus, dataset_status, default_model, fetch_dataset
-from harness.datasets.load import data_root, dataset_name, load_dataset
+from harness.datasets.load import Victims, data_root, dataset_name, load_dataset, select_victims
 from harness.datasets.public import choose_public, divide
 from harness.datasets.record import Dataset
-from harness.datasets.victims import Victims, select_victims
 
 __all__ = [
     "DATASETS",

@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from harness.base.errors import UsageError
-from harness.results.files import MOST_BYTES, Unreadable, read_bytes
-from harness.results.stored import Damaged, parse_arrays
+from harness.results.files import MOST_BYTES, Damaged, Unreadable, parse_arrays, read_bytes
 
 
 @dataclass(frozen=True)

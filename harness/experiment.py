@@ -23,7 +23,7 @@ from harness.datasets.public import AUTO, NONE
 from harness.defenses import DEFENSES, Cohort, Defense
 from harness.federation.taps import SURFACES, TAPS_OF_VARIATES, Tap, check_tap
 from harness.observation import UpdateModel
-from harness.training.trained_run import TrainedRun
+from harness.training.settings import TrainedRun
 
 #: What stands in the place of a file of weights in the settings of captured clients.
 AS_CAPTURED = "as captured"

@@ -14,7 +14,7 @@ from harness.base.registry import Registry
 from harness.datasets import DATASETS
 from harness.datasets.public import AUTO, NONE
 from harness.models import MODELS, find_factory
-from harness.models.torchvision_networks import PREFIX
+from harness.models.networks import PREFIX
 from harness.results.files import Unreadable, sha256
 
 #: What the digests are of, in words.

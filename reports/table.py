@@ -14,7 +14,7 @@ from rich.text import Text
 from harness.reports import columns, text
 from harness.reports.columns import CONTROLS, MEDIUM, WIDE, Column, ColumnSet
 from harness.results import CellResult, ResultDocument, SummaryRow
-from harness.scoring.multiplicity import of_document
+from harness.scoring.strongest import of_document
 from harness.scoring.verdict import CONFIRMED_SUCCESSES
 
 # Columns where a terminal is wide enough for them.

@@ -16,7 +16,7 @@ from harness.base.limits import peak_memory
 from harness.bench.engines import Bench, arithmetic_alone, crew_for, take_turns
 from harness.evaluation.measure import measure
 from harness.evaluation.observe import Scene, Stage
-from harness.evaluation.outlook import work_of
+from harness.evaluation.watching import work_of
 from harness.experiment import CellSettings, cell_settings, usual_prior
 from harness.parallel.crew import Crew
 from harness.results import Rate

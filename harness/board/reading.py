@@ -11,8 +11,7 @@ from harness.defenses import DEFENSES
 from harness.experiment import CellSettings, cell_settings
 from harness.models.networks import is_own
 from harness.results.card import KIND, Card
-from harness.results.files import MOST_OF_A_DOCUMENT, Unreadable, read_bytes
-from harness.results.stored import Damaged, checked, parse_json
+from harness.results.files import MOST_OF_A_DOCUMENT, Damaged, Unreadable, checked, parse_json, read_bytes
 from harness.training import TrainSettings
 from harness.version import SCHEMA_VERSION
 

@@ -7,7 +7,7 @@ from harness.base.devices import choose_device, use_threads
 from harness.board.making import make_card
 from harness.board.reading import cells_of
 from harness.evaluation import Run, document_of
-from harness.evaluation.main_job import with_controls, with_told
+from harness.evaluation.run import with_controls, with_told
 from harness.reports.html.run_data import RunData
 from harness.results import RunFolder
 from harness.results.card import Card

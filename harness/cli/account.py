@@ -18,7 +18,7 @@ from harness.cli.options import JsonOption, split_lists
 from harness.privacy.account import Row, account
 from harness.privacy.accountant import asked_delta, choice
 from harness.privacy.bayesian import DIRECTIONS
-from harness.reports.bayesian import print_bayesian
+from harness.reports.training import print_bayesian
 from harness.training import read_training, train_settings
 from harness.training.bayesian import bayesian_of_run
 from harness.training.norms import NormsFolder

@@ -11,7 +11,7 @@ from harness.base.errors import UsageError
 from harness.base.limits import require_memory
 from harness.base.progress import counted
 from harness.bench.attack import bench_attack
-from harness.bench.network import bench_network
+from harness.bench.engines import bench_network
 from harness.bench.secagg import bench_secagg, table
 from harness.bench.store import bench_store
 from harness.bench.train import bench_train

@@ -20,7 +20,7 @@ from harness.defenses import DEFENSES
 from harness.federation.taps import Tap
 from harness.models import MODELS
 from harness.models.changes import CHANGES
-from harness.models.torchvision_networks import PREFIX
+from harness.models.networks import PREFIX
 from harness.presets import PRESETS
 
 Row = dict[str, Any]

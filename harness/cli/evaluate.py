@@ -1,7 +1,13 @@
-"""``harness evaluate``: attack clients under a defense and say what leaks."""
+"""``harness evaluate``: attack clients under a defense and say what leaks.
 
+Options, presets and configuration files become cells here. Names, types, defaults and help of options stand in
+:class:`harness.experiment.CellSettings`.
+"""
+
+import difflib
 import shlex
 import sys
+import tomllib
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -9,9 +15,11 @@ from typing import Annotated, Any
 
 import typer
 
+from harness.attacks import ATTACKS, SUITES, suites
+from harness.base.building import parse_assignments
 from harness.base.devices import choose_device
+from harness.base.errors import UsageError, in_one_line
 from harness.cli.app import DONE, INVALID, app, resumable
-from harness.cli.cells import cells_from, merge
 from harness.cli.console import Screen
 from harness.cli.options import (
     AssignmentsOption,
@@ -28,25 +36,212 @@ from harness.cli.options import (
     SurfaceOption,
     ThreadsOption,
     chosen_jobs,
+    numbers,
     options_of,
     require_one_way,
+    split_lists,
     without,
 )
 from harness.datasets import data_root as find_data_root
+from harness.datasets import dataset_name
+from harness.defenses import DEFENSES
 from harness.evaluation import Run, evaluate
 from harness.evaluation.observe import Stage
-from harness.experiment import FILE_SETTINGS, LISTED_SETTINGS, OPTIONS, CellSettings
-from harness.parallel.choosing import is_one_group, largest_crew, suitable_jobs
+from harness.experiment import (
+    FILE_SETTINGS,
+    LISTED_SETTINGS,
+    OPTIONS,
+    CellSettings,
+    check_adversary,
+    expand,
+    taps_of,
+    usual_prior,
+)
+from harness.federation.memory import read_state
 from harness.parallel.clusters import evaluate_on_cluster
-from harness.parallel.crew import crew
+from harness.parallel.crew import crew, is_one_group, largest_crew, suitable_jobs
 from harness.parallel.plan import make_shard
 from harness.parallel.processes import evaluate_in_processes
-from harness.parallel.shard import Shard
-from harness.parallel.units import Job
+from harness.parallel.units import Job, Shard
+from harness.presets import PRESETS
 from harness.reports.cell_picture import save_cell_picture
 from harness.reports.success_curves import save_curves
 from harness.reports.table import print_results
 from harness.results import ResultDocument, RunFolder, claimed
+from harness.results.files import MOST_OF_A_DOCUMENT, Unreadable, read_bytes, sha256
+from harness.training import kept_model, kept_server_state, kept_variates, trained_run, training_options
+
+# Options that are settings of a cell under the same name, and have one value.
+_PASSED_ON = tuple(name for name in OPTIONS if name not in (*LISTED_SETTINGS, *FILE_SETTINGS))
+# Options that name a file or a folder.
+_PATHS = ("training", *FILE_SETTINGS)
+# Options that take a list, each with what it is unless given.
+_LISTS: dict[str, list[str]] = {
+    "dataset": [CellSettings.model_fields["dataset"].default], "model": [], "defense": [],
+    "attack": [CellSettings.model_fields["attack"].default], "surface": [], "tap": [],
+    **{name: [str(CellSettings.model_fields[name].default)] for name in LISTED_SETTINGS},
+    "seed": ["0"], "defense_arg": [], "attack_arg": [],
+}  # fmt: skip
+
+
+def merge(given: dict[str, Any], preset: str | None, config: Path | None) -> list[dict[str, Any]]:
+    """Options given on the command line over a preset's or configuration file's, a training run's, and the defaults.
+
+    Returns:
+        One set of options per grid; only a preset may have several.
+
+    Raises:
+        UsageError: unknown preset, unreadable file, or an option in it that does not exist.
+    """
+    if preset and config:
+        raise UsageError("both --preset and --config were given; choose one")
+    grids = _grids(preset) if preset else [_read_config(config, set(given)) if config else {}]
+    return _with_prior([_over_defaults(given, chosen) for chosen in grids])
+
+
+def _grids(preset: str) -> list[dict[str, Any]]:
+    if preset not in PRESETS:
+        near = difflib.get_close_matches(preset, PRESETS, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(PRESETS)}"
+        raise UsageError(f"unknown preset {preset!r}; {hint}")
+    chosen = PRESETS[preset][1]
+    chosen = chosen() if callable(chosen) else chosen
+    return chosen if isinstance(chosen, list) else [chosen]
+
+
+def _over_defaults(given: dict[str, Any], chosen: dict[str, Any]) -> dict[str, Any]:
+    said = {name: value for name, value in given.items() if value not in (None, [], ())}
+    folder = said.get("training") or chosen.get("training")
+    trained = training_options(Path(folder)) if folder else {}
+    if "defense" in said or "defense" in chosen:
+        # The settings of the defense it was trained under do not fit another one.
+        trained.pop("defense_arg", None)
+    if "surface" in said or "tap" in said:
+        # One stands instead of the other, also of the other in a preset or file.
+        chosen = {name: value for name, value in chosen.items() if name not in ("surface", "tap")}
+    return {**dict.fromkeys(given), **_LISTS, **trained, **chosen, **said}
+
+
+def _with_prior(grids: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """All grids of a run with the same public data."""
+    usual = usual_prior([name for options in grids for name in split_lists(options["attack"])])
+    return [{**options, "prior": usual if options.get("prior") is None else options["prior"]} for options in grids]
+
+
+def _read_config(path: Path, known: set[str]) -> dict[str, Any]:
+    try:
+        content = tomllib.loads(read_bytes(path, MOST_OF_A_DOCUMENT).decode())
+    except Unreadable as problem:
+        raise UsageError(f"{str(path)!r} {problem.reason}; check --config") from problem
+    except (ValueError, RecursionError) as error:  # no TOML, no text, a number of too many digits, or nested too deeply
+        raise UsageError(
+            f'{str(path)!r} is not TOML ({in_one_line(error)}); write for example attack = ["cpl"]'
+        ) from error
+    options = {name.replace("-", "_"): value for name, value in content.items()}
+    unknown = sorted(set(options) - known)
+    if unknown:
+        raise UsageError(
+            f"{str(path)!r} has an unknown option {unknown[0]!r}; use the names of harness evaluate --help"
+        )
+    for name in _PATHS:
+        if not isinstance(options.get(name, ""), str):
+            option = name.replace("_", "-")
+            raise UsageError(f"{str(path)!r}: {option} is no path in quotes; write it as one, and check --{option}")
+    for name in _LISTS:
+        if name in options:
+            entries = options[name] if isinstance(options[name], list) else [options[name]]
+            options[name] = [str(entry) for entry in entries]
+    return options
+
+
+def cells_from(options: dict[str, Any], device: str) -> list[CellSettings]:
+    """Every combination of the listed options.
+
+    Raises:
+        UsageError: unknown names or settings, impossible values; one line that says how to fix it.
+    """
+    if not split_lists(options["defense"]):
+        raise UsageError("no defense named; add --defense fed_acdp (harness list defenses shows all)")
+    for name, usual in _LISTS.items():
+        if not split_lists(options[name]) and (usual or options[name]):
+            option = name.replace("_", "-")
+            raise UsageError(f"--{option} is empty; give it a value or leave it out")
+    defenses = [DEFENSES.resolve(name) for name in split_lists(options["defense"])]
+    attacks = [suites.resolve(name) for name in split_lists(options["attack"])]
+    defense_args = parse_assignments(list(options["defense_arg"]), defenses, DEFENSES)
+    attack_args = _attack_args(list(options["attack_arg"]), attacks)
+    common = {name: options[name] for name in _PASSED_ON if options.get(name) is not None}
+    if options.get("training"):
+        common["trained"] = trained_run(Path(options["training"]))
+    common |= {"device": device, "seeds": tuple(numbers(options["seed"], "seed"))}
+    listed = {name: numbers(options[name], name.replace("_", "-")) for name in LISTED_SETTINGS}
+    rounds = listed.pop("round")
+    grid = {
+        "dataset": [dataset_name(name) for name in split_lists(options["dataset"])],
+        "model": split_lists(options["model"]) or [None],  # None: each dataset's own default
+        "defense": [(name, defense_args[name]) for name in defenses],
+        "attack": [(name, attack_args[name]) for name in attacks],
+        "batch_size": listed.pop("batch_size"),
+        "tap": taps_of(numbers(options["surface"], "surface"), split_lists(options["tap"])),
+        **listed,
+        "model_at": [_model_at(options, round_index) for round_index in rounds],
+    }
+    cells = [_with_server_state(cell, options) for cell in expand(grid, **common)]
+    check_adversary(options.get("adversary"), cells)
+    if options.get("server_state") and not any(cell.server_state for cell in cells):
+        raise UsageError(
+            "no cell goes by --server-state: that needs a --round above 0 and a defense whose bound adapts, such as "
+            "quantile; add them, or leave it out"
+        )
+    return cells
+
+
+def _attack_args(assignments: list[str], attacks: list[str]) -> dict[str, dict[str, str]]:
+    """Settings of every named attack; a suite has none."""
+    for suite in (name for name in attacks if name in SUITES):
+        owners = [assignment.partition("=")[0].rpartition(".")[0] for assignment in assignments]
+        if any(not owner or suites.resolve(owner) == suite for owner in owners):
+            raise suites.without_settings(suite)
+    named = [name for name in attacks if name not in SUITES]
+    return parse_assignments(assignments, named, ATTACKS) | {name: {} for name in attacks if name in SUITES}
+
+
+def _model_at(options: dict[str, Any], round_index: int) -> dict[str, Any]:
+    """The settings that name the model of a training round."""
+    for other in FILE_SETTINGS:
+        if options.get("training") and options.get(other):
+            raise UsageError(f"both --training and --{other.replace('_', '-')} were given; choose one")
+    if not options.get("training"):
+        named = _file("weights", options.get("weights")) | _file("variates", options.get("variates"))
+        return {"round": round_index} | named
+    # The model after the last round of a run is attacked in the round that would have followed.
+    (planned,) = numbers([options["rounds"]], "rounds")
+    folder = Path(options["training"])
+    named = _file("weights", kept_model(folder, round_index)) | _file("variates", kept_variates(folder, round_index))
+    return {"round": round_index, "rounds": max(planned, round_index + 1)} | named
+
+
+def _with_server_state(cell: CellSettings, options: dict[str, Any]) -> CellSettings:
+    """The cell with what the server remembered by its round, where its defense goes by it."""
+    if options.get("training"):
+        path = kept_server_state(Path(options["training"]), cell.round, cell.defense, cell.defense_args)
+    else:
+        path = options.get("server_state") if cell.round and cell.build_defense().adapts() else None
+    if path is not None:
+        # Looked at now: a state of anything else would clip, and answer, for another defense.
+        read_state(Path(path), cell.build_defense().server_remembers())
+    return cell.model_copy(update=_file("server_state", path))
+
+
+def _file(name: str, path: str | Path | None) -> dict[str, str]:
+    if path is None:
+        return {}
+    try:
+        return {name: str(path), f"{name}_hash": sha256(Path(path))}
+    except Unreadable as problem:
+        option = name.replace("_", "-")
+        raise UsageError(f"{option} {str(path)!r} {problem.reason}; check --{option}") from problem
+
 
 Names = Annotated[list[str] | None, typer.Option(help="Comma-separated or repeated; every combination is a cell.")]
 

@@ -34,8 +34,7 @@ from harness.datasets import data_root as find_data_root
 from harness.defenses import DEFENSES
 from harness.evaluation import Run
 from harness.experiment import taps_of
-from harness.parallel.shard import Shard
-from harness.parallel.units import Job
+from harness.parallel.units import Job, Shard
 from harness.reports.frontier import print_frontier, save_frontier
 from harness.results import RunFolder, claimed, write_atomic
 from harness.study import FrontierSettings, known_dataset, make_frontier, make_frontier_shard, usual

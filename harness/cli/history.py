@@ -14,7 +14,7 @@ from harness.cli.app import DONE, app
 from harness.cli.console import Screen
 from harness.cli.options import JsonOption
 from harness.gate.trend import trends
-from harness.reports.history import print_history, save_history
+from harness.reports.gate import print_history, save_history
 from harness.reports.text import safe
 from harness.results import require_writable
 

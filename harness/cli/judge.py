@@ -38,10 +38,8 @@ from harness.judging.evidence import Check, pooled
 from harness.judging.federation import federations, names_of
 from harness.judging.judgement import Judgement, Work, checks_without_truth, chosen_kin, judge_captured
 from harness.judging.without_truth import Guess, with_stand_ins
-from harness.parallel.choosing import largest_crew, suitable_crew
-from harness.parallel.crew import crew
-from harness.reports.cell_picture import save_cell_picture
-from harness.reports.guesses import save_guesses
+from harness.parallel.crew import crew, largest_crew, suitable_crew
+from harness.reports.cell_picture import save_cell_picture, save_guesses
 from harness.reports.table import print_results
 from harness.results import RunFolder, claimed, write_atomic
 from harness.results.atomic import tell_replaced

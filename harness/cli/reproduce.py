@@ -34,8 +34,7 @@ from harness.datasets import data_root as find_data_root
 from harness.evaluation import Run, document_of
 from harness.papers import RENAMED, TABLES, UNDEALT, Request
 from harness.parallel.processes import in_processes
-from harness.parallel.shard import Shard
-from harness.parallel.units import Job
+from harness.parallel.units import Job, Shard
 from harness.reports.cell_picture import save_cell_picture
 from harness.results import RunFolder, claimed
 from harness.results.environment import environment

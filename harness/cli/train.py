@@ -24,8 +24,7 @@ from harness.cli.options import (
 from harness.datasets import data_root as find_data_root
 from harness.datasets import dataset_name
 from harness.defenses import DEFENSES
-from harness.parallel.chunks import Processes
-from harness.parallel.processes import threads_per_job
+from harness.parallel.processes import Processes, threads_per_job
 from harness.reports.training import print_training, save_curves
 from harness.training import RoundRecord, TrainFolder, TrainOptions, TrainSettings, fitted, train, train_settings
 from harness.training.bayesian import Notes

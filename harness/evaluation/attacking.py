@@ -20,11 +20,9 @@ from harness.attacks.engine import REASONS, memory_of_row
 from harness.base.devices import fitting, is_small, threads_of
 from harness.base.progress import progress
 from harness.evaluation.controls import smaller
-from harness.evaluation.foresight import Foresight
 from harness.evaluation.measure import strict_rule
 from harness.evaluation.observe import Scene
-from harness.evaluation.outlook import Outlook
-from harness.evaluation.recorder import AttackRecorder
+from harness.evaluation.watching import AttackRecorder, Foresight, Outlook
 from harness.experiment import CellSettings
 from harness.observation import Observation
 from harness.own_sources import plugin_source

@@ -1,9 +1,13 @@
-"""Victims train for a round under a defense; what a tap shows becomes an Observation, the truth stays apart."""
+"""Victims train for a round under a defense; what a tap shows becomes an Observation, the truth stays apart.
 
+Public examples play the same round for an attacker that knows the defense and the weights that victims share.
+"""
+
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -11,23 +15,83 @@ from torch import Tensor
 from harness.attacks import ATTACKS
 from harness.base.devices import compute_on, fitting, is_small, peak_of, require_room
 from harness.base.errors import UsageError
+from harness.base.randomness import generator
 from harness.datasets import Dataset, Victims, divide, load_dataset, select_victims
 from harness.datasets.prior import Prior, fit_prior
 from harness.datasets.public import NONE
 from harness.defenses import DEFENSES
-from harness.evaluation.detecting import CLIENTS, detectable
 from harness.evaluation.played_round import Key, known_correction, round_context, server_state
 from harness.evaluation.reading import Reading, known_batches, read_round
-from harness.evaluation.sending import Sent, sent_by, tampering_of
-from harness.evaluation.simulating import simulation
+from harness.evaluation.sending import CLIENTS, Sent, detectable, sent_by, tampering_of
 from harness.experiment import CellSettings
 from harness.federation.knowledge import carrying, cut_at, noise_at
 from harness.models import RowModel
 from harness.models.batch_norm import UNCOVERED
-from harness.observation import Observation
+from harness.observation import Observation, Simulated, Simulation
 from harness.own_sources import own_sources
 from harness.results import Detectable
 from harness.tampering import Tamper
+
+MOST_SIMULATED = 5000
+_SIMULATED_TOGETHER = 128
+_PLAYERS = {"attack", "attack_args", "suite", "engine", "victims", "seeds", "noise_scale", "labels", "batch_norm"}
+
+
+class Reader(Protocol):
+    """What the adversary makes of some victims' round."""
+
+    def __call__(
+        self, model: RowModel, weights: Tensor, truth: Victims, part: slice, keys: list[Key], settings: CellSettings
+    ) -> Reading: ...
+
+
+def simulation(read: Reader, model: RowModel, public: Dataset, settings: CellSettings) -> Simulation:
+    """The round of a cell for public examples; nothing is played before an attack asks for it.
+
+    Args:
+        read: as victims are read.
+        model: the network.
+        public: examples of which none is a victim's.
+        settings: of the cell.
+    """
+    chosen = _chosen(public, settings)
+    # Where every example is read on its own, each is an observation.
+    own = settings.batch_size if settings.tap.unit == "example" else 1
+
+    def play(weights: Tensor, count: int, quiet: bool) -> Simulated:
+        played = settings.model_copy(update={"noise_scale": 0.0}) if quiet else settings
+        rows = chosen[: -(-count // own)]
+        examples = Victims(public.images[rows], public.labels[rows], rows)
+        keys: list[Key] = [("public", number) for number in range(len(rows))]
+        step = max(1, _SIMULATED_TOGETHER // settings.together)
+        parts = (slice(first, min(first + step, len(rows))) for first in range(0, len(rows), step))
+        made = [
+            read(model, weights.expand(part.stop - part.start, -1), examples, part, keys[part], played).gradients
+            for part in parts
+        ]
+        return Simulated(
+            examples.images.to(weights).reshape(len(rows) * own, -1, *public.image_shape)[:count],
+            examples.labels.to(weights.device).reshape(len(rows) * own, -1)[:count],
+            torch.cat(made).flatten(0, -2)[:count],
+        )
+
+    place = settings.model_dump_json(exclude=_PLAYERS)
+    return Simulation(hashlib.sha256(f"{place} {public.name}".encode()).hexdigest(), len(chosen) * own, play)
+
+
+def _chosen(public: Dataset, settings: CellSettings) -> Tensor:
+    """Positions (N, n) of the public examples of each observation, at random; those of one are different examples.
+
+    Where one holds several examples, an example is in several observations.
+    """
+    each, total = settings.examples, len(public.labels)
+    random = generator("simulated", public.name)
+    if each > total:
+        return torch.empty(0, each, dtype=torch.long)
+    if each == 1:
+        return torch.randperm(total, generator=random)[:MOST_SIMULATED, None]
+    return torch.stack([torch.randperm(total, generator=random)[:each] for _ in range(min(total, MOST_SIMULATED))])
+
 
 # A cell, its control's size and its noise-free one; other attacks on them come soon after.
 _SCENES = 3

@@ -13,11 +13,10 @@ from harness.base.vectors import Layout
 from harness.experiment import CellSettings
 from harness.federation.context import RoundContext, State
 from harness.federation.examples import ExampleGradients, NetworkBatch, NetworkGradients
-from harness.federation.memory import read_state
+from harness.federation.memory import RoundVariates, read_state, read_variates
 from harness.federation.recorders import KeepTap
 from harness.federation.server_round import play_round
 from harness.federation.taps import TAPS_OF_VARIATES, Tap
-from harness.federation.variates import RoundVariates, read_variates
 from harness.models import RowModel
 from harness.models.batch_norm import Buffers, RunningStatistics
 from harness.models.example_gradients import MaterialisedGradients

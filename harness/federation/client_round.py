@@ -10,9 +10,9 @@ from harness.base.errors import UsageError
 from harness.federation.context import RoundContext
 from harness.federation.defense import Defense
 from harness.federation.examples import ExampleGradients, GradientSource, NetworkGradients
+from harness.federation.memory import RoundVariates
 from harness.federation.recorders import Recorder
 from harness.federation.taps import Tap
-from harness.federation.variates import RoundVariates
 
 
 @dataclass(frozen=True)

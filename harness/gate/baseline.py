@@ -13,8 +13,7 @@ from harness.base.errors import UsageError
 from harness.gate.cells import GateCell, Victim
 from harness.gate.settings import Settings
 from harness.results import write_atomic
-from harness.results.files import MOST_OF_A_DOCUMENT, Absent, Unreadable, read_bytes
-from harness.results.stored import Damaged, checked, parse_json
+from harness.results.files import MOST_OF_A_DOCUMENT, Absent, Damaged, Unreadable, checked, parse_json, read_bytes
 from harness.version import SCHEMA_VERSION
 
 _FORMAT = 1

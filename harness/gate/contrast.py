@@ -8,9 +8,8 @@ from scipy import stats
 
 from harness.base.errors import UsageError
 from harness.gate.cells import GateCell
-from harness.gate.comparing import differences
+from harness.gate.comparing import Values, differences
 from harness.gate.settings import Settings
-from harness.gate.statistics import Values
 from harness.scoring import clopper_pearson
 
 _LEAST = 2

@@ -21,7 +21,7 @@ from harness.base.errors import UsageError
 from harness.gate.baseline import Baseline
 from harness.gate.cells import GateCell
 from harness.gate.comparing import VICTIMS_NEEDED, Movement, differences, movement, other_versions
-from harness.scoring.multiplicity import holm
+from harness.scoring.strongest import holm
 
 FAMILY_ALPHA = 0.01
 

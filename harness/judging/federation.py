@@ -20,8 +20,7 @@ from harness.datasets.files import DataFile
 from harness.datasets.record import build_dataset
 from harness.defenses import DEFENSES
 from harness.federation.taps import Tap
-from harness.judging.capture import Capture, CaptureRecord, Declared
-from harness.judging.frameworks import draws_batches, translated
+from harness.judging.capture import Capture, CaptureRecord, Declared, draws_batches, translated
 from harness.judging.parts import (
     fitted_arrays,
     fixed_values,

@@ -20,8 +20,8 @@ from harness.base.progress import progress
 from harness.base.randomness import generator
 from harness.evaluation import Run
 from harness.evaluation.attacking import Engine, at_once, in_one_process
-from harness.evaluation.foresight import Foresight
 from harness.evaluation.reading import known_batches
+from harness.evaluation.watching import Foresight
 from harness.experiment import CellSettings
 from harness.judging.federation import CapturedClients
 from harness.judging.stage import Kin, SimulatedStage

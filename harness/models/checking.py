@@ -17,9 +17,8 @@ from torch.nn import functional
 from harness.base.errors import UsageError, in_one_line
 from harness.base.vectors import Layout
 from harness.models.batch_norm import in_evaluation_mode
-from harness.models.networks import ImageShape
+from harness.models.networks import PREFIX, ImageShape
 from harness.models.rows import Way
-from harness.models.torchvision_networks import PREFIX
 
 _TOLERANCE = 1e-3
 

@@ -23,7 +23,7 @@ from harness.base.vectors import Layout
 from harness.models.batch_norm import LayerStatistics, recorded
 from harness.models.bilinear import multiply
 from harness.models.feature_extractor import FeatureExtractor
-from harness.models.idle_weights import border_of, inner, places_along
+from harness.models.row_layers import border_of, inner, places_along
 from harness.models.row_operators import Size, images_of, is_plain_convolution, patches_of
 from harness.models.side_by_side import twice_differentiable_attention
 

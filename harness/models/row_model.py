@@ -26,9 +26,9 @@ from harness.models.batch_norm import (
 from harness.models.checking import fastest_that_agrees, refuse_what_fails_there
 from harness.models.example_gradients import FactoredGradients, MaterialisedGradients
 from harness.models.feature_extractor import fitted_to
-from harness.models.idle_weights import without_idle_weights
 from harness.models.imprint import Front, Fronted
 from harness.models.networks import ImageShape, build_module, is_own
+from harness.models.row_layers import without_idle_weights
 from harness.models.rows import Way, ways_of
 from harness.models.weights_files import load_state
 

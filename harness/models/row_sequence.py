@@ -15,7 +15,6 @@ from torch.nn import functional
 
 from harness.models.bilinear import RowSigmoid
 from harness.models.feature_extractor import FeatureExtractor
-from harness.models.idle_weights import places_along
 from harness.models.imprint import Fronted, Imprint, Lightened
 from harness.models.row_layers import (
     RowELU,
@@ -24,6 +23,7 @@ from harness.models.row_layers import (
     as_kernels,
     as_windows,
     convolve_rows,
+    places_along,
     windows_of,
 )
 from harness.models.row_operators import MatrixProduct, is_plain_convolution, patches_of, zero_padding

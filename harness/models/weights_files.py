@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from harness.base.errors import UsageError, in_one_line
 from harness.results.arrays import ENDINGS, StoredArrays, unwrapped
-from harness.results.files import Absent, read_bytes
-from harness.results.stored import Damaged, FiniteTensor, checked, parse_tensors
+from harness.results.files import Absent, Damaged, FiniteTensor, checked, parse_tensors, read_bytes
 
 _MEND = "save a state_dict of this network: torch.save(network.state_dict(), file), or as .safetensors or .npz"
 

@@ -5,7 +5,6 @@ from functools import partial
 
 from harness.papers.batch_norm import running_statistics
 from harness.papers.clients import BayesianClients, GlobalDP, JointLevels
-from harness.papers.comparison import Comparison
 from harness.papers.costs import AdaptiveClipping, Times
 from harness.papers.dp_scaffold_tables import (
     scaffold_accuracy,
@@ -16,7 +15,7 @@ from harness.papers.dp_scaffold_tables import (
 from harness.papers.epsilons import AverageEpsilons, ScaffoldEpsilons, ScaffoldRounds, SumEpsilons
 from harness.papers.fed_acdp import AfterAllRounds, AtEqualAccuracy, ByAccountant, UnderDecay
 from harness.papers.full_accuracy import full_scale
-from harness.papers.grid import run_grid
+from harness.papers.grid import Comparison, run_grid
 from harness.papers.judged import judged_verdicts
 from harness.papers.measures import Attacks, Orders
 from harness.papers.secagg import secagg_cifar10, secagg_images, secagg_income

@@ -10,8 +10,7 @@ from typing import Any
 
 from harness.experiment import CellSettings, cell_settings
 from harness.observation import UpdateModel
-from harness.papers.comparison import Comparison, number
-from harness.papers.grid import at_hand
+from harness.papers.grid import Comparison, at_hand, number
 from harness.results import CellResult
 from harness.results.files import sha256
 from harness.study.runner import Request, TrainedRuns

@@ -10,8 +10,7 @@ from typing import Any
 
 from harness.federation.defense import FixedNoise
 from harness.papers.chance import chance_level
-from harness.papers.comparison import number
-from harness.papers.grid import Grid, Values, at_hand
+from harness.papers.grid import Grid, Values, at_hand, number
 from harness.papers.measured import AGREES, CHANCE, DIFFERS, NOT_AT_HAND, Measured, orders
 from harness.papers.measures import Lines, Row, said
 from harness.privacy import GaussianRelease

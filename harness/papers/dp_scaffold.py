@@ -26,7 +26,7 @@ from harness.privacy.events import Event
 from harness.privacy.scaffold import Mode, Scaffold, scaffold_accountant, scaffold_event
 from harness.results import cell_key
 from harness.results.atomic import write_atomic
-from harness.results.stored import parse_json, read_stored
+from harness.results.files import parse_json, read_stored
 from harness.study.runner import Request, TrainedRuns
 from harness.training import Training, TrainSettings, train_settings
 from harness.training.loop import accuracy_of

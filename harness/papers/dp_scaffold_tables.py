@@ -4,7 +4,6 @@ from dataclasses import replace
 from typing import Any
 
 from harness.papers.chance import CHANCE_NOTE
-from harness.papers.comparison import Comparison, number
 from harness.papers.dp_scaffold import (
     FAMILIES,
     METHODS,
@@ -16,7 +15,7 @@ from harness.papers.dp_scaffold import (
     affordable,
     synthetic,
 )
-from harness.papers.grid import at_hand, grid
+from harness.papers.grid import Comparison, at_hand, grid, number
 from harness.papers.measured import AGREES, DIFFERS, NOT_AT_HAND, SeededRuns, orders
 from harness.privacy.scaffold import scaffold_epsilon
 from harness.study.runner import Request

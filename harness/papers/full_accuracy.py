@@ -17,8 +17,7 @@ from rich.console import Console
 from harness.defenses import PrivacyFacts
 from harness.papers.accuracy import CODE_SIGMA, NOTES, TABLE_5, TABLE_6_ACCURACY, Accuracies
 from harness.papers.chance import chance_level, parameters
-from harness.papers.comparison import Comparison
-from harness.papers.grid import grid
+from harness.papers.grid import Comparison, grid
 from harness.papers.measured import AGREES, DIFFERS, NOT_AT_HAND, SeededRuns
 from harness.results.atomic import write_atomic
 from harness.study.runner import Request, TrainedRuns

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.papers.accuracy import METHODS
-from harness.papers.comparison import Comparison
-from harness.papers.grid import at_hand, grid
+from harness.papers.grid import Comparison, at_hand, grid
 from harness.reports.text import at_most, event_of
 from harness.study.runner import QUICK_VICTIMS, VICTIMS, WORDS, Judged, Request, attacks_of, judge, strict
 

@@ -6,8 +6,7 @@ from typing import Any
 from harness.experiment import CellSettings, cell_settings
 from harness.papers.accuracy import NOTES, Accuracies, Measured
 from harness.papers.chance import CHANCE_NOTE
-from harness.papers.comparison import tau_of_successes
-from harness.papers.grid import Grid, Values, at_hand
+from harness.papers.grid import Grid, Values, at_hand, tau_of_successes
 from harness.papers.measured import AGREES, DIFFERS, NOT_AT_HAND, below_non_private, orders
 from harness.results import StoredCell
 from harness.study.runner import WORDS, Request

@@ -16,9 +16,8 @@ from typing import Any
 from harness.datasets import load_dataset
 from harness.datasets.partition import NATURAL
 from harness.papers.chance import CHANCE_NOTE, chance_level
-from harness.papers.comparison import Comparison, number
 from harness.papers.epsilons import DELTA, configurations, secagg_accountant
-from harness.papers.grid import at_hand
+from harness.papers.grid import Comparison, at_hand, number
 from harness.papers.measured import AGREES, CHANCE, DIFFERS, NOT_AT_HAND
 from harness.privacy.distributed_noise import DistributedNoise, Party
 from harness.secagg import SkellamGrid

@@ -10,9 +10,8 @@ from typing import Any
 
 from harness.experiment import CellSettings, cell_settings
 from harness.federation.taps import SURFACES
-from harness.papers.comparison import Comparison, number
 from harness.papers.epsilons import configurations
-from harness.papers.grid import at_hand
+from harness.papers.grid import Comparison, at_hand, number
 from harness.results import CellResult
 from harness.study.runner import Request
 

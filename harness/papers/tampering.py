@@ -13,11 +13,10 @@ from typing import Any
 
 from harness.base.progress import counted
 from harness.experiment import cell_settings
-from harness.papers.comparison import Comparison
 from harness.papers.epsilons import configurations
-from harness.papers.grid import at_hand
+from harness.papers.grid import Comparison, at_hand
 from harness.reports import text
-from harness.reports.secure_sums import Sums, save_secure_sums
+from harness.reports.noise_ladders import Sums, save_secure_sums
 from harness.reports.text import event_of
 from harness.results import CellResult, Rate
 from harness.study.runner import Request

@@ -4,8 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.papers.comparison import Comparison, number
-from harness.papers.grid import at_hand
+from harness.papers.grid import Comparison, at_hand, number
 from harness.reports.noise_ladders import Rung, save_noise_ladders
 from harness.results import CellResult, SummaryRow
 from harness.study.runner import QUICK_VICTIMS, VICTIMS, WORDS, Judged, Request, attacks_of, judge, strict

@@ -24,8 +24,7 @@ from harness.base.limits import granted, share_memory
 from harness.base.progress import hush, progress
 from harness.evaluation import Run, evaluate
 from harness.experiment import CellSettings
-from harness.parallel.shard import Shard
-from harness.parallel.units import Job, Unit, shared_controls, undefended, units_of
+from harness.parallel.units import Job, Shard, Unit, shared_controls, undefended, units_of
 from harness.results import ResultDocument, write_atomic
 
 # How many workers of a run share a node's memory, where a cluster has placed them.

@@ -6,16 +6,13 @@ from pathlib import Path
 
 from harness.base.errors import UsageError
 from harness.base.progress import within
-from harness.evaluation.main_job import document_of, with_controls
-from harness.evaluation.run import Run
+from harness.evaluation.run import Run, document_of, with_controls
 from harness.experiment import CellSettings
-from harness.parallel.shard import Shard
-from harness.parallel.units import Job, units_of
+from harness.parallel.units import Job, Shard, units_of
 from harness.results import ResultDocument, RunFolder, StoredCell, cell_key, write_atomic
 from harness.results.environment import environment
-from harness.results.files import MOST_OF_A_DOCUMENT, Absent, Unreadable, read_bytes
+from harness.results.files import MOST_OF_A_DOCUMENT, Absent, Damaged, Unreadable, checked, parse_json, read_bytes
 from harness.results.record import Count, Facts, Record
-from harness.results.stored import Damaged, checked, parse_json
 from harness.scoring.derived import findings, version_of
 
 FOLDER = "shards"

@@ -13,8 +13,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from harness.base.errors import UsageError
-from harness.results.files import Absent, open_file
-from harness.results.stored import Damaged, checked, open_archive, parse_json
+from harness.results.files import Absent, Damaged, checked, open_archive, open_file, parse_json
 
 # The formats of a capture's arrays, neither of which holds code: NumPy's `.npz`, and `.safetensors`.
 #

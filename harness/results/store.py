@@ -21,9 +21,18 @@ from filelock import FileLock
 
 from harness.base.errors import OutputError, UsageError
 from harness.results.atomic import tell_replaced, write_atomic
-from harness.results.files import MOST_BYTES, MOST_OF_A_DOCUMENT, Absent, Unreadable, read_bytes
+from harness.results.files import (
+    MOST_BYTES,
+    MOST_OF_A_DOCUMENT,
+    Absent,
+    Damaged,
+    Unreadable,
+    checked,
+    parse_arrays,
+    parse_json,
+    read_bytes,
+)
 from harness.results.schema import CellResult, ResultDocument, StoredCell, VictimRecord
-from harness.results.stored import Damaged, checked, parse_arrays, parse_json
 from harness.version import SCHEMA_VERSION
 
 log = logging.getLogger(__name__)

@@ -5,16 +5,16 @@ This is the only room of the harness that sees the truth. Tensors come in, plain
 
 from harness.scoring import metrics  # noqa: F401  (imported to register, in the order of documents)
 from harness.scoring.images import match, pairwise_mse
-from harness.scoring.labels import label_accuracy, label_summary
 from harness.scoring.lineup import Ranking, identity_test, lineup_test, swap_control
-from harness.scoring.lpips_metric import LpipsScorer
-from harness.scoring.metrics import METRICS, Metric, Pairs, TableScale, measured
+from harness.scoring.metrics import METRICS, LpipsScorer, Metric, Pairs, TableScale, measured
 from harness.scoring.strongest import Attempt, Decision, strongest
 from harness.scoring.success import (
     Strict,
     blind_strict,
     clopper_pearson,
     image_strict,
+    label_accuracy,
+    label_summary,
     rate_of,
     success_table,
     summary_of,

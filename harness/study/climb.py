@@ -12,8 +12,7 @@ from harness.evaluation.promised import covers
 from harness.experiment import CellSettings
 from harness.federation.taps import Tap
 from harness.parallel.processes import in_processes
-from harness.parallel.shard import WHOLE, Shard
-from harness.parallel.units import Job, in_good_order, units_of
+from harness.parallel.units import WHOLE, Job, Shard, in_good_order, units_of
 from harness.reports import text
 from harness.results import CellResult, Statement
 from harness.results.environment import environment

@@ -10,7 +10,7 @@ from harness.attacks import expanded
 from harness.base.progress import counted, progress
 from harness.evaluation import Run
 from harness.experiment import CellSettings, cell_settings
-from harness.parallel.shard import WHOLE, Shard
+from harness.parallel.units import WHOLE, Shard
 from harness.results import CellResult, SummaryRow, cell_key
 from harness.scoring.summarise import summarise
 from harness.training import (

@@ -12,10 +12,10 @@ from harness.evaluation.declared_noise import law_p_value
 from harness.federation.context import Cohort, RoundContext
 from harness.federation.defense import Defense
 from harness.federation.knowledge import noise_at
+from harness.federation.memory import RoundVariates
 from harness.federation.recorders import KeepTap
 from harness.federation.server_round import play_round
 from harness.federation.taps import Tap
-from harness.federation.variates import RoundVariates
 from harness.models.example_gradients import MaterialisedGradients
 from harness.observation import Clipping, Noise
 

@@ -14,11 +14,11 @@ from harness.base.vectors import Layout
 from harness.federation.context import Cohort, RoundContext
 from harness.federation.defense import Defense, LocalStep
 from harness.federation.examples import ExampleGradients
+from harness.federation.memory import RoundVariates
 from harness.federation.privacy_facts import PrivacyFacts
 from harness.federation.recorders import KeepTap, Recorder
 from harness.federation.server_round import play_round
 from harness.federation.taps import Tap
-from harness.federation.variates import RoundVariates
 from harness.models import RowModel
 from harness.models.example_gradients import MaterialisedGradients
 from harness.privacy import GUARANTEES

@@ -17,15 +17,24 @@ from harness.base.building import build
 from harness.base.devices import threads_of
 from harness.base.errors import UsageError
 from harness.defenses import DEFENSES, Defense
-from harness.federation.memory import state_file, write_state
-from harness.federation.variates import RoundVariates, variates_file, write_variates
+from harness.federation.memory import RoundVariates, state_file, variates_file, write_state, write_variates
 from harness.own_sources import OWN_NAMES, own_sources
 from harness.results.atomic import remove_plain, write_atomic
-from harness.results.files import MOST_OF_A_DOCUMENT, Absent, read_bytes, read_text
-from harness.results.stored import Damaged, FiniteTensor, Stored, checked, parse_json, parse_tensors, read_stored
+from harness.results.files import (
+    MOST_OF_A_DOCUMENT,
+    Absent,
+    Damaged,
+    FiniteTensor,
+    Stored,
+    checked,
+    parse_json,
+    parse_tensors,
+    read_bytes,
+    read_stored,
+    read_text,
+)
 from harness.training.records import RoundRecord, TrainDocument
-from harness.training.settings import TrainSettings, train_settings
-from harness.training.trained_run import TrainedRun
+from harness.training.settings import TrainedRun, TrainSettings, train_settings
 
 log = logging.getLogger(__name__)
 

@@ -14,14 +14,14 @@ from harness.defenses import DEFENSES
 from harness.federation.client_round import send, train_locally
 from harness.federation.context import RoundContext
 from harness.federation.examples import Batches, ExampleGradients, LocalStep, NetworkBatch, NetworkGradients
+from harness.federation.memory import RoundVariates
 from harness.federation.recorders import RoundRecorder
 from harness.federation.server_round import receive
 from harness.federation.taps import Tap
-from harness.federation.variates import RoundVariates
 from harness.models import RowModel
 from harness.models.batch_norm import Buffers, JointGradients, RunningStatistics, refusal
 from harness.own_sources import own_sources
-from harness.results.stored import Damaged
+from harness.results.files import Damaged
 from harness.training.settings import TrainSettings
 from harness.version import __version__
 

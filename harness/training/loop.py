@@ -21,13 +21,12 @@ from harness.models.batch_norm import in_evaluation_mode
 from harness.privacy import repeatable
 from harness.results.atomic import claimed
 from harness.results.environment import environment
-from harness.results.stored import Damaged
+from harness.results.files import Damaged
 from harness.training.checkpoint import TrainFolder
 from harness.training.clients import TrainsChunks
 from harness.training.records import RoundRecord, TrainDocument
-from harness.training.rounds import Training, chunks_of
+from harness.training.rounds import Training, affordable_rounds, chunks_of, claimed_after, statements_after
 from harness.training.settings import TrainSettings
-from harness.training.spending import affordable_rounds, claimed_after, statements_after
 
 # How well the global model does on the test part.
 
@@ -89,7 +88,7 @@ class TrainOptions:
         chunk: clients trained together; bounds memory. evaluate_every: rounds between two measurements.
         keep: rounds whose model is kept for attacks; the initial model is round 0.
         notes: takes notes of every round, for Bayesian accounting; see :class:`harness.training.bayesian.Notes`.
-        spreading: trains chunks elsewhere; see :class:`harness.parallel.chunks.Processes`.
+        spreading: trains chunks elsewhere; see :class:`harness.parallel.processes.Processes`.
         secret: noise and sampling take a key of the operating system, kept in the folder, instead of the seed.
     """
 

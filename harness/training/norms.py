@@ -18,8 +18,7 @@ from harness.federation.examples import ExampleGradients
 from harness.federation.recorders import RoundRecorder
 from harness.federation.taps import Tap
 from harness.results.atomic import write_atomic
-from harness.results.files import Absent, read_bytes
-from harness.results.stored import Damaged, parse_arrays
+from harness.results.files import Absent, Damaged, parse_arrays, read_bytes
 from harness.training.settings import TrainSettings
 
 Array = np.ndarray

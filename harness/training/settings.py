@@ -1,4 +1,4 @@
-"""The validated settings of a federated training run."""
+"""The validated settings of a federated training run, and a finished run as a statement about it sees it."""
 
 from typing import Annotated, Any, Literal
 
@@ -149,3 +149,22 @@ def train_settings(**values: Any) -> TrainSettings:
     taken = settings.rounds * settings.clients_per_round * settings.local_steps * settings.batch_size
     require_time(taken, "lower rounds, clients_per_round, local_steps or batch_size")
     return settings
+
+
+Number = Annotated[int, Field(ge=1)]
+
+
+class TrainedRun(BaseModel):
+    """Where a run lies, its settings, the ``rounds`` it finished, and what its clients held (``spending.Holdings``)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    folder: str
+    settings: TrainSettings
+    rounds: Number
+    holders: Number
+    copies: Number
+
+    def facts(self, layout: Layout) -> PrivacyFacts:
+        """What the privacy statement of the whole run depends on, for a model of this layout."""
+        return self.settings.facts(layout, self.rounds, self.holders)

@@ -15,7 +15,7 @@ from harness.reports.html.judged import Judged
 from harness.reports.html.reading import UnreadableRun, inside, read_json, read_lines
 from harness.reports.html.run_data import RunData
 from harness.results import CellResult, StoredCell, SummaryRow, VictimRecord
-from harness.results.stored import Damaged, checked
+from harness.results.files import Damaged, checked
 from harness.scoring.derived import findings, of_today, version_of
 from harness.scoring.summarise import summarise
 from harness.scoring.verdict import fault_of

@@ -17,7 +17,7 @@ from harness.reports.html.verdict import Line
 from harness.reports.text import at_most, event_of
 from harness.results import CellResult
 from harness.results.card import Card
-from harness.scoring.multiplicity import over_places
+from harness.scoring.strongest import over_places
 
 _COLUMNS = (
     ("surface", "where an adversary reads: 2 inside the client, 1 what leaves it, 0 what arrives at the server"),

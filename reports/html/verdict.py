@@ -8,7 +8,7 @@ from harness.reports.html import wording
 from harness.reports.html.places import GRAVITY, Decided, inward
 from harness.reports.html.run_data import RunData
 from harness.results import AttackStanding, CellResult
-from harness.scoring.multiplicity import over_places
+from harness.scoring.strongest import over_places
 from harness.scoring.summarise import TELLS, UNFIT
 from harness.scoring.verdict import VICTIMS_NEEDED
 

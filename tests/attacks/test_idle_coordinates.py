@@ -13,7 +13,7 @@ import harness.models.rows as ways
 from harness.attacks import ATTACKS, run_attack
 from harness.attacks.engine import as_it_is, without_idle_coordinates
 from harness.base.building import build
-from harness.models.idle_weights import without_idle_weights
+from harness.models.row_layers import without_idle_weights
 from harness.observation import Observation
 from harness.testing import undefended
 

@@ -8,7 +8,7 @@ import pytest
 
 from harness.audit import audit, audit_settings
 from harness.base.limits import forecast
-from harness.parallel.chunks import Processes
+from harness.parallel.processes import Processes
 from harness.privacy.account import account
 from harness.training import TrainFolder, Training, TrainOptions, train, train_settings
 

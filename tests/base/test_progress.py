@@ -8,7 +8,7 @@ import pytest
 
 from harness.base import progress as module
 from harness.base.progress import counted, in_words, progress, within
-from harness.evaluation.outlook import Outlook
+from harness.evaluation.watching import Outlook
 from harness.experiment import cell_settings
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import harness.bench.network as bench
+import harness.bench.engines as bench
 from harness.bench.engines import arithmetic, products_of
 from harness.cli import run
 from harness.models import build_module

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.evaluation.recorder import AttackRecorder
+from harness.evaluation.watching import AttackRecorder
 from harness.scoring.success import STRICT_RMSE
 
 CAP = 30

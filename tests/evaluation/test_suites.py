@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from harness.base.errors import UsageError
-from harness.evaluation.fitness import flags_of
 from harness.evaluation.observe import Stage
+from harness.evaluation.report_cell import flags_of
 from harness.evaluation.scores import Scores
 from harness.experiment import CellSettings, cell_settings, expand
 from harness.functions import evaluate

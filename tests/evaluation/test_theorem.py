@@ -18,8 +18,7 @@ from harness.federation.defense import LocalStep
 from harness.federation.taps import Tap
 from harness.privacy import GaussianLimit, NoLimit, RunLimit
 from harness.scoring.verdict import fault_of
-from harness.training.settings import train_settings
-from harness.training.trained_run import TrainedRun
+from harness.training.settings import TrainedRun, train_settings
 
 LAYOUT = Layout(("a", "b", "c", "d"), ((3,),) * 4)
 

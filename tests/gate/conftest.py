@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.cli.cells import cells_from, merge
+from harness.cli.evaluate import cells_from, merge
 from harness.evaluation import Run, evaluate
 from harness.experiment import CellSettings, cell_settings
 from harness.gate import GateCell, Victim

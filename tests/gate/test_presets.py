@@ -6,7 +6,7 @@ import pytest
 
 from harness.attacks import ATTACKS
 from harness.base.errors import UsageError
-from harness.cli.cells import cells_from, merge
+from harness.cli.evaluate import cells_from, merge
 from harness.defenses import DEFENSES
 from harness.experiment import CellSettings
 from harness.federation.taps import SURFACES

@@ -5,9 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
-from harness.gate import statistics
-from harness.gate.statistics import fisher_test, paired_test, two_sample_test
-from harness.scoring.multiplicity import holm
+from harness.gate import comparing
+from harness.gate.comparing import fisher_test, paired_test, two_sample_test
+from harness.scoring.strongest import holm
 
 
 def test_the_sign_flip_test_is_the_exact_one() -> None:
@@ -51,7 +51,7 @@ def test_p_values_resolve_a_family_of_hundreds() -> None:
 def test_false_alarms_hold_their_rate_and_shifts_are_seen(skewed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """At level 0.05, over 400 draws each; a wrong test (Student's, unpaired on pairs) is not what is run here."""
     random, level, draws = np.random.default_rng(5), 0.05, 400
-    monkeypatch.setattr(statistics, "_MANY", 9_999)  # those that resolve p-values of 1e-5 decide nothing at 0.05
+    monkeypatch.setattr(comparing, "_MANY", 9_999)  # those that resolve p-values of 1e-5 decide nothing at 0.05
 
     def noise(n: int) -> np.ndarray:
         return random.exponential(size=n) if skewed else random.normal(size=n)

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from harness.models import lone_rows as lone_convolution
-from harness.models.idle_weights import border_of
 from harness.models.lone_rows import LoneConv2d, _AtFewPlaces
+from harness.models.row_layers import border_of
 
 
 def layer(size: tuple[int, int], kernel: int, stride: int, padding: int, inputs: int = 3) -> tuple[Tensor, nn.Conv2d]:

@@ -14,7 +14,7 @@ from harness.papers import TABLES, UNDEALT, Request
 from harness.papers import accuracy as settings_of_tables
 from harness.papers import full_accuracy as module
 from harness.papers.full_accuracy import BOUNDED, LADDER, Cell, FullRuns, Standing, averaged_noise
-from harness.parallel.shard import Shard
+from harness.parallel.units import Shard
 from harness.results import RunFolder, Statement
 from harness.study import runner as trained
 from harness.study.runner import ShardDone

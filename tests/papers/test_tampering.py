@@ -14,7 +14,7 @@ from harness.papers import TABLES, Request
 from harness.papers import tampering as sums
 from harness.papers.epsilons import configurations
 from harness.papers.tampering import CELLS
-from harness.reports.secure_sums import Sums, save_secure_sums
+from harness.reports.noise_ladders import Sums, save_secure_sums
 from harness.results import Bound, Ceiling, CellResult, Control, Outcomes, RunFolder
 from harness.scoring import rate_of
 

@@ -17,8 +17,8 @@ import torch
 from loky.backend.reduction import dumps
 
 from harness.base.errors import UsageError
-from harness.parallel import chunks
-from harness.parallel.chunks import Processes
+from harness.parallel import processes
+from harness.parallel.processes import Processes
 from harness.training import TrainFolder, TrainOptions, train, train_settings
 from harness.training.bayesian import Notes
 
@@ -53,8 +53,8 @@ class Backwards:
         assert {threads for name, threads in env.items() if name.endswith("_NUM_THREADS")} == {"1"}
         self._reducers, self._asked = job_reducers, list[tuple[Late, bytes]]()
         _, begin = initargs
-        chunks._own[:] = begin.args[:1]
-        chunks._clients.cache_clear()
+        processes._own[:] = begin.args[:1]
+        processes._clients.cache_clear()
         self.begun.append(workers)
 
     def submit(self, *call: Any) -> Late:
@@ -204,9 +204,9 @@ def test_a_fault_of_another_kind_is_told_at_once(
     backwards.faults += [ValueError("of a test")]
     with pytest.raises(ValueError, match="of a test"):
         run(tmp_path, 2)
-    monkeypatch.setattr(chunks.Clients, "sources", {}, raising=False)
-    monkeypatch.setattr("harness.training.clients.own_sources", lambda *_: {"model_source": str(len(chunks._own))})
-    chunks._own.clear()
+    monkeypatch.setattr(processes.Clients, "sources", {}, raising=False)
+    monkeypatch.setattr("harness.training.clients.own_sources", lambda *_: {"model_source": str(len(processes._own))})
+    processes._own.clear()
     with pytest.raises(UsageError, match="was changed while the run began"):
         run(tmp_path, 2)
 

@@ -13,9 +13,8 @@ import torch
 from harness.attacks import Attack, Reconstruction, reconstructing, run_attack
 from harness.base import limits
 from harness.base.progress import progress
-from harness.evaluation.foresight import Foresight
 from harness.evaluation.observe import Scene, Stage
-from harness.evaluation.recorder import AttackRecorder
+from harness.evaluation.watching import AttackRecorder, Foresight
 from harness.experiment import CellSettings, cell_settings
 from harness.parallel import crew as crews
 from harness.parallel.crew import Crew, crew

@@ -12,8 +12,7 @@ import pytest
 from harness.base.errors import UsageError
 from harness.cli import run
 from harness.experiment import cell_settings
-from harness.parallel.shard import Shard
-from harness.parallel.units import Unit
+from harness.parallel.units import Shard, Unit
 
 Command = Callable[..., Any]
 Small = tuple[str, ...]

@@ -13,8 +13,7 @@ import pytest
 from harness.cli import reproduce as parts
 from harness.evaluation import Run
 from harness.papers import TABLES, UNDEALT, Request, accuracy, grid
-from harness.parallel.shard import Shard
-from harness.parallel.units import Job
+from harness.parallel.units import Job, Shard
 from harness.results import RunFolder
 from harness.study import runner as trained
 from harness.study.runner import ShardDone, dealt

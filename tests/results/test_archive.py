@@ -13,7 +13,7 @@ import pytest
 
 from harness.base.errors import UsageError
 from harness.results.arrays import StoredArrays
-from harness.results.stored import MOST_ENTRIES, Damaged, open_archive, parse_arrays, parse_tensors
+from harness.results.files import MOST_ENTRIES, Damaged, open_archive, parse_arrays, parse_tensors
 
 ENTRY = b"PK\1\2" + struct.pack("<HHHHHHIIIHHHHHII", 20, 20, *[0] * 7, 5, *[0] * 6) + b"a.npy"
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from harness.scoring import LpipsScorer
-from harness.scoring.lpips_metric import TORCHVISION_FILE
+from harness.scoring.metrics import TORCHVISION_FILE
 
 LAYERS = {0: (64, 3, 11), 3: (192, 64, 5), 6: (384, 192, 3), 8: (256, 384, 3), 10: (256, 256, 3)}
 

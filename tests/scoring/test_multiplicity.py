@@ -8,7 +8,7 @@ from rich.console import Console
 
 from harness.reports.table import print_results
 from harness.results import CellResult, Identified, Lineup, Rate, ResultDocument
-from harness.scoring.multiplicity import Multiplicity, of_document
+from harness.scoring.strongest import Multiplicity, of_document
 from harness.scoring.summarise import summarise
 from harness.scoring.verdict import judge
 

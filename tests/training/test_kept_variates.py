@@ -9,11 +9,11 @@ import torch
 from harness.attacks.candidates import dummy_gradient
 from harness.base.errors import UsageError
 from harness.cli import run as run_command
-from harness.cli.cells import cells_from, merge
+from harness.cli.evaluate import cells_from, merge
 from harness.defenses import PrivacyFacts
 from harness.evaluation.observe import Scene, Stage
 from harness.experiment import CellSettings
-from harness.federation.variates import RoundVariates, read_variates, write_variates
+from harness.federation.memory import RoundVariates, read_variates, write_variates
 from harness.privacy import example_views
 from harness.training import TrainFolder, TrainOptions, read_training, train, train_settings
 

@@ -11,7 +11,7 @@ import torch
 from harness.base.building import build
 from harness.base.errors import UsageError
 from harness.cli import run as run_command
-from harness.cli.cells import cells_from, merge
+from harness.cli.evaluate import cells_from, merge
 from harness.defenses import DEFENSES, Remembered
 from harness.evaluation.controls import drowned_control, noiseless_control, positive_control
 from harness.evaluation.observe import Stage

@@ -75,7 +75,7 @@ def test_victims_are_counted_per_seed(a_cell: Callable) -> None:
 
 
 def test_a_command_is_understood_by_harness_evaluate(a_cell: Callable) -> None:
-    from harness.cli.cells import cells_from, merge
+    from harness.cli.evaluate import cells_from, merge
 
     cell = a_cell("fed_cdp", defense_args={"sigma": 3.0, "noise_scale": 1.0}, attack_args={"restarts": 2})
     words = shlex.split(commands(cell)[0])[2:]

@@ -9,9 +9,8 @@ import torch
 
 from harness.attacks import reconstructing
 from harness.base.progress import progress
-from harness.evaluation import foresight
-from harness.evaluation.foresight import Foresight
-from harness.evaluation.outlook import Outlook, work_of
+from harness.evaluation import watching
+from harness.evaluation.watching import Foresight, Outlook, work_of
 from harness.experiment import cell_settings
 from harness.federation.taps import SURFACES
 
@@ -42,7 +41,7 @@ def test_a_few_iterations_tell(
     Who has no hope is given up after 30.
     """
     now, seen = [0.0], list[int]()
-    monkeypatch.setattr(foresight, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(watching, "time", SimpleNamespace(monotonic=lambda: now[0]))
     ahead = SimpleNamespace(work_left=lambda early=False: others * work_of(CELL, early))
 
     def observer(victims: Any, restarts: Any, iteration: int, images: Any) -> None:
@@ -66,7 +65,7 @@ def test_where_nobody_is_given_up_there_is_one_time(
     never: dict[str, int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr(foresight, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(watching, "time", SimpleNamespace(monotonic=lambda: now[0]))
     settings = CELL.model_copy(update={"attack_args": {"max_iterations": 500, **never}})
     with caplog.at_level(logging.WARNING), progress("attacking", 64) as bar:
         watched = Foresight(None, bar, 64, reconstructing(settings.build_attack()), settings, Outlook())
