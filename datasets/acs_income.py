@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from harness.base.columns import Columns, Group
 from harness.base.errors import UsageError
 from harness.datasets.catalogue import Source, add, fetch_command, missing
-from harness.datasets.columns import Columns, Group
 from harness.datasets.files import DataFile
 from harness.datasets.record import Dataset, build_dataset
 

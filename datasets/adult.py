@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from harness.base.columns import MISSING, Columns, Group
 from harness.datasets.catalogue import Source, add, fetch_command, missing
-from harness.datasets.columns import MISSING, Columns, Group
 from harness.datasets.files import DataFile
 from harness.datasets.record import Dataset, build_dataset
 

@@ -6,8 +6,8 @@ from typing import cast
 import numpy as np
 import torch
 
+from harness.base.columns import Columns
 from harness.datasets.catalogue import Source, add
-from harness.datasets.columns import Columns
 from harness.datasets.record import Dataset
 
 _SOURCE = Source(

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from harness.base.columns import Columns
 from harness.base.randomness import derive_seed
 from harness.datasets.catalogue import Source, add
-from harness.datasets.columns import Columns
 from harness.datasets.record import Dataset
 
 USERS, EXAMPLES, FEATURES, CLASSES, HELD_OUT = 100, 5000, 40, 10, 1000

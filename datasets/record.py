@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from harness.base.columns import Columns
 from harness.base.limits import log
-from harness.datasets.columns import Columns
 from harness.datasets.files import DataFile
 
 _MOST_CLASSES = 100_000

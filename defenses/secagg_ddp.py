@@ -23,7 +23,6 @@ from harness.federation.context import Cohort, RoundContext, State
 from harness.federation.defense import Defense
 from harness.federation.operations import Operation, StepState
 from harness.federation.privacy_facts import NO_NOISE, PrivacyFacts
-from harness.federation.secure_sum import Key, Mechanism, SumSettings, build_mechanism, sum_integers, sum_reals
 from harness.federation.taps import Point
 from harness.observation import Clipping, Noise
 from harness.privacy import (
@@ -37,6 +36,7 @@ from harness.privacy import (
     without_guarantee,
 )
 from harness.secagg import FixedPoint, Gaussian, PoissonBinomial, SkellamGrid, numbers, padded
+from harness.secagg.simulate import Key, Mechanism, SumSettings, build_mechanism, sum_integers, sum_reals
 
 _INTEGERS = "integers"
 _ROUNDING = 1e-3  # of 32-bit floats over many steps, at most

@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from harness.base.tuning import tune
-from harness.version import SCHEMA_VERSION, __version__
+from harness.base.version import SCHEMA_VERSION, __version__
 
 if TYPE_CHECKING:
     from harness.functions import evaluate, train

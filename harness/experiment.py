@@ -213,6 +213,24 @@ class CellSettings(BaseModel):
         return build(ATTACKS, self.attack, self.attack_args)
 
 
+def usual_defense(name: str) -> dict[str, Any]:
+    """Return a defense's arguments as they are by default.
+
+    Raises:
+        UsageError: there is no such defense, or it has arguments without a default.
+    """
+    return build(DEFENSES, name, {}).parameters()
+
+
+def usual_attack(name: str) -> dict[str, Any]:
+    """Return an attack's arguments as they are by default.
+
+    Raises:
+        UsageError: there is no such attack, or it has arguments without a default.
+    """
+    return build(ATTACKS, name, {}).parameters()
+
+
 def _marked(mark: Mark) -> tuple[str, ...]:
     return tuple(name for name, field in CellSettings.model_fields.items() if mark in field.metadata)
 

@@ -11,7 +11,7 @@ import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from harness.datasets.columns import Columns
+from harness.base.columns import Columns
 from harness.evaluation.scores import Scored, Scores
 from harness.reports.pictures import DOTS_PER_INCH, FRAME, MOST_ROWS, drawable, plain_text, save_grid
 from harness.results import CellResult, RunFolder, write_atomic

@@ -14,6 +14,7 @@ from harness.scoring import METRICS
 
 Row = CellResult | SummaryRow
 
+VERDICT_COLOURS = {"leaks": "#d0453f", "resilient": "#2b9160", "inconclusive": "#b98410", "invalid": "#7a828c"}
 VERDICT_STYLES = {"leaks": "bold red", "resilient": "green", "inconclusive": "yellow", "identifies": "bold yellow"}
 
 

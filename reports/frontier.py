@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.reports import columns, text
-from harness.reports.html.chart import VERDICT_COLOURS
+from harness.reports.columns import VERDICT_COLOURS
 from harness.reports.pictures import DOTS_PER_INCH, FRAME, drawable, plain_text
 from harness.reports.text import MOST_EPSILON
 from harness.results import write_atomic

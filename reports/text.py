@@ -4,9 +4,8 @@ import math
 from collections.abc import Mapping
 from functools import lru_cache
 
-from harness.base.building import build
 from harness.base.errors import UsageError
-from harness.defenses import DEFENSES
+from harness.experiment import usual_defense
 from harness.results import Bound, Ceiling, CellResult, Rate, Statement, Summary
 from harness.results.record import without_non_finite
 
@@ -86,7 +85,7 @@ def arguments(defense: str, values: Mapping[str, object]) -> str:
 def _usual(defense: str) -> dict[str, object]:
     """The defaults of a defense as a document has them; none where it is not known."""
     try:
-        return without_non_finite(build(DEFENSES, defense, {}).parameters())
+        return without_non_finite(usual_defense(defense))
     except UsageError:
         return {}
 

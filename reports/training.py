@@ -15,7 +15,7 @@ from rich.text import Text
 
 from harness.reports import text
 from harness.results.atomic import write_atomic
-from harness.training.records import RoundRecord, TrainDocument
+from harness.results.training import RoundRecord, TrainDocument
 
 _WARNING = (
     "BDP is not differential privacy: it depends on the distribution of the data that was seen, holds for typical "

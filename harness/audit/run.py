@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from harness.audit.canaries import PlayedExamples, RealGradients, coins, make_canaries
+from harness.audit.canaries import PlayedExamples, RealGradients, audit_lower_bound, coins, make_canaries
 from harness.audit.federation import AuditedFederation, ClientAudit, ExampleAudit, SumAudit
 from harness.audit.settings import AuditSettings, Unit
 from harness.base.errors import UsageError
@@ -17,7 +17,7 @@ from harness.base.progress import progress
 from harness.datasets import Dataset, load_dataset, select_victims
 from harness.defenses import Defense, PrivacyFacts
 from harness.models import RowModel
-from harness.privacy import Statement, audit_lower_bound
+from harness.privacy import Statement
 
 # From scores to a bound: guesses about canaries, how many were right, and what that says of a claim.
 

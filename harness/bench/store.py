@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.base.limits import peak_memory
+from harness.base.version import SCHEMA_VERSION
 from harness.evaluation import Run, document_of
 from harness.experiment import cell_settings
 from harness.parallel.plan import Plan, PlannedCell, merge, write_plan
@@ -14,7 +15,6 @@ from harness.reports.html import make_page, read_runs, without_collecting
 from harness.results import RunFolder, StoredCell, VictimRecord, cell_key
 from harness.results.environment import environment
 from harness.results.record import Facts
-from harness.version import SCHEMA_VERSION
 
 #: Cells that a report is made of; it refuses more than these.
 MOST_REPORTED = 2_000

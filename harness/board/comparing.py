@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from harness.base.errors import UsageError
+from harness.base.version import SCHEMA_VERSION
 from harness.gate import GateCell, Victim, as_baseline, check
 from harness.gate.comparing import Tolerance, differing, other_versions
 from harness.gate.settings import effective
@@ -14,7 +15,6 @@ from harness.results.card import Card, CardCell
 from harness.scoring.derived import verdict_of
 from harness.scoring.success import clopper_pearson
 from harness.scoring.summarise import summarise
-from harness.version import SCHEMA_VERSION
 
 _OTHERWISE_ROUNDED, _OTHERWISE_DRAWN = 2.0, 4.0  # standard errors
 _MOVED = ("regression", "broken attack", "stronger attack", "more resilient", "missing", "extra")

@@ -6,10 +6,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
-from harness.base.building import build
 from harness.base.errors import UsageError
 from harness.board.reading import is_of
-from harness.defenses import DEFENSES
 from harness.evaluation.promised import covers
 from harness.experiment import CellSettings
 from harness.federation.taps import Tap
@@ -108,8 +106,10 @@ def reported_for(settings: CellSettings) -> Reported | None:
     data, defense = full.get(settings.dataset, settings.dataset), settings.build_defense()
     for one in _published():
         place = (one.data, str(one.tap), one.batch)
-        alike = place == (data, str(settings.tap), settings.batch_size) and one.defense == settings.defense
-        if alike and one.resists in ("Y", "N") and build(DEFENSES, one.defense, one.arguments) == defense:
+        if place != (data, str(settings.tap), settings.batch_size) or one.defense != settings.defense:
+            continue
+        same = settings.model_copy(update={"defense_args": one.arguments}).build_defense() == defense
+        if one.resists in ("Y", "N") and same:
             return Reported(source=f"{_PAPER}, {one.source}: {one.method}", data=data, resists=one.resists)
     return None
 

@@ -5,15 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from harness.attacks import SUITES
-from harness.base.building import build
 from harness.base.errors import UsageError
-from harness.defenses import DEFENSES
+from harness.base.version import SCHEMA_VERSION
 from harness.experiment import CellSettings, cell_settings
 from harness.models.networks import is_own
 from harness.results.card import KIND, Card
 from harness.results.files import MOST_OF_A_DOCUMENT, Damaged, Unreadable, checked, parse_json, read_bytes
 from harness.training import TrainSettings
-from harness.version import SCHEMA_VERSION
 
 _OF_AN_ATTACK = {"attack": "cpl", "attack_args": {}, "suite": None}
 _MEND = "take it from the board again"
@@ -111,4 +109,4 @@ def is_of(settings: CellSettings, training: Mapping[str, Any]) -> bool:
     # Absent is what it is by default; noise that is multiplied is a control's, which nothing is trained with.
     if any(training.get(name, plain) != plain for name, plain in _PLAIN.items()) or settings.noise_scale != 1:
         return False
-    return build(DEFENSES, settings.defense, arguments) == settings.build_defense()
+    return settings.model_copy(update={"defense_args": arguments}).build_defense() == settings.build_defense()

@@ -14,8 +14,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from harness.base.errors import UsageError, in_one_line, lacks_files, lacks_memory, own_place, printable
+from harness.base.version import __version__
 from harness.cli import STOPPED, Unwritable
-from harness.version import __version__
 
 DONE, REGRESSION, MISTAKE, INVALID, INCOMPARABLE = 0, 1, 2, 3, 4
 #: A fault that is nobody's mistake, as sysexits.h numbers it.

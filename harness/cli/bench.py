@@ -14,11 +14,11 @@ from harness.bench.attack import bench_attack
 from harness.bench.engines import bench_network
 from harness.bench.secagg import bench_secagg, table
 from harness.bench.store import bench_store
-from harness.bench.train import bench_train
 from harness.cli.app import DONE, app
 from harness.cli.options import ChunkOption, DataRootOption, DeviceOption, JsonOption, numbers, split_lists
 from harness.datasets import DATASETS
 from harness.datasets import data_root as find_data_root
+from harness.training.costs import bench_train
 
 bench_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Measure speed and memory.")
 app.add_typer(bench_app, name="bench")

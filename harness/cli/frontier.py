@@ -31,13 +31,14 @@ from harness.cli.options import (
     split_lists,
 )
 from harness.datasets import data_root as find_data_root
+from harness.datasets import dataset_name
 from harness.defenses import DEFENSES
 from harness.evaluation import Run
 from harness.experiment import taps_of
 from harness.parallel.units import Job, Shard
 from harness.reports.frontier import print_frontier, save_frontier
 from harness.results import RunFolder, claimed, write_atomic
-from harness.study import FrontierSettings, known_dataset, make_frontier, make_frontier_shard, usual
+from harness.study import FrontierSettings, make_frontier, make_frontier_shard, usual
 from harness.study.runner import Request
 from harness.study.settings import Grid
 
@@ -116,7 +117,7 @@ def _grid(
 ) -> Grid:  # fmt: skip
     """What is usual, but for what is named."""
     if dataset:
-        grid = replace(grid, datasets=tuple(dict.fromkeys(known_dataset(name) for name in split_lists(dataset))))
+        grid = replace(grid, datasets=tuple(dict.fromkeys(dataset_name(name) for name in split_lists(dataset))))
     if defense or defense_arg:
         usually = dict(grid.defenses)
         names = [DEFENSES.resolve(name) for name in split_lists(defense)] if defense else list(usually)

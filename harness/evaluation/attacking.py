@@ -19,6 +19,7 @@ from harness.attacks import ATTACKS, Attack, Reconstruction, reconstructing, run
 from harness.attacks.engine import REASONS, memory_of_row
 from harness.base.devices import fitting, is_small, threads_of
 from harness.base.progress import progress
+from harness.base.version import SCHEMA_VERSION, __version__
 from harness.evaluation.controls import smaller
 from harness.evaluation.measure import strict_rule
 from harness.evaluation.observe import Scene
@@ -27,7 +28,6 @@ from harness.experiment import CellSettings
 from harness.observation import Observation
 from harness.own_sources import plugin_source
 from harness.results import RunFolder
-from harness.version import SCHEMA_VERSION, __version__
 
 log = logging.getLogger(__name__)
 

@@ -16,10 +16,20 @@ from harness.experiment import CellSettings
 from harness.federation.defense import FixedNoise
 from harness.federation.knowledge import limit_at
 from harness.federation.privacy_facts import PrivacyFacts
-from harness.privacy import Event, GaussianLimit, Limit, NoLimit, RunLimit, client_views, example_views
+from harness.privacy import (
+    Event,
+    GaussianLimit,
+    Limit,
+    NoLimit,
+    RunLimit,
+    client_views,
+    example_views,
+    lineup_p_value,
+    strict_p_value,
+)
 from harness.results import Bound, Ceiling, CellResult, Control, Outcomes, Place, PublicData, Rate, VictimRecord
 from harness.results.record import Event as Hit
-from harness.scoring import Verdict, blind_strict, lineup_p_value, rate_of, strict_p_value, within_networks
+from harness.scoring import Verdict, blind_strict, rate_of, within_networks
 from harness.scoring.images import draws_of
 
 AT_CHANCE = 0.05

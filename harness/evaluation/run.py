@@ -11,6 +11,7 @@ from typing import Any
 from harness.attacks import Identifier
 from harness.base.devices import threads_of
 from harness.base.errors import OutputError, UsageError
+from harness.base.version import SCHEMA_VERSION, __version__
 from harness.evaluation.attacking import Engine, attack_scene, in_one_process
 from harness.evaluation.controls import (
     BLIND,
@@ -29,21 +30,21 @@ from harness.evaluation.controls import (
     with_other_key,
     without_noise,
 )
-from harness.evaluation.declared_noise import WrongDeclaration, require_declared
 from harness.evaluation.identifying import identify_scene
 from harness.evaluation.observe import Stage
 from harness.evaluation.report_cell import cell_result, impossible_cell, needs_labels, victim_records
 from harness.evaluation.scores import LPIPS_UNASKED, Scored, score
 from harness.evaluation.watching import Outlook
 from harness.experiment import CellSettings
+from harness.federation.declared_noise import WrongDeclaration, require_declared
 from harness.observation import Observation
 from harness.results import CellResult, Control, ResultDocument, RunFolder, StoredCell, VictimRecord, cell_key
 from harness.results.environment import environment
 from harness.results.record import Facts
 from harness.scoring import LpipsScorer, negative_control_failed
+from harness.scoring.derived import findings, version_of
 from harness.scoring.summarise import summarise
 from harness.scoring.verdict import fault_of
-from harness.version import SCHEMA_VERSION, __version__
 
 
 class Run:
@@ -277,6 +278,18 @@ def evaluate(cells: list[CellSettings], run: Run) -> ResultDocument:
     if _impossible(asked):
         raise UsageError(asked[0].cell.not_applicable_reason or "no cell could be evaluated")
     return _write(asked, run, cells[0].device)
+
+
+def require_derived(made: Sequence[StoredCell]) -> None:
+    """Check that victims say the same as verdicts.
+
+    Raises:
+        UsageError: a verdict is not that of its victims; shards are not merged then.
+    """
+    victims = {stored.cell.key or "": stored.victims for stored in made}
+    version = version_of(made[0].settings) if made else None
+    for found in findings([stored.cell for stored in made], victims, version):
+        raise UsageError(f"{found.line}; delete the file of that cell and make its shard again")
 
 
 def _impossible(asked: Sequence[StoredCell]) -> bool:

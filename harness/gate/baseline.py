@@ -10,11 +10,11 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from harness.base.errors import UsageError
+from harness.base.version import SCHEMA_VERSION
 from harness.gate.cells import GateCell, Victim
 from harness.gate.settings import Settings
 from harness.results import write_atomic
 from harness.results.files import MOST_OF_A_DOCUMENT, Absent, Damaged, Unreadable, checked, parse_json, read_bytes
-from harness.version import SCHEMA_VERSION
 
 _FORMAT = 1
 _Share = Annotated[float, Field(ge=0, le=1)]

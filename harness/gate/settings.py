@@ -5,11 +5,8 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from harness.attacks import ATTACKS
-from harness.base.building import build
 from harness.base.errors import UsageError
-from harness.defenses import DEFENSES
-from harness.experiment import CellSettings
+from harness.experiment import CellSettings, usual_attack, usual_defense
 from harness.results import StoredCell
 from harness.results.record import WHOM
 
@@ -60,8 +57,8 @@ def named(settings: Mapping[str, JsonValue]) -> str:
 def defaults_of(settings: Mapping[str, JsonValue]) -> Settings:
     """Today's defaults of a cell with this defense and attack."""
     try:
-        defense = build(DEFENSES, str(settings.get("defense")), {}).parameters()
-        attack = build(ATTACKS, str(settings.get("attack")), {}).parameters()
+        defense = usual_defense(str(settings.get("defense")))
+        attack = usual_attack(str(settings.get("attack")))
     except UsageError:
         return {}
     cell = CellSettings()  # pyright: ignore[reportCallIssue]  # the fields' defaults come from functions

@@ -9,13 +9,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from harness.attacks import ATTACKS
 from harness.base.errors import UsageError
 from harness.datasets import Dataset, Victims, load_dataset
 from harness.datasets.load import take_part
 from harness.datasets.prior import fit_prior
 from harness.datasets.public import NONE, among, first_copies, require_enough
-from harness.defenses import DEFENSES
 from harness.evaluation.observe import Room, Scene, Stage
 from harness.evaluation.played_round import Key
 from harness.evaluation.reading import Reading
@@ -23,7 +21,6 @@ from harness.experiment import CellSettings
 from harness.judging.declared import noise_of
 from harness.judging.federation import CapturedClients
 from harness.models import RowModel
-from harness.own_sources import own_sources
 from harness.tampering import Tamper
 
 
@@ -65,8 +62,8 @@ class CapturedStage(Stage):
         return self._room if settings.prior != NONE else Room(self._whole, None)
 
     def own_sources(self, settings: CellSettings) -> dict[str, str]:
-        chosen = (DEFENSES, settings.defense), (ATTACKS, settings.attack)
-        found = own_sources(settings.model, "", *chosen, prior=settings.prior)
+        # The dataset is the captures' truth, and comes from no file of the user's.
+        found = super().own_sources(settings.model_copy(update={"dataset": ""}))
         return found | {"captures": self._captured.digest}
 
     def choose(self, dataset: Dataset, rows: int, settings: CellSettings) -> Victims:

@@ -9,11 +9,11 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
-from harness.papers.chance import CHANCE_NOTE, chance_level
 from harness.papers.grid import at_hand, grid
 from harness.papers.measured import Measured
 from harness.study.runner import Request, TrainedRuns
 from harness.training import TrainSettings, train_settings
+from harness.training.chance import CHANCE_NOTE, chance_level
 
 log = logging.getLogger(__name__)
 

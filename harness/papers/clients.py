@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from harness.federation.defense import FixedNoise
-from harness.papers.chance import chance_level
 from harness.papers.grid import Grid, Values, at_hand, number
 from harness.papers.measured import AGREES, CHANCE, DIFFERS, NOT_AT_HAND, Measured, orders
 from harness.papers.measures import Lines, Row, said
@@ -19,6 +18,7 @@ from harness.privacy.budget import sigma_for
 from harness.study.runner import Request, TrainedRuns
 from harness.training import TrainDocument, TrainSettings, train_settings
 from harness.training.bayesian import bayesian_of_run
+from harness.training.chance import chance_level
 from harness.training.norms import NormsFolder, RoundNorms
 
 LEARNING_RATE = 0.1

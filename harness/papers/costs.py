@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from typing import Any
 
-from harness.bench.train import IterationBench, Methods
 from harness.experiment import cell_settings
 from harness.papers.accuracy import METHODS, TABLE_2
 from harness.papers.grid import Values, at_hand
 from harness.papers.measured import AGREES, DIFFERS, NOT_AT_HAND, orders
 from harness.papers.measures import Lines, Row
 from harness.study.runner import WORDS
+from harness.training.costs import IterationBench, Methods
 
 CLIENTS, REPEATS, QUICK_REPEATS = 10, 200, 15
 TABLE_REPEATS = 10  # an iteration on tables is a hundred times shorter

@@ -18,7 +18,6 @@ import torch
 from pydantic import BaseModel, Field
 
 from harness.base.progress import progress
-from harness.papers.chance import chance_level
 from harness.papers.grid import grid
 from harness.papers.measured import SeededRuns
 from harness.privacy import steps_within
@@ -29,6 +28,7 @@ from harness.results.atomic import write_atomic
 from harness.results.files import parse_json, read_stored
 from harness.study.runner import Request, TrainedRuns
 from harness.training import Training, TrainSettings, train_settings
+from harness.training.chance import chance_level
 from harness.training.loop import accuracy_of
 
 CLIP = 1.0

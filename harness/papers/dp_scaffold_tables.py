@@ -3,7 +3,6 @@
 from dataclasses import replace
 from typing import Any
 
-from harness.papers.chance import CHANCE_NOTE
 from harness.papers.dp_scaffold import (
     FAMILIES,
     METHODS,
@@ -19,6 +18,7 @@ from harness.papers.grid import Comparison, at_hand, grid, number
 from harness.papers.measured import AGREES, DIFFERS, NOT_AT_HAND, SeededRuns, orders
 from harness.privacy.scaffold import scaffold_epsilon
 from harness.study.runner import Request
+from harness.training.chance import CHANCE_NOTE
 
 QUICK_DATA = (SYNTHETIC[0], SYNTHETIC[-1])
 # The other families' data.

@@ -14,14 +14,14 @@ from typing import Any
 
 from rich.console import Console
 
-from harness.defenses import PrivacyFacts
+from harness.federation.privacy_facts import PrivacyFacts
 from harness.papers.accuracy import CODE_SIGMA, NOTES, TABLE_5, TABLE_6_ACCURACY, Accuracies
-from harness.papers.chance import chance_level, parameters
 from harness.papers.grid import Comparison, grid
 from harness.papers.measured import AGREES, DIFFERS, NOT_AT_HAND, SeededRuns
 from harness.results.atomic import write_atomic
 from harness.study.runner import Request, TrainedRuns
 from harness.training import RoundRecord, TrainDocument, TrainSettings
+from harness.training.chance import chance_level, parameters
 
 #: Small ones first; a run may be stopped at any time.
 DATASETS = ("cancer", "adult", "mnist", "lfw", "cifar10")

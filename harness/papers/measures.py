@@ -5,11 +5,11 @@ from typing import Any
 
 from harness.experiment import CellSettings, cell_settings
 from harness.papers.accuracy import NOTES, Accuracies, Measured
-from harness.papers.chance import CHANCE_NOTE
 from harness.papers.grid import Grid, Values, at_hand, tau_of_successes
 from harness.papers.measured import AGREES, DIFFERS, NOT_AT_HAND, below_non_private, orders
 from harness.results import StoredCell
 from harness.study.runner import WORDS, Request
+from harness.training.chance import CHANCE_NOTE
 
 Row = dict[str, Any]
 

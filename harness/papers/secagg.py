@@ -15,7 +15,6 @@ from typing import Any
 
 from harness.datasets import load_dataset
 from harness.datasets.partition import NATURAL
-from harness.papers.chance import CHANCE_NOTE, chance_level
 from harness.papers.epsilons import DELTA, configurations, secagg_accountant
 from harness.papers.grid import Comparison, at_hand, number
 from harness.papers.measured import AGREES, CHANCE, DIFFERS, NOT_AT_HAND
@@ -23,6 +22,7 @@ from harness.privacy.distributed_noise import DistributedNoise, Party
 from harness.secagg import SkellamGrid
 from harness.study.runner import Request, TrainedRuns
 from harness.training import TrainDocument, TrainSettings, train_settings
+from harness.training.chance import CHANCE_NOTE, chance_level
 
 RUNS = 5
 _MEASUREMENTS = 20

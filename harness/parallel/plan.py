@@ -6,14 +6,13 @@ from pathlib import Path
 
 from harness.base.errors import UsageError
 from harness.base.progress import within
-from harness.evaluation.run import Run, document_of, with_controls
+from harness.evaluation.run import Run, document_of, require_derived, with_controls
 from harness.experiment import CellSettings
 from harness.parallel.units import Job, Shard, units_of
 from harness.results import ResultDocument, RunFolder, StoredCell, cell_key, write_atomic
 from harness.results.environment import environment
 from harness.results.files import MOST_OF_A_DOCUMENT, Absent, Damaged, Unreadable, checked, parse_json, read_bytes
 from harness.results.record import Count, Facts, Record
-from harness.scoring.derived import findings, version_of
 
 FOLDER = "shards"
 
@@ -128,7 +127,7 @@ def merge(folders: Sequence[Path], out: Path) -> ResultDocument:
     asked = _cells_of(plan, runs, str(folders[0]))
     done = _controls_of(asked, runs)
     made = with_controls(asked, done)
-    _require_derived(made)
+    require_derived(made)
     target = RunFolder(out)
     for stored in made:
         target.write_cell(stored.cell.key or "", stored.settings, stored.cell, stored.victims)
@@ -182,14 +181,6 @@ def _controls_of(asked: Sequence[StoredCell], runs: Sequence[RunFolder]) -> dict
             if key == stored.cell.told:
                 waiting.append(control)  # it has controls of its own
     return done
-
-
-def _require_derived(made: Sequence[StoredCell]) -> None:
-    """Verdicts are merged only where their victims say the same."""
-    victims = {stored.cell.key or "": stored.victims for stored in made}
-    version = version_of(made[0].settings) if made else None
-    for found in findings([stored.cell for stored in made], victims, version):
-        raise UsageError(f"{found.line}; delete the file of that cell and make its shard again")
 
 
 def _find(key: str, runs: Sequence[RunFolder]) -> StoredCell | None:

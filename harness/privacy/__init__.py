@@ -2,7 +2,6 @@
 
 from harness.privacy import composition, pld, rdp  # noqa: F401  (imported to register)
 from harness.privacy.accountant import ACCOUNTANTS, Accountant, AdditiveAccountant, Epsilon, make_accountant
-from harness.privacy.audit_bound import audit_lower_bound, audit_p_value
 from harness.privacy.budget import Stop, rounds_within, sigma_for, steps_within
 from harness.privacy.distributed_noise import PoissonBinomialSum, SkellamSum, skellam_sum
 from harness.privacy.events import (
@@ -15,7 +14,16 @@ from harness.privacy.events import (
     compose,
 )
 from harness.privacy.mechanism import GaussianNoise, Mechanism, Repeated, Sampled, TakingPart
-from harness.privacy.reconstruction import GaussianLimit, Limit, NoLimit, PureLimit, RenyiLimit, RunLimit
+from harness.privacy.reconstruction import (
+    GaussianLimit,
+    Limit,
+    NoLimit,
+    PureLimit,
+    RenyiLimit,
+    RunLimit,
+    lineup_p_value,
+    strict_p_value,
+)
 from harness.privacy.statement import (
     GUARANTEES,
     Statement,
@@ -65,14 +73,13 @@ __all__ = [
     "Stop",
     "TakingPart",
     "View",
-    "audit_lower_bound",
-    "audit_p_value",
     "claimed_epsilon",
     "client_views",
     "compose",
     "effective_sigma",
     "example_views",
     "kept_place",
+    "lineup_p_value",
     "make_accountant",
     "make_statement",
     "repeatable",
@@ -80,6 +87,7 @@ __all__ = [
     "sigma_for",
     "skellam_sum",
     "steps_within",
+    "strict_p_value",
     "sum_multiplier",
     "valid_epsilon",
     "what_holds",

@@ -6,9 +6,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from harness.base.version import SCHEMA_VERSION
 from harness.results.record import Count, Facts, Number, Record, Statement
 from harness.results.schema import CellResult, SummaryRow
-from harness.version import SCHEMA_VERSION
 
 Share = Annotated[float, Field(ge=0, le=1)]
 #: What a card is told by; a changed one is another kind of file.

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from pydantic import JsonValue
 
-import harness
+from harness.base.version import __version__
 
 # Which processor computes: libraries choose their kernels by its maker and model, and so the last bits.
 
@@ -54,7 +54,7 @@ def environment(device: str) -> dict[str, JsonValue]:
     """
     return {
         "versions": {
-            "harness": harness.__version__,
+            "harness": __version__,
             "python": platform.python_version(),
             **{name: _version(name) for name in _LIBRARIES},
         },
@@ -77,7 +77,7 @@ def git_commit(source: Path) -> str | None:
 @cache
 def _own_commit() -> str | None:
     """Asked for once: a document is written many times, and a process keeps the code that it began with."""
-    return git_commit(Path(harness.__file__))
+    return git_commit(Path(__file__))
 
 
 def _git(folder: Path, *arguments: str) -> str | None:

@@ -4,8 +4,8 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from harness.base.version import SCHEMA_VERSION
 from harness.results.record import Count, Facts, Number, Rate, Record, VerdictWord
-from harness.version import SCHEMA_VERSION
 
 
 class FrontierPoint(Record):

@@ -8,6 +8,7 @@ from typing import Any, Literal, Self
 
 from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
+from harness.base.version import SCHEMA_VERSION
 from harness.results.record import (
     Bound,
     Control,
@@ -27,7 +28,6 @@ from harness.results.record import (
     TierWord,
     VerdictWord,
 )
-from harness.version import SCHEMA_VERSION
 
 # Which attacks a defense may be said to have withstood.
 

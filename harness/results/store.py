@@ -20,6 +20,7 @@ import numpy as np
 from filelock import FileLock
 
 from harness.base.errors import OutputError, UsageError
+from harness.base.version import SCHEMA_VERSION
 from harness.results.atomic import tell_replaced, write_atomic
 from harness.results.files import (
     MOST_BYTES,
@@ -33,7 +34,6 @@ from harness.results.files import (
     read_bytes,
 )
 from harness.results.schema import CellResult, ResultDocument, StoredCell, VictimRecord
-from harness.version import SCHEMA_VERSION
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,6 @@ from harness.scoring.success import (
     summary_of,
     upper_bound,
 )
-from harness.scoring.theorem import lineup_p_value, strict_p_value
 from harness.scoring.verdict import Verdict, judge, judge_identity, negative_control_failed, within_networks
 
 __all__ = [
@@ -42,14 +41,12 @@ __all__ = [
     "judge_identity",
     "label_accuracy",
     "label_summary",
-    "lineup_p_value",
     "lineup_test",
     "match",
     "measured",
     "negative_control_failed",
     "pairwise_mse",
     "rate_of",
-    "strict_p_value",
     "strongest",
     "success_table",
     "summary_of",

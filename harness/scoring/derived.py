@@ -12,11 +12,11 @@ import numpy as np
 from scipy import stats
 
 from harness.attacks.suites import LATEST
+from harness.base.version import __version__
 from harness.results import CellResult, Identified, Lineup, Place, Rate, SummaryRow, VictimRecord
 from harness.scoring.success import STRICT_RMSE
 from harness.scoring.summarise import summarise
 from harness.scoring.verdict import LEAK_P, Verdict, judge, judge_identity
-from harness.version import __version__
 
 # Of a row, beside the verdict, what is read first.
 _TOLD = ("headline", "identifies", "attacks")

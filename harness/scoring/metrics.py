@@ -17,7 +17,7 @@ from skimage.metrics import structural_similarity
 from torch import Tensor
 from torch.nn import functional
 
-from harness.datasets.columns import Columns
+from harness.base.columns import Columns
 from harness.results.files import Damaged, PlainTensor, Unreadable, checked, parse_tensors, read_bytes
 from harness.scoring.images import clamped_pixels, exact_pixels
 from harness.scoring.success import STRICT_RMSE

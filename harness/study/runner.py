@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from harness.attacks import expanded
 from harness.base.progress import counted, progress
 from harness.evaluation import Run
-from harness.experiment import CellSettings, cell_settings
+from harness.experiment import CellSettings, expand
 from harness.parallel.units import WHOLE, Shard
 from harness.results import CellResult, SummaryRow, cell_key
 from harness.scoring.summarise import summarise
@@ -126,10 +125,8 @@ class Judged:
 def cells_at(request: Request, attacks: Sequence[str], **settings: Any) -> list[CellSettings]:
     """The cells of every attack at one place; ``settings`` are a cell's without its attack."""
     common = {"seeds": request.seeds, "device": request.device, "prior": "auto"} | settings
-    return [
-        cell_settings(attack=chosen.attack, attack_args=dict(chosen.arguments), suite=chosen.suite, **common)
-        for chosen in expanded([(name, {}) for name in attacks])
-    ]
+    defense = common.pop("defense", "none"), common.pop("defense_args", {})
+    return expand({"defense": [defense], "attack": [(name, {}) for name in attacks]}, **common)
 
 
 def judge(request: Request, attacks: Sequence[str] = (), **settings: Any) -> Judged:

@@ -5,11 +5,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from harness.base.building import build
 from harness.base.errors import UsageError
 from harness.base.ranges import Count, Delta, Positive
-from harness.datasets import dataset_name
-from harness.defenses import DEFENSES
+from harness.experiment import usual_defense
 from harness.federation.taps import SURFACES, Tap
 from harness.scoring.verdict import VICTIMS_NEEDED
 from harness.training.settings import BatchSampling, ClientSampling
@@ -77,13 +75,8 @@ def noise_setting(defense: str) -> str:
     Raises:
         UsageError: it has none.
     """
-    own = build(DEFENSES, defense, {}).parameters()
+    own = usual_defense(defense)
     found = next((name for name in own if name.rpartition(".")[2] in _NOISE), None)
     if found is None:
         raise UsageError(f"{defense} has no noise to raise; name a defense with {' or '.join(_NOISE)}, as fed_cdp")
     return found
-
-
-def known_dataset(name: str) -> str:
-    """The canonical name. Raises UsageError: there is none."""
-    return dataset_name(name)

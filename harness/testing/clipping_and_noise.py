@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from harness.base.vectors import Layout, group_sums
-from harness.evaluation.declared_noise import law_p_value
 from harness.federation.context import Cohort, RoundContext
+from harness.federation.declared_noise import law_p_value
 from harness.federation.defense import Defense
 from harness.federation.knowledge import noise_at
 from harness.federation.memory import RoundVariates

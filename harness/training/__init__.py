@@ -1,5 +1,6 @@
 """Federated training: what a defense costs in accuracy, and what it has spent by then."""
 
+from harness.results.training import RoundRecord, TrainDocument
 from harness.training.checkpoint import (
     TrainFolder,
     kept_model,
@@ -11,7 +12,6 @@ from harness.training.checkpoint import (
     training_options,
 )
 from harness.training.loop import DivergedError, TrainOptions, fitted, train
-from harness.training.records import RoundRecord, TrainDocument
 from harness.training.rounds import Training
 from harness.training.settings import TrainSettings, train_settings
 

@@ -33,7 +33,7 @@ from harness.results.files import (
     read_stored,
     read_text,
 )
-from harness.training.records import RoundRecord, TrainDocument
+from harness.results.training import RoundRecord, TrainDocument
 from harness.training.settings import TrainedRun, TrainSettings, train_settings
 
 log = logging.getLogger(__name__)

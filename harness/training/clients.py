@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from harness.base.devices import compute_on
+from harness.base.version import __version__
 from harness.datasets import Dataset, load_dataset
 from harness.datasets.partition import NATURAL, natural_clients, split_clients
 from harness.defenses import DEFENSES
@@ -23,7 +24,6 @@ from harness.models.batch_norm import Buffers, JointGradients, RunningStatistics
 from harness.own_sources import own_sources
 from harness.results.files import Damaged
 from harness.training.settings import TrainSettings
-from harness.version import __version__
 
 # What clients of a training run compute their steps from, and what is measured of them on the way.
 

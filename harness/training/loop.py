@@ -22,9 +22,9 @@ from harness.privacy import repeatable
 from harness.results.atomic import claimed
 from harness.results.environment import environment
 from harness.results.files import Damaged
+from harness.results.training import RoundRecord, TrainDocument
 from harness.training.checkpoint import TrainFolder
 from harness.training.clients import TrainsChunks
-from harness.training.records import RoundRecord, TrainDocument
 from harness.training.rounds import Training, affordable_rounds, chunks_of, claimed_after, statements_after
 from harness.training.settings import TrainSettings
 

@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
+from harness.reports.columns import VERDICT_COLOURS
 from harness.reports.html import wording
 from harness.reports.html.places import Shown
 
@@ -108,7 +109,6 @@ MOST_ROWS = 40
 WIDTH, ROW, MARGIN = 9.0, 0.3, 1.0
 LABELS = 2.6
 SIZE = 9
-VERDICT_COLOURS = {"leaks": "#d0453f", "resilient": "#2b9160", "inconclusive": "#b98410", "invalid": "#7a828c"}
 COLOURS = ("#3b7dd8", "#d1495b", "#2a9d6f", "#9a5fc9", "#c9791b", "#1798a8", "#8a6d5a", "#c2569b")
 MARKS, DASHES = "osD^vPX*", ("-", "--", ":", "-.")
 

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from harness.reports import text
-from harness.reports.columns import success_rate
+from harness.reports.columns import VERDICT_COLOURS, success_rate
 from harness.reports.html import chart
 from harness.reports.html.chart import INK, Chart, Line, inline
 from harness.reports.text import at_most, blind, event_of
@@ -237,7 +237,7 @@ def _room(event: Ceiling) -> float:
 def _legend(panel: Axes) -> None:
     """What the marks mean, above the rows."""
     marks: dict[str, dict[str, Any]] = {
-        "measured [95%]": {"color": chart.VERDICT_COLOURS["inconclusive"], "marker": "o", "linewidth": 3},
+        "measured [95%]": {"color": VERDICT_COLOURS["inconclusive"], "marker": "o", "linewidth": 3},
         "blind guess": {"color": INK, "marker": "|", "markersize": 9, "linestyle": ""},
         "at most, by the theorem": {"color": _BOUND, "marker": "|", "markersize": 9, "linewidth": 6, "alpha": 0.5},
     }

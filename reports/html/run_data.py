@@ -7,7 +7,7 @@ from typing import Any
 from harness.reports import text
 from harness.reports.html.judged import Judged
 from harness.results import CellResult, SummaryRow, VictimRecord
-from harness.training.records import TrainDocument
+from harness.results.training import TrainDocument
 
 
 @dataclass

@@ -10,17 +10,17 @@ from typing import Any
 from pydantic import ValidationError
 
 from harness.base.errors import UsageError
+from harness.base.version import SCHEMA_VERSION
 from harness.reports import text
 from harness.reports.html.judged import Judged
 from harness.reports.html.reading import UnreadableRun, inside, read_json, read_lines
 from harness.reports.html.run_data import RunData
 from harness.results import CellResult, StoredCell, SummaryRow, VictimRecord
 from harness.results.files import Damaged, checked
+from harness.results.training import TrainDocument
 from harness.scoring.derived import findings, of_today, version_of
 from harness.scoring.summarise import summarise
 from harness.scoring.verdict import fault_of
-from harness.training.records import TrainDocument
-from harness.version import SCHEMA_VERSION
 
 MOST_CELLS, MOST_VICTIMS = 2_000, 300_000
 

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 
 from harness.reports import text
+from harness.reports.columns import VERDICT_COLOURS
 from harness.reports.html import chart, commands, wording
 from harness.reports.html.chart import INK, Chart, inline
 from harness.reports.html.places import Decided
 from harness.reports.html.run_data import RunData
 from harness.reports.html.table import Head, Table, Value, epsilon, figure, make, words
-from harness.training.records import TrainDocument
+from harness.results.training import TrainDocument
 
 _MOST_ROUNDS = 40
 
@@ -157,7 +158,7 @@ def _point(panel: Axes, one: _Measured, places: Sequence[Decided], nowhere: floa
     """Draws a run and says it in words."""
     claimed, proven = best_epsilon(one.training)
     accuracy, kind = one.percent, leakage(one.run, places)
-    colour = chart.VERDICT_COLOURS.get(kind, _FALLBACK)
+    colour = VERDICT_COLOURS.get(kind, _FALLBACK)
     place = _drawn(proven) or nowhere
     if other := _drawn(claimed):
         panel.plot([other, place], [accuracy, accuracy], color=colour, linewidth=0.9, alpha=0.6)

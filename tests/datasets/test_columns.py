@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from harness.datasets.columns import MISSING, Columns, Group
+from harness.base.columns import MISSING, Columns, Group
 
 COLUMNS = Columns(("age", "hours"), (Group("sex", ("f", "m")), Group("job", ("a", "b", "c"), optional=True)))
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from harness.base.columns import Columns
 from harness.base.randomness import generator
 from harness.datasets import Dataset
-from harness.datasets.columns import Columns
 from harness.datasets.prior import OWN_COVARIANCE, Prior, fit_prior
 
 WIDTH = 24

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from harness.base.building import build
 from harness.defenses import DEFENSES
-from harness.evaluation.declared_noise import law_p_value
+from harness.federation.declared_noise import law_p_value
 from harness.federation.defense import Defense
 from harness.federation.knowledge import noise_at
 from harness.federation.taps import Tap

@@ -12,7 +12,7 @@ from harness.base.errors import UsageError
 from harness.base.vectors import Layout, spread
 from harness.defenses import DEFENSES, Cohort, Custom, Defense, Operation, Point, RoundContext, validated_defense
 from harness.evaluation import run
-from harness.evaluation.declared_noise import WrongDeclaration, require_declared
+from harness.federation.declared_noise import WrongDeclaration, require_declared
 from harness.observation import Noise, NoiseLevel, Observation
 from harness.testing import digits, undefended
 

@@ -10,13 +10,13 @@ from harness.evaluation import Run
 from harness.papers import TABLES, Request, fed_acdp
 from harness.papers import accuracy as module
 from harness.papers.accuracy import Accuracies
-from harness.papers.chance import chance_level
 from harness.papers.grid import grid
 from harness.papers.measured import Measured, below_non_private, orders
 from harness.privacy.statement import REPEATABLE
 from harness.results import RunFolder
 from harness.study import runner as trained
 from harness.training import DivergedError
+from harness.training.chance import chance_level
 
 TINY = {"clients": 4, "clients_per_round": 2, "rounds": 2, "local_steps": 2}
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
+from harness.base.columns import Columns, Group
 from harness.base.errors import UsageError
-from harness.datasets.columns import Columns, Group
 from harness.reports.cell_picture import _BOTTOM, _GAP, _LEFT, _RIGHT, _STRIP, _WIDTH, save_strips
 from harness.reports.pictures import DOTS_PER_INCH, MOST_ROWS
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from harness.base.version import __version__
 from harness.results import CellResult, Control, Lineup, Outcomes, Rate, VictimRecord
 from harness.scoring import derived
 from harness.scoring.derived import Finding, findings
 from harness.scoring.summarise import summarise
-from harness.version import __version__
 
 PLACE = {"dataset": "d", "defense": "fed_cdp", "attack": "cpl", "tap": "T2.step"}
 WORKS = Control(name="positive", held=True)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from harness.datasets.columns import Columns, Group
+from harness.base.columns import Columns, Group
 from harness.results import VictimRecord
 from harness.scoring import METRICS, Metric, Pairs, TableScale, measured
 from harness.scoring.metrics import register

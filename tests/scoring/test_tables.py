@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from harness.base.columns import Columns, Group
 from harness.datasets import load_dataset
-from harness.datasets.columns import Columns, Group
 from harness.scoring import Pairs, TableScale, measured
 
 COLUMNS = Columns(("a", "b", "c"), (Group("g", ("x", "y")), Group("h", ("x", "y", "z"), optional=True)))

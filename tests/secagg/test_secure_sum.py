@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from harness.base.errors import UsageError
-from harness.federation.secure_sum import SumSettings, build_mechanism, secure_sum, sum_integers
 from harness.secagg import Aborted, numbers
+from harness.secagg.simulate import SumSettings, build_mechanism, secure_sum, sum_integers
 
 CLIENTS, DIMENSION = 10, 2000
 WAYS = [

@@ -25,7 +25,7 @@ from harness.defenses import (
     State,
     validated_defense,
 )
-from harness.evaluation.declared_noise import law_p_value
+from harness.federation.declared_noise import law_p_value
 from harness.federation.operations import UNKNOWN, StepState, states_nothing
 from harness.federation.privacy_facts import PrivacyFacts
 from harness.observation import Chosen, Clipping, Noise, NoiseLevel, Observation

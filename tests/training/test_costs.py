@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from harness.bench.train import example_gradient_loop, interleaved_medians, plain_loop, repeats_for
 from harness.cli.app import run
+from harness.training.costs import example_gradient_loop, interleaved_medians, plain_loop, repeats_for
 
 
 def test_the_document(capsys: pytest.CaptureFixture[str]) -> None:

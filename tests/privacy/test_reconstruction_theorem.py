@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 from scipy import stats
 
-from harness.privacy import GaussianLimit
+from harness.privacy import GaussianLimit, lineup_p_value, strict_p_value
 from harness.results import Bound, Ceiling, CellResult, Rate
-from harness.scoring import blind_strict, lineup_p_value, strict_p_value
+from harness.scoring import blind_strict
 from harness.scoring.verdict import CONTRADICTION_P, fault_of
 
 BLIND = GaussianLimit(1e-9)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
+from harness.audit.canaries import audit_lower_bound, audit_p_value
 from harness.base.errors import UsageError
-from harness.privacy import audit_lower_bound, audit_p_value
 
 
 def test_all_right() -> None:
