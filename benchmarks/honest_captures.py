@@ -30,8 +30,7 @@ from harness.judging.declared import groups_of
 from harness.judging.evidence import ALARMS, LEVEL, Check, Evidence
 from harness.judging.federation import federations
 from harness.judging.noise_checks import ANEW, BOUND, ENOUGH, NO_MORE, SHAPE, UNROUNDED
-from harness.judging.suite import Case, captures, checks_of_folders
-from harness.judging.suite_cases import suite_cases
+from harness.judging.suite import Case, captures, checks_of_folders, suite_cases
 
 KINDS = (
     "nothing declared", "nothing declared, in half precision", "momentum, one step", "small last batch",

@@ -22,8 +22,8 @@ from scipy.stats import norm
 
 from harness.attacks import ATTACKS, Identifier
 from harness.defenses import DEFENSES
-from harness.gate.baseline import read_baseline
 from harness.gate.cells import GateCell
+from harness.gate.rule import read_baseline
 from harness.gate.settings import named
 from harness.scoring.strongest import leak_level
 from harness.scoring.verdict import VICTIMS_NEEDED

@@ -1,8 +1,7 @@
 """A public board: rows that anybody can make again, as cards; and the making again."""
 
-from harness.board.comparing import Comparison, compare
+from harness.board.comparing import Comparison, compare, rebuild
 from harness.board.making import Collected, collect
 from harness.board.reading import read_card
-from harness.board.rebuilding import rebuild
 
 __all__ = ["Collected", "Comparison", "collect", "compare", "read_card", "rebuild"]

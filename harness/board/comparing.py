@@ -3,18 +3,27 @@
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
+from harness.base.devices import choose_device, use_threads
 from harness.base.errors import UsageError
 from harness.base.version import SCHEMA_VERSION
+from harness.board.making import make_card
+from harness.board.reading import cells_of
+from harness.evaluation import Run, document_of
+from harness.evaluation.run import with_controls, with_told
 from harness.gate import GateCell, Victim, as_baseline, check
 from harness.gate.comparing import Tolerance, differing, other_versions
 from harness.gate.settings import effective
-from harness.results import Control, Place, Rate, StoredCell, Summary
+from harness.reports.html.run_data import RunData
+from harness.results import Control, Place, Rate, RunFolder, StoredCell, Summary
 from harness.results.card import Card, CardCell
+from harness.results.environment import environment
 from harness.scoring.derived import verdict_of
 from harness.scoring.success import clopper_pearson
 from harness.scoring.summarise import summarise
+from harness.training import TrainDocument, TrainFolder, TrainOptions, train, train_settings
 
 _OTHERWISE_ROUNDED, _OTHERWISE_DRAWN = 2.0, 4.0  # standard errors
 _MOVED = ("regression", "broken attack", "stronger attack", "more resilient", "missing", "extra")
@@ -214,3 +223,41 @@ def _rounded(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_rounded(one) for one in value]
     return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """Where data lie, and a folder for what is made; ``resume``: believes what lies there already."""
+
+    data_root: Path
+    scratch: Path
+    chunk: int = 128
+    resume: bool = False
+
+
+def rebuild(card: Card, place: Workspace) -> Card:
+    """The card as it comes out here, computed with as many threads as it says.
+
+    Raises:
+        UsageError: its settings are impossible, its data are not at hand.
+    """
+    threads = card.environment.get("threads")
+    if card.environment.get("device") == "cpu" and isinstance(threads, int):
+        use_threads(threads)
+    device = "cpu" if card.environment.get("device") == "cpu" else choose_device("auto")
+    asked = [one.model_copy(update={"device": device}) for one in cells_of(card)]
+    run = Run(place.data_root, RunFolder(place.scratch), place.chunk, resume=place.resume)
+    stored = with_told([run.cell(settings) for settings in asked], run.done)
+    made = [one.cell for one in with_controls(stored, run.done)]
+    where = environment(device)
+    document = document_of(made, where)
+    own = RunData("again", place.scratch, settings={one.cell.key or "": one.settings for one in stored})
+    return make_card(stored, where, document.valid_reason, _train(card, device, place), own)
+
+
+def _train(card: Card, device: str, place: Workspace) -> TrainDocument | None:
+    if card.training is None:
+        return None
+    settings = train_settings(**card.training.settings | {"device": device})
+    folder = TrainFolder(place.scratch / "training")
+    return train(settings, place.data_root, folder, TrainOptions(evaluate_every=settings.rounds, resume=place.resume))

@@ -10,7 +10,7 @@ import typer
 
 from harness.base.errors import UsageError, printable
 from harness.board import compare, read_card, rebuild
-from harness.board.rebuilding import Place
+from harness.board.comparing import Workspace
 from harness.cli.app import DONE, REGRESSION, app, resumable
 from harness.cli.options import ChunkOption, DataRootOption, JsonOption
 from harness.datasets import data_root as find_data_root
@@ -43,7 +43,7 @@ def verify_command(
     with resumable(), tempfile.TemporaryDirectory() as scratch:
         folder = out or Path(scratch)
         with claimed(folder):
-            found = compare(there, rebuild(there, Place(root, folder, chunk, resume)), statistically)
+            found = compare(there, rebuild(there, Workspace(root, folder, chunk, resume)), statistically)
     if resume:
         found.notes.append(f"what lay in {str(out)!r} before was believed: it tells as much as you trust its maker")
     if as_json:

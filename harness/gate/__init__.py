@@ -1,8 +1,7 @@
 """The regression gate: did a defense get less resilient, or an attack silently break, since the committed baseline?"""
 
-from harness.gate.baseline import Baseline, as_baseline, read_baseline, write_baseline
 from harness.gate.cells import GateCell, Victim, read_runs
-from harness.gate.rule import Finding, Report, check
+from harness.gate.rule import Baseline, Finding, Report, as_baseline, check, read_baseline, write_baseline
 
 __all__ = [
     "Baseline",

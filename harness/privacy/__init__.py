@@ -24,24 +24,22 @@ from harness.privacy.reconstruction import (
     lineup_p_value,
     strict_p_value,
 )
-from harness.privacy.statement import (
-    GUARANTEES,
-    Statement,
-    claimed_epsilon,
-    make_statement,
-    repeatable,
-    valid_epsilon,
-    what_holds,
-    without_guarantee,
-)
 from harness.privacy.views import (
+    GUARANTEES,
     FederationFacts,
+    Statement,
     View,
+    claimed_epsilon,
     client_views,
     effective_sigma,
     example_views,
     kept_place,
+    make_statement,
+    repeatable,
     sum_multiplier,
+    valid_epsilon,
+    what_holds,
+    without_guarantee,
 )
 
 __all__ = [

@@ -13,8 +13,7 @@ from harness.reports import columns, text
 from harness.reports.html import wording
 from harness.reports.html.judged import Estimate
 from harness.reports.html.places import GRAVITY, Decided, Shown
-from harness.reports.html.reading import UnreadableRun, read_bytes
-from harness.reports.html.run_data import RunData
+from harness.reports.html.run_data import RunData, UnreadableRun, read_bytes
 from harness.reports.pictures import first_rows_box, last_row_boxes
 from harness.results import CellResult
 

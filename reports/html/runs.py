@@ -13,8 +13,7 @@ from harness.base.errors import UsageError
 from harness.base.version import SCHEMA_VERSION
 from harness.reports import text
 from harness.reports.html.judged import Judged
-from harness.reports.html.reading import UnreadableRun, inside, read_json, read_lines
-from harness.reports.html.run_data import RunData
+from harness.reports.html.run_data import RunData, UnreadableRun, inside, read_json, read_lines
 from harness.results import CellResult, StoredCell, SummaryRow, VictimRecord
 from harness.results.files import Damaged, checked
 from harness.results.training import TrainDocument

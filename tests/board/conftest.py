@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.board import collect, read_card
-from harness.board.rebuilding import Place, rebuild
+from harness.board.comparing import Place, rebuild
 from harness.results.card import Card
 
 FEDERATION = "--clients 4 --clients-per-round 4 --rounds 2 --learning-rate 0.1 --dataset digits --model logistic"

@@ -9,10 +9,10 @@ import pytest
 
 from harness.attacks import SUITES
 from harness.board import collect, compare
+from harness.board.comparing import Place, rebuild
 from harness.board.making import reported_for
-from harness.board.rebuilding import Place, rebuild
 from harness.experiment import cell_settings
-from harness.privacy.statement import REPEATABLE
+from harness.privacy.views import REPEATABLE
 from harness.results import RunFolder, cell_key
 from harness.results.card import Card
 

@@ -8,7 +8,7 @@ import pytest
 from harness.evaluation.promised import covers
 from harness.federation.taps import Tap
 from harness.privacy import GUARANTEES
-from harness.privacy.statement import REPEATABLE
+from harness.privacy.views import REPEATABLE
 from harness.reports.columns import guarantees
 from harness.results import Statement
 

@@ -17,8 +17,7 @@ from harness.capture import CaptureRecord, Declared, captured, write_capture
 from harness.cli import run
 from harness.judging.evidence import LEVEL, Check, pooled
 from harness.judging.noise_checks import BOUND, ENOUGH, GIVE_SIZE
-from harness.judging.suite import run_case
-from harness.judging.suite_cases import suite_cases
+from harness.judging.suite import run_case, suite_cases
 from harness.testing import digits
 
 Federation = Callable[..., list[Path]]

@@ -12,7 +12,7 @@ from harness.papers import accuracy as module
 from harness.papers.accuracy import Accuracies
 from harness.papers.grid import grid
 from harness.papers.measured import Measured, below_non_private, orders
-from harness.privacy.statement import REPEATABLE
+from harness.privacy.views import REPEATABLE
 from harness.results import RunFolder
 from harness.study import runner as trained
 from harness.training import DivergedError

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 from rich.console import Console
 
-from harness.privacy.statement import REPEATABLE
+from harness.privacy.views import REPEATABLE
 from harness.reports.frontier import print_frontier, save_frontier
 from harness.results import read_results
 from harness.results.frontier import FrontierDocument, FrontierPoint
