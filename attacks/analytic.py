@@ -13,6 +13,7 @@ from pydantic import model_validator
 from torch import Tensor, nn
 
 from harness.attacks.attack import ATTACKS, Attack, Dummy, validated_attack
+from harness.attacks.candidates import require_gradients
 from harness.base.errors import UsageError
 from harness.models import RowModel
 from harness.models.feature_extractor import FeatureExtractor
@@ -44,6 +45,7 @@ class Analytic(Attack):
                 f"attack 'analytic' reads one example per observation, not {observation.examples}; "
                 "use --batch-size 1 and one local step, or --attack spear"
             )
+        require_gradients(observation)
         first_linear(observation.model, "analytic")
         return observation.target.new_zeros(len(keys), 1)
 

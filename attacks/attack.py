@@ -10,7 +10,7 @@ from torch import Tensor
 
 from harness.attacks.adam import Adam
 from harness.attacks.attacker import ATTACKS, Attacker, validated_attack
-from harness.attacks.candidates import dummy_gradient
+from harness.attacks.candidates import dummy_gradient, require_gradients
 from harness.attacks.labels import infer_labels
 from harness.attacks.lbfgs import LBFGS
 from harness.attacks.objectives import RAW, SCALE_FREE, observed_only, total_variation
@@ -317,6 +317,7 @@ class ClosedForm(Attack):
         raise NotImplementedError
 
     def start(self, observation: Observation, keys: list[tuple[int | str, ...]]) -> Tensor:
+        require_gradients(observation)
         return self.solved(observation).nan_to_num(0.0, 0.0, 0.0)
 
     def effort(self, observation: Observation) -> int:
