@@ -233,8 +233,10 @@ class Attack(Attacker):
         if self.masks(observation):
             candidate = observed_only(candidate, observation.target)
         free = self.scale == "free" or (self.scale == "auto" and observation.clipping is not None)
-        matching = (SCALE_FREE if free else RAW)[self.objective]
-        return matching(candidate, observation.target, observation.clipping_groups)
+        matching, target = (SCALE_FREE if free else RAW)[self.objective], observation.target
+        if observation.certainty is not None:
+            candidate, target = candidate * observation.certainty, target * observation.certainty
+        return matching(candidate, target, observation.clipping_groups)
 
     def masks(self, observation: Observation) -> bool:
         """Return whether observed zeros count as left out."""

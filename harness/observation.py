@@ -262,7 +262,8 @@ class Observation:
     the labels (``--labels known``). ``sparse`` says that the defense is known to leave coordinates out of what was
     read, with zeros in their place. ``correction`` (R, P) is what every local step is known to add to the gradient
     (SCAFFOLD), where it is known; ``target`` is without it. ``optimizer`` is that of the local steps, ``reading`` how
-    its update became the target (None: as plain SGD's). ``batches`` is there where the network normalises batches
+    its update became the target (None: as plain SGD's), and ``certainty`` (R, P) weights of its coordinates, by how
+    exactly each is known (None: all alike). ``batches`` is there where the network normalises batches
     as a whole (BatchNorm in training mode): how large they are, and what running statistics gave away of them.
     ``noise``, ``carrying``, ``cut``, ``prior`` and ``simulation`` are for attackers of the tiers above ``plain``
     alone: the noise that ``target`` is known to carry (None where it is known to carry none), which of its
@@ -282,6 +283,7 @@ class Observation:
     update_model: UpdateModel = "first"
     optimizer: LocalOptimizer = PLAIN
     reading: UpdateReading | None = None
+    certainty: Tensor | None = None
     clipping: Clipping | None = None
     labels: Tensor | None = None
     sparse: bool = False
@@ -325,6 +327,7 @@ class Observation:
             keys=tuple(self.keys[i] for i in index.tolist()),
             labels=None if self.labels is None else self.labels[index],
             correction=None if self.correction is None else self.correction[index],
+            certainty=None if self.certainty is None else self.certainty[index],
             batches=self.batches and self.batches.take(index),
         )
 
@@ -369,6 +372,7 @@ class Observation:
             target=self.target.to(device, dtype),
             labels=None if self.labels is None else self.labels.to(device),
             correction=None if self.correction is None else self.correction.to(device, dtype),
+            certainty=None if self.certainty is None else self.certainty.to(device, dtype),
             batches=self.batches and self.batches.to(device, dtype),
             noise=None if self.noise is None else self.noise.to(device, dtype),
             prior=None if self.prior is None else self.prior.to(device, dtype),

@@ -269,7 +269,7 @@ class Stage:
         return Observation(
             model, weights, read, examples, tuple(keys), settings.learning_rate, steps,
             settings.update_model if update else "first",
-            settings.build_optimizer() if update else PLAIN, reading,
+            settings.build_optimizer() if update else PLAIN, reading, reading.certainty(read, weights),
             defense.clipping_at(settings.tap, reading.rate, server),
             None if known is None else known.to(weights.device), defense.sparse_at(settings.tap),
             correction,

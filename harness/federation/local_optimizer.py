@@ -102,6 +102,13 @@ class LocalOptimizer(BaseModel):
         """Whether an update is a weighted sum of gradients and the weights before."""
         return self.name == "sgd" and self.clip_grad_norm is None
 
+    @property
+    def first_step(self) -> "Adaptive | None":
+        """What the first step of an adaptive class makes of a gradient; None where decay or a clip is mixed into it."""
+        if self.name == "sgd" or self.clip_grad_norm or not self.eps or (self.weight_decay and self.name != "adamw"):
+            return None
+        return Adaptive((1 - self.alpha) ** 0.5 if self.name == "rmsprop" else 1.0, self.eps)
+
     def way(self, steps: int, rate: float) -> list[float]:
         """Which share of the whole way lies behind each of L steps, if all gradients were alike."""
         gradient, memory = torch.ones(1, 1, dtype=torch.float64), Remembered()
@@ -213,12 +220,14 @@ class UpdateReading:
         rate: what an update is divided by, for each step: the learning rate, or the mean weight of its gradients.
         shares: (L,) weights of the steps' gradients, 1 on average; None where an update is no weighted sum of them.
         kept: the part of the weights before the round that lies in the update (weight decay); it is taken away.
+        adaptive: of a single step of Adam and its like, whose gradient is read off each coordinate.
     """
 
     steps: int
     rate: float
     shares: tuple[float, ...] | None
     kept: float = 0.0
+    adaptive: "Adaptive | None" = None
 
     @property
     def alike(self) -> bool:
@@ -228,12 +237,57 @@ class UpdateReading:
     def gradient(self, update: Tensor, weights: Tensor) -> Tensor:
         """What an update (R, P) says of the gradient, given the weights (R, P) before it."""
         moved = update - self.kept * weights.to(update) if self.kept else update
-        return moved / (-self.rate * self.steps)
+        made = moved / (-self.rate * self.steps)
+        return made if self.adaptive is None else self.adaptive.gradient(made, self._rounded(weights))
+
+    def certainty(self, gradient: Tensor, weights: Tensor) -> Tensor | None:
+        """Weights (R, P) of the coordinates of a gradient that was read so, by how exactly each is known.
+
+        They leave its norm as it is. None where all are known alike.
+        """
+        if self.adaptive is None:
+            return None
+        read = gradient.double()
+        exact = 1 / self.adaptive.error(read, self._rounded(weights))
+        return (exact * read.norm(dim=1, keepdim=True) / (exact * read).norm(dim=1, keepdim=True)).to(gradient.dtype)
+
+    def _rounded(self, weights: Tensor) -> Tensor:
+        """Deviation of what rounding of weights leaves in a step, in units of the step over the rate."""
+        return _spacing(weights.abs().clamp_min(self.rate)).double() / (self.rate * 12**0.5)
 
     def update(self, gradient: Tensor, weights: Tensor) -> Tensor:
         """The update (R, P) that is read so."""
         moved = gradient * (-self.rate * self.steps)
         return moved + self.kept * weights if self.kept else moved
+
+
+@dataclass(frozen=True)
+class Adaptive:
+    """The first step of Adam, AdamW or RMSprop: u = g / (root |g| + eps) in each coordinate.
+
+    Every sign is known, and the size of a gradient that is not far above eps: the rest is lost to rounding.
+    """
+
+    root: float
+    eps: float
+
+    def gradient(self, step: Tensor, rounded: Tensor) -> Tensor:
+        """The gradient of steps u (R, P), whose rounding has this deviation; at most what rounding leaves to be read.
+
+        Source: the inverse of the step; g = sign(u) eps |u| / (1 - root |u|).
+        """
+        size = step.abs()
+        left = (1 - self.root * size).clamp_min(0).maximum(self.root * rounded.to(step)).clamp_min(_TINY)
+        return step.sign() * self.eps * size / left
+
+    def error(self, gradient: Tensor, rounded: Tensor) -> Tensor:
+        """Deviation of such a gradient: that of the step, times dg/du = (root |g| + eps)^2 / eps."""
+        return rounded.clamp_min(_TINY) * (self.root * gradient.abs() + self.eps).square() / self.eps
+
+
+def _spacing(values: Tensor) -> Tensor:
+    """The distance to the next larger float of that dtype."""
+    return torch.nextafter(values, torch.full_like(values, torch.inf)) - values
 
 
 @lru_cache(maxsize=256)
@@ -248,7 +302,11 @@ def reading_of(optimizer: LocalOptimizer, steps: int, rate: float, changed: bool
     if optimizer.is_plain:
         return UpdateReading(steps, rate, (1.0,) * steps)
     if not optimizer.is_linear:
-        return UpdateReading(steps, rate, None)
+        adaptive = None if steps > 1 or changed else optimizer.first_step
+        if adaptive is None:
+            return UpdateReading(steps, rate, None)
+        kept = -rate * optimizer.weight_decay if optimizer.name == "adamw" else 0.0
+        return UpdateReading(1, rate, (1.0,), kept, adaptive)
     # Run on the unit vectors of what goes in: the weights before, then the gradient of each step.
     inputs = torch.eye(steps + 1, dtype=torch.float64)
     here, memory = inputs[:1], Remembered()
