@@ -21,7 +21,7 @@ from harness.base.ranges import Count, CountOrNone, NonNegative, Positive, Repea
 from harness.datasets import choose_public, default_model
 from harness.datasets.public import AUTO, NONE
 from harness.defenses import DEFENSES, Cohort, Defense
-from harness.federation.local_optimizer import LocalOptimizer, UpdateReading, optimizer_of, reading_of, with_rate
+from harness.federation.local_optimizer import LocalOptimizer, UpdateReading, optimizer_of, reading_of, settle_rate
 from harness.federation.taps import SURFACES, TAPS_OF_VARIATES, Tap, check_tap
 from harness.observation import UpdateModel
 from harness.training.trained_run import TrainedRun
@@ -116,14 +116,7 @@ class CellSettings(BaseModel):
         """An optimizer's ``lr`` is the learning rate; a table of its arguments is a text, as an option has it."""
         if not isinstance(given, Mapping) or "optimizer" not in given:
             return given
-        optimizer, rate = with_rate(given["optimizer"])
-        if rate is None:
-            return {**given, "optimizer": optimizer.text}
-        if float(given.get("learning_rate", rate)) != rate:
-            raise ValueError(
-                f"the optimizer's lr is {rate:g}, learning_rate {given['learning_rate']}; give one of them"
-            )
-        return {**given, "optimizer": optimizer.text, "learning_rate": rate}
+        return settle_rate(given)
 
     @model_validator(mode="after")
     def _fits_together(self) -> "CellSettings":

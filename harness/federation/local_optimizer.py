@@ -7,7 +7,7 @@ gradients, and part of the weights they began with. Adam, AdamW, RMSprop and cli
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast, get_args
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -170,6 +170,20 @@ def _written(value: Any) -> str:
 PLAIN = LocalOptimizer()
 
 
+def arguments_of(name: str) -> set[str]:
+    """The arguments that count of a class of torch's.
+
+    Raises:
+        UsageError: its steps are not known here.
+    """
+    if name.lower() not in get_args(_Name):
+        raise UsageError(
+            f"optimizer {name!r} is none whose steps are known here ({', '.join(get_args(_Name))}); train the captured "
+            "round with one of these"
+        )
+    return _ARGUMENTS[cast(_Name, name.lower())] - {"clip_grad_norm"}
+
+
 @lru_cache(maxsize=64)
 def optimizer_of(text: str) -> LocalOptimizer:
     """The optimizer of a text such as ``sgd:momentum=0.9,nesterov=true``; its ``lr`` is left to :func:`with_rate`.
@@ -198,6 +212,20 @@ def with_rate(given: object) -> tuple[LocalOptimizer, float | None]:
     except (ValidationError, TypeError, ValueError) as error:
         what = one_line(error) if isinstance(error, ValidationError) else str(error)
         raise UsageError(f"optimizer {given!r}: {what}; write for example adam:lr=0.001,weight_decay=0.01") from error
+
+
+def settle_rate(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings in which the optimizer is its text, and ``learning_rate`` its ``lr`` where that stands there.
+
+    Raises:
+        UsageError: it cannot be, or the two are given and differ.
+    """
+    optimizer, rate = with_rate(given["optimizer"])
+    if rate is None:
+        return {**given, "optimizer": optimizer.text}
+    if given.get("learning_rate", rate) != rate:
+        raise UsageError(f"the optimizer's lr is {rate:g}, learning_rate {given['learning_rate']}; give one")
+    return {**given, "optimizer": optimizer.text, "learning_rate": rate}
 
 
 def _facts(text: str) -> dict[str, Any]:
@@ -279,6 +307,10 @@ class Adaptive:
         size = step.abs()
         left = (1 - self.root * size).clamp_min(0).maximum(self.root * rounded.to(step)).clamp_min(_TINY)
         return step.sign() * self.eps * size / left
+
+    def step(self, gradient: Tensor) -> Tensor:
+        """The step u of a gradient (R, P)."""
+        return gradient / (self.root * gradient.abs() + self.eps)
 
     def error(self, gradient: Tensor, rounded: Tensor) -> Tensor:
         """Deviation of such a gradient: that of the step, times dg/du = (root |g| + eps)^2 / eps."""
