@@ -351,7 +351,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], tuple[str, ...], str]] = {
     ),
     "frozen, and moved": (lambda folder: edit(folder, frozen=["1.weight"]), (), "is declared frozen and"),
     "a batch of more than all": (lambda folder: edit(folder, batch_size=3, examples=2), (), "than the client's 2"),
-    "an unknown update model": (lambda folder: None, ("--update-model", "foo"), "use --update-model avg, path or unroll"),
+    "an unknown update model": (lambda folder: None, ("--update-model", "foo"), "use --update-model avg, path"),
 }  # fmt: skip
 
 
