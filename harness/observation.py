@@ -302,7 +302,7 @@ class Observation:
 
     @property
     def by_steps(self) -> bool:
-        """Whether candidates are made step by step, so that it matters in which step an example is."""
+        """Return whether candidates are made step by step, so that it matters in which step an example is."""
         alike = self.reading is None or self.reading.alike
         return self.update_model in ("path", "unroll") or not alike
 

@@ -164,7 +164,7 @@ class LocalOptimizer(BaseModel):
 
 
 def _written(value: Any) -> str:
-    return "/".join(f"{one:g}" for one in value) if isinstance(value, tuple) else f"{value}".lower()
+    return "/".join(f"{one}" for one in value) if isinstance(value, tuple) else f"{value}".lower()
 
 
 PLAIN = LocalOptimizer()
@@ -322,7 +322,6 @@ def _spacing(values: Tensor) -> Tensor:
     return torch.nextafter(values, torch.full_like(values, torch.inf)) - values
 
 
-@lru_cache(maxsize=256)
 def reading_of(optimizer: LocalOptimizer, steps: int, rate: float, changed: bool) -> UpdateReading:
     """How updates of these clients are read.
 
@@ -339,14 +338,20 @@ def reading_of(optimizer: LocalOptimizer, steps: int, rate: float, changed: bool
             return UpdateReading(steps, rate, None)
         kept = -rate * optimizer.weight_decay if optimizer.name == "adamw" else 0.0
         return UpdateReading(1, rate, (1.0,), kept, adaptive)
-    # Run on the unit vectors of what goes in: the weights before, then the gradient of each step.
-    inputs = torch.eye(steps + 1, dtype=torch.float64)
-    here, memory = inputs[:1], Remembered()
-    for step in range(steps):
-        made, memory = optimizer.direction(inputs[step + 1 : step + 2], here, memory)
-        here = here - rate * made
-    kept, *weights = (here - inputs[:1])[0].tolist()
+    kept, *weights = _weights(optimizer.text, steps, rate)
     if kept and changed:
         return UpdateReading(steps, rate, None)
     mean = -sum(weights) / steps
     return UpdateReading(steps, mean, tuple(-one / mean for one in weights), kept)
+
+
+@lru_cache(maxsize=256)
+def _weights(text: str, steps: int, rate: float) -> tuple[float, ...]:
+    """What a linear optimizer's update has of the weights before, and of the gradient of each step."""
+    # Run on the unit vectors of all that goes in.
+    inputs, optimizer = torch.eye(steps + 1, dtype=torch.float64), optimizer_of(text)
+    here, memory = inputs[:1], Remembered()
+    for step in range(steps):
+        made, memory = optimizer.direction(inputs[step + 1 : step + 2], here, memory)
+        here = here - rate * made
+    return tuple((here - inputs[:1])[0].tolist())

@@ -123,7 +123,7 @@ class CaptureRecord(BaseModel):
 
     @property
     def local_optimizer(self) -> LocalOptimizer | None:
-        """Of the local steps; None where its momentum is not known, which a single step does not need."""
+        """The optimizer of the local steps; None where its momentum is not known, which a single step does not need."""
         if self.optimizer == MOMENTUM:
             return PLAIN if self.local_steps == 1 else None
         return optimizer_of(self.optimizer)

@@ -96,7 +96,7 @@ class TrainSettings(BaseModel):
 
     @property
     def local_optimizer(self) -> LocalOptimizer:
-        """Of the clients' local steps."""
+        """The optimizer of the clients' local steps."""
         return LocalOptimizer(momentum=self.local_momentum)
 
     @property
