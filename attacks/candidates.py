@@ -9,7 +9,7 @@ from harness.attacks.residual import chosen_alone, knows_clip
 from harness.base.errors import UsageError
 from harness.base.randomness import generator
 from harness.base.vectors import clip, example_factors, group_sums, spread
-from harness.federation.local_optimizer import Remembered, UpdateReading
+from harness.local_optimizer import Remembered, UpdateReading
 from harness.observation import Clipping, Observation
 
 

@@ -21,8 +21,8 @@ from harness.base.ranges import Count, CountOrNone, NonNegative, Positive, Repea
 from harness.datasets import choose_public, default_model
 from harness.datasets.public import AUTO, NONE
 from harness.defenses import DEFENSES, Cohort, Defense
-from harness.federation.local_optimizer import LocalOptimizer, UpdateReading, optimizer_of, reading_of, settle_rate
 from harness.federation.taps import SURFACES, TAPS_OF_VARIATES, Tap, check_tap
+from harness.local_optimizer import LocalOptimizer, UpdateReading, optimizer_of, reading_of, settle_rate
 from harness.observation import UpdateModel
 from harness.training.trained_run import TrainedRun
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from harness.base.errors import UsageError
 from harness.base.vectors import Grouping, group_sums
 from harness.datasets.prior import Prior
-from harness.federation.local_optimizer import PLAIN, LocalOptimizer, UpdateReading
+from harness.local_optimizer import PLAIN, LocalOptimizer, UpdateReading
 from harness.models import RowModel
 from harness.models.batch_norm import KnownBatches
 

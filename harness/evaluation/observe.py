@@ -22,7 +22,7 @@ from harness.evaluation.sending import Sent, sent_by, tampering_of
 from harness.evaluation.simulating import simulation
 from harness.experiment import CellSettings
 from harness.federation.knowledge import carrying, cut_at, noise_at
-from harness.federation.local_optimizer import PLAIN
+from harness.local_optimizer import PLAIN
 from harness.models import RowModel
 from harness.models.batch_norm import UNCOVERED
 from harness.observation import Observation
@@ -265,7 +265,7 @@ class Stage:
         reading = settings.update_reading
         context = replace(round_context(settings, model, ((settings.seeds[0], 0),), server), learning_rate=reading.rate)
         correction = known_correction(settings, model, [int(key[1]) for key in keys], weights)
-        noise = noise_at(defense, settings.tap, context, steps, settings.observations, reading.shares)
+        noise = noise_at(defense, settings.tap, context, steps, settings.observations, reading.noise_shares)
         return Observation(
             model, weights, read, examples, tuple(keys), settings.learning_rate, steps,
             settings.update_model if update else "first",

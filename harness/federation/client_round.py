@@ -10,10 +10,10 @@ from harness.base.errors import UsageError
 from harness.federation.context import RoundContext
 from harness.federation.defense import Defense
 from harness.federation.examples import ExampleGradients, GradientSource, NetworkGradients
-from harness.federation.local_optimizer import PLAIN, LocalOptimizer, Remembered
 from harness.federation.recorders import Recorder
 from harness.federation.taps import Tap
 from harness.federation.variates import RoundVariates
+from harness.local_optimizer import PLAIN, LocalOptimizer, Remembered
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ def noise_at(
         steps: L, local steps behind an update.
         looks: R, how many readings of the same, with noise of their own, were averaged.
         shares: weights of the steps in an update, 1 on average, or (): all alike. None where an update is no weighted
-            sum of them: of noise on the steps nobody knows then what it is on the update.
+            sum of them, or not every coordinate of it is read: then nobody knows what noise on the steps is there.
 
     Raises:
         UsageError: deviations are declared that are not one for each coordinate.
@@ -86,7 +86,7 @@ def _added(
             own = own.times(shares[step])
         total = total if own is None else own.plus(total)
     if total is not None and shares is None and tap.of_update:
-        return total.changed(None)
+        return replace(total.changed(None), unread=True)
     return None if total is None else total.times(1 / count)
 
 

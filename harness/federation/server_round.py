@@ -11,10 +11,10 @@ from harness.federation.client_round import send, train_locally
 from harness.federation.context import RoundContext, State
 from harness.federation.defense import Defense
 from harness.federation.examples import GradientSource
-from harness.federation.local_optimizer import PLAIN, LocalOptimizer
 from harness.federation.recorders import Recorder
 from harness.federation.taps import Tap
 from harness.federation.variates import RoundVariates
+from harness.local_optimizer import PLAIN, LocalOptimizer
 
 
 def receive(message: Tensor, defense: Defense, context: RoundContext, recorders: Sequence[Recorder] = ()) -> Tensor:

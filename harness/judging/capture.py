@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from harness.base.errors import UsageError
 from harness.base.ranges import Count, CountOrNone, Positive
-from harness.federation.local_optimizer import PLAIN, LocalOptimizer, arguments_of, optimizer_of, settle_rate
+from harness.local_optimizer import PLAIN, LocalOptimizer, arguments_of, optimizer_of, settle_rate
 from harness.results.arrays import ENDINGS, MEND, StoredArrays, pickled_beside
 from harness.results.atomic import remove_plain, write_atomic
 from harness.results.files import MOST_OF_A_DOCUMENT, Absent, sha256

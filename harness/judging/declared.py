@@ -15,10 +15,10 @@ from harness.evaluation.played_round import round_context, server_state
 from harness.experiment import AS_CAPTURED, CellSettings, cell_settings
 from harness.federation.context import RoundContext
 from harness.federation.knowledge import noise_at
-from harness.federation.local_optimizer import PLAIN
 from harness.federation.taps import Tap
 from harness.judging.capture import Declared
 from harness.judging.federation import CapturedClients
+from harness.local_optimizer import PLAIN
 from harness.observation import Noise, UpdateModel
 
 
@@ -150,7 +150,7 @@ def noise_of(captured: CapturedClients, settings: CellSettings) -> Noise | None:
     def of_size(size: int) -> Noise | None:
         context = context_of(captured, settings.model_copy(update={"batch_size": size}))
         context = replace(context, learning_rate=reading.rate)
-        return noise_at(settings.build_defense(), settings.tap, context, steps, 1, reading.shares)
+        return noise_at(settings.build_defense(), settings.tap, context, steps, 1, reading.noise_shares)
 
     usual = of_size(settings.batch_size)
     if steps == 1 or len(set(sizes)) == 1 or usual is None or not isinstance(usual.deviation, int | float):

@@ -19,7 +19,6 @@ from harness.datasets import Dataset
 from harness.datasets.files import DataFile
 from harness.datasets.record import build_dataset
 from harness.defenses import DEFENSES
-from harness.federation.local_optimizer import PLAIN, UpdateReading, reading_of
 from harness.federation.taps import Tap
 from harness.judging.capture import Capture, CaptureRecord, Declared
 from harness.judging.frameworks import draws_batches, translated
@@ -31,6 +30,7 @@ from harness.judging.parts import (
     frozen_names,
     trained_network,
 )
+from harness.local_optimizer import PLAIN, UpdateReading, reading_of
 from harness.models.batch_norm import Buffers, RunningStatistics, trained_layers
 
 _OWN = {"client", "round", "framework", "examples", "format"}

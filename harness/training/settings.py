@@ -11,7 +11,7 @@ from harness.base.ranges import Count, Delta, NonNegative, Positive
 from harness.base.vectors import Layout
 from harness.datasets.partition import NATURAL, SPLITS
 from harness.defenses import DEFENSES, Cohort, Defense, PrivacyFacts
-from harness.federation.local_optimizer import LocalOptimizer
+from harness.local_optimizer import LocalOptimizer
 from harness.privacy.events import Sampler
 
 Momentum = Annotated[float, Field(ge=0, lt=1)]

@@ -258,6 +258,11 @@ class UpdateReading:
     adaptive: "Adaptive | None" = None
 
     @property
+    def noise_shares(self) -> tuple[float, ...] | None:
+        """The weights with which noise on the steps is in what is read; None where nobody knows."""
+        return None if self.adaptive is not None else self.shares
+
+    @property
     def alike(self) -> bool:
         """Whether it is the mean of the steps' gradients."""
         return self.shares is not None and set(self.shares) == {1.0}
