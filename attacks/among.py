@@ -73,7 +73,8 @@ def example_gradients(
     """Gradients (N, P), double, that images (N, ...) of classes (N,) alone would have at one row's weights, clipped as
     those of single examples are known to be."""
     clips = seen.clipping is not None and seen.clipping.unit == "example"
-    alone, shape, parts = replace(seen, examples=1, update_model="avg", correction=None), seen.model.image_shape, []
+    alone = replace(seen, examples=1, update_model="avg", reading=None, correction=None)
+    shape, parts = seen.model.image_shape, []
     for part in torch.arange(len(images)).split(max(chunk, 2)):
         some = part.repeat(2) if len(part) == 1 else part  # one row takes other kernels than many
         made = dummy_gradient(

@@ -9,10 +9,12 @@ fit x by least squares, which is the same without a defense and does better unde
 import math
 from typing import ClassVar
 
+import torch
 from pydantic import model_validator
 from torch import Tensor, nn
 
 from harness.attacks.attack import ATTACKS, Attack, Dummy, validated_attack
+from harness.attacks.candidates import require_gradients
 from harness.base.errors import UsageError
 from harness.models import RowModel
 from harness.models.feature_extractor import FeatureExtractor
@@ -44,6 +46,7 @@ class Analytic(Attack):
                 f"attack 'analytic' reads one example per observation, not {observation.examples}; "
                 "use --batch-size 1 and one local step, or --attack spear"
             )
+        require_gradients(observation)
         first_linear(observation.model, "analytic")
         return observation.target.new_zeros(len(keys), 1)
 
@@ -58,13 +61,19 @@ def closed_form(observation: Observation, masked: bool) -> Tensor:
 
     Where ``masked``, weight gradients that are exactly zero are taken as left out and not as observed zeros.
     """
-    weight, bias = (
-        observation.model.layout.split(observation.target)[name] for name in first_linear(observation.model, "analytic")
-    )
+    layout, names = observation.model.layout, first_linear(observation.model, "analytic")
+    weight, bias = (layout.split(observation.target)[name] for name in names)
     errors = bias[:, :, None]
     evidence = errors.square().where(weight != 0, 0.0) if masked else errors.square()
+    told = errors * weight
+    if observation.certainty is not None:
+        # Both sides of dW_r = db_r x are known no better than the worse of them.
+        each = (layout.split(observation.certainty)[name].double() for name in names)
+        exact = torch.minimum(next(each), next(each)[:, :, None])
+        exact = (exact / exact.amax((1, 2), keepdim=True)).square()
+        told, evidence = told * exact, evidence * exact
     tiny = 1e-30
-    solved = (errors * weight).sum(1) / evidence.sum(1).clamp_min(tiny)
+    solved = (told.sum(1) / evidence.sum(1).clamp_min(tiny)).to(weight)
     return solved.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from harness.attacks.adam import Adam
 from harness.attacks.attacker import ATTACKS, Attacker, validated_attack
-from harness.attacks.candidates import dummy_gradient
+from harness.attacks.candidates import dummy_gradient, require_gradients
 from harness.attacks.labels import infer_labels
 from harness.attacks.lbfgs import LBFGS
 from harness.attacks.objectives import RAW, SCALE_FREE, observed_only, total_variation
@@ -233,8 +233,10 @@ class Attack(Attacker):
         if self.masks(observation):
             candidate = observed_only(candidate, observation.target)
         free = self.scale == "free" or (self.scale == "auto" and observation.clipping is not None)
-        matching = (SCALE_FREE if free else RAW)[self.objective]
-        return matching(candidate, observation.target, observation.clipping_groups)
+        matching, target = (SCALE_FREE if free else RAW)[self.objective], observation.target
+        if observation.certainty is not None:
+            candidate, target = candidate * observation.certainty, target * observation.certainty
+        return matching(candidate, target, observation.clipping_groups)
 
     def masks(self, observation: Observation) -> bool:
         """Return whether observed zeros count as left out."""
@@ -317,6 +319,7 @@ class ClosedForm(Attack):
         raise NotImplementedError
 
     def start(self, observation: Observation, keys: list[tuple[int | str, ...]]) -> Tensor:
+        require_gradients(observation)
         return self.solved(observation).nan_to_num(0.0, 0.0, 0.0)
 
     def effort(self, observation: Observation) -> int:

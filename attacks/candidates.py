@@ -9,6 +9,7 @@ from harness.attacks.residual import chosen_alone, knows_clip
 from harness.base.errors import UsageError
 from harness.base.randomness import generator
 from harness.base.vectors import clip, example_factors, group_sums, spread
+from harness.local_optimizer import Remembered, UpdateReading
 from harness.observation import Clipping, Observation
 
 
@@ -18,8 +19,7 @@ def dummy_gradient(
     """The gradient (R, P) to compare with ``observation.target``.
 
     Args:
-        observation: what was read; its ``update_model`` decides between one gradient at the known weights (``first``,
-            ``avg``) and the mean gradient along a simulated run of local steps (``unroll``).
+        observation: what was read; its ``update_model`` decides at which weights gradients are taken.
         images: (R, n, C, H, W).
         targets: labels (R, n) or probabilities (R, n, K).
         apply_clipping: clip the dummy's gradient as the defense is known to (``known_clip``).
@@ -28,11 +28,11 @@ def dummy_gradient(
     Raises:
         UsageError: clients differ in clip or pace, and what is to be simulated needs those of each.
     """
-    simulates = apply_clipping or observation.update_model == "unroll"
+    simulates = apply_clipping or observation.by_steps
     if simulates and observation.clipping is not None:
         _common_bound(observation.clipping)
-    if observation.update_model == "unroll":
-        candidate = _unrolled(observation, images, targets, apply_clipping, differentiable)
+    if observation.by_steps:
+        candidate = _step_by_step(observation, images, targets, apply_clipping, differentiable)
     else:
         candidate = _local_gradient(observation, observation.weights, images, targets, apply_clipping, differentiable)
     if apply_clipping and observation.clipping is not None and observation.clipping.unit == "update":
@@ -43,6 +43,15 @@ def dummy_gradient(
             observation.clipping_groups,
         )
     return candidate
+
+
+def require_gradients(observation: Observation) -> None:
+    """Raises UsageError: an attack that takes what was read for a gradient reads an update that is no sum of them."""
+    if observation.reading is not None and observation.reading.shares is None:
+        raise UsageError(
+            f"what clients send after {observation.local_steps} step(s) of {observation.optimizer.text} is no sum of "
+            "gradients, as this attack takes it; use --attack cpl or another that plays the optimizer"
+        )
 
 
 def _common_bound(clipping: Clipping) -> float:
@@ -58,21 +67,36 @@ def _averaged_steps(observation: Observation) -> int:
     return 1 if observation.update_model == "first" else observation.local_steps
 
 
-def _unrolled(
+def _step_by_step(
     observation: Observation, images: Tensor, targets: Tensor, apply_clipping: bool, differentiable: bool
 ) -> Tensor:
-    batch = observation.examples // observation.local_steps
-    weights = observation.weights
-    total = torch.zeros_like(weights)
-    for step in range(observation.local_steps):
+    """The update that these examples make, read as the client's was."""
+    steps, optimizer = observation.local_steps, observation.optimizer
+    shares = (1.0,) * steps if observation.reading is None else observation.reading.shares
+    batch, start, memory = observation.examples // steps, observation.weights, Remembered()
+    here, total = start, torch.zeros_like(start)
+    for step in range(steps):
         part = slice(step * batch, (step + 1) * batch)
-        gradient = _local_gradient(
-            observation, weights, images[:, part], targets[:, part], apply_clipping, differentiable
-        )
+        at = here if observation.update_model == "unroll" else _known_weights(observation, step)
+        gradient = _local_gradient(observation, at, images[:, part], targets[:, part], apply_clipping, differentiable)
         direction = gradient if observation.correction is None else gradient + observation.correction
-        weights = weights - observation.learning_rate * direction
-        total = total + gradient
-    return total / observation.local_steps
+        made, memory = optimizer.direction(direction, here, memory)
+        here = here - observation.learning_rate * made
+        total = total + (gradient if shares is None or shares[step] == 1.0 else gradient * shares[step])
+    return total / steps if shares is not None else (start - here) / (observation.learning_rate * steps)
+
+
+def _known_weights(observation: Observation, step: int) -> Tensor:
+    """Where a step is taken to begin: at the weights before the round, or as far to those after it as steps alike lead.
+
+    A clip or noise of the message is taken for a move of the client.
+    """
+    reading, steps = observation.reading, observation.local_steps
+    if observation.update_model != "path" or step == 0:
+        return observation.weights
+    reading = reading or UpdateReading(steps, observation.learning_rate, (1.0,) * steps)
+    moved = reading.update(observation.target, observation.weights)
+    return observation.weights + moved * observation.optimizer.way(steps, observation.learning_rate)[step]
 
 
 def _local_gradient(

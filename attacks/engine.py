@@ -39,10 +39,9 @@ def without_idle_coordinates(observation: Observation) -> Lean:
         return as_it_is
 
     def lean(rows: Observation) -> Observation:
-        correction = None if rows.correction is None else rows.correction[:, kept]
-        return replace(
-            rows, model=model, weights=rows.weights[:, kept], target=rows.target[:, kept], correction=correction
-        )
+        more = {name: getattr(rows, name) for name in ("correction", "certainty")}
+        beside = {name: value[:, kept] for name, value in more.items() if value is not None}
+        return replace(rows, model=model, weights=rows.weights[:, kept], target=rows.target[:, kept], **beside)
 
     return lean
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from harness.attacks.among import example_gradients, others_at, require_several
 from harness.attacks.attacker import ATTACKS, Identifier, validated_attack
-from harness.attacks.candidates import dummy_gradient
+from harness.attacks.candidates import dummy_gradient, require_gradients
 from harness.attacks.residual import improbability, knows_clip, misfit, unread_level
 from harness.observation import Observation, Tier
 
@@ -61,6 +61,7 @@ def _gradient(observation: Observation, images: Tensor, labels: Tensor) -> Tenso
 
 def _among_several(observation: Observation, candidates: Tensor, labels: Tensor, chunk: int) -> Tensor:
     """The same where others were read together with it. One row at a time: no row depends on how many there are."""
+    require_gradients(observation)
     require_several("identify", observation)
     found = []
     for row, label in enumerate(labels.tolist()):

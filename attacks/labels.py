@@ -120,14 +120,15 @@ def infer_labels(observation: Observation, rule: str) -> Tensor:
     """Labels (R, n), sorted per row: the adversary's declared knowledge if it has it, else inferred by ``rule``.
 
     ``auto`` takes the bias rule for one example and the count rule for more, and falls back on the weight rows where
-    the last layer has no bias. Declared labels of an ``unroll`` observation are sorted within each local step only.
+    the last layer has no bias. Where candidates are made step by step, declared labels are
+    sorted within each step only.
 
     Raises:
         UsageError: the rule is unknown, or the network lacks the layer it reads.
     """
     if observation.labels is not None:
         # Within a local step the order says nothing; which step an example belongs to does.
-        steps = observation.local_steps if observation.update_model == "unroll" else 1
+        steps = observation.local_steps if observation.by_steps else 1
         return observation.labels.unflatten(1, (steps, -1)).sort(2).values.flatten(1)
     if rule == "auto":
         _, bias = observation.model.last_linear()

@@ -53,8 +53,8 @@ def _joined(parts: list[Reconstruction]) -> Reconstruction:
 
 
 def _refuse_unsupported(attack: Attack, observation: Observation) -> None:
-    if observation.update_model == "unroll":
-        raise UsageError("the reference engine has no unroll; use --engine batched")
+    if observation.by_steps:
+        raise UsageError("the reference engine takes no local steps of its own; use --engine batched")
     if attack.clips(observation) and (observation.examples > 1 or observation.local_steps > 1):
         raise UsageError("the reference engine clips one example's gradient only; use --engine batched")
     if attack.restarts > 1 and getattr(attack, "group", 0):

@@ -22,6 +22,7 @@ from harness.datasets import choose_public, default_model
 from harness.datasets.public import AUTO, NONE
 from harness.defenses import DEFENSES, Cohort, Defense
 from harness.federation.taps import SURFACES, TAPS_OF_VARIATES, Tap, check_tap
+from harness.local_optimizer import LocalOptimizer, UpdateReading, optimizer_of, reading_of, settle_rate
 from harness.observation import UpdateModel
 from harness.training.settings import TrainedRun
 
@@ -86,7 +87,10 @@ class CellSettings(BaseModel):
     )
     learning_rate: Positive = Field(0.05, description="Of local SGD")
     local_steps: Count = Field(1, description="Local steps before an update is sent")
-    update_model: UpdateModel = Field("first", description="first, avg or unroll")
+    optimizer: Annotated[str, LATER, Says("local optimizer {}")] = Field(
+        "sgd", description="Of local steps, with torch's arguments: sgd:momentum=0.9, adam:weight_decay=0.01"
+    )
+    update_model: UpdateModel = Field("first", description="first, avg, path or unroll")
     observations: Annotated[Repeats, LISTED] = Field(
         1, description="Times the same record is seen, with new noise each time"
     )
@@ -106,6 +110,14 @@ class CellSettings(BaseModel):
     noise_scale: NonNegative = 1.0
     trained: Annotated[TrainedRun | None, LATER] = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _one_learning_rate(cls, given: Any) -> Any:
+        """An optimizer's ``lr`` is the learning rate; a table of its arguments is a text, as an option has it."""
+        if not isinstance(given, Mapping) or "optimizer" not in given:
+            return given
+        return settle_rate(given)
+
     @model_validator(mode="after")
     def _fits_together(self) -> "CellSettings":
         if self.clients_per_round > self.clients:
@@ -122,6 +134,8 @@ class CellSettings(BaseModel):
             raise ValueError(
                 "update model 'first' uses one local step only; use --update-model avg or unroll with --local-steps"
             )
+        if self.variates is not None and not self.build_optimizer().is_plain:
+            raise ValueError(f"SCAFFOLD takes plain local steps; leave out --optimizer {self.optimizer}")
         if self.shared_weights and self.weights is not None:
             raise ValueError("victims share the network of a file or training already; leave --shared-weights out")
         self._fits_variates()
@@ -207,6 +221,19 @@ class CellSettings(BaseModel):
     def build_defense(self) -> Defense:
         """The defense with its hyper-parameters."""
         return build(DEFENSES, self.defense, self.defense_args)
+
+    def build_optimizer(self) -> LocalOptimizer:
+        """The optimizer of local steps."""
+        return optimizer_of(self.optimizer)
+
+    @property
+    def update_reading(self) -> UpdateReading:
+        """How what is read at the tap becomes what an attacker matches; of a step's gradient, as it is."""
+        if not self.tap.of_update:
+            return UpdateReading(1, self.learning_rate, (1.0,))
+        optimizer = self.build_optimizer()
+        changed = not optimizer.is_plain and (self.build_defense().changes_messages() or self.together > 1)
+        return reading_of(optimizer, self.local_steps, self.learning_rate, changed)
 
     def build_attack(self) -> Attacker:
         """The attack with its hyper-parameters."""

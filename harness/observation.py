@@ -12,6 +12,7 @@ from torch import Tensor
 from harness.base.errors import UsageError
 from harness.base.vectors import Grouping, group_sums
 from harness.datasets.prior import Prior
+from harness.local_optimizer import PLAIN, LocalOptimizer, UpdateReading
 from harness.models import RowModel
 from harness.models.batch_norm import KnownBatches
 
@@ -69,7 +70,9 @@ class NoiseLevel:
         return self.factor * torch.clamp(norms, self.least, self.most)
 
 
-UpdateModel = Literal["first", "avg", "unroll"]
+UpdateModel = Literal["first", "avg", "path", "unroll"]
+"""At which weights an attacker takes the gradients of local steps: those before the round (``first`` of one step,
+``avg``), points on the straight line to those after it (``path``), or where its own images lead (``unroll``)."""
 Tier = Literal["plain", "informed", "tampering"]
 """What an attacker knows beyond the network, its weights, the learning rate and the batch size: ``plain``, whether it
 is clipped and that coordinates are left out; ``informed``, the defense with all its settings, and public data;
@@ -258,7 +261,9 @@ class Observation:
     steps. Ground truth is never part of it; ``labels`` (R, n) is filled only when the adversary is declared to know
     the labels (``--labels known``). ``sparse`` says that the defense is known to leave coordinates out of what was
     read, with zeros in their place. ``correction`` (R, P) is what every local step is known to add to the gradient
-    (SCAFFOLD), where it is known; ``target`` is without it. ``batches`` is there where the network normalises batches
+    (SCAFFOLD), where it is known; ``target`` is without it. ``optimizer`` is that of the local steps, ``reading`` how
+    its update became the target (None: as plain SGD's), and ``certainty`` (R, P) weights of its coordinates, by how
+    exactly each is known (None: all alike). ``batches`` is there where the network normalises batches
     as a whole (BatchNorm in training mode): how large they are, and what running statistics gave away of them.
     ``noise``, ``carrying``, ``cut``, ``prior`` and ``simulation`` are for attackers of the tiers above ``plain``
     alone: the noise that ``target`` is known to carry (None where it is known to carry none), which of its
@@ -276,6 +281,9 @@ class Observation:
     learning_rate: float = 0.05
     local_steps: int = 1
     update_model: UpdateModel = "first"
+    optimizer: LocalOptimizer = PLAIN
+    reading: UpdateReading | None = None
+    certainty: Tensor | None = None
     clipping: Clipping | None = None
     labels: Tensor | None = None
     sparse: bool = False
@@ -291,6 +299,12 @@ class Observation:
     def rows(self) -> int:
         """R, the number of independent clients observed."""
         return self.target.shape[0]
+
+    @property
+    def by_steps(self) -> bool:
+        """Return whether candidates are made step by step, so that it matters in which step an example is."""
+        alike = self.reading is None or self.reading.alike
+        return self.update_model in ("path", "unroll") or not alike
 
     @property
     def level(self) -> NoiseLevel | None:
@@ -313,6 +327,7 @@ class Observation:
             keys=tuple(self.keys[i] for i in index.tolist()),
             labels=None if self.labels is None else self.labels[index],
             correction=None if self.correction is None else self.correction[index],
+            certainty=None if self.certainty is None else self.certainty[index],
             batches=self.batches and self.batches.take(index),
         )
 
@@ -336,6 +351,7 @@ class Observation:
         facts = (
             self.model.name, self.model.image_shape, self.model.classes, self.examples, self.keys,
             self.learning_rate, self.local_steps, self.update_model, self.clipping, self.labels is None, self.sparse,
+            *(() if self.optimizer.is_plain else (self.optimizer.text, self.reading)),
             *(() if self.correction is None else ("corrected",)),
             *(() if self.batches is None else self.batches.facts()),
             *(() if self.noise is None else self.noise.facts()),
@@ -356,6 +372,7 @@ class Observation:
             target=self.target.to(device, dtype),
             labels=None if self.labels is None else self.labels.to(device),
             correction=None if self.correction is None else self.correction.to(device, dtype),
+            certainty=None if self.certainty is None else self.certainty.to(device, dtype),
             batches=self.batches and self.batches.to(device, dtype),
             noise=None if self.noise is None else self.noise.to(device, dtype),
             prior=None if self.prior is None else self.prior.to(device, dtype),

@@ -57,7 +57,7 @@ def judge_command(
     attack: Annotated[
         list[str] | None, typer.Option(help="Comma-separated or repeated (auto with --prior, else cpl).")
     ] = None,
-    update_model: Annotated[str, typer.Option(help="Of several local steps: avg or unroll.")] = "unroll",
+    update_model: Annotated[str, typer.Option(help="Of several local steps: avg, path or unroll.")] = "unroll",
     device: DeviceOption = "auto",
     chunk: Annotated[
         int, typer.Option(callback=at_least_one, help="Most clients attacked together; fewer if memory is short.")

@@ -25,6 +25,7 @@ from harness.evaluation.reading import Reading, known_batches, read_round
 from harness.evaluation.sending import CLIENTS, Sent, detectable, sent_by, tampering_of
 from harness.experiment import CellSettings
 from harness.federation.knowledge import carrying, cut_at, noise_at
+from harness.local_optimizer import PLAIN
 from harness.models import RowModel
 from harness.models.batch_norm import UNCOVERED
 from harness.observation import Observation, Simulated, Simulation
@@ -325,13 +326,15 @@ class Stage:
             read, examples = read.flatten(0, 1), 1
             known = None if known is None else known.reshape(-1, 1)
         steps, server = settings.local_steps if update else 1, server_state(settings)
-        context = round_context(settings, model, ((settings.seeds[0], 0),), server)
+        reading = settings.update_reading
+        context = replace(round_context(settings, model, ((settings.seeds[0], 0),), server), learning_rate=reading.rate)
         correction = known_correction(settings, model, [int(key[1]) for key in keys], weights)
-        noise = noise_at(defense, settings.tap, context, steps, settings.observations)
+        noise = noise_at(defense, settings.tap, context, steps, settings.observations, reading.noise_shares)
         return Observation(
             model, weights, read, examples, tuple(keys), settings.learning_rate, steps,
             settings.update_model if update else "first",
-            defense.clipping_at(settings.tap, settings.learning_rate, server),
+            settings.build_optimizer() if update else PLAIN, reading, reading.certainty(read, weights),
+            defense.clipping_at(settings.tap, reading.rate, server),
             None if known is None else known.to(weights.device), defense.sparse_at(settings.tap),
             correction,
             batches, noise,

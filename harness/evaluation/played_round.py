@@ -47,14 +47,16 @@ class PlayedRound:
     def look(self, repetition: int) -> Tensor:
         """The gradient read from the round, with noise of its own for each repetition.
 
-        An update is divided by minus the learning rate and the steps; a secure sum has a row for each round of clients.
+        An update is divided by minus the learning rate and the steps, or what its optimizer makes of them
+        (:class:`UpdateReading`); a secure sum has a row for each round of clients.
         """
         settings = self.settings
         seen = self._read(self._context(repetition))
         # A control variate is a mean of gradients already.
         moved = settings.tap.of_update and settings.tap is not Tap.DELTA_C
         # Adding zero makes negative zeros positive, so that observations that are equal are equal to the bit.
-        return (seen / (-settings.learning_rate * self._steps) if moved else seen).to(self.weights.dtype) + 0.0
+        read = settings.update_reading.gradient(seen, self.weights) if moved else seen
+        return read.to(self.weights.dtype) + 0.0
 
     @property
     def _steps(self) -> int:
@@ -99,7 +101,7 @@ class PlayedRound:
         play_round(
             NetworkGradients(self._batch, self._gradients), self.weights, settings.build_defense(), context,
             self._steps, [keep], together=settings.together if settings.tap.at_server else None,
-            variates=self._variates,
+            variates=self._variates, optimizer=settings.build_optimizer(),
         )  # fmt: skip
         return keep.seen(settings.defense)
 

@@ -169,7 +169,9 @@ def _reading(settings: CellSettings) -> str:
     if tap.unit == "example" or tap in TAPS_OF_VARIATES:
         return tap
     # Of one local step, an update is a gradient times the learning rate.
-    apart = tap.of_update and (settings.local_steps > 1 or settings.batch_norm is not None)
+    apart = tap.of_update and (
+        settings.local_steps > 1 or settings.batch_norm is not None or settings.optimizer != "sgd"
+    )
     return " ".join([tap.unit if apart else "step", *(hook for hook in tap.noised_by if defense.acts_at(hook))])
 
 

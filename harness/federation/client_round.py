@@ -13,6 +13,7 @@ from harness.federation.examples import ExampleGradients, GradientSource, Networ
 from harness.federation.memory import RoundVariates
 from harness.federation.recorders import Recorder
 from harness.federation.taps import Tap
+from harness.local_optimizer import PLAIN, LocalOptimizer, Remembered
 
 
 @dataclass(frozen=True)
@@ -38,11 +39,11 @@ def train_locally(
     steps: int,
     *,
     variates: RoundVariates | None = None,
-    momentum: float = 0.0,
+    optimizer: LocalOptimizer = PLAIN,
     precision: torch.dtype = torch.float64,
     recorders: Sequence[Recorder] = (),
 ) -> LocalTraining:
-    """Trains N clients for L steps of SGD under a defense.
+    """Trains N clients for L local steps under a defense.
 
     Args:
         gradients: of the examples of each local step; a defense that reads the network takes ``NetworkGradients``.
@@ -51,7 +52,7 @@ def train_locally(
         context: of the round, with these clients' keys and state; what they remember is left in it.
         steps: L.
         variates: SCAFFOLD's, with a row for each client; its correction is added to every direction.
-        momentum: heavy-ball, in [0, 1), from zero in every round; not together with variates.
+        optimizer: of the local steps; not together with variates unless it is plain SGD.
         precision: in which directions are added up. In float64, dividing an update by the learning rate gives back
             the very gradient that was applied; float32 is what clients compute in, and faster.
         recorders: shown every step.
@@ -60,7 +61,8 @@ def train_locally(
         UsageError: the defense reads a network, and the gradients come from none.
     """
     weights = defense.received(weights, context)
-    total = velocity = path = moved = weights.new_zeros(weights.shape, dtype=precision)  # none is changed in place
+    total = path = moved = weights.new_zeros(weights.shape, dtype=precision)  # none is changed in place
+    memory = Remembered()
     for step in range(steps):
         now = context.at_step(step)
         here = weights if step == 0 else (weights + moved).to(weights.dtype)
@@ -70,10 +72,10 @@ def train_locally(
             recorder.step(examples, made, now)
         direction = made.step.to(precision)
         total = total + direction
-        if momentum:
-            velocity = momentum * velocity + direction
-            path = path + velocity
-        taken = path if momentum else total
+        if not optimizer.is_plain:
+            made_of_it, memory = optimizer.direction(direction, here.to(precision), memory)
+            path = path + made_of_it
+        taken = total if optimizer.is_plain else path
         moved = -now.learning_rate * (taken if variates is None else variates.followed(taken, step + 1))
     update = moved if variates is None else -context.learning_rate * total
     return LocalTraining(total / steps, update.double(), moved.double())

@@ -1,5 +1,6 @@
 """What an attacker knows of a defense: the law of its noise, the coordinates it keeps, and its reconstruction limit."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from torch import Tensor
@@ -18,7 +19,10 @@ from harness.privacy import Limit, NoLimit
 # pruning what carries noise makes its law unknown.
 
 
-def noise_at(defense: Defense, tap: Tap, context: RoundContext, steps: int = 1, looks: int = 1) -> Noise | None:
+def noise_at(
+    defense: Defense, tap: Tap, context: RoundContext, steps: int = 1, looks: int = 1,
+    shares: Sequence[float] | None = (),
+) -> Noise | None:  # fmt: skip
     """The known noise on what an attacker matches; None where there is none.
 
     Args:
@@ -27,13 +31,15 @@ def noise_at(defense: Defense, tap: Tap, context: RoundContext, steps: int = 1, 
         context: of the round, for its learning rate, cohort, schedules and the scale of all noise.
         steps: L, local steps behind an update.
         looks: R, how many readings of the same, with noise of their own, were averaged.
+        shares: weights of the steps in an update, 1 on average, or (): all alike. None where an update is no weighted
+            sum of them, or not every coordinate of it is read: then nobody knows what noise on the steps is there.
 
     Raises:
         UsageError: deviations are declared that are not one for each coordinate.
     """
     if context.noise_scale == 0:
         return None
-    found = _of_examples(defense, context) if tap is Tap.EXAMPLES else _along(defense, tap, context, steps)
+    found = _of_examples(defense, context) if tap is Tap.EXAMPLES else _along(defense, tap, context, steps, shares)
     if found is not None and isinstance(found.deviation, Tensor) and found.deviation.shape != (context.layout.total,):
         raise UsageError(
             f"noise is declared with deviations of shape {tuple(found.deviation.shape)}; give one number, or one for "
@@ -49,7 +55,9 @@ def _of_examples(defense: Defense, context: RoundContext) -> Noise | None:
     return next((noise for noise in own if noise is not None), None)
 
 
-def _along(defense: Defense, tap: Tap, context: RoundContext, steps: int) -> Noise | None:
+def _along(
+    defense: Defense, tap: Tap, context: RoundContext, steps: int, shares: Sequence[float] | None
+) -> Noise | None:
     together = context.cohort.clients_per_round if tap.at_server and defense.sums_securely else 1
     if together > 1:
         context = replace(context, clients=tuple(range(together)))
@@ -58,13 +66,15 @@ def _along(defense: Defense, tap: Tap, context: RoundContext, steps: int) -> Noi
         for name, part in defense.chain():
             if total is not None and not part.only_adds(hook):
                 total = total.changed(part.clipping_at(tap, context.learning_rate))
-            own = _added(part, hook, tap, _scoped(context, name), steps)
+            own = _added(part, hook, tap, _scoped(context, name), steps, shares)
             total = total if own is None else own.plus(total)
     # Of a secure sum the mean is read: that of messages which each have noise of their own.
     return None if total is None else total.averaged(together)
 
 
-def _added(part: Defense, hook: Hook, tap: Tap, context: RoundContext, steps: int) -> Noise | None:
+def _added(
+    part: Defense, hook: Hook, tap: Tap, context: RoundContext, steps: int, shares: Sequence[float] | None
+) -> Noise | None:
     """The noise of one part at a hook, in units of the gradient that is matched at the tap."""
     if hook is not Hook.CLIENT_STEP:
         own = part.noise_of(hook, context)
@@ -72,7 +82,11 @@ def _added(part: Defense, hook: Hook, tap: Tap, context: RoundContext, steps: in
     count, total = steps if tap.of_update else 1, None
     for step in range(count):
         own = part.noise_of(hook, replace(context, local_step=step))
+        if own is not None and shares and len(shares) == count:
+            own = own.times(shares[step])
         total = total if own is None else own.plus(total)
+    if total is not None and shares is None and tap.of_update:
+        return replace(total.changed(None), unread=True)
     return None if total is None else total.times(1 / count)
 
 

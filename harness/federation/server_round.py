@@ -14,6 +14,7 @@ from harness.federation.examples import GradientSource
 from harness.federation.memory import RoundVariates
 from harness.federation.recorders import Recorder
 from harness.federation.taps import Tap
+from harness.local_optimizer import PLAIN, LocalOptimizer
 
 
 def receive(message: Tensor, defense: Defense, context: RoundContext, recorders: Sequence[Recorder] = ()) -> Tensor:
@@ -97,6 +98,7 @@ def play_round(
     *,
     together: int | None = 1,
     variates: RoundVariates | None = None,
+    optimizer: LocalOptimizer = PLAIN,
 ) -> None:
     """Plays the round of N clients for recorders to look at.
 
@@ -111,13 +113,20 @@ def play_round(
             only, one row. None ends the round before the server.
         variates: SCAFFOLD's, with a row for each client. Taps from T1.raw on then show updates without the variates'
             part, as somebody who knows them reads them, and two more show the halves of what is sent.
+        optimizer: of the local steps. Where it is not plain SGD, an update is the difference of the weights after and
+            before in their own dtype, as a capture has it: rounding ends what can be read of tiny gradients.
     """
-    trained = train_locally(gradients, weights, defense, context, steps, variates=variates, recorders=recorders)
+    trained = train_locally(
+        gradients, weights, defense, context, steps, variates=variates, optimizer=optimizer, recorders=recorders
+    )
+    update = trained.update
+    if not optimizer.is_plain:
+        update = (weights.double() + update).to(weights.dtype).double() - weights.double()
     if variates is not None:
         for recorder in recorders:
             recorder.read(Tap.DELTA_Y, trained.moved)
             recorder.read(Tap.DELTA_C, variates.change(trained.mean_step))
-    message = send(trained.update, defense, context, recorders)
+    message = send(update, defense, context, recorders)
     if together is not None:
         if defense.sums_securely:
             message = means_of_sums(message, defense, context, together)

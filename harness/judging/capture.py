@@ -21,12 +21,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from harness.base.errors import UsageError
 from harness.base.ranges import Clip, Count, CountOrNone, Delta, NonNegative, Positive
+from harness.local_optimizer import PLAIN, LocalOptimizer, arguments_of, optimizer_of, settle_rate
 from harness.results.arrays import ENDINGS, MEND, StoredArrays, pickled_beside
 from harness.results.atomic import remove_plain, write_atomic
 from harness.results.files import MOST_OF_A_DOCUMENT, Absent, parse_json, read_stored, sha256
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+    from torch.optim import Optimizer
 
 #: The names of a capture's files: what it says, and arrays before and after the client's training.
 FACTS, BEFORE, TRUTH = "capture.json", "before", "truth"
@@ -34,6 +36,8 @@ FACTS, BEFORE, TRUTH = "capture.json", "before", "truth"
 Sent = Literal["after", "update", "gradient"]
 SENT: tuple[Sent, ...] = ("after", "update", "gradient")
 
+#: Of heavy-ball momentum whose coefficient nobody says.
+MOMENTUM = "momentum"
 # Frameworks whose first round is 1.
 _FROM_ONE = {"flower", "flwr"}
 
@@ -63,7 +67,8 @@ class CaptureRecord(BaseModel):
         expected_batch_size: what a step's sum was divided by, where that is not the batch's own size (Poisson batches).
         epochs: E, passes over the client's ``examples`` in the local steps.
         frozen: names of parameters that were not trained.
-        optimizer: of local training. An adaptive one does not send gradients; of one step momentum does.
+        optimizer: of local training: a text as ``--optimizer`` takes it, or torch's arguments beside the ``name`` of
+            its class, whose ``lr`` is the learning rate. ``momentum`` alone is of an unknown coefficient.
         examples: of the client, where it is known.
         clients, clients_per_round, rounds: of the federation, where the declared noise depends on them.
         defense: None where none is declared.
@@ -83,7 +88,7 @@ class CaptureRecord(BaseModel):
     local_steps: Count = 1
     epochs: Count | None = None
     frozen: tuple[str, ...] = ()
-    optimizer: Literal["sgd", "momentum", "adam"] = "sgd"
+    optimizer: str = "sgd"
     examples: Count | None = None
     clients: Count | None = None
     clients_per_round: Count | None = None
@@ -93,6 +98,16 @@ class CaptureRecord(BaseModel):
     client: str | None = None
     round: CountOrNone = 0
     first_round: Literal[0, 1] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_learning_rate(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping) or given.get("optimizer", MOMENTUM) == MOMENTUM:
+            return given
+        try:
+            return settle_rate(given)
+        except UsageError as problem:
+            raise ValueError(str(problem)) from problem
 
     @model_validator(mode="after")
     def _facts_agree(self) -> "CaptureRecord":
@@ -108,6 +123,13 @@ class CaptureRecord(BaseModel):
                 f"and {self.local_steps} are declared; correct one of them"
             )
         return self
+
+    @property
+    def local_optimizer(self) -> LocalOptimizer | None:
+        """The optimizer of the local steps; None where its momentum is not known, which a single step does not need."""
+        if self.optimizer == MOMENTUM:
+            return PLAIN if self.local_steps == 1 else None
+        return optimizer_of(self.optimizer)
 
     @property
     def rate(self) -> float:
@@ -217,26 +239,33 @@ class Watched:
 
 
 @contextmanager
-def captured(network: "nn.Module", folder: Path | str, **facts: Any) -> Iterator[Watched]:
+def captured(
+    network: "nn.Module", folder: Path | str, optimizer: "Optimizer | str | Mapping[str, Any] | None" = None,
+    **facts: Any,
+) -> Iterator[Watched]:  # fmt: skip
     """Context of a client's local training: keeps the network before and after it, unless the training fails.
 
     ::
 
-        with captured(network, "captures/3", model="my_network:make", image_shape=(1, 28, 28), classes=10,
-                      learning_rate=0.05, batch_size=4) as capture:
+        with captured(network, "captures/3", optimizer, model="my_network:make", image_shape=(1, 28, 28), classes=10,
+                      batch_size=4) as capture:
             for images, labels in loader:
                 ...
                 capture.batch(images, labels)  # only where the truth may be kept
 
     Args:
+        optimizer: of the local steps, whose class, arguments and learning rate are read; or these facts.
         facts: the fields of :class:`CaptureRecord`; ``frozen`` is read from the network where it is not given.
 
     Raises:
-        UsageError: the network computes in bfloat16, or the folder cannot be written.
+        UsageError: the network computes in bfloat16, the optimizer is none that can be judged, or the folder cannot be
+            written.
         ValidationError: a fact is missing or out of range.
     """
     still = tuple(name for name, one in network.named_parameters() if not one.requires_grad)
     known: dict[str, Any] = {"frozen": still} | facts
+    if optimizer is not None:
+        known["optimizer"] = optimizer if isinstance(optimizer, str | Mapping) else facts_of(optimizer)
     record, watched = CaptureRecord(**known), Watched()
     before = {name: value.detach().cpu().clone() for name, value in network.state_dict().items()}
     _require_known_numbers(before)
@@ -248,6 +277,33 @@ def captured(network: "nn.Module", folder: Path | str, **facts: Any) -> Iterator
 
         truth = {"images": torch.cat(watched.images), "labels": torch.cat(watched.labels)}
     write_capture(folder, record, before, after=network.state_dict(), **truth)
+
+
+# Flags that change what a step is, with what they are in an optimizer that can be judged.
+_USUAL = {"maximize": False, "amsgrad": False, "centered": False, "decoupled_weight_decay": False}
+
+
+def facts_of(optimizer: "Optimizer") -> dict[str, Any]:
+    """The class and arguments of a torch optimizer, as a capture holds them, before its first step of a round.
+
+    Raises:
+        UsageError: it is none that can be judged: another class, groups of parameters with arguments of their own, or
+            an optimizer that remembers earlier steps.
+    """
+    name, (first, *others) = type(optimizer).__name__, optimizer.param_groups
+    names = ("lr", *sorted(arguments_of(name)))
+    if any(name in first and one[name] != first[name] for one in others for name in names):
+        raise UsageError(f"{name} has groups of parameters with other arguments; train the captured round with one")
+    odd = [flag for flag, usual in _USUAL.items() if first.get(flag, usual) != usual]
+    if odd and not (odd == ["decoupled_weight_decay"] and name == "AdamW"):
+        raise UsageError(f"{name} with {odd[0]}=True cannot be judged; leave it out in the captured round")
+    if any(optimizer.state.values()):
+        raise UsageError(f"{name} remembers steps of earlier rounds; make a new one for the captured round")
+    return {"name": name} | {name: _number(first[name]) for name in names if name in first}
+
+
+def _number(value: Any) -> Any:
+    return float(value) if hasattr(value, "item") else value
 
 
 def _require_known_numbers(state: "dict[str, Tensor]") -> None:

@@ -18,6 +18,7 @@ from harness.federation.knowledge import noise_at
 from harness.federation.taps import Tap
 from harness.judging.capture import Declared
 from harness.judging.federation import CapturedClients
+from harness.local_optimizer import PLAIN
 from harness.observation import Noise, UpdateModel
 
 
@@ -75,7 +76,7 @@ def cells_of(
             defense that does not do the same in all captured rounds.
     """
     if update_model not in get_args(UpdateModel):
-        raise UsageError(f"unknown update model {update_model!r}; use --update-model avg or unroll")
+        raise UsageError(f"unknown update model {update_model!r}; use --update-model avg, path or unroll")
     attempts = expanded([(name, {}) for name in attacks])
     if prior == NONE:
         _require_none_public(attempts)
@@ -90,6 +91,7 @@ def cells_of(
             attack=chosen.attack, attack_args=dict(chosen.arguments), suite=chosen.suite,
             tap=Tap.SENT if update else Tap.STEP, victims=captured.clients, batch_size=record.batch_size,
             learning_rate=record.rate, local_steps=record.local_steps if update else 1,
+            optimizer=(record.local_optimizer or PLAIN).text if update else PLAIN.text,
             update_model=update_model if update and record.local_steps > 1 else "first", prior=prior, device=device,
             weights=AS_CAPTURED, weights_hash=captured.digest, round=record.rounds_before,
             batch_norm="hidden" if captured.normalised and not captured.running else None,
@@ -143,11 +145,12 @@ def steps_of(settings: CellSettings) -> int:
 
 def noise_of(captured: CapturedClients, settings: CellSettings) -> Noise | None:
     """The noise that the declared defense puts on what was captured; None where there is none."""
-    sizes, steps = captured.record.step_sizes(), steps_of(settings)
+    sizes, steps, reading = captured.record.step_sizes(), steps_of(settings), settings.update_reading
 
     def of_size(size: int) -> Noise | None:
         context = context_of(captured, settings.model_copy(update={"batch_size": size}))
-        return noise_at(settings.build_defense(), settings.tap, context, steps)
+        context = replace(context, learning_rate=reading.rate)
+        return noise_at(settings.build_defense(), settings.tap, context, steps, 1, reading.noise_shares)
 
     usual = of_size(settings.batch_size)
     if steps == 1 or len(set(sizes)) == 1 or usual is None or not isinstance(usual.deviation, int | float):

@@ -88,7 +88,7 @@ class Evidence:
     def clipping(self) -> Clipping | None:
         """What is declared to bound ``sent`` before its noise."""
         settings = self.settings
-        return self.defense.clipping_at(settings.tap, settings.learning_rate, server_state(settings))
+        return self.defense.clipping_at(settings.tap, settings.update_reading.rate, server_state(settings))
 
     @cached_property
     def bound(self) -> float | None:
@@ -102,7 +102,7 @@ class Evidence:
     def unit(self) -> float:
         """What a number in units of a gradient is multiplied by to be in those of the declaration."""
         of_update = self.clipping is not None and self.clipping.unit == "update"
-        return self.settings.learning_rate * self.settings.local_steps if of_update else 1.0
+        return self.settings.update_reading.rate * self.settings.local_steps if of_update else 1.0
 
     @cached_property
     def most_sent(self) -> int | None:
@@ -127,8 +127,7 @@ class Evidence:
     def ranks(self) -> dict[str, int]:
         """Of each tensor that multiplies a few rows of every example, the most rank that its gradient can have."""
         found = ranks_of(self.module, self.captured.record, self.most_examples)
-        adapted = self.captured.of_update and self.captured.record.optimizer == "adam"
-        return {} if self.captured.foreign or adapted else found
+        return {} if self.captured.foreign or not self.captured.sums else found
 
     def tensors(self) -> list[Tensor]:
         """What was sent (V, size) of each tensor, in float64."""

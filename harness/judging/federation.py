@@ -29,6 +29,7 @@ from harness.judging.parts import (
     frozen_names,
     trained_network,
 )
+from harness.local_optimizer import PLAIN, UpdateReading, reading_of
 from harness.models.batch_norm import Buffers, RunningStatistics, trained_layers
 
 _OWN = {"client", "round", "framework", "examples", "format"}
@@ -90,6 +91,14 @@ class CapturedClients:
     def examples(self) -> int:
         """n, places for examples behind what one client sent: a smaller last batch fills its places by turns."""
         return self.record.batch_size * (self.record.local_steps if self.of_update else 1)
+
+    @property
+    def sums(self) -> bool:
+        """Whether what was sent is a sum of gradients, each coordinate as exact as the others."""
+        if not self.of_update:
+            return True
+        reading = update_reading(self.record, self.record.defense)
+        return reading.shares is not None and reading.adaptive is None
 
     @property
     def trained_on(self) -> int:
@@ -250,12 +259,16 @@ def _is_of_updates(defense: Declared) -> bool:
     return defense.name == "fed_sdp"
 
 
+def update_reading(record: CaptureRecord, defense: Declared | None) -> UpdateReading:
+    """How an update of such clients becomes the gradient to match; of unknown momentum, as plain SGD's."""
+    optimizer = record.local_optimizer or PLAIN
+    changed = defense is not None and build(DEFENSES, defense.name, defense.settings).changes_messages()
+    return reading_of(optimizer, record.local_steps, record.rate, changed)
+
+
 def is_readable(capture: Capture) -> bool:
-    """Whether what was sent is a gradient, or a sum of them."""
-    # The first step of momentum is that of plain SGD.
-    record = capture.record
-    first = record.optimizer == "momentum" and record.local_steps == 1
-    return capture.kind == "gradient" or record.optimizer == "sgd" or first
+    """Whether what was sent is a gradient, or an update that an optimizer can be played to."""
+    return capture.kind == "gradient" or capture.record.local_optimizer is not None
 
 
 def _require_gradients(capture: Capture) -> None:
@@ -263,8 +276,8 @@ def _require_gradients(capture: Capture) -> None:
     if is_readable(capture):
         return
     raise UsageError(
-        f"what a client sends after {record.local_steps} step(s) of {record.optimizer} is no sum of gradients; capture "
-        "the gradient of one step (gradient.npz), or train the captured round with plain SGD"
+        f"what a client sends after {record.local_steps} steps of momentum depends on its coefficient; give it, as "
+        '"optimizer": {"name": "SGD", "momentum": 0.9}'
     )
 
 
@@ -292,8 +305,9 @@ def _client(
     update = moved.double() - before.double() if capture.kind == "after" else moved.double()
     if capture.kind == "after":
         grain = max(grain, capture.before.grain)
-    scale = record.rate * record.local_steps
-    seen = (update / -scale).float() + 0.0
+    reading = update_reading(record, defense)
+    scale = reading.rate * record.local_steps
+    seen = reading.gradient(update[None], before[None])[0].float() + 0.0
     if not seen.isfinite().all():
         raise UsageError(
             f"capture {str(folder)!r}: what was sent is too large for a gradient: the client's training diverged, or "

@@ -281,7 +281,7 @@ def checks_without_truth(group: Group) -> list[Check]:
     """All that updates alone tell of what is declared."""
     captured, cell = group.captured, group.cell
     # What Adam sends is no sum of gradients, whose ranks are known.
-    fits = fits_facts(Evidence(captured, cell)) if captured.record.optimizer != "adam" else None
+    fits = fits_facts(Evidence(captured, cell)) if captured.sums else None
     return [*([fits] if fits else []), *(checks_of(captured, cell) if captured.record.defense else [])]
 
 

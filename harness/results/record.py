@@ -291,7 +291,7 @@ class Place(Record):
     prior: PublicData | None = None
     batch_size: Annotated[int, Field(ge=1)] = 1
     local_steps: Annotated[int, Field(ge=1)] = 1
-    update_model: Literal["first", "avg", "unroll"] = "first"
+    update_model: Literal["first", "avg", "path", "unroll"] = "first"
     round: Count = 0
     batch_norm: Literal["sent", "hidden"] | None = None
     observations: Annotated[int, Field(ge=1)] = 1

@@ -243,7 +243,7 @@ class Clients:
         weights = chunk.weights.expand(count, -1).contiguous()
         made = train_locally(
             running.followed(gradients), weights, self.defense, context, settings.local_steps,
-            variates=chunk.variates, momentum=settings.local_momentum, precision=weights.dtype, recorders=recorders,
+            variates=chunk.variates, optimizer=settings.local_optimizer, precision=weights.dtype, recorders=recorders,
         )  # fmt: skip
         message = send(made.moved, self.defense, context, recorders)
         received = receive(message, self.defense, context, recorders)

@@ -11,6 +11,7 @@ from harness.base.ranges import Count, Delta, NonNegative, Positive
 from harness.base.vectors import Layout
 from harness.datasets.partition import NATURAL, SPLITS
 from harness.defenses import DEFENSES, Cohort, Defense, PrivacyFacts
+from harness.local_optimizer import LocalOptimizer
 from harness.privacy.events import Sampler
 
 Momentum = Annotated[float, Field(ge=0, lt=1)]
@@ -92,6 +93,11 @@ class TrainSettings(BaseModel):
         ):
             raise ValueError(f"level {self.level:g} does not fit --split {self.split}; give more than 0, or 0 to 1")
         return self
+
+    @property
+    def local_optimizer(self) -> LocalOptimizer:
+        """The optimizer of the clients' local steps."""
+        return LocalOptimizer(momentum=self.local_momentum)
 
     @property
     def has_variates(self) -> bool:

@@ -22,6 +22,7 @@ def test_an_observation_holds_these_facts_and_no_others() -> None:
     assert {field.name for field in fields(Observation)} == {
         "model", "weights", "target", "examples", "keys", "learning_rate", "local_steps", "update_model", "clipping",
         "sparse",
+        "optimizer", "reading", "certainty",  # how clients step, and what of a step can be read at all
         "labels",  # only when the adversary is declared to know them
         "correction",  # only when the adversary knows a SCAFFOLD client's variate from earlier rounds
         "noise", "carrying", "cut", "prior",  # only to who knows the defense and its settings, and public data

@@ -152,7 +152,7 @@ MISTAKES: dict[str, tuple[str, str]] = {
     "round beyond rounds": (EVALUATE + "--round 100", "raise rounds"),
     "round without weights": (EVALUATE + "--round 5", "--weights"),
     "local steps seen as one": (EVALUATE + "--local-steps 2", "avg or unroll"),
-    "update model": (EVALUATE + "--local-steps 2 --update-model unrol", "'first', 'avg' or 'unroll'"),
+    "update model": (EVALUATE + "--local-steps 2 --update-model unrol", "'first', 'avg', 'path' or 'unroll'"),
     "labels": (EVALUATE + "--labels guess", "'inferred' or 'known'"),
     "engine": (EVALUATE + "--engine fast", "'batched' or 'reference'"),
     "precision": (EVALUATE + "--dtype float16", "'float32' or 'float64'"),

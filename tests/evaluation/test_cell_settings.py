@@ -23,7 +23,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"learning_rate": 0}, "learning_rate: Input should be greater than 0"),
     ({"learning_rate": float("inf")}, "learning_rate: Input should be a finite number"),
     ({"noise_scale": -1}, "noise_scale: Input should be greater than or equal to 0"),
-    ({"update_model": "last"}, "'first', 'avg' or 'unroll'"),
+    ({"update_model": "last"}, "'first', 'avg', 'path' or 'unroll'"),
     ({"labels": "guessed"}, "'inferred' or 'known'"),
     ({"engine": "quick"}, "'batched' or 'reference'"),
     ({"dtype": "float16"}, "'float32' or 'float64'"),

@@ -150,6 +150,43 @@ def test_no_is_not_said_of_clients_who_train_otherwise_than_they_declare(
     assert code == (3 if violated else 0) and "no" not in document["estimates"][0]["estimates"]
 
 
+# Steps and attack of clients whose optimizer the capture reads off the very object.
+OPTIMIZERS: dict[str, tuple[Callable[[nn.Module], torch.optim.Optimizer], int, str]] = {
+    "momentum": (sgd(momentum=0.9), 2, "cpl"),
+    "nesterov and decay": (sgd(momentum=0.5, nesterov=True, weight_decay=0.05), 2, "cpl"),
+    "adam": (lambda network: torch.optim.Adam(network.parameters(), lr=0.05), 1, "analytic"),
+    "adamw": (lambda network: torch.optim.AdamW(network.parameters(), lr=0.05), 1, "analytic"),
+}
+
+
+@pytest.mark.parametrize(("optimizer", "steps", "attack"), OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_clients_are_judged_with_the_optimizer_they_have(
+    optimizer: Callable[[nn.Module], torch.optim.Optimizer], steps: int, attack: str, judge: Any, tmp_path: Path
+) -> None:
+    images, labels = digits(3, steps)
+    folders = [tmp_path / str(number) for number in range(3)]
+    for number, folder in enumerate(folders):
+        network = build_module("mlp", (1, 8, 8), 10, seed=0)
+        made, facts = optimizer(network), {name: FACTS[name] for name in FACTS if name != "learning_rate"}
+        with captured(network, folder, made, local_steps=steps, **facts) as capture:
+            for image, label in zip(images[number], labels[number], strict=True):
+                capture.batch(image[None], label[None])
+                made.zero_grad()
+                nn.functional.cross_entropy(network(image[None]), label[None]).backward()
+                made.step()
+    code, document, _ = judge(folders, "--prior", "digits", "--attack", attack, "--update-model", "unroll")
+    outcomes = {check["name"]: check["outcome"] for check in document["checks"]}
+    (row,) = document["results"]["summary"]
+    assert code == 0 and outcomes["the truth explains what was sent"] == "holds" and row["verdict"] == "leaks"
+    # Declared as plain SGD, it is neither explained nor called private.
+    plain = ["--prior", "digits", "--attack", attack, "--update-model", "unroll"]
+    for folder in folders:
+        edit(folder, optimizer="sgd")
+    _, document, _ = judge(folders, *plain)
+    outcomes = {check["name"]: check["outcome"] for check in document["checks"]}
+    assert outcomes["the truth explains what was sent"] == "violated"
+
+
 class Wrapped:
     """Networks as federations hold them; what is sent of each has the names, or the gradients, of ``plain``."""
 
@@ -271,7 +308,8 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], tuple[str, ...], str]] = {
         lambda folder: (folder / "after.npz").rename(folder / "after.pt"), (), "may run code when it is loaded",
     ),
     "a field too much": (lambda folder: edit(folder, hidden=1), (), "'hidden'"),
-    "another optimizer": (lambda folder: edit(folder, optimizer="adam"), (), "is no sum of gradients"),
+    "an unknown optimizer": (lambda folder: edit(folder, optimizer="lion"), (), "should be 'sgd', 'adam'"),
+    "unknown momentum": (lambda folder: edit(folder, optimizer="momentum", local_steps=2), (), "its coefficient"),
     "counts that contradict": (
         lambda folder: edit(folder, batch_size=2, local_steps=3), (), "1 true images, but batch_size 2",
     ),
@@ -313,7 +351,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], tuple[str, ...], str]] = {
     ),
     "frozen, and moved": (lambda folder: edit(folder, frozen=["1.weight"]), (), "is declared frozen and"),
     "a batch of more than all": (lambda folder: edit(folder, batch_size=3, examples=2), (), "than the client's 2"),
-    "an unknown update model": (lambda folder: None, ("--update-model", "foo"), "use --update-model avg or unroll"),
+    "an unknown update model": (lambda folder: None, ("--update-model", "foo"), "use --update-model avg, path"),
 }  # fmt: skip
 
 

@@ -1,0 +1,362 @@
+"""The optimizer of clients' local steps, as ``torch.optim`` computes it: for many clients at once, differentiable.
+
+And how an update that it made is read: plain SGD, momentum and weight decay send a weighted sum of their steps'
+gradients, and part of the weights they began with. Adam, AdamW, RMSprop and clipped gradients send no such sum.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Annotated, Any, Literal, cast, get_args
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from torch import Tensor
+
+from harness.base.building import one_line
+from harness.base.errors import UsageError
+from harness.base.ranges import NonNegative, Positive
+
+Remembered = dict[str, Tensor]
+"""What an optimizer keeps from step to step, each (N, P); empty at the beginning of a round."""
+
+_BelowOne = Annotated[float, Field(ge=0, lt=1)]
+_Name = Literal["sgd", "adam", "adamw", "rmsprop"]
+_COMMON = {"weight_decay", "clip_grad_norm"}
+_ARGUMENTS: dict[_Name, set[str]] = {
+    "sgd": _COMMON | {"momentum", "dampening", "nesterov"}, "adam": _COMMON | {"betas", "eps"},
+    "adamw": _COMMON | {"betas", "eps"}, "rmsprop": _COMMON | {"alpha", "eps", "momentum"},
+}  # fmt: skip
+# torch decays by default in AdamW only.
+_DECAY = {"adamw": 0.01}
+# A root's derivative is infinite at 0; below float32's precision of any eps in use.
+_TINY = 1e-30
+# What clip_grad_norm_ adds to the norm.
+_CLIPPED = 1e-6
+
+
+class LocalOptimizer(BaseModel):
+    """A class of ``torch.optim`` in lower case, with torch's arguments and defaults.
+
+    Every round begins with an empty memory.
+
+    Attributes:
+        name: sgd, adam, adamw or rmsprop.
+        momentum, dampening, nesterov: of SGD; ``momentum`` of RMSprop too.
+        weight_decay: times the weights, added to the gradient; in AdamW beside it (decoupled).
+        betas, eps: of Adam and AdamW. alpha: of RMSprop, which has an eps too.
+        clip_grad_norm: C of ``clip_grad_norm_``, which scales the gradient of each step down to it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: _Name = "sgd"
+    momentum: _BelowOne = 0.0
+    dampening: _BelowOne = 0.0
+    nesterov: bool = False
+    weight_decay: NonNegative = 0.0
+    betas: tuple[_BelowOne, _BelowOne] = (0.9, 0.999)
+    eps: NonNegative = 1e-8
+    alpha: _BelowOne = 0.99
+    clip_grad_norm: Positive | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _in_lower_case(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping):
+            return given
+        name = str(given.get("name", "sgd")).lower()
+        return {"weight_decay": _DECAY.get(name, 0.0)} | dict(given) | {"name": name}
+
+    @field_validator("betas", mode="before")
+    @classmethod
+    def _two(cls, given: Any) -> Any:
+        return given.split("/") if isinstance(given, str) else given
+
+    @model_validator(mode="after")
+    def _as_torch_has_it(self) -> "LocalOptimizer":
+        fields = type(self).model_fields
+        changed = [name for name in fields if name != "name" and getattr(self, name) != fields[name].default]
+        foreign = [name for name in changed if name not in _ARGUMENTS[self.name]]
+        if foreign:
+            raise ValueError(f"{self.name} has no {foreign[0]}; it has {', '.join(sorted(_ARGUMENTS[self.name]))}")
+        if self.nesterov and (not self.momentum or self.dampening):
+            raise ValueError("nesterov needs momentum above 0 and no dampening")
+        return self
+
+    @property
+    def text(self) -> str:
+        """As an option has it: ``adam:weight_decay=0.01``; arguments at torch's defaults are left out."""
+        usual = LocalOptimizer(name=self.name)
+        told = {name: getattr(self, name) for name in sorted(_ARGUMENTS[self.name])}
+        changed = [(name, value) for name, value in told.items() if value != getattr(usual, name)]
+        return ":".join([self.name, ",".join(f"{name}={_written(value)}" for name, value in changed)]).rstrip(":")
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a step is the gradient times the learning rate, and nothing else."""
+        return self == PLAIN
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether an update is a weighted sum of gradients and the weights before."""
+        return self.name == "sgd" and self.clip_grad_norm is None
+
+    @property
+    def first_step(self) -> "Adaptive | None":
+        """What the first step of an adaptive class makes of a gradient; None where decay or a clip is mixed into it."""
+        if self.name == "sgd" or self.clip_grad_norm or not self.eps or (self.weight_decay and self.name != "adamw"):
+            return None
+        return Adaptive((1 - self.alpha) ** 0.5 if self.name == "rmsprop" else 1.0, self.eps)
+
+    def way(self, steps: int, rate: float) -> list[float]:
+        """Which share of the whole way lies behind each of L steps, if all gradients were alike."""
+        gradient, memory = torch.ones(1, 1, dtype=torch.float64), Remembered()
+        here, behind = torch.zeros(1, 1, dtype=torch.float64), list[float]()
+        for _ in range(steps):
+            behind.append(float(here))
+            made, memory = self.direction(gradient, here, memory)
+            here = here - rate * made
+        return [one / float(here) for one in behind]
+
+    def direction(self, gradient: Tensor, weights: Tensor, memory: Remembered) -> tuple[Tensor, Remembered]:
+        """What the weights move by in a step, divided by minus the learning rate, and what is remembered after it.
+
+        Args:
+            gradient, weights: (N, P), of the step, and where it begins. Neither is changed.
+            memory: after the step before.
+        """
+        if self.is_plain:
+            return gradient, memory
+        if self.clip_grad_norm is not None:
+            norm = gradient.norm(dim=-1, keepdim=True)
+            gradient = gradient * (self.clip_grad_norm / (norm + _CLIPPED)).clamp(max=1.0)
+        decay = self.weight_decay * weights if self.weight_decay else None
+        if decay is not None and self.name != "adamw":
+            gradient = gradient + decay
+        made, memory = (self._of_sgd if self.name == "sgd" else self._adaptive)(gradient, memory)
+        return (made + decay if decay is not None and self.name == "adamw" else made), memory
+
+    def _of_sgd(self, gradient: Tensor, memory: Remembered) -> tuple[Tensor, Remembered]:
+        if not self.momentum:
+            return gradient, memory
+        before = memory.get("velocity")
+        # torch does not dampen the first step.
+        velocity = gradient if before is None else self.momentum * before + (1 - self.dampening) * gradient
+        made = gradient + self.momentum * velocity if self.nesterov else velocity
+        return made, {"velocity": velocity}
+
+    def _adaptive(self, gradient: Tensor, memory: Remembered) -> tuple[Tensor, Remembered]:
+        zeros, step = torch.zeros_like(gradient), 1 + (int(memory["step"]) if memory else 0)
+        kept = self.alpha if self.name == "rmsprop" else self.betas[1]
+        squares = kept * memory.get("squares", zeros) + (1 - kept) * gradient.square()
+        after = {"squares": squares, "step": torch.tensor(step)}
+        if self.name == "rmsprop":
+            made = gradient / (squares.clamp_min(_TINY).sqrt() + self.eps)
+            if not self.momentum:
+                return made, after
+            velocity = self.momentum * memory.get("velocity", zeros) + made
+            return velocity, after | {"velocity": velocity}
+        first = self.betas[0]
+        mean = first * memory.get("mean", zeros) + (1 - first) * gradient
+        root = (squares / (1 - kept**step)).clamp_min(_TINY).sqrt()
+        return mean / (1 - first**step) / (root + self.eps), after | {"mean": mean}
+
+
+def _written(value: Any) -> str:
+    return "/".join(f"{one}" for one in value) if isinstance(value, tuple) else f"{value}".lower()
+
+
+PLAIN = LocalOptimizer()
+
+
+def arguments_of(name: str) -> set[str]:
+    """The arguments that count of a class of torch's.
+
+    Raises:
+        UsageError: its steps are not known here.
+    """
+    if name.lower() not in get_args(_Name):
+        raise UsageError(
+            f"optimizer {name!r} is none whose steps are known here ({', '.join(get_args(_Name))}); train the captured "
+            "round with one of these"
+        )
+    return _ARGUMENTS[cast(_Name, name.lower())] - {"clip_grad_norm"}
+
+
+@lru_cache(maxsize=64)
+def optimizer_of(text: str) -> LocalOptimizer:
+    """The optimizer of a text such as ``sgd:momentum=0.9,nesterov=true``; its ``lr`` is left to :func:`with_rate`.
+
+    Raises:
+        UsageError: there is no such class or argument, or its value is out of range.
+    """
+    return with_rate(text)[0]
+
+
+def with_rate(given: object) -> tuple[LocalOptimizer, float | None]:
+    """An optimizer, and its learning rate where that stands among its arguments (``lr``).
+
+    Args:
+        given: a text, or a table of torch's arguments with the class's ``name``.
+
+    Raises:
+        UsageError: there is no such class or argument, or its value is out of range.
+    """
+    facts = dict(given) if isinstance(given, Mapping) else _facts(str(given))
+    try:
+        rate = None if "lr" not in facts else float(facts.pop("lr"))
+        if rate is not None and not 0 < rate < float("inf"):
+            raise UsageError(f"optimizer {given!r}: lr must be above 0")
+        return LocalOptimizer(**facts), rate
+    except (ValidationError, TypeError, ValueError) as error:
+        what = one_line(error) if isinstance(error, ValidationError) else str(error)
+        raise UsageError(f"optimizer {given!r}: {what}; write for example adam:lr=0.001,weight_decay=0.01") from error
+
+
+def settle_rate(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings in which the optimizer is its text, and ``learning_rate`` its ``lr`` where that stands there.
+
+    Raises:
+        UsageError: it cannot be, or the two are given and differ.
+    """
+    optimizer, rate = with_rate(given["optimizer"])
+    if rate is None:
+        return {**given, "optimizer": optimizer.text}
+    if given.get("learning_rate", rate) != rate:
+        raise UsageError(f"the optimizer's lr is {rate:g}, learning_rate {given['learning_rate']}; give one")
+    return {**given, "optimizer": optimizer.text, "learning_rate": rate}
+
+
+def _facts(text: str) -> dict[str, Any]:
+    name, _, rest = text.partition(":")
+    facts: dict[str, Any] = {"name": name}
+    for assignment in filter(None, rest.split(",")):
+        key, equals, value = assignment.partition("=")
+        if not equals:
+            raise UsageError(f"optimizer {text!r}: {assignment!r} is not key=value; write sgd:momentum=0.9")
+        facts[key.strip()] = value.strip()
+    return facts
+
+
+@dataclass(frozen=True)
+class UpdateReading:
+    """How the update of L local steps becomes what an attacker matches, in units of a gradient.
+
+    Attributes:
+        steps: L.
+        rate: what an update is divided by, for each step: the learning rate, or the mean weight of its gradients.
+        shares: (L,) weights of the steps' gradients, 1 on average; None where an update is no weighted sum of them.
+        kept: the part of the weights before the round that lies in the update (weight decay); it is taken away.
+        adaptive: of a single step of Adam and its like, whose gradient is read off each coordinate.
+    """
+
+    steps: int
+    rate: float
+    shares: tuple[float, ...] | None
+    kept: float = 0.0
+    adaptive: "Adaptive | None" = None
+
+    @property
+    def noise_shares(self) -> tuple[float, ...] | None:
+        """The weights with which noise on the steps is in what is read; None where nobody knows."""
+        return None if self.adaptive is not None else self.shares
+
+    @property
+    def alike(self) -> bool:
+        """Whether it is the mean of the steps' gradients."""
+        return self.shares is not None and set(self.shares) == {1.0}
+
+    def gradient(self, update: Tensor, weights: Tensor) -> Tensor:
+        """What an update (R, P) says of the gradient, given the weights (R, P) before it."""
+        moved = update - self.kept * weights.to(update) if self.kept else update
+        made = moved / (-self.rate * self.steps)
+        return made if self.adaptive is None else self.adaptive.gradient(made, self._rounded(weights))
+
+    def certainty(self, gradient: Tensor, weights: Tensor) -> Tensor | None:
+        """Weights (R, P) of the coordinates of a gradient that was read so, by how exactly each is known.
+
+        They leave its norm as it is. None where all are known alike.
+        """
+        if self.adaptive is None:
+            return None
+        read = gradient.double()
+        exact = 1 / self.adaptive.error(read, self._rounded(weights))
+        return (exact * read.norm(dim=1, keepdim=True) / (exact * read).norm(dim=1, keepdim=True)).to(gradient.dtype)
+
+    def _rounded(self, weights: Tensor) -> Tensor:
+        """Deviation of what rounding of weights leaves in a step, in units of the step over the rate."""
+        return _spacing(weights.abs().clamp_min(self.rate)).double() / (self.rate * 12**0.5)
+
+    def update(self, gradient: Tensor, weights: Tensor) -> Tensor:
+        """The update (R, P) that is read so."""
+        moved = gradient * (-self.rate * self.steps)
+        return moved + self.kept * weights if self.kept else moved
+
+
+@dataclass(frozen=True)
+class Adaptive:
+    """The first step of Adam, AdamW or RMSprop: u = g / (root |g| + eps) in each coordinate.
+
+    Every sign is known, and the size of a gradient that is not far above eps: the rest is lost to rounding.
+    """
+
+    root: float
+    eps: float
+
+    def gradient(self, step: Tensor, rounded: Tensor) -> Tensor:
+        """The gradient of steps u (R, P), whose rounding has this deviation; at most what rounding leaves to be read.
+
+        Source: the inverse of the step; g = sign(u) eps |u| / (1 - root |u|).
+        """
+        size = step.abs()
+        left = (1 - self.root * size).clamp_min(0).maximum(self.root * rounded.to(step)).clamp_min(_TINY)
+        return step.sign() * self.eps * size / left
+
+    def step(self, gradient: Tensor) -> Tensor:
+        """The step u of a gradient (R, P)."""
+        return gradient / (self.root * gradient.abs() + self.eps)
+
+    def error(self, gradient: Tensor, rounded: Tensor) -> Tensor:
+        """Deviation of such a gradient: that of the step, times dg/du = (root |g| + eps)^2 / eps."""
+        return rounded.clamp_min(_TINY) * (self.root * gradient.abs() + self.eps).square() / self.eps
+
+
+def _spacing(values: Tensor) -> Tensor:
+    """The distance to the next larger float of that dtype."""
+    return torch.nextafter(values, torch.full_like(values, torch.inf)) - values
+
+
+def reading_of(optimizer: LocalOptimizer, steps: int, rate: float, changed: bool) -> UpdateReading:
+    """How updates of these clients are read.
+
+    Args:
+        optimizer: of their L local ``steps``, at this learning ``rate``.
+        changed: whether something that is not linear comes after the last step, such as a clip: then nobody can say
+            how much of the weights before is left in what was sent.
+    """
+    if optimizer.is_plain:
+        return UpdateReading(steps, rate, (1.0,) * steps)
+    if not optimizer.is_linear:
+        adaptive = None if steps > 1 or changed else optimizer.first_step
+        if adaptive is None:
+            return UpdateReading(steps, rate, None)
+        kept = -rate * optimizer.weight_decay if optimizer.name == "adamw" else 0.0
+        return UpdateReading(1, rate, (1.0,), kept, adaptive)
+    kept, *weights = _weights(optimizer.text, steps, rate)
+    if kept and changed:
+        return UpdateReading(steps, rate, None)
+    mean = -sum(weights) / steps
+    return UpdateReading(steps, mean, tuple(-one / mean for one in weights), kept)
+
+
+@lru_cache(maxsize=256)
+def _weights(text: str, steps: int, rate: float) -> tuple[float, ...]:
+    """What a linear optimizer's update has of the weights before, and of the gradient of each step."""
+    # Run on the unit vectors of all that goes in.
+    inputs, optimizer = torch.eye(steps + 1, dtype=torch.float64), optimizer_of(text)
+    here, memory = inputs[:1], Remembered()
+    for step in range(steps):
+        made, memory = optimizer.direction(inputs[step + 1 : step + 2], here, memory)
+        here = here - rate * made
+    return tuple((here - inputs[:1])[0].tolist())
