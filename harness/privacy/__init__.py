@@ -1,6 +1,6 @@
 """What a run costs in privacy: events, accountants, budgets, views, statements and the audit's bound."""
 
-from harness.privacy import composition, pld, rdp  # noqa: F401  (imported to register)
+from harness.privacy import pld, rdp  # noqa: F401  (imported to register)
 from harness.privacy.accountant import ACCOUNTANTS, Accountant, AdditiveAccountant, Epsilon, make_accountant
 from harness.privacy.budget import Stop, rounds_within, sigma_for, steps_within
 from harness.privacy.distributed_noise import PoissonBinomialSum, SkellamSum, skellam_sum
