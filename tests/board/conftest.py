@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.board import collect, read_card
-from harness.board.comparing import Place, rebuild
+from harness.board.comparing import Workspace, rebuild
 from harness.results.card import Card
 
 FEDERATION = "--clients 4 --clients-per-round 4 --rounds 2 --learning-rate 0.1 --dataset digits --model logistic"
@@ -66,7 +66,7 @@ def again(card: Card, tmp_path_factory: pytest.TempPathFactory) -> tuple[Card, P
     """The card made again from nothing, and the folder of that."""
     folder = tmp_path_factory.mktemp("again")
     with the_suite():
-        return rebuild(card, Place(folder / "none", folder / "made")), folder / "made"
+        return rebuild(card, Workspace(folder / "none", folder / "made")), folder / "made"
 
 
 @pytest.fixture

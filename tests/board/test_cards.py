@@ -9,7 +9,7 @@ import pytest
 
 from harness.attacks import SUITES
 from harness.board import collect, compare
-from harness.board.comparing import Place, rebuild
+from harness.board.comparing import Workspace, rebuild
 from harness.board.making import reported_for
 from harness.experiment import cell_settings
 from harness.privacy.views import REPEATABLE
@@ -36,7 +36,7 @@ def test_who_is_told_the_labels_is_on_the_card_and_missed_where_it_is_not(
     assert [(one.result.attack, one.settings["labels"]) for one in card.cells] == [
         ("slope", "inferred"), ("slope", "known"), ("analytic", "inferred"),
     ]  # fmt: skip
-    again = rebuild(card, Place(tmp_path / "none", tmp_path / "made"))
+    again = rebuild(card, Workspace(tmp_path / "none", tmp_path / "made"))
     assert again.content() == card.content()
     document = json.loads(Path("run/results.json").read_text())
     inferred, known, other = document["summary"][0]["attacks"]
@@ -44,7 +44,7 @@ def test_who_is_told_the_labels_is_on_the_card_and_missed_where_it_is_not(
     Path("run/results.json").write_text(json.dumps(document))
     assert [one.content() for one in collect([Path("run")]).cards] == [card.content()]
     without = card.model_copy(update={"cells": [card.cells[0], card.cells[2]]}).sealed()
-    resumed = rebuild(without, Place(tmp_path / "none", tmp_path / "made", resume=True))
+    resumed = rebuild(without, Workspace(tmp_path / "none", tmp_path / "made", resume=True))
     assert compare(without, resumed).differences and compare(without, resumed, statistically=True).differences
 
 
