@@ -168,7 +168,7 @@ class CellSettings(BaseModel):
             )
 
     def identity(self) -> dict[str, Any]:
-        """Return what tells this cell from others, without settings that came later and are at their defaults."""
+        """Return the settings that tell this cell from others; those that came later only where they are not usual."""
         return self.model_dump(mode="json", exclude={name for name in LATER_SETTINGS if self._is_usual(name)})
 
     def beside(self, stored: Collection[str]) -> dict[str, Any]:

@@ -34,7 +34,7 @@ def setting(cell: Row) -> str:
 
 
 def options_of(cell: Row) -> list[str]:
-    """Return what the list of settings says of those that are not at their defaults."""
+    """Return the settings that are not at their defaults, in words for a report."""
     return [text.safe(words, 80) for words in named_settings(cell.settings)]
 
 

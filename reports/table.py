@@ -155,7 +155,6 @@ _MEANING = (
     "know the noise; informed: it knows the defense and its settings; tampering: the same, and the server sends "
     "weights of its own making."
 )
-_VALID = "The run is valid: no negative control failed, and no attack did what a theorem rules out."
 
 
 def print_results(document: ResultDocument, console: Console, folder: Path | None = None) -> None:

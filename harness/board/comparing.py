@@ -1,4 +1,7 @@
-"""What differs between a card and the same made again: every field, or victims statistically where versions differ."""
+"""Makes a card again from its own settings, and says what differs from it.
+
+Every field is compared; where versions differ, victims are compared statistically.
+"""
 
 import re
 from collections.abc import Iterator

@@ -80,7 +80,7 @@ class AnyClip(Operation):
 
     @property
     def why(self) -> str:
-        """Return what a guarantee rests on, beside a clip of fixed bound; empty for nothing."""
+        """Return the conditions of a guarantee, beside a clip of fixed bound; empty for none."""
         return ""
 
     def words(self) -> str:
@@ -289,7 +289,7 @@ class GaussianNoise(Operation):
         return self.of.counted(self.level) if isinstance(self.of, AnyClip) else self.level
 
     def claimed(self, facts: PrivacyFacts) -> Event | None:
-        """Return what the papers account for; None where they do not, or nothing is added."""
+        """Return the event that the papers account for; None where they do not, or nothing is added."""
         if not self._stated:
             return None
         if self.at in OF_EXAMPLES:

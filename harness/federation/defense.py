@@ -298,7 +298,7 @@ class Defense:
         return {_named(name, key): one for name, own in self.flow() for key, one in own.server_remembers().items()}
 
     def clients_remember(self) -> Mapping[str, Remembered]:
-        """Return what each client may remember of its rounds (``context.client``), by name."""
+        """Return the tensors that each client may keep over its rounds (``context.client``), by name."""
         return {_named(name, key): one for name, own in self.flow() for key, one in own.clients_remember().items()}
 
     def adapts(self) -> bool:
@@ -310,7 +310,7 @@ class Defense:
         return [_named(name, key) for name, one in self.flow() for key in one.sends]
 
     def needs_planned_rounds(self) -> str | None:
-        """Return what in a round depends on how many rounds are planned, such as a decaying sigma; None for nothing."""
+        """Return the part of a round that depends on the planned rounds, such as a decaying sigma; None for nothing."""
         reasons = (f"{one.planned}{f' of {name}' * bool(name)}" for name, one in self.flow() if one.planned)
         return next(reasons, None)
 

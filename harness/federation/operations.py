@@ -175,7 +175,7 @@ class Operation:
     # What is known of it, to who knows the settings.
 
     def clipping(self, learning_rate: float, server: State) -> Clipping | None:
-        """Return what it cuts lengths to, in units of a gradient; None where it cuts none."""
+        """Return the lengths that it cuts to, in units of a gradient; None where it cuts none."""
         return None
 
     def noise(self, context: RoundContext) -> Noise | None:
@@ -218,7 +218,7 @@ class Operation:
         return {}
 
     def clients_remember(self) -> Mapping[str, Remembered]:
-        """Return what it may keep in ``context.client``, by name."""
+        """Return the tensors that it may keep in ``context.client``, by name."""
         return {}
 
     @property
@@ -233,7 +233,7 @@ class Operation:
 
     @property
     def planned(self) -> str | None:
-        """Return what of it depends on how many rounds are planned, in words; None for nothing."""
+        """Return its part that depends on the planned rounds, in words; None for nothing."""
         return None
 
     def refuses(self, module: str) -> bool:

@@ -128,12 +128,6 @@ SURFACES: dict[int, Tap] = {0: Tap.ARRIVED, 1: Tap.SENT, 2: Tap.STEP}
 TAPS_OF_VARIATES = (Tap.DELTA_Y, Tap.DELTA_C)
 """Halves of a SCAFFOLD client's message. Who followed the client from the start knows its variate, and sees T1.out."""
 
-TAPS_AFTER_STEP = tuple(tap for tap in Tap if Hook.CLIENT_STEP in tap.clipped_by)
-"""Everything that has passed the clipping of the defense's local step."""
-
-TAPS_AFTER_SENDING = (Tap.SENT, Tap.ARRIVED, Tap.RECEIVED)
-"""What was sent, and what becomes of it at the server."""
-
 
 def check_tap(tap: str) -> Tap:
     """The tap of a name.

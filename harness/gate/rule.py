@@ -11,6 +11,8 @@ What cannot be compared fails too, with an outcome of its own: a gate that is si
 extra cell is news. So are other versions, another processor or number of threads, under which networks and noise may be
 drawn anew: nothing here goes by equal bits. Before and after are two draws for the same victims then, which the paired
 test asks no more of.
+
+The committed baseline is compact JSON, one line per cell, so that a diff of it shows which cells moved.
 """
 
 import json

@@ -1,4 +1,7 @@
-"""The checks checked: honest clients must hardly ever be accused, planted mistakes must all be named."""
+"""The checks checked: honest clients must hardly ever be accused, planted mistakes must all be named.
+
+The cases are honest clients of many kinds, and mistakes that federations really make.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace

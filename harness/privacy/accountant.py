@@ -1,4 +1,11 @@
-"""What an accountant is: events in, an epsilon with all its conventions out."""
+"""Accountants: events in, an epsilon with all its conventions out; here those of base and advanced composition.
+
+These compose (epsilon, delta) releases as the papers compute them. Sources: Wei et al., "Securing Distributed SGD
+against Gradient Leakage Threats", section 7.7; Dwork, Rothblum, Vadhan 2010 (``drv``); Kairouz, Oh, Viswanath 2015,
+Theorem 3.5 (``kov``, ``optimal``). See docs/accounting.md. Both charge each step with the classical Gaussian bound,
+e0 = sqrt(2 ln(1.25/delta)) / sigma, amplified by sampling. The papers do not add the steps' deltas up; ``delta_total``
+does.
+"""
 
 import math
 from abc import ABC, abstractmethod
@@ -95,7 +102,7 @@ class Accountant(ABC):
         """Epsilon of protected releases."""
 
     def notes(self, spent: Ledger, delta: float) -> tuple[str, ...]:
-        """Return what limits the number."""
+        """Return the limits of the number, in words."""
         return ()
 
     def delta_total(self, spent: Ledger, delta: float) -> float:
@@ -156,7 +163,7 @@ class AdditiveAccountant(Accountant):
 
     @abstractmethod
     def costs(self, releases: Sequence[GaussianRelease | MechanismRelease], delta: float) -> Array:
-        """Return what a single release of each kind costs: (number of releases, currency)."""
+        """Return the cost of a single release of each kind: (number of releases, currency)."""
 
     @abstractmethod
     def converted(self, total: Array, delta: float) -> float:

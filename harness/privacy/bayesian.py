@@ -124,11 +124,6 @@ def epsilon_of_costs(total: Array, delta: float, lambdas: Sequence[int] = LAMBDA
     return max(0.0, float(np.min((total - math.log(delta)) / np.asarray(lambdas, dtype=float))))
 
 
-def guess_bound(epsilon: float) -> float:
-    """The paper's reading of epsilon: an attacker with a flat prior guesses right with at most this probability."""
-    return 1 / (1 + math.exp(-epsilon))
-
-
 # From what training sees to the distances of Bayesian accounting.
 #
 # Source: Triastcyn and Faltings, section V; see docs/accounting.md.

@@ -30,7 +30,7 @@ class Mechanism(ABC):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return what limits the curve; ``nominal: ...`` where no theorem covers it."""
+        """Return the limits of the curve in words; ``nominal: ...`` where no theorem covers it."""
         return ()
 
     @property

@@ -1,9 +1,11 @@
 """Who sees which releases: from the plain numbers of a federation to one event per view.
 
-See docs/accounting.md. Views: ``third party`` sees the published models
-only, ``server`` every client's message and who takes part, ``client`` is another participant, who sees the models and
-can subtract the noise it added itself. Where a secure sum hides messages from the server, whoever still reads one sees
-the view ``message``.
+See docs/accounting.md. Views: ``third party`` sees the published models only, ``server`` every client's message and who
+takes part, ``client`` is another participant, who sees the models and can subtract the noise it added itself. Where a
+secure sum hides messages from the server, whoever still reads one sees the view ``message``.
+
+A statement is a view's row in the result document: the privacy that a run may claim, which is the paper's epsilon
+beside the one that holds for what ran, or none. See docs/defenses.md.
 """
 
 import math
@@ -198,7 +200,7 @@ def example_views(federation: FederationFacts, uneven: str | None = None) -> lis
 
 
 def kept_place(sampler: Sampler) -> str:
-    """Return what removing an example means under a sampler, as the end of a sentence."""
+    """Return the meaning of removing an example under a sampler, as the end of a sentence."""
     return "; one that is removed leaves its place in its batch empty" if sampler == "none" else ""
 
 

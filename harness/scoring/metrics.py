@@ -177,7 +177,7 @@ class Pairs:
 
     @property
     def table(self) -> TableScale:
-        """Return what rows are measured by. Raises ValueError for images."""
+        """Return the scale that rows are measured by. Raises ValueError for images."""
         if self.scale is None:
             raise ValueError("a metric of tables was asked of images")
         return self.scale

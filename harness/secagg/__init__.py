@@ -25,7 +25,7 @@ from harness.secagg.integers import (
     to_ring,
     unrotate,
 )
-from harness.secagg.mechanisms import FixedPoint, Gaussian, PoissonBinomial, SkellamGrid, skellam, skellam_rows
+from harness.secagg.mechanisms import FixedPoint, Gaussian, PoissonBinomial, SkellamGrid, skellam
 from harness.secagg.server import Server
 from harness.secagg.session import (
     SYSTEM,
@@ -45,6 +45,6 @@ __all__ = [
     "SYSTEM", "Aborted", "Aggregation", "Client", "Entropy", "FixedPoint", "Gaussian", "Parties", "PoissonBinomial",
     "Refused", "RoundCost", "Server", "Session", "SkellamGrid", "aggregate", "clip_rows", "failure_probability",
     "from_ring", "grid_scale", "inflated_norm", "l1_norm", "local_noise", "numbers", "open_session", "padded",
-    "random_signs", "recommended_degree", "refuse_overflow", "rotate", "seeded_entropy", "skellam", "skellam_rows",
+    "random_signs", "recommended_degree", "refuse_overflow", "rotate", "seeded_entropy", "skellam",
     "stochastic_round", "to_ring", "unrotate",
 ]  # fmt: skip

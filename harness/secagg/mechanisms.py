@@ -1,7 +1,6 @@
 """Mechanisms of sums: a fixed-point grid, Gaussian noise, Skellam noise, and the Poisson-binomial mechanism."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -20,7 +19,6 @@ from harness.secagg.integers import (
     to_ring,
     unrotate,
 )
-from harness.secagg.integers import numbers as stream
 
 # Two mechanisms on real numbers: a fixed-point grid without noise, and Gaussian noise.
 
@@ -245,14 +243,6 @@ def skellam(variance: float, shape: tuple[int, ...], numbers: np.random.Generato
         # A few more than are missing: most proposals are accepted.
         drawn = np.concatenate([drawn, _accepted(variance, size - drawn.size + size // 16 + 8, numbers)])
     return drawn[:size].reshape(shape)
-
-
-def skellam_rows(
-    variances: Sequence[float], shape: tuple[int, ...], keys: Sequence[tuple[int | str, ...]]
-) -> np.ndarray:
-    """Draws (R, *shape) with one variance and one stream per row, so that no row depends on the others."""
-    pairs = zip(variances, keys, strict=True)
-    return np.stack([skellam(variance, shape, stream(*key)) for variance, key in pairs])
 
 
 def log_probability(values: np.ndarray, variance: float) -> np.ndarray:

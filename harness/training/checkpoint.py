@@ -76,7 +76,7 @@ class TrainFolder:
 
     @property
     def checkpoint(self) -> Path:
-        """Return what a run that was stopped goes on from."""
+        """Return the checkpoint that a stopped run goes on from."""
         return self.path / _CHECKPOINT
 
     def save(
@@ -292,7 +292,7 @@ def training_options(folder: Path) -> dict[str, Any]:
 
 
 def trained_run(folder: Path) -> TrainedRun:
-    """Return what the statements about a training run depend on.
+    """Return the facts that statements about a training run depend on.
 
     Raises:
         UsageError: the run is of a version that did not count how many clients hold an example, or finished no round.

@@ -229,7 +229,7 @@ class Training:
         return means.take(), len(clients)
 
     def state(self) -> dict[str, Any]:
-        """Return what the defense and the algorithm remember, for a checkpoint."""
+        """Return the memory of the defense and of the algorithm, for a checkpoint."""
         return {
             "defense": self.memory.tensors(), "algorithm": self.variates.memory.tensors(),
             "velocity": self.velocity.cpu(), "running": running_of(self.model),

@@ -1,4 +1,7 @@
-"""One run, as far as it could be read."""
+"""One run, as far as it could be read.
+
+Files of a run folder are read with care: inside the folder, of a bounded size, never unpickled.
+"""
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field

@@ -5,7 +5,7 @@ import pytest
 from scipy import special, stats
 
 from harness.base.errors import UsageError
-from harness.secagg import numbers, skellam, skellam_rows
+from harness.secagg import numbers, skellam
 from harness.secagg.mechanisms import log_probability
 
 DRAWS = 200_000
@@ -68,7 +68,7 @@ def test_a_rounded_small_noise_is_noticed() -> None:
 
 
 def test_the_sum_of_shares_has_the_whole_variance() -> None:
-    shares = skellam_rows([2.0**50 / 8] * 8, (DRAWS,), [("share", client) for client in range(8)])
+    shares = np.stack([skellam(2.0**50 / 8, (DRAWS,), numbers("share", client)) for client in range(8)])
     assert complaints(shares.sum(axis=0), 2.0**50) == []
     assert "variance" in complaints(shares[:7].sum(axis=0), 2.0**50)
 
@@ -83,12 +83,9 @@ def test_probabilities_are_those_of_the_bessel_function(variance: float) -> None
     assert np.abs(ours[near] / exact - 1).max() < 1e-10
 
 
-def test_rows_do_not_depend_on_each_other() -> None:
-    keys = [("row", client) for client in range(4)]
-    together = skellam_rows([2.0**60, 3.0, 2.0**20, 0.0], (5, 7), keys)
-    alone = skellam_rows([2.0**20], (5, 7), keys[2:3])
-    assert together.shape == (4, 5, 7) and np.array_equal(together[2], alone[0])
-    assert not together[3].any() and together.dtype == np.int64
+def test_no_variance_is_no_noise() -> None:
+    none = skellam(0.0, (5, 7), numbers("none"))
+    assert not none.any() and none.dtype == np.int64
 
 
 @pytest.mark.parametrize("variance", [-1.0, float("nan"), float("inf"), 2.0**101])
