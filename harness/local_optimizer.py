@@ -33,6 +33,8 @@ _ARGUMENTS: dict[_Name, set[str]] = {
 _DECAY = {"adamw": 0.01}
 # A root's derivative is infinite at 0; below float32's precision of any eps in use.
 _TINY = 1e-30
+# What single precision leaves of a gradient, relative to its root mean square: the client computed in it.
+_PRECISION = 1e-4
 # What clip_grad_norm_ adds to the norm.
 _CLIPPED = 1e-6
 
@@ -331,7 +333,8 @@ class UpdateReading:
         if self.adaptive is None:
             return None
         read = gradient.double()
-        exact = 1 / self.adaptive.error(read, self._rounded(weights))
+        precision = _PRECISION * read.square().mean(1, keepdim=True).sqrt().clamp_min(_TINY)
+        exact = 1 / torch.hypot(self.adaptive.error(read, self._rounded(weights)), precision)
         return (exact * read.norm(dim=1, keepdim=True) / (exact * read).norm(dim=1, keepdim=True)).to(gradient.dtype)
 
     def _rounded(self, weights: Tensor) -> Tensor:
