@@ -33,6 +33,8 @@ _ARGUMENTS: dict[_Name, set[str]] = {
 _DECAY = {"adamw": 0.01}
 # A root's derivative is infinite at 0; below float32's precision of any eps in use.
 _TINY = 1e-30
+# What single precision leaves of a gradient, relative to its root mean square: the client computed in it.
+_PRECISION = 1e-4
 # What clip_grad_norm_ adds to the norm.
 _CLIPPED = 1e-6
 
@@ -333,12 +335,19 @@ class UpdateReading:
         if self.adaptive is None and self.sent_as is None:
             return None
         read = gradient.double()
-        if self.adaptive is None:
-            exact = 1 / self._rounded(weights.abs().maximum((weights + self.update(gradient, weights)).abs()))
-        else:
-            exact = 1 / self.adaptive.error(read, self._rounded(weights))
+        precision = _PRECISION * read.square().mean(1, keepdim=True).sqrt().clamp_min(_TINY)
+        exact = 1 / torch.hypot(self.error(read, weights), precision)
         weighted = (exact * read).norm(dim=1, keepdim=True).clamp_min(_TINY)
         return (exact * read.norm(dim=1, keepdim=True) / weighted).to(gradient.dtype)
+
+    def error(self, gradient: Tensor, weights: Tensor) -> Tensor:
+        """Deviation (R, P) of a gradient that was read, by the rounding of weights: of adaptive steps, and of weights
+        in half precision; else 0."""
+        if self.adaptive is not None:
+            return self.adaptive.error(gradient, self._rounded(weights))
+        if self.sent_as is None:
+            return torch.zeros_like(gradient)
+        return self._rounded(weights.abs().maximum((weights + self.update(gradient, weights)).abs()))
 
     def _rounded(self, weights: Tensor) -> Tensor:
         """Deviation of what rounding of weights leaves in the mean of the steps, in units of a step over the rate."""
@@ -357,11 +366,13 @@ class UpdateReading:
 class Adaptive:
     """The first step of Adam, AdamW or RMSprop: u = g / (root |g| + eps) in each coordinate.
 
-    Every sign is known, and the size of a gradient that is not far above eps: the rest is lost to rounding.
+    Every sign is known, and the size of a gradient that is not far above eps: the rest is lost to rounding. ``blur``
+    is an attack's own, that compares signs alone: how coarsely it does so at the moment (``attacks/stages.py``).
     """
 
     root: float
     eps: float
+    blur: float | None = None
 
     def gradient(self, step: Tensor, rounded: Tensor) -> Tensor:
         """The gradient of steps u (R, P), whose rounding has this deviation; at most what rounding leaves to be read.

@@ -158,6 +158,9 @@ def test_the_first_adaptive_step_gives_small_gradients_away(text: str) -> None:
     # The error that is believed is that which there is, within a factor, and least where gradients are small.
     standard = (read - gradient).abs() * weights / (weights * read).norm() * read.norm()
     assert weights[0, 5] > 100 * weights[0, -1] and standard.median() < 1
+    # Nothing is believed to be more exact than the client's own gradient in single precision.
+    near = int((sizes < 3e-8).sum())
+    torch.testing.assert_close(weights[0, :near], weights[:, :1].expand(-1, near)[0], rtol=0.01, atol=0)
 
 
 @pytest.mark.parametrize(
