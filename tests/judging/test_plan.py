@@ -1,0 +1,197 @@
+"""``harness judge --plan``: what is read, tried and not tried, and for how long, with nothing attacked."""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from harness.attacks import engine
+from harness.base.errors import UsageError
+from harness.cli import run
+from harness.experiment import cell_settings
+from harness.judging.capture import read_capture
+from harness.judging.federation import federations
+from harness.judging.plan import Effort, fitted, lines_of, seconds_in, written
+
+Federation = Callable[..., list[Path]]
+Planned = Callable[..., tuple[int, Any, str]]
+
+
+@pytest.fixture
+def planned(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Planned:
+    def never(*_: object) -> None:
+        raise AssertionError("a plan attacks nothing")
+
+    monkeypatch.setattr(engine._ChunkRun, "run", never)
+
+    def command(*options: object) -> tuple[int, Any, str]:
+        capsys.readouterr()
+        code = run(["judge", *map(str, options), "--plan", "--json", "--out", str(tmp_path / "out")])
+        said = capsys.readouterr()
+        assert not (tmp_path / "out").exists()
+        return code, json.loads(said.out) if said.out else None, said.err
+
+    return command
+
+
+@pytest.mark.parametrize("truth", [True, False])
+def test_a_plan_says_what_is_read_and_tried(truth: bool, federation: Federation, planned: Planned) -> None:
+    folders = federation(3, truth=truth, batch=2)
+    code, document, _ = planned(folders[0].parent, "--prior", "digits", "--attack", "cpl,analytic,identify")
+    read = document["captures"]
+    assert code == 0 and [Path(one["folder"]) for one in read] == folders
+    assert {one["truth"] for one in read} == {2 if truth else None} and {one["sent"] for one in read} == {"after"}
+    assert read[0]["facts"] | {"model": "mlp", "batch_size": 2, "optimizer": "sgd"} == read[0]["facts"]
+    cpl, analytic, _ = document["attacks"]
+    assert (cpl["captures"], cpl["of"], cpl["reason"]) == (3, 3, None) and 0 < cpl["seconds"][0] < cpl["seconds"][1]
+    assert analytic["captures"] == 0 and "one example per observation" in analytic["reason"]
+    assert document["seconds"][1] >= cpl["seconds"][1]
+
+
+WRONG: dict[str, tuple[Callable[[list[Path]], object], tuple[str, ...], str]] = {
+    "a capture without what was sent": (lambda folders: (folders[1] / "after.npz").unlink(), (), "must hold one of"),
+    "no truth and no prior": (lambda folders: [(one / "truth.npz").unlink() for one in folders], (), "add --prior"),
+    "others among them": (
+        lambda folders: (folders[1] / "capture.json").write_text(
+            (folders[1] / "capture.json").read_text().replace("0.05", "0.1")
+        ), (), "captures differ in learning_rate",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("spoil", "options", "said"), WRONG.values(), ids=WRONG)
+def test_a_plan_names_what_cannot_be_judged(
+    spoil: Callable[[list[Path]], object], options: tuple[str, ...], said: str, federation: Federation,
+    planned: Planned,
+) -> None:  # fmt: skip
+    folders = federation(2)
+    spoil(folders)
+    code, document, line = planned(*folders, *options)
+    problems = [document["problem"], *(one["problem"] for one in document["captures"])]
+    assert code == 2 and any(said in one for one in problems if one) and line.count("\n") == 1
+    assert len(document["captures"]) == 2
+
+
+def test_a_plan_is_read_by_people_too(federation: Federation, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["judge", *map(str, federation(2)), "--plan"]) == 0
+    said = capsys.readouterr().out
+    assert "of all: model mlp" in said and "2 of 2" in said and "1 of 1 attack(s) run, " in said
+
+
+def test_what_takes_longer_is_forecast_to(
+    federation: Federation, planned: Planned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders, evaluate = federation(2), engine._ChunkRun._evaluate
+
+    def slowly(run: Any, position: Any) -> Any:
+        time.sleep(0.05)
+        return evaluate(run, position)
+
+    quick = planned(*folders, "--attack", "cpl")[1]["seconds"]
+    monkeypatch.setattr(engine._ChunkRun, "_evaluate", slowly)
+    slow = planned(*folders, "--attack", "cpl")[1]["seconds"]
+    # 20 gradients in each of 300 iterations at most, or of 30, on two victims at once.
+    assert slow[0] > max(30.0, quick[0]) and slow[1] > 300.0 and slow[1] == pytest.approx(10 * slow[0])
+
+
+def effort(name: str, each: float, captures: int = 60, refused: str | None = None) -> Effort:
+    """An attack of which a gradient of a start takes so long, on captures of the 8x8 digits whose truth is known."""
+    cell = cell_settings(dataset="digits", model="mlp", attack=name, victims=captures, prior="none")
+    group: Any = SimpleNamespace(captured=SimpleNamespace(images=0), cell=cell, sizes="")
+    return Effort(group, cell, each, refused)
+
+
+# Attacks with the seconds of one gradient, a budget, and what runs: captures, and iterations where they are fewer.
+# A start of cpl takes 300 x 20 gradients at most, one of inverting_gradients 2500.
+BUDGETS: dict[str, tuple[list[tuple[str, float]], float, list[tuple[int, int | None]]]] = {
+    "all of it": ([("cpl", 1e-4)], 600, [(60, None)]),
+    "fewer captures": ([("cpl", 1e-3)], 100, [(15, None)]),
+    "fewer iterations": ([("cpl", 1e-2)], 100, [(8, 56)]),
+    "the least that says anything": ([("cpl", 1.0)], 400, [(3, 5)]),
+    "those that search come last": ([("cpl", 1e-3), ("learned", 1.0)], 100, [(8, 281), (45, None)]),
+    "what is left goes on": ([("learned", 0.1), ("cpl", 1e-3)], 100, [(60, None), (14, None)]),
+    "one for all": ([("cpl", 1.0), ("inverting_gradients", 2.0)], 150, [(1, 5), (0, None)]),
+}  # fmt: skip
+
+
+@pytest.fixture
+def undeclared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.judging.plan.noise_of", lambda *_: None)
+
+
+@pytest.mark.usefixtures("undeclared")
+@pytest.mark.parametrize(("attacks", "budget", "runs"), BUDGETS.values(), ids=BUDGETS)
+def test_what_fits_into_a_budget(
+    attacks: list[tuple[str, float]], budget: float, runs: list[tuple[int, int | None]]
+) -> None:
+    shares = fitted([effort(*one) for one in attacks], budget)
+    assert [(share.captures, share.iterations) for share in shares] == runs
+    assert sum(share.seconds[1] for share in shares) <= 0.9 * budget
+    lines = lines_of(shares)
+    whole = [(share.captures, share.iterations) == (60, None) for share in shares]
+    assert [line.reason is None for line in lines] == whole
+    assert all("all of it takes" in line.said for line, all_ in zip(lines, whole, strict=True) if not all_)
+
+
+@pytest.mark.usefixtures("undeclared")
+def test_a_budget_too_small_names_the_smallest_that_helps() -> None:
+    efforts = [effort("cpl", 1.0), effort("analytic", 1.0, refused="it is impossible")]
+    with pytest.raises(UsageError, match="the smallest that helps is 112s"):
+        fitted(efforts, 100)
+    assert fitted(efforts, 112)[0].captures == 1
+    with pytest.raises(UsageError, match="it is impossible"):
+        fitted(efforts[1:], 1e9)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90", 90), ("90s", 90), ("10m", 600), ("1.5h", 5400), ("0", None), ("ten", None), ("-1m", None)],
+)
+def test_a_budget_is_a_time(text: str, seconds: float | None) -> None:
+    if seconds is None:
+        with pytest.raises(UsageError, match="is no time; write for example"):
+            seconds_in(text)
+    else:
+        assert seconds_in(text) == seconds == seconds_in(written(seconds))
+
+
+@pytest.mark.parametrize(("truth", "budget", "words"), [(True, "20m", "20 minutes"), (False, "2h", "2 hours")])
+def test_what_was_left_out_is_told(
+    truth: bool, budget: str, words: str, federation: Federation, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+) -> None:  # fmt: skip
+    """A gradient of cpl is said to take a second; analytic is all that fits whole."""
+    took = engine.seconds_of_row
+    monkeypatch.setattr(
+        "harness.judging.plan.seconds_of_row",
+        lambda attack, *more: 1.0 if type(attack).__name__ == "CPL" else min(0.001, took(attack, *more)),
+    )
+    folders, out = federation(3, truth=truth), str(tmp_path / "out")
+    options = ["--prior", "digits", "--out", out, "--json"]
+    code = run(["judge", *map(str, folders), *options, "--attack", "cpl,analytic", "--budget", budget])
+    document = json.loads(capsys.readouterr().out)
+    cpl, analytic = document["budget"]["attacks"]
+    assert code == 0 and document["budget"]["seconds"] == seconds_in(budget)
+    assert (analytic["captures"], analytic["reason"]) == (3, None) and "all of it takes" in cpl["reason"]
+    assert (cpl["captures"] == 3) and 5 <= cpl["iterations"] < 300
+    if truth:
+        cell = next(one for one in document["results"]["cells"] if one["attack"] == "cpl" and one["role"] == "cell")
+        assert cell["attack_args"]["max_iterations"] == cpl["iterations"] and cell["victims"] == 3
+    else:
+        assert [len(one["estimates"]) for one in document["estimates"]] == [3, 3]
+    assert run(["report", out, "--out", str(tmp_path / "page.html")]) == 0
+    page = (tmp_path / "page.html").read_text()
+    assert f"Within a budget of {words}, 2 of 2 attacks ran. Not, or not whole: cpl: 3 of 3 captures with" in page
+    assert run(["judge", *map(str, folders), *options, "--attack", "cpl", "--budget", "1s"]) == 2
+    assert "the smallest that helps is" in capsys.readouterr().err
+
+
+def test_fewer_captures_are_judged_without_the_truth(federation: Federation, tmp_path: Path) -> None:
+    (clients,) = federations([read_capture(one) for one in federation(3, truth=False)])
+    few = clients.first(2)
+    assert few.clients == 2 and few.before.shape[0] == 2 and few.digest != clients.digest
+    assert clients.first(3) is clients
