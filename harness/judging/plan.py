@@ -245,7 +245,7 @@ class _Bench:
             known = (kin.look_alikes, kin.public) if kin else (None, None)
             return CapturedStage(self._root, self._chunk, captured, cell, *known), {}
         assert kin is not None
-        doubles = stand_ins_of(captured, kin, cell)
+        doubles = stand_ins_of(captured, kin)
         own = {"victims": doubles.clients, "dataset": "stand-ins"}
         declared = cell.model_copy(update=own)
         return SimulatedStage(self._root, self._chunk, doubles, declared, kin.look_alikes, kin.public), own
