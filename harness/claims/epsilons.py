@@ -120,7 +120,8 @@ OPACUS_ORDERS = (*(1 + tenth / 10 for tenth in range(1, 100)), *range(12, 64))
 def renyi_epsilon(parts: Sequence[tuple[float, float, int]], delta: float) -> float:
     """Return epsilon of parts (sigma, rate, steps) of Poisson-sampled Gaussian noise, at the orders of Opacus."""
     orders = np.array(OPACUS_ORDERS)
-    return converted(sum(steps * _sampled_curve(sigma, rate) for sigma, rate, steps in parts), orders, delta)
+    curves = [steps * _sampled_curve(sigma, rate) for sigma, rate, steps in parts]
+    return converted(np.sum(curves, axis=0), orders, delta)
 
 
 @lru_cache(maxsize=64)

@@ -438,7 +438,8 @@ def _reported(parts: Parts, accountant: str, delta: float) -> float:
 
 
 def _sampled_lines(answer: Answer, whole: dict[int, tuple[Parts, Parts]], accountant: str, delta: float) -> None:
-    for relation in ("zero-out", "replace"):
+    relations: tuple[Relation, ...] = ("zero-out", "replace")
+    for relation in relations:
         for rounds, (true, counted) in whole.items():
             claimed = _reported(counted, accountant, delta)
             answer.lines.append(Line(
@@ -456,7 +457,8 @@ def _fixed_batches(answer: Answer, arguments: Arguments, facts: Facts, delta: fl
     if found is None:
         return answer
     _, counted, steps = found
-    for relation, factor in (("zero-out", 1.0), ("replace", 2.0)):
+    factors: dict[Relation, float] = {"zero-out": 1.0, "replace": 2.0}
+    for relation, factor in factors.items():
         for rounds in dict.fromkeys((1, facts.taking_part)):
             mu = factor * math.sqrt(rounds * (facts.local_epochs or 1)) / sigma
             known = rounds if _kept(arguments) else 1
@@ -549,7 +551,7 @@ class _Anything(dict[str, Any]):
 
 
 _DETERMINISTIC = "a deterministic function of the data has no epsilon"
-_MORE: tuple[tuple[Any, ...], ...] = (
+_MORE: list[Any] = [
     ("nvflare:ExcludeVars", "s1", "NVFlare f3b7c1bff, app_common/filters/exclude_vars.py",
      "leaves out tensors by name", "all other tensors leave as they are", "no epsilon",
      "share only layers that have no private input, and add noise", ("ExcludeVars",)),
@@ -576,6 +578,6 @@ _MORE: tuple[tuple[Any, ...], ...] = (
      "zeros stay zeros, so that neighbours differ with certainty"),
     ("paper:signSGD", "s1", "rog e6efc048, src/compress/compressor.py", "sends signs", _DETERMINISTIC),
     ("paper:top-k", "s1", "rog e6efc048, src/compress/compressor.py", "sends the largest values", _DETERMINISTIC),
-)  # fmt: skip
+]  # fmt: skip
 for _one in _MORE:
     _nothing(*_one)
