@@ -334,8 +334,14 @@ class UpdateReading:
             return None
         read = gradient.double()
         precision = _PRECISION * read.square().mean(1, keepdim=True).sqrt().clamp_min(_TINY)
-        exact = 1 / torch.hypot(self.adaptive.error(read, self._rounded(weights)), precision)
+        exact = 1 / torch.hypot(self.error(read, weights), precision)
         return (exact * read.norm(dim=1, keepdim=True) / (exact * read).norm(dim=1, keepdim=True)).to(gradient.dtype)
+
+    def error(self, gradient: Tensor, weights: Tensor) -> Tensor:
+        """Deviation (R, P) of a gradient that was read of an adaptive step, by the rounding of weights; else 0."""
+        if self.adaptive is None:
+            return torch.zeros_like(gradient)
+        return self.adaptive.error(gradient, self._rounded(weights))
 
     def _rounded(self, weights: Tensor) -> Tensor:
         """Deviation of what rounding of weights leaves in a step, in units of the step over the rate."""
@@ -351,11 +357,13 @@ class UpdateReading:
 class Adaptive:
     """The first step of Adam, AdamW or RMSprop: u = g / (root |g| + eps) in each coordinate.
 
-    Every sign is known, and the size of a gradient that is not far above eps: the rest is lost to rounding.
+    Every sign is known, and the size of a gradient that is not far above eps: the rest is lost to rounding. ``blur``
+    is an attack's own, that compares signs alone: how coarsely it does so at the moment (``attacks/stages.py``).
     """
 
     root: float
     eps: float
+    blur: float | None = None
 
     def gradient(self, step: Tensor, rounded: Tensor) -> Tensor:
         """The gradient of steps u (R, P), whose rounding has this deviation; at most what rounding leaves to be read.

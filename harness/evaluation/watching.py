@@ -179,7 +179,7 @@ def _reading(settings: CellSettings) -> str:
 TIMED = 5
 #: Seconds after which what was timed by then has to do.
 PATIENCE = 60.0
-_MEND = "use --device cuda, fewer {}, or --attack analytic for a shorter run"
+_MEND = "use {}--device cuda, fewer {}, or --attack analytic for a shorter run"
 
 
 class Foresight:
@@ -293,8 +293,8 @@ class Foresight:
             said += f", and with all cells and controls that follow {between(least + least_rest, seconds + rest)}"
         if least + least_rest < seconds + rest:
             said += f" (hopeless starts end early, here at iteration {early} of {most})"
-        fewer = "captures" if self._settings.weights == AS_CAPTURED else "--victims"
-        log.warning("harness: %s; %s", said, _MEND.format(fewer))
+        mend = ("--budget 10m, ", "captures") if self._settings.weights == AS_CAPTURED else ("", "--victims")
+        log.warning("harness: %s; %s", said, _MEND.format(*mend))
 
 
 def between(least: float, most: float) -> str:

@@ -87,6 +87,21 @@ class CapturedClients:
         """V."""
         return len(self.target)
 
+    def first(self, count: int) -> "CapturedClients":
+        """The same of the first ``count`` clients."""
+        if count >= self.clients:
+            return self
+
+        def cut(values: Tensor | None) -> Tensor | None:
+            return None if values is None else values[:count]
+
+        rows = {name: cut(getattr(self, name)) for name in ("before", "target", "images", "labels", "grain")}
+        named = {
+            name: {own: values[:count] for own, values in getattr(self, name).items()}
+            for name in ("running", "moved_buffers")
+        }
+        return replace(self, **rows, **named, digest=f"{self.digest} first {count}")  # pyright: ignore
+
     @property
     def examples(self) -> int:
         """n, places for examples behind what one client sent: a smaller last batch fills its places by turns."""

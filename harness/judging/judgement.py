@@ -25,6 +25,7 @@ from harness.judging.declared import Group
 from harness.judging.evidence import Check, Evidence, pooled
 from harness.judging.federation import CapturedClients
 from harness.judging.noise_checks import FACTS, GIVE_SIZE, fits_facts
+from harness.judging.plan import Line
 from harness.judging.stage import CapturedStage, GroupsStage, Kin, SimulatedStage, kin_of
 from harness.judging.without_truth import Guess, guess
 from harness.models import RowModel
@@ -141,6 +142,7 @@ class Work:
         folder: where results go.
         chunk: most clients attacked together.
         resume: use what an earlier run left in the folder.
+        budget, plan: seconds that judging may take, None where nobody says; and what of the attacks fits.
         draw_cell, draw_guess: draw what an attack made, with the truth beside it and without.
         engine: what attacks.
     """
@@ -149,6 +151,8 @@ class Work:
     folder: RunFolder
     chunk: int
     resume: bool
+    budget: float | None = None
+    plan: Sequence[Line] = ()
     draw_cell: Callable[[Scored, CellResult], None] | None = None
     draw_guess: Callable[[Guess], None] | None = None
     engine: Engine = in_one_process
@@ -165,6 +169,7 @@ class Judgement:
         guesses: without the truth, one per attack and group.
         kin: look-alikes and public data; None where there are none, and then no verdict.
         beside: of each group, what running statistics give away; None where they do not travel.
+        budget, plan: as in :class:`Work`.
     """
 
     groups: Sequence[Group]
@@ -173,6 +178,8 @@ class Judgement:
     guesses: Sequence[Guess]
     kin: Kin | None
     beside: Sequence[GivenAway | None]
+    budget: float | None = None
+    plan: Sequence[Line] = ()
 
     @property
     def doubt(self) -> str | None:
@@ -218,6 +225,8 @@ class Judgement:
                 {"captures": one.captured.clients, "images_each": one.captured.trained_on, "batches": one.sizes}
                 for one in self.groups
             ]
+        if self.budget is not None:
+            document["budget"] = {"seconds": self.budget, "attacks": [line.record() for line in self.plan]}
         known = [asdict(one) for one in self.beside if one]
         return document | ({"running_statistics": known if len(self.groups) > 1 else known[0]} if known else {})
 
@@ -264,14 +273,14 @@ def judge_captured(groups: Sequence[Group], kin: Kin | None, work: Work) -> Judg
             for group, own, words in zip(groups, found, named, strict=True)
             for made in _guessed(group, own, words, kin, work)
         ]
-        return Judgement(groups, checks, None, guesses, kin, beside)
+        return Judgement(groups, checks, None, guesses, kin, beside, work.budget, work.plan)
     told = pooled([
         (group.sizes, [explained(group.captured, group.cell, work.data_root, work.chunk)]) for group in groups
     ])  # fmt: skip
     document = judge_with_truth(
         groups, kin, work.data_root, work.folder, work.chunk, work.resume, work.draw_cell, work.engine
     )
-    judgement = Judgement(groups, [*checks, *told], document, [], kin, beside)
+    judgement = Judgement(groups, [*checks, *told], document, [], kin, beside, work.budget, work.plan)
     if judgement.doubt is None:
         return judgement
     return replace(judgement, document=_withdrawn(document, judgement.doubt, work.folder))
@@ -290,8 +299,9 @@ def _without_covered(group: Group, checks: Sequence[Check]) -> Group:
     covered = any(check.name == BUFFERS and check.outcome == "holds" for check in checks)
     if not (covered and group.captured.running):
         return group
-    cells = [cell.model_copy(update={"batch_norm": "hidden"}) for cell in group.cells]
-    return Group(replace(group.captured, running={}), cells)
+    cells, declared = list(group.cells), group.cell
+    hidden = [cell.model_copy(update={"batch_norm": "hidden"}) for cell in [*cells, declared]]
+    return Group(replace(group.captured, running={}), hidden[:-1], hidden[-1])
 
 
 def _withdrawn(document: ResultDocument, doubt: str, folder: RunFolder) -> ResultDocument:

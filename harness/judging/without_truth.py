@@ -85,6 +85,7 @@ def guess(
     resume: bool, engine: Engine = in_one_process,
 ) -> Guess:  # fmt: skip
     """Attacks the captured clients, stand-ins of theirs, and shuffled ones, and compares what is left of the loss."""
+    captured = captured.first(settings.victims)
     doubles = stand_ins_of(captured, kin)
     own = settings.model_copy(update={"victims": doubles.clients, "dataset": "stand-ins"})
     stage = SimulatedStage(data_root, chunk, doubles, own, kin.look_alikes, kin.public)

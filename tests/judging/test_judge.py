@@ -76,7 +76,7 @@ def test_without_truth_it_is_an_estimate(federation: Federation, judge: Any, tmp
     assert (tmp_path / "out" / "pictures" / "judged_cpl.png").stat().st_size > 1000
 
 
-@pytest.mark.parametrize("truth", [True, False])
+@pytest.mark.parametrize("truth", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_processes_change_nothing(
     truth: bool, federation: Federation, judge: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -409,8 +409,11 @@ def test_a_capture_that_its_truth_does_not_explain_is_no_evidence(federation: Fe
 PLANTED = {"off": (0.0, "violated"), "half": (3.0, "violated"), "double": (12.0, "more than declared")}
 
 
-@pytest.mark.parametrize(("deviation", "outcome"), PLANTED.values(), ids=PLANTED.keys())
-@pytest.mark.parametrize("truth", [True, False])
+# Without the truth, one kind of client is quick; the checks of the others are those of test_noise_checks.py.
+@pytest.mark.parametrize(("deviation", "outcome", "truth"), [
+    *((*planted, True) for planted in PLANTED.values()), (*PLANTED["half"], False),
+    *(pytest.param(*PLANTED[name], False, marks=pytest.mark.slow) for name in ("off", "double")),
+])  # fmt: skip
 def test_clients_that_do_not_what_they_declare_are_told_by_the_checks(
     truth: bool, deviation: float, outcome: str, federation: Federation, judge: Any, tmp_path: Path
 ) -> None:
