@@ -1,6 +1,7 @@
 """Runs an attack on many victims at once: chunks, restarts, freezing of finished rows, best-so-far by loss."""
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -180,6 +181,38 @@ def memory_of_row(attack: Attack, observation: Observation) -> float:
         return run, state, run._evaluate(position)
 
     return peak_of(begin) / (len(few) * attack.starts)
+
+
+# Seconds beyond which two victims stand for all of them.
+_LONG = 1.0
+
+
+def seconds_of_row(attack: Attack, observation: Observation, chunk: int) -> float:
+    """Seconds that one gradient of a row (a start of a victim) takes among those attacked together, measured at starts.
+
+    No step is taken. Victims are two, and as many as fit together where that is over at once.
+
+    Raises:
+        UsageError: the attack is impossible there.
+    """
+    most = min(observation.rows, max(chunk // attack.starts, 1))
+    each = _gradient_of_row(attack, observation, min(2, most))
+    return _gradient_of_row(attack, observation, most) if most > 2 and most * attack.starts * each < _LONG else each
+
+
+def _gradient_of_row(attack: Attack, observation: Observation, victims: int) -> float:
+    seen = observation.take(torch.arange(victims, device=observation.target.device))
+    lean = without_idle_coordinates(observation)
+    run = _ChunkRun(attack, seen, attack.labels_of_starts(seen), torch.arange(victims), None, lean)
+    position = run.position[run.active.to(run.position.device)]
+    began = time.perf_counter()
+    run._evaluate(position)
+    first = time.perf_counter() - began
+    if first < _LONG:  # what is only done once is a part of it
+        began = time.perf_counter()
+        run._evaluate(position)
+        first = time.perf_counter() - began
+    return first / max(1, len(run.active.unique()))
 
 
 def choose_restarts(starts: Reconstruction, restarts: int) -> Reconstruction:

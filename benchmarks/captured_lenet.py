@@ -15,10 +15,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from federation_cases import Client
 from harness.capture import CaptureRecord, write_capture
 from harness.datasets import Dataset, data_root, load_dataset
 from harness.judging.capture import Declared
-from harness.judging.suite import Client
 from harness.models.networks import build_module
 
 BATCH, RATE = 4, 0.05

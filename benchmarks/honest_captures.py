@@ -24,13 +24,13 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from scipy.stats import chi2
 
+from federation_cases import Case, captures, checks_of_folders, suite_cases
 from harness.datasets import data_root
 from harness.judging.capture import read_capture
 from harness.judging.declared import groups_of
 from harness.judging.evidence import ALARMS, LEVEL, Check, Evidence
 from harness.judging.federation import federations
 from harness.judging.noise_checks import ANEW, BOUND, ENOUGH, NO_MORE, SHAPE, UNROUNDED
-from harness.judging.suite import Case, captures, checks_of_folders, suite_cases
 
 KINDS = (
     "nothing declared", "nothing declared, in half precision", "momentum, one step", "small last batch",

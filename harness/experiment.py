@@ -134,6 +134,8 @@ class CellSettings(BaseModel):
             raise ValueError(
                 "update model 'first' uses one local step only; use --update-model avg or unroll with --local-steps"
             )
+        if self.tap.of_update:
+            self.build_optimizer().require_steps(self.local_steps)
         if self.variates is not None and not self.build_optimizer().is_plain:
             raise ValueError(f"SCAFFOLD takes plain local steps; leave out --optimizer {self.optimizer}")
         if self.shared_weights and self.weights is not None:

@@ -15,14 +15,16 @@ from torch import Tensor
 
 from harness.base.building import one_line
 from harness.base.errors import UsageError
-from harness.base.ranges import NonNegative, Positive
+from harness.base.ranges import Count, NonNegative, Positive
 
 Remembered = dict[str, Tensor]
 """What an optimizer keeps from step to step, each (N, P); empty at the beginning of a round."""
 
 _BelowOne = Annotated[float, Field(ge=0, lt=1)]
 _Name = Literal["sgd", "adam", "adamw", "rmsprop"]
-_COMMON = {"weight_decay", "clip_grad_norm"}
+# What a training loop does around its optimizer; no argument of torch's.
+_AROUND = {"clip_grad_norm", "schedule", "accumulate", "accumulate_sum", "fedprox"}
+_COMMON = {"weight_decay"} | _AROUND
 _ARGUMENTS: dict[_Name, set[str]] = {
     "sgd": _COMMON | {"momentum", "dampening", "nesterov"}, "adam": _COMMON | {"betas", "eps"},
     "adamw": _COMMON | {"betas", "eps"}, "rmsprop": _COMMON | {"alpha", "eps", "momentum"},
@@ -31,6 +33,8 @@ _ARGUMENTS: dict[_Name, set[str]] = {
 _DECAY = {"adamw": 0.01}
 # A root's derivative is infinite at 0; below float32's precision of any eps in use.
 _TINY = 1e-30
+# What single precision leaves of a gradient, relative to its root mean square: the client computed in it.
+_PRECISION = 1e-4
 # What clip_grad_norm_ adds to the norm.
 _CLIPPED = 1e-6
 
@@ -38,7 +42,7 @@ _CLIPPED = 1e-6
 class LocalOptimizer(BaseModel):
     """A class of ``torch.optim`` in lower case, with torch's arguments and defaults.
 
-    Every round begins with an empty memory.
+    And what the training loop does around it. Every round begins with an empty memory.
 
     Attributes:
         name: sgd, adam, adamw or rmsprop.
@@ -46,6 +50,10 @@ class LocalOptimizer(BaseModel):
         weight_decay: times the weights, added to the gradient; in AdamW beside it (decoupled).
         betas, eps: of Adam and AdamW. alpha: of RMSprop, which has an eps too.
         clip_grad_norm: C of ``clip_grad_norm_``, which scales the gradient of each step down to it.
+        schedule: the learning rate of each local step of a round, as used; None where it is the same in all.
+        accumulate: batches k whose gradients make one step: their mean, as where each loss is divided by k.
+        accumulate_sum: whether it is their sum instead, k times as much.
+        fedprox: mu of FedProx, whose loss has mu / 2 times the squared distance to the weights before the round.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -59,6 +67,10 @@ class LocalOptimizer(BaseModel):
     eps: NonNegative = 1e-8
     alpha: _BelowOne = 0.99
     clip_grad_norm: Positive | None = None
+    schedule: Annotated[tuple[Positive, ...], Field(min_length=1)] | None = None
+    accumulate: Count = 1
+    accumulate_sum: bool = False
+    fedprox: NonNegative = 0.0
 
     @model_validator(mode="before")
     @classmethod
@@ -68,9 +80,9 @@ class LocalOptimizer(BaseModel):
         name = str(given.get("name", "sgd")).lower()
         return {"weight_decay": _DECAY.get(name, 0.0)} | dict(given) | {"name": name}
 
-    @field_validator("betas", mode="before")
+    @field_validator("betas", "schedule", mode="before")
     @classmethod
-    def _two(cls, given: Any) -> Any:
+    def _several(cls, given: Any) -> Any:
         return given.split("/") if isinstance(given, str) else given
 
     @model_validator(mode="after")
@@ -82,7 +94,16 @@ class LocalOptimizer(BaseModel):
             raise ValueError(f"{self.name} has no {foreign[0]}; it has {', '.join(sorted(_ARGUMENTS[self.name]))}")
         if self.nesterov and (not self.momentum or self.dampening):
             raise ValueError("nesterov needs momentum above 0 and no dampening")
+        if self.accumulate_sum and self.accumulate == 1:
+            raise ValueError("accumulate_sum is of several batches; give their number as accumulate")
         return self
+
+    def require_steps(self, steps: int) -> None:
+        """Raises ValueError: the schedule is of another number of local steps."""
+        if self.schedule is not None and len(self.schedule) != steps:
+            raise ValueError(
+                f"the schedule has {len(self.schedule)} rates and there are {steps} local_steps; give the rate of each"
+            )
 
     @property
     def text(self) -> str:
@@ -107,7 +128,18 @@ class LocalOptimizer(BaseModel):
         """What the first step of an adaptive class makes of a gradient; None where decay or a clip is mixed into it."""
         if self.name == "sgd" or self.clip_grad_norm or not self.eps or (self.weight_decay and self.name != "adamw"):
             return None
-        return Adaptive((1 - self.alpha) ** 0.5 if self.name == "rmsprop" else 1.0, self.eps)
+        # A gradient times k over an eps is the gradient over an eps / k.
+        return Adaptive((1 - self.alpha) ** 0.5 if self.name == "rmsprop" else 1.0, self.eps / self.gain)
+
+    @property
+    def gain(self) -> int:
+        """What a step multiplies the mean of its examples' gradients by: k where batches are added up."""
+        return self.accumulate if self.accumulate_sum else 1
+
+    @property
+    def is_stateful(self) -> bool:
+        """Whether it remembers something from one step to the next, as torch does."""
+        return self.name != "sgd" or self.momentum > 0
 
     def way(self, steps: int, rate: float) -> list[float]:
         """Which share of the whole way lies behind each of L steps, if all gradients were alike."""
@@ -122,12 +154,27 @@ class LocalOptimizer(BaseModel):
     def direction(self, gradient: Tensor, weights: Tensor, memory: Remembered) -> tuple[Tensor, Remembered]:
         """What the weights move by in a step, divided by minus the learning rate, and what is remembered after it.
 
+        The learning rate is that of the first step; a schedule's later rates are factors of what is returned.
+
         Args:
             gradient, weights: (N, P), of the step, and where it begins. Neither is changed.
             memory: after the step before.
         """
         if self.is_plain:
             return gradient, memory
+        if self.schedule is None and not self.fedprox:
+            return self._direction(gradient, weights, memory)
+        taken, start = int(memory.get("taken", 0)), memory.get("start", weights)
+        if self.fedprox:
+            gradient = gradient + self.fedprox * (weights - start)
+        made, memory = self._direction(gradient, weights, memory)
+        if self.schedule is not None:
+            made = made * (self.schedule[taken] / self.schedule[0])
+        return made, memory | {"taken": torch.tensor(taken + 1), "start": start}
+
+    def _direction(self, gradient: Tensor, weights: Tensor, memory: Remembered) -> tuple[Tensor, Remembered]:
+        if self.accumulate_sum:
+            gradient = gradient * self.accumulate
         if self.clip_grad_norm is not None:
             norm = gradient.norm(dim=-1, keepdim=True)
             gradient = gradient * (self.clip_grad_norm / (norm + _CLIPPED)).clamp(max=1.0)
@@ -147,7 +194,7 @@ class LocalOptimizer(BaseModel):
         return made, {"velocity": velocity}
 
     def _adaptive(self, gradient: Tensor, memory: Remembered) -> tuple[Tensor, Remembered]:
-        zeros, step = torch.zeros_like(gradient), 1 + (int(memory["step"]) if memory else 0)
+        zeros, step = torch.zeros_like(gradient), 1 + int(memory.get("step", 0))
         kept = self.alpha if self.name == "rmsprop" else self.betas[1]
         squares = kept * memory.get("squares", zeros) + (1 - kept) * gradient.square()
         after = {"squares": squares, "step": torch.tensor(step)}
@@ -181,7 +228,7 @@ def arguments_of(name: str) -> set[str]:
             f"optimizer {name!r} is none whose steps are known here ({', '.join(get_args(_Name))}); train the captured "
             "round with one of these"
         )
-    return _ARGUMENTS[cast(_Name, name.lower())] - {"clip_grad_norm"}
+    return _ARGUMENTS[cast(_Name, name.lower())] - _AROUND
 
 
 @lru_cache(maxsize=64)
@@ -195,7 +242,7 @@ def optimizer_of(text: str) -> LocalOptimizer:
 
 
 def with_rate(given: object) -> tuple[LocalOptimizer, float | None]:
-    """An optimizer, and its learning rate where that stands among its arguments (``lr``).
+    """An optimizer, and its learning rate where that stands among its arguments (``lr``, or the first of a schedule).
 
     Args:
         given: a text, or a table of torch's arguments with the class's ``name``.
@@ -208,7 +255,11 @@ def with_rate(given: object) -> tuple[LocalOptimizer, float | None]:
         rate = None if "lr" not in facts else float(facts.pop("lr"))
         if rate is not None and not 0 < rate < float("inf"):
             raise UsageError(f"optimizer {given!r}: lr must be above 0")
-        return LocalOptimizer(**facts), rate
+        made = LocalOptimizer(**facts)
+        first = made.schedule[0] if made.schedule else rate
+        if rate not in (None, first):
+            raise UsageError(f"optimizer {given!r}: its schedule begins with {first:g}, its lr is {rate:g}; give one")
+        return made, first
     except (ValidationError, TypeError, ValueError) as error:
         what = one_line(error) if isinstance(error, ValidationError) else str(error)
         raise UsageError(f"optimizer {given!r}: {what}; write for example adam:lr=0.001,weight_decay=0.01") from error
@@ -224,7 +275,8 @@ def settle_rate(given: Mapping[str, Any]) -> dict[str, Any]:
     if rate is None:
         return {**given, "optimizer": optimizer.text}
     if given.get("learning_rate", rate) != rate:
-        raise UsageError(f"the optimizer's lr is {rate:g}, learning_rate {given['learning_rate']}; give one")
+        which = "schedule begins with" if optimizer.schedule else "lr is"
+        raise UsageError(f"the optimizer's {which} {rate:g}, learning_rate {given['learning_rate']}; give one")
     return {**given, "optimizer": optimizer.text, "learning_rate": rate}
 
 
@@ -281,7 +333,8 @@ class UpdateReading:
         if self.adaptive is None:
             return None
         read = gradient.double()
-        exact = 1 / self.adaptive.error(read, self._rounded(weights))
+        precision = _PRECISION * read.square().mean(1, keepdim=True).sqrt().clamp_min(_TINY)
+        exact = 1 / torch.hypot(self.adaptive.error(read, self._rounded(weights)), precision)
         return (exact * read.norm(dim=1, keepdim=True) / (exact * read).norm(dim=1, keepdim=True)).to(gradient.dtype)
 
     def _rounded(self, weights: Tensor) -> Tensor:

@@ -13,7 +13,6 @@ from harness.base.progress import counted
 from harness.bench.attack import bench_attack
 from harness.bench.engines import bench_network
 from harness.bench.secagg import bench_secagg, table
-from harness.bench.store import bench_store
 from harness.cli.app import DONE, app
 from harness.cli.options import ChunkOption, DataRootOption, DeviceOption, JsonOption, numbers, split_lists
 from harness.datasets import DATASETS
@@ -140,25 +139,4 @@ def secagg_command(
     require_memory(3 * 8 * length * max(counts, default=0), "so many vectors", "lower --clients or --length")
     rows = bench_secagg(counts, length, bits, dropped, most_complete)
     sys.stdout.write((json.dumps(rows, indent=1) if as_json else table(rows)) + "\n")
-    return DONE
-
-
-@bench_app.command("store")
-def store_command(
-    cells: Annotated[list[str] | None, typer.Option(help="Comma-separated, growing (100,1000,2000,10000).")] = None,
-    data_root: DataRootOption = None,
-    as_json: JsonOption = False,
-) -> int:
-    """Measure the cost of a cell as a run grows: to store, find, merge and show it."""
-    counts = numbers(cells or ["100,1000,2000,10000"], "cells")
-    if min(counts) < 1 or max(counts) > 100_000 or counts != sorted(counts):
-        raise UsageError("--cells must be growing numbers of 1 to 100,000")
-    rows = bench_store(counts, find_data_root(data_root))
-    if as_json:
-        sys.stdout.write(json.dumps(list(rows), indent=1) + "\n")
-        return DONE
-    for row in rows:
-        for title, value in row.items():
-            print(f"{title:34} {value}", flush=True)
-        print()
     return DONE

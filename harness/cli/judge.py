@@ -2,11 +2,11 @@
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -32,11 +32,24 @@ from harness.cli.options import (
 )
 from harness.datasets import data_root as find_data_root
 from harness.datasets.public import AUTO, NONE, choose_public
+from harness.evaluation.watching import between
 from harness.judging.capture import Capture, read_capture
-from harness.judging.declared import groups_of
+from harness.judging.declared import Group, groups_of
 from harness.judging.evidence import Check, pooled
 from harness.judging.federation import federations, names_of
 from harness.judging.judgement import Judgement, Work, checks_without_truth, chosen_kin, judge_captured
+from harness.judging.plan import (
+    Effort,
+    Line,
+    Reading,
+    efforts_of,
+    folders_of,
+    lines_of,
+    readings_of,
+    said_in_all,
+    total_of,
+)
+from harness.judging.stage import Kin
 from harness.judging.without_truth import Guess, with_stand_ins
 from harness.parallel.crew import crew, largest_crew, suitable_crew
 from harness.reports.cell_picture import save_cell_picture, save_guesses
@@ -73,11 +86,15 @@ def judge_command(
             "--checks-only", help="Check only whether the declared defense is on: seconds, no attack, no prior."
         ),
     ] = False,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Attack nothing: print what would be read, which attacks run, and how long.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> int:
     """Test what leaks from captured updates, and whether the declared defense is on."""
     if not captures:
         raise UsageError("no capture named; add folders of captures")
+    captures = folders_of(captures)
     if truth is not None and len(captures) > 1:
         raise UsageError("--truth is of one capture; put each capture's own into its folder as truth.npz")
     if checks_only:
@@ -85,19 +102,22 @@ def judge_command(
             raise UsageError("--checks-only makes no attack; drop --attack, --prior and --resume, or --checks-only")
         return judge_checks([read_capture(path, truth) for path in captures], names_of(captures), as_json)
     root, where, folder = find_data_root(data_root), choose_device(device), RunFolder(out)
-    clients = federations([read_capture(path, truth) for path in captures])
     public = _chosen_public(prior)
     named = split_lists(attack or (["cpl"] if public == NONE else ["auto"]))
     if not named:
         raise UsageError("--attack is empty; give it a value or leave it out")
-    groups = groups_of(clients, names_of(captures), named, public, where, update_model)
-    kin = chosen_kin(clients, public, root)
+
+    def asked(found: Sequence[Capture]) -> tuple[list[Group], Kin | None]:
+        clients = federations(found)
+        groups = groups_of(clients, names_of([one.folder for one in found]), named, public, where, update_model)
+        return groups, chosen_kin(clients, public, root)
+
+    if plan:
+        readings, found = readings_of(captures, truth)
+        return _planned(readings, found, asked, partial(_timed, root, chunk, jobs, threads), as_json)
+    groups, kin = asked([read_capture(path, truth) for path in captures])
     cells = [cell for group in groups for cell in group.cells]
-    attacked = cells if clients[0].images is not None else with_stand_ins(cells)
-    shape, classes = clients[0].record.image_shape, clients[0].record.classes
-    jobs, threads = chosen_jobs(
-        jobs, threads, lambda: suitable_crew(attacked, shape, classes), most=largest_crew(attacked)
-    )
+    jobs, threads = _jobs_of(groups, jobs, threads)
     drawn = partial(save_cell_picture, folder), partial(_draw_guess, folder)
     with (
         resumable(),
@@ -116,6 +136,85 @@ def judge_command(
     else:
         _print(judgement, out)
     return DONE if judgement.valid else INVALID
+
+
+def _jobs_of(groups: Sequence[Group], jobs: int | None, threads: int | None) -> tuple[int, int | None]:
+    first, cells = groups[0].captured, [cell for group in groups for cell in group.cells]
+    attacked = cells if first.images is not None else with_stand_ins(cells)
+    shape, classes = first.record.image_shape, first.record.classes
+    return chosen_jobs(jobs, threads, lambda: suitable_crew(attacked, shape, classes), most=largest_crew(attacked))
+
+
+def _timed(
+    root: Path, chunk: int, jobs: int | None, threads: int | None, groups: Sequence[Group], kin: Kin | None
+) -> list[Effort]:
+    return efforts_of(groups, kin, root, chunk, _jobs_of(groups, jobs, threads)[0])
+
+
+def _planned(
+    readings: Sequence[Reading], found: Sequence[Capture],
+    asked: Callable[[Sequence[Capture]], tuple[list[Group], Kin | None]],
+    timed: Callable[[Sequence[Group], Kin | None], list[Effort]], as_json: bool,
+) -> int:  # fmt: skip
+    """Prints what would be done."""
+    lines, problem = list[Line](), None
+    try:
+        lines = lines_of(timed(*asked(found))) if found else []
+    except UsageError as error:
+        problem = str(error)
+    if as_json:
+        document = {
+            "captures": [asdict(one) for one in readings], "attacks": [line.record() for line in lines],
+            "seconds": total_of(lines), "problem": problem,
+        }  # fmt: skip
+        sys.stdout.write(json.dumps(document, indent=1) + "\n")
+    else:
+        _print_plan(readings, lines, Screen())
+    unread = sum(one.problem is not None for one in readings)
+    if problem or unread:
+        raise UsageError(problem or f"{unread} of {len(readings)} captures cannot be judged; mend or leave them out")
+    return DONE
+
+
+def _print_plan(readings: Sequence[Reading], lines: Sequence[Line], console: Console) -> None:
+    read = [one for one in readings if one.problem is None]
+    shared = (
+        {name: value for name, value in read[0].facts.items() if all(_same(one, name, value) for one in read)}
+        if read
+        else {}
+    )
+    if shared:
+        console.print(Text("of all: " + _told(shared)))
+    table = Table(title="What is read", title_justify="left")
+    for name in ("capture", "sent", "numbers", "true examples", "its own"):
+        table.add_column(name, overflow="fold")
+    for one in readings:
+        own = {name: value for name, value in one.facts.items() if name not in shared}
+        known = "not known" if one.truth is None else str(one.truth)
+        what = [one.sent or "", f"{one.numbers:,}", known, _told(own)]
+        table.add_row(Text(one.folder), *map(Text, what if one.problem is None else ["", "", "", one.problem]))
+    console.print(table)
+    if not lines:
+        return
+    table = Table(title="What is tried", title_justify="left")
+    for name in ("attack", "captures", "takes here", "why not"):
+        table.add_column(name, overflow="fold")
+    for line in lines:
+        name = f"{line.attack}, {line.group}" if line.group else line.attack
+        takes = between(*line.seconds) if line.captures else ""
+        table.add_row(*map(Text, (name, f"{line.captures} of {line.of}", takes, line.reason or "")))
+    console.print(table)
+    console.print(Text(said_in_all(lines)))
+
+
+def _same(reading: Reading, name: str, value: Any) -> bool:
+    return reading.facts.get(name) == value
+
+
+def _told(facts: Mapping[str, Any]) -> str:
+    return ", ".join(
+        f"{name} {json.dumps(value) if isinstance(value, dict | list) else value}" for name, value in facts.items()
+    )
 
 
 def _chosen_public(prior: str | None) -> str:

@@ -122,7 +122,7 @@ class Outlook:
         cells = [cell for cell in (self._cell, *self._waiting.values()) if cell is not None]
         needed = {_name(cell, None): cell for cell in self._waiting.values()}
         for cell in cells:
-            needed |= {_name(settings, control): settings for control, settings in _controls(cell)}
+            needed |= {_name(settings, control): settings for control, settings in controls_of(cell)}
         return sum(work_of(settings, early) for name, settings in needed.items() if name not in self._begun)
 
 
@@ -146,7 +146,7 @@ def work_of(settings: CellSettings, early: bool = False) -> float:
     return float(images * attack.starts * iterations * each)
 
 
-def _controls(cell: CellSettings) -> list[tuple[str, CellSettings]]:
+def controls_of(cell: CellSettings) -> list[tuple[str, CellSettings]]:
     """The controls that a cell may need, as :class:`harness.evaluation.run.Run` names them."""
     found = [("positive", positive_control(cell))]
     if found[0][1] == smaller(cell, observations=1):
@@ -288,18 +288,20 @@ class Foresight:
         rest, least_rest = (seconds * work / own if own else 0.0 for work in (left, least_left))
         if seconds + rest < WORTH_TELLING or not may_foretell():
             return
-        said = f"{self._rows} victims x {self._settings.attack} take {_between(least, seconds)} here"
+        said = f"{self._rows} victims x {self._settings.attack} take {between(least, seconds)} here"
         if rest >= 1:
-            said += f", and with all cells and controls that follow {_between(least + least_rest, seconds + rest)}"
+            said += f", and with all cells and controls that follow {between(least + least_rest, seconds + rest)}"
         if least + least_rest < seconds + rest:
             said += f" (hopeless starts end early, here at iteration {early} of {most})"
         fewer = "captures" if self._settings.weights == AS_CAPTURED else "--victims"
         log.warning("harness: %s; %s", said, _MEND.format(fewer))
 
 
-def _between(least: float, most: float) -> str:
-    """A time that is known within bounds, of which the lower one is only likely."""
-    return f"about {in_words(least)} to at most {in_words(most)}" if least < most else f"at most {in_words(most)}"
+def between(least: float, most: float) -> str:
+    """A time in seconds that is known within bounds, of which the lower one is only likely."""
+    least, most = max(least, 2.0), max(most, 2.0)
+    known = in_words(least) == in_words(most)
+    return f"at most {in_words(most)}" if known else f"about {in_words(least)} to at most {in_words(most)}"
 
 
 class Endurance:

@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator, validate_call
 
+from harness.base.building import one_line
 from harness.base.errors import UsageError
 from harness.base.ranges import Clip, Count, CountOrNone, Delta, NonNegative, Positive
-from harness.local_optimizer import PLAIN, LocalOptimizer, arguments_of, optimizer_of, settle_rate
+from harness.local_optimizer import PLAIN, LocalOptimizer, arguments_of, optimizer_of, settle_rate, with_rate
 from harness.results.arrays import ENDINGS, MEND, StoredArrays, pickled_beside
 from harness.results.atomic import remove_plain, write_atomic
 from harness.results.files import MOST_OF_A_DOCUMENT, Absent, parse_json, read_stored, sha256
@@ -51,6 +52,14 @@ class Declared(BaseModel):
     settings: Mapping[str, Any] = Field(default_factory=dict)
 
 
+# Keys beside the optimizer that are part of how it steps.
+_BESIDE = ("schedule", "accumulate", "accumulate_sum", "fedprox", "clip_grad_norm")
+
+
+def _usual(name: str) -> Any:
+    return LocalOptimizer.model_fields[name].default
+
+
 class CaptureRecord(BaseModel):
     """The facts of a capture; the numbers are in the arrays beside it.
 
@@ -60,12 +69,20 @@ class CaptureRecord(BaseModel):
         classes: K, of the network's output.
         learning_rate: of local training.
         local_steps: L, before the client sent.
-        batch_size: B, examples in a step; of Poisson batches, how many there really were.
+        batch_size: B, examples in a batch; of Poisson batches, how many there really were.
         expected_batch_size: what a step's sum was divided by, where that is not the batch's own size (Poisson batches).
         epochs: E, passes over the client's ``examples`` in the local steps.
+        drop_last: whether a pass leaves out the examples that fill no batch; None where nobody says.
+        order: whether every pass takes the examples in the ``same`` order, or ``reshuffled``.
         frozen: names of parameters that were not trained.
         optimizer: of local training: a text as ``--optimizer`` takes it, or torch's arguments beside the ``name`` of
             its class, whose ``lr`` is the learning rate. ``momentum`` alone is of an unknown coefficient.
+        schedule: the learning rate of each local step, as used; None where it is ``learning_rate`` in all.
+        accumulate: batches k whose gradients made one local step: their mean, or with ``accumulate_sum`` their sum.
+        fedprox: mu of FedProx.
+        clip_grad_norm: C, down to which each step's gradient was scaled.
+        state: of the optimizer at the start: ``new``, or ``carried`` over from an earlier round.
+        dtype: of the numbers that were sent, where it is coarser than float32.
         examples: of the client, where it is known.
         clients, clients_per_round, rounds: of the federation, where the declared noise depends on them.
         defense: None where none is declared.
@@ -86,6 +103,15 @@ class CaptureRecord(BaseModel):
     epochs: Count | None = None
     frozen: tuple[str, ...] = ()
     optimizer: str = "sgd"
+    schedule: tuple[Positive, ...] | None = None
+    accumulate: Count = 1
+    accumulate_sum: bool = False
+    fedprox: NonNegative = 0.0
+    clip_grad_norm: Positive | None = None
+    state: Literal["new", "carried"] = "new"
+    dtype: Literal["float16", "bfloat16"] | None = None
+    drop_last: bool | None = None
+    order: Literal["same", "reshuffled"] | None = None
     examples: Count | None = None
     clients: Count | None = None
     clients_per_round: Count | None = None
@@ -98,26 +124,57 @@ class CaptureRecord(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _one_learning_rate(cls, given: Any) -> Any:
-        if not isinstance(given, Mapping) or given.get("optimizer", MOMENTUM) == MOMENTUM:
+    def _one_optimizer(cls, given: Any) -> Any:
+        """What stands beside the optimizer joins its text, and stands beside it in any case; so does its ``lr``."""
+        if not isinstance(given, Mapping):
+            return given
+        beside = {name: given[name] for name in _BESIDE if given.get(name) not in (None, _usual(name))}
+        optimizer = given.get("optimizer", PLAIN.name)
+        if optimizer == MOMENTUM or (not beside and "optimizer" not in given):
+            if beside:
+                raise ValueError(f'{next(iter(beside))} needs the optimizer\'s arguments: {{"name": "SGD", ...}}')
             return given
         try:
-            return settle_rate(given)
+            made, rate = with_rate(optimizer)
+            for name, value in beside.items():
+                told = getattr(LocalOptimizer(**{"accumulate": 2, name: value}), name)
+                if getattr(made, name) not in (_usual(name), told):
+                    raise UsageError(f"{name} is {value} and in the optimizer {getattr(made, name)}; give one")
+            facts = made.model_dump() | beside | ({} if rate is None else {"lr": rate})
+            settled = settle_rate({**given, "optimizer": facts})
+        except ValidationError as error:
+            raise ValueError(one_line(error)) from error
         except UsageError as problem:
             raise ValueError(str(problem)) from problem
+        return settled | {name: getattr(optimizer_of(settled["optimizer"]), name) for name in _BESIDE}
 
     @model_validator(mode="after")
     def _facts_agree(self) -> "CaptureRecord":
+        if self.optimizer != MOMENTUM:
+            optimizer_of(self.optimizer).require_steps(self.local_steps)
+        if self.state == "carried" and (self.optimizer == MOMENTUM or optimizer_of(self.optimizer).is_stateful):
+            raise ValueError(
+                f"the state of {self.optimizer} was carried over from an earlier round, whose gradients lie in what is "
+                "sent; make a new optimizer for the captured round"
+            )
         examples, size = self.examples, self.expected_batch_size or self.batch_size
         if examples is None:
             return self
         if size > examples:
             raise ValueError(f"batch_size {size:g} is more than the client's {examples} examples; correct one of them")
-        steps = {(self.epochs or 1) * part for part in (math.ceil(examples / size), math.floor(examples / size))}
-        if self.epochs is not None and self.local_steps not in steps:
+        most, least = (self.epochs or 1) * math.ceil(examples / size), (self.epochs or 1) * math.floor(examples / size)
+        batches = {most, least} if self.drop_last is None else {least} if self.drop_last else {most}
+        if self.epochs is not None and self.local_steps * self.accumulate not in batches:
+            made = f", {self.accumulate} of which make a step," if self.accumulate > 1 else ""
             raise ValueError(
-                f"epochs {self.epochs} over {examples} examples in batches of {size:g} are {max(steps)} local_steps, "
-                f"and {self.local_steps} are declared; correct one of them"
+                f"epochs {self.epochs} over {examples} examples in batches of {size:g} are {max(batches)} "
+                f"{'batches' if made else 'local_steps'}{made or ','} and {self.local_steps} "
+                f"{'local_steps ' if made else ''}are declared; correct one of them"
+            )
+        if self.accumulate > 1 and self.epochs is not None and self.local_steps * self.accumulate != least:
+            raise ValueError(
+                f"{examples} examples in batches of {size:g} leave a smaller one, which weighs otherwise where "
+                f"{self.accumulate} make a step; train the captured round with drop_last"
             )
         return self
 
@@ -126,7 +183,10 @@ class CaptureRecord(BaseModel):
         """The optimizer of the local steps; None where its momentum is not known, which a single step does not need."""
         if self.optimizer == MOMENTUM:
             return PLAIN if self.local_steps == 1 else None
-        return optimizer_of(self.optimizer)
+        made, times = optimizer_of(self.optimizer), self.rate / self.learning_rate
+        if made.schedule is None or times == 1:
+            return made
+        return made.model_copy(update={"schedule": (self.rate, *(one * times for one in made.schedule[1:]))})
 
     @property
     def rate(self) -> float:
@@ -147,15 +207,20 @@ class CaptureRecord(BaseModel):
         return [
             start + place % size
             for start, size in zip(starts, self.step_sizes(), strict=False)
-            for place in range(self.batch_size)
+            for place in range(self.step_size)
         ]
+
+    @property
+    def step_size(self) -> int:
+        """Examples behind a local step: as many as its batches hold together."""
+        return self.batch_size * self.accumulate
 
     def step_sizes(self) -> tuple[int, ...]:
         """Examples in each local step: a pass over the client's examples ends with those that are left."""
         passes, left = self.epochs or 1, (self.examples or 0) % self.batch_size
         steps = -(-(self.examples or 0) // self.batch_size)
-        if not left or self.expected_batch_size or steps * passes != self.local_steps:
-            return (self.batch_size,) * self.local_steps
+        if not left or self.drop_last or self.expected_batch_size or steps * passes != self.local_steps:
+            return (self.step_size,) * self.local_steps
         return ((self.batch_size,) * (steps - 1) + (left,)) * passes
 
     @property

@@ -38,7 +38,7 @@ class Group:
     def sizes(self) -> str:
         """Their batches in words."""
         sizes = list(dict.fromkeys(self.captured.record.step_sizes())) if self.captured.of_update else []
-        return f"batches of {' and '.join(map(str, sizes or [self.captured.record.batch_size]))}" + (
+        return f"batches of {' and '.join(map(str, sizes or [self.captured.record.step_size]))}" + (
             f" in {self.cell.local_steps} steps" if self.cell.local_steps > 1 else ""
         )
 
@@ -89,7 +89,7 @@ def cells_of(
         cell_settings(
             dataset=title, model=record.model, defense=defense.name, defense_args=dict(defense.settings),
             attack=chosen.attack, attack_args=dict(chosen.arguments), suite=chosen.suite,
-            tap=Tap.SENT if update else Tap.STEP, victims=captured.clients, batch_size=record.batch_size,
+            tap=Tap.SENT if update else Tap.STEP, victims=captured.clients, batch_size=record.step_size,
             learning_rate=record.rate, local_steps=record.local_steps if update else 1,
             optimizer=(record.local_optimizer or PLAIN).text if update else PLAIN.text,
             update_model=update_model if update and record.local_steps > 1 else "first", prior=prior, device=device,

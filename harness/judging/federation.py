@@ -90,7 +90,7 @@ class CapturedClients:
     @property
     def examples(self) -> int:
         """n, places for examples behind what one client sent: a smaller last batch fills its places by turns."""
-        return self.record.batch_size * (self.record.local_steps if self.of_update else 1)
+        return self.record.step_size * (self.record.local_steps if self.of_update else 1)
 
     @property
     def sums(self) -> bool:
@@ -103,7 +103,7 @@ class CapturedClients:
     @property
     def trained_on(self) -> int:
         """Examples behind what one client sent, each as often as it was trained on."""
-        return self.record.truths if self.of_update else self.record.batch_size
+        return self.record.truths if self.of_update else self.record.step_size
 
 
 def federations(captures: Sequence[Capture], attacked: bool = True) -> list[CapturedClients]:
@@ -179,7 +179,8 @@ def _as_drawn(capture: Capture) -> CaptureRecord:
     record, truth = capture.record, capture.truth
     steps = 1 if capture.kind == "gradient" else record.local_steps
     count = 0 if truth is None else (truth.shapes["images"] or (0,))[0]
-    if count in (0, record.batch_size if capture.kind == "gradient" else record.truths) or record.expected_batch_size:
+    usual = record.step_size if capture.kind == "gradient" else record.truths
+    if count in (0, usual) or record.expected_batch_size or record.accumulate > 1:
         return record
     if steps == 1 and _clips_examples(record):
         return record.model_copy(update={"batch_size": count, "expected_batch_size": float(record.batch_size)})
@@ -299,7 +300,7 @@ def _client(
     _require_values(capture, moved)
     grain = max(capture.moved.grain, torch.finfo(torch.float32).eps * float(moved.abs().max()))
     if capture.kind == "gradient":
-        times = record.learning_rate / record.rate
+        times = record.learning_rate / record.rate / (record.accumulate if record.accumulate_sum else 1)
         return before.float(), (moved * times).float(), grain * times, {}
     # In float64: a small step is the difference of numbers that are nearly alike.
     update = moved.double() - before.double() if capture.kind == "after" else moved.double()
@@ -408,7 +409,7 @@ def _truth(capture: Capture) -> tuple[Tensor, Tensor]:
     steps."""
     assert capture.truth is not None
     found, record = capture.truth, capture.record
-    expected = record.batch_size if capture.kind == "gradient" else record.truths
+    expected = record.step_size if capture.kind == "gradient" else record.truths
     shape = found.shapes["images"]
     count = shape[0] if shape else 0
     # Asked before values are read: they may be more than memory holds.

@@ -27,7 +27,7 @@ CELL = cell_settings(dataset="digits", victims=64, attack_args={"max_iterations"
         (10, 36.0, 0, "about 72 minutes to at most 20 hours here", 3),
         (10, 36.0, 1, "about 72 minutes to at most 20 hours here, and with all cells and controls that follow about "
          "2 hours to at most 40 hours", 3),
-        (10, 0.01, 9, "about 1 seconds to at most 20 seconds here, and with all cells and controls that follow about "
+        (10, 0.01, 9, "about 2 seconds to at most 20 seconds here, and with all cells and controls that follow about "
          "12 seconds to at most 3 minutes", 6),
         (72, 72.0, 0, "about 2 hours to at most 40 hours here", 1),
     ],

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from federation_cases import Client
 from harness.capture import captured
-from harness.judging.suite import Client
 from harness.models.networks import build_module
 from harness.testing import digits
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from federation_cases import run_case, suite_cases, summary
 from harness.base.errors import UsageError
 from harness.capture import CaptureRecord
 from harness.cli import run
@@ -20,7 +21,6 @@ from harness.judging.declared import cells_of
 from harness.judging.evidence import Check, Evidence, ranks_of
 from harness.judging.federation import gathered
 from harness.judging.noise_checks import BOUND, ENOUGH, NO_MORE, crowded, distance, fits_facts, noise_beyond, tailless
-from harness.judging.suite import run_case, suite_cases, summary
 
 Federation = Callable[..., list[Path]]
 CDP = {"name": "fed_cdp", "settings": {"clip": 1.0, "sigma": 6.0, "clipping": "whole"}}

@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch import nn
 
+from federation_cases import run_case, suite_cases
 from harness.capture import CaptureRecord, Declared, captured, write_capture
 from harness.cli import run
 from harness.judging.evidence import LEVEL, Check, pooled
 from harness.judging.noise_checks import BOUND, ENOUGH, GIVE_SIZE
-from harness.judging.suite import run_case, suite_cases
 from harness.testing import digits
 
 Federation = Callable[..., list[Path]]

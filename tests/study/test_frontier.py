@@ -104,11 +104,12 @@ def test_shards_make_each_level_once_and_resuming_makes_the_whole(made: Path, ha
 
 
 def test_trained_weights_are_attacked_and_the_bound_counts_their_training(harness: Harness) -> None:
-    finished = harness(*TINY, "--dataset", "digits", "--attacked", "trained", "--sigma", "3", "--out", "f")
-    points = {one["level"]: one for one in json.loads(finished.out)["points"] if one["dataset"] == "digits"}
+    line = LINE.replace("cancer", "digits").replace("1,0.001", "3").split()
+    finished = harness(*line, "--attacked", "trained", "--out", "f")
+    points = {one["level"]: one for one in json.loads(finished.out)["points"]}
     assert finished.code == 0 and points[3]["attacked"] == "trained"
-    initial = harness(*TINY, "--dataset", "digits", "--sigma", "3", "--out", "g")
-    other = {one["level"]: one for one in json.loads(initial.out)["points"] if one["dataset"] == "digits"}
+    initial = harness(*line, "--out", "g")
+    other = {one["level"]: one for one in json.loads(initial.out)["points"]}
     assert points[3]["ceiling"] > other[3]["ceiling"]
 
 

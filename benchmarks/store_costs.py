@@ -1,5 +1,12 @@
-"""Measure the cost of a cell as a run grows: to store, find, merge and show it."""
+"""Measure the cost of a cell as a run grows: to store, find, merge and show it.
 
+python benchmarks/store_costs.py [CELLS ...]    (100 1000 2000 10000)
+"""
+
+import harness  # noqa: F401  (before torch, which reads at its start what this sets)
+
+# isort: split
+import argparse
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -8,6 +15,7 @@ from typing import Any
 
 from harness.base.limits import peak_memory
 from harness.base.version import SCHEMA_VERSION
+from harness.datasets import data_root as find_data_root
 from harness.evaluation import Run, document_of
 from harness.experiment import cell_settings
 from harness.parallel.plan import Plan, PlannedCell, merge, write_plan
@@ -101,3 +109,10 @@ def _plan(cells: Sequence[StoredCell], place: Path) -> None:
     made_in = environment("cpu")
     for shard in range(1, _SHARDS + 1):
         write_plan(place, Plan(shard=shard, shards=_SHARDS, command=["evaluate"], cells=planned, environment=made_in))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Measure the cost of a cell as a run grows.")
+    parser.add_argument("cells", nargs="*", type=int, default=[100, 1000, 2000, 10_000], help="growing numbers")
+    for row in bench_store(parser.parse_args().cells, find_data_root(None)):
+        print("".join(f"{title:34} {value}\n" for title, value in row.items()), flush=True)

@@ -311,7 +311,7 @@ def summary(cases: list[Case], found: list[list[Check]]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-_BATCH_NORM = "harness.judging.suite:with_batch_norm"
+_BATCH_NORM = "federation_cases:with_batch_norm"
 
 
 def suite_cases() -> list[Case]:

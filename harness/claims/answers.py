@@ -1,0 +1,238 @@
+"""What is asked of a filter and what is answered: facts of a federation, lines of claimed beside proven, conditions."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from harness.base.errors import UsageError
+from harness.claims.epsilons import Relation, gaussian_epsilon
+
+Weights = Literal["equal", "private"] | tuple[float, ...]
+REQUIRED = "required"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of the federation; None where nobody said it.
+
+    Attributes:
+        rounds: T, of one job.
+        participations: rounds in which one client takes part; all of them by default.
+        clients, per_round: N and K.
+        weights: how the mean weighs clients: ``equal``, ``private`` numbers of examples, or public numbers.
+        examples, batch_size, local_epochs, local_steps, drop_last: of one client's data and training.
+        optimizer, server_optimizer: ``sgd``, ``momentum``, ``adam``, ...; None for plain ones.
+        secure_sum: whether the server reads sums alone.
+        numbers, scalars: all numbers that an update has, buffers among them, and how many of its arrays are 0-d.
+        buffers: ``none``, ``float`` or ``int``.
+        delta: asked for; None for the source's own, else 1e-5.
+        version: of the framework; None for the newest known.
+    """
+
+    rounds: int = 1
+    participations: int | None = None
+    clients: int | None = None
+    per_round: int | None = None
+    weights: Weights | None = None
+    examples: int | None = None
+    batch_size: int | None = None
+    local_epochs: int | None = None
+    local_steps: int | None = None
+    drop_last: bool = False
+    optimizer: str | None = None
+    server_optimizer: str | None = None
+    secure_sum: bool = False
+    numbers: int | None = None
+    scalars: int | None = None
+    buffers: str | None = None
+    delta: float | None = None
+    version: str | None = None
+
+    def __post_init__(self) -> None:
+        counted = ("rounds", "participations", "clients", "per_round", "examples", "batch_size", "local_epochs",
+                   "local_steps", "numbers")  # fmt: skip
+        for name in counted:
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"{name.replace('_', ' ')} must be at least 1, got {value}; give 1 or more")
+        if self.clients and self.per_round and self.per_round > self.clients:
+            raise UsageError(
+                f"{self.per_round} clients per round of {self.clients}; lower --per-round or raise --clients"
+            )
+        if self.delta is not None and not 0 < self.delta < 1:
+            raise UsageError(f"delta must lie in (0, 1), got {self.delta:g}; give for example --delta 1e-5")
+        if isinstance(self.weights, tuple) and (not self.weights or min(self.weights) <= 0):
+            raise UsageError("public weights must be above 0; give for example --weights public:100,200")
+
+    @property
+    def taking_part(self) -> int:
+        """Return R, the rounds of one client."""
+        return min(self.participations or self.rounds, self.rounds)
+
+    def older_than(self, major: int, minor: int) -> bool:
+        """Return whether the version is known and below major.minor."""
+        parts = [int(part) for part in (self.version or "").split(".")[:2] if part.isdigit()]
+        return len(parts) == 2 and (parts[0], parts[1]) < (major, minor)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One number beside what is claimed: of a view, a unit, a relation, over so many rounds.
+
+    Attributes:
+        epsilon: what the theorem gives; None where there is none. It is proven only if no condition is known to fail.
+        claimed, claimed_delta: None where nothing is claimed of it.
+        judged: whether the claim stands or falls by this line.
+    """
+
+    view: str
+    unit: str
+    relation: Relation
+    rounds: int
+    epsilon: float | None
+    delta: float
+    why: str
+    mu: float | None = None
+    claimed: float | None = None
+    claimed_delta: float | None = None
+    judged: bool = True
+    sampler: str = "none"
+
+    @property
+    def exceeded(self) -> bool:
+        """Return whether more is lost than claimed, or nothing is proven of the claim."""
+        if self.claimed is None:
+            return False
+        return self.epsilon is None or self.epsilon > self.claimed * (1 + 1e-6)
+
+
+@dataclass
+class Answer:
+    """What is known of a filter at its arguments.
+
+    Attributes:
+        lines: the numbers.
+        fails: conditions of the theorem that are known to fail; with any of them nothing is proven.
+        unknown: conditions that nobody said, as "the model has no 0-d arrays".
+        warnings: faults that spoil usefulness, not the theorem. notes: what one must know to read the numbers.
+    """
+
+    lines: list[Line] = field(default_factory=list)
+    fails: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def gaussian(
+        self, line: Line, mus: Mapping[Relation, float], facts: Facts, judged: Relation = "replace",
+        composed: Callable[[float, int, float], float] | None = None, claims: Sequence[float | None] = (),
+        lost: float = 0.0,
+    ) -> None:  # fmt: skip
+        """Adds the lines of Gaussian noise: for each relation one round, and all rounds if there are several.
+
+        Args:
+            line: what they have in common; its claim is for one round.
+            mus: sensitivity over noise of one round, by relation.
+            composed: of mu of one round, rounds and delta: another bound for ``replace``; the smaller one counts.
+            claims: what is claimed of one round and of all, in place of the line's.
+            lost: of delta, in every round.
+        """
+        for relation, mu in mus.items():
+            for place, count in enumerate(_counts(facts)):
+                delta = line.delta - count * lost
+                whole = math.sqrt(count) * mu
+                epsilon = gaussian_epsilon(whole, delta)
+                other = composed(mu, count, delta) if composed and relation == "replace" else math.inf
+                claimed = claims[place] if claims else (line.claimed if place == 0 else None)
+                why = f"{line.why}; sampling of the clients counted" if other < epsilon else line.why
+                self.lines.append(
+                    replace(line, relation=relation, rounds=count, mu=whole, epsilon=min(epsilon, other), why=why,
+                            claimed=claimed, judged=relation == judged)
+                )  # fmt: skip
+
+    def nothing(self, line: Line, facts: Facts) -> None:
+        """Adds the line that nothing is proven."""
+        self.lines.append(replace(line, epsilon=None, mu=None, rounds=facts.taking_part))
+
+    @property
+    def proven(self) -> Iterator[Line]:
+        """The lines with what is proven in them: nothing, where a condition is known to fail."""
+        return (replace(line, epsilon=None) if self.fails else line for line in self.lines)
+
+    @property
+    def broken(self) -> bool:
+        """Return whether a claim is exceeded, or has no proof."""
+        return any(line.exceeded for line in self.proven if line.judged)
+
+
+def _counts(facts: Facts) -> list[int]:
+    return [1] if facts.taking_part == 1 else [1, facts.taking_part]
+
+
+Arguments = Mapping[str, Any]
+Asked = Callable[[Arguments, Facts], Answer]
+
+
+@dataclass(frozen=True)
+class Filter:
+    """A defense of some framework, by its name there.
+
+    Attributes:
+        name: as ``flower:LocalDpMod``. aliases: other names of the same, as its class's in configurations.
+        acts: the surface: ``s2`` per-example gradients, ``s1`` before the update leaves, ``s0`` at the server.
+        source: package or repository with its version, and the file.
+        does, claims, works: in a sentence each: what it does, what it claims, how to set it so that a theorem holds.
+        settings: its arguments in their order, with defaults.
+        asked: the answer to arguments and facts. ran: whether tests run the package itself.
+    """
+
+    name: str
+    acts: str
+    source: str
+    does: str
+    claims: str
+    works: str
+    settings: Mapping[str, Any]
+    asked: Asked
+    aliases: tuple[str, ...] = ()
+    ran: bool = False
+
+    def arguments(self, given: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+        """All its arguments, defaults among them.
+
+        Raises:
+            UsageError: one is unknown or missing.
+        """
+        at = f"{where}: " if where else ""
+        if unknown := next((name for name in given if name not in self.settings), None):
+            known = ", ".join(self.settings) or "none"
+            raise UsageError(f"{at}{self.name} has no argument {unknown!r}; it has: {known}")
+        merged = {**self.settings, **given}
+        if missing := next((name for name, value in merged.items() if value is REQUIRED), None):
+            raise UsageError(f"{at}{self.name} needs {missing}; add --arg {missing}=...")
+        return merged
+
+
+def positive(arguments: Arguments, *names: str) -> list[float]:
+    """The named arguments as numbers above 0.
+
+    Raises:
+        UsageError: one is not.
+    """
+    return [number(arguments, name, above=0.0) for name in names]
+
+
+def number(arguments: Arguments, name: str, above: float = -math.inf, below: float = math.inf) -> float:
+    """One argument as a finite number strictly between two others.
+
+    Raises:
+        UsageError: it is not.
+    """
+    value = arguments[name]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise UsageError(f"{name} must be a number, got {value!r}; set --arg {name}=NUMBER")
+    if not above < value < below:
+        limits = " and ".join([f"above {above:g}"] * (above > -math.inf) + [f"below {below:g}"] * (below < math.inf))
+        raise UsageError(f"{name} must be {limits}, got {value:g}; set --arg {name}=NUMBER")
+    return float(value)

@@ -1,0 +1,518 @@
+"""The filters of frameworks, each a function from its arguments and the facts of a federation to an answer.
+
+To add one, write a function here under ``@_filter`` and a line in the table of tests/claims/test_cases.py. Files are
+named with the version that was read; where tests also run the package, ``ran`` says so.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from harness.base.errors import UsageError
+from harness.claims import epsilons
+from harness.claims.answers import REQUIRED, Answer, Arguments, Asked, Facts, Filter, Line, number, positive
+from harness.claims.epsilons import Relation
+
+FILTERS: dict[str, Filter] = {}
+
+METRICS = "the number of examples and the metrics leave without noise"
+NUMPY = "whoever knows numpy's random seed knows the noise"
+RAW = "the server receives raw updates"
+
+
+def _filter(name: str, acts: str, **said: Any) -> Callable[[Asked], Asked]:
+    def register(asked: Asked) -> Asked:
+        FILTERS[name] = Filter(name, acts, asked=asked, **said)
+        return asked
+
+    return register
+
+
+def find_filter(name: str) -> Filter | None:
+    """The filter of a name, an alias, or a class in a dotted path; None where none is known."""
+    last = name.rpartition(".")[2].rpartition(":")[2]
+    for one in FILTERS.values():
+        if name == one.name or last in one.aliases:
+            return one
+    return None
+
+
+def _line(unit: str, why: str, delta: float, view: str = "server", **settings: Any) -> Line:
+    return Line(view, unit, "replace", 1, None, delta, why, **settings)
+
+
+def _no_scalars(answer: Answer, facts: Facts, verb: str) -> None:
+    """The condition that an update has no 0-d arrays, which arithmetic in place leaves as they are."""
+    if facts.scalars is None:
+        answer.unknown.append("the model has no 0-d arrays, such as BatchNorm's counters")
+    elif facts.scalars:
+        answer.fails.append(f"{facts.scalars} 0-d arrays {verb}, such as BatchNorm's counters")
+
+
+# Flower.
+
+
+@_filter(
+    "flower:LocalDpMod", "s1", source="flwr 1.42.0, clientapp/mod/localdp_mod.py", ran=True, aliases=("LocalDpMod",),
+    does="clips the update to clipping_norm and adds Gaussian noise by the classical formula",
+    claims="(epsilon, delta) for every reply",
+    works="set sensitivity to twice clipping_norm, epsilon to 8 or less, and send no 0-d arrays",
+    settings={"clipping_norm": REQUIRED, "sensitivity": REQUIRED, "epsilon": REQUIRED, "delta": REQUIRED},
+)  # fmt: skip
+def _local(arguments: Arguments, facts: Facts) -> Answer:
+    bound, sensitivity, epsilon = positive(arguments, "clipping_norm", "sensitivity", "epsilon")
+    delta = number(arguments, "delta", 0.0, 1.0)
+    answer = Answer(notes=[METRICS, NUMPY, "every other view, and each example of the client, loses at most this"])
+    _no_scalars(answer, facts, "leave without clip and noise")
+    if facts.buffers == "int":
+        answer.fails.append("integer arrays raise an error once the clip acts, and their noise is cut to whole numbers")
+    deviation = epsilons.classical_deviation(sensitivity, epsilon, delta)
+    limit = epsilons.classical_limit(2 * bound / sensitivity, delta)
+    holds = f"up to epsilon {limit:.4g}" if limit > 0.05 else "at no useful epsilon"
+    line = _line("client", f"exact Gaussian; for replacing, the formula holds {holds}", facts.delta or delta,
+                 claimed=epsilon, claimed_delta=delta)  # fmt: skip
+    mus: dict[Relation, float] = {"replace": 2 * bound / deviation, "zero-out": bound / deviation}
+    if epsilon > 1:
+        answer.notes.append("the formula is proven for epsilon up to 1; beyond, the exact value decides")
+    if sensitivity < 2 * bound:
+        answer.notes.append(
+            f"sensitivity {sensitivity:g} is below 2 clipping_norm = {2 * bound:g}, what replacing a client can change"
+        )
+    answer.gaussian(line, mus, facts)
+    return answer
+
+
+@_filter(
+    "flip:local_dp", "s1", source="FLIP 362667fa, flip-utils/flip/flower/privacy.py",
+    does="clips the update to dp-clipping-norm and adds Gaussian noise by the classical formula, if dp-enabled",
+    claims="(epsilon, delta) for every reply, by the formula",
+    works="set dp-sensitivity to twice dp-clipping-norm",
+    aliases=("LocalDP",),
+    settings={"dp_enabled": True, "dp_clipping_norm": 1.0, "dp_sensitivity": 1e-4, "dp_epsilon": 10.0,
+              "dp_delta": 1e-5},
+)  # fmt: skip
+def _flip(arguments: Arguments, facts: Facts) -> Answer:
+    if not arguments["dp_enabled"]:
+        return _does_nothing("dp-enabled is false: the update leaves as it is", facts)
+    return _local({name.removeprefix("dp_"): value for name, value in arguments.items()}, facts)
+
+
+def _does_nothing(why: str, facts: Facts, unit: str = "client", claimed: float | None = None) -> Answer:
+    answer = Answer()
+    answer.nothing(_line(unit, why, facts.delta or 1e-5, claimed=claimed), facts)
+    return answer
+
+
+_CENTRAL = {"strategy": None, "noise_multiplier": REQUIRED, "clipping_norm": REQUIRED, "num_sampled_clients": REQUIRED}
+_ADAPTIVE = {
+    "strategy": None, "noise_multiplier": REQUIRED, "num_sampled_clients": REQUIRED, "initial_clipping_norm": 0.1,
+    "target_clipped_quantile": 0.5, "clip_norm_lr": 0.2, "clipped_count_stddev": None,
+}  # fmt: skip
+#: Server optimizers whose state has seen raw updates before noise is added.
+_STATEFUL = ("fedadam", "fedyogi", "fedadagrad", "fedavgm")
+
+
+def _largest_weight(answer: Answer, facts: Facts, typed: float) -> float:
+    """The largest weight of a client in the mean; and what is known of clients, weights and the server's optimizer."""
+    count = facts.per_round
+    if facts.server_optimizer and facts.server_optimizer.lower() in _STATEFUL:
+        answer.fails.append(f"noise is added after {facts.server_optimizer}, whose state has read the raw updates")
+    if count is None:
+        answer.unknown.append(f"{typed:g} clients answer in every round, as num_sampled_clients says")
+        count = round(typed)
+    elif count != typed:
+        answer.warnings.append(f"num_sampled_clients is {typed:g}, but {count} clients take part in a round")
+    answer.notes.append("aggregated metrics are published without noise")
+    if facts.weights == "equal":
+        return 1 / count
+    if isinstance(facts.weights, tuple):
+        smallest = sorted(facts.weights)[: max(count - 1, 0)]
+        return max(facts.weights) / (max(facts.weights) + sum(smallest)) if len(facts.weights) >= count else 1.0
+    answer.notes.append("the numbers of examples weigh the mean and are private: one client may have all the weight")
+    return 1.0
+
+
+def _client_sampling(facts: Facts) -> Callable[[float, int, float], float] | None:
+    """The bound for a sample of K of N clients; None where that is not known, or everybody takes part."""
+    if facts.clients is None or facts.per_round is None or facts.per_round >= facts.clients:
+        return None
+    rate = facts.per_round / facts.clients
+    return lambda mu, count, delta: epsilons.without_replacement_epsilon(mu, rate, count, delta)
+
+
+def _central(arguments: Arguments, facts: Facts) -> Answer:
+    noise, _, typed = positive(arguments, "noise_multiplier", "clipping_norm", "num_sampled_clients")
+    answer, delta = Answer(), facts.delta or 1e-5
+    weight = _largest_weight(answer, facts, typed)
+    if facts.secure_sum and arguments.get("side") == "server":
+        weight = 1.0
+        answer.notes.append("behind SecAgg+ the server clips the mean K times over: one client moves it by 2 C")
+    mu = weight * typed / noise
+    out = 2 * mu if facts.weights in (None, "private") else mu  # a private weight goes with the client
+    seen = "the server reads the exact sum" if facts.secure_sum else RAW
+    answer.nothing(_line("client", seen, delta), facts)
+    line = _line("client", "exact Gaussian on the mean of clipped updates", delta, "third party, client")
+    answer.gaussian(line, {"replace": 2 * mu, "zero-out": out}, facts, composed=_client_sampling(facts))
+    return answer
+
+
+@_filter(
+    "flower:ServerSideFixedClipping", "s0", source="flwr 1.42.0, serverapp/strategy/dp_fixed_clipping.py", ran=True,
+    aliases=("DifferentialPrivacyServerSideFixedClipping",), settings=_CENTRAL,
+    does="clips each reply at the server and adds noise of z C / num_sampled_clients to the mean",
+    claims="no number; a multiplier of 1 or more is recommended",
+    works="weigh clients equally, let num_sampled_clients be the true number, and take a multiplier of 1 or more",
+)  # fmt: skip
+def _server_side(arguments: Arguments, facts: Facts) -> Answer:
+    return _central({**arguments, "side": "server"}, facts)
+
+
+@_filter(
+    "flower:ClientSideFixedClipping", "s0", source="flwr 1.42.0, serverapp/strategy/dp_fixed_clipping.py", ran=True,
+    aliases=("DifferentialPrivacyClientSideFixedClipping",), settings=_CENTRAL,
+    does="lets clients clip (fixedclipping_mod) and adds noise of z C / num_sampled_clients to the mean",
+    claims="no number; a multiplier of 1 or more is recommended",
+    works="as server-side clipping; every client has to run the mod, which the server does not check",
+)  # fmt: skip
+def _client_side(arguments: Arguments, facts: Facts) -> Answer:
+    answer = _central(arguments, facts)
+    answer.unknown.append("every client runs fixedclipping_mod, which the server does not check")
+    _no_scalars(answer, facts, "leave without clip")
+    return answer
+
+
+_BIT_DEVIATIONS = 6.0  # of the bit's noise, beyond which it lies with probability 1e-9
+
+
+def _adaptive(arguments: Arguments, facts: Facts) -> Answer:
+    noise, typed = positive(arguments, "noise_multiplier", "num_sampled_clients")
+    rate = number(arguments, "clip_norm_lr", 0.0)
+    target = number(arguments, "target_clipped_quantile", -1e-300, 1 + 1e-12)
+    bits = typed / 20 if arguments["clipped_count_stddev"] is None else positive(arguments, "clipped_count_stddev")[0]
+    if noise >= 2 * bits:
+        raise UsageError(
+            f"noise_multiplier {noise:g} must be below twice the noise of the bit, {2 * bits:g}, as Flower itself "
+            f"demands; raise num_sampled_clients above {10 * noise:g}, or clipped_count_stddev"
+        )
+    answer, delta = Answer(), facts.delta or 1e-5
+    weight = _largest_weight(answer, facts, typed)
+    replies = facts.per_round or typed
+    vector = (noise**-2 - (2 * bits) ** -2) ** -0.5
+    # Noise goes by the new bound, the clip by the old one, and nothing cuts off the noise of the share of clipped.
+    share = 1 + _BIT_DEVIATIONS * bits / replies
+    alone = 2.0 if facts.weights in (None, "private") else 1.0  # a private weight goes with the client
+    least = vector * math.exp(-rate * (share - target)) / (weight * typed)
+    answer.warnings.append(
+        "the rule counts clipped updates where its source counts unclipped ones: the bound runs off to 0 or infinity"
+    )
+    answer.nothing(_line("client", RAW, delta), facts)
+    said = [epsilons.gaussian_epsilon(2 / noise * math.sqrt(count), delta) for count in (1, facts.taking_part)]
+    mus: dict[Relation, float] = {
+        "replace": math.hypot(2 / least, 1 / bits), "zero-out": math.hypot(alone / least, 1 / bits)
+    }  # fmt: skip
+    line = _line("client", "noise follows the new bound and the clip the old one; at the noisiest bit but for 1e-9",
+                 delta, "third party, client", claimed_delta=delta)  # fmt: skip
+    answer.gaussian(line, mus, facts, claims=said, lost=1e-9)
+    return answer
+
+
+_BY_QUANTILE = "clips to a bound that follows the share of clipped updates, and adds noise by that bound"
+_JOINT = "noise_multiplier as the joint cost of mean and share"
+
+
+@_filter(
+    "flower:ServerSideAdaptiveClipping", "s0", source="flwr 1.42.0, serverapp/strategy/dp_adaptive_clipping.py",
+    aliases=("DifferentialPrivacyServerSideAdaptiveClipping",), settings=_ADAPTIVE, ran=True, does=_BY_QUANTILE,
+    claims=_JOINT, works="take fixed clipping: the bound moves away from its target here",
+)  # fmt: skip
+def _server_adaptive(arguments: Arguments, facts: Facts) -> Answer:
+    return _adaptive(arguments, facts)
+
+
+@_filter(
+    "flower:ClientSideAdaptiveClipping", "s0", source="flwr 1.42.0, serverapp/strategy/dp_adaptive_clipping.py",
+    aliases=("DifferentialPrivacyClientSideAdaptiveClipping",), settings=_ADAPTIVE, ran=True,
+    does=f"{_BY_QUANTILE}; clients clip (adaptiveclipping_mod)", claims=_JOINT,
+    works="take fixed clipping: the bound moves away from its target here",
+)  # fmt: skip
+def _client_adaptive(arguments: Arguments, facts: Facts) -> Answer:
+    answer = _adaptive(arguments, facts)
+    answer.notes.append("the bits of the clipped leave the clients in clear")
+    answer.unknown.append("every client runs adaptiveclipping_mod, which the server does not check")
+    _no_scalars(answer, facts, "leave without clip")
+    return answer
+
+
+# NVFlare.
+
+
+@_filter(
+    "nvflare:PercentilePrivacy", "s1", source="nvflare 2.9.0, app_common/filters/percentile_privacy.py", ran=True,
+    aliases=("PercentilePrivacy",),
+    does="zeroes values below a percentile of all magnitudes, and cuts the others to gamma per local step",
+    claims="no number; it is called a privacy preserving policy",
+    works="none: add noise, for example by a filter with a clip and Gaussian noise",
+    settings={"percentile": 10, "gamma": 0.01, "data_kinds": None},
+)  # fmt: skip
+def _percentile(arguments: Arguments, facts: Facts) -> Answer:
+    percentile, gamma = number(arguments, "percentile"), number(arguments, "gamma")
+    if not 0 <= percentile <= 100 or gamma <= 0:
+        return _does_nothing("with these arguments it sends everything and writes one line to the log", facts)
+    answer = _does_nothing("a deterministic function of the data has no epsilon", facts)
+    answer.notes += [
+        f"percentile {percentile:g} shares the largest {100 - percentile:g}% of all values, cut to {gamma:g} a step",
+        "results of another kind than data_kinds leave as they are",
+    ]
+    if facts.scalars:
+        answer.notes.append(f"{facts.scalars} 0-d arrays leave as they are")
+    return answer
+
+
+@_filter(
+    "nvflare:SVTPrivacy", "s1", source="nvflare 2.9.0, app_common/filters/svt_privacy.py", ran=True,
+    aliases=("SVTPrivacy",),
+    does="sends a noisy choice of fraction of all values, cut to gamma per local step, with Laplace noise",
+    claims="a ledger: epsilon + ceil(fraction n) noise_var for every call, delta 0",
+    works="use 2.8.0 or newer and a model without 0-d arrays; the ledger then holds to 1%, and is not small",
+    settings={"fraction": 0.1, "epsilon": 0.1, "noise_var": 0.1, "gamma": 1e-5, "tau": 1e-6, "data_kinds": None,
+              "replace": True, "epsilon_threshold": None, "epsilon_query": None, "epsilon_release": None},
+)  # fmt: skip
+def _svt(arguments: Arguments, facts: Facts) -> Answer:
+    fraction, gamma = number(arguments, "fraction", 0.0, 1.0 + 1e-12), positive(arguments, "gamma")[0]
+    epsilon, released = positive(arguments, "epsilon", "noise_var")
+    if facts.older_than(2, 8):
+        answer = _does_nothing("before 2.8.0 values get their noise first and are cut after it: nothing bounds them",
+                               facts, claimed=epsilon)  # fmt: skip
+        return answer
+    if any(arguments[f"epsilon_{part}"] is not None for part in ("threshold", "query", "release")):
+        return _does_nothing("with budgets of its own for threshold, query and release no number is computed here",
+                             facts, claimed=epsilon)  # fmt: skip
+    if facts.numbers is None:
+        return _does_nothing("the cost grows with the number of values; add --parameters 61706, or --model resnet18",
+                             facts, claimed=epsilon)  # fmt: skip
+    count = math.ceil(fraction * facts.numbers)
+    threshold = epsilon / (1 + (2 * count) ** (2 / 3))
+    asked = facts.numbers * (epsilon - threshold) / (2 * count)
+    answer, delta = Answer(), facts.delta or 1e-5
+    answer.notes += ["the number of local steps leaves in clear", NUMPY]
+    _no_scalars(answer, facts, "leave as they are")
+    if not _one_pass(facts.numbers, count, threshold, epsilon - threshold, number(arguments, "tau") / gamma):
+        answer.unknown.append("one pass over the values accepts enough; NVFlare's ledger counts acceptance_passes")
+    pure = count * released + asked
+    for rounds in dict.fromkeys((1, facts.taking_part)):
+        common = {"rounds": rounds, "view": "server", "unit": "client", "relation": "replace"}
+        answer.lines.append(Line(
+            **common, epsilon=rounds * pure, delta=0.0, claimed=rounds * (epsilon + count * released),
+            claimed_delta=0.0, why=f"{count} Laplace releases, and at most {asked:.3g} for each choice of them",
+        ))  # fmt: skip
+        composed = epsilons.laplace_epsilon(released, rounds * count, delta) + rounds * asked
+        answer.lines.append(Line(
+            **common, epsilon=composed, delta=delta, why="the same releases, composed by their loss distribution",
+            judged=False,
+        ))  # fmt: skip
+    return answer
+
+
+def _one_pass(numbers: int, count: int, threshold: float, query: float, tau: float) -> bool:
+    """Whether one pass over the values surely accepts enough, in units of gamma, but for a probability of 1e-9.
+
+    A value of 0 is accepted least often. The threshold's own Laplace noise is taken at its largest.
+    """
+    scale = 2 * count / query
+    highest = tau + math.log(1e10) / threshold
+    accepted = math.exp(-highest / scale) / 2
+    return accepted > count / numbers and math.exp(-2 * numbers * (accepted - count / numbers) ** 2) < 1e-10
+
+
+# Opacus.
+
+
+@_filter(
+    "opacus:PrivacyEngine", "s2", source="opacus 1.6.0, privacy_engine.py and accountants/", ran=True,
+    aliases=("PrivacyEngine", "make_private", "make_private_with_epsilon"),
+    does="clips each example's gradient and adds Gaussian noise to the sum of a Poisson-sampled batch",
+    claims="what its accountant reports",
+    works="keep one engine for all rounds, Poisson sampling on, and the accountant prv or rdp",
+    settings={
+        "noise_multiplier": REQUIRED, "max_grad_norm": 1.0, "poisson_sampling": True, "clipping": "flat",
+        "accountant": "prv", "history": None, "engine": "kept", "secure_mode": False, "sample_rate": None,
+        "steps": None, "loss_reduction": "mean", "grad_sample_mode": "hooks", "module": None, "optimizer": None,
+        "data_loader": None, "criterion": None, "noise_generator": None, "batch_first": True, 
+        "normalize_clipping": False, "rand_on_empty": False,
+    },
+)  # fmt: skip
+def _opacus(arguments: Arguments, facts: Facts) -> Answer:
+    delta, answer = facts.delta or 1e-5, Answer()
+    accountant = str(arguments["accountant"])
+    if accountant not in ("prv", "rdp", "gdp"):
+        raise UsageError(f"unknown accountant {accountant!r} of Opacus; set --arg accountant=prv, rdp or gdp")
+    answer.notes += ["whoever knows torch's random seed knows the noise"] * (not arguments["secure_mode"])
+    if "adaptive" in str(arguments["clipping"]):
+        answer.fails.append("adaptive clipping divides by the private size of the batch, and its count is not centred")
+    answer.nothing(
+        _line("client", "noise on sums of examples protects no client as a whole", delta, "everybody"), facts
+    )
+    rounds = facts.taking_part
+    if arguments["history"] is not None:
+        parts = _history(arguments["history"])
+        _sampled_lines(answer, {rounds: (parts, parts)}, accountant, delta)
+        return answer
+    if arguments["poisson_sampling"] is False:
+        return _fixed_batches(answer, arguments, facts, delta, accountant)
+    sigma = positive(arguments, "noise_multiplier")[0]
+    found = _steps(arguments, facts, answer)
+    if found is None:
+        return answer
+    rate, counted, steps = found
+    whole = {
+        count: ([(sigma, rate, count * steps)], [(sigma, counted, (count if _kept(arguments) else 1) * steps)])
+        for count in dict.fromkeys((1, rounds))
+    }
+    if not _kept(arguments) and rounds > 1:
+        answer.notes.append("a new engine in every round forgets the rounds before it")
+    _sampled_lines(answer, whole, accountant, delta)
+    return answer
+
+
+def _kept(arguments: Arguments) -> bool:
+    return arguments["engine"] != "per-round"
+
+
+Parts = list[tuple[float, float, int]]
+
+
+def _history(history: Any) -> Parts:
+    """An accountant's parts (sigma, rate, steps).
+
+    Raises:
+        UsageError: it is something else.
+    """
+    try:
+        parts = [(float(sigma), float(rate), int(steps)) for sigma, rate, steps in history]
+        assert parts and all(sigma > 0 and 0 < rate <= 1 and steps > 0 for sigma, rate, steps in parts)
+    except (TypeError, ValueError, AssertionError):
+        raise UsageError(
+            'history must be a list of [sigma above 0, rate in (0, 1], steps above 0]; give "history": [[1.0, 0.01, 5]]'
+        ) from None
+    return parts
+
+
+def _steps(arguments: Arguments, facts: Facts, answer: Answer) -> tuple[float, float, int] | None:
+    """The sampling rate, the rate that Opacus counts, and the steps of a round; None where they are not known."""
+    if arguments["sample_rate"] is not None and arguments["steps"] is not None:
+        rate = number(arguments, "sample_rate", 0.0, 1 + 1e-12)
+        return rate, rate, round(positive(arguments, "steps")[0])
+    if facts.examples is None or facts.batch_size is None:
+        answer.nothing(_line("example", "the sampling rate is not known; add --examples and --batch-size",
+                             facts.delta or 1e-5, "everybody", claimed=math.inf), facts)  # fmt: skip
+        return None
+    batches = facts.examples / facts.batch_size
+    length = max(1, math.floor(batches) if facts.drop_last else math.ceil(batches))
+    per_epoch = int(1 / (1 / length))  # one less than the length where floating point says so
+    steps = facts.local_steps or per_epoch * (facts.local_epochs or 1)
+    changes = (facts.examples % facts.batch_size in (0, 1)) or int(facts.examples / length) != int(
+        (facts.examples - 1) / length
+    )
+    if changes:
+        answer.notes.append("strictly adding or removing an example changes the divisor that every coordinate shows")
+    return 1 / length, 1 / per_epoch, steps
+
+
+def _reported(parts: Parts, accountant: str, delta: float) -> float:
+    """What an accountant of Opacus prints, to its own error: prv adds 0.01, gdp is an estimate that is too small."""
+    if accountant == "rdp":
+        return epsilons.renyi_epsilon(parts, delta)
+    if accountant == "gdp":
+        mu = math.sqrt(sum(steps * rate**2 * math.expm1(sigma**-2) for sigma, rate, steps in parts))
+        return epsilons.gaussian_epsilon(mu, delta)
+    return epsilons.sampled_epsilon(parts, delta) + 0.01
+
+
+def _sampled_lines(answer: Answer, whole: dict[int, tuple[Parts, Parts]], accountant: str, delta: float) -> None:
+    for relation in ("zero-out", "replace"):
+        for rounds, (true, counted) in whole.items():
+            claimed = _reported(counted, accountant, delta)
+            answer.lines.append(Line(
+                "everybody", "example", relation, rounds, epsilons.sampled_epsilon(true, delta, relation), delta,
+                "loss distribution of Poisson samples over all steps", claimed=claimed, claimed_delta=delta,
+                judged=relation == "zero-out", sampler="poisson",
+            ))  # fmt: skip
+
+
+def _fixed_batches(answer: Answer, arguments: Arguments, facts: Facts, delta: float, accountant: str) -> Answer:
+    """Batches of a fixed partition: every example once in every epoch, and no amplification."""
+    sigma = positive(arguments, "noise_multiplier")[0]
+    answer.notes.append("without Poisson sampling the accountant still counts as if there were")
+    found = _steps(arguments, facts, answer)
+    if found is None:
+        return answer
+    _, counted, steps = found
+    for relation, factor in (("zero-out", 1.0), ("replace", 2.0)):
+        for rounds in dict.fromkeys((1, facts.taking_part)):
+            mu = factor * math.sqrt(rounds * (facts.local_epochs or 1)) / sigma
+            known = rounds if _kept(arguments) else 1
+            answer.lines.append(Line(
+                "everybody", "example", relation, rounds, epsilons.gaussian_epsilon(mu, delta), delta,
+                "exact Gaussian: each example once in every epoch", mu,
+                _reported([(sigma, counted, known * steps)], accountant, delta), delta, relation == "zero-out",
+            ))  # fmt: skip
+    return answer
+
+
+# pfl-research.
+
+
+@_filter(
+    "pfl:BandedMatrixFactorization", "s0", source="pfl-research c9d1f32f, pfl/privacy/ (banded matrix mechanism)",
+    aliases=("BandedMatrixFactorizationMechanism",),
+    does="adds noise that a banded matrix correlates over the rounds",
+    claims="(epsilon, delta), with each of its compositions on a sample at rate cohort/population",
+    works="let the server draw cohorts by Poisson sampling from one of b groups in turn, and count them at b times "
+    "the rate",
+    settings={"num_iterations": REQUIRED, "min_separation": 48, "cohort_size": REQUIRED, "population": REQUIRED,
+              "epsilon": 2.0, "delta": 1e-6, "clipping_bound": 1.0},
+)  # fmt: skip
+def _banded(arguments: Arguments, facts: Facts) -> Answer:
+    rounds, apart, cohort, population = positive(
+        arguments, "num_iterations", "min_separation", "cohort_size", "population"
+    )
+    epsilon, delta = positive(arguments, "epsilon")[0], number(arguments, "delta", 0.0, 1.0)
+    if cohort > population:
+        raise UsageError(f"cohort_size {cohort:g} is above the population {population:g}; lower it")
+    times = math.ceil(rounds / apart)
+    sigma = _calibrated(lambda sigma: [(sigma, cohort / population, times)], epsilon, delta)
+    answer = Answer(notes=[f"noise of {sigma:.4g} clipping bounds; one unit takes part at most {times} times"])
+    answer.unknown.append(f"one unit takes part at most once in {apart:g} rounds, which nothing enforces")
+    common: dict[str, Any] = {
+        "view": "third party, client", "unit": "client", "relation": "zero-out", "rounds": round(rounds),
+        "delta": delta, "claimed": epsilon, "claimed_delta": delta,
+    }  # fmt: skip
+    grouped = epsilons.sampled_epsilon([(sigma, min(1.0, apart * cohort / population), times)], delta)
+    answer.lines.append(Line(**common, epsilon=grouped, sampler="poisson", why=(
+        f"if cohorts are Poisson samples of {apart:g} groups in turn: rate {apart * cohort / population:g}"
+    )))  # fmt: skip
+    mu = math.sqrt(times) / sigma
+    answer.lines.append(
+        Line(**common, epsilon=epsilons.gaussian_epsilon(mu, delta), mu=mu, why="without that sampling")
+    )
+    answer.nothing(_line("client", RAW, delta), facts)
+    return answer
+
+
+def _calibrated(parts: Callable[[float], Parts], epsilon: float, delta: float) -> float:
+    """The noise multiplier that gives epsilon, between the Renyi bound's and less, by false position on its log."""
+    low, high = -3.0, 14.0
+    while high - low > 1e-4:
+        middle = (low + high) / 2
+        bound = epsilons.renyi_epsilon(parts(math.exp(middle)), delta)
+        low, high = (low, middle) if bound <= epsilon else (middle, high)
+    low, kept = high - 0.5, 0
+    above, below = (math.log(epsilons.sampled_epsilon(parts(math.exp(x)), delta) / epsilon) for x in (low, high))
+    while high - low > 1e-6 and abs(below) > 1e-7:
+        middle = low + (high - low) * above / (above - below)
+        found = math.log(epsilons.sampled_epsilon(parts(math.exp(middle)), delta) / epsilon)
+        if found <= 0:
+            high, below, above, kept = middle, found, above / (2 if kept < 0 else 1), -1
+        else:
+            low, above, below, kept = middle, found, below / (2 if kept > 0 else 1), 1
+    return math.exp(high)
