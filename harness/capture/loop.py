@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 
 from harness.base.building import one_line
 from harness.base.errors import UsageError, in_one_line
-from harness.capture.watch import Watch, name_of
+from harness.capture.watch import Watch
 from harness.judging.capture import (
     UNFINISHED,
     Arrays,
@@ -126,7 +126,8 @@ class Round:
         with self.told():
             if self.over:
                 return
-            seen = {} if watch is None else watch.facts(next(iter(sent.values())))
+            ((_, moved),) = sent.items()
+            seen = _dtype_of(moved) | ({} if watch is None else watch.facts(moved))
             _tell_of_contradictions(given, seen)
             record = _record_of(seen | dict(given), [] if watch is None else watch.problems)
             write_capture(self.folder, record, before, **(truth or {}), **sent)
@@ -139,6 +140,12 @@ class Round:
     def _tell(self, reason: str) -> None:
         if not self._strict:  # who catches it has the reason
             log.warning("harness: %r is not captured because %s", str(self.folder), reason)
+
+
+def _dtype_of(sent: Arrays) -> dict[str, Any]:
+    """The numbers sent, where all of them are coarser than float32."""
+    found = {str(one.dtype).rpartition(".")[2] for one in sent.values() if "float" in str(one.dtype)}
+    return {"dtype": "float16"} if found == {"float16"} else {}
 
 
 def _record_of(facts: Mapping[str, Any], problems: Sequence[str]) -> CaptureRecord | NotCaptured:
@@ -199,13 +206,13 @@ def captured(
         ValidationError: with ``strict``: a fact is missing or out of range.
     """
     watched, given = Watched(), dict(facts)
-    by_hand = "learning_rate" in facts and not isinstance(optimizer, Optimizer)
+    by_hand = is_by_hand(facts) and not isinstance(optimizer, Optimizer)
     if isinstance(optimizer, str | Mapping):
         given["optimizer"] = optimizer
     with Round(folder, strict) as round_:
         before: dict[str, Tensor] = {}
         with round_.told():
-            _require_possible(network, optimizer, scheduler, given, by_hand)
+            _require_possible(network, optimizer, scheduler, given)
             before = {name: value.detach().cpu().clone() for name, value in network.state_dict().items()}
             _tell_of_adapters(network)
         with nullcontext() if by_hand or round_.over else Watch(network, loader) as watch:
@@ -216,24 +223,36 @@ def captured(
             round_.keep(watch, given, before, watched.truth, after=network.state_dict())
 
 
-def _require_possible(
-    network: nn.Module, optimizer: object, scheduler: Any, given: Mapping[str, Any], by_hand: bool
-) -> None:
+def _require_possible(network: nn.Module, optimizer: object, scheduler: Any, given: Mapping[str, Any]) -> None:
     """Whether a capture can be judged, as far as that is known before the training.
 
     Raises:
         UsageError: it cannot. ValidationError: a fact is missing or out of range.
     """
     _require_known_numbers(network.state_dict())
-    if by_hand:
-        CaptureRecord(**given)
-        return
-    known: dict[str, Any] = {"model": name_of(network)} if name_of(network) else {}
+    known: dict[str, Any] = {}
     if isinstance(optimizer, Optimizer):
         known["optimizer"] = facts_of(optimizer)
         if scheduler is not None and getattr(scheduler, "optimizer", optimizer) is not optimizer:
             raise UsageError("the scheduler is of another optimizer; give the one whose learning rate it sets")
-    known |= {name: one for name, one in given.items() if name not in _OF_STEPS}
+    require_facts(known | dict(given))
+
+
+def is_by_hand(given: Mapping[str, Any]) -> bool:
+    """Whether all facts of a capture are given, and none is to be read."""
+    return "learning_rate" in given
+
+
+def require_facts(given: Mapping[str, Any]) -> None:
+    """Whether these facts can be of a capture whose others are read while the network trains.
+
+    Raises:
+        UsageError, ValidationError: one is unknown or out of range.
+    """
+    if is_by_hand(given):
+        CaptureRecord(**given)
+        return
+    known: dict[str, Any] = {"model": "read"} | {name: one for name, one in given.items() if name not in _OF_STEPS}
     rate = with_rate(known["optimizer"])[1] if "optimizer" in known else None
     CaptureRecord(**_READ_LATER | ({} if rate is None else {"learning_rate": rate}) | known)
 

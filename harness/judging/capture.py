@@ -5,9 +5,11 @@ A framework's defense is told by its class and arguments. Sources: Flower's ``Lo
 acts on the gradients of a step.
 """
 
+import inspect
 import io
 import math
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -438,12 +440,51 @@ def _make_private(
     return Declared(name="fed_cdp", settings={"clip": bounds[0], "sigma": sigma, "clipping": layered})
 
 
+def _secure_sum() -> Declared:
+    """What one client adds to the sum is as it trained it; the server sees the sum alone."""
+    return Declared(name="none")
+
+
 #: What a framework's defense is here, by the last part of its name.
 _TABLE: dict[str, Callable[..., Declared]] = {
     "LocalDpMod": validate_call(_local_dp),
     "fixedclipping_mod": validate_call(_fixed_clipping),
+    # Its bound is another in each round.
+    "adaptiveclipping_mod": validate_call(_fixed_clipping),
+    "secaggplus_mod": validate_call(_secure_sum),
     "make_private": validate_call(_make_private),
 }
+# Flower's mods that leave a model as it is.
+_HARMLESS = {"arrays_size_mod", "message_size_mod"}
+# Between the names of several defenses, whose settings then stand under their names.
+_AND = " + "
+
+
+def declared_beside(pieces: Iterable[Any], config: Mapping[str, Any] | None = None) -> Declared | None:
+    """What the pieces of a framework that change a client's update declare; None where none does.
+
+    Args:
+        pieces: functions, or objects whose attributes are their arguments.
+        config: what the server sends with a task, in which arguments of functions stand.
+    """
+    made = [_declared(one, config or {}) for one in pieces]
+    found = [one for one in made if one.name.rpartition(".")[2] not in _HARMLESS]
+    if len(found) < 2:
+        return found[0] if found else None
+    return Declared(name=_AND.join(one.name for one in found), settings={one.name: one.settings for one in found})
+
+
+def _declared(piece: Any, config: Mapping[str, Any]) -> Declared:
+    bound = getattr(piece, "keywords", {})
+    piece = getattr(piece, "func", piece)  # of functools.partial
+    kind = piece if inspect.isroutine(piece) else type(piece)
+    told = {} if kind is piece else {name: one for name, one in vars(piece).items() if not name.startswith("_")}
+    told = {name: one for name, one in (told | bound).items() if isinstance(one, bool | int | float | str)}
+    known = _TABLE.get(kind.__name__)
+    if known is not None:
+        takes = inspect.signature(known).parameters
+        told = {name: one for name, one in ({**config} | told).items() if name in takes}
+    return Declared(name=f"{kind.__module__}.{kind.__qualname__}", settings=told)
 
 
 def draws_batches(defense: Declared | None) -> bool:
@@ -459,9 +500,13 @@ def translated(defense: Declared | None) -> Declared | None:
     Raises:
         UsageError: an argument is missing, unknown or out of range.
     """
-    known = defense and _TABLE.get(defense.name.rpartition(".")[2])
-    if defense is None or known is None:
-        return defense
+    if defense is None:
+        return None
+    if _AND in defense.name:
+        return _translated_together(defense)
+    known = _TABLE.get(defense.name.rpartition(".")[2])
+    if known is None:
+        return _as_not_known(defense)
     try:
         return known(**defense.settings)
     except ValidationError as error:
@@ -470,3 +515,30 @@ def translated(defense: Declared | None) -> Declared | None:
         raise UsageError(
             f"defense {defense.name!r}: {where}: {first['msg']}; give the arguments of the class as settings"
         ) from error
+
+
+def _translated_together(defense: Declared) -> Declared:
+    """Of several the one that changes an update; none where nobody knows what they do one after the other."""
+    parts = [Declared(name=name, settings=defense.settings.get(name, {})) for name in defense.name.split(_AND)]
+    known = [one for one in parts if one.name.rpartition(".")[2] in _TABLE]
+    changing = [one for one in map(translated, known) if one is not None and one.name != "none"]
+    if len(known) == len(parts) and len(changing) < 2:
+        return changing[0] if changing else Declared(name="none")
+    return _as_not_known(defense)
+
+
+def _as_not_known(defense: Declared) -> Declared:
+    """A framework's class, which has dots in its name, in the place of a defense of this project's."""
+    if "." not in defense.name or ":" in defense.name:
+        return defense
+    if defense.name not in _TOLD:
+        _TOLD.add(defense.name)
+        sys.stderr.write(
+            f"harness: defense {defense.name!r} is declared, not known: attacks and checks take what was sent as if it "
+            "had none\n"
+        )
+    return Declared(name="none")
+
+
+# Not known, and told.
+_TOLD: set[str] = set()
