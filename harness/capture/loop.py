@@ -130,7 +130,8 @@ class Round:
             seen = _dtype_of(moved) | ({} if watch is None else watch.facts(moved))
             _tell_of_contradictions(given, seen)
             record = _record_of(seen | dict(given), [] if watch is None else watch.problems)
-            write_capture(self.folder, record, before, **(truth or {}), **sent)
+            images, labels = ((truth or {}).get(name) for name in ("images", "labels"))
+            write_capture(self.folder, record, before, images=images, labels=labels, **sent)
             self.over = True
             if isinstance(record, NotCaptured):
                 self._tell(str(record.not_captured))
@@ -254,7 +255,8 @@ def require_facts(given: Mapping[str, Any]) -> None:
         return
     known: dict[str, Any] = {"model": "read"} | {name: one for name, one in given.items() if name not in _OF_STEPS}
     rate = with_rate(known["optimizer"])[1] if "optimizer" in known else None
-    CaptureRecord(**_READ_LATER | ({} if rate is None else {"learning_rate": rate}) | known)
+    known = _READ_LATER | ({} if rate is None else {"learning_rate": rate}) | known
+    CaptureRecord(**known)
 
 
 def _require_known_numbers(state: Mapping[str, Tensor]) -> None:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import RandomSampler, SequentialSampler, SubsetRandomSampler
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 from torch.utils.data.distributed import DistributedSampler
 
 from harness.base.errors import UsageError, in_one_line
@@ -102,14 +103,15 @@ class Watch:
     Args:
         network: the client's; None where it is built inside, and then only this thread is watched.
         loader: of its batches; None where the one in use is to be found.
+        everywhere: watch all threads.
     """
 
-    def __init__(self, network: nn.Module | None = None, loader: Any = None) -> None:
+    def __init__(self, network: nn.Module | None = None, loader: Any = None, everywhere: bool = False) -> None:
         self.problems: list[str] = []
         self.rates: list[float] = []
         self.carried = False
         self._given, self._loader = network, None if loader is None else _facts_of_loader(loader)
-        self._thread = threading.get_ident()
+        self._thread = None if everywhere else threading.get_ident()
         self._networks: dict[int, _Network] = {}
         self._optimizers: list[tuple[Optimizer, dict[str, Any] | None]] = []
         self._handles: list[Any] = []
@@ -117,6 +119,8 @@ class Watch:
     def __enter__(self) -> "Watch":
         if self._given is not None:
             self._follow(self._given)
+        else:
+            self._safely(self._find_all)
         self._handles += [
             register_optimizer_step_pre_hook(lambda optimizer, *_: self._safely(self._begins, optimizer)),
             register_optimizer_step_post_hook(lambda optimizer, *_: self._safely(self._ends, optimizer)),
@@ -148,7 +152,7 @@ class Watch:
 
     def _is_ours(self, optimizer: Optimizer) -> bool:
         if self._given is None:
-            return threading.get_ident() == self._thread
+            return self._thread in (None, threading.get_ident())
         own = {id(one) for one in self._given.parameters()}
         return any(id(one) in own for one in _parameters(optimizer))
 
@@ -161,6 +165,11 @@ class Watch:
             with suppress(Exception):  # of somebody's own, perhaps half built
                 if trained <= {id(weight) for weight in one.parameters()}:
                     self._follow(one)
+
+    def _find_all(self) -> None:
+        """The networks of optimizers that were there before."""
+        for one in [one for one in gc.get_objects() if issubclass(type(one), Optimizer)]:
+            self._safely(self._find, one)
 
     def _follow(self, module: nn.Module) -> None:
         if id(module) in self._networks:
@@ -236,6 +245,7 @@ class Watch:
 
     def _batches(self, steps: list[tuple[int, ...]]) -> dict[str, Any]:
         """Size of batches, and passes over how many examples, from the loader or else from what was seen."""
+        steps = steps if all(steps) else []  # its network was found too late to tell
         each = sorted({len(one) for one in steps})
         if len(each) > 1:
             self._tell("its steps follow different numbers of batches; give batch_size and accumulate")
@@ -301,7 +311,7 @@ def _loader_in_use() -> _Loader | None:
     """That whose batch is being trained on: the one of torch's loaders which is under way, if it is one alone."""
     found = [
         one for one in gc.get_objects()
-        if issubclass(type(one), torch.utils.data.dataloader._BaseDataLoaderIter) and one._num_yielded
+        if issubclass(type(one), _BaseDataLoaderIter) and one._num_yielded
     ]  # fmt: skip
     under_way = [one for one in found if one._num_yielded <= 1] or found
     if len(under_way) != 1 or not under_way[0]._auto_collation:
