@@ -328,15 +328,16 @@ class UpdateReading:
         made = moved / (-self.rate * self.steps)
         return made if self.adaptive is None else self.adaptive.gradient(made, self._rounded(weights))
 
-    def certainty(self, gradient: Tensor, weights: Tensor) -> Tensor | None:
+    def certainty(self, gradient: Tensor, weights: Tensor, least: float = _PRECISION) -> Tensor | None:
         """Weights (R, P) of the coordinates of a gradient that was read so, by how exactly each is known.
 
-        They leave its norm as it is. None where all are known alike.
+        They leave its norm as it is. None where all are known alike. ``least``: the error that each is allowed, in root
+        mean squares of the gradient.
         """
         if self.adaptive is None and self.sent_as is None:
             return None
         read = gradient.double()
-        precision = _PRECISION * read.square().mean(1, keepdim=True).sqrt().clamp_min(_TINY)
+        precision = least * read.square().mean(1, keepdim=True).sqrt().clamp_min(_TINY)
         exact = 1 / torch.hypot(self.error(read, weights), precision)
         weighted = (exact * read).norm(dim=1, keepdim=True).clamp_min(_TINY)
         return (exact * read.norm(dim=1, keepdim=True) / weighted).to(gradient.dtype)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -31,6 +32,7 @@ from harness.models.batch_norm import UNCOVERED, refusal
 from harness.observation import Observation, Simulated, Simulation
 from harness.own_sources import own_sources
 from harness.results import Detectable
+from harness.scoring.images import groups_of
 from harness.tampering import Tamper
 
 MOST_SIMULATED = 5000
@@ -105,20 +107,32 @@ class Scene:
     """One cell's observation for the attack, and the truth for the scorer.
 
     A tap that shows every example on its own gives one observation row per example; ``truth`` always has one row per
-    victim (V, n), drawn from ``dataset``. ``detectable``: what clients could see of a server that tampers.
+    victim (V, n), drawn from ``dataset``. ``detectable``: what clients could see of a server that tampers. ``owners``:
+    (V,), whose examples a victim's are, where several victims may be one client in several rounds.
     """
 
     observation: Observation
     truth: Victims
     dataset: Dataset
     detectable: Detectable | None = None
+    owners: Tensor | None = None
+
+    @property
+    def groups(self) -> np.ndarray | None:
+        """(V,) of victims who share images, or an owner: each group is one independent draw; None where nobody does."""
+        indices = self.truth.indices.cpu().numpy()
+        if self.owners is None:
+            return groups_of(indices)
+        own = indices.max(initial=-1) + 1 + self.owners.cpu().numpy()
+        return groups_of(np.concatenate([indices, own[:, None]], 1))
 
     def first(self, count: int) -> "Scene":
         """The same of its first ``count`` victims."""
         rows = count * (self.observation.rows // len(self.truth.labels))
         observation = self.observation.take(torch.arange(rows, device=self.observation.target.device))
         truth = Victims(self.truth.images[:count], self.truth.labels[:count], self.truth.indices[:count])
-        return replace(self, observation=observation, truth=truth)
+        owners = None if self.owners is None else self.owners[:count]
+        return replace(self, observation=observation, truth=truth, owners=owners)
 
     @property
     def uncovered(self) -> str | None:

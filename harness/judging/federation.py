@@ -62,6 +62,7 @@ class CapturedClients:
         digest: of all files, in hexadecimal.
         layout: of ``before`` and ``target``: the parameters that were trained and sent.
         sampling: how the number of examples behind a step is known.
+        names: of the clients, as the captures have them; () where they are nobody's.
         foreign: whether ``layout`` is that of the files, since the factory's network lacks some of the tensors.
     """
 
@@ -81,6 +82,14 @@ class CapturedClients:
     layout: Layout
     sampling: Sampling = "fixed"
     foreign: bool = False
+    names: tuple[str | None, ...] = ()
+
+    @property
+    def owners(self) -> Tensor | None:
+        """(V,), which client each is, by its name; None where all are different ones, as those without a name are."""
+        named = [name if name is not None else number for number, name in enumerate(self.names)]
+        known = {name: place for place, name in enumerate(dict.fromkeys(named))}
+        return torch.tensor([known[name] for name in named]) if len(known) < len(named) else None
 
     @property
     def clients(self) -> int:
@@ -100,7 +109,7 @@ class CapturedClients:
             name: {own: values[:count] for own, values in getattr(self, name).items()}
             for name in ("running", "moved_buffers")
         }
-        return replace(self, **rows, **named, digest=f"{self.digest} first {count}")  # pyright: ignore
+        return replace(self, **rows, **named, names=self.names[:count], digest=f"{self.digest} first {count}")  # pyright: ignore
 
     @property
     def examples(self) -> int:
@@ -183,7 +192,7 @@ def _together(captures: Sequence[Capture], attacked: bool) -> CapturedClients:
         torch.tensor([part[2] for part in parts], dtype=torch.float64), moved,
         tuple(sorted({capture.record.rounds_before for capture in captures})),
         hashlib.sha256(" ".join(capture.digest for capture in captures).encode()).hexdigest(),
-        layout, sampling, foreign is not None,
+        layout, sampling, foreign is not None, tuple(capture.record.client for capture in captures),
     )  # fmt: skip
 
 
