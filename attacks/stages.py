@@ -61,11 +61,15 @@ class Stage:
         return replace(observation, reading=replace(reading, adaptive=replace(reading.adaptive, blur=self.blur)))
 
 
+DESCENDED = Stage(1, allowed=_ALLOWED)
+"""How magnitudes of adaptive steps are compared by who descends."""
+
+
 def stages_of(observation: Observation, iterations: int) -> list[Stage]:
     """How an attack that matches gradients spends its iterations on rows that are alike; one stage for plain SGD."""
     adaptive = adaptive_step(observation)
     if adaptive is not None and readable(observation)[0]:
-        return [Stage(iterations, allowed=_ALLOWED)]
+        return [replace(DESCENDED, iterations=iterations)]
     if adaptive is not None:
         count = min(_STAGES, iterations)
         ends = [stage * iterations // count for stage in range(count + 1)]

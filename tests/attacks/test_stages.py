@@ -8,12 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.attacks import ATTACKS, run_attack
+from harness.attacks import ATTACKS, reconstructing, run_attack
 from harness.attacks.cpl import CPL
+from harness.attacks.identify import Identify
 from harness.attacks.inverting_gradients import InvertingGradients
 from harness.attacks.relu_layer import of_rank
 from harness.attacks.stages import alike, readable, signs, stages_of
 from harness.base.building import build
+from harness.base.errors import UsageError
 from harness.evaluation.observe import Scene, Stage
 from harness.experiment import cell_settings
 from harness.observation import Observation
@@ -106,6 +108,26 @@ def test_magnitudes_that_are_read_give_the_batch_of_an_adaptive_step_away(
     images = run_attack(build(ATTACKS, attack, arguments), made.observation).images.clamp(0, 1)
     off = torch.cdist(made.truth.images.flatten(2), images.flatten(2)).amin(2) / 8
     assert off.median() < most
+
+
+@pytest.mark.parametrize("model", ["mlp2", "lenet"])
+def test_who_compares_likelihoods_knows_how_exactly_each_coordinate_is_read(model: str, tmp_path: Path) -> None:
+    made = scene("adam:lr=0.001", tmp_path, model=model)
+    truth, label = made.truth.images[:, 0], made.truth.labels[:, 0]
+    near = (truth + 0.02 * torch.randn(5, *truth.shape, generator=torch.Generator().manual_seed(0))).clamp(0, 1)
+    candidates = torch.cat([truth[:, None], near.transpose(0, 1)], 1)
+    far = Identify().distances(made.observation, candidates, label)
+    # An image that is off by a fiftieth is told from the truth, beyond all doubt.
+    assert (far.argmin(1) == 0).all() and (far[:, 1:] > far[:, :1] + 100).all()
+
+
+@pytest.mark.parametrize(
+    ("attack", "batch", "said"), [("levels", 1, "the same for all"), ("slope", 2, "gradients that add up")]
+)
+def test_who_cannot_read_an_adaptive_step_says_why(attack: str, batch: int, said: str, tmp_path: Path) -> None:
+    made = scene("adam:lr=0.001", tmp_path, batch_size=batch, prior="auto")
+    with pytest.raises(UsageError, match=said):
+        run_attack(reconstructing(build(ATTACKS, attack, {})), made.observation)
 
 
 def test_a_product_is_found_behind_coordinates_that_are_known_unequally() -> None:
