@@ -19,6 +19,8 @@ from harness.observation import Observation
 SIGNS_TV, SIGNS_BOX = 0.1, 10.0
 """Where signs are compared, which leave more images open than gradients do: the least weight of total variation, and
 that of the mean square by which pixels lie beyond [0, 1]."""
+MOST_POINTS = 16
+"""Of a path; more local steps than that share points, and are not unrolled."""
 _KNOWN, _ENOUGH = 0.5, 0.4
 """A coordinate is read where its error is below that share of it; of those that are not zero, that share has to be, so
 that magnitudes are compared and not signs."""
@@ -77,6 +79,8 @@ def stages_of(observation: Observation, iterations: int) -> list[Stage]:
         return [Stage(end - begin, blur) for begin, end, blur in zip(ends, ends[1:], blurs, strict=False)]
     if observation.optimizer.is_plain or observation.update_model != "unroll" or iterations < 2:
         return [Stage(iterations)]
+    if observation.local_steps > MOST_POINTS:
+        return [Stage(iterations, path=True)]
     return [Stage(iterations // 2, path=True), Stage(iterations - iterations // 2)]
 
 

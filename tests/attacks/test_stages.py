@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from harness.attacks import ATTACKS, reconstructing, run_attack
+from harness.attacks.candidates import dummy_gradient
 from harness.attacks.cpl import CPL
 from harness.attacks.identify import Identify
 from harness.attacks.inverting_gradients import InvertingGradients
@@ -18,6 +19,7 @@ from harness.base.building import build
 from harness.base.errors import UsageError
 from harness.evaluation.observe import Scene, Stage
 from harness.experiment import cell_settings
+from harness.models import RowModel
 from harness.observation import Observation
 
 
@@ -42,6 +44,7 @@ def with_signs_alone(observation: Observation, rows: list[int]) -> Observation:
         ("sgd:momentum=0.9", {"local_steps": 2, "update_model": "unroll"}, [(20, True), (20, False)]),
         ("adam:lr=0.001", {"local_steps": 2, "update_model": "unroll"}, [(20, True), (20, False)]),
         ("adam:lr=0.001", {}, [(40, False)]),
+        ("sgd:momentum=0.9", {"local_steps": 17, "update_model": "unroll"}, [(40, True)]),
     ],
 )  # fmt: skip
 def test_the_declared_optimizer_chooses_the_stages(
@@ -87,6 +90,27 @@ def test_signs_of_a_convolutional_networks_step_bring_images_back(tmp_path: Path
 
 def rmse(images: Tensor, made: Scene) -> float:
     return float((images.clamp(0, 1) - made.truth.images).square().mean((1, 2, 3, 4)).sqrt().median())
+
+
+@pytest.mark.parametrize("optimizer", ["sgd:lr=0.001,momentum=0.9", "adam:lr=0.0001", "sgd:lr=0.001"])
+def test_many_steps_share_the_points_of_a_path(optimizer: str, tmp_path: Path) -> None:
+    made = scene(optimizer, tmp_path, model="mlp", local_steps=20, update_model="path")
+    seen, taken = made.observation, list[int]()
+
+    class Counted(RowModel):
+        def gradient(self, weights: Tensor, images: Tensor, labels: Tensor, *, create_graph: bool) -> Tensor:
+            taken.append(images.shape[1])
+            return seen.model.gradient(weights, images, labels, create_graph=create_graph)
+
+    counted = Counted("mlp", seen.model.image_shape, seen.model.classes)
+    found, start = (
+        dummy_gradient(replace(seen, model=model, update_model=way), made.truth.images, made.truth.labels, False)
+        for model, way in ((counted, "path"), (seen.model, "avg"))
+    )
+    assert sum(taken) == 20 and len(taken) == (20 if seen.optimizer.is_plain else 16)
+    # Taken at fewer points the way explains the update better still than gradients at its start.
+    if seen.optimizer.is_linear:
+        assert (found - seen.target).norm() < (start - seen.target).norm()
 
 
 def test_an_unrolled_optimizer_begins_where_the_path_ended(tmp_path: Path) -> None:
