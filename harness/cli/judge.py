@@ -266,6 +266,8 @@ def _print(judgement: Judgement, out: Path) -> None:
     for line in judgement.plan:
         if line.reason:
             console.print(Text(f"by the budget: {line.said}"))
+    for one in judgement.examples:
+        console.print(Text(one.said))
     for beside in judgement.beside:
         if beside:
             print(beside)

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -31,6 +32,8 @@ from harness.judging.without_truth import Guess, guess
 from harness.models import RowModel
 from harness.models.batch_norm import Buffers
 from harness.results import CellResult, ResultDocument, RunFolder, write_atomic
+from harness.scoring.success import STRICT_RMSE
+from harness.scoring.verdict import OfExamples, of_examples
 
 # Captured clients whose truth is at hand: everything that `evaluate` says of simulated ones.
 
@@ -38,7 +41,7 @@ from harness.results import CellResult, ResultDocument, RunFolder, write_atomic
 def judge_with_truth(
     groups: Sequence[Group], kin: Kin | None, data_root: Path, folder: RunFolder, chunk: int, resume: bool,
     draw: Callable[[Scored, CellResult], None] | None = None, engine: Engine = in_one_process,
-) -> ResultDocument:  # fmt: skip
+) -> tuple[ResultDocument, list[OfExamples]]:  # fmt: skip
     """Attacks what was captured and scores it against the truth, with controls on the same clients simulated.
 
     Args:
@@ -56,7 +59,30 @@ def judge_with_truth(
         for group in groups
     }
     stage = GroupsStage(data_root, chunk, stages)
-    return evaluate(cells, Run(data_root, folder, chunk, resume, draw, stage=stage, engine=engine))
+    run = Run(data_root, folder, chunk, resume, draw, stage=stage, engine=engine)
+    document = evaluate(cells, run)
+    return document, _of_examples(groups, run)
+
+
+def _of_examples(groups: Sequence[Group], run: Run) -> list[OfExamples]:
+    """What each attack brought back of all groups' clients, with labels as they are inferred."""
+    found: dict[str, dict[object, dict[int, bool]]] = {}
+    for group in groups:
+        owners = group.captured.owners
+        for cell in group.cells:
+            for record in run.cell(cell).victims:
+                if record.rmse is None or record.dataset_index is None:
+                    continue
+                owner = record.victim if owners is None else int(owners[record.victim])
+                # A client's name is its own in all groups.
+                own = group.captured.names[record.victim] or (cell.dataset, owner)
+                held = found.setdefault(cell.attack, {}).setdefault(own, {})
+                place = record.dataset_index
+                held[place] = held.get(place, False) or record.rmse <= STRICT_RMSE
+    return [
+        of_examples(attack, [np.array(list(held.values())) for held in clients.values()])
+        for attack, clients in found.items()
+    ]
 
 
 # What running statistics that came back give away of clients' batches, whatever defends the weights beside them.
@@ -170,6 +196,7 @@ class Judgement:
         kin: look-alikes and public data; None where there are none, and then no verdict.
         beside: of each group, what running statistics give away; None where they do not travel.
         budget, plan: as in :class:`Work`.
+        examples: with the truth, what each attack that reconstructs brought back of distinct examples.
     """
 
     groups: Sequence[Group]
@@ -180,6 +207,7 @@ class Judgement:
     beside: Sequence[GivenAway | None]
     budget: float | None = None
     plan: Sequence[Line] = ()
+    examples: Sequence[OfExamples] = ()
 
     @property
     def doubt(self) -> str | None:
@@ -225,6 +253,8 @@ class Judgement:
                 {"captures": one.captured.clients, "images_each": one.captured.trained_on, "batches": one.sizes}
                 for one in self.groups
             ]
+        if self.examples:
+            document["examples"] = [asdict(one) | {"said": one.said} for one in self.examples]
         if self.budget is not None:
             document["budget"] = {"seconds": self.budget, "attacks": [line.record() for line in self.plan]}
         known = [asdict(one) for one in self.beside if one]
@@ -277,10 +307,10 @@ def judge_captured(groups: Sequence[Group], kin: Kin | None, work: Work) -> Judg
     told = pooled([
         (group.sizes, [explained(group.captured, group.cell, work.data_root, work.chunk)]) for group in groups
     ])  # fmt: skip
-    document = judge_with_truth(
+    document, examples = judge_with_truth(
         groups, kin, work.data_root, work.folder, work.chunk, work.resume, work.draw_cell, work.engine
     )
-    judgement = Judgement(groups, [*checks, *told], document, [], kin, beside, work.budget, work.plan)
+    judgement = Judgement(groups, [*checks, *told], document, [], kin, beside, work.budget, work.plan, examples)
     if judgement.doubt is None:
         return judgement
     return replace(judgement, document=_withdrawn(document, judgement.doubt, work.folder))

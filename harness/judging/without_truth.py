@@ -134,7 +134,7 @@ def stand_ins_of(captured: CapturedClients, kin: Kin) -> CapturedClients:
     return replace(
         captured, before=captured.before[turns], target=captured.target[turns],
         images=kin.look_alikes.images[chosen], labels=kin.look_alikes.labels[chosen],
-        digest=f"{captured.digest} stand-ins",
+        digest=f"{captured.digest} stand-ins", names=(),
     )  # fmt: skip
 
 

@@ -82,6 +82,13 @@ class Record(_Part):
     defense: Declared | None = None
 
 
+class Examples(_Part):
+    """What one attack brought back of distinct examples, with clients as the draws, in a sentence."""
+
+    back: Annotated[int, Field(ge=0)]
+    said: str
+
+
 class Planned(_Part):
     """What became of one attack under a budget: on how many captures it ran, and what was left out."""
 
@@ -124,6 +131,7 @@ class Judged(_Part):
     prior: str = "none"
     update_model: str = "first"
     budget: Budget | None = None
+    examples: Annotated[list[Examples], Field(max_length=200)] = Field(default_factory=list)
 
     @property
     def captured(self) -> str:
@@ -161,6 +169,9 @@ class Judged(_Part):
             lines.append(self._looks)
         for one in self.estimates:
             lines.append((one.kind, one.said))
+        if self.examples:
+            most = max(self.examples, key=lambda one: one.back)
+            lines.append(("plausible" if most.back else "inconclusive", f"{text.safe(most.said, 400)}."))
         if self.budget:
             lines.append(("untried", self.budget.said))
         return lines
