@@ -15,7 +15,7 @@ from harness.attacks.labels import infer_labels
 from harness.attacks.lbfgs import LBFGS
 from harness.attacks.objectives import RAW, SCALE_FREE, observed_only, total_variation
 from harness.attacks.residual import unread_level
-from harness.attacks.stages import SIGNS_BOX, SIGNS_TV, Stage, blur_of, signs, stages_of
+from harness.attacks.stages import SIGNS_BOX, SIGNS_TV, Stage, blur_of, excused, signs, stages_of
 from harness.base.errors import UsageError
 from harness.base.randomness import generator
 from harness.base.ranges import Count, CountOrNone, NonNegative, Repeats
@@ -249,6 +249,7 @@ class Attack(Attacker):
         if (blur := blur_of(observation)) is not None:
             return signs(candidate, target, observation.model.layout.sizes, blur)
         if observation.certainty is not None:
+            candidate = excused(candidate, observation)
             candidate, target = candidate * observation.certainty, target * observation.certainty
         return matching(candidate, target, observation.clipping_groups)
 

@@ -22,6 +22,8 @@ that of the mean square by which pixels lie beyond [0, 1]."""
 _KNOWN, _ENOUGH = 0.5, 0.4
 """A coordinate is read where its error is below that share of it; of those that are not zero, that share has to be, so
 that magnitudes are compared and not signs."""
+_ALLOWED = 1.0
+"""In root mean squares: of weights of all sizes nothing descends the loss, so few coordinates may outweigh others."""
 _BLURRED, _SHARP, _STAGES = 10.0, 0.01, 24
 """Medians of |g| below which a gradient is blurred, in the first of so many stages and in the last."""
 _RATE = 0.1
@@ -35,11 +37,13 @@ class Stage:
     Attributes:
         iterations: at most.
         blur: of signs, see :func:`signs`; None where none are compared.
+        allowed: error of each coordinate that is read, in root mean squares of all; None for what rounding leaves.
         path: whether local steps are taken at points that are known, before their own are.
     """
 
     iterations: int
     blur: float | None = None
+    allowed: float | None = None
     path: bool = False
 
     def seen(self, observation: Observation) -> Observation:
@@ -47,7 +51,12 @@ class Stage:
         if self.path:
             return replace(observation, update_model="path")
         reading = observation.reading
-        if self.blur is None or reading is None or reading.adaptive is None:
+        if reading is None or reading.adaptive is None:
+            return observation
+        if self.allowed is not None:
+            exact = reading.certainty(observation.target, observation.weights, self.allowed)
+            return replace(observation, certainty=exact)
+        if self.blur is None:
             return observation
         return replace(observation, reading=replace(reading, adaptive=replace(reading.adaptive, blur=self.blur)))
 
@@ -55,7 +64,9 @@ class Stage:
 def stages_of(observation: Observation, iterations: int) -> list[Stage]:
     """How an attack that matches gradients spends its iterations on rows that are alike; one stage for plain SGD."""
     adaptive = adaptive_step(observation)
-    if adaptive is not None and not readable(observation)[0]:
+    if adaptive is not None and readable(observation)[0]:
+        return [Stage(iterations, allowed=_ALLOWED)]
+    if adaptive is not None:
         count = min(_STAGES, iterations)
         ends = [stage * iterations // count for stage in range(count + 1)]
         blurs = [_BLURRED * (_SHARP / _BLURRED) ** (stage / max(count - 1, 1)) for stage in range(count)]
@@ -94,10 +105,22 @@ def blur_of(observation: Observation) -> float | None:
 
 def readable(observation: Observation) -> Tensor:
     """Which rows (R,) of adaptive steps give enough magnitudes away; the others give signs."""
-    gradient, reading = observation.target.double(), observation.reading
-    assert reading is not None and reading.adaptive is not None
-    read = reading.error(gradient, observation.weights) < _KNOWN * gradient.abs()
-    return read.sum(1) >= _ENOUGH * (gradient != 0).sum(1)
+    read = ~unread(observation)
+    return read.sum(1) >= _ENOUGH * (observation.target != 0).sum(1)
+
+
+def unread(observation: Observation) -> Tensor:
+    """Coordinates (R, P) of adaptive steps of which rounding leaves the sign and a least magnitude, or nothing."""
+    assert observation.reading is not None
+    error = observation.reading.error(observation.target, observation.weights)
+    return error >= _KNOWN * observation.target.abs()
+
+
+def excused(candidate: Tensor, observation: Observation) -> Tensor:
+    """Gradients (R, P) as they are compared: no larger than what was read, where that is only a least magnitude."""
+    target = observation.target
+    larger = (candidate * target.sign() > target.abs()) & (target != 0)
+    return target.where(larger & unread(observation), candidate)
 
 
 def signs(candidate: Tensor, target: Tensor, sizes: tuple[int, ...], blur: float) -> Tensor:

@@ -144,7 +144,7 @@ def _of_a_cell(one: CardCell) -> dict[str, Any]:
 def _of_a_control(control: Control) -> dict[str, Any]:
     # A negative control is drawn again where its first draw leaked by chance, which its words tell.
     said = _without_numbers(control.detail or "") if control.kind == "positive" else ""
-    return {"name": control.name, "held": control.held, "detail": said, "by chance": control.by_chance is not None}
+    return {"name": control.name, "held": control.held, "detail": said, "by chance": control.by_luck is not None}
 
 
 def _without_numbers(said: str) -> str:

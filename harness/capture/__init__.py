@@ -3,6 +3,7 @@
 Importing this takes no attack, defense or dataset along.
 """
 
-from harness.judging.capture import CaptureRecord, Declared, captured, write_capture
+from harness.capture.loop import captured
+from harness.judging.capture import CaptureRecord, Declared, write_capture
 
 __all__ = ["CaptureRecord", "Declared", "captured", "write_capture"]

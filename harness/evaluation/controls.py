@@ -122,9 +122,9 @@ def judge_blind(*cells: CellResult) -> Control:
     """The blind control fails as a negative one does, though it takes no step, or where no guess could be made."""
     if cells[0].not_applicable_reason:
         return checked(BLIND, False, cells[0].not_applicable_reason, *cells)
-    control, strict = _not_leaking(BLIND, [cell.lineup.p_value for cell in cells], *cells), cells[0].asr["strict"]
-    detail = f"{control.detail}; {strict.successes} of {strict.n} images accurate by chance"
-    return control.model_copy(update={"detail": detail, "by_chance": strict})
+    control, luck = _not_leaking(BLIND, [cell.lineup.p_value for cell in cells], *cells), cells[0].asr["strict"]
+    detail = f"{control.detail}; {luck.successes} of {luck.n} images accurate by luck"
+    return control.model_copy(update={"detail": detail, "by_luck": luck})
 
 
 def _not_leaking(name: str, p_values: list[float | None], *cells: CellResult) -> Control:

@@ -170,7 +170,7 @@ def _reading(settings: CellSettings) -> str:
         return tap
     # Of one local step, an update is a gradient times the learning rate.
     apart = tap.of_update and (
-        settings.local_steps > 1 or settings.batch_norm is not None or settings.optimizer != "sgd"
+        settings.local_steps > 1 or settings.batch_norm is not None or settings.optimizer != "sgd" or settings.sent_as
     )
     return " ".join([tap.unit if apart else "step", *(hook for hook in tap.noised_by if defense.acts_at(hook))])
 

@@ -5,11 +5,11 @@ A framework's defense is told by its class and arguments. Sources: Flower's ``Lo
 acts on the gradients of a step.
 """
 
+import inspect
 import io
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -28,7 +28,6 @@ from harness.results.atomic import remove_plain, write_atomic
 from harness.results.files import MOST_OF_A_DOCUMENT, Absent, parse_json, read_stored, sha256
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
     from torch.optim import Optimizer
 
 #: The names of a capture's files: what it says, and arrays before and after the client's training.
@@ -239,14 +238,14 @@ Arrays = Mapping[str, Any]
 
 
 def write_capture(
-    folder: Path | str, record: CaptureRecord, before: Arrays, *, images: ArrayLike | None = None,
+    folder: Path | str, record: "CaptureRecord | NotCaptured", before: Arrays, *, images: ArrayLike | None = None,
     labels: ArrayLike | None = None, **sent: Arrays,
 ) -> Path:  # fmt: skip
     """Write what one client sent in one round, and return the folder.
 
     Args:
         folder: of its own; files of an earlier capture there are replaced.
-        record: how the client trained.
+        record: how the client trained; or why that is not known, with what is known.
         before: the model that the client started from, arrays or tensors named as in its ``state_dict()``.
         images, labels: the truth, (n, C, H, W) in [0, 1] and (n,) in the order trained; it stays with who writes it.
         sent: one of ``after``, ``update`` (after less before) and ``gradient`` (of a single step), named as ``before``.
@@ -261,8 +260,7 @@ def write_capture(
         raise UsageError("the truth of a capture is images with their labels; give both or neither")
     ((kind, moved),) = sent.items()
     # First: whatever happens now, nothing of an earlier capture stands beside this one.
-    for stale in (FACTS, *(f"{stem}{end}" for stem in (BEFORE, TRUTH, *SENT) for end in ENDINGS)):
-        remove_plain(folder / stale, "the capture's folder")
+    mark_not_captured(folder, UNFINISHED)
     write_atomic(folder / f"{BEFORE}.npz", _packed(before), "the capture's folder")
     write_atomic(folder / f"{kind}.npz", _packed(moved), "the capture's folder")
     if images is not None and labels is not None:
@@ -270,6 +268,36 @@ def write_capture(
     # Last: a folder without it is no capture.
     write_atomic(folder / FACTS, record.model_dump_json(indent=1).encode(), "the capture's folder")
     return folder
+
+
+#: Why a capture that was begun is none: what stands there until it is complete.
+UNFINISHED = "its round did not end, or its process was killed before it did"
+
+
+class NotCaptured(BaseModel):
+    """What stands in the place of a record where there is no capture.
+
+    Beside it may stand what is known: whoever adds what is missing and takes the reason away has a capture.
+
+    Attributes:
+        not_captured: why, as a half-sentence; None in a record.
+    """
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    not_captured: str | None = None
+
+
+def mark_not_captured(folder: Path, reason: str) -> None:
+    """Write why there is no capture in this folder, which ``judge`` then says; an earlier one's files go.
+
+    Raises:
+        OutputError: the folder cannot be written.
+    """
+    said = NotCaptured(not_captured=reason).model_dump_json(indent=1)
+    write_atomic(folder / FACTS, said.encode(), "the capture's folder")
+    for stale in (f"{stem}{end}" for stem in (BEFORE, TRUTH, *SENT) for end in ENDINGS):
+        remove_plain(folder / stale, "the capture's folder")
 
 
 def _packed(arrays: Arrays) -> bytes:
@@ -284,72 +312,15 @@ def _plain(value: Any) -> np.ndarray:
     return value.detach().cpu().numpy() if hasattr(value, "detach") else np.asarray(value)
 
 
-# A capture around a training loop of one's own.
-
-# Parts of the names that peft, transformers and their like give the weights of adapters.
-_ADAPTERS = {"lora_A", "lora_B", "lora_embedding_A", "lora_embedding_B", "adapter", "adapters", "prompt_encoder"}
-
-
-class Watched:
-    """The round that is being captured."""
-
-    def __init__(self) -> None:
-        self.images: list[Tensor] = []
-        self.labels: list[Tensor] = []
-
-    def batch(self, images: "Tensor", labels: "Tensor") -> None:
-        """Keep what a step trains on, (B, C, H, W) in [0, 1] and (B,), as the operator's own truth."""
-        self.images.append(images.detach().cpu().clone())
-        self.labels.append(labels.detach().cpu().clone())
-
-
-@contextmanager
-def captured(
-    network: "nn.Module", folder: Path | str, optimizer: "Optimizer | str | Mapping[str, Any] | None" = None,
-    **facts: Any,
-) -> Iterator[Watched]:  # fmt: skip
-    """Context of a client's local training: keeps the network before and after it, unless the training fails.
-
-    ::
-
-        with captured(network, "captures/3", optimizer, model="my_network:make", image_shape=(1, 28, 28), classes=10,
-                      batch_size=4) as capture:
-            for images, labels in loader:
-                ...
-                capture.batch(images, labels)  # only where the truth may be kept
-
-    Args:
-        optimizer: of the local steps, whose class, arguments and learning rate are read; or these facts.
-        facts: the fields of :class:`CaptureRecord`; ``frozen`` is read from the network where it is not given.
-
-    Raises:
-        UsageError: the network computes in bfloat16, the optimizer is none that can be judged, or the folder cannot be
-            written.
-        ValidationError: a fact is missing or out of range.
-    """
-    still = tuple(name for name, one in network.named_parameters() if not one.requires_grad)
-    known: dict[str, Any] = {"frozen": still} | facts
-    if optimizer is not None:
-        known["optimizer"] = optimizer if isinstance(optimizer, str | Mapping) else facts_of(optimizer)
-    record, watched = CaptureRecord(**known), Watched()
-    before = {name: value.detach().cpu().clone() for name, value in network.state_dict().items()}
-    _require_known_numbers(before)
-    _tell_of_adapters(network)
-    yield watched
-    truth: dict[str, Any] = {}
-    if watched.images:
-        import torch
-
-        truth = {"images": torch.cat(watched.images), "labels": torch.cat(watched.labels)}
-    write_capture(folder, record, before, after=network.state_dict(), **truth)
-
-
 # Flags that change what a step is, with what they are in an optimizer that can be judged.
 _USUAL = {"maximize": False, "amsgrad": False, "centered": False, "decoupled_weight_decay": False}
 
 
-def facts_of(optimizer: "Optimizer") -> dict[str, Any]:
+def facts_of(optimizer: "Optimizer", fresh: bool = True) -> dict[str, Any]:
     """The class and arguments of a torch optimizer, as a capture holds them, before its first step of a round.
+
+    Args:
+        fresh: whether it must not remember earlier steps.
 
     Raises:
         UsageError: it is none that can be judged: another class, groups of parameters with arguments of their own, or
@@ -362,30 +333,13 @@ def facts_of(optimizer: "Optimizer") -> dict[str, Any]:
     odd = [flag for flag, usual in _USUAL.items() if first.get(flag, usual) != usual]
     if odd and not (odd == ["decoupled_weight_decay"] and name == "AdamW"):
         raise UsageError(f"{name} with {odd[0]}=True cannot be judged; leave it out in the captured round")
-    if any(optimizer.state.values()):
+    if fresh and any(optimizer.state.values()):
         raise UsageError(f"{name} remembers steps of earlier rounds; make a new one for the captured round")
     return {"name": name} | {name: _number(first[name]) for name in names if name in first}
 
 
 def _number(value: Any) -> Any:
     return float(value) if hasattr(value, "item") else value
-
-
-def _require_known_numbers(state: "dict[str, Tensor]") -> None:
-    """Before the training, which would be lost: arrays on disk know no bfloat16."""
-    coarse = [name for name, value in state.items() if str(value.dtype) == "torch.bfloat16"]
-    if coarse:
-        raise UsageError(f"{coarse[0]!r} is in bfloat16, which a capture cannot hold; train this client in float32")
-
-
-def _tell_of_adapters(network: "nn.Module") -> None:
-    """Before the training: a library puts them into a network, and perhaps no factory of it builds them again."""
-    named = [name for name, one in network.named_parameters() if one.requires_grad and _ADAPTERS & set(name.split("."))]
-    if named:
-        sys.stderr.write(
-            f"harness: {named[0]!r} is an adapter's weight: judge --checks-only reads it as it is; to attack it too, "
-            "let the factory that model names put the adapters in\n"
-        )
 
 
 # Reads a capture, whoever wrote it: every file is checked, nothing in it is executed.
@@ -421,6 +375,12 @@ def read_capture(folder: Path, truth: Path | None = None) -> Capture:
     """
     facts = folder / FACTS
     try:
+        state = read_stored(facts, NotCaptured, parse_json, "write it again", MOST_OF_A_DOCUMENT)
+        if state.not_captured is not None:
+            more = "add the fact and take not_captured away" if state.model_extra else "capture another round"
+            raise UsageError(
+                f"{str(folder)!r} was not captured because {state.not_captured}; leave it out of the command, or {more}"
+            )
         record = read_stored(facts, CaptureRecord, parse_json, "write it again", MOST_OF_A_DOCUMENT)
     except Absent as problem:
         raise UsageError(f"{str(folder)!r} is no capture (it has no {FACTS}); {MEND}") from problem
@@ -480,12 +440,51 @@ def _make_private(
     return Declared(name="fed_cdp", settings={"clip": bounds[0], "sigma": sigma, "clipping": layered})
 
 
+def _secure_sum() -> Declared:
+    """What one client adds to the sum is as it trained it; the server sees the sum alone."""
+    return Declared(name="none")
+
+
 #: What a framework's defense is here, by the last part of its name.
 _TABLE: dict[str, Callable[..., Declared]] = {
     "LocalDpMod": validate_call(_local_dp),
     "fixedclipping_mod": validate_call(_fixed_clipping),
+    # Its bound is another in each round.
+    "adaptiveclipping_mod": validate_call(_fixed_clipping),
+    "secaggplus_mod": validate_call(_secure_sum),
     "make_private": validate_call(_make_private),
 }
+# Flower's mods that leave a model as it is.
+_HARMLESS = {"arrays_size_mod", "message_size_mod"}
+# Between the names of several defenses, whose settings then stand under their names.
+_AND = " + "
+
+
+def declared_beside(pieces: Iterable[Any], config: Mapping[str, Any] | None = None) -> Declared | None:
+    """What the pieces of a framework that change a client's update declare; None where none does.
+
+    Args:
+        pieces: functions, or objects whose attributes are their arguments.
+        config: what the server sends with a task, in which arguments of functions stand.
+    """
+    made = [_declared(one, config or {}) for one in pieces]
+    found = [one for one in made if one.name.rpartition(".")[2] not in _HARMLESS]
+    if len(found) < 2:
+        return found[0] if found else None
+    return Declared(name=_AND.join(one.name for one in found), settings={one.name: one.settings for one in found})
+
+
+def _declared(piece: Any, config: Mapping[str, Any]) -> Declared:
+    bound = getattr(piece, "keywords", {})
+    piece = getattr(piece, "func", piece)  # of functools.partial
+    kind = piece if inspect.isroutine(piece) else type(piece)
+    told = {} if kind is piece else {name: one for name, one in vars(piece).items() if not name.startswith("_")}
+    told = {name: one for name, one in (told | bound).items() if isinstance(one, bool | int | float | str)}
+    known = _TABLE.get(kind.__name__)
+    if known is not None:
+        takes = inspect.signature(known).parameters
+        told = {name: one for name, one in ({**config} | told).items() if name in takes}
+    return Declared(name=f"{kind.__module__}.{kind.__qualname__}", settings=told)
 
 
 def draws_batches(defense: Declared | None) -> bool:
@@ -501,9 +500,13 @@ def translated(defense: Declared | None) -> Declared | None:
     Raises:
         UsageError: an argument is missing, unknown or out of range.
     """
-    known = defense and _TABLE.get(defense.name.rpartition(".")[2])
-    if defense is None or known is None:
-        return defense
+    if defense is None:
+        return None
+    if _AND in defense.name:
+        return _translated_together(defense)
+    known = _TABLE.get(defense.name.rpartition(".")[2])
+    if known is None:
+        return _as_not_known(defense)
     try:
         return known(**defense.settings)
     except ValidationError as error:
@@ -512,3 +515,30 @@ def translated(defense: Declared | None) -> Declared | None:
         raise UsageError(
             f"defense {defense.name!r}: {where}: {first['msg']}; give the arguments of the class as settings"
         ) from error
+
+
+def _translated_together(defense: Declared) -> Declared:
+    """Of several the one that changes an update; none where nobody knows what they do one after the other."""
+    parts = [Declared(name=name, settings=defense.settings.get(name, {})) for name in defense.name.split(_AND)]
+    known = [one for one in parts if one.name.rpartition(".")[2] in _TABLE]
+    changing = [one for one in map(translated, known) if one is not None and one.name != "none"]
+    if len(known) == len(parts) and len(changing) < 2:
+        return changing[0] if changing else Declared(name="none")
+    return _as_not_known(defense)
+
+
+def _as_not_known(defense: Declared) -> Declared:
+    """A framework's class, which has dots in its name, in the place of a defense of this project's."""
+    if "." not in defense.name or ":" in defense.name:
+        return defense
+    if defense.name not in _TOLD:
+        _TOLD.add(defense.name)
+        sys.stderr.write(
+            f"harness: defense {defense.name!r} is declared, not known: attacks and checks take what was sent as if it "
+            "had none\n"
+        )
+    return Declared(name="none")
+
+
+# Not known, and told.
+_TOLD: set[str] = set()

@@ -98,6 +98,7 @@ def cells_of(
             optimizer=(record.local_optimizer or PLAIN).text if update else PLAIN.text,
             update_model=update_model if update and record.local_steps > 1 else "first", prior=prior, device=device,
             weights=AS_CAPTURED, weights_hash=captured.digest, round=record.rounds_before,
+            sent_as=record.dtype if update else None,
             batch_norm="hidden" if captured.normalised and not captured.running else None,
             rounds=max(record.rounds or 100, captured.rounds[-1] + 1), **known,
         )

@@ -169,7 +169,9 @@ def _together(captures: Sequence[Capture], attacked: bool) -> CapturedClients:
     if attacked or defense is None or not _is_of_updates(defense):
         _require_gradients(first)
     module, model = trained_network(captures)
-    record = record.model_copy(update={"defense": defense, "model": model})
+    # A change that is sent in half precision is not as coarse as weights are.
+    dtype = record.dtype if first.kind == "after" else None
+    record = record.model_copy(update={"defense": defense, "model": model, "dtype": dtype})
     foreign = None if attacked else foreign_layout(captures, module)
     layout = foreign or Layout.of(module)
     states = [] if foreign else _states(captures, module, fixed_values(record, module, attacked))
@@ -288,7 +290,7 @@ def update_reading(record: CaptureRecord, defense: Declared | None) -> UpdateRea
     """How an update of such clients becomes the gradient to match; of unknown momentum, as plain SGD's."""
     optimizer = record.local_optimizer or PLAIN
     changed = defense is not None and build(DEFENSES, defense.name, defense.settings).changes_messages()
-    return reading_of(optimizer, record.local_steps, record.rate, changed)
+    return reading_of(optimizer, record.local_steps, record.rate, changed, record.dtype)
 
 
 def is_readable(capture: Capture) -> bool:
@@ -322,7 +324,8 @@ def _client(
         _require_frozen(capture, module, state, sent, defense)
         before, moved = layout.flatten(state), layout.flatten(sent)
     _require_values(capture, moved)
-    grain = max(capture.moved.grain, torch.finfo(torch.float32).eps * float(moved.abs().max()))
+    coarse = torch.finfo(getattr(torch, record.dtype or "float32"))
+    grain = max(capture.moved.grain, coarse.eps * float(moved.abs().max()))
     if capture.kind == "gradient":
         times = record.learning_rate / record.rate / (record.accumulate if record.accumulate_sum else 1)
         return before.float(), (moved * times).float(), grain * times, {}

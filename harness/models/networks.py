@@ -177,6 +177,8 @@ def is_own(name: str) -> bool:
 def find_factory(name: str) -> Factory:
     """A registered factory, torchvision's, or the user's own given as ``module:factory``; changes are left aside.
 
+    ``module:Class()`` names what is called without arguments.
+
     Raises:
         UsageError: the name is unknown, or the module or attribute can't be found.
     """
@@ -193,11 +195,15 @@ def find_factory(name: str) -> Factory:
         raise UsageError(
             f"cannot import model {name!r} ({in_one_line(error)}); check the module name and PYTHONPATH"
         ) from error
-    factory: Factory | None = getattr(module, attribute, None)
+    bare = attribute.removesuffix("()")
+    factory: Factory | None = getattr(module, bare, None)
     if factory is None:
-        raise UsageError(f"module {module_name!r} has no factory {attribute!r}; check its name")
+        raise UsageError(f"module {module_name!r} has no factory {bare!r}; check its name")
     if not callable(factory):
         raise UsageError(f"{name!r} is not callable; name a function (image_shape, classes) -> torch.nn.Module")
+    if bare != attribute:
+        made: Callable[[], nn.Module] = factory  # type: ignore[assignment]  # as its name says
+        return lambda *_: made()
     return factory
 
 

@@ -5,7 +5,6 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
-    AliasChoices,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -148,7 +147,7 @@ class Control(Record):
 
     Positive controls must leak: no defense (``positive``) and a clipping defense without noise (``positive_sigma0``).
     Negative controls must not: another victim's truth (``swap``), a hundredfold noise (``noise_x100``), and a guess
-    that saw no gradient (``blind``), whose strict successes are ``by_chance``, None for other controls.
+    that saw no gradient (``blind``), whose strict successes are ``by_luck``, None for other controls.
     ``detail`` is a half-sentence for people, such as "the attack does not leak even undefended"; ``cells`` are the
     keys of the control cells that were run for it.
     """
@@ -157,8 +156,7 @@ class Control(Record):
     held: bool
     detail: str = ""
     cells: list[str] = Field(default_factory=list)
-    # Documents of versions up to 0.1.8 have it as ``by_luck``.
-    by_chance: Rate | None = Field(default=None, validation_alias=AliasChoices("by_chance", "by_luck"))
+    by_luck: Rate | None = None
 
     @property
     def kind(self) -> Literal["positive", "negative"]:

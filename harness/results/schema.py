@@ -209,7 +209,7 @@ class CellResult(Place):
     @property
     def kappa(self) -> Rate | None:
         """Return the strict success rate of a guess without a gradient on the same victims; None without one."""
-        return next((check.by_chance for check in self.controls if check.by_chance), None)
+        return next((check.by_luck for check in self.controls if check.by_luck), None)
 
     @model_serializer(mode="wrap")
     def _written(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:

@@ -40,12 +40,12 @@ def test_it_guesses_the_victims_of_the_cell_once_for_all_informed_attacks(
     stage = Stage(Path("no data root"), 64)
     scene = stage.set(settings)
     guesses = stage.room(settings).prior.means[scene.truth.labels].reshape(scene.truth.images.shape)
-    by_chance = int(image_strict(scene.truth.images, guesses).sum())
+    by_luck = int(image_strict(scene.truth.images, guesses).sum())
     for made in of(document, None):
         (check,) = [check for check in made.controls if check.name == "blind"]
         assert check.held and check.kind == "negative" and check.cells == [blind.key]
-        assert made.kappa == check.by_chance == blind.asr["strict"]
-        assert (made.kappa.successes, made.kappa.n) == (by_chance, 60)
+        assert made.kappa == check.by_luck == blind.asr["strict"]
+        assert (made.kappa.successes, made.kappa.n) == (by_luck, 60)
         assert made.prior is not None and (made.prior.name, made.prior.size) == ("digits, public half", 899)
     assert document.valid and read_results(tmp_path).cells[0].kappa == of(document, None)[0].kappa
 

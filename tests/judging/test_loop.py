@@ -1,10 +1,20 @@
-"""A capture around a training loop refuses what it could not write before the training, not after it."""
+"""A capture around a training loop reads how it trains, changes nothing of it, and never breaks it."""
 
+import copy
+import io
+import json
+import logging
+import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from pydantic import ValidationError
+from torch import Tensor, nn
+from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from harness.base.errors import UsageError
 from harness.capture import captured
@@ -18,7 +28,7 @@ def test_numbers_that_arrays_do_not_know_are_refused_before_the_training(
     network, trained = nn.Linear(4, 2).to(dtype), False
     facts = {"model": "m:make", "image_shape": (1, 2, 2), "classes": 2, "learning_rate": 0.1, "batch_size": 1}
     try:
-        with captured(network, tmp_path / "0", **facts):
+        with captured(network, tmp_path / "0", strict=True, **facts):
             trained = True
     except UsageError as error:
         assert not fits and "train this client in float32" in str(error)
@@ -42,3 +52,302 @@ def test_adapters_are_told_before_the_training_and_kept(tmp_path: Path, capsys: 
     assert "'lora_A.default.weight' is an adapter's weight: judge --checks-only" in said and said.count("\n") == 1
     kept = read_capture(tmp_path / "0")
     assert kept.record.frozen == ("layer.weight", "layer.bias") and "lora_A.default.weight" in kept.moved
+
+
+class Net(nn.Module):
+    """A client's network, whose class takes no arguments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Dropout(0.2))
+        self.head = nn.Linear(2 * 6 * 6, 5)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.body(images))
+
+
+Build = Callable[[Any], Optimizer]
+MODEL = f"{Net.__module__}:Net()"
+
+
+def data(count: int) -> TensorDataset:
+    random = torch.Generator().manual_seed(1)
+    return TensorDataset(torch.rand(count, 1, 8, 8, generator=random), torch.arange(count) % 5)
+
+
+def client(count: int = 7, size: int = 3, **how: Any) -> tuple[Net, DataLoader[Any]]:
+    torch.manual_seed(0)
+    return Net(), DataLoader(data(count), size, **how)
+
+
+def step(network: nn.Module, optimizer: Optimizer, images: Tensor, labels: Tensor) -> None:
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(network(images), labels).backward()
+    optimizer.step()
+
+
+def train(network: nn.Module, optimizer: Optimizer, loader: Any, epochs: int = 1, scheduler: Any = None) -> None:
+    for _ in range(epochs):
+        for images, labels in loader:
+            step(network, optimizer, images, labels)
+        if scheduler is not None:
+            scheduler.step()
+
+
+@pytest.mark.parametrize(
+    ("build", "text"),
+    [
+        (lambda weights: SGD(weights, 0.1), "sgd"),
+        (lambda weights: SGD(weights, 0.1, momentum=0.9, nesterov=True), "sgd:momentum=0.9,nesterov=true"),
+        (lambda weights: Adam(list(weights), torch.tensor(0.1), betas=(0.8, 0.99)), "adam:betas=0.8/0.99"),
+        (lambda weights: AdamW(weights, 0.1), "adamw"),
+        (lambda weights: RMSprop([{"params": [one]} for one in weights], 0.1, alpha=0.9), "rmsprop:alpha=0.9"),
+    ],
+)
+@pytest.mark.parametrize("given", [True, False])
+def test_all_is_read_from_the_objects(tmp_path: Path, build: Build, text: str, given: bool) -> None:
+    """Also of an optimizer that is built after the capture began, and of a loader that nobody names."""
+    network, loader = client(shuffle=True)
+    optimizer = build(network.parameters()) if given else None
+    with captured(network, tmp_path, optimizer, loader=loader if given else None, strict=True):
+        train(network, optimizer or build(network.parameters()), loader, epochs=2)
+    made = read_capture(tmp_path).record
+    assert (made.optimizer, round(made.learning_rate, 6), made.model) == (text, 0.1, MODEL)
+    assert (made.image_shape, made.classes, made.batch_size) == ((1, 8, 8), 5, 3)
+    assert (made.local_steps, made.examples, made.epochs, made.frozen) == (6, 7, 2, ())
+
+
+@pytest.mark.parametrize(
+    ("how", "epochs", "expected"),
+    [
+        ({}, 1, {"local_steps": 3, "examples": 7, "epochs": 1, "batch_size": 3}),
+        ({"drop_last": True}, 3, {"local_steps": 6, "examples": 7, "epochs": 3, "batch_size": 3}),
+        ({"count": 6}, 2, {"local_steps": 4, "examples": 6, "epochs": 2, "batch_size": 3}),
+        ({"size": 20}, 2, {"local_steps": 2, "examples": 7, "epochs": 2, "batch_size": 7}),
+    ],
+)
+def test_passes_and_batches_are_counted(tmp_path: Path, how: Any, epochs: int, expected: dict[str, Any]) -> None:
+    network, loader = client(**how)
+    optimizer = SGD(network.parameters(), 0.1)
+    with captured(network, tmp_path, optimizer, strict=True):
+        train(network, optimizer, loader, epochs)
+    made = read_capture(tmp_path).record
+    assert {name: getattr(made, name) for name in expected} == expected
+
+
+class Stream(IterableDataset[Any]):
+    """Without a length."""
+
+    def __iter__(self) -> Any:
+        return iter(data(7))
+
+
+def test_a_loader_without_a_length_is_read_from_its_batches(tmp_path: Path) -> None:
+    network, _ = client()
+    loader, optimizer = DataLoader(Stream(), 3), SGD(network.parameters(), 0.1)
+    with captured(network, tmp_path, optimizer, loader=loader, strict=True):
+        train(network, optimizer, loader, 2)
+    made = read_capture(tmp_path).record
+    assert (made.local_steps, made.batch_size, made.examples, made.epochs) == (6, 3, 7, 2)
+
+
+def test_what_is_frozen_or_left_out_of_the_optimizer_is_named(tmp_path: Path) -> None:
+    network, loader = client()
+    network.body[0].requires_grad_(False)
+    optimizer = SGD(network.head.parameters(), 0.1)
+    with captured(network, tmp_path, optimizer, strict=True):
+        train(network, optimizer, loader)
+    assert read_capture(tmp_path).record.frozen == tuple(
+        f"body.{one}" for one in ("0.weight", "0.bias", "1.weight", "1.bias")
+    )
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_steps_that_a_scaler_skips_are_not_counted(tmp_path: Path, fused: bool) -> None:
+    network, loader = client(6)
+    optimizer, scaler = SGD(network.parameters(), 0.1, fused=fused), torch.amp.GradScaler("cpu", init_scale=2.0)
+    with captured(network, tmp_path, optimizer, strict=True):
+        for number, (images, labels) in enumerate([*loader] * 2):
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(network(images), labels)
+            scaler.scale(loss * float("inf") if number == 1 else loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    made = read_capture(tmp_path).record
+    assert (made.local_steps, made.batch_size) == (3, 3)
+
+
+def weights(network: nn.Module) -> list[Tensor]:
+    return [one.detach().clone() for one in network.state_dict().values()]
+
+
+def clumsy(network: Net, loader: Any) -> None:
+    """Everything that a training may do with its network while it is watched."""
+    optimizer = Adam(network.parameters(), 0.01)
+    train(network, optimizer, loader, 2)
+    copied = copy.deepcopy(network)
+    copied(next(iter(loader))[0])
+    held = io.BytesIO()
+    torch.save(network, held)
+    assert b"harness" not in held.getvalue()
+
+
+def odd(network: Net, loader: Any) -> None:
+    train(network, torch.optim.Adagrad(network.parameters(), 0.01), loader)
+
+
+def apart(network: Net, loader: Any) -> None:
+    groups = [{"params": network.head.parameters()}, {"params": network.body.parameters(), "lr": 0.3}]
+    train(network, SGD(groups, 0.1), loader)
+
+
+def changed(network: Net, loader: Any) -> None:
+    optimizer = SGD(network.parameters(), 0.1, momentum=0.5)
+    train(network, optimizer, loader)
+    optimizer.param_groups[0]["momentum"] = 0.9
+    train(network, optimizer, loader)
+
+
+def two(network: Net, loader: Any) -> None:
+    for part in (network.head, network.body):
+        train(network, SGD(part.parameters(), 0.1), loader)
+
+
+def uneven(network: Net, loader: Any) -> None:
+    optimizer = SGD(network.parameters(), 0.1)
+    for size in (3, 2, 3):
+        step(network, optimizer, *data(7)[:size])
+
+
+def still(network: Net, loader: Any) -> None:
+    """Nothing trains."""
+
+
+@pytest.mark.parametrize(
+    ("training", "said"),
+    [
+        (clumsy, None), (odd, "'Adagrad' is none whose steps are known"), (apart, "groups of parameters"),
+        (changed, "arguments of SGD changed"), (two, "2 optimizers took steps"), (uneven, "of different sizes"),
+        (still, "learning_rate and batch_size could not be read"),
+    ],
+)  # fmt: skip
+def test_no_training_is_changed_or_broken(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, training: Callable[..., None], said: str | None
+) -> None:
+    """To the bit, random numbers too; what cannot be judged is a line, and stands in the capture's place."""
+    made = []
+    for watched in (False, True):
+        network, loader = client(shuffle=True)
+        if watched:
+            with captured(network, tmp_path):
+                training(network, loader)
+        else:
+            training(network, loader)
+        made.append([*weights(network), torch.rand(3)])
+    assert all(torch.equal(one, other) for one, other in zip(*made, strict=True))
+    lines = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
+    if said is None:
+        assert lines == [] and read_capture(tmp_path).record.local_steps == 6
+        return
+    assert len(lines) == 1 and said in lines[0] and "\n" not in lines[0]
+    with pytest.raises(UsageError, match=r"was not captured because .*; leave it out of the command, or ") as problem:
+        read_capture(tmp_path)
+    assert said in str(problem.value)
+
+
+def test_a_reason_is_kept_with_what_is_known_and_makes_a_capture_when_it_is_taken_away(tmp_path: Path) -> None:
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 5))  # of no class that names it
+    with captured(network, tmp_path, strict=False, model="mlp") as capture:
+        train(network, SGD(network.parameters(), 0.1), client()[1])
+        capture.batch(*data(7)[:2])
+    kept = read_capture(tmp_path).record
+    with captured(network, tmp_path / "1", image_shape=(1, 8, 8), classes=5):
+        pass
+    assert "'model'" not in (tmp_path / "1" / "capture.json").read_text()
+    facts = json.loads((tmp_path / "capture.json").read_text())
+    (tmp_path / "capture.json").write_text(json.dumps({"not_captured": "it rains"} | facts))
+    with pytest.raises(UsageError, match=r"because it rains; .* take not_captured away"):
+        read_capture(tmp_path)
+    (tmp_path / "capture.json").write_text(json.dumps(facts))
+    assert read_capture(tmp_path).record == kept
+
+
+REFUSED: list[tuple[Callable[[Net], dict[str, Any]], str]] = [
+    (lambda network: {"optimizer": torch.optim.Adagrad(network.parameters())}, "'Adagrad' is none whose steps"),
+    (lambda network: {"optimizer": remembering(network)}, "remembers steps of earlier rounds"),
+    (lambda network: {"optimizer": SGD([{"params": [network.head.bias], "lr": 0.3},
+                                        {"params": [network.head.weight]}], 0.1)}, "groups of parameters"),
+    (lambda network: {"batch_size": 0}, "batch_size"),
+    (lambda network: {"learning_rate": 0.1}, "model"),
+]  # fmt: skip
+
+
+def remembering(network: Net) -> Optimizer:
+    optimizer = Adam(network.parameters(), 0.1)
+    step(network, optimizer, *data(7)[:3])
+    return optimizer
+
+
+@pytest.mark.parametrize(("given", "said"), REFUSED)
+def test_refusals_come_before_the_training(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, given: Callable[[Net], dict[str, Any]], said: str
+) -> None:
+    network, loader = client()
+    made, trained = given(network), False
+    strictly = captured(network, tmp_path / "strict", strict=True, **made)
+    with pytest.raises((UsageError, ValidationError), match=said), strictly:
+        trained = True
+    assert not trained
+    with captured(network, tmp_path / "quiet", **made):
+        assert said in caplog.text  # already
+        train(network, made.get("optimizer") or SGD(network.parameters(), 0.1), loader)
+    with pytest.raises(UsageError, match=said):
+        read_capture(tmp_path / "quiet")
+    assert len(caplog.records) == 1 and not (tmp_path / "quiet" / "after.npz").exists()
+
+
+def test_an_unfinished_round_is_marked_from_its_beginning(tmp_path: Path) -> None:
+    """As a killed process leaves it; and one that ends with an error."""
+    network, _ = client()
+    (tmp_path / "after.npz").write_bytes(b"of an earlier round")
+    with pytest.raises(ZeroDivisionError), captured(network, tmp_path):
+        with pytest.raises(UsageError, match="did not end, or its process was killed"):
+            read_capture(tmp_path)
+        assert sorted(one.name for one in tmp_path.iterdir()) == [".lock", "capture.json"]
+        raise ZeroDivisionError("by the client")
+    with pytest.raises(UsageError, match=r"ended with an error \(ZeroDivisionError: by the client\)"):
+        read_capture(tmp_path)
+
+
+def test_two_clients_in_one_folder_do_not_mix(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (first, loader), (second, _) = client(), client()
+    with captured(first, tmp_path):
+        with captured(second, tmp_path):
+            train(second, SGD(second.parameters(), 0.5), loader)
+        train(first, SGD(first.parameters(), 0.1), loader)
+    assert read_capture(tmp_path).record.learning_rate == 0.1
+    (line,) = [one.getMessage() for one in caplog.records]
+    assert "another client is being captured" in line
+
+
+@pytest.mark.parametrize("place", ["folder", "disk", "end"])
+def test_a_folder_that_cannot_be_written_breaks_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, os.strerror(28))
+
+    network, loader = client()
+    folder = tmp_path / "0"
+    if place == "folder":
+        folder.write_text("no folder")
+    elif place == "disk":
+        monkeypatch.setattr("harness.results.atomic._write_then_rename", full)
+    with captured(network, folder):
+        train(network, SGD(network.parameters(), 0.1), loader)
+        if place == "end":
+            monkeypatch.setattr("harness.results.atomic._write_then_rename", full)
+    assert len(caplog.records) == 1
+    assert place == "folder" or "No space left on device" in caplog.text
+    with pytest.raises(UsageError):
+        read_capture(folder)

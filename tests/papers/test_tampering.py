@@ -32,7 +32,7 @@ def made(settings: CellSettings, share: float) -> CellResult:
         batch_size=settings.batch_size, tap=settings.tap, defense=settings.defense, victims=settings.victims,
             seeds=[0], cohort={"rounds": 20},
         asr={"strict": rate_of(count)}, verdict="leaks" if share > 0.2 else "inconclusive", seconds=3.0,
-        controls=[] if attack.tier == "plain" else [Control(name="blind", held=True, by_chance=luck)],
+        controls=[] if attack.tier == "plain" else [Control(name="blind", held=True, by_luck=luck)],
         bound=Bound(theorem="a", events=[event]) if noisy else Bound(reason="none"), outcomes=Outcomes(),
     )  # fmt: skip
 

@@ -11,7 +11,6 @@ from pydantic import ValidationError
 
 from harness.results import (
     CellResult,
-    Control,
     Lineup,
     Outcomes,
     Rate,
@@ -116,10 +115,3 @@ def test_a_diverged_victim_is_recorded_with_nulls() -> None:
     who = {"cell": "ab" * 10, "dataset": "d", "defense": "none", "attack": "dlg", "tap": "T0.in", "seed": 0}
     record = VictimRecord(**who, victim=3, outcome="diverged", rmse=math.nan, loss=math.inf)
     assert strict_json(record.model_dump_json()).items() >= {"rmse": None, "loss": None, "victim": 3}.items()
-
-
-def test_a_control_of_an_older_document_is_read() -> None:
-    old = {"name": "blind", "held": True, "by_luck": {"rate": 0.5, "successes": 1, "n": 2}}
-    control = Control.model_validate_json(json.dumps(old))
-    assert control.by_chance == Rate(rate=0.5, successes=1, n=2)
-    assert control == Control.model_validate(control.model_dump()) and "by_luck" not in control.model_dump_json()

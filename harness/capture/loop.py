@@ -1,0 +1,280 @@
+"""A capture around a training loop of one's own, and the folder that a capture is made in.
+
+Whatever goes wrong with a capture is told in a line of the log and in its folder; the training goes on.
+"""
+
+import logging
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock, Timeout
+from pydantic import ValidationError
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from harness.base.building import one_line
+from harness.base.errors import UsageError, in_one_line
+from harness.capture.watch import Watch
+from harness.judging.capture import (
+    UNFINISHED,
+    Arrays,
+    CaptureRecord,
+    NotCaptured,
+    facts_of,
+    mark_not_captured,
+    write_capture,
+)
+from harness.local_optimizer import with_rate
+
+log = logging.getLogger("harness.capture")
+# Parts of the names that peft, transformers and their like give the weights of adapters.
+_ADAPTERS = {"lora_A", "lora_B", "lora_embedding_A", "lora_embedding_B", "adapter", "adapters", "prompt_encoder"}
+# What is read while the network trains, with values that agree with all others.
+_READ_LATER: dict[str, Any] = {"image_shape": (1, 1, 1), "classes": 2, "learning_rate": 1.0, "batch_size": 1}
+# What the network and the optimizer are called is nobody's mistake, and what is frozen may be more than what is still.
+_MAY_DIFFER = {"model", "optimizer", "frozen", "learning_rate"}
+# Facts that only say what others imply.
+_BESIDES = {"order", "drop_last"}
+_OF_STEPS = {"local_steps", "epochs", "examples", "drop_last", "schedule", "accumulate"}
+
+
+class Watched:
+    """The round that is being captured."""
+
+    def __init__(self) -> None:
+        self.images: list[Tensor] = []
+        self.labels: list[Tensor] = []
+
+    def batch(self, images: Tensor, labels: Tensor) -> None:
+        """Keep what a step trains on, (B, C, H, W) in [0, 1] and (B,), as the operator's own truth."""
+        self.images.append(images.detach().cpu().clone())
+        self.labels.append(labels.detach().cpu().clone())
+
+    @property
+    def truth(self) -> dict[str, Any]:
+        """Images and labels of all batches; {} where none was kept."""
+        return {"images": torch.cat(self.images), "labels": torch.cat(self.labels)} if self.images else {}
+
+
+class Round:
+    """Context of one client's round, in a folder of its own from its beginning to its end.
+
+    Until it is complete, ``capture.json`` says why it is not. What goes wrong is told in one line, once.
+
+    Args:
+        strict: raise instead.
+    """
+
+    def __init__(self, folder: Path | str, strict: bool = False) -> None:
+        self.folder, self.over, self._strict, self._own = Path(folder), False, strict, False
+        self._lock = FileLock(self.folder / ".lock", blocking=False, thread_local=False)
+
+    def __enter__(self) -> "Round":
+        with self.told():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            try:
+                self._lock.acquire()
+            except Timeout as problem:
+                raise UsageError(
+                    f"another client is being captured in {str(self.folder)!r}; give each a folder of its own"
+                ) from problem
+            self._own = True
+            mark_not_captured(self.folder, UNFINISHED)
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if error is not None:
+            self.fail(f"its training ended with an error ({in_one_line(error)})")
+        with suppress(Exception):
+            self._lock.release()
+
+    def fail(self, reason: str) -> None:
+        """Say that there is no capture."""
+        if self.over:
+            return
+        self.over = True
+        if self._own:
+            with suppress(Exception):
+                mark_not_captured(self.folder, reason)
+        self._tell(reason)
+
+    @contextmanager
+    def told(self) -> Iterator[None]:
+        """Block whose errors end the capture, and nothing else."""
+        try:
+            yield
+        except Exception as error:
+            reason = one_line(error) if isinstance(error, ValidationError) else str(error)
+            self.fail(reason if isinstance(error, ValidationError | UsageError) else in_one_line(error))
+            if self._strict:
+                raise
+
+    def keep(
+        self, watch: Watch | None, given: Mapping[str, Any], before: Arrays, truth: Mapping[str, Any] | None = None,
+        **sent: Arrays,
+    ) -> None:  # fmt: skip
+        """Write the capture; where a fact is missing, with the reason in the place of a record that can be judged.
+
+        Args:
+            watch: what was seen; facts that are ``given`` are not asked of it.
+            sent: as for :func:`write_capture`.
+        """
+        with self.told():
+            if self.over:
+                return
+            ((_, moved),) = sent.items()
+            seen = _dtype_of(moved) | ({} if watch is None else watch.facts(moved))
+            _tell_of_contradictions(given, seen)
+            record = _record_of(seen | dict(given), [] if watch is None else watch.problems)
+            images, labels = ((truth or {}).get(name) for name in ("images", "labels"))
+            write_capture(self.folder, record, before, images=images, labels=labels, **sent)
+            self.over = True
+            if isinstance(record, NotCaptured):
+                self._tell(str(record.not_captured))
+                if self._strict:
+                    raise UsageError(str(record.not_captured))
+
+    def _tell(self, reason: str) -> None:
+        if not self._strict:  # who catches it has the reason
+            log.warning("harness: %r is not captured because %s", str(self.folder), reason)
+
+
+def _dtype_of(sent: Arrays) -> dict[str, Any]:
+    """The numbers sent, where all of them are coarser than float32."""
+    found = {str(one.dtype).rpartition(".")[2] for one in sent.values() if "float" in str(one.dtype)}
+    return {"dtype": "float16"} if found == {"float16"} else {}
+
+
+def _record_of(facts: Mapping[str, Any], problems: Sequence[str]) -> CaptureRecord | NotCaptured:
+    """The record of a capture, or what keeps these facts from being one."""
+    facts = {name: one for name, one in facts.items() if name in CaptureRecord.model_fields or name not in _BESIDES}
+    try:
+        record = CaptureRecord(**facts)
+    except ValidationError as error:
+        missing = [str(one["loc"][0]) for one in error.errors() if one["type"] == "missing"]
+        asked = (
+            f"{' and '.join(missing)} could not be read from its training; give {'it' if len(missing) == 1 else 'them'}"
+        )
+        # What went wrong is why something is missing.
+        reason = "; ".join([*problems, asked if missing else one_line(error)])
+        return NotCaptured(not_captured=reason, **{"format": 1, **facts})
+    # What was not seen but given is no problem; a training that is of no known law is.
+    return NotCaptured(not_captured="; ".join(problems), **{"format": 1, **facts}) if problems else record
+
+
+def _tell_of_contradictions(given: Mapping[str, Any], seen: Mapping[str, Any]) -> None:
+    """What is given counts; whoever gives it should know that it was not so."""
+    for name in given.keys() & seen.keys() - _MAY_DIFFER:
+        if _tuple_of(given[name]) != _tuple_of(seen[name]):
+            log.warning("harness: %s is given as %s, and the training had %s", name, given[name], seen[name])
+
+
+def _tuple_of(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+@contextmanager
+def captured(
+    network: nn.Module, folder: Path | str, optimizer: Optimizer | str | Mapping[str, Any] | None = None,
+    scheduler: Any = None, loader: Any = None, *, strict: bool = False, **facts: Any,
+) -> Iterator[Watched]:  # fmt: skip
+    """Context of a client's local training: keeps the network before and after it, and how it was trained.
+
+    ::
+
+        with captured(network, "captures/3", optimizer, loader=loader):
+            for images, labels in loader:
+                ...
+
+    Read from the training, unless they are given: optimizer, learning rates as used, steps really taken, batch size,
+    number of examples, passes, frozen parameters, image shape, classes, and a network whose class takes no arguments.
+    With a ``learning_rate`` all are given, and nothing is read but what is frozen.
+
+    Args:
+        folder: of this client and round alone.
+        optimizer: of the local steps; also one that is only built inside. Or what it is, in a record's terms.
+        scheduler: of the optimizer's learning rate.
+        loader: of the batches, like torch's ``DataLoader``; the one in use is found too.
+        strict: raise what else is a line of the log, and the reason in ``capture.json``.
+        facts: fields of :class:`CaptureRecord`.
+
+    Raises:
+        UsageError: with ``strict``: the training cannot be judged, or the folder cannot be written.
+        ValidationError: with ``strict``: a fact is missing or out of range.
+    """
+    watched, given = Watched(), dict(facts)
+    by_hand = is_by_hand(facts) and not isinstance(optimizer, Optimizer)
+    if isinstance(optimizer, str | Mapping):
+        given["optimizer"] = optimizer
+    with Round(folder, strict) as round_:
+        before: dict[str, Tensor] = {}
+        with round_.told():
+            _require_possible(network, optimizer, scheduler, given)
+            before = {name: value.detach().cpu().clone() for name, value in network.state_dict().items()}
+            _tell_of_adapters(network)
+        with nullcontext() if by_hand or round_.over else Watch(network, loader) as watch:
+            yield watched
+        if by_hand:
+            given = {"frozen": _still(network)} | given
+        with round_.told():
+            round_.keep(watch, given, before, watched.truth, after=network.state_dict())
+
+
+def _require_possible(network: nn.Module, optimizer: object, scheduler: Any, given: Mapping[str, Any]) -> None:
+    """Whether a capture can be judged, as far as that is known before the training.
+
+    Raises:
+        UsageError: it cannot. ValidationError: a fact is missing or out of range.
+    """
+    _require_known_numbers(network.state_dict())
+    known: dict[str, Any] = {}
+    if isinstance(optimizer, Optimizer):
+        known["optimizer"] = facts_of(optimizer)
+        if scheduler is not None and getattr(scheduler, "optimizer", optimizer) is not optimizer:
+            raise UsageError("the scheduler is of another optimizer; give the one whose learning rate it sets")
+    require_facts(known | dict(given))
+
+
+def is_by_hand(given: Mapping[str, Any]) -> bool:
+    """Whether all facts of a capture are given, and none is to be read."""
+    return "learning_rate" in given
+
+
+def require_facts(given: Mapping[str, Any]) -> None:
+    """Whether these facts can be of a capture whose others are read while the network trains.
+
+    Raises:
+        UsageError, ValidationError: one is unknown or out of range.
+    """
+    if is_by_hand(given):
+        CaptureRecord(**given)
+        return
+    known: dict[str, Any] = {"model": "read"} | {name: one for name, one in given.items() if name not in _OF_STEPS}
+    rate = with_rate(known["optimizer"])[1] if "optimizer" in known else None
+    known = _READ_LATER | ({} if rate is None else {"learning_rate": rate}) | known
+    CaptureRecord(**known)
+
+
+def _require_known_numbers(state: Mapping[str, Tensor]) -> None:
+    """Before the training, which would be lost: arrays on disk know no bfloat16."""
+    coarse = [name for name, value in state.items() if value.dtype == torch.bfloat16]
+    if coarse:
+        raise UsageError(f"{coarse[0]!r} is in bfloat16, which a capture cannot hold; train this client in float32")
+
+
+def _still(network: nn.Module) -> tuple[str, ...]:
+    return tuple(name for name, one in network.named_parameters() if not one.requires_grad)
+
+
+def _tell_of_adapters(network: nn.Module) -> None:
+    """Before the training: a library puts them into a network, and perhaps no factory of it builds them again."""
+    named = [name for name, one in network.named_parameters() if one.requires_grad and _ADAPTERS & set(name.split("."))]
+    if named:
+        sys.stderr.write(
+            f"harness: {named[0]!r} is an adapter's weight: judge --checks-only reads it as it is; to attack it too, "
+            "let the factory that model names put the adapters in\n"
+        )
