@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -18,6 +19,8 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from harness.base.errors import UsageError
 from harness.capture import captured
+from harness.capture.loop import Round
+from harness.capture.watch import Watch
 from harness.judging.capture import read_capture
 
 
@@ -175,6 +178,34 @@ def test_steps_that_a_scaler_skips_are_not_counted(tmp_path: Path, fused: bool) 
             scaler.update()
     made = read_capture(tmp_path).record
     assert (made.local_steps, made.batch_size) == (3, 3)
+
+
+@pytest.mark.parametrize(("dtype", "told"), [(torch.float32, None), (torch.float16, "float16")])
+def test_what_is_given_joins_what_is_read(tmp_path: Path, dtype: torch.dtype, told: str | None) -> None:
+    network, loader = client(6)
+    optimizer, before = Adam(network.parameters(), 0.1), copy.deepcopy(network)
+    with captured(network, tmp_path, optimizer, strict=True, clip_grad_norm=2.0, fedprox=0.1, model="m:make"):
+        train(network, optimizer, loader)
+        network.to(dtype)  # as it is sent
+    made = read_capture(tmp_path).record
+    assert (made.optimizer, made.model) == ("adam:clip_grad_norm=2.0,fedprox=0.1", "m:make")
+    assert (made.clip_grad_norm, made.fedprox, made.dtype) == (2.0, 0.1, told)
+    assert read_capture(tmp_path).before.shapes == {name: tuple(one.shape) for name, one in before.state_dict().items()}
+
+
+def test_optimizers_that_were_there_before_are_read_from_the_first_step(tmp_path: Path) -> None:
+    """As a long-lived client of a framework has them."""
+    network, loader = client()
+    optimizer = SGD(network.parameters(), 0.1, momentum=0.9)
+    with Round(tmp_path, strict=True) as round_, Watch(everywhere=True) as watch:
+        trainer = Thread(target=train, args=(network, optimizer, loader, 2))
+        trainer.start()
+        trainer.join()
+        arrays = network.state_dict()
+        round_.keep(watch, {}, arrays, after=arrays)
+    made = read_capture(tmp_path).record
+    assert (made.local_steps, made.batch_size, made.examples, made.epochs) == (6, 3, 7, 2)
+    assert (made.image_shape, made.state, made.optimizer) == ((1, 8, 8), "new", "sgd:momentum=0.9")
 
 
 def weights(network: nn.Module) -> list[Tensor]:
