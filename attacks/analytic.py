@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from harness.attacks.attack import ATTACKS, Attack, Dummy, validated_attack
 from harness.attacks.candidates import require_gradients
+from harness.attacks.stages import Stage
 from harness.base.errors import UsageError
 from harness.models import RowModel
 from harness.models.feature_extractor import FeatureExtractor
@@ -34,6 +35,10 @@ class Analytic(Attack):
         if self.box:
             raise ValueError("analytic computes its images and has no box; drop box")
         return self
+
+    def stages(self, observation: Observation) -> list[Stage]:
+        """One: a scale is found from anywhere."""
+        return [Stage(self.max_iterations)]
 
     def start(self, observation: Observation, keys: list[tuple[int | str, ...]]) -> Tensor:
         """The logarithm of the scale (R, 1), 0.

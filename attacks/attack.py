@@ -15,6 +15,7 @@ from harness.attacks.labels import infer_labels
 from harness.attacks.lbfgs import LBFGS
 from harness.attacks.objectives import RAW, SCALE_FREE, observed_only, total_variation
 from harness.attacks.residual import unread_level
+from harness.attacks.stages import SIGNS_BOX, SIGNS_TV, Stage, blur_of, excused, signs, stages_of
 from harness.base.errors import UsageError
 from harness.base.randomness import generator
 from harness.base.ranges import Count, CountOrNone, NonNegative, Repeats
@@ -185,6 +186,15 @@ class Attack(Attacker):
         """The batched optimizer and its settings."""
         return LBFGS()
 
+    def stages(self, observation: Observation) -> list[Stage]:
+        """Return the losses that are descended one after the other; iterations add up to ``max_iterations``.
+
+        ``observation`` holds rows that are read alike, see :func:`harness.attacks.stages.alike`.
+        """
+        if self.closed_form or self.objective not in RAW:
+            return [Stage(self.max_iterations)]
+        return stages_of(observation, self.max_iterations)
+
     def labels(self, observation: Observation) -> Tensor | None:
         """Inferred labels (R, n), or None where labels are optimised along with the images."""
         return infer_labels(observation, self.label_rule)
@@ -203,7 +213,9 @@ class Attack(Attacker):
     def start(self, observation: Observation, keys: list[tuple[int | str, ...]]) -> Tensor:
         """Initial positions (R, n*C*H*W, and more for other unknowns), one random stream per key."""
         shape = (observation.examples, *observation.model.image_shape)
-        return initial_images(self.init, keys, shape).flatten(1)
+        # Of all starts the best one where there is more than one loss to descend; what was chosen otherwise stays.
+        staged = self.init == "gauss" and len(self.stages(observation)) > 1
+        return initial_images("pattern-1/4" if staged else self.init, keys, shape).flatten(1)
 
     def dummy(self, observation: Observation, position: Tensor, labels: Tensor | None) -> Dummy:
         """Reads positions as images and targets.
@@ -234,7 +246,10 @@ class Attack(Attacker):
             candidate = observed_only(candidate, observation.target)
         free = self.scale == "free" or (self.scale == "auto" and observation.clipping is not None)
         matching, target = (SCALE_FREE if free else RAW)[self.objective], observation.target
+        if (blur := blur_of(observation)) is not None:
+            return signs(candidate, target, observation.model.layout.sizes, blur)
         if observation.certainty is not None:
+            candidate = excused(candidate, observation)
             candidate, target = candidate * observation.certainty, target * observation.certainty
         return matching(candidate, target, observation.clipping_groups)
 
@@ -268,6 +283,11 @@ class Attack(Attacker):
 
     def penalty(self, observation: Observation, dummy: Dummy, victims: Tensor) -> Tensor | float:
         """Return the term added to the matching loss (R,); ``victims`` (R,) says which rows attack the same victim."""
+        if blur_of(observation) is not None:
+            outside = dummy.images - dummy.images.clamp(0.0, 1.0)
+            return max(self.tv, SIGNS_TV) * total_variation(dummy.images) + SIGNS_BOX * outside.square().mean(
+                (1, 2, 3, 4)
+            )
         return self.tv * total_variation(dummy.images) if self.tv else 0.0
 
     def after_step(self, position: Tensor, keys: list[tuple[int | str, ...]], iteration: int) -> Tensor:

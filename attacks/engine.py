@@ -9,7 +9,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from harness.attacks.adam import Adam, AdamState
 from harness.attacks.attack import Attack, require_start
+from harness.attacks.lbfgs import LBFGSState
+from harness.attacks.stages import Stage, alike, descent
 from harness.base.devices import peak_of
 from harness.models.side_by_side import side_by_side
 from harness.observation import Observation
@@ -152,14 +155,14 @@ def run_attack(
     victims_per_chunk = max(chunk // attack.starts, 1)
     if observation.model.evaluates_alone:
         victims_per_chunk = min(victims_per_chunk, torch.get_num_threads() if _is_light(observation) else 1)
-    lean, parts = without_idle_coordinates(observation), []
-    for first in range(0, observation.rows, victims_per_chunk):
-        victims = torch.arange(first, min(first + victims_per_chunk, observation.rows))
+    lean, parts, groups = without_idle_coordinates(observation), [], alike(observation)
+    for victims in (part for group in groups for part in group.split(victims_per_chunk)):
         parts.append(_ChunkRun(attack, observation, labels, victims, observer, lean).run())
         if progress:
             progress(len(victims))
     starts = {name: torch.cat([getattr(part, name) for part in parts]) for name in parts[0].__dataclass_fields__}
-    return choose_restarts(Reconstruction(**starts), attack.starts)
+    chosen, order = choose_restarts(Reconstruction(**starts), attack.starts), torch.cat(groups).argsort()
+    return Reconstruction(**{name: getattr(chosen, name)[order] for name in starts})
 
 
 def _is_light(observation: Observation) -> bool:
@@ -176,6 +179,7 @@ def memory_of_row(attack: Attack, observation: Observation) -> float:
     def begin() -> object:
         # In another order, since a chunk of many rows copies what is known of its own, and all of them are not copied.
         run = _ChunkRun(attack, seen, labels, few.flip(0), None)
+        run.enter(attack.stages(run.observation)[-1])  # the last one takes the most
         position = run.position[run.active.to(run.position.device)]
         state = attack.optimizer().start(position)
         return run, state, run._evaluate(position)
@@ -252,7 +256,7 @@ class _ChunkRun:
         index = self.victims.to(observation.target.device)
         self.observation = lean(observation.take(index))
         keys = [(*key, restart) for key, restart in zip(self.observation.keys, self.restarts.tolist(), strict=True)]
-        self.observation = replace(self.observation, keys=tuple(keys))
+        self.observation = self.whole = replace(self.observation, keys=tuple(keys))
         self.labels = None if labels is None else labels[index, self.restarts.to(index.device)]
         self.position = require_start(attack.start(self.observation, keys), len(keys)).to(observation.target)
         # What is no number diverges at once, and then stands for nothing.
@@ -266,7 +270,8 @@ class _ChunkRun:
         self.reason = torch.full((rows,), CAP)
         # Of starts that are left out nothing is computed: their loss stays infinite, and none of them is chosen.
         wanted = torch.ones(rows, dtype=torch.bool) if self.labels is None else (self.labels >= 0).all(1).cpu()
-        self._focus(wanted.nonzero()[:, 0])
+        self.wanted = wanted.nonzero()[:, 0]
+        self._focus(self.wanted)
 
     def _focus(self, rows: Tensor) -> None:
         """Makes ``rows`` the active ones.
@@ -294,10 +299,34 @@ class _ChunkRun:
         return rows.repeat(2) if len(rows) == 1 and not self.observation.model.evaluates_alone else rows
 
     def run(self) -> Reconstruction:
-        attack = self.attack
-        optimizer = attack.optimizer().start(self.position[self.active.to(self.position.device)])
-        rules = StopRules(attack, attack.stop_below(self.observation))
-        for iteration in range(1, attack.max_iterations + 1):
+        stages, done = self.attack.stages(self.whole), 0
+        settings = descent(self.attack.optimizer(), stages)
+        optimizer = settings.start(self.position[self.active.to(self.position.device)])
+        for number, stage in enumerate(stages):
+            # Adam goes on, its rate falls over all stages; curvatures that L-BFGS has seen were those of another loss.
+            if number and not isinstance(settings, Adam):
+                self._focus(self.wanted)
+                optimizer = settings.start(self.best[self.active.to(self.best.device)])
+            self.enter(stage)
+            self._descend(optimizer, range(done + 1, done + stage.iterations + 1))
+            done += stage.iterations
+            if isinstance(settings, Adam) and not self.reason[self.active].eq(CAP).any():
+                break
+        return self._result()
+
+    def enter(self, stage: Stage) -> None:
+        """Makes a stage's loss that of the active rows."""
+        observation = stage.seen(self.whole)
+        if observation is self.observation:
+            return
+        self.observation = observation
+        self._focus(self.active.unique())
+        rows = self.active.to(self.position.device)
+        self.best_loss[rows], self.first_loss[rows] = torch.inf, torch.nan
+
+    def _descend(self, optimizer: AdamState | LBFGSState, iterations: range) -> None:
+        attack, rules = self.attack, StopRules(self.attack, self.attack.stop_below(self.observation))
+        for iteration in iterations:
             self.evaluations[self.active] += optimizer.step(self._evaluate)
             optimizer.position = attack.after_step(optimizer.position, list(self.seen.keys), iteration)
             self.iterations[self.active] = iteration
@@ -313,7 +342,6 @@ class _ChunkRun:
                 rows, positions = _first_occurrences(self.active, going)
                 self._focus(rows)
                 optimizer.take(self._doubled(positions).to(self.position.device))
-        return self._result()
 
     def _evaluate(self, position: Tensor) -> tuple[Tensor, Tensor]:
         """Loss and gradient of the active rows; remembers the best finite iterate of each by matching loss."""

@@ -14,6 +14,7 @@ from harness.attacks.adam import Adam
 from harness.attacks.attack import Attack, Dummy
 from harness.attacks.engine import CAP, Observer, Progress, Reconstruction, StopRules, choose_restarts
 from harness.attacks.lbfgs import LBFGS
+from harness.attacks.stages import alike
 from harness.base.errors import UsageError
 from harness.base.vectors import clip
 from harness.models import cross_entropy
@@ -55,6 +56,8 @@ def _joined(parts: list[Reconstruction]) -> Reconstruction:
 def _refuse_unsupported(attack: Attack, observation: Observation) -> None:
     if observation.by_steps:
         raise UsageError("the reference engine takes no local steps of its own; use --engine batched")
+    if any(len(attack.stages(observation.take(rows))) > 1 for rows in alike(observation)):
+        raise UsageError("the reference engine descends one loss, not one after the other; use --engine batched")
     if attack.clips(observation) and (observation.examples > 1 or observation.local_steps > 1):
         raise UsageError("the reference engine clips one example's gradient only; use --engine batched")
     if attack.restarts > 1 and getattr(attack, "group", 0):

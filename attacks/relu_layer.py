@@ -34,6 +34,9 @@ _PLAIN = 3.0
 """So many times the noise is the usual part of an example that is plain to see."""
 _CHECKED = 2
 """So many dead units more than the rank make its deficiency a proof and no accident."""
+_TURNS, _STILL, _RIDGE = 100, 3e-3, 1e-9
+"""Most turns of fitting a product to what is known unequally, the share by which a turn has to help, and what keeps a
+fit from dividing by nothing."""
 _BLURRED = 0.1
 """Angle that noise may turn a row by, above which two that agree say nothing."""
 
@@ -53,6 +56,41 @@ def rectified_layer(model: RowModel, attack: str) -> tuple[str, str]:
             f"{model.name!r} lacks; use --model mlp2 or another attack"
         )
     return names
+
+
+def of_rank(gradient: Tensor, exact: Tensor, rank: int) -> Tensor:
+    """The matrix (U, k) of that rank that is nearest to a layer's gradient, by how exactly each coordinate is known.
+
+    A step of Adam gives small coordinates away and hides large ones: the product E X fills those in. E and X are fitted
+    by turns, each by least squares, from the rank of rows that are weighed as a whole.
+
+    Args:
+        gradient: (U, k) float64. exact: (U, k), one over the deviation of each coordinate, in any unit.
+        rank: n.
+    """
+    weights = (exact / exact.max()).square()
+    whole = weights.reciprocal().mean(1, keepdim=True).rsqrt()
+    basis = torch.linalg.svd(whole * gradient, full_matrices=False).Vh[:rank]
+    left, before = gradient.new_zeros(len(gradient), len(basis)), torch.inf
+    for _ in range(_TURNS):
+        left = _fitted(basis.T, weights, gradient)
+        basis = torch.linalg.qr(_fitted(left, weights.T, gradient.T))[0].T
+        left = _fitted(basis.T, weights, gradient)
+        apart = float((weights * (left @ basis - gradient).square()).sum())
+        if apart > (1 - _STILL) * before:
+            break
+        before = apart
+    return left @ basis
+
+
+def _fitted(columns: Tensor, weights: Tensor, values: Tensor) -> Tensor:
+    """Of rows of values (m, k), each with weights of its own, the coefficients (m, n) of columns (k, n)."""
+    rank = columns.shape[1]
+    products = (weights @ (columns[:, :, None] * columns[:, None]).flatten(1)).unflatten(1, (rank, rank))
+    # A row of which nothing is known has no coefficients.
+    ridge = products.diagonal(dim1=1, dim2=2).mean(1) * _RIDGE + 1e-300
+    products = products + ridge[:, None, None] * torch.eye(rank).to(products)
+    return torch.linalg.solve_ex(products, ((weights * values) @ columns)[..., None]).result[..., 0].nan_to_num(0.0)
 
 
 @dataclass

@@ -7,6 +7,7 @@ units that one example alone activates are looked for, confirmed by the known we
 one, which is ours (:mod:`harness.attacks.relu_layer`). The server is honest: it only reads.
 """
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
@@ -15,7 +16,7 @@ from torch.nn import functional
 
 from harness.attacks.attack import ATTACKS, ClosedForm, Dummy, validated_attack
 from harness.attacks.bins import blank_of
-from harness.attacks.relu_layer import peeled, rectified_layer
+from harness.attacks.relu_layer import of_rank, peeled, rectified_layer
 from harness.base.errors import UsageError
 from harness.models.side_by_side import side_by_side
 from harness.observation import Observation
@@ -66,6 +67,7 @@ def solved_by_layer(observation: Observation, attack: str) -> Tensor:
     weight, bias = rectified_layer(observation.model, attack)
     layout, blank, count = observation.model.layout, blank_of(observation), observation.examples
     gradients, sent = (layout.split(flat) for flat in (observation.target, observation.weights))
+    exact = None if observation.certainty is None else layout.split(observation.certainty)
     units = gradients[weight].shape[1]
     if count > units:
         raise UsageError(
@@ -74,10 +76,15 @@ def solved_by_layer(observation: Observation, attack: str) -> Tensor:
             "--batch-size"
         )
 
+    def joined(parts: Mapping[str, Tensor], row: int) -> Tensor:
+        return torch.cat([parts[weight][row], parts[bias][row, :, None]], 1).double()
+
     def of_row(row: int) -> Tensor:
-        read, known = (torch.cat([one[weight][row], one[bias][row, :, None]], 1).double() for one in (gradients, sent))
+        read, known = joined(gradients, row), joined(sent, row)
         if not read.isfinite().all():
             return blank.repeat(count)
+        if exact is not None:
+            read = of_rank(read, joined(exact, row), count)
         found = peeled(read, known, count).to(blank)
         return torch.cat([found, blank.expand(count - len(found), -1)]).flatten()
 

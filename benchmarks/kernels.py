@@ -1,46 +1,41 @@
 """Measures what each special kernel of ``harness/models`` gains over plain autograd, on one core each.
 
 ``OMP_NUM_THREADS=1 taskset -c 1 python benchmarks/kernels.py [REPEATS]`` prints one row per kernel and network. The
-work is one step of gradient matching. *Without* is the network's own layers under autograd, row after row; for a part
-of a kernel (-) it is the kernel without that part. Seconds are processor time of the thread, the least of both sides in
-turns. ``side_by_side`` has no row: it gives each victim a thread, on both sides.
+work is one step of gradient matching. *Without* is the network's own layers under autograd, row after row. Seconds are
+processor time of the thread, the least of both sides in turns. ``side_by_side`` has no row: it gives each victim a
+thread, on both sides.
 """
 
 import sys
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
-from typing import Any
-from unittest.mock import patch
 
-from harness.models import build_module, lone_rows  # isort: skip  # before torch
+from harness.models import build_module  # isort: skip  # before torch
 import torch
 from torch import Tensor, nn
 from torchvision.models import VisionTransformer, resnet18
 
 from harness.base.vectors import Layout
-from harness.models.lone_rows import LoneRows, with_lone_layers
+from harness.models.lone_rows import LoneRows
 from harness.models.row_layers import without_idle_weights
 from harness.models.row_operators import with_row_operators
 from harness.models.row_sequence import row_sequence
 from harness.models.rows import ChainedRows, MappedRows, OwnRows, Rows
 from harness.models.transformer import torchvision_transformer
 
-PLAIN = {"gradient_once": lambda _: nullcontext()}
 SMALL, LARGE = (1, 28, 28), (3, 32, 32)
 
 
-def step(rows: Rows, module: nn.Module, count: int, shape: tuple[int, ...], changed: dict[str, Any]) -> Callable:
-    """One step of gradient matching for ``count`` rows of one image, with names of ``lone_rows`` ``changed``."""
+def step(rows: Rows, module: nn.Module, count: int, shape: tuple[int, ...]) -> Callable:
+    """One step of gradient matching for ``count`` rows of one image."""
     random = torch.Generator().manual_seed(0)
     flat = torch.cat([part.detach().flatten() for part in module.parameters()])
     weights = flat + 0.01 * torch.randn(count, len(flat), generator=random)
     images = torch.rand(count, 1, *shape, generator=random).requires_grad_()
 
     def work() -> Tensor:
-        with patch.multiple(lone_rows, **changed) if changed else nullcontext():
-            made = rows.gradient(weights, images, torch.zeros(count, 1).long(), create_graph=True)
-            return torch.autograd.grad(made.square().sum(), images)[0]
+        made = rows.gradient(weights, images, torch.zeros(count, 1).long(), create_graph=True)
+        return torch.autograd.grad(made.square().sum(), images)[0]
 
     return work
 
@@ -50,8 +45,8 @@ def of_rows() -> list[tuple[str, str, Callable, Callable]]:
     found = []
 
     def add(kernel: str, network: str, module: nn.Module, shape: tuple[int, ...], rows: Rows, count: int) -> None:
-        plain = step(LoneRows(module, Layout.of(module)), module, count, shape, PLAIN)
-        found.append((kernel, network, step(rows, module, count, shape, {}), plain))
+        plain = step(LoneRows(module, Layout.of(module)), module, count, shape)
+        found.append((kernel, network, step(rows, module, count, shape), plain))
 
     for network, shape in (("mlp", SMALL), ("lenet", SMALL), ("cnn", LARGE)):
         module = build_module(network, shape, 10, 0)
@@ -65,21 +60,11 @@ def of_rows() -> list[tuple[str, str, Callable, Callable]]:
 
 
 def of_lone_rows() -> list[tuple[str, str, Callable, Callable]]:
-    """Kernels for one row of a large network, and each of their parts."""
-    found, resnet, theirs = [], resnet18(num_classes=10).eval(), transformer()
-    for network, module in (("resnet18", resnet), ("torchvision vit", theirs)):
-        rows, whole = LoneRows(module, Layout.of(module)), LoneRows(with_lone_layers(module), Layout.of(module))
-        parts: dict[str, dict[str, Any]] = {"- gradient_once": PLAIN, "- oneDNN": {"is_possible": lambda _: False}}
-        parts["- few places"] = {"_FEW_PLACES": ()}
-        known = step(whole, module, 1, LARGE, {})
-        found.append(("lone layers", network, known, step(rows, module, 1, LARGE, PLAIN)))
-        found += [(part, network, known, step(whole, module, 1, LARGE, changed)) for part, changed in parts.items()]
-    with patch.object(lone_rows, "spare_other_tokens", lambda _: None):
-        every = LoneRows(with_lone_layers(theirs), Layout.of(theirs))
-    found += [("- class token alone", "torchvision vit", known, step(every, theirs, 1, LARGE, {}))]
+    """The kernel for one row of a large network."""
+    resnet = resnet18(num_classes=10).eval()
     fewer, _ = without_idle_weights(resnet, LARGE) or (resnet, None)
-    spared, full = (LoneRows(with_lone_layers(one), Layout.of(one)) for one in (fewer, resnet))
-    return [*found, ("idle weights", "resnet18", step(spared, fewer, 1, LARGE, {}), step(full, resnet, 1, LARGE, {}))]
+    spared, full = (step(LoneRows(one, Layout.of(one)), one, 1, LARGE) for one in (fewer, resnet))
+    return [("idle weights", "resnet18", spared, full)]
 
 
 def transformer() -> nn.Module:

@@ -281,7 +281,7 @@ class SecAggDDP(Defense):
         """The noisy sum with a ``scale`` times as strong noise."""
         plain = SumSettings(
             self.clip, self.sigma * scale, self.mechanism, self.mode, self.bits, self.colluders, self.dropouts,
-            self.degree, self.threshold, self.deviations, self.rotation, self.largest, self.trials, self.theta,
+            self.degree, self.threshold, self.deviations, self.rotation, self.trials, self.theta,
             protocol=self.protocol,
         )  # fmt: skip
         if self.mechanism != "poisson_binomial" or scale == 1:

@@ -90,6 +90,15 @@ class CellSettings(BaseModel):
     optimizer: Annotated[str, LATER, Says("local optimizer {}")] = Field(
         "sgd", description="Of local steps, with torch's arguments: sgd:momentum=0.9, adam:weight_decay=0.01"
     )
+    epochs: Annotated[Count, LATER, Says("{} local epochs")] = Field(
+        1, description="Passes over a client's own examples, each in a new order"
+    )
+    client_examples: Annotated[Count | None, LATER, Says("{} examples per client")] = Field(
+        None, description="Of each client, where its last batch is smaller; local steps follow"
+    )
+    sent_as: Annotated[Literal["float16", "bfloat16"] | None, LATER, Says("sent in {}")] = Field(
+        None, description="What weights travel in, both ways: float16 or bfloat16"
+    )
     update_model: UpdateModel = Field("first", description="first, avg, path or unroll")
     observations: Annotated[Repeats, LISTED] = Field(
         1, description="Times the same record is seen, with new noise each time"
@@ -118,8 +127,21 @@ class CellSettings(BaseModel):
             return given
         return settle_rate(given)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _steps_of_epochs(cls, given: Any) -> Any:
+        """Local steps follow from the passes over a client's examples, unless they are given too."""
+        if not isinstance(given, Mapping) or "local_steps" in given:
+            return given
+        values = [given.get(name, usual) for name, usual in (("epochs", 1), ("client_examples", None))]
+        batch = given.get("batch_size", 1)
+        if values == [1, None] or not all(isinstance(one, int | None) and one != 0 for one in (*values, batch)):
+            return given
+        return {**given, "local_steps": values[0] * -(-(values[1] or batch) // batch)}
+
     @model_validator(mode="after")
     def _fits_together(self) -> "CellSettings":
+        self._fits_epochs()
         if self.clients_per_round > self.clients:
             raise ValueError(
                 f"{self.clients_per_round} clients per round out of {self.clients} clients; lower clients_per_round"
@@ -136,6 +158,13 @@ class CellSettings(BaseModel):
             )
         if self.tap.of_update:
             self.build_optimizer().require_steps(self.local_steps)
+        if self.batch_size % self.build_optimizer().accumulate:
+            raise ValueError(
+                f"{self.build_optimizer().accumulate} batches of one size cannot make a step of {self.batch_size} "
+                "examples; let accumulate divide the batch size"
+            )
+        if self.sent_as and (self.variates is not None or self.build_defense().sums_securely):
+            raise ValueError(f"control variates and secure sums do not travel in {self.sent_as}; leave --sent-as out")
         if self.variates is not None and not self.build_optimizer().is_plain:
             raise ValueError(f"SCAFFOLD takes plain local steps; leave out --optimizer {self.optimizer}")
         if self.shared_weights and self.weights is not None:
@@ -145,6 +174,18 @@ class CellSettings(BaseModel):
         if not self.seeds or len(set(self.seeds)) != len(self.seeds) or min(self.seeds) < 0:
             raise ValueError("seeds must be different non-negative numbers; for example --seed 0,1,2")
         return self
+
+    def _fits_epochs(self) -> None:
+        own = self.client_examples
+        if own is not None and own < self.batch_size:
+            raise ValueError(f"batches of {self.batch_size} from {own} examples; lower batch_size")
+        if self.local_steps % self.epochs or (own and self.local_steps != self.epochs * -(-own // self.batch_size)):
+            raise ValueError(
+                f"{self.epochs} epoch(s) over {own or 'the same'} examples in batches of {self.batch_size} are not "
+                f"{self.local_steps} local_steps; leave local_steps out"
+            )
+        if self.step_sizes and self.build_optimizer().accumulate > 1:
+            raise ValueError("a smaller last batch weighs otherwise where several make a step; leave accumulate out")
 
     def _fits_variates(self) -> None:
         if self.variates is None:
@@ -193,6 +234,21 @@ class CellSettings(BaseModel):
         return own * self.together
 
     @property
+    def distinct(self) -> int:
+        """Different images of a client among them: it trains on its own in every pass."""
+        if not self.tap.of_update:
+            return self.batch_size
+        return self.client_examples or self.batch_size * self.local_steps // self.epochs
+
+    @property
+    def step_sizes(self) -> tuple[int, ...]:
+        """Examples in each local step of an update; empty where all batches are whole."""
+        left = (self.client_examples or 0) % self.batch_size
+        if not left or not self.tap.of_update:
+            return ()
+        return ((self.batch_size,) * (self.local_steps // self.epochs - 1) + (left,)) * self.epochs
+
+    @property
     def together(self) -> int:
         """Clients behind one observation: a whole round's where the server gets nothing but their secure sum."""
         return self.clients_per_round if self.tap.at_server and self.build_defense().sums_securely else 1
@@ -234,8 +290,10 @@ class CellSettings(BaseModel):
         if not self.tap.of_update:
             return UpdateReading(1, self.learning_rate, (1.0,))
         optimizer = self.build_optimizer()
-        changed = not optimizer.is_plain and (self.build_defense().changes_messages() or self.together > 1)
-        return reading_of(optimizer, self.local_steps, self.learning_rate, changed)
+        changed = not (optimizer.is_plain and self.sent_as is None) and (
+            self.build_defense().changes_messages() or self.together > 1
+        )
+        return reading_of(optimizer, self.local_steps, self.learning_rate, changed, self.sent_as)
 
     def build_attack(self) -> Attacker:
         """The attack with its hyper-parameters."""

@@ -5,7 +5,7 @@ gradients, and part of the weights they began with. Adam, AdamW, RMSprop and cli
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Annotated, Any, Literal, cast, get_args
 
@@ -301,6 +301,7 @@ class UpdateReading:
         shares: (L,) weights of the steps' gradients, 1 on average; None where an update is no weighted sum of them.
         kept: the part of the weights before the round that lies in the update (weight decay); it is taken away.
         adaptive: of a single step of Adam and its like, whose gradient is read off each coordinate.
+        sent_as: what the weights after it were sent in, where that is coarser than float32: ``float16``, ``bfloat16``.
     """
 
     steps: int
@@ -308,6 +309,7 @@ class UpdateReading:
     shares: tuple[float, ...] | None
     kept: float = 0.0
     adaptive: "Adaptive | None" = None
+    sent_as: str | None = None
 
     @property
     def noise_shares(self) -> tuple[float, ...] | None:
@@ -325,21 +327,35 @@ class UpdateReading:
         made = moved / (-self.rate * self.steps)
         return made if self.adaptive is None else self.adaptive.gradient(made, self._rounded(weights))
 
-    def certainty(self, gradient: Tensor, weights: Tensor) -> Tensor | None:
+    def certainty(self, gradient: Tensor, weights: Tensor, least: float = _PRECISION) -> Tensor | None:
         """Weights (R, P) of the coordinates of a gradient that was read so, by how exactly each is known.
 
-        They leave its norm as it is. None where all are known alike.
+        They leave its norm as it is. None where all are known alike. ``least``: the error that each is allowed, in root
+        mean squares of the gradient.
         """
-        if self.adaptive is None:
+        if self.adaptive is None and self.sent_as is None:
             return None
         read = gradient.double()
-        precision = _PRECISION * read.square().mean(1, keepdim=True).sqrt().clamp_min(_TINY)
-        exact = 1 / torch.hypot(self.adaptive.error(read, self._rounded(weights)), precision)
-        return (exact * read.norm(dim=1, keepdim=True) / (exact * read).norm(dim=1, keepdim=True)).to(gradient.dtype)
+        precision = least * read.square().mean(1, keepdim=True).sqrt().clamp_min(_TINY)
+        exact = 1 / torch.hypot(self.error(read, weights), precision)
+        weighted = (exact * read).norm(dim=1, keepdim=True).clamp_min(_TINY)
+        return (exact * read.norm(dim=1, keepdim=True) / weighted).to(gradient.dtype)
+
+    def error(self, gradient: Tensor, weights: Tensor) -> Tensor:
+        """Deviation (R, P) of a gradient that was read, by the rounding of weights: of adaptive steps, and of weights
+        in half precision; else 0."""
+        if self.adaptive is not None:
+            return self.adaptive.error(gradient, self._rounded(weights))
+        if self.sent_as is None:
+            return torch.zeros_like(gradient)
+        return self._rounded(weights.abs().maximum((weights + self.update(gradient, weights)).abs()))
 
     def _rounded(self, weights: Tensor) -> Tensor:
-        """Deviation of what rounding of weights leaves in a step, in units of the step over the rate."""
-        return _spacing(weights.abs().clamp_min(self.rate)).double() / (self.rate * 12**0.5)
+        """Deviation of what rounding of weights leaves in the mean of the steps, in units of a step over the rate."""
+        dtype = weights.dtype if self.sent_as is None else getattr(torch, self.sent_as)
+        # No weight of an adaptive step is nearer to zero than the step.
+        size = weights.abs() if self.adaptive is None else weights.abs().clamp_min(self.rate)
+        return spacing(size, dtype).double() / (self.rate * self.steps * 12**0.5)
 
     def update(self, gradient: Tensor, weights: Tensor) -> Tensor:
         """The update (R, P) that is read so."""
@@ -351,11 +367,13 @@ class UpdateReading:
 class Adaptive:
     """The first step of Adam, AdamW or RMSprop: u = g / (root |g| + eps) in each coordinate.
 
-    Every sign is known, and the size of a gradient that is not far above eps: the rest is lost to rounding.
+    Every sign is known, and the size of a gradient that is not far above eps: the rest is lost to rounding. ``blur``
+    is an attack's own, that compares signs alone: how coarsely it does so at the moment (``attacks/stages.py``).
     """
 
     root: float
     eps: float
+    blur: float | None = None
 
     def gradient(self, step: Tensor, rounded: Tensor) -> Tensor:
         """The gradient of steps u (R, P), whose rounding has this deviation; at most what rounding leaves to be read.
@@ -375,19 +393,29 @@ class Adaptive:
         return rounded.clamp_min(_TINY) * (self.root * gradient.abs() + self.eps).square() / self.eps
 
 
-def _spacing(values: Tensor) -> Tensor:
-    """The distance to the next larger float of that dtype."""
-    return torch.nextafter(values, torch.full_like(values, torch.inf)) - values
+def spacing(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """The distance from positive values to the next larger float of a dtype."""
+    known = torch.finfo(dtype)
+    exponent = torch.frexp(values.clamp_min(known.tiny)).exponent
+    return torch.ldexp(torch.full_like(values, known.eps), exponent - 1)
 
 
-def reading_of(optimizer: LocalOptimizer, steps: int, rate: float, changed: bool) -> UpdateReading:
+def reading_of(
+    optimizer: LocalOptimizer, steps: int, rate: float, changed: bool, sent_as: str | None = None
+) -> UpdateReading:
     """How updates of these clients are read.
 
     Args:
         optimizer: of their L local ``steps``, at this learning ``rate``.
         changed: whether something that is not linear comes after the last step, such as a clip: then nobody can say
             how much of the weights before is left in what was sent.
+        sent_as: what the weights are sent in, where that is coarser than float32.
     """
+    found = _reading_of(optimizer, steps, rate, changed)
+    return found if sent_as is None or changed else replace(found, sent_as=sent_as)
+
+
+def _reading_of(optimizer: LocalOptimizer, steps: int, rate: float, changed: bool) -> UpdateReading:
     if optimizer.is_plain:
         return UpdateReading(steps, rate, (1.0,) * steps)
     if not optimizer.is_linear:

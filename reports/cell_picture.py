@@ -1,6 +1,5 @@
 """Pictures of a cell: truth, reconstructions along the iterations, final; guesses alone where no truth is kept."""
 
-import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,8 +12,8 @@ from matplotlib.figure import Figure
 
 from harness.base.columns import Columns
 from harness.evaluation.scores import Scored, Scores
-from harness.reports.pictures import DOTS_PER_INCH, FRAME, MOST_ROWS, drawable, plain_text, save_grid
-from harness.results import CellResult, RunFolder, write_atomic
+from harness.reports.pictures import FRAME, MOST_ROWS, drawable, plain_text, save_figure, save_grid
+from harness.results import CellResult, RunFolder
 
 # The picture of a cell on a table: per victim a block of strips, truth above reconstructions, a cell per feature.
 
@@ -64,10 +63,7 @@ def save_strips(
         figure.text(*where, drawable(captions[row]), va="center", fontsize=8.5, **plain_text())
     legend = _legend(columns)
     figure.text(_LEFT / _WIDTH, 0.2 / height, drawable(legend), fontsize=8, va="bottom", **plain_text())
-    buffer = io.BytesIO()
-    # Without the software's name equal inputs give equal bytes whatever matplotlib wrote them.
-    figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
-    write_atomic(path, buffer.getvalue())
+    save_figure(figure, path)
 
 
 def _check(strips: Sequence[tuple[str, np.ndarray]], captions: Sequence[str], columns: Columns) -> None:
@@ -199,6 +195,4 @@ def save_guesses(path: Path, images: np.ndarray, captions: Sequence[str], title:
         tile.set_title(drawable("\n".join(wrap(caption, _LETTERS))), fontsize=7, **plain_text())
     for tile in figure.axes:
         tile.axis("off")
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
-    write_atomic(path, buffer.getvalue())
+    save_figure(figure, path)

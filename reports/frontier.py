@@ -1,6 +1,5 @@
 """The frontier of a defense for people: a table, and a picture."""
 
-import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,9 +14,8 @@ from rich.text import Text
 
 from harness.reports import columns, text
 from harness.reports.columns import VERDICT_COLOURS
-from harness.reports.pictures import DOTS_PER_INCH, FRAME, drawable, plain_text
+from harness.reports.pictures import FRAME, drawable, plain_text, save_figure
 from harness.reports.text import MOST_EPSILON
-from harness.results import write_atomic
 from harness.results.frontier import FrontierDocument, FrontierPoint
 from harness.scoring.verdict import CONFIRMED_SUCCESSES
 
@@ -133,10 +131,7 @@ def save_frontier(path: Path, document: FrontierDocument) -> None:
     for panel in axes[len(panels) :]:
         panel.set_visible(False)
     _legend(figure, marks, across)
-    buffer = io.BytesIO()
-    # Without the software's name equal inputs give equal bytes whatever matplotlib wrote them.
-    figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
-    write_atomic(path, buffer.getvalue())
+    save_figure(figure, path)
 
 
 def _draw(panel: Axes, title: str, points: Sequence[tuple[FrontierPoint, bool]], marks: dict[str, str]) -> None:

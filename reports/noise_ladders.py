@@ -4,7 +4,6 @@ The panels tell apart attackers that know the noise, those that do not, blind gu
 servers that follow the protocol and those that tamper.
 """
 
-import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,8 +14,8 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from harness.reports.pictures import DOTS_PER_INCH, FRAME, drawable, plain_text
-from harness.results import CellResult, Rate, write_atomic
+from harness.reports.pictures import FRAME, drawable, plain_text, save_figure
+from harness.results import CellResult, Rate
 
 # What pictures of success rates share: per cents upwards, a cell's rate with its interval, hollow where none leaks.
 
@@ -58,18 +57,6 @@ def legend_above(figure: Figure, panels: Sequence[Axes], across: int | None = No
         list(handles.values()), list(map(str, handles)), loc="outside upper center", ncols=across or len(handles),
         frameon=False, fontsize=8.5,
     )  # fmt: skip
-
-
-def save_figure(figure: Figure, path: Path) -> None:
-    """Write a PNG, whole or not at all.
-
-    Raises:
-        UsageError: the folder cannot be written.
-    """
-    buffer = io.BytesIO()
-    # Without the software's name equal inputs give equal bytes whatever matplotlib wrote them.
-    figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
-    write_atomic(path, buffer.getvalue())
 
 
 _ACROSS = 3

@@ -71,10 +71,7 @@ def save_grid(
         left, upper = place(row, len(columns) - 1)
         beside = left + _TILE + 7 / 72, upper - _TILE / 2
         page.text(*beside, drawable(caption), va="center", fontsize=8.5, **plain_text())
-    buffer = io.BytesIO()
-    # Without the software's name equal inputs give equal bytes whatever matplotlib wrote them.
-    figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
-    write_atomic(path, buffer.getvalue())
+    save_figure(figure, path)
 
 
 def _check(columns: Sequence[tuple[str, np.ndarray]], captions: Sequence[str]) -> None:
@@ -120,6 +117,18 @@ def _draw(page: Axes, corner: tuple[float, float], image: np.ndarray) -> None:
     tile.set_data(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
     page.add_image(tile)
     page.add_patch(Rectangle((left, upper - _TILE), _TILE, _TILE, fill=False, edgecolor=FRAME, linewidth=0.6))
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a PNG, whole or not at all.
+
+    Raises:
+        UsageError: the folder cannot be written.
+    """
+    buffer = io.BytesIO()
+    # Without the software's name equal inputs give equal bytes whatever matplotlib wrote them.
+    figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
+    write_atomic(path, buffer.getvalue())
 
 
 Box = tuple[int, int, int, int]

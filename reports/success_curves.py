@@ -1,6 +1,5 @@
 """Curves of the success rate: over how often the adversary sees the same record, and over the course of training."""
 
-import io
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,8 +10,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from harness.reports import columns, text
-from harness.reports.pictures import DOTS_PER_INCH, FRAME, drawable, plain_text
-from harness.results import CellResult, write_atomic
+from harness.reports.pictures import FRAME, drawable, plain_text, save_figure
+from harness.results import CellResult
 
 # In inches; the legend stands to the right of each panel.
 _WIDTH, _PANEL, _LEGEND = 9.5, 3.4, 3.9
@@ -72,10 +71,7 @@ def save_success_curves(path: Path, cells: Sequence[CellResult], axis: Axis) -> 
         lower = height - _PANEL * (number + 1) + 0.6
         place = (0.7 / _WIDTH, lower / height, (_WIDTH - _LEGEND - 0.7) / _WIDTH, (_PANEL - 1.1) / height)
         _draw(figure.add_axes(place), setting, lines, axis)
-    buffer = io.BytesIO()
-    # Without the software's name equal inputs give equal bytes whatever matplotlib wrote them.
-    figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
-    write_atomic(path, buffer.getvalue())
+    save_figure(figure, path)
     return True
 
 

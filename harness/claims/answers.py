@@ -10,6 +10,7 @@ from harness.claims.epsilons import Relation, gaussian_epsilon
 
 Weights = Literal["equal", "private"] | tuple[float, ...]
 REQUIRED = "required"
+_MOST, _BEYOND = 10**12, 1e30
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class Facts:
         examples, batch_size, local_epochs, local_steps, drop_last: of one client's data and training.
         optimizer, server_optimizer: ``sgd``, ``momentum``, ``adam``, ...; None for plain ones.
         secure_sum: whether the server reads sums alone.
+        clients_clip: whether clients run the mod that clips.
         numbers, scalars: all numbers that an update has, buffers among them, and how many of its arrays are 0-d.
         buffers: ``none``, ``float`` or ``int``.
         delta: asked for; None for the source's own, else 1e-5.
@@ -43,6 +45,7 @@ class Facts:
     optimizer: str | None = None
     server_optimizer: str | None = None
     secure_sum: bool = False
+    clients_clip: bool | None = None
     numbers: int | None = None
     scalars: int | None = None
     buffers: str | None = None
@@ -54,8 +57,8 @@ class Facts:
                    "local_steps", "numbers")  # fmt: skip
         for name in counted:
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UsageError(f"{name.replace('_', ' ')} must be at least 1, got {value}; give 1 or more")
+            if value is not None and not 1 <= value <= _MOST:
+                raise UsageError(f"{name.replace('_', ' ')} must be 1 to {_MOST:g}, got {value}; give a number in it")
         if self.clients and self.per_round and self.per_round > self.clients:
             raise UsageError(
                 f"{self.per_round} clients per round of {self.clients}; lower --per-round or raise --clients"
@@ -230,9 +233,9 @@ def number(arguments: Arguments, name: str, above: float = -math.inf, below: flo
         UsageError: it is not.
     """
     value = arguments[name]
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _BEYOND:
         raise UsageError(f"{name} must be a number, got {value!r}; set --arg {name}=NUMBER")
-    if not above < value < below:
+    if not above < value < below or 0 < abs(value) < 1 / _BEYOND:
         limits = " and ".join([f"above {above:g}"] * (above > -math.inf) + [f"below {below:g}"] * (below < math.inf))
         raise UsageError(f"{name} must be {limits}, got {value:g}; set --arg {name}=NUMBER")
     return float(value)

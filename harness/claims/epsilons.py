@@ -120,14 +120,15 @@ OPACUS_ORDERS = (*(1 + tenth / 10 for tenth in range(1, 100)), *range(12, 64))
 def renyi_epsilon(parts: Sequence[tuple[float, float, int]], delta: float) -> float:
     """Return epsilon of parts (sigma, rate, steps) of Poisson-sampled Gaussian noise, at the orders of Opacus."""
     orders = np.array(OPACUS_ORDERS)
-    return converted(sum(steps * _sampled_curve(sigma, rate) for sigma, rate, steps in parts), orders, delta)
+    curves = [steps * _sampled_curve(sigma, rate) for sigma, rate, steps in parts]
+    return converted(np.sum(curves, axis=0), orders, delta)
 
 
 @lru_cache(maxsize=64)
 def _sampled_curve(sigma: float, rate: float) -> Array:
     """Divergences (A,) of one step, by the trapezoid rule on log E[(1 - q + q e^loss)^order]."""
     orders = np.array(OPACUS_ORDERS)
-    if rate == 1:
+    if rate == 1 or sigma < _SMALLEST_SIGMA:  # where sampling hides little, and the integral is long
         return orders / (2 * sigma**2)
     spacing = min(0.5, sigma / 2)
     nodes = np.arange(-12.0, orders.max() / sigma + 12.0, spacing)
@@ -141,6 +142,7 @@ def _sampled_curve(sigma: float, rate: float) -> Array:
 _DEVIATIONS = 10.0  # of noise beyond which a loss counts as infinite: 1e-23 of the probability
 _TAIL = 1e-14  # of the probability, outside the window of a composition
 _INTERVAL, _MOST_BUCKETS = 5e-4, 1 << 21
+_SMALLEST_SIGMA = 0.05
 _LARGEST = 200.0  # epsilon, from which on loss distributions would be too long
 
 
@@ -178,7 +180,9 @@ def sampled_epsilon(parts: Sequence[tuple[float, float, int]], delta: float, rel
     """Return epsilon of parts (sigma, rate, steps) of Poisson-sampled Gaussian noise: the least of two bounds."""
     scale = 2 if relation == "replace" else 1
     everybody = gaussian_epsilon(scale * math.sqrt(sum(steps / sigma**2 for sigma, _, steps in parts)), delta)
-    if all(rate == 1 for _, rate, _ in parts):
+    if all(rate == 1 for _, rate, _ in parts) or min(sigma for sigma, _, _ in parts) < _SMALLEST_SIGMA:
+        return everybody
+    if relation == "replace" and everybody > 1e5:
         return everybody
     if relation != "replace" and (rough := renyi_epsilon(parts, delta)) > _LARGEST:
         return min(everybody, rough)
@@ -195,13 +199,10 @@ def laplace_epsilon(epsilon: float, count: int, delta: float) -> float:
 
 def _one_direction(parts: Sequence[tuple[Step, int]], delta: float, adding: bool) -> float:
     steps = sum(count for _, count in parts)
-    interval = min(_INTERVAL, 1e-2 / math.sqrt(steps)) if steps < 100_000 else 4 * _INTERVAL
-    while True:
-        single = [(*_buckets(step, interval, adding), count) for step, count in parts]
-        low, high = _window(single, interval)
-        if high - low < _MOST_BUCKETS:
-            break
+    interval = max(min(_INTERVAL, 1e-2 / math.sqrt(steps)), 1e-5)
+    while (found := _window_of(parts, interval, adding)) is None:
         interval *= 2
+    single, low, high = found
     size = 1 << max(4, int(high - low + 1).bit_length())
     spectrum, first, finite = np.ones(size // 2 + 1, dtype=complex), 0, 1.0
     for start, mass, lost, count in single:
@@ -214,6 +215,18 @@ def _one_direction(parts: Sequence[tuple[Step, int]], delta: float, adding: bool
     return _epsilon_of(mass, low, interval, delta - error - (1 - finite))
 
 
+Single = list[tuple[int, Array, float, int]]
+
+
+def _window_of(parts: Sequence[tuple[Step, int]], interval: float, adding: bool) -> tuple[Single, int, int] | None:
+    """Each step's buckets, and those between which the composed loss lies; None where they are too many."""
+    if any(high - low > interval * _MOST_BUCKETS / 2 for low, high in (_range(step, adding) for step, _ in parts)):
+        return None
+    single = [(*_buckets(step, interval, adding), count) for step, count in parts]
+    low, high = _window(single, interval)
+    return (single, low, high) if high - low < _MOST_BUCKETS else None
+
+
 def _buckets(step: Step, interval: float, adding: bool) -> tuple[int, Array, float]:
     """One step's losses: the first bucket, the probabilities from it on, and that of an infinite loss.
 
@@ -224,7 +237,7 @@ def _buckets(step: Step, interval: float, adding: bool) -> tuple[int, Array, flo
     edges = interval * np.arange(start, math.ceil(high / interval) + 2)
     upper, lower = _tails(step, edges, adding)
     mass, other = -np.diff(upper), -np.diff(lower)
-    with np.errstate(divide="ignore"):  # log 0 is what remains of nothing
+    with np.errstate(divide="ignore", over="ignore"):  # log 0 is what remains of nothing
         least = np.exp(edges[:-1] + np.log(np.maximum(other, 0.0)))
     above = np.clip((mass - least) / -math.expm1(-interval), 0.0, mass)
     buckets = np.append(mass - above, 0.0) + np.append(0.0, above)
@@ -276,7 +289,7 @@ def _normal_tail(x: Array) -> Array:
     return np.array([math.erfc(value) for value in (x / math.sqrt(2)).tolist()]) / 2
 
 
-def _window(single: Sequence[tuple[int, Array, float, int]], interval: float) -> tuple[int, int]:
+def _window(single: Single, interval: float) -> tuple[int, int]:
     """Buckets between which the composed loss lies, but for ``_TAIL`` on each side (Chernoff's bound)."""
     losses = [interval * (start + np.arange(len(mass))) for start, mass, _, _ in single]
     least = sum(count * loss[0] for loss, (_, _, _, count) in zip(losses, single, strict=True))

@@ -132,6 +132,13 @@ def _largest_weight(answer: Answer, facts: Facts, typed: float) -> float:
     return 1.0
 
 
+def _clients_clip(answer: Answer, facts: Facts, mod: str) -> None:
+    if facts.clients_clip is False:
+        answer.fails.append(f"the client app does not list {mod}, so nothing is clipped")
+    elif facts.clients_clip is None:
+        answer.unknown.append(f"every client runs {mod}, which the server does not check")
+
+
 def _client_sampling(facts: Facts) -> Callable[[float, int, float], float] | None:
     """The bound for a sample of K of N clients; None where that is not known, or everybody takes part."""
     if facts.clients is None or facts.per_round is None or facts.per_round >= facts.clients:
@@ -176,7 +183,7 @@ def _server_side(arguments: Arguments, facts: Facts) -> Answer:
 )  # fmt: skip
 def _client_side(arguments: Arguments, facts: Facts) -> Answer:
     answer = _central(arguments, facts)
-    answer.unknown.append("every client runs fixedclipping_mod, which the server does not check")
+    _clients_clip(answer, facts, "fixedclipping_mod")
     _no_scalars(answer, facts, "leave without clip")
     return answer
 
@@ -238,7 +245,7 @@ def _server_adaptive(arguments: Arguments, facts: Facts) -> Answer:
 def _client_adaptive(arguments: Arguments, facts: Facts) -> Answer:
     answer = _adaptive(arguments, facts)
     answer.notes.append("the bits of the clipped leave the clients in clear")
-    answer.unknown.append("every client runs adaptiveclipping_mod, which the server does not check")
+    _clients_clip(answer, facts, "adaptiveclipping_mod")
     _no_scalars(answer, facts, "leave without clip")
     return answer
 
@@ -389,7 +396,9 @@ def _history(history: Any) -> Parts:
     """
     try:
         parts = [(float(sigma), float(rate), int(steps)) for sigma, rate, steps in history]
-        assert parts and all(sigma > 0 and 0 < rate <= 1 and steps > 0 for sigma, rate, steps in parts)
+        assert parts and all(
+            1e-9 < sigma < 1e9 and 1e-12 < rate <= 1 and 0 < steps < 1e9 for sigma, rate, steps in parts
+        )
     except (TypeError, ValueError, AssertionError):
         raise UsageError(
             'history must be a list of [sigma above 0, rate in (0, 1], steps above 0]; give "history": [[1.0, 0.01, 5]]'
@@ -423,13 +432,14 @@ def _reported(parts: Parts, accountant: str, delta: float) -> float:
     if accountant == "rdp":
         return epsilons.renyi_epsilon(parts, delta)
     if accountant == "gdp":
-        mu = math.sqrt(sum(steps * rate**2 * math.expm1(sigma**-2) for sigma, rate, steps in parts))
+        mu = math.sqrt(sum(steps * rate**2 * math.expm1(min(sigma**-2, 600.0)) for sigma, rate, steps in parts))
         return epsilons.gaussian_epsilon(mu, delta)
     return epsilons.sampled_epsilon(parts, delta) + 0.01
 
 
 def _sampled_lines(answer: Answer, whole: dict[int, tuple[Parts, Parts]], accountant: str, delta: float) -> None:
-    for relation in ("zero-out", "replace"):
+    relations: tuple[Relation, ...] = ("zero-out", "replace")
+    for relation in relations:
         for rounds, (true, counted) in whole.items():
             claimed = _reported(counted, accountant, delta)
             answer.lines.append(Line(
@@ -447,7 +457,8 @@ def _fixed_batches(answer: Answer, arguments: Arguments, facts: Facts, delta: fl
     if found is None:
         return answer
     _, counted, steps = found
-    for relation, factor in (("zero-out", 1.0), ("replace", 2.0)):
+    factors: dict[Relation, float] = {"zero-out": 1.0, "replace": 2.0}
+    for relation, factor in factors.items():
         for rounds in dict.fromkeys((1, facts.taking_part)):
             mu = factor * math.sqrt(rounds * (facts.local_epochs or 1)) / sigma
             known = rounds if _kept(arguments) else 1
@@ -516,3 +527,57 @@ def _calibrated(parts: Callable[[float], Parts], epsilon: float, delta: float) -
         else:
             low, above, below, kept = middle, found, below / (2 if kept > 0 else 1), 1
     return math.exp(high)
+
+
+# What changes an update and has no random part that a theorem covers.
+
+
+def _nothing(name: str, acts: str, source: str, does: str, why: str, claims: str = "no epsilon", works: str = "add a "
+             "clip and noise that a theorem covers", aliases: tuple[str, ...] = ()) -> None:  # fmt: skip
+    """Registers a filter of which nothing is proven, at any arguments."""
+
+    def asked(arguments: Arguments, facts: Facts) -> Answer:
+        return _does_nothing(why, facts)
+
+    settings = _Anything()
+    FILTERS[name] = Filter(name, acts, source, does, claims, works, settings, asked, aliases)
+
+
+class _Anything(dict[str, Any]):
+    """Settings that have every name: they change nothing of what is proven."""
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+
+_DETERMINISTIC = "a deterministic function of the data has no epsilon"
+_MORE: list[Any] = [
+    ("nvflare:ExcludeVars", "s1", "NVFlare f3b7c1bff, app_common/filters/exclude_vars.py",
+     "leaves out tensors by name", "all other tensors leave as they are", "no epsilon",
+     "share only layers that have no private input, and add noise", ("ExcludeVars",)),
+    ("nvflare:ModelQuantizer", "s1", "NVFlare f3b7c1bff, app_opt/pt/quantization/",
+     "rounds numbers to 16, 8 or 4 bits", _DETERMINISTIC, "no epsilon",
+     "put it after noise, where it costs nothing", ("ModelQuantizer",)),
+    ("nvflare:HEModelEncryptor", "s1", "NVFlare f3b7c1bff, app_opt/he/model_encryptor.py",
+     "encrypts the update; the server adds ciphertexts", "all clients hold one secret key and read the exact sum",
+     "no epsilon", "add noise on every client before encryption", ("HEModelEncryptor",)),
+    ("flower:SecAggPlus", "s1", "flwr 77068b8497, server/workflow/secure_aggregation/secaggplus_workflow.py",
+     "masks updates, so that the server reads their sum", "the sum is exact", "no epsilon",
+     "add noise on every client before the masks", ("SecAggPlusWorkflow",)),
+    ("paper:Soteria", "s2", "Soteria 23cf90e9, GS_attack/reconstruct_image.py", "masks one layer's gradient",
+     "all other tensors leave exactly, and the mask is deterministic"),
+    ("paper:PRECODE", "s2", "PRECODE c66adc4c, src/VariationalBottleneck.py", "puts a random bottleneck into a network",
+     "no bounded sensitivity; the first layer's gradient is not changed"),
+    ("paper:ATS", "s2", "ATSPrivacy 2496fc95, benchmark/comm.py", "transforms training images",
+     "nothing bounds what one image can change"),
+    ("paper:Outpost", "s2", "plato 60d6779a, defense/Outpost/perturb.py", "prunes and adds noise by risk",
+     "no clip, and scale and mask follow private data"),
+    ("paper:CENSOR", "s1", "CENSOR 2739a368, defense.py", "sends a vector that is orthogonal to the gradient",
+     "norms leave exactly, and the gradient itself may be sent"),
+    ("paper:QSGD", "s1", "rog e6efc048, src/compress/compressor.py", "rounds at random to some levels",
+     "zeros stay zeros, so that neighbours differ with certainty"),
+    ("paper:signSGD", "s1", "rog e6efc048, src/compress/compressor.py", "sends signs", _DETERMINISTIC),
+    ("paper:top-k", "s1", "rog e6efc048, src/compress/compressor.py", "sends the largest values", _DETERMINISTIC),
+]  # fmt: skip
+for _one in _MORE:
+    _nothing(*_one)

@@ -33,6 +33,7 @@ COMMANDS = {
     "audit": "Compute a lower bound on epsilon by guessing which canaries were in the training of one run.",
     "bench": "Measure speed and memory.",
     "check": "Fail (exit code 1) if a defense is less resilient than the baseline, or an attack is broken.",
+    "claims": "Print what filters of Flower, NVFlare, Opacus and others claim, beside the epsilon that is proven.",
     "compare": "Show paired differences, B minus A, of success rate, lineup rank and log RMSE with 95% intervals.",
     "data": "Show and fetch datasets.",
     "evaluate": "Attack clients that train under a defense, at every surface, and report what leaks.",

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -39,15 +40,19 @@ from harness.judging.evidence import Check, pooled
 from harness.judging.federation import federations, names_of
 from harness.judging.judgement import Judgement, Work, checks_without_truth, chosen_kin, judge_captured
 from harness.judging.plan import (
-    Effort,
     Line,
     Reading,
+    Share,
     efforts_of,
+    fitted,
     folders_of,
     lines_of,
     readings_of,
     said_in_all,
+    seconds_in,
     total_of,
+    whole_of,
+    within_budget,
 )
 from harness.judging.stage import Kin
 from harness.judging.without_truth import Guess, with_stand_ins
@@ -89,17 +94,24 @@ def judge_command(
     plan: Annotated[
         bool, typer.Option("--plan", help="Attack nothing: print what would be read, which attacks run, and how long.")
     ] = False,
+    budget: Annotated[
+        str | None, typer.Option(help="Time that this may take, such as 90s, 10m or 2h: what fits runs.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> int:
     """Test what leaks from captured updates, and whether the declared defense is on."""
+    began = time.monotonic()
     if not captures:
         raise UsageError("no capture named; add folders of captures")
+    most = None if budget is None else seconds_in(budget)
     captures = folders_of(captures)
     if truth is not None and len(captures) > 1:
         raise UsageError("--truth is of one capture; put each capture's own into its folder as truth.npz")
     if checks_only:
-        if attack or prior is not None or resume:
-            raise UsageError("--checks-only makes no attack; drop --attack, --prior and --resume, or --checks-only")
+        if attack or prior is not None or resume or most or plan:
+            raise UsageError(
+                "--checks-only makes no attack; drop --attack, --prior, --resume, --plan and --budget, or --checks-only"
+            )
         return judge_checks([read_capture(path, truth) for path in captures], names_of(captures), as_json)
     root, where, folder = find_data_root(data_root), choose_device(device), RunFolder(out)
     public = _chosen_public(prior)
@@ -112,12 +124,23 @@ def judge_command(
         groups = groups_of(clients, names_of([one.folder for one in found]), named, public, where, update_model)
         return groups, chosen_kin(clients, public, root)
 
+    def shared(groups: Sequence[Group], kin: Kin | None, processes: int) -> list[Share]:
+        efforts = efforts_of(groups, kin, root, chunk, processes)
+        return whole_of(efforts) if most is None else fitted(efforts, most, time.monotonic() - began)
+
     if plan:
         readings, found = readings_of(captures, truth)
-        return _planned(readings, found, asked, partial(_timed, root, chunk, jobs, threads), as_json)
+
+        def lines() -> list[Line]:
+            groups, kin = asked(found)
+            return lines_of(shared(groups, kin, _jobs_of(groups, jobs, threads)[0]))
+
+        return _planned(readings, lines if found else list, as_json)
     groups, kin = asked([read_capture(path, truth) for path in captures])
-    cells = [cell for group in groups for cell in group.cells]
     jobs, threads = _jobs_of(groups, jobs, threads)
+    shares = shared(groups, kin, jobs) if most else []
+    groups = within_budget(groups, shares) if shares else groups
+    cells = [cell for group in groups for cell in group.cells]
     drawn = partial(save_cell_picture, folder), partial(_draw_guess, folder)
     with (
         resumable(),
@@ -125,7 +148,7 @@ def judge_command(
         within(),
         crew(jobs, threads, cells) as everyone,
     ):
-        work = Work(root, folder, chunk, resume, *drawn, everyone.attack)
+        work = Work(root, folder, chunk, resume, most, lines_of(shares), *drawn, everyone.attack)
         judgement = judge_captured(groups, kin, work)
         record = json.dumps(judgement.record(), indent=1)
         if not resume and (out / "judged.json").exists():
@@ -145,21 +168,11 @@ def _jobs_of(groups: Sequence[Group], jobs: int | None, threads: int | None) -> 
     return chosen_jobs(jobs, threads, lambda: suitable_crew(attacked, shape, classes), most=largest_crew(attacked))
 
 
-def _timed(
-    root: Path, chunk: int, jobs: int | None, threads: int | None, groups: Sequence[Group], kin: Kin | None
-) -> list[Effort]:
-    return efforts_of(groups, kin, root, chunk, _jobs_of(groups, jobs, threads)[0])
-
-
-def _planned(
-    readings: Sequence[Reading], found: Sequence[Capture],
-    asked: Callable[[Sequence[Capture]], tuple[list[Group], Kin | None]],
-    timed: Callable[[Sequence[Group], Kin | None], list[Effort]], as_json: bool,
-) -> int:  # fmt: skip
+def _planned(readings: Sequence[Reading], planned: Callable[[], list[Line]], as_json: bool) -> int:
     """Prints what would be done."""
     lines, problem = list[Line](), None
     try:
-        lines = lines_of(timed(*asked(found))) if found else []
+        lines = planned()
     except UsageError as error:
         problem = str(error)
     if as_json:
@@ -250,6 +263,11 @@ def _print(judgement: Judgement, out: Path) -> None:
         console.print(Text(f"pictures: {out / 'pictures'}"))
     if judgement.checks:
         print_checks(judgement.checks, console)
+    for line in judgement.plan:
+        if line.reason:
+            console.print(Text(f"by the budget: {line.said}"))
+    for one in judgement.examples:
+        console.print(Text(one.said))
     for beside in judgement.beside:
         if beside:
             print(beside)

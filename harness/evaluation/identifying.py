@@ -20,7 +20,7 @@ from harness.observation import Observation
 from harness.results import Control, Identified, LabelInference, Lineup, Outcomes, Rate, Summary
 from harness.results.schema import Outcome
 from harness.scoring import METRICS, Ranking, Verdict, identity_test, judge_identity, summary_of
-from harness.scoring.images import draws_of, groups_of
+from harness.scoring.images import draws_of
 from harness.scoring.lineup import MANY
 from harness.scoring.lineup_pool import Answer, Question
 from harness.scoring.verdict import identified_of
@@ -118,7 +118,7 @@ def identify_scene(
         lineups.evaluations,
         lineups.doubt(),
         settings.clusters,
-        groups_of(truth.indices.cpu().numpy()),
+        scene.groups,
     )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -31,6 +32,7 @@ from harness.models.batch_norm import UNCOVERED
 from harness.observation import Observation, Simulated, Simulation
 from harness.own_sources import own_sources
 from harness.results import Detectable
+from harness.scoring.images import groups_of
 from harness.tampering import Tamper
 
 MOST_SIMULATED = 5000
@@ -61,7 +63,7 @@ def simulation(read: Reader, model: RowModel, public: Dataset, settings: CellSet
 
     def play(weights: Tensor, count: int, quiet: bool) -> Simulated:
         played = settings.model_copy(update={"noise_scale": 0.0}) if quiet else settings
-        rows = chosen[: -(-count // own)]
+        rows = placed(chosen[: -(-count // own)], settings)
         examples = Victims(public.images[rows], public.labels[rows], rows)
         keys: list[Key] = [("public", number) for number in range(len(rows))]
         step = max(1, _SIMULATED_TOGETHER // settings.together)
@@ -85,7 +87,7 @@ def _chosen(public: Dataset, settings: CellSettings) -> Tensor:
 
     Where one holds several examples, an example is in several observations.
     """
-    each, total = settings.examples, len(public.labels)
+    each, total = settings.distinct * settings.together, len(public.labels)
     random = generator("simulated", public.name)
     if each > total:
         return torch.empty(0, each, dtype=torch.long)
@@ -105,20 +107,32 @@ class Scene:
     """One cell's observation for the attack, and the truth for the scorer.
 
     A tap that shows every example on its own gives one observation row per example; ``truth`` always has one row per
-    victim (V, n), drawn from ``dataset``. ``detectable``: what clients could see of a server that tampers.
+    victim (V, n), drawn from ``dataset``. ``detectable``: what clients could see of a server that tampers. ``owners``:
+    (V,), whose examples a victim's are, where several victims may be one client in several rounds.
     """
 
     observation: Observation
     truth: Victims
     dataset: Dataset
     detectable: Detectable | None = None
+    owners: Tensor | None = None
+
+    @property
+    def groups(self) -> np.ndarray | None:
+        """(V,) of victims who share images, or an owner: each group is one independent draw; None where nobody does."""
+        indices = self.truth.indices.cpu().numpy()
+        if self.owners is None:
+            return groups_of(indices)
+        own = indices.max(initial=-1) + 1 + self.owners.cpu().numpy()
+        return groups_of(np.concatenate([indices, own[:, None]], 1))
 
     def first(self, count: int) -> "Scene":
         """The same of its first ``count`` victims."""
         rows = count * (self.observation.rows // len(self.truth.labels))
         observation = self.observation.take(torch.arange(rows, device=self.observation.target.device))
         truth = Victims(self.truth.images[:count], self.truth.labels[:count], self.truth.indices[:count])
-        return replace(self, observation=observation, truth=truth)
+        owners = None if self.owners is None else self.owners[:count]
+        return replace(self, observation=observation, truth=truth, owners=owners)
 
     @property
     def uncovered(self) -> str | None:
@@ -330,10 +344,12 @@ class Stage:
         context = replace(round_context(settings, model, ((settings.seeds[0], 0),), server), learning_rate=reading.rate)
         correction = known_correction(settings, model, [int(key[1]) for key in keys], weights)
         noise = noise_at(defense, settings.tap, context, steps, settings.observations, reading.noise_shares)
+        # Noise is coarser than half precision, and alike in all coordinates.
+        certainty = None if noise and reading.adaptive is None else reading.certainty(read, weights)
         return Observation(
             model, weights, read, examples, tuple(keys), settings.learning_rate, steps,
             settings.update_model if update else "first",
-            settings.build_optimizer() if update else PLAIN, reading, reading.certainty(read, weights),
+            settings.build_optimizer() if update else PLAIN, reading, certainty,
             defense.clipping_at(settings.tap, reading.rate, server),
             None if known is None else known.to(weights.device), defense.sparse_at(settings.tap),
             correction,
@@ -345,12 +361,38 @@ class Stage:
 
 def _select(dataset: Dataset, rows: int, settings: CellSettings) -> Victims:
     """The victims; where one is a whole round of clients, labels are distinct within each client."""
-    clients = settings.together if settings.distinct_labels else 1
-    seed, own = settings.seeds[0], settings.examples // clients
-    chosen = select_victims(dataset, rows * clients, own, seed, settings.distinct_labels)
-    return Victims(
-        *(values.reshape(rows, -1, *values.shape[2:]) for values in (chosen.images, chosen.labels, chosen.indices))
-    )
+    clients, each = settings.together if settings.distinct_labels else 1, settings.distinct * settings.together
+    chosen = select_victims(dataset, rows * clients, each // clients, settings.seeds[0], settings.distinct_labels)
+    places = placed(torch.arange(rows * each).reshape(rows, each), settings)
+    return Victims(*(values.flatten(0, 1)[places] for values in (chosen.images, chosen.labels, chosen.indices)))
+
+
+def placed(own: Tensor, settings: CellSettings) -> Tensor:
+    """Which of some clients' examples are in each place of their local steps.
+
+    The first pass takes them as they are, every other one in a new order. A smaller last batch fills its places by
+    turns.
+
+    Args:
+        own: (R, K * n) of K clients in each row.
+
+    Returns:
+        (R, K * L * B) of their L local steps with B places each.
+    """
+    if settings.epochs == 1 and not settings.step_sizes:
+        return own
+    random, batch = generator("epochs", settings.seeds[0]), settings.batch_size
+    # The same orders for the first clients, however many there are.
+    rows = []
+    for client in own.reshape(-1, settings.distinct):
+        orders = [client[torch.randperm(len(client), generator=random)] if epoch else client
+                  for epoch in range(settings.epochs if settings.tap.of_update else 1)]  # fmt: skip
+        rows.append(torch.cat([_in_batches(order, batch) for order in orders]))
+    return torch.stack(rows).reshape(len(own), -1)
+
+
+def _in_batches(order: Tensor, batch: int) -> Tensor:
+    return torch.cat([part[torch.arange(batch) % len(part)] for part in order.split(batch)])
 
 
 def _slices(rows: int, chunk: int) -> list[slice]:
@@ -358,11 +400,16 @@ def _slices(rows: int, chunk: int) -> list[slice]:
 
 
 def starting_weights(model: RowModel, settings: CellSettings, keys: list[Key]) -> Tensor:
-    """The weights (V, P) of each victim.
+    """The weights (V, P) of each victim, as they arrive.
 
     Raises:
         UsageError: a file cannot be read, is of another network, or holds what is no number.
     """
+    weights = _honest_weights(model, settings, keys)
+    return weights if settings.sent_as is None else weights.to(getattr(torch, settings.sent_as)).to(weights.dtype)
+
+
+def _honest_weights(model: RowModel, settings: CellSettings, keys: list[Key]) -> Tensor:
     if settings.shared_weights:
         shared = model.initial_weights([(seed, "shared") for seed in settings.seeds])
         return shared.repeat_interleave(settings.victims, 0)

@@ -6,6 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from harness.base.errors import UsageError
@@ -102,6 +103,7 @@ class PlayedRound:
             NetworkGradients(self._batch, self._gradients), self.weights, settings.build_defense(), context,
             self._steps, [keep], together=settings.together if settings.tap.at_server else None,
             variates=self._variates, optimizer=settings.build_optimizer(),
+            sent_as=settings.sent_as and getattr(torch, settings.sent_as),
         )  # fmt: skip
         return keep.seen(settings.defense)
 

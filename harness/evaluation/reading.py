@@ -39,7 +39,7 @@ def read_round(
     sent: Sent | None = None, sizes: tuple[int, ...] = (),
 ) -> Reading:  # fmt: skip
     """What the adversary makes of some victims' round; ``sent``: what a server that tampers sends to their clients;
-    ``sizes``: see :class:`PlayedRound`."""
+    ``sizes``: see :class:`PlayedRound`; by default those of the settings."""
     images, labels = truth.images[part].to(weights), truth.labels[part].to(weights.device)
     together = settings.together
     if together > 1:
@@ -53,7 +53,8 @@ def read_round(
         # One row alone takes other CPU kernels than the same row among many.
         images, labels = images.repeat(2, *[1] * 4), labels.repeat(2, 1)
         weights, keys = weights.repeat(2, 1), keys * 2
-    played, rows = PlayedRound(model, weights, images, labels, tuple(keys), settings, sizes), part.stop - part.start
+    sizes, rows = sizes or settings.step_sizes, part.stop - part.start
+    played = PlayedRound(model, weights, images, labels, tuple(keys), settings, sizes)
     looks = (played.look(repetition)[:rows] for repetition in range(settings.observations))
     gradients = average(looks, settings.build_defense().sparse_at(settings.tap))
     # A secure sum is of the running statistics too.

@@ -197,7 +197,8 @@ class Run:
     def _require_declared(self, settings: CellSettings, clean: Observation, noisy: Observation) -> None:
         """Holds what research code says of its noise against what it adds, once for a place: of one look and one local
         step, since several leave coordinates in or out, and move the gradients, otherwise with noise than without."""
-        steps = {"local_steps": 1, "update_model": "first"} if settings.tap.of_update else {}
+        one = {"local_steps": 1, "epochs": 1, "client_examples": None, "update_model": "first"}
+        steps = one if settings.tap.of_update else {}
         alone = smaller(settings, observations=1, **steps)
         place = self.stage.place_of(alone)
         measured = settings.build_defense().measured

@@ -31,7 +31,7 @@ from harness.scoring import (
     summary_of,
     swap_control,
 )
-from harness.scoring.images import draws_of, groups_of
+from harness.scoring.images import draws_of
 from harness.scoring.lineup import MANY
 from harness.scoring.success import brings_back
 
@@ -167,7 +167,7 @@ def score(
     true_flat, made_flat = truth.images.flatten(0, 1), images[rows, order].flatten(0, 1)
     measured = measure(scene.dataset, true_flat, made_flat, lpips)
     seed = settings.seeds[0]
-    groups = groups_of(truth.indices.cpu().numpy())
+    groups = scene.groups
     truth_of = (truth.indices, scene.dataset.images, scene.dataset.labels, seed)
     rule = strict_rule(scene.dataset)
     ranking, swapped = lineup_test(images, *truth_of, strict=rule), swap_control(images, *truth_of)

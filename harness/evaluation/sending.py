@@ -49,6 +49,8 @@ def tampering_of(settings: CellSettings) -> Tamper | None:
         UsageError: that is impossible for so many clients or examples, or these clients would not train it.
     """
     tamper = settings.build_attack().tamper(settings.together, settings.examples // settings.together)
+    if tamper and settings.sent_as:
+        raise UsageError(f"attack {settings.attack!r} sends weights in full precision; leave --sent-as out")
     if tamper and tamper.module and settings.build_defense().refuses_module(tamper.module):
         raise UsageError(
             f"clients under defense {settings.defense!r} train no network with a module that was not agreed on, and "

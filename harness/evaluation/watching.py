@@ -170,7 +170,7 @@ def _reading(settings: CellSettings) -> str:
         return tap
     # Of one local step, an update is a gradient times the learning rate.
     apart = tap.of_update and (
-        settings.local_steps > 1 or settings.batch_norm is not None or settings.optimizer != "sgd"
+        settings.local_steps > 1 or settings.batch_norm is not None or settings.optimizer != "sgd" or settings.sent_as
     )
     return " ".join([tap.unit if apart else "step", *(hook for hook in tap.noised_by if defense.acts_at(hook))])
 
@@ -179,7 +179,7 @@ def _reading(settings: CellSettings) -> str:
 TIMED = 5
 #: Seconds after which what was timed by then has to do.
 PATIENCE = 60.0
-_MEND = "use --device cuda, fewer {}, or --attack analytic for a shorter run"
+_MEND = "use {}--device cuda, fewer {}, or --attack analytic for a shorter run"
 
 
 class Foresight:
@@ -293,8 +293,8 @@ class Foresight:
             said += f", and with all cells and controls that follow {between(least + least_rest, seconds + rest)}"
         if least + least_rest < seconds + rest:
             said += f" (hopeless starts end early, here at iteration {early} of {most})"
-        fewer = "captures" if self._settings.weights == AS_CAPTURED else "--victims"
-        log.warning("harness: %s; %s", said, _MEND.format(fewer))
+        mend = ("--budget 10m, ", "captures") if self._settings.weights == AS_CAPTURED else ("", "--victims")
+        log.warning("harness: %s; %s", said, _MEND.format(*mend))
 
 
 def between(least: float, most: float) -> str:

@@ -1,6 +1,6 @@
 """A client's round under a defense, for many clients at once: the only loop over local steps."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -93,9 +93,16 @@ def _examples(
     return gradients.gradients(batch), replace(context, batch=batch)
 
 
-def send(update: Tensor, defense: Defense, context: RoundContext, recorders: Sequence[Recorder] = ()) -> Tensor:
-    """What leaves N clients (N, P) of their updates (N, P); what goes beside it is left in ``context.sent``."""
+def send(
+    update: Tensor, defense: Defense, context: RoundContext, recorders: Sequence[Recorder] = (),
+    written: Callable[[Tensor], Tensor] | None = None,
+) -> Tensor:  # fmt: skip
+    """What leaves N clients (N, P) of their updates (N, P); what goes beside it is left in ``context.sent``.
+
+    ``written``: what the numbers that travel make of a message, such as those of half precision.
+    """
     message = defense.client_message(update, context)
+    message = message if written is None else written(message)
     for recorder in recorders:
         recorder.read(Tap.UPDATE, update)
         recorder.read(Tap.SENT, message)

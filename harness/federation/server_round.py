@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -85,6 +86,12 @@ class ServerRound:
         return self._defense.aggregate(total, replace(context, sent=self._sent))
 
 
+def as_weights(update: Tensor, weights: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """What is left of an update (N, P) where it is sent as weights: in their own precision, and then in ``dtype``."""
+    after = (weights.double() + update).to(weights.dtype)
+    return (after if dtype is None else after.to(dtype)).double() - weights.double()
+
+
 # A whole round of clients that are looked at one by one: local steps, what they send, what the server makes of it.
 
 
@@ -99,6 +106,7 @@ def play_round(
     together: int | None = 1,
     variates: RoundVariates | None = None,
     optimizer: LocalOptimizer = PLAIN,
+    sent_as: torch.dtype | None = None,
 ) -> None:
     """Plays the round of N clients for recorders to look at.
 
@@ -115,18 +123,20 @@ def play_round(
             part, as somebody who knows them reads them, and two more show the halves of what is sent.
         optimizer: of the local steps. Where it is not plain SGD, an update is the difference of the weights after and
             before in their own dtype, as a capture has it: rounding ends what can be read of tiny gradients.
+        sent_as: what the weights of a client travel in, where that is coarser than they are.
     """
     trained = train_locally(
         gradients, weights, defense, context, steps, variates=variates, optimizer=optimizer, recorders=recorders
     )
     update = trained.update
     if not optimizer.is_plain:
-        update = (weights.double() + update).to(weights.dtype).double() - weights.double()
+        update = as_weights(update, weights)
     if variates is not None:
         for recorder in recorders:
             recorder.read(Tap.DELTA_Y, trained.moved)
             recorder.read(Tap.DELTA_C, variates.change(trained.mean_step))
-    message = send(update, defense, context, recorders)
+    written = None if sent_as is None else partial(as_weights, weights=weights, dtype=sent_as)
+    message = send(update, defense, context, recorders, written)
     if together is not None:
         if defense.sums_securely:
             message = means_of_sums(message, defense, context, together)

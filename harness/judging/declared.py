@@ -24,15 +24,19 @@ from harness.observation import Noise, UpdateModel
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Clients whose batches are of the same sizes, and the cells that judge them, one for each attack."""
+    """Clients whose batches are of the same sizes, and the cells that judge them, one for each attack.
+
+    ``declared``: a cell of all clients where ``cells`` may be of fewer, or none.
+    """
 
     captured: CapturedClients
     cells: Sequence[CellSettings]
+    declared: CellSettings | None = None
 
     @property
     def cell(self) -> CellSettings:
-        """The first one: all are of the declared defense."""
-        return self.cells[0]
+        """One of all clients: all cells are of the declared defense."""
+        return self.declared or self.cells[0]
 
     @property
     def sizes(self) -> str:
@@ -94,6 +98,7 @@ def cells_of(
             optimizer=(record.local_optimizer or PLAIN).text if update else PLAIN.text,
             update_model=update_model if update and record.local_steps > 1 else "first", prior=prior, device=device,
             weights=AS_CAPTURED, weights_hash=captured.digest, round=record.rounds_before,
+            sent_as=record.dtype if update else None,
             batch_norm="hidden" if captured.normalised and not captured.running else None,
             rounds=max(record.rounds or 100, captured.rounds[-1] + 1), **known,
         )

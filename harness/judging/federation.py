@@ -62,6 +62,7 @@ class CapturedClients:
         digest: of all files, in hexadecimal.
         layout: of ``before`` and ``target``: the parameters that were trained and sent.
         sampling: how the number of examples behind a step is known.
+        names: of the clients, as the captures have them; () where they are nobody's.
         foreign: whether ``layout`` is that of the files, since the factory's network lacks some of the tensors.
     """
 
@@ -81,11 +82,34 @@ class CapturedClients:
     layout: Layout
     sampling: Sampling = "fixed"
     foreign: bool = False
+    names: tuple[str | None, ...] = ()
+
+    @property
+    def owners(self) -> Tensor | None:
+        """(V,), which client each is, by its name; None where all are different ones, as those without a name are."""
+        named = [name if name is not None else number for number, name in enumerate(self.names)]
+        known = {name: place for place, name in enumerate(dict.fromkeys(named))}
+        return torch.tensor([known[name] for name in named]) if len(known) < len(named) else None
 
     @property
     def clients(self) -> int:
         """V."""
         return len(self.target)
+
+    def first(self, count: int) -> "CapturedClients":
+        """The same of the first ``count`` clients."""
+        if count >= self.clients:
+            return self
+
+        def cut(values: Tensor | None) -> Tensor | None:
+            return None if values is None else values[:count]
+
+        rows = {name: cut(getattr(self, name)) for name in ("before", "target", "images", "labels", "grain")}
+        named = {
+            name: {own: values[:count] for own, values in getattr(self, name).items()}
+            for name in ("running", "moved_buffers")
+        }
+        return replace(self, **rows, **named, names=self.names[:count], digest=f"{self.digest} first {count}")  # pyright: ignore
 
     @property
     def examples(self) -> int:
@@ -145,7 +169,9 @@ def _together(captures: Sequence[Capture], attacked: bool) -> CapturedClients:
     if attacked or defense is None or not _is_of_updates(defense):
         _require_gradients(first)
     module, model = trained_network(captures)
-    record = record.model_copy(update={"defense": defense, "model": model})
+    # A change that is sent in half precision is not as coarse as weights are.
+    dtype = record.dtype if first.kind == "after" else None
+    record = record.model_copy(update={"defense": defense, "model": model, "dtype": dtype})
     foreign = None if attacked else foreign_layout(captures, module)
     layout = foreign or Layout.of(module)
     states = [] if foreign else _states(captures, module, fixed_values(record, module, attacked))
@@ -166,7 +192,7 @@ def _together(captures: Sequence[Capture], attacked: bool) -> CapturedClients:
         torch.tensor([part[2] for part in parts], dtype=torch.float64), moved,
         tuple(sorted({capture.record.rounds_before for capture in captures})),
         hashlib.sha256(" ".join(capture.digest for capture in captures).encode()).hexdigest(),
-        layout, sampling, foreign is not None,
+        layout, sampling, foreign is not None, tuple(capture.record.client for capture in captures),
     )  # fmt: skip
 
 
@@ -264,7 +290,7 @@ def update_reading(record: CaptureRecord, defense: Declared | None) -> UpdateRea
     """How an update of such clients becomes the gradient to match; of unknown momentum, as plain SGD's."""
     optimizer = record.local_optimizer or PLAIN
     changed = defense is not None and build(DEFENSES, defense.name, defense.settings).changes_messages()
-    return reading_of(optimizer, record.local_steps, record.rate, changed)
+    return reading_of(optimizer, record.local_steps, record.rate, changed, record.dtype)
 
 
 def is_readable(capture: Capture) -> bool:
@@ -298,7 +324,8 @@ def _client(
         _require_frozen(capture, module, state, sent, defense)
         before, moved = layout.flatten(state), layout.flatten(sent)
     _require_values(capture, moved)
-    grain = max(capture.moved.grain, torch.finfo(torch.float32).eps * float(moved.abs().max()))
+    coarse = torch.finfo(getattr(torch, record.dtype or "float32"))
+    grain = max(capture.moved.grain, coarse.eps * float(moved.abs().max()))
     if capture.kind == "gradient":
         times = record.learning_rate / record.rate / (record.accumulate if record.accumulate_sum else 1)
         return before.float(), (moved * times).float(), grain * times, {}

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,11 +26,14 @@ from harness.judging.declared import Group
 from harness.judging.evidence import Check, Evidence, pooled
 from harness.judging.federation import CapturedClients
 from harness.judging.noise_checks import FACTS, GIVE_SIZE, fits_facts
+from harness.judging.plan import Line
 from harness.judging.stage import CapturedStage, GroupsStage, Kin, SimulatedStage, kin_of
 from harness.judging.without_truth import Guess, guess
 from harness.models import RowModel
 from harness.models.batch_norm import Buffers
 from harness.results import CellResult, ResultDocument, RunFolder, write_atomic
+from harness.scoring.success import STRICT_RMSE
+from harness.scoring.verdict import OfExamples, of_examples
 
 # Captured clients whose truth is at hand: everything that `evaluate` says of simulated ones.
 
@@ -37,7 +41,7 @@ from harness.results import CellResult, ResultDocument, RunFolder, write_atomic
 def judge_with_truth(
     groups: Sequence[Group], kin: Kin | None, data_root: Path, folder: RunFolder, chunk: int, resume: bool,
     draw: Callable[[Scored, CellResult], None] | None = None, engine: Engine = in_one_process,
-) -> ResultDocument:  # fmt: skip
+) -> tuple[ResultDocument, list[OfExamples]]:  # fmt: skip
     """Attacks what was captured and scores it against the truth, with controls on the same clients simulated.
 
     Args:
@@ -55,7 +59,30 @@ def judge_with_truth(
         for group in groups
     }
     stage = GroupsStage(data_root, chunk, stages)
-    return evaluate(cells, Run(data_root, folder, chunk, resume, draw, stage=stage, engine=engine))
+    run = Run(data_root, folder, chunk, resume, draw, stage=stage, engine=engine)
+    document = evaluate(cells, run)
+    return document, _of_examples(groups, run)
+
+
+def _of_examples(groups: Sequence[Group], run: Run) -> list[OfExamples]:
+    """What each attack brought back of all groups' clients, with labels as they are inferred."""
+    found: dict[str, dict[object, dict[int, bool]]] = {}
+    for group in groups:
+        owners = group.captured.owners
+        for cell in group.cells:
+            for record in run.cell(cell).victims:
+                if record.rmse is None or record.dataset_index is None:
+                    continue
+                owner = record.victim if owners is None else int(owners[record.victim])
+                # A client's name is its own in all groups.
+                own = group.captured.names[record.victim] or (cell.dataset, owner)
+                held = found.setdefault(cell.attack, {}).setdefault(own, {})
+                place = record.dataset_index
+                held[place] = held.get(place, False) or record.rmse <= STRICT_RMSE
+    return [
+        of_examples(attack, [np.array(list(held.values())) for held in clients.values()])
+        for attack, clients in found.items()
+    ]
 
 
 # What running statistics that came back give away of clients' batches, whatever defends the weights beside them.
@@ -141,6 +168,7 @@ class Work:
         folder: where results go.
         chunk: most clients attacked together.
         resume: use what an earlier run left in the folder.
+        budget, plan: seconds that judging may take, None where nobody says; and what of the attacks fits.
         draw_cell, draw_guess: draw what an attack made, with the truth beside it and without.
         engine: what attacks.
     """
@@ -149,6 +177,8 @@ class Work:
     folder: RunFolder
     chunk: int
     resume: bool
+    budget: float | None = None
+    plan: Sequence[Line] = ()
     draw_cell: Callable[[Scored, CellResult], None] | None = None
     draw_guess: Callable[[Guess], None] | None = None
     engine: Engine = in_one_process
@@ -165,6 +195,8 @@ class Judgement:
         guesses: without the truth, one per attack and group.
         kin: look-alikes and public data; None where there are none, and then no verdict.
         beside: of each group, what running statistics give away; None where they do not travel.
+        budget, plan: as in :class:`Work`.
+        examples: with the truth, what each attack that reconstructs brought back of distinct examples.
     """
 
     groups: Sequence[Group]
@@ -173,6 +205,9 @@ class Judgement:
     guesses: Sequence[Guess]
     kin: Kin | None
     beside: Sequence[GivenAway | None]
+    budget: float | None = None
+    plan: Sequence[Line] = ()
+    examples: Sequence[OfExamples] = ()
 
     @property
     def doubt(self) -> str | None:
@@ -218,6 +253,10 @@ class Judgement:
                 {"captures": one.captured.clients, "images_each": one.captured.trained_on, "batches": one.sizes}
                 for one in self.groups
             ]
+        if self.examples:
+            document["examples"] = [asdict(one) | {"said": one.said} for one in self.examples]
+        if self.budget is not None:
+            document["budget"] = {"seconds": self.budget, "attacks": [line.record() for line in self.plan]}
         known = [asdict(one) for one in self.beside if one]
         return document | ({"running_statistics": known if len(self.groups) > 1 else known[0]} if known else {})
 
@@ -264,14 +303,14 @@ def judge_captured(groups: Sequence[Group], kin: Kin | None, work: Work) -> Judg
             for group, own, words in zip(groups, found, named, strict=True)
             for made in _guessed(group, own, words, kin, work)
         ]
-        return Judgement(groups, checks, None, guesses, kin, beside)
+        return Judgement(groups, checks, None, guesses, kin, beside, work.budget, work.plan)
     told = pooled([
         (group.sizes, [explained(group.captured, group.cell, work.data_root, work.chunk)]) for group in groups
     ])  # fmt: skip
-    document = judge_with_truth(
+    document, examples = judge_with_truth(
         groups, kin, work.data_root, work.folder, work.chunk, work.resume, work.draw_cell, work.engine
     )
-    judgement = Judgement(groups, [*checks, *told], document, [], kin, beside)
+    judgement = Judgement(groups, [*checks, *told], document, [], kin, beside, work.budget, work.plan, examples)
     if judgement.doubt is None:
         return judgement
     return replace(judgement, document=_withdrawn(document, judgement.doubt, work.folder))
@@ -290,8 +329,9 @@ def _without_covered(group: Group, checks: Sequence[Check]) -> Group:
     covered = any(check.name == BUFFERS and check.outcome == "holds" for check in checks)
     if not (covered and group.captured.running):
         return group
-    cells = [cell.model_copy(update={"batch_norm": "hidden"}) for cell in group.cells]
-    return Group(replace(group.captured, running={}), cells)
+    cells, declared = list(group.cells), group.cell
+    hidden = [cell.model_copy(update={"batch_norm": "hidden"}) for cell in [*cells, declared]]
+    return Group(replace(group.captured, running={}), hidden[:-1], hidden[-1])
 
 
 def _withdrawn(document: ResultDocument, doubt: str, folder: RunFolder) -> ResultDocument:

@@ -4,7 +4,9 @@ Nothing is attacked for that. The gradient of a start is timed, against what was
 """
 
 import math
+import re
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -125,6 +127,26 @@ class Effort:
     def _noisy(self) -> bool:
         return noise_of(self.group.captured, self.cell) is not None
 
+    @property
+    def _twice(self) -> bool:
+        """Whether it may run again with labels known, where those that it infers are at chance."""
+        own = self.cell.suite is not None and self.group.captured.images is not None
+        return own and getattr(self.attack, "uses_labels", False)
+
+    @property
+    def fewest(self) -> int | None:
+        """Iterations below which it says nothing; None where none are saved."""
+        if not self.searches:
+            return None
+        attack = reconstructing(self.attack)
+        each = getattr(attack.optimizer(), "inner_iterations", 1)
+        return min(attack.max_iterations, math.ceil(_FEWEST_GRADIENTS / each))
+
+    @property
+    def needed(self) -> float:
+        """Seconds at most of the least of it that says anything."""
+        return self.seconds(1, self.fewest)[1]
+
     def cell_of(self, captures: int, iterations: int | None) -> CellSettings:
         """The cell on so many captures, with so many iterations; None for all that the attack has.
 
@@ -148,16 +170,12 @@ class Effort:
         noisy = ("positive_sigma0", "noise_x100") if self._noisy else ()
         runs += [one for name, one in controls_of(cell) if name == "positive" or name in noisy]
         least, most = (sum(self._of(one, early) for one in runs) for early in (True, False))
-        return least, most
+        return least, most * (2 if self._twice and iterations is None else 1)
 
     def _of(self, cell: CellSettings, early: bool) -> float:
         if not self.searches:
             return self.each * cell.victims
         return self.each * work_of(cell, early) / cell.examples / max(1, min(self.jobs, cell.victims // 2))
-
-    def iterations_of(self, gradients: float) -> int:
-        """Iterations that take so many gradients."""
-        return max(1, math.floor(gradients / getattr(reconstructing(self.attack).optimizer(), "inner_iterations", 1)))
 
 
 def efforts_of(
@@ -227,7 +245,7 @@ class _Bench:
             known = (kin.look_alikes, kin.public) if kin else (None, None)
             return CapturedStage(self._root, self._chunk, captured, cell, *known), {}
         assert kin is not None
-        doubles = stand_ins_of(captured, kin, cell)
+        doubles = stand_ins_of(captured, kin)
         own = {"victims": doubles.clients, "dataset": "stand-ins"}
         declared = cell.model_copy(update=own)
         return SimulatedStage(self._root, self._chunk, doubles, declared, kin.look_alikes, kin.public), own
@@ -286,26 +304,101 @@ class Line:
         return asdict(self) | {"said": self.said}
 
 
-def line_of(effort: Effort, several: bool, captures: int | None = None, iterations: int | None = None) -> Line:
-    """The line of an attack that runs on so many captures, by default all."""
+@dataclass(frozen=True, eq=False)
+class Share:
+    """How much of an attack runs: on so many captures, 0 for none, and with fewer iterations than its own or None."""
+
+    effort: Effort
+    captures: int
+    iterations: int | None = None
+
+    @property
+    def seconds(self) -> Seconds:
+        """What that takes."""
+        return self.effort.seconds(self.captures, self.iterations) if self.captures else (0.0, 0.0)
+
+    @property
+    def cell(self) -> CellSettings:
+        """Its cell."""
+        return self.effort.cell_of(self.captures or self.effort.cell.victims, self.iterations)
+
+    def line(self, several: bool) -> Line:
+        """It in words, with its group where there are ``several``."""
+        effort, of = self.effort, self.effort.cell.victims
+        words = effort.group.sizes if several else ""
+        if effort.refused:
+            return Line(effort.cell.attack, words, 0, of, None, (0.0, 0.0), (0.0, 0.0), effort.refused)
+        whole, reason = effort.seconds(of), None
+        if not self.captures:
+            reason = f"all of it takes {between(*whole)}, the least that says anything {between(0, effort.needed)}"
+        elif self.captures < of or self.iterations is not None:
+            reason = f"all of it takes {between(*whole)}"
+        return Line(effort.cell.attack, words, self.captures, of, self.iterations, self.seconds, whole, reason)
+
+
+def whole_of(efforts: Sequence[Effort]) -> list[Share]:
+    """All of everything that is possible."""
+    return [Share(one, 0 if one.refused else one.cell.victims) for one in efforts]
+
+
+def fitted(efforts: Sequence[Effort], budget: float, spent: float = 0.0) -> list[Share]:
+    """What of the attacks fits into a budget by their forecasts at most, in the order of the attacks.
+
+    Those that descend no loss come first. Each gets as many captures as an equal part of what is left allows; where
+    these would be too few for a lineup, fewer iterations.
+
+    Args:
+        budget: seconds, of which ``spent`` are gone.
+
+    Raises:
+        UsageError: every attack is impossible, or the budget is too small for any; it names the smallest that helps.
+    """
+    possible = [one for one in efforts if not one.refused]
+    if not possible:
+        raise UsageError(next((one.refused for one in efforts if one.refused), "there is no attack to plan"))
+    left, found = budget * (1 - _KEPT) - spent, dict[Effort, Share]()
+    order = sorted(possible, key=lambda one: one.searches)
+    for place, effort in enumerate(order):
+        share = _most_within(effort, left / (len(order) - place))
+        if share:
+            found[effort] = share
+            left -= share.seconds[1]
+    if not found:
+        alone = next((share for effort in order if (share := _most_within(effort, left))), None)
+        if alone is None:
+            least = (min(effort.needed for effort in possible) + spent) / (1 - _KEPT)
+            raise UsageError(f"--budget is too small for any attack; the smallest that helps is {written(least)}")
+        found[alone.effort] = alone
+    return [found.get(effort, Share(effort, 0)) for effort in efforts]
+
+
+def _most_within(effort: Effort, seconds: float) -> Share | None:
     of = effort.cell.victims
-    whole, chosen = effort.seconds(of), of if captures is None else captures
-    if effort.refused:
-        chosen, whole = 0, (0.0, 0.0)
-    seconds = effort.seconds(chosen, iterations) if chosen else (0.0, 0.0)
-    reason, takes = effort.refused, f"all of it takes {between(*whole)}"
-    if reason is None and not chosen:
-        reason = f"it takes {between(*whole)}"
-    elif reason is None and (chosen < of or iterations is not None):
-        reason = takes
-    words = effort.group.sizes if several else ""
-    return Line(effort.cell.attack, words, chosen, of, iterations, seconds, whole, reason)
+    few, fewest = min(of, _FEWEST_CAPTURES), effort.fewest
+
+    def largest(numbers: range, share: Callable[[int], Share]) -> Share | None:
+        fit = bisect_left(numbers, True, key=lambda number: share(number).seconds[1] > seconds)
+        return share(numbers[fit - 1]) if fit else None
+
+    whole = largest(range(few, of + 1), lambda captures: Share(effort, captures))
+    if whole or fewest is None:
+        return whole or largest(range(1, few), lambda captures: Share(effort, captures))
+    most = reconstructing(effort.attack).max_iterations
+    shorter = largest(range(fewest, most), lambda iterations: Share(effort, few, iterations))
+    return shorter or largest(range(1, few + 1), lambda captures: Share(effort, captures, fewest))
 
 
-def lines_of(efforts: Sequence[Effort]) -> list[Line]:
-    """The lines of all attacks as they were asked for."""
-    several = len({id(one.group) for one in efforts}) > 1
-    return [line_of(one, several) for one in efforts]
+def within_budget(groups: Sequence[Group], shares: Sequence[Share]) -> list[Group]:
+    """The groups with the cells that fit; what is impossible stays, since it takes no time and says why."""
+    kept = [share for share in shares if share.captures or share.effort.refused]
+    cells = {id(group): [share.cell for share in kept if share.effort.group is group] for group in groups}
+    return [replace(group, cells=cells[id(group)], declared=group.cell) for group in groups]
+
+
+def lines_of(shares: Sequence[Share]) -> list[Line]:
+    """All of them in words."""
+    several = len({id(share.effort.group) for share in shares}) > 1
+    return [share.line(several) for share in shares]
 
 
 def total_of(lines: Sequence[Line]) -> Seconds:
@@ -318,3 +411,23 @@ def said_in_all(lines: Sequence[Line]) -> str:
     """How long all that runs takes."""
     running = sum(line.captures > 0 for line in lines)
     return f"{running} of {len(lines)} attack(s) run, {between(*total_of(lines))} here"
+
+
+# Times as options have them.
+
+_UNITS = {"s": 1, "m": 60, "h": 3600}
+
+
+def seconds_in(text: str) -> float:
+    """The seconds of a text such as ``90s``, ``10m`` or ``2h``. Raises UsageError."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
+    seconds = float(found[1]) * _UNITS[found[2] or "s"] if found else 0.0
+    if not 0 < seconds < float("inf"):
+        raise UsageError(f"--budget {text!r} is no time; write for example 90s, 10m or 2h")
+    return seconds
+
+
+def written(seconds: float) -> str:
+    """At least so many seconds, as :func:`seconds_in` reads them."""
+    unit = next((name for name, size in reversed(_UNITS.items()) if seconds >= 2 * size), "s")
+    return f"{max(1, math.ceil(seconds / _UNITS[unit]))}{unit}"

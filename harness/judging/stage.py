@@ -66,6 +66,11 @@ class CapturedStage(Stage):
         found = super().own_sources(settings.model_copy(update={"dataset": ""}))
         return found | {"captures": self._captured.digest}
 
+    def set(self, settings: CellSettings) -> Scene:
+        owners = self._captured.owners
+        scene = super().set(settings)
+        return scene if owners is None else replace(scene, owners=owners[: len(scene.truth.labels)])
+
     def choose(self, dataset: Dataset, rows: int, settings: CellSettings) -> Victims:
         own = torch.arange(rows * settings.examples).reshape(rows, -1)
         return Victims(self._truth.images[own], self._truth.labels[own], self._places[own])

@@ -85,7 +85,8 @@ def guess(
     resume: bool, engine: Engine = in_one_process,
 ) -> Guess:  # fmt: skip
     """Attacks the captured clients, stand-ins of theirs, and shuffled ones, and compares what is left of the loss."""
-    doubles = stand_ins_of(captured, kin, settings)
+    captured = captured.first(settings.victims)
+    doubles = stand_ins_of(captured, kin)
     own = settings.model_copy(update={"victims": doubles.clients, "dataset": "stand-ins"})
     stage = SimulatedStage(data_root, chunk, doubles, own, kin.look_alikes, kin.public)
     stored = Run(data_root, folder, chunk, resume, stage=stage, engine=engine).cell(own)
@@ -116,7 +117,7 @@ def with_stand_ins(cells: Sequence[CellSettings]) -> list[CellSettings]:
     return [cell.model_copy(update={"victims": max(cell.victims, STAND_INS)}) for cell in cells]
 
 
-def stand_ins_of(captured: CapturedClients, kin: Kin, settings: CellSettings) -> CapturedClients:
+def stand_ins_of(captured: CapturedClients, kin: Kin) -> CapturedClients:
     """Clients with examples of look-alikes and the captured clients' weights in turn; what they send is not set."""
     examples, known = captured.trained_on, len(kin.look_alikes.labels)
     count = min(STAND_INS, known // examples)
@@ -133,7 +134,7 @@ def stand_ins_of(captured: CapturedClients, kin: Kin, settings: CellSettings) ->
     return replace(
         captured, before=captured.before[turns], target=captured.target[turns],
         images=kin.look_alikes.images[chosen], labels=kin.look_alikes.labels[chosen],
-        digest=f"{captured.digest} stand-ins",
+        digest=f"{captured.digest} stand-ins", names=(),
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Layers for rows with weights of their own: windows, convolutions, pooling, and the exponential unit.
+"""Layers for rows with weights of their own: windows, convolutions, and the exponential unit.
 
 Some weights no image meets: borders of kernels that lie on nothing but padding, deep in a network of small images.
 Their derivatives are zero whatever the image is. Of ResNet-18 at 32 pixels 62% are such.
@@ -181,29 +181,6 @@ class _Summed(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Context, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:
         return _Windows.apply(gradient, *ctx.geometry), None, None, None, None
-
-
-# Max pooling that is fast on a CPU.
-
-
-class RowMaxPool2d(nn.MaxPool2d):
-    """``nn.MaxPool2d`` on images whose channels lie side by side in memory, which the library compares together.
-
-    The results are the same to the bit, where the channels lie apart it goes number by number.
-    """
-
-    def forward(self, input: Tensor) -> Tensor:
-        if input.device.type != "cpu":
-            return _pooled(self, input)
-        if input.is_contiguous(memory_format=torch.channels_last):
-            return _pooled(self, input)
-        return _pooled(self, input.contiguous(memory_format=torch.channels_last)).contiguous()
-
-
-def _pooled(layer: nn.MaxPool2d, images: Tensor) -> Tensor:
-    return functional.max_pool2d(
-        images, layer.kernel_size, layer.stride, layer.padding, layer.dilation, layer.ceil_mode
-    )
 
 
 # The exponential linear unit whose result for a row never depends on the other rows of the batch.

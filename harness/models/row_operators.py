@@ -5,8 +5,6 @@ groups one by one. Written as patches times a matrix it is one batched matrix pr
 """
 
 import copy
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -16,32 +14,6 @@ from harness.models.bilinear import Context, RowSigmoid
 from harness.models.feature_extractor import FeatureExtractor
 
 Size = tuple[int, ...]
-
-
-_WORTH_A_THREAD = 2**18
-"""Elements of patches below which handing half of them to another thread costs more than it saves."""
-
-
-def _fold(patches: Tensor, size: Size, kernel: Size, padding: Size, stride: Size) -> Tensor:
-    """``functional.fold`` of one image (1, C*k*k, L), which itself uses one thread whatever the number of channels."""
-    pixels = kernel[0] * kernel[1]
-    channels = patches.shape[1] // pixels
-    parts = min(torch.get_num_threads(), patches.numel() // _WORTH_A_THREAD, channels)
-    if parts < 2:
-        return functional.fold(patches, size, kernel, padding=padding, stride=stride)
-    pieces = patches.unflatten(1, (channels, pixels)).tensor_split(parts, 1)
-    folded = _threads(parts).map(lambda piece: _fold_piece(piece.flatten(1, 2), size, kernel, padding, stride), pieces)
-    return torch.cat(list(folded), 1)
-
-
-def _fold_piece(patches: Tensor, size: Size, kernel: Size, padding: Size, stride: Size) -> Tensor:
-    with torch.no_grad():  # a thread starts with autograd on
-        return functional.fold(patches, size, kernel, padding=padding, stride=stride)
-
-
-@cache
-def _threads(count: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(count, "fold")
 
 
 class _Patches(torch.autograd.Function):
@@ -81,7 +53,7 @@ class _Images(torch.autograd.Function):
     def forward(patches: Tensor, size: Size, kernel: Size, padding: Size, stride: Size) -> Tensor:
         *lead, rows, places = patches.shape
         merged = patches.reshape(1, -1, places)
-        images = _fold(merged, size, kernel, padding, stride)
+        images = functional.fold(merged, size, kernel, padding=padding, stride=stride)
         return images.reshape(*lead, rows // (kernel[0] * kernel[1]), *size)
 
     @staticmethod

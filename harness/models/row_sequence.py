@@ -5,7 +5,6 @@ convolution sees at each of L places. Where example gradients are wanted, it lea
 one per example (L = 1) for a linear layer.
 """
 
-import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -18,7 +17,6 @@ from harness.models.feature_extractor import FeatureExtractor
 from harness.models.imprint import Fronted, Imprint, Lightened
 from harness.models.row_layers import (
     RowELU,
-    RowMaxPool2d,
     are_grouped,
     as_kernels,
     as_windows,
@@ -188,7 +186,7 @@ def _pooled_early(stages: list[Product | nn.Module]) -> list[Product | nn.Module
     But where a maximum is over padding alone, of which the library has no derivative.
     """
     for place in range(len(stages) - 1):
-        if type(stages[place]) is nn.ReLU and type(stages[place + 1]) is RowMaxPool2d:
+        if type(stages[place]) is nn.ReLU and type(stages[place + 1]) is nn.MaxPool2d:
             stages[place : place + 2] = stages[place + 1], stages[place]
     return stages
 
@@ -205,15 +203,15 @@ def _collect(module: nn.Module, prefix: str, stages: list[Product | nn.Module]) 
         stages.append(RowSigmoid())
     elif type(module) is nn.ELU:
         stages.append(RowELU(module.alpha))
-    elif type(module) is nn.MaxPool2d and not module.return_indices:
-        pooling = copy.copy(module)
-        pooling.__class__ = RowMaxPool2d
-        stages.append(pooling)
-    elif type(module) in _WEIGHTLESS or isinstance(module, FeatureExtractor):
+    elif type(module) in _WEIGHTLESS or isinstance(module, FeatureExtractor) or _is_pooling(module):
         stages.append(module)
     else:
         return False
     return True
+
+
+def _is_pooling(module: nn.Module) -> bool:
+    return type(module) is nn.MaxPool2d and not module.return_indices
 
 
 def _product(prefix: str, layer: nn.Linear | nn.Conv2d, convolution: nn.Conv2d | None) -> Product:

@@ -15,7 +15,7 @@ from harness.models.batch_norm import BatchNorm, LayerStatistics, recorded
 from harness.models.chain_gradient import chain_gradient
 from harness.models.feature_extractor import FeatureExtractor
 from harness.models.imprint import Fronted
-from harness.models.lone_rows import LoneRows, with_lone_layers
+from harness.models.lone_rows import LoneRows
 from harness.models.row_operators import with_row_operators
 from harness.models.row_sequence import RowSequence, row_sequence
 from harness.models.transformer import torchvision_transformer
@@ -24,8 +24,8 @@ from harness.models.transformer import torchvision_transformer
 class Rows(Protocol):
     """What evaluates a network for rows: R of B images each, weights as flat vectors (R, P)."""
 
-    def logits(self, weights: Tensor, images: Tensor, gradient_once: bool = False) -> Tensor:
-        """Logits (R, B, K) of images (R, B, C, H, W); ``gradient_once`` as of a network's own rows."""
+    def logits(self, weights: Tensor, images: Tensor) -> Tensor:
+        """Logits (R, B, K) of images (R, B, C, H, W)."""
         ...
 
     def gradient(self, weights: Tensor, images: Tensor, targets: Tensor, create_graph: bool) -> Tensor:
@@ -50,7 +50,7 @@ def mean_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 class _Together(Rows):
-    """Gradients of all rows by one pass backward."""
+    """Gradients of all rows by one pass backward; ``gradient_once`` is that of :class:`EvaluatesRows`."""
 
     @abstractmethod
     def logits(self, weights: Tensor, images: Tensor, gradient_once: bool = False) -> Tensor: ...
@@ -169,9 +169,7 @@ class Way:
 
     def module(self, plain: nn.Module) -> nn.Module:
         """The network that is evaluated: ``plain`` itself, or a copy with other layers."""
-        if not self.other_layers:
-            return plain
-        return with_lone_layers(plain) if self.alone else with_row_operators(plain)
+        return with_row_operators(plain) if self.other_layers else plain
 
     def rows(self, module: nn.Module, layout: Layout) -> Rows:
         """What evaluates such a ``module``."""
@@ -184,7 +182,7 @@ class Way:
 
 def ways_of(module: nn.Module, weights: int, joint: bool) -> list[Way]:
     """Those that a network of so many ``weights`` has; ``joint``: it normalises batches as a whole."""
-    together, alone = ([Way(None, other, alone=one) for other in (True, False)] for one in (False, True))
+    together, alone = [Way(None, other) for other in (True, False)], [Way(None, False, alone=True)]
     # These take a layer's weights by name, so all of them are trained, and each is of one layer.
     by_name = _trains_each_layer(module)
     chain = row_sequence(module) if by_name else None

@@ -241,7 +241,7 @@ class JointLevels(ClientTables):
         bound, first = clipping_bound(baseline), runs.measured(plain, baseline)
         by_moments = _noised(plain, bound, _moments_sigma(plain))
         dp = runs.measured(by_moments, runs.run(f"{row['data']} under DP", by_moments))
-        by_notes = _noised(plain, bound, _bayesian_sigma(runs, plain, bound, baseline))
+        by_notes = _noised(plain, bound, _bayesian_sigma(runs, plain, bound))
         document = runs.run(f"{row['data']} under BDP", by_notes, bayesian=True)
         kept, epsilons = _budget(by_notes, document, runs.trained.folder(by_notes), row["client"])
         bdp = runs.measured(by_notes, document, kept) if kept else None
@@ -276,7 +276,7 @@ def _moments_sigma(plain: TrainSettings) -> float:
     )  # fmt: skip
 
 
-def _bayesian_sigma(runs: ClientRuns, plain: TrainSettings, bound: float, baseline: TrainDocument) -> float:
+def _bayesian_sigma(runs: ClientRuns, plain: TrainSettings, bound: float) -> float:
     """Over C, per client, by bisection on the norms of a pilot without noise to speak of."""
     pilot = _noised(plain, bound, _NEXT_TO_NOTHING).model_copy(update={"rounds": max(plain.rounds // 10, 1)})
     if runs.run(f"{plain.dataset}: pilot", pilot, bayesian=True) is None:

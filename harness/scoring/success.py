@@ -1,12 +1,13 @@
 """Success rules, rates and means with their uncertainty, and recovered labels beside chance (docs/verdicts.md)."""
 
+import math
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
+from scipy import special, stats
 from scipy.spatial.distance import cdist
 from torch import Tensor
 
@@ -99,6 +100,30 @@ def brings_back(victims: Rate, lineup_p: float | None) -> bool:
 def upper_share(outcomes: ArrayLike, confidence: float = 0.95, counted: NDArray[np.bool_] | None = None) -> float:
     """One-sided upper bound of the share of booleans that are true, in the form of :func:`rate_of`."""
     return _interval(np.asarray(outcomes, dtype=bool), 2.0 * confidence - 1.0, counted)[1]
+
+
+def upper_mean(shares: ArrayLike, confidence: float = 0.95) -> float:
+    """One-sided upper bound of the mean of independent draws (k,) of a number in [0, 1], whatever its law; 1 for none.
+
+    The mean of k draws falls to m or below with a chance of at most exp(-k KL(m, mean)), KL that of two coins
+    (Hoeffding 1963, theorem 1). Where all draws are 0 it is the bound of :func:`upper_bound`, and no bound is smaller:
+    draws may be 0 or 1. So clusters count, and not what is in them, unless something is known of how alike that is.
+    """
+    values = np.asarray(shares, dtype=np.float64)
+    mean = float(values.mean()) if values.size else 1.0
+    wanted = -math.log(1.0 - confidence) / max(1, values.size)
+    if mean >= 1.0:
+        return 1.0
+    low, high = mean, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if coin_divergence(mean, middle) < wanted else (low, middle)
+    return high
+
+
+def coin_divergence(one: float, other: float) -> float:
+    """Kullback-Leibler divergence of two coins, in nats; ``other`` in (0, 1)."""
+    return float(special.rel_entr(one, other) + special.rel_entr(1 - one, 1 - other))
 
 
 def rate_of(outcomes: ArrayLike, counted: NDArray[np.bool_] | None = None) -> Rate:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from harness.results import CellResult, Control, Identified, Lineup, Rate
 from harness.scoring.images import draws_of
-from harness.scoring.success import rate_of, upper_bound, upper_share
+from harness.scoring.success import coin_divergence, rate_of, upper_bound, upper_mean, upper_share
 
 CONFIRMED_SUCCESSES = 2
 LEAK_P = 0.001
@@ -124,6 +124,52 @@ def identified_of(
     return Identified(
         rate=rate.rate, n=rate.n, ci95=rate.ci95, chance=chance, mean_rank=lineup.mean_rank, p_value=lineup.p_value,
         beyond_chance=max(0.0, (most - chance) / (1 - chance)), identifies=_below(lineup.p_value),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class OfExamples:
+    """What one attack brought back of the distinct examples of some clients, and what follows for other clients.
+
+    Attributes:
+        clients: k, each an independent draw however many examples it holds. examples: distinct ones of all of them.
+        back: of these, brought back. touched: clients of whom any was.
+        most: 95% upper bound of the share of another client's examples that come back, in the mean.
+        needed: clients with as much brought back of each from which this bound is 5%; None where no number is enough.
+    """
+
+    attack: str
+    clients: int
+    examples: int
+    back: int
+    touched: int
+    most: float
+    needed: int | None
+
+    @property
+    def said(self) -> str:
+        """Who counts, and what is known, in one sentence."""
+        who = f"{self.clients} client{'' if self.clients == 1 else 's'}"
+        said = (
+            f"{self.attack}: {self.back} of the {self.examples} distinct examples of {who} came back, each matched to "
+            "one reconstruction and counted once however often it was trained on; "
+        )
+        if self.most <= RESILIENT_RATE:
+            return f"{said}of another client at most {self.most:.1%} do, in the mean (95% confidence over clients)"
+        need = "no number would do" if self.needed is None else f"at least {self.needed} such clients are needed"
+        return f"{said}that another client loses at most {RESILIENT_RATE:.0%} cannot be said with {who}: {need}"
+
+
+def of_examples(attack: str, back: Sequence[NDArray[np.bool_]]) -> OfExamples:
+    """What came back of the distinct examples (n,) of each client."""
+    shares = np.array([own.mean() for own in back])
+    mean = float(shares.mean())
+    needed = None
+    if mean < RESILIENT_RATE:
+        needed = math.ceil(-math.log(0.05) / coin_divergence(mean, RESILIENT_RATE))
+    return OfExamples(
+        attack, len(back), sum(len(own) for own in back), sum(int(own.sum()) for own in back),
+        int((shares > 0).sum()), upper_mean(shares), needed,
     )  # fmt: skip
 
 

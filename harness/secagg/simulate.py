@@ -13,7 +13,7 @@ import numpy as np
 
 from harness.base.errors import UsageError
 from harness.secagg.client import Client
-from harness.secagg.integers import from_ring, local_noise, numbers, random_signs, refuse_overflow, to_ring
+from harness.secagg.integers import from_ring, local_noise, random_signs, refuse_overflow, to_ring
 from harness.secagg.mechanisms import FixedPoint, Gaussian, PoissonBinomial, SkellamGrid
 from harness.secagg.server import Server
 from harness.secagg.session import SYSTEM, Entropy, Parties, open_session, seeded_entropy
@@ -148,7 +148,6 @@ class SumSettings:
         deviations: k, how many standard deviations of the sum half the ring holds. The papers' 3 lets one coordinate in
             370 wrap around, which is refused here; 7 lets one in 10^11, and costs little more than one bit.
         rotation: whether a random Hadamard rotation spreads the vectors.
-        largest: ``paper``: bound of a coordinate of what a client sends; None allows ten deviations beyond the clip.
         trials, theta: of the Poisson-binomial mechanism.
         tossed: whether it tosses coins; else it sends their means, as exactly as the ring can hold them.
         protocol: ``real`` runs secure aggregation between its parties and withstands a server that tells clients
@@ -168,59 +167,10 @@ class SumSettings:
     threshold: int | None = None
     deviations: float = 7.0
     rotation: bool = True
-    largest: float | None = None
     trials: int = 64
     theta: float = 0.25
     tossed: bool = True
     protocol: str = "real"
-
-
-@dataclass(frozen=True)
-class SecureSum:
-    """A noisy sum and what lay where on the way.
-
-    Attributes:
-        total: (p,), the decoded sum over the survivors.
-        sent: (N, p), what each client put under its masks, decoded: the client's own, weaker protection.
-        deviation: standard deviation, at most, of the noise in a coordinate of ``total``.
-        aggregation: what the server holds: masked vectors, survivors, the sum in the ring, and the costs.
-    """
-
-    total: np.ndarray
-    sent: np.ndarray
-    deviation: float
-    aggregation: Aggregation
-
-
-def secure_sum(
-    vectors: np.ndarray, settings: SumSettings, key: Key, leaves: Mapping[int, int] | None = None
-) -> SecureSum:
-    """The sum of the clients' vectors, each clipped, with noise calibrated for the fewest reliable clients.
-
-    Args:
-        vectors: (N, p), finite.
-        key: makes noise and masks repeatable, for example (seed, round).
-        leaves: client -> the protocol's stage (0 to 3) from which on it is silent.
-
-    Raises:
-        UsageError: impossible settings, or the sum overflows the ring.
-        Aborted: more clients dropped out than the noise is calibrated for.
-    """
-    vectors = np.asarray(vectors, dtype=np.float64)
-    if vectors.ndim != 2 or not np.isfinite(vectors).all():
-        raise UsageError("a secure sum takes one vector of finite numbers per client, (N, p)")
-    clients, dimension = vectors.shape
-    mechanism = build_mechanism(settings, clients, dimension, key)
-    streams = [numbers("mechanism", *key, client) for client in range(clients)]
-    noisy = np.stack([mechanism.encode(vectors[[client]], stream) for client, stream in enumerate(streams)])
-    sent = mechanism.decode(noisy)
-    if settings.mode == "strict_grid":
-        integers, aggregation = sum_integers(noisy, settings, key, leaves)
-        total = mechanism.decode(integers)
-    else:
-        largest = settings.clip + 10 * mechanism.deviation if settings.largest is None else settings.largest
-        total, aggregation = sum_reals(sent, largest, settings, key, leaves)
-    return SecureSum(total, sent, mechanism.deviation * math.sqrt(len(aggregation.survivors)), aggregation)
 
 
 def sum_integers(

@@ -133,7 +133,7 @@ def assert_declares_clipping(defense: Defense) -> None:
         cut = float(longer[tap].norm() / values.norm()) < TIMES / 2 and _is_part_of(gradient, values)
         assert declared is not None or not cut, (
             f"{tap} shows gradients cut to a length of {float(values.norm(dim=-1).max()):.4g}, of which no operation "
-            "says nothing; an attacker who does not know takes a cut gradient for a hidden one"
+            "says anything; an attacker who does not know takes a cut gradient for a hidden one"
         )
         if declared is not None and declared.bound is not None and math.isfinite(declared.bound):
             # Another part of a stack may cut to less.

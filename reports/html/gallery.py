@@ -78,7 +78,7 @@ _MOST_BYTES, _MOST_PICTURES = 2_200_000, 72
 
 
 @dataclass(frozen=True)
-class Picture:
+class Picture(wording.Marked):
     """A picture of one or more places that show the same; ``anchor`` is where entries of the matrix link to, ``file``
     where it lies whole, ``chief`` whether it is of the attack that decides."""
 
@@ -93,14 +93,6 @@ class Picture:
     source: str
     width: int
     height: int
-
-    @property
-    def symbol(self) -> str:
-        return wording.SYMBOLS[self.kind]
-
-    @property
-    def word(self) -> str:
-        return wording.WORDS[self.kind]
 
 
 @dataclass

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from harness.base.progress import in_words
 from harness.reports import text
 from harness.reports.html import wording
 from harness.results.record import Number
@@ -81,6 +82,39 @@ class Record(_Part):
     defense: Declared | None = None
 
 
+class Examples(_Part):
+    """What one attack brought back of distinct examples, with clients as the draws, in a sentence."""
+
+    back: Annotated[int, Field(ge=0)]
+    said: str
+
+
+class Planned(_Part):
+    """What became of one attack under a budget: on how many captures it ran, and what was left out."""
+
+    attack: str
+    captures: Annotated[int, Field(ge=0)]
+    said: str
+    reason: str | None = None
+
+
+class Budget(_Part):
+    """The time that judging was given, and what was done with it."""
+
+    seconds: Annotated[float, Field(gt=0)]
+    attacks: Annotated[list[Planned], Field(max_length=200)]
+
+    @property
+    def said(self) -> str:
+        """What ran of all that was asked for, and what was left out."""
+        ran = sum(one.captures > 0 for one in self.attacks)
+        less = [text.safe(one.said, 300) for one in self.attacks if one.reason]
+        said = (
+            f"Within a budget of {in_words(self.seconds)}, {ran} of {wording.plural(len(self.attacks), 'attack')} ran"
+        )
+        return f"{said}. Not, or not whole: {'; '.join(less)}." if less else f"{said}, all of them whole."
+
+
 class Judged(_Part):
     """The document; ``results`` are those of ``harness evaluate``, None where no truth was known.
 
@@ -96,6 +130,8 @@ class Judged(_Part):
     results: dict[str, Any] | None = None
     prior: str = "none"
     update_model: str = "first"
+    budget: Budget | None = None
+    examples: Annotated[list[Examples], Field(max_length=200)] = Field(default_factory=list)
 
     @property
     def captured(self) -> str:
@@ -133,6 +169,11 @@ class Judged(_Part):
             lines.append(self._looks)
         for one in self.estimates:
             lines.append((one.kind, one.said))
+        if self.examples:
+            most = max(self.examples, key=lambda one: one.back)
+            lines.append(("plausible" if most.back else "inconclusive", f"{text.safe(most.said, 400)}."))
+        if self.budget:
+            lines.append(("untried", self.budget.said))
         return lines
 
     @property

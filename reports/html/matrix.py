@@ -55,7 +55,7 @@ def _claim(statements: list[Statement]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Entry:
+class Entry(wording.Marked):
     """One place, or several of which all of this is true.
 
     ``said``: the verdict in words; ``rate`` and ``interval``: how much came back; ``tried``: (who, attacks with what
@@ -75,14 +75,6 @@ class Entry:
     where: tuple[str, ...] = ()
     run: str = ""
     key: str = ""
-
-    @property
-    def symbol(self) -> str:
-        return wording.SYMBOLS[self.kind]
-
-    @property
-    def word(self) -> str:
-        return wording.WORDS[self.kind]
 
 
 @dataclass(frozen=True)

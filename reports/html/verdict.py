@@ -93,15 +93,11 @@ _MOST_NAMES, _MOST_LINES = 4, 4
 
 
 @dataclass(frozen=True)
-class Line:
+class Line(wording.Marked):
     """A sentence of the headline, and the kind of verdict it speaks of."""
 
     kind: str
     words: str
-
-    @property
-    def symbol(self) -> str:
-        return wording.SYMBOLS[self.kind]
 
 
 @dataclass(frozen=True)

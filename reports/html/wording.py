@@ -17,6 +17,22 @@ WORDS = {
     "leaks": "LEAKS", "resilient": "resilient", "inconclusive": "undecided", "impossible": "not run",
     "untried": "not seen", "invalid": "invalid", "plausible": "plausible",
 }  # fmt: skip
+
+
+class Marked:
+    """Something with a verdict, a symbol and a word for it."""
+
+    kind: str
+
+    @property
+    def symbol(self) -> str:
+        return SYMBOLS[self.kind]
+
+    @property
+    def word(self) -> str:
+        return WORDS[self.kind]
+
+
 MEANINGS = {
     "leaks": "the attack reconstructs private images or rows, or its output is closer to the true one than to similar "
     "ones (p < 0.001), even if no eye sees it",

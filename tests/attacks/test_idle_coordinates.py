@@ -13,7 +13,7 @@ import harness.models.rows as ways
 from harness.attacks import ATTACKS, run_attack
 from harness.attacks.engine import as_it_is, without_idle_coordinates
 from harness.base.building import build
-from harness.models.row_layers import without_idle_weights
+from harness.models.row_layers import border_of, without_idle_weights
 from harness.observation import Observation
 from harness.testing import undefended
 
@@ -111,3 +111,24 @@ def test_what_was_read_there_stays(observed: Observation, digits: Digits) -> Non
     assert seen.target.shape[1] == seen.weights.shape[1] == seen.model.layout.total < observed.target.shape[1]
     assert without_idle_coordinates(replace(observed, target=observed.target + 1)) is as_it_is
     assert without_idle_coordinates(undefended(*digits(2))) is as_it_is
+
+
+@pytest.mark.parametrize(
+    ("size", "kernel", "stride", "padding", "border"),
+    [
+        ((1, 1), 3, 1, 1, (1, 1, 1, 1)),
+        ((1, 1), 7, 2, 3, (3, 3, 3, 3)),
+        ((2, 2), 3, 2, 1, (1, 0, 1, 0)),
+        ((2, 2), 3, 1, 1, (0, 0, 0, 0)),
+        ((2, 2), 5, 1, 2, (1, 1, 1, 1)),
+        ((1, 4), 3, 1, 1, (1, 1, 0, 0)),
+        ((3, 3), 3, 2, 2, (0, 0, 0, 0)),
+        ((8, 8), 3, 1, 1, (0, 0, 0, 0)),
+        ((2, 3), 2, 1, 0, (0, 0, 0, 0)),
+        ((1, 1), 2, 1, 2, (0, 0, 0, 0)),
+    ],
+)
+def test_borders_that_meet_only_padding(
+    size: tuple[int, int], kernel: int, stride: int, padding: int, border: tuple[int, ...]
+) -> None:
+    assert border_of(size, nn.Conv2d(3, 4, kernel, stride, padding))[0] == border

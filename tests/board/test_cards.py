@@ -30,7 +30,7 @@ def test_who_is_told_the_labels_is_on_the_card_and_missed_where_it_is_not(
 ) -> None:
     """Where labels are guesses a suite runs the same attack again with labels known."""
     monkeypatch.setitem(SUITES, "tiny-2", {"slope": {}, "analytic": {}})
-    asked = "evaluate --defense fed_cdp --defense-arg sigma=60 --attack tiny --surface 0 --victims 24 --dataset digits"
+    asked = "evaluate --defense fed_cdp --defense-arg sigma=60 --attack tiny --surface 0 --victims 12 --dataset digits"
     assert harness(*f"{asked} --model logistic --no-pictures --out run".split()).code == 0
     (card,) = collect([Path("run")]).cards
     assert [(one.result.attack, one.settings["labels"]) for one in card.cells] == [

@@ -71,7 +71,7 @@ def test_an_earlier_run_is_not_replaced_in_silence(harness: Harness, caplog: pyt
         ("--dataset digits --weights cut.pt", "cut off"),
         ("--dataset digits --cluster foo", "unknown cluster 'foo'"),
         ("--dataset digits --model absent:make", "absent"),
-        ("--dataset absent.npz --defense none,fed_cdp --jobs 2", "is not a file"),
+        pytest.param("--dataset absent.npz --defense none,fed_cdp --jobs 2", "is not a file", marks=pytest.mark.slow),
     ],
 )
 def test_a_mistake_leaves_an_earlier_run_as_it_is(

@@ -266,6 +266,7 @@ PLACES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("before", "line"), PLACES.values(), ids=PLACES)
 def test_a_place_that_is_not_text_is_told_or_does_no_harm(before: bytes, line: str, tmp_path: Path) -> None:
     finished = in_bash(line.encode(), tmp_path, before)
@@ -275,11 +276,13 @@ def test_a_place_that_is_not_text_is_told_or_does_no_harm(before: bytes, line: s
 @pytest.mark.parametrize(
     ("line", "handles"),
     [
-        (EVALUATE, 8),
         ("report good", 16),
-        *(pytest.param(line, 16, marks=pytest.mark.slow) for line in (EVALUATE, TRAIN)),
+        *(
+            pytest.param(line, handles, marks=pytest.mark.slow)
+            for line, handles in ((EVALUATE, 8), (EVALUATE, 16), (TRAIN, 16))
+        ),
     ],
-    ids=["evaluate, 8", "report", "evaluate", "train"],
+    ids=["report", "evaluate, 8", "evaluate", "train"],
 )
 def test_too_few_file_handles_are_told(line: str, handles: int, tmp_path: Path) -> None:
     finished = in_bash(line.encode(), tmp_path, f"ulimit -n {handles}; ".encode())

@@ -37,7 +37,7 @@ def scene(small: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def document(small: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    common = TAMPERING | {"victims": 12}
+    common = TAMPERING | {"victims": 8}
     cells = [
         *(small.cell(**common, tap=tap) for tap in ("T2.step", "T0.in")),
         small.cell(**common, defense="fed_cdp"),

@@ -76,7 +76,7 @@ def test_without_truth_it_is_an_estimate(federation: Federation, judge: Any, tmp
     assert (tmp_path / "out" / "pictures" / "judged_cpl.png").stat().st_size > 1000
 
 
-@pytest.mark.parametrize("truth", [True, False])
+@pytest.mark.parametrize("truth", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_processes_change_nothing(
     truth: bool, federation: Federation, judge: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -409,8 +409,11 @@ def test_a_capture_that_its_truth_does_not_explain_is_no_evidence(federation: Fe
 PLANTED = {"off": (0.0, "violated"), "half": (3.0, "violated"), "double": (12.0, "more than declared")}
 
 
-@pytest.mark.parametrize(("deviation", "outcome"), PLANTED.values(), ids=PLANTED.keys())
-@pytest.mark.parametrize("truth", [True, False])
+# Without the truth, one kind of client is quick; the checks of the others are those of test_noise_checks.py.
+@pytest.mark.parametrize(("deviation", "outcome", "truth"), [
+    *((*planted, True) for planted in PLANTED.values()), (*PLANTED["half"], False),
+    *(pytest.param(*PLANTED[name], False, marks=pytest.mark.slow) for name in ("off", "double")),
+])  # fmt: skip
 def test_clients_that_do_not_what_they_declare_are_told_by_the_checks(
     truth: bool, deviation: float, outcome: str, federation: Federation, judge: Any, tmp_path: Path
 ) -> None:
@@ -586,3 +589,34 @@ def test_a_folder_that_is_used_again_keeps_nothing_of_the_first(federation: Fede
         arrays = dict(archive)
     write_capture(folder, CaptureRecord(**FACTS), arrays, gradient=arrays)
     assert sorted(path.name for path in folder.iterdir()) == ["before.npz", "capture.json", "gradient.npz"]
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_one_client_in_several_rounds_is_one_draw(named: bool, federation: Federation, judge: Any) -> None:
+    """Twelve rounds of three clients say as much of other clients as three rounds do, and an example counts once."""
+    folders = in_rounds(federation(12, apart=True))
+    for number, folder in enumerate(folders if named else ()):
+        edit(folder, client=f"client {number % 3}")
+    _, document, _ = judge(folders, "--attack", "cpl")
+    (told,) = document["examples"]
+    cell = next(one for one in document["results"]["cells"] if one["role"] == "cell")
+    assert (told["clients"], told["examples"], told["back"]) == (3 if named else 12, 12, 12)
+    low, high = cell["asr"]["strict"]["ci95"]
+    assert high == 1.0 and (low < 0.4) is named and "12 of the 12 distinct examples of" in told["said"]
+
+
+def test_an_example_of_several_epochs_is_one_victim(judge: Any, tmp_path: Path) -> None:
+    images, labels = digits(2, 1)
+    for number in range(2):
+        network = build_module("mlp", (1, 8, 8), 10, seed=number)
+        made, facts = sgd()(network), FACTS | {"local_steps": 3, "epochs": 3, "examples": 1}
+        with captured(network, tmp_path / str(number), made, **facts) as capture:
+            for _ in range(3):
+                capture.batch(images[number], labels[number])
+                made.zero_grad()
+                nn.functional.cross_entropy(network(images[number]), labels[number]).backward()
+                made.step()
+    _, document, _ = judge([tmp_path / "0", tmp_path / "1"], "--attack", "cpl")
+    (told,) = document["examples"]
+    assert (told["clients"], told["examples"]) == (2, 2) and document["images_each"] == 3
+    assert "counted once however often it was trained on" in told["said"]

@@ -4,12 +4,18 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from harness.attacks import engine
+from harness.base.errors import UsageError
 from harness.cli import run
+from harness.experiment import cell_settings
+from harness.judging.capture import read_capture
+from harness.judging.federation import federations
+from harness.judging.plan import Effort, fitted, lines_of, seconds_in, written
 
 Federation = Callable[..., list[Path]]
 Planned = Callable[..., tuple[int, Any, str]]
@@ -90,3 +96,102 @@ def test_what_takes_longer_is_forecast_to(
     slow = planned(*folders, "--attack", "cpl")[1]["seconds"]
     # 20 gradients in each of 300 iterations at most, or of 30, on two victims at once.
     assert slow[0] > max(30.0, quick[0]) and slow[1] > 300.0 and slow[1] == pytest.approx(10 * slow[0])
+
+
+def effort(name: str, each: float, captures: int = 60, refused: str | None = None) -> Effort:
+    """An attack of which a gradient of a start takes so long, on captures of the 8x8 digits whose truth is known."""
+    cell = cell_settings(dataset="digits", model="mlp", attack=name, victims=captures, prior="none")
+    group: Any = SimpleNamespace(captured=SimpleNamespace(images=0), cell=cell, sizes="")
+    return Effort(group, cell, each, refused)
+
+
+# Attacks with the seconds of one gradient, a budget, and what runs: captures, and iterations where they are fewer.
+# A start of cpl takes 300 x 20 gradients at most, one of inverting_gradients 2500.
+BUDGETS: dict[str, tuple[list[tuple[str, float]], float, list[tuple[int, int | None]]]] = {
+    "all of it": ([("cpl", 1e-4)], 600, [(60, None)]),
+    "fewer captures": ([("cpl", 1e-3)], 100, [(15, None)]),
+    "fewer iterations": ([("cpl", 1e-2)], 100, [(8, 56)]),
+    "the least that says anything": ([("cpl", 1.0)], 400, [(3, 5)]),
+    "those that search come last": ([("cpl", 1e-3), ("learned", 1.0)], 100, [(8, 281), (45, None)]),
+    "what is left goes on": ([("learned", 0.1), ("cpl", 1e-3)], 100, [(60, None), (14, None)]),
+    "one for all": ([("cpl", 1.0), ("inverting_gradients", 2.0)], 150, [(1, 5), (0, None)]),
+}  # fmt: skip
+
+
+@pytest.fixture
+def undeclared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.judging.plan.noise_of", lambda *_: None)
+
+
+@pytest.mark.usefixtures("undeclared")
+@pytest.mark.parametrize(("attacks", "budget", "runs"), BUDGETS.values(), ids=BUDGETS)
+def test_what_fits_into_a_budget(
+    attacks: list[tuple[str, float]], budget: float, runs: list[tuple[int, int | None]]
+) -> None:
+    shares = fitted([effort(*one) for one in attacks], budget)
+    assert [(share.captures, share.iterations) for share in shares] == runs
+    assert sum(share.seconds[1] for share in shares) <= 0.9 * budget
+    lines = lines_of(shares)
+    whole = [(share.captures, share.iterations) == (60, None) for share in shares]
+    assert [line.reason is None for line in lines] == whole
+    assert all("all of it takes" in line.said for line, all_ in zip(lines, whole, strict=True) if not all_)
+
+
+@pytest.mark.usefixtures("undeclared")
+def test_a_budget_too_small_names_the_smallest_that_helps() -> None:
+    efforts = [effort("cpl", 1.0), effort("analytic", 1.0, refused="it is impossible")]
+    with pytest.raises(UsageError, match="the smallest that helps is 112s"):
+        fitted(efforts, 100)
+    assert fitted(efforts, 112)[0].captures == 1
+    with pytest.raises(UsageError, match="it is impossible"):
+        fitted(efforts[1:], 1e9)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90", 90), ("90s", 90), ("10m", 600), ("1.5h", 5400), ("0", None), ("ten", None), ("-1m", None)],
+)
+def test_a_budget_is_a_time(text: str, seconds: float | None) -> None:
+    if seconds is None:
+        with pytest.raises(UsageError, match="is no time; write for example"):
+            seconds_in(text)
+    else:
+        assert seconds_in(text) == seconds == seconds_in(written(seconds))
+
+
+@pytest.mark.parametrize(("truth", "budget", "words"), [(True, "20m", "20 minutes"), (False, "2h", "2 hours")])
+def test_what_was_left_out_is_told(
+    truth: bool, budget: str, words: str, federation: Federation, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+) -> None:  # fmt: skip
+    """A gradient of cpl is said to take a second; analytic is all that fits whole."""
+    took = engine.seconds_of_row
+    monkeypatch.setattr(
+        "harness.judging.plan.seconds_of_row",
+        lambda attack, *more: 1.0 if type(attack).__name__ == "CPL" else min(0.001, took(attack, *more)),
+    )
+    folders, out = federation(3, truth=truth), str(tmp_path / "out")
+    options = ["--prior", "digits", "--out", out, "--json"]
+    code = run(["judge", *map(str, folders), *options, "--attack", "cpl,analytic", "--budget", budget])
+    document = json.loads(capsys.readouterr().out)
+    cpl, analytic = document["budget"]["attacks"]
+    assert code == 0 and document["budget"]["seconds"] == seconds_in(budget)
+    assert (analytic["captures"], analytic["reason"]) == (3, None) and "all of it takes" in cpl["reason"]
+    assert (cpl["captures"] == 3) and 5 <= cpl["iterations"] < 300
+    if truth:
+        cell = next(one for one in document["results"]["cells"] if one["attack"] == "cpl" and one["role"] == "cell")
+        assert cell["attack_args"]["max_iterations"] == cpl["iterations"] and cell["victims"] == 3
+    else:
+        assert [len(one["estimates"]) for one in document["estimates"]] == [3, 3]
+    assert run(["report", out, "--out", str(tmp_path / "page.html")]) == 0
+    page = (tmp_path / "page.html").read_text()
+    assert f"Within a budget of {words}, 2 of 2 attacks ran. Not, or not whole: cpl: 3 of 3 captures with" in page
+    assert run(["judge", *map(str, folders), *options, "--attack", "cpl", "--budget", "1s"]) == 2
+    assert "the smallest that helps is" in capsys.readouterr().err
+
+
+def test_fewer_captures_are_judged_without_the_truth(federation: Federation, tmp_path: Path) -> None:
+    (clients,) = federations([read_capture(one) for one in federation(3, truth=False)])
+    few = clients.first(2)
+    assert few.clients == 2 and few.before.shape[0] == 2 and few.digest != clients.digest
+    assert clients.first(3) is clients

@@ -11,7 +11,6 @@ from torchvision.models import VisionTransformer
 
 import harness.models.rows as ways
 from harness.models import RowModel
-from harness.models.lone_rows import LoneAttention, LoneConv2d, LoneLinear, transposed_product, with_lone_layers
 from harness.models.side_by_side import side_by_side
 
 SHAPE, CLASSES = (3, 8, 8), 5
@@ -155,30 +154,6 @@ def test_statistics_are_those_of_rows_together(monkeypatch: pytest.MonkeyPatch) 
     assert alone.name == together.name == "norm" and alone.count == together.count
     torch.testing.assert_close(alone.mean, together.mean)
     torch.testing.assert_close(alone.variance, together.variance)
-
-
-def test_layers_keep_their_kind_and_what_is_not_plain_stays() -> None:
-    made = with_lone_layers(nn.Sequential(Normalised(), Attends()))
-    kinds = {name: type(layer) for name, layer in made.named_modules()}
-    assert (kinds["0.first"], kinds["0.head"], kinds["1.sideways"]) == (LoneConv2d, LoneLinear, LoneAttention)
-    assert kinds["0.dilated"] is kinds["0.grouped"] is nn.Conv2d and isinstance(made[0].first, nn.Conv2d)
-
-
-def test_of_a_transformer_s_last_layer_only_the_class_token_is_computed() -> None:
-    network = VisionTransformer(8, 4, num_layers=2, num_heads=2, hidden_dim=8, mlp_dim=16)
-    made, tokens = with_lone_layers(nn.Sequential(network)), torch.rand(2, 5, 8)
-    spared = made.get_submodule("0.encoder")(tokens)
-    assert spared.shape == (2, 1, 8)
-    torch.testing.assert_close(spared, network.encoder(tokens)[:, :1])
-
-
-@pytest.mark.parametrize(("rows", "inner", "columns"), [(3, 5, 7), (65, 192, 768), (130, 768, 192)])
-def test_products_of_all_sizes_and_strides(rows: int, inner: int, columns: int) -> None:
-    left, right = torch.randn(rows, inner), torch.randn(columns, inner)
-    truth = (left.double() @ right.double().T).float()
-    for one in (left, left.T.contiguous().T):
-        for other in (right, right.T.contiguous().T):
-            torch.testing.assert_close(transposed_product(one, other), truth, atol=1e-4, rtol=1e-4)
 
 
 def test_threads_take_a_thing_each_and_leave_all_as_it_was() -> None:

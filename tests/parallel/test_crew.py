@@ -91,6 +91,8 @@ def test_nobody_need_watch(everyone: Crew, scene: Scene) -> None:
     assert_equal(made, in_one(scene)[0])
 
 
+# A worker of a training run is killed in test_chunks.py.
+@pytest.mark.slow
 def test_a_process_that_is_killed_is_not_missed(
     one_thread: None, scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -104,7 +106,9 @@ def test_a_process_that_is_killed_is_not_missed(
     assert caplog.messages == ["a worker was lost" + HERE]
 
 
-@pytest.mark.parametrize(("kind", "chunks"), [("MemoryError", [128, 64, 64]), ("ValueError", None)])
+@pytest.mark.parametrize(
+    ("kind", "chunks"), [("MemoryError", [128, 64, 64]), pytest.param("ValueError", None, marks=pytest.mark.slow)]
+)
 def test_what_another_process_lacks_and_what_it_says(
     kind: str, chunks: list[int] | None, one_thread: None, scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,7 +162,9 @@ EDITS: dict[str, Callable[[Path], Any]] = {
 }
 
 
-@pytest.mark.parametrize("edit", EDITS)
+@pytest.mark.parametrize("edit", [
+    one if one in ("nothing", "layers") else pytest.param(one, marks=pytest.mark.slow) for one in EDITS
+])  # fmt: skip
 def test_a_network_of_one_s_own(
     edit: str, one_thread: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

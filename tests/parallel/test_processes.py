@@ -86,6 +86,7 @@ def test_earlier_work_is_taken_only_where_asked(harness: Command, small: Small) 
     assert after.keys() == before.keys() and all(after[path] > before[path] for path in before)
 
 
+@pytest.mark.slow
 def test_a_cell_of_a_time_to_come_is_an_earlier_runs(
     harness: Command, small: Small, content: Callable[[Path], Any]
 ) -> None:

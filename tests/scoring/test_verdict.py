@@ -1,9 +1,13 @@
 import re
+from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from harness.results import Control, Lineup, Rate
 from harness.scoring import judge, negative_control_failed, rate_of
+from harness.scoring.success import upper_bound, upper_mean
+from harness.scoring.verdict import of_examples
 
 
 def control(name: str, held: bool = True, detail: str = "") -> Control:
@@ -76,3 +80,46 @@ def test_negative_controls_fail_only_on_overwhelming_evidence() -> None:
     assert not negative_control_failed(None)
     assert not negative_control_failed(1e-4)
     assert negative_control_failed(0.99e-4)
+
+
+# How a client's examples share their fate: shares of each client's examples that come back, by the mean share.
+LAWS: dict[str, Callable[[np.random.Generator, int, float], np.ndarray]] = {
+    "all or none of a client's": lambda random, clients, mean: (random.random(clients) < mean) * 1.0,
+    "alike within clients": lambda random, clients, mean: random.beta(mean / 4, (1 - mean) / 4, clients),
+    "on their own": lambda random, clients, mean: random.binomial(500, mean, clients) / 500,
+}
+
+
+@pytest.mark.parametrize("clients", [5, 20, 59])
+@pytest.mark.parametrize("mean", [0.05, 0.3])
+@pytest.mark.parametrize("law", LAWS.values(), ids=LAWS)
+def test_a_bound_over_clients_covers_however_alike_their_examples_are(
+    law: Callable[[np.random.Generator, int, float], np.ndarray], mean: float, clients: int
+) -> None:
+    """1,000 federations of 500 examples a client: with 95%, three standard errors of chance are two per cent."""
+    random = np.random.default_rng([clients, int(100 * mean)])
+    assert np.mean([upper_mean(law(random, clients, mean)) >= mean for _ in range(1000)]) >= 0.93
+
+
+def test_examples_that_share_a_fate_are_no_independent_draws() -> None:
+    """The bound over 2,500 examples, were each a draw, hardly ever covers 2% that lie at single clients."""
+    random = np.random.default_rng(0)
+    back = (random.random((1000, 5)) < 0.02).sum(1) * 500
+    assert np.mean([upper_bound(int(one), 2500) >= 0.02 for one in back]) < 0.2
+
+
+@pytest.mark.parametrize(
+    ("back", "touched", "most", "needed", "said"),
+    [
+        ([0] * 5, 0, 1 - 0.05 ** (1 / 5), 59, "cannot be said with 5 clients: at least 59 such clients are needed"),
+        ([0] * 59, 0, 1 - 0.05 ** (1 / 59), 59, "of another client at most 5.0% do, in the mean"),
+        ([1] * 5, 5, 0.4584, 71, "5 of the 2500 distinct examples of 5 clients came back"),
+        ([500], 1, 1.0, None, "cannot be said with 1 client: no number would do"),
+    ],
+)
+def test_what_examples_of_few_clients_say(
+    back: list[int], touched: int, most: float, needed: int | None, said: str
+) -> None:
+    found = of_examples("cpl", [np.arange(500) < count for count in back])
+    assert (found.touched, found.needed) == (touched, needed) and said in found.said
+    assert found.most == pytest.approx(most, abs=2e-3) and found.examples == 500 * len(back)

@@ -1,11 +1,15 @@
 """From real vectors to their noisy secure sum: right, calibrated, and refused where it would be neither."""
 
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 
 from harness.base.errors import UsageError
 from harness.secagg import Aborted, numbers
-from harness.secagg.simulate import SumSettings, build_mechanism, secure_sum, sum_integers
+from harness.secagg.simulate import Aggregation, Key, SumSettings, build_mechanism, sum_integers, sum_reals
 
 CLIENTS, DIMENSION = 10, 2000
 WAYS = [
@@ -17,6 +21,59 @@ WAYS = [
 def vectors() -> np.ndarray:
     rows = numbers("vectors").standard_normal((CLIENTS, DIMENSION))
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+@dataclass(frozen=True)
+class SecureSum:
+    """A noisy sum and what lay where on the way.
+
+    Attributes:
+        total: (p,), the decoded sum over the survivors.
+        sent: (N, p), what each client put under its masks, decoded: the client's own, weaker protection.
+        deviation: standard deviation, at most, of the noise in a coordinate of ``total``.
+        aggregation: what the server holds: masked vectors, survivors, the sum in the ring, and the costs.
+    """
+
+    total: np.ndarray
+    sent: np.ndarray
+    deviation: float
+    aggregation: Aggregation
+
+
+def secure_sum(
+    vectors: np.ndarray,
+    settings: SumSettings,
+    key: Key,
+    leaves: Mapping[int, int] | None = None,
+    largest: float | None = None,
+) -> SecureSum:
+    """The sum of the clients' vectors, each clipped, with noise calibrated for the fewest reliable clients.
+
+    Args:
+        vectors: (N, p), finite.
+        key: makes noise and masks repeatable, for example (seed, round).
+        leaves: client -> the protocol's stage (0 to 3) from which on it is silent.
+        largest: ``paper``: bound of a coordinate of what a client sends; None allows ten deviations beyond the clip.
+
+    Raises:
+        UsageError: impossible settings, or the sum overflows the ring.
+        Aborted: more clients dropped out than the noise is calibrated for.
+    """
+    vectors = np.asarray(vectors, dtype=np.float64)
+    if vectors.ndim != 2 or not np.isfinite(vectors).all():
+        raise UsageError("a secure sum takes one vector of finite numbers per client, (N, p)")
+    clients, dimension = vectors.shape
+    mechanism = build_mechanism(settings, clients, dimension, key)
+    streams = [numbers("mechanism", *key, client) for client in range(clients)]
+    noisy = np.stack([mechanism.encode(vectors[[client]], stream) for client, stream in enumerate(streams)])
+    sent = mechanism.decode(noisy)
+    if settings.mode == "strict_grid":
+        integers, aggregation = sum_integers(noisy, settings, key, leaves)
+        total = mechanism.decode(integers)
+    else:
+        largest = settings.clip + 10 * mechanism.deviation if largest is None else largest
+        total, aggregation = sum_reals(sent, largest, settings, key, leaves)
+    return SecureSum(total, sent, mechanism.deviation * math.sqrt(len(aggregation.survivors)), aggregation)
 
 
 @pytest.mark.parametrize(("mechanism", "mode"), WAYS)
@@ -49,7 +106,7 @@ def test_noise_is_calibrated_for_the_fewest_reliable_clients(
 
 def test_without_noise_the_sum_is_exact_to_the_rounding() -> None:
     for mechanism, mode in WAYS[:3]:
-        result = secure_sum(vectors(), SumSettings(noise=0.0, mechanism=mechanism, mode=mode, largest=1.0), (2,))
+        result = secure_sum(vectors(), SumSettings(noise=0.0, mechanism=mechanism, mode=mode), (2,), largest=1.0)
         assert np.abs(result.total - vectors().sum(axis=0)).max() < CLIENTS / 2**20
 
 
@@ -80,12 +137,16 @@ def test_more_dropouts_than_the_noise_is_calibrated_for_abort() -> None:
         ({"protocol": "none"}, "choose the protocol"),
         ({"mechanism": "poisson_binomial", "bits": 8}, "raise bits"),
         ({"bits": 3, "noise": 3.0}, "raise bits"),
-        ({"mode": "paper", "largest": 0.01}, "beyond its bound"),
     ],
 )
 def test_impossible_sums_are_refused(settings: dict[str, object], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         secure_sum(vectors(), SumSettings(**settings), (5,))
+
+
+def test_a_coordinate_beyond_its_bound_is_refused() -> None:
+    with pytest.raises(UsageError, match="beyond its bound"):
+        secure_sum(vectors(), SumSettings(mode="paper"), (5,), largest=0.01)
 
 
 def test_who_trusts_the_server_may_lose_half_of_the_clients() -> None:

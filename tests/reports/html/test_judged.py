@@ -54,6 +54,17 @@ STATES: dict[str, tuple[dict[str, Any], tuple[str, str]]] = {
         {"checks": [UNKNOWN]},
         ("inconclusive", "We could not tell whether what was sent is what was declared: no check applies."),
     ),
+    "few clients": (
+        {"examples": [{"back": 0, "said": "cpl: 0 of 10 came back"}, {"back": 2, "said": "map: 2 of 10 came back"}]},
+        ("plausible", "map: 2 of 10 came back."),
+    ),
+    "no example": ({"examples": [{"back": 0, "said": "cpl: 0 came back"}]}, ("inconclusive", "cpl: 0 came back.")),
+    "a budget": (
+        {"budget": {"seconds": 600, "attacks": [
+            {"attack": "cpl", "captures": 0, "said": "cpl: left out: all of it takes 6 hours", "reason": "long"}]}},
+        ("untried", "Within a budget of 10 minutes, 0 of 1 attack ran. Not, or not whole: cpl: left out: all of it "
+                    "takes 6 hours."),
+    ),
     "more than declared": (
         {"checks": [HOLDS, CHECK | {"outcome": "more than declared", "detail": "deviation 9, declared is 6"}]},
         ("inconclusive", "What was sent is noisier than declared: deviation 9, declared is 6."),

@@ -1,0 +1,197 @@
+"""How many images come back from updates of clients with momentum and Adam, beside what is expected of the attacks.
+
+    HARNESS_DATA=data nice python benchmarks/real_clients.py --victims 64 --out real_clients.jsonl --resume
+
+MNIST, labels known; a client sends its weights after its local steps in single precision. ``before`` takes the update
+divided by the rate and the steps for a gradient (``avg``), whatever the optimizer. ``new`` is the strongest attack of
+those that the declared optimizer admits, with ``unroll`` of several steps: one rule for all rows. Every finished attack
+is a line of ``--out``; ``--resume`` takes those of as many victims from there. Rows whose expected value is 1 have to
+reach 0.95, others their value less 0.12, and the mean of all rows the mean of the values. Rows of plain SGD at the same
+rate and at that times 1 - momentum stand below, for a comparison with momentum.
+"""
+
+import harness  # noqa: F401  (before torch, which reads at its start what this sets)
+
+# isort: split
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import fmean
+
+import torch
+from torch import Tensor
+
+from harness.attacks import ATTACKS, reconstructing, run_attack
+from harness.base.building import build
+from harness.base.errors import UsageError
+from harness.base.progress import progress
+from harness.datasets import data_root
+from harness.evaluation.attacking import at_once
+from harness.evaluation.observe import Scene, Stage
+from harness.experiment import CellSettings, cell_settings
+from harness.local_optimizer import PLAIN
+from harness.observation import Observation
+from harness.scoring.images import match, pairwise_mse
+from harness.scoring.success import STRICT_RMSE
+
+MOMENTUM, ADAM = "sgd:lr=0.01,momentum=0.9", "adam:lr=0.001"
+# Of a row that is expected to be 1, and what others may fall short by.
+SURE, SLACK = 0.95, 0.12
+
+
+@dataclass(frozen=True)
+class Row:
+    """One kind of client; ``expected``: the share of images that came back in other hands, None where nobody tried."""
+
+    model: str
+    optimizer: str
+    steps: int
+    batch: int
+    expected: float | None = None
+
+    def __str__(self) -> str:
+        return f"{self.model}, {self.optimizer}, {self.steps} steps, batch {self.batch}"
+
+    @property
+    def aim(self) -> float | None:
+        """The least share that is enough."""
+        if self.expected is None:
+            return None
+        return SURE if self.expected == 1 else max(0.0, self.expected - SLACK)
+
+
+ROWS = (
+    Row("mlp2", MOMENTUM, 1, 1, 1.0), Row("mlp2", MOMENTUM, 1, 4, 0.95), Row("mlp2", MOMENTUM, 2, 1, 1.0),
+    Row("mlp2", MOMENTUM, 5, 1, 0.14), Row("mlp2", MOMENTUM, 10, 1, 0.77), Row("mlp2", MOMENTUM, 2, 4, 0.80),
+    Row("mlp2", MOMENTUM, 5, 4, 0.31),
+    Row("mlp2", ADAM, 1, 1, 1.0), Row("mlp2", ADAM, 1, 4, 0.81), Row("mlp2", ADAM, 2, 1, 0.0),
+    Row("lenet", ADAM, 1, 1, 0.62), Row("lenet", ADAM, 2, 1, 0.34),
+    Row("lenet", MOMENTUM, 1, 1, 1.0), Row("lenet", MOMENTUM, 1, 2, 0.97), Row("lenet", MOMENTUM, 1, 4, 0.81),
+    Row("lenet", MOMENTUM, 2, 4, 0.28), Row("lenet", MOMENTUM, 5, 1, 0.57), Row("lenet", MOMENTUM, 10, 1, 0.09),
+)  # fmt: skip
+PLAINLY = tuple(
+    Row(model, f"sgd:lr={rate}", steps, 1)
+    for model in ("mlp2", "lenet") for steps in (1, 2) for rate in (0.01, 0.001)
+)  # fmt: skip
+LENET_WITH_MOMENTUM = (Row("lenet", MOMENTUM, 2, 1),)
+
+
+def settings_of(row: Row, victims: int) -> CellSettings:
+    """The cell that observes it."""
+    return cell_settings(
+        dataset="mnist", model=row.model, tap="T1.out", victims=victims, labels="known", optimizer=row.optimizer,
+        local_steps=row.steps, batch_size=row.batch, update_model="unroll" if row.steps > 1 else "first",
+    )  # fmt: skip
+
+
+def attacks_of(observation: Observation) -> dict[str, dict[str, object]]:
+    """What is tried: for every client the same, but signs, which only adaptive steps leave, are of one attack more."""
+    adaptive = {} if observation.optimizer.name == "sgd" else {"inverting_gradients": {"max_iterations": 1000}}
+    return {"spear": {}, "cpl": {}} | adaptive
+
+
+def as_a_gradient(observation: Observation) -> Observation:
+    """The observation of who knows of no optimizer: the update, divided by the rate and the steps."""
+    reading, rate = observation.reading, observation.learning_rate
+    assert reading is not None
+    if reading.adaptive is not None:
+        target = reading.adaptive.step(observation.target)
+    else:
+        target = observation.target * (reading.rate / rate)
+    return replace(
+        observation, target=target, reading=None, certainty=None, optimizer=PLAIN,
+        update_model="avg" if observation.local_steps > 1 else "first",
+    )  # fmt: skip
+
+
+def back(scene: Scene, images: Tensor) -> float:
+    """The share of images that came back."""
+    made = torch.where(images.isfinite(), images, 0.5)
+    errors = pairwise_mse(scene.truth.images, made)
+    own = errors.gather(2, match(scene.truth.images, made)[..., None])
+    return float((own.sqrt() <= STRICT_RMSE).double().mean())
+
+
+@dataclass(frozen=True)
+class Table:
+    """Finished attacks, in a file of lines."""
+
+    file: Path
+    victims: int
+    done: dict[tuple[str, str], float | None]
+
+    @classmethod
+    def of(cls, file: Path, victims: int, resume: bool) -> "Table":
+        """An empty one, or where it goes on what the file has of so many victims."""
+        lines = file.read_text().splitlines() if resume and file.exists() else []
+        if not resume:
+            file.write_text("")
+        known = [one for one in map(json.loads, lines) if one["victims"] == victims]
+        return cls(file, victims, {(one["row"], one["attack"]): one["back"] for one in known})
+
+    def share(self, row: Row, name: str, arguments: dict[str, object], scene: Scene, seen: Observation) -> float | None:
+        """What comes back by an attack; None where it is impossible, which is told."""
+        attacked = name if seen is scene.observation else "before"
+        if (str(row), attacked) in self.done:
+            return self.done[str(row), attacked]
+        attack, began = reconstructing(build(ATTACKS, name, arguments)), time.perf_counter()
+        found, why = None, ""
+        try:
+            chunk = at_once(attack, seen, self.victims, settings_of(row, self.victims))
+            with progress(f"{row}: {attacked}", seen.rows, "victims") as bar:
+                found = back(scene, run_attack(attack, seen, chunk, progress=bar.advance).images)
+        except UsageError as error:
+            why = f": {error}"
+        seconds = time.perf_counter() - began
+        line = {"row": str(row), **asdict(row), "attack": attacked, "victims": self.victims, "back": found}
+        with self.file.open("a") as file:
+            file.write(json.dumps(line | {"seconds": round(seconds, 1)}) + "\n")
+        told = "impossible" if found is None else f"{found:.2f}"
+        print(f"  {row}: {attacked} {told} in {seconds:.0f} s{why}", flush=True)
+        return found
+
+
+def shares(row: Row, stage: Stage, table: Table) -> Iterator[tuple[str, float]]:
+    """What comes back by each attack that is possible, ``before`` first."""
+    scene = stage.set(settings_of(row, table.victims))
+    tried = [("cpl", {}, as_a_gradient(scene.observation))]
+    tried += [(name, own, scene.observation) for name, own in attacks_of(scene.observation).items()]
+    for name, arguments, seen in tried:
+        found = table.share(row, name, arguments, scene, seen)
+        if found is not None:
+            yield name if seen is scene.observation else "before", found
+
+
+def main() -> None:
+    """Print every attack as it ends, each row as soon as it is there, and what was reached."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--victims", type=int, default=64)
+    parser.add_argument("--out", type=Path, default=Path("real_clients.jsonl"))
+    parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--rows", default="", help="only those whose name has this")
+    asked = parser.parse_args()
+    stage, table = Stage(data_root(None), asked.victims), Table.of(asked.out, asked.victims, asked.resume)
+    rows = [row for row in (*ROWS, *LENET_WITH_MOMENTUM, *PLAINLY) if asked.rows in str(row)]
+    lines, pairs = [], []
+    for row in rows:
+        found = dict(shares(row, stage, table))
+        before = found.pop("before")
+        best = max(found, key=lambda name: found[name])
+        if row.expected is not None:
+            pairs.append((found[best], row.expected))
+        aim = "" if row.aim is None else f"{row.aim:.2f} {'reached' if found[best] >= row.aim else 'MISSED'}"
+        expected = "" if row.expected is None else f"{row.expected:.2f}"
+        lines.append(f"| {row} | {before:.2f} | {found[best]:.2f} | {best} | {expected} | {aim} |")
+        print(lines[-1], flush=True)
+    print("\n| client | before | new | by | expected | aim |\n|---|---|---|---|---|---|")
+    print("\n".join(lines))
+    if pairs:
+        new, expected = (fmean(column) for column in zip(*pairs, strict=True))
+        print(f"mean of {len(pairs)} rows: {new:.3f}, expected {expected:.3f}")
+
+
+if __name__ == "__main__":
+    main()

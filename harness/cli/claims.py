@@ -1,0 +1,220 @@
+"""``harness claims``: what filters of frameworks claim, beside what is proven of them."""
+
+import json
+import math
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from harness.base.errors import UsageError
+from harness.cli.app import DONE, MISTAKE, REGRESSION, app
+from harness.cli.options import JsonOption
+
+UNITS, RELATIONS = ("client", "example"), ("replace", "zero-out", "add-remove")
+_COLUMNS = ("defense", "acts", "unit", "relation", "view", "claimed", "proven", "over", "why")
+
+
+@app.command("claims")
+def claims_command(
+    sources: Annotated[
+        list[str] | None,
+        typer.Argument(help="Configurations (.toml, .py, .json, .conf), or names such as flower:LocalDpMod."),
+    ] = None,
+    arg: Annotated[list[str] | None, typer.Option(help="key=value, an argument of the filter; repeated.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Rounds; from the source, else 1.")] = None,
+    clients: Annotated[int | None, typer.Option(help="Clients of the federation.")] = None,
+    per_round: Annotated[int | None, typer.Option(help="Clients that take part in a round.")] = None,
+    participations: Annotated[int | None, typer.Option(help="Rounds that one client takes part in (all).")] = None,
+    weights: Annotated[
+        str | None, typer.Option(help="How the mean weighs clients: equal, private or public:100,200.")
+    ] = None,
+    examples: Annotated[int | None, typer.Option(help="Examples of one client.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Of one client's training.")] = None,
+    local_epochs: Annotated[int | None, typer.Option(help="In every round (1).")] = None,
+    local_steps: Annotated[int | None, typer.Option(help="In every round, in place of epochs.")] = None,
+    drop_last: Annotated[bool, typer.Option("--drop-last", help="The loader drops a smaller last batch.")] = False,
+    server_optimizer: Annotated[str | None, typer.Option(help="FedAvg, FedAdam, FedYogi, FedAvgM, ...")] = None,
+    model: Annotated[str | None, typer.Option(help="Size of an update by a name, such as resnet18 or lenet.")] = None,
+    parameters: Annotated[int | None, typer.Option(help="Numbers of an update, buffers among them.")] = None,
+    scalars: Annotated[int | None, typer.Option(help="Arrays of an update without a dimension.")] = None,
+    buffers: Annotated[str | None, typer.Option(help="Of the model: none, float or int.")] = None,
+    delta: Annotated[float | None, typer.Option(help="In (0, 1); the source's own, else 1e-5.")] = None,
+    unit: Annotated[str | None, typer.Option(help="Show client or example; both by default.")] = None,
+    relation: Annotated[str | None, typer.Option(help="Show replace, zero-out or add-remove; all by default.")] = None,
+    framework_version: Annotated[str | None, typer.Option(help="Such as 2.7.2; the newest known by default.")] = None,
+    fail_on: Annotated[
+        str, typer.Option(help="claim: exit code 1 if a claim is exceeded or has no proof. none: never.")
+    ] = "claim",
+    as_json: JsonOption = False,
+) -> int:
+    """Print what filters of Flower, NVFlare, Opacus and others claim, beside the epsilon that is proven.
+
+    Configurations are read and never run. Without a source it lists the filters that it knows.
+    """
+    from harness.claims.networks import network
+
+    for name, value, allowed in (
+        ("unit", unit, UNITS), ("relation", relation, RELATIONS), ("buffers", buffers, ("none", "float", "int")),
+        ("fail-on", fail_on, ("claim", "none")),
+    ):  # fmt: skip
+        if value is not None and value not in allowed:
+            raise UsageError(f"unknown --{name} {value!r}; choose {', '.join(allowed)}")
+    if not sources:
+        _print_known(as_json)
+        return DONE
+    known_size, known_scalars = (None, None) if model is None else network(model)
+    given = {
+        "rounds": rounds, "clients": clients, "per_round": per_round, "participations": participations,
+        "weights": _weights(weights), "examples": examples, "batch_size": batch_size, "local_epochs": local_epochs,
+        "local_steps": local_steps, "drop_last": drop_last or None, "server_optimizer": server_optimizer,
+        "numbers": known_size if parameters is None else parameters,
+        "scalars": known_scalars if scalars is None else scalars, "buffers": buffers, "delta": delta,
+        "version": framework_version,
+    }  # fmt: skip
+    rows, unknown = _answered(sources, _assigned(arg or []), {k: v for k, v in given.items() if v is not None})
+    shown = [row for row in rows if unit in (None, row["unit"]) and relation in (None, row["relation"])]
+    if as_json:
+        sys.stdout.write(json.dumps({"rows": shown, "not_known": unknown}, indent=1) + "\n")
+    else:
+        sys.stdout.writelines(f"{line}\n" for line in (*_table(shown), *(f"not known: {name}" for name in unknown)))
+    if unknown:
+        return MISTAKE
+    return REGRESSION if fail_on == "claim" and any(row["holds"] is False for row in rows) else DONE
+
+
+Row = dict[str, Any]
+
+
+def _answered(sources: list[str], given: dict[str, Any], facts: dict[str, Any]) -> tuple[list[Row], list[str]]:
+    """A row for each line of each filter of the sources, and the classes that nothing is known of."""
+    from harness.claims.answers import Facts
+    from harness.claims.filters import find_filter
+    from harness.claims.sources import Found, Source, read_source
+
+    rows, unknown = [], []
+    used: set[str] = set()
+    for name in sources:
+        if (named := find_filter(name)) and not os.path.exists(name):
+            source = Source(name, [Found(named, {}, "")])
+        elif ":" in name and not os.path.exists(name):
+            raise UsageError(f"unknown filter {name!r}; harness claims lists those that are known")
+        else:
+            source = read_source(Path(name))
+        unknown += [f"{one} ({source.name})" for one in source.unknown]
+        for found in source.found:
+            used.update(key for key in given if key in found.filter.settings)
+            arguments, known = found.filled(given), Facts(**{**source.facts, **facts})
+            try:
+                answer = found.filter.asked(arguments, known)
+            except UsageError as mistake:
+                raise UsageError(f"{found.where or name}: {mistake}") from None
+            answer.unknown += found.ifs
+            version = facts.get("version") or source.version
+            rows += list(_rows(found.filter, answer, found.where or name, version))
+    if unused := next((key for key in given if key not in used), None):
+        raise UsageError(f"no filter of the sources has an argument {unused!r}; leave --arg {unused}=... out")
+    return rows, unknown
+
+
+def _rows(one: Any, answer: Any, where: str, version: str | None) -> Iterator[Row]:
+    for line, proven in zip(answer.lines, answer.proven, strict=True):
+        holds = None if line.claimed is None or not line.judged else not proven.exceeded
+        yield {
+            "defense": one.name, "acts": one.acts, "unit": line.unit, "relation": line.relation, "view": line.view,
+            "rounds": line.rounds, "claimed_epsilon": _finite(line.claimed), "claimed_delta": line.claimed_delta,
+            "proven": _finite(proven.epsilon), "would_be": _finite(line.epsilon) if answer.fails else None,
+            "delta": line.delta, "mu": line.mu, "sampler": line.sampler, "holds": holds, "notes": line.why,
+            "conditions": {"fails": answer.fails, "unknown": answer.unknown}, "warnings": answer.warnings,
+            "remarks": answer.notes, "source": where, "version": version or f"newest known: {one.source}",
+        }  # fmt: skip
+
+
+def _finite(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else value
+
+
+def _table(rows: list[Row]) -> Iterator[str]:
+    """The rows as text, filter by filter, below each what must be known to read it."""
+    cells = [_COLUMNS, *(_cells(row) for row in rows)]
+    widths = [max(len(line[place]) for line in cells) for place in range(len(_COLUMNS) - 1)]
+    yield _joined(cells[0], widths)
+    for place, row in enumerate(rows):
+        yield _joined(cells[place + 1], widths)
+        following = rows[place + 1] if place + 1 < len(rows) else None
+        if following is None or (following["source"], following["defense"]) != (row["source"], row["defense"]):
+            yield from (f"  does not hold: {one}" for one in row["conditions"]["fails"])
+            yield from (f"  if: {one}" for one in row["conditions"]["unknown"])
+            yield from (f"  warning: {one}" for one in row["warnings"])
+            yield from (f"  note: {one}" for one in row["remarks"])
+            yield f"  of: {row['source']}; {row['version']}"
+
+
+def _joined(cells: tuple[str, ...], widths: list[int]) -> str:
+    return "  ".join([*(cell.ljust(width) for cell, width in zip(cells, widths, strict=False)), cells[-1]])
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    claimed = "-" if row["claimed_epsilon"] is None else f"{_number(row['claimed_epsilon'])}{_at(row['claimed_delta'])}"
+    if row["proven"] is not None:
+        mu = "" if row["mu"] is None else f", mu {row['mu']:.4g}"
+        proven = f"{_number(row['proven'])} (d {row['delta']:g}{mu})"
+    else:
+        proven = "none" if row["would_be"] is None else f"none (would be {_number(row['would_be'])})"
+    verdict = {True: "claim holds; ", False: "claim not proven; " if row["proven"] is None else "claim exceeded; "}
+    over = "1 round" if row["rounds"] == 1 else f"{row['rounds']} rounds"
+    why = f"{verdict.get(row['holds'], '')}{row['notes']}"
+    return (row["defense"], row["acts"], row["unit"], row["relation"], row["view"], claimed, proven, over, why)
+
+
+def _number(value: float) -> str:
+    return f"{value:.6g}"
+
+
+def _at(delta: float | None) -> str:
+    return "" if delta is None else f" (d {delta:g})"
+
+
+def _print_known(as_json: bool) -> None:
+    from harness.claims.filters import FILTERS
+
+    told = ("name", "acts", "does", "claims", "works", "source", "ran")
+    rows = [{name: getattr(one, name) for name in told} for one in FILTERS.values()]
+    if as_json:
+        sys.stdout.write(json.dumps({"filters": rows}, indent=1) + "\n")
+        return
+    width = max(len(row["name"]) for row in rows)
+    for one, row in zip(FILTERS.values(), rows, strict=True):
+        settings = ", ".join(one.settings)
+        sys.stdout.write(f"{row['name'].ljust(width)}  {row['does']}{f' ({settings})' if settings else ''}\n")
+
+
+def _assigned(pairs: list[str]) -> dict[str, Any]:
+    """Arguments as they were typed: JSON where it is, else text."""
+    found = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or not name:
+            raise UsageError(f"--arg {pair!r} is no key=value; write for example --arg epsilon=8")
+        try:
+            found[name.replace("-", "_")] = json.loads(
+                {"True": "true", "False": "false", "None": "null"}.get(text, text)
+            )
+        except (ValueError, RecursionError):
+            found[name.replace("-", "_")] = text
+    return found
+
+
+def _weights(text: str | None) -> str | tuple[float, ...] | None:
+    if text is None or text in ("equal", "private"):
+        return text
+    kind, _, numbers = text.partition(":")
+    try:
+        if kind != "public":
+            raise ValueError
+        return tuple(float(one) for one in numbers.split(","))
+    except ValueError:
+        raise UsageError(f"unknown --weights {text!r}; write equal, private or public:100,200") from None

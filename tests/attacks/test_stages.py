@@ -1,0 +1,117 @@
+"""Updates of other optimizers are attacked in stages: the declared optimizer says which, and they bring images back."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from harness.attacks import ATTACKS, run_attack
+from harness.attacks.cpl import CPL
+from harness.attacks.inverting_gradients import InvertingGradients
+from harness.attacks.relu_layer import of_rank
+from harness.attacks.stages import alike, readable, signs, stages_of
+from harness.base.building import build
+from harness.evaluation.observe import Scene, Stage
+from harness.experiment import cell_settings
+from harness.observation import Observation
+
+
+def scene(optimizer: str, root: Path, **values: Any) -> Scene:
+    usual = {"dataset": "digits", "tap": "T1.out", "victims": 3, "labels": "known", "model": "mlp2"}
+    return Stage(root, 64).set(cell_settings(**usual | {"optimizer": optimizer} | values))
+
+
+def with_signs_alone(observation: Observation, rows: list[int]) -> Observation:
+    """The same, but of some rows no coordinate is small enough to be read."""
+    target = observation.target.clone()
+    target[rows] = target[rows].sign().where(target[rows] != 0, 1.0)
+    return replace(observation, target=target)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "values", "expected"),
+    [
+        ("sgd", {"local_steps": 2, "update_model": "unroll"}, [(40, False)]),
+        ("sgd:momentum=0.9", {}, [(40, False)]),
+        ("sgd:momentum=0.9", {"local_steps": 2, "update_model": "path"}, [(40, False)]),
+        ("sgd:momentum=0.9", {"local_steps": 2, "update_model": "unroll"}, [(20, True), (20, False)]),
+        ("adam:lr=0.001", {"local_steps": 2, "update_model": "unroll"}, [(20, True), (20, False)]),
+        ("adam:lr=0.001", {}, [(40, False)]),
+    ],
+)  # fmt: skip
+def test_the_declared_optimizer_chooses_the_stages(
+    optimizer: str, values: dict[str, Any], expected: list[tuple[int, bool]], tmp_path: Path
+) -> None:
+    made = stages_of(scene(optimizer, tmp_path, **values).observation, 40)
+    assert [(stage.iterations, stage.path) for stage in made] == expected
+    assert all(stage.blur is None for stage in made)
+
+
+def test_where_no_magnitude_is_read_signs_are_compared_ever_more_sharply(tmp_path: Path) -> None:
+    seen = scene("adam:lr=0.001", tmp_path).observation
+    mixed = with_signs_alone(seen, [1])
+    assert readable(seen).all() and readable(mixed).tolist() == [True, False, True]
+    assert [rows.tolist() for rows in alike(mixed)] == [[0, 2], [1]]
+    stages = stages_of(mixed.take(torch.tensor([1])), 100)
+    blurs = [stage.blur or 0.0 for stage in stages]
+    assert sum(stage.iterations for stage in stages) == 100 and blurs == sorted(blurs, reverse=True)
+    assert (blurs[0], blurs[-1]) == (10.0, pytest.approx(0.01))
+    # A row's result is its own, whatever is read of the rows beside it.
+    attack = InvertingGradients(max_iterations=4)
+    together = run_attack(attack, mixed)
+    alone = [run_attack(attack, mixed.take(torch.tensor([row]))).images for row in range(3)]
+    assert torch.equal(together.images, torch.cat(alone))
+
+
+@pytest.mark.parametrize(
+    ("factor", "blur", "least", "most"), [(1, 1e-3, 0.0, 0.05), (-1, 1e-3, 3.9, 4.0), (1, 10.0, 0.7, 1.0)]
+)
+def test_signs_are_compared_whatever_the_scale(factor: float, blur: float, least: float, most: float) -> None:
+    gradient = torch.randn(2, 50, generator=torch.Generator().manual_seed(0))
+    scales = torch.tensor([1e-6, 1e3]).repeat_interleave(25)
+    found = signs(factor * gradient * scales, gradient, (25, 25), blur)
+    assert ((least <= found) & (found <= most)).all()
+
+
+def test_signs_of_a_convolutional_networks_step_bring_images_back(tmp_path: Path) -> None:
+    made = scene("adam:lr=0.001", tmp_path, model="lenet")
+    assert not readable(made.observation).any()
+    start, found = (run_attack(InvertingGradients(max_iterations=count), made.observation).images for count in (1, 200))
+    assert rmse(found, made) < 0.6 * rmse(start, made)
+
+
+def rmse(images: Tensor, made: Scene) -> float:
+    return float((images.clamp(0, 1) - made.truth.images).square().mean((1, 2, 3, 4)).sqrt().median())
+
+
+def test_an_unrolled_optimizer_begins_where_the_path_ended(tmp_path: Path) -> None:
+    seen = scene("sgd:lr=0.05,momentum=0.9", tmp_path, local_steps=2, update_model="unroll").observation
+    way = run_attack(CPL(max_iterations=4), replace(seen, update_model="path"))
+    own = run_attack(CPL(max_iterations=8), seen)
+    began = run_attack(CPL(max_iterations=1), seen)
+    assert (own.initial_loss < began.initial_loss).all() and (own.iterations > way.iterations).all()
+
+
+@pytest.mark.parametrize(
+    ("attack", "arguments", "batch", "most"),
+    [("spear", {}, 1, 0.1), ("spear", {}, 4, 0.1), ("cpl", {"max_iterations": 40}, 4, 0.17)],
+)  # fmt: skip
+def test_magnitudes_that_are_read_give_the_batch_of_an_adaptive_step_away(
+    attack: str, arguments: dict[str, Any], batch: int, most: float, tmp_path: Path
+) -> None:
+    made = scene("adam:lr=0.001", tmp_path, batch_size=batch)
+    images = run_attack(build(ATTACKS, attack, arguments), made.observation).images.clamp(0, 1)
+    off = torch.cdist(made.truth.images.flatten(2), images.flatten(2)).amin(2) / 8
+    assert off.median() < most
+
+
+def test_a_product_is_found_behind_coordinates_that_are_known_unequally() -> None:
+    random = torch.Generator().manual_seed(0)
+    left, right = torch.randn(60, 3, generator=random).double(), torch.randn(3, 40, generator=random).double()
+    exact = 10.0 ** torch.randint(0, 5, (60, 40), generator=random).double()
+    noisy = left @ right + torch.randn(60, 40, generator=random).double() / exact
+    found, plain = (of_rank(noisy, weights, 3) - left @ right for weights in (exact, torch.ones_like(exact)))
+    assert found.abs().max() < 0.01 < 0.2 < plain.abs().max()

@@ -1,0 +1,267 @@
+"""The command: what it reads, what it refuses in a line, its exit codes, and that it runs and imports nothing else."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.claims.networks import NETWORKS
+
+Harness = Callable[..., Any]
+
+
+@pytest.fixture(name="line")
+def run_line(harness: Harness) -> Harness:
+    """Runs a command that is one string."""
+    return lambda text: harness(*text.split())
+
+
+LOCAL = "claims flower:LocalDpMod --arg clipping_norm=1 --arg sensitivity=2 --arg epsilon={} --arg delta=1e-5"
+
+TOML = """
+[project]
+dependencies = ["flwr[simulation]>=1.12.0"]
+[tool.flwr.app.components]
+serverapp = "app.server:app"
+clientapp = "app.client:app"
+[tool.flwr.app.config]
+num-server-rounds = 3
+noise-multiplier = 0.2
+dp.clipping-norm = 10
+num-sampled-clients = 20
+[tool.flwr.federations.local-simulation]
+options.num-supernodes = 100
+"""
+SERVER = """
+raise SystemExit("nothing here may run")
+from flwr.serverapp.strategy import DifferentialPrivacyClientSideFixedClipping as Private, FedAvg
+def main(grid, context):
+    cfg = context.run_config
+    sampled = int(cfg["num-sampled-clients"])
+    strategy = {strategy}(fraction_train=0.2, min_train_nodes=int(sampled * 0.2))
+    strategy = Private(strategy, cfg.get("noise-multiplier", 9.0), num_sampled_clients=sampled,
+                       clipping_norm=context.run_config.dp.clipping_norm)
+"""
+CLIENT = "from flwr.clientapp.mod import fixedclipping_mod\napp = ClientApp(mods=[{mod}])\n"
+SVT = '{"task_result_filters": [{"tasks": ["train"], "filters": [{"path": "%s", "args": {}}]}]}'
+CONF = """
+{
+  format_version = 2   # a comment
+  share = 10
+  task_result_filters = [
+    { tasks = ["train"], filters = [
+      { path = "nvflare.app_common.filters.percentile_privacy.PercentilePrivacy"
+        args { percentile = ${share}, gamma = 0.01 } } ] }
+  ]
+}
+"""
+
+
+def app(folder: Path, strategy: str = "FedAvg", mod: str = "fixedclipping_mod") -> Path:
+    (folder / "app").mkdir()
+    (folder / "pyproject.toml").write_text(TOML)
+    (folder / "app" / "server.py").write_text(SERVER.format(strategy=strategy))
+    (folder / "app" / "client.py").write_text(CLIENT.format(mod=mod))
+    return folder / "pyproject.toml"
+
+
+def rows(line: Harness, text: str) -> list[dict[str, Any]]:
+    return json.loads(line(f"{text} --json").out)["rows"]
+
+
+def proven(found: list[dict[str, Any]], relation: str, rounds: int) -> Any:
+    return next(row["proven"] for row in found if (row["relation"], row["rounds"]) == (relation, rounds)
+                and row["view"] != "server")  # fmt: skip
+
+
+@pytest.mark.parametrize(("epsilon", "code"), [(8, 0), (10, 1)])
+def test_a_claim_that_fails_ends_with_1(line: Harness, epsilon: int, code: int) -> None:
+    text = LOCAL.format(epsilon)
+    assert line(text).code == code
+    assert line(f"{text} --fail-on none").code == 0
+
+
+def test_an_unmet_condition_takes_the_number_away(line: Harness) -> None:
+    (first, *_) = rows(line, f"{LOCAL.format(8)} --model resnet18")
+    assert (first["proven"], first["holds"]) == (None, False) and first["would_be"] == pytest.approx(7.91437, rel=1e-4)
+    assert "20 0-d arrays" in first["conditions"]["fails"][0]
+    finished = line(f"{LOCAL.format(8)} --model resnet18")
+    assert finished.code == 1 and "none (would be 7.91437)" in finished.out and "does not hold: 20" in finished.out
+    assert "if: the model has no 0-d arrays" in line(LOCAL.format(8)).out
+
+
+def test_a_flower_app_is_read_and_not_run(line: Harness, tmp_path: Path) -> None:
+    text = f"claims {app(tmp_path)}"
+    assert proven(rows(line, f"{text} --weights equal"), "replace", 3) == pytest.approx(222.977, rel=1e-4)
+    assert proven(rows(line, f"{text} --weights equal"), "zero-out", 3) == pytest.approx(73.623, rel=1e-4)
+    found = rows(line, text)
+    assert proven(found, "replace", 3) == pytest.approx(61476.4, rel=1e-4)
+    assert found[0]["version"] == "flwr >=1.12.0" and "server.py, line 8" in found[0]["source"]
+    assert line(f"{text} --unit example").out.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [({"strategy": "FedAdam"}, "noise is added after FedAdam"), ({"mod": ""}, "does not list fixedclipping_mod")],
+)
+def test_what_the_app_does_beside_it_counts(line: Harness, tmp_path: Path, changes: dict[str, str], why: str) -> None:
+    found = rows(line, f"claims {app(tmp_path, **changes)} --weights equal")
+    assert all(row["proven"] is None for row in found) and why in found[0]["conditions"]["fails"][0]
+
+
+def test_an_app_file_alone_takes_keys_of_the_configuration_above_it(line: Harness, tmp_path: Path) -> None:
+    app(tmp_path)
+    found = rows(line, f"claims {tmp_path / 'app' / 'server.py'} --weights equal")
+    assert proven(found, "replace", 3) == pytest.approx(222.977, rel=1e-4)
+
+
+def test_flips_keys_are_known(line: Harness, tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("[tool.flwr.app.config]\ndp-enabled = true\ndp-epsilon = 10.0\n")
+    found = rows(line, f"claims {tmp_path / 'pyproject.toml'} --scalars 0")
+    assert proven_of_server(found) == pytest.approx(8.5225e8, rel=1e-4)
+
+
+def proven_of_server(found: list[dict[str, Any]]) -> Any:
+    return found[0]["proven"]
+
+
+@pytest.mark.parametrize("kind", ["json", "conf"])
+def test_a_configuration_of_nvflare(line: Harness, tmp_path: Path, kind: str) -> None:
+    file = tmp_path / f"config_fed_client.{kind}"
+    path = "nvflare.app_common.filters.percentile_privacy.PercentilePrivacy"
+    file.write_text(CONF if kind == "conf" else SVT % path)
+    finished = line(f"claims {file}")
+    assert finished.code == 0 and "percentile 10 shares the largest 90%" in finished.out and "none" in finished.out
+
+
+def test_an_unknown_filter_is_not_known(line: Harness, tmp_path: Path) -> None:
+    file = tmp_path / "config_fed_client.json"
+    file.write_text(SVT % "my.own.Filter")
+    finished = line(f"claims {file}")
+    assert finished.code == 2 and "not known: my.own.Filter" in finished.out
+
+
+def test_a_filter_that_has_the_name_of_another_is_an_if(line: Harness, tmp_path: Path) -> None:
+    file = tmp_path / "config_fed_client.json"
+    file.write_text(SVT % "flip.nvflare.components.PercentilePrivacy")
+    assert "if: flip.nvflare.components.PercentilePrivacy does what" in line(f"claims {file}").out
+
+
+def test_the_state_of_an_accountant(line: Harness, tmp_path: Path) -> None:
+    file = tmp_path / "state.json"
+    file.write_text('{"history": [[1.0, 0.0625, 16], [1.0, 0.0625, 32]], "mechanism": "rdp"}')
+    found = [row for row in rows(line, f"claims {file}") if row["relation"] == "zero-out"]
+    assert found[0]["proven"] == pytest.approx(3.2405, rel=1e-3)
+    assert found[0]["claimed_epsilon"] == pytest.approx(3.79812, rel=1e-4)
+
+
+def test_a_name_with_arguments_in_a_file(line: Harness, tmp_path: Path) -> None:
+    file = tmp_path / "named.json"
+    file.write_text('{"defense": "flip:local_dp", "args": {"dp_sensitivity": 2.0}}')
+    assert rows(line, f"claims {file}")[0]["proven"] == pytest.approx(10.39388, rel=1e-4)
+
+
+ENGINE_IN_FIT = """
+def fit(self):
+    engine = PrivacyEngine()
+    engine.make_private(module=m, optimizer=o, data_loader=d, noise_multiplier=1.0, max_grad_norm=1.0)
+"""
+FACTS = "--examples 4000 --batch-size 32 --rounds 3 --unit example"
+
+
+def test_an_engine_that_every_round_makes_forgets(line: Harness, tmp_path: Path) -> None:
+    (tmp_path / "client.py").write_text(ENGINE_IN_FIT)
+    finished = line(f"claims {tmp_path / 'client.py'} {FACTS}")
+    assert finished.code == 1 and "a new engine in every round forgets" in finished.out
+
+
+MISTAKES = {
+    "no file": ("", "claims absent.toml", "absent.toml: neither a file nor a known filter"),
+    "no filter": ("", "claims flower:Absent", "unknown filter 'flower:Absent'"),
+    "kind": ("x: 1", "claims source.yaml", "no configuration of a known kind"),
+    "toml": ("a = [[[", "claims source.toml", "source.toml: cannot be read as toml"),
+    "deep toml": ("a = " + "[" * 9999, "claims source.toml", "source.toml: cannot be read as toml"),
+    "no flower": ("a = 1", "claims source.toml", "has no table [tool.flwr.app]"),
+    "python": ("def (:", "claims source.py", "source.py: cannot be read as Python"),
+    "deep python": ("(" * 9999, "claims source.py", "source.py: cannot be read as Python"),
+    "deep sum": ("x = " + "1+" * 99999 + "1", "claims source.py", "source.py"),
+    "zero byte": ("x = 1\0", "claims source.py", "source.py: cannot be read as Python"),
+    "nothing": ("print(1)", "claims source.py", "names no filter that is known here"),
+    "itself": ("x = x\nLocalDpMod(x, 1, 1, 1e-5)", "claims source.py", "line 2: clipping_norm = x is no literal"),
+    "open": ("LocalDpMod(f(), 1, 1, 1e-5)", "claims source.py", "add --arg clipping_norm=VALUE"),
+    "zero": ("LocalDpMod(1, 1, 0, 1e-5)", "claims source.py", "source.py, line 1: epsilon must be above 0"),
+    "json": ("{", "claims source.json", "source.json: cannot be read as json"),
+    "deep json": ("[" * 99999, "claims source.json", "source.json: cannot be read as json"),
+    "list": ("[1]", "claims source.json", "holds no object"),
+    "history": ('{"history": [[0, 2, 1]]}', "claims source.json", "history must be a list of [sigma above 0"),
+    "conf": ("a = {", "claims source.conf", "source.conf: cannot be read as conf"),
+    "deep conf": ("a = " + "[" * 99999, "claims source.conf", "source.conf: cannot be read as conf"),
+    "include": ('include "other"', "claims source.conf", "'include' is not read here"),
+    "cycle": ("a = ${b}\nb = ${a}", "claims source.conf", "a reference to itself"),
+    "negative": ("", f"{LOCAL.format(-1)}", "epsilon must be above 0, got -1; set --arg epsilon=NUMBER"),
+    "text": ("", f"{LOCAL.format('much')}", "epsilon must be a number, got 'much'"),
+    "missing": ("", "claims flower:LocalDpMod", "needs clipping_norm; add --arg clipping_norm=..."),
+    "argument": ("", f"{LOCAL.format(1)} --arg sigma=1", "no filter of the sources has an argument 'sigma'"),
+    "clients": ("", f"{LOCAL.format(1)} --clients 3 --per-round 4", "lower --per-round or raise --clients"),
+    "model": ("", f"{LOCAL.format(1)} --model resnet19", "did you mean resnet18"),
+    "weights": ("", f"{LOCAL.format(1)} --weights mine", "write equal, private or public:100,200"),
+    "adaptive": ("", "claims flower:ServerSideAdaptiveClipping --arg noise_multiplier=1 --arg num_sampled_clients=10",
+                 "raise num_sampled_clients above 10"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_a_line(line: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mistake: str) -> None:
+    text, asked, said = MISTAKES[mistake]
+    monkeypatch.chdir(tmp_path)
+    source = next((word for word in asked.split() if word.startswith("source.")), "source.none")
+    Path(source).write_text(text)
+    finished = line(asked)
+    assert (finished.code, finished.out, finished.err.count("\n")) == (2, "", 1)
+    assert said in finished.err
+
+
+def test_nothing_of_a_source_is_run(line: Harness, tmp_path: Path) -> None:
+    marker = tmp_path / "ran"
+    text = f"open({str(marker)!r}, 'w')\n__import__('os').system('touch {marker}')\nLocalDpMod(1, 2, 8, 1e-5)\n"
+    (tmp_path / "client.py").write_text(text)
+    assert line(f"claims {tmp_path / 'client.py'}").code == 0
+    assert not marker.exists()
+
+
+QUICK = {
+    "closed form": (LOCAL.format(8), 2.0),
+    "loss distribution": ("claims opacus:PrivacyEngine --arg noise_multiplier=1 --arg sample_rate=0.01 --arg steps=99 "
+                          "--relation zero-out", 2.0),
+    "Laplace": ("claims nvflare:SVTPrivacy --model densenet121", 10.0),
+    "the list": ("claims", 2.0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", QUICK)
+def test_it_is_quick_and_never_imports_torch(kind: str) -> None:
+    asked, seconds = QUICK[kind]
+    code = (
+        f"import sys, time; from harness.cli import run; run({asked.split()}); "
+        "print(time.process_time(), *({'torch', 'scipy', 'dp_accounting'} & set(sys.modules)))"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    spent, *heavy = printed.splitlines()[-1].split()
+    assert heavy == [] and float(spent) < seconds
+
+
+@pytest.mark.slow
+def test_sizes_of_networks_are_those_of_torchvision() -> None:
+    models = pytest.importorskip("torchvision.models")
+    import torch
+
+    for name, size in NETWORKS.items():
+        if name != "lenet":
+            settings = {"init_weights": False} if name in ("googlenet", "inception_v3") else {}
+            with torch.device("meta"):
+                state = models.get_model(name, **settings).state_dict()
+            assert (sum(one.numel() for one in state.values()), sum(one.dim() == 0 for one in state.values())) == size
