@@ -25,7 +25,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from torch.utils.data.distributed import DistributedSampler
 
 from harness.base.errors import UsageError, in_one_line
-from harness.judging.capture import facts_of
+from harness.judging.capture import Declared, facts_of
 
 # What libraries wrap around a network, as its only part.
 _WRAPPERS = {
@@ -115,8 +115,14 @@ class Watch:
         self._networks: dict[int, _Network] = {}
         self._optimizers: list[tuple[Optimizer, dict[str, Any] | None]] = []
         self._handles: list[Any] = []
+        self._trained: set[int] = set()
+        self._private: Any = None
 
     def __enter__(self) -> "Watch":
+        self._safely(self._start)
+        return self
+
+    def _start(self) -> None:
         if self._given is not None:
             self._follow(self._given)
         else:
@@ -127,12 +133,12 @@ class Watch:
         ]
         _listen_for_optimizers()
         _WATCHING.append(self)
-        return self
 
     def __exit__(self, *_: object) -> None:
-        _WATCHING.remove(self)
+        with suppress(ValueError):
+            _WATCHING.remove(self)
         for handle in self._handles:
-            handle.remove()
+            self._safely(handle.remove)
 
     def built(self, optimizer: Optimizer) -> None:
         """An optimizer was built, so its network is there."""
@@ -191,6 +197,8 @@ class Watch:
         if self._loader is None:
             self._loader = _loader_in_use()
         self._optimizers.append((optimizer, None))
+        self._trained = _names_of(optimizer)
+        self._private = self._private or _wrapped_for_privacy(optimizer)
         self.carried = self.carried or any(optimizer.state.values())
         try:
             self._optimizers[-1] = optimizer, facts_of(optimizer, fresh=False)
@@ -211,6 +219,8 @@ class Watch:
                 self._tell(
                     f"arguments of {now['name']} changed during the round; keep them, or the learning rate alone"
                 )
+            if _names_of(optimizer) != self._trained and len(self._optimizers) == 1:
+                self._tell("other parameters were trained later in the round; train the same in every step")
         for network in self._networks.values():
             network.stepped(counts)
 
@@ -234,7 +244,20 @@ class Watch:
         if network is not None:
             read = {"model": name_of(network.module), "image_shape": network.image_shape, "classes": network.classes}
             found |= {name: value for name, value in read.items() if value is not None}
+        if self._private is not None:
+            found |= self._of_privacy(self._private)
         return found | self._batches([] if network is None else network.steps)
+
+    def _of_privacy(self, wrapper: Any) -> dict[str, Any]:
+        """What an optimizer of Opacus declares, which clips and adds noise before the step of the one inside."""
+        if type(wrapper).__name__ != "DPOptimizer":
+            self._tell(f"how {type(wrapper).__name__} changes its steps is not known; give the defense")
+            return {}
+        settings = {"noise_multiplier": wrapper.noise_multiplier, "max_grad_norm": wrapper.max_grad_norm}
+        expected = getattr(wrapper, "expected_batch_size", None)
+        return {"defense": Declared(name="make_private", settings=settings)} | (
+            {"expected_batch_size": expected} if expected else {}
+        )
 
     def _network(self, names: set[str]) -> "_Network | None":
         """The client's: of those that something went through the one of these names, else the outermost."""
@@ -321,6 +344,22 @@ def _loader_in_use() -> _Loader | None:
 
 def _parameters(optimizer: Optimizer) -> Iterator[Tensor]:
     return (one for group in optimizer.param_groups for one in group["params"])
+
+
+def _names_of(optimizer: Optimizer) -> set[int]:
+    """What is trained, by its identity."""
+    return {id(one) for one in _parameters(optimizer) if one.requires_grad}
+
+
+def _wrapped_for_privacy(optimizer: Optimizer) -> Any:
+    """Opacus's optimizer around this one, out of the frames of its step; None where there is none."""
+    frame = sys._getframe()
+    while frame is not None:
+        owner = frame.f_locals.get("self")
+        if getattr(owner, "original_optimizer", None) is optimizer and hasattr(owner, "noise_multiplier"):
+            return owner
+        frame = frame.f_back
+    return None
 
 
 def _frozen(network: nn.Module, optimizer: Optimizer) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """Captures on Flower and NVFlare themselves, from the package index, each beside this project in an environment."""
 
+import importlib.util
 import json
 import os
 import shutil
@@ -12,10 +13,16 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+
+from harness.base.errors import UsageError
+from harness.judging.capture import read_capture
 
 pytestmark = pytest.mark.slow
 CLIENTS = 4
@@ -33,6 +40,32 @@ class Framework:
     def run(self, name: str, *arguments: str) -> None:
         """Run a program of the environment to its end."""
         subprocess.run(self.program(name, *arguments), check=True, timeout=400, **self.place)
+
+    def timed(self, what: str, name: str, *arguments: str) -> None:
+        """Run a program, and print how long it took."""
+        start = time.monotonic()
+        self.run(name, *arguments)
+        print(f"{what}: {time.monotonic() - start:.0f} s")
+
+    def assert_explained(self, folders: list[Path], network: str, optimizer: str) -> None:
+        """What was read from the training is how it was: with the truth, it gives what was sent."""
+        module = imported(self.folder / "app" / f"{network}.py")
+        images, labels = zip(*(module.examples_of(client)[:] for client in range(3)), strict=True)
+        for folder in folders:
+            record = read_capture(folder).record
+            assert (record.model, record.image_shape, record.classes) == (f"{network}:Net()", (3, 32, 32), 10)
+            assert (record.optimizer, record.learning_rate, record.state) == (optimizer, 0.01, "new")
+            assert (record.examples, record.batch_size, record.epochs, record.local_steps) == (6, 4, 2, 4)
+            own = nearest(folder, module, optimizer)
+            truth = {"images": images[own].repeat(2, 1, 1, 1).numpy(), "labels": labels[own].repeat(2).numpy()}
+            np.savez(folder / "truth.npz", **truth)
+        prior = module.examples_of(99, 200)[:]
+        np.savez(self.folder / "prior.npz", images=prior[0].numpy(), labels=prior[1].numpy())
+        judge = "-m", "harness", "judge", *map(str, folders), "--prior", "prior.npz", "--attack", "learned"
+        self.timed("judge", "python", *judge, "--out", "out")
+        checks = json.loads((self.folder / "out" / "judged.json").read_text())["checks"]
+        assert {one["outcome"] for one in checks} == {"holds"}
+        assert any("truth explains" in one["name"] for one in checks)
 
     def program(self, name: str, *arguments: str) -> list[str]:
         """A command."""
@@ -54,6 +87,34 @@ class Framework:
         assert made["estimates"] == ["plausibly reconstructed"] * count
 
 
+def imported(file: Path) -> Any:
+    """A module of an app."""
+    found = importlib.util.spec_from_file_location(file.stem, file)
+    assert found and found.loader
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+def nearest(folder: Path, module: Any, optimizer: str) -> int:
+    """The client whose training gives what was captured; the same training without the capture gives the same."""
+    capture, found = read_capture(folder), {}
+    for client in range(3):
+        network = module.Net()
+        network.load_state_dict({name: torch.tensor(capture.before[name]) for name in network.state_dict()})
+        kind: Any = torch.optim.Adam if optimizer == "adam" else partial(torch.optim.SGD, momentum=0.9)
+        own, loader = kind(network.parameters(), lr=0.01), module.loader_of(client)
+        for images, labels in [*loader, *loader]:
+            own.zero_grad()
+            torch.nn.functional.cross_entropy(network(images), labels).backward()
+            own.step()
+        moved = network.state_dict().items()
+        found[client] = max(float(abs(one.numpy() - capture.moved[name]).max()) for name, one in moved)
+    client = min(found, key=lambda one: found[one])
+    assert found[client] < 1e-5  # threads may change last bits
+    return client
+
+
 def installed(package: str, folder: Path) -> Path:
     """A fresh environment with a package from the index; returns where its programs are."""
     subprocess.run([sys.executable, "-m", "venv", folder], check=True)
@@ -68,6 +129,11 @@ def installed(package: str, folder: Path) -> Path:
 @pytest.fixture(scope="module")
 def with_flower(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return installed("flwr[simulation]", tmp_path_factory.mktemp("flower") / "venv")
+
+
+@pytest.fixture(scope="module")
+def with_nvflare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return installed("nvflare", tmp_path_factory.mktemp("nvflare") / "venv")
 
 
 @pytest.fixture
@@ -96,11 +162,36 @@ def test_a_federation_of_several_processes_on_flower_is_judged(flower: Framework
         flower.assert_judged(f"{side}-captures/*", CLIENTS)
 
 
-def test_a_simulated_federation_on_nvflare_is_judged(tmp_path: Path) -> None:
+def test_a_simulated_federation_on_nvflare_is_judged(with_nvflare: Path, tmp_path: Path) -> None:
     shutil.copytree(EXAMPLES / "nvflare", tmp_path / "app")
-    flare = Framework(installed("nvflare", tmp_path / "venv"), tmp_path)
+    flare = Framework(with_nvflare, tmp_path)
     flare.run("python", "app/job.py")
     flare.assert_judged("round-0-client-site-*", 2)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_the_quickstart_of_flower_with_one_line_more_is_judged(
+    flower: Framework, monkeypatch: pytest.MonkeyPatch, optimizer: str
+) -> None:
+    monkeypatch.setenv("OPTIMIZER", optimizer)
+    flower.timed("the federation", "python", "app/quickstart_federation.py")
+    folders = sorted(flower.folder.glob("quickstart-captures/*"))
+    assert len(folders) == 2
+    flower.assert_explained(folders, "quickstart", "sgd:momentum=0.9" if optimizer == "sgd" else "adam")
+
+
+def test_a_hello_job_of_nvflare_with_one_filter_more_is_judged(
+    with_nvflare: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its optimizer is there before the first round, and its momentum goes on in the second: which is said."""
+    shutil.copytree(EXAMPLES / "nvflare", tmp_path / "app")
+    flare = Framework(with_nvflare, tmp_path)
+    flare.timed("the job", "python", "app/hello_job.py")
+    folders = sorted(tmp_path.glob("round-0-client-site-*"))
+    assert len(folders) == len(list(tmp_path.glob("round-1-client-site-*"))) == 2
+    flare.assert_explained(folders, "hello_net", "sgd:momentum=0.9")
+    with pytest.raises(UsageError, match="carried over from an earlier round"):
+        read_capture(tmp_path / "round-1-client-site-1")
 
 
 @contextmanager

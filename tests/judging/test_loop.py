@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -18,7 +19,9 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from harness.base.errors import UsageError
 from harness.capture import captured
-from harness.judging.capture import read_capture
+from harness.capture.loop import Round
+from harness.capture.watch import Watch
+from harness.judging.capture import Declared, read_capture
 
 
 @pytest.mark.parametrize(("dtype", "fits"), [(torch.bfloat16, False), (torch.float32, True), (torch.float16, True)])
@@ -177,6 +180,66 @@ def test_steps_that_a_scaler_skips_are_not_counted(tmp_path: Path, fused: bool) 
     assert (made.local_steps, made.batch_size) == (3, 3)
 
 
+@pytest.mark.parametrize(("dtype", "told"), [(torch.float32, None), (torch.float16, "float16")])
+def test_what_is_given_joins_what_is_read(tmp_path: Path, dtype: torch.dtype, told: str | None) -> None:
+    network, loader = client(6)
+    optimizer, before = Adam(network.parameters(), 0.1), copy.deepcopy(network)
+    with captured(network, tmp_path, optimizer, strict=True, clip_grad_norm=2.0, fedprox=0.1, model="m:make"):
+        train(network, optimizer, loader)
+        network.to(dtype)  # as it is sent
+    made = read_capture(tmp_path).record
+    assert (made.optimizer, made.model) == ("adam:clip_grad_norm=2.0,fedprox=0.1", "m:make")
+    assert (made.clip_grad_norm, made.fedprox, made.dtype) == (2.0, 0.1, told)
+    assert read_capture(tmp_path).before.shapes == {name: tuple(one.shape) for name, one in before.state_dict().items()}
+
+
+def test_optimizers_that_were_there_before_are_read_from_the_first_step(tmp_path: Path) -> None:
+    """As a long-lived client of a framework has them."""
+    network, loader = client()
+    optimizer = SGD(network.parameters(), 0.1, momentum=0.9)
+    with Round(tmp_path, strict=True) as round_, Watch(everywhere=True) as watch:
+        trainer = Thread(target=train, args=(network, optimizer, loader, 2))
+        trainer.start()
+        trainer.join()
+        arrays = network.state_dict()
+        round_.keep(watch, {}, arrays, after=arrays)
+    made = read_capture(tmp_path).record
+    assert (made.local_steps, made.batch_size, made.examples, made.epochs) == (6, 3, 7, 2)
+    assert (made.image_shape, made.state, made.optimizer) == ((1, 8, 8), "new", "sgd:momentum=0.9")
+
+
+class DPOptimizer:
+    """As Opacus wraps one, whose own step it calls."""
+
+    noise_multiplier, max_grad_norm, expected_batch_size = 1.5, 2.0, 3
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self.original_optimizer = optimizer
+
+    def zero_grad(self) -> None:
+        self.original_optimizer.zero_grad()
+
+    def step(self) -> None:
+        self.original_optimizer.step()
+
+
+class DPOther(DPOptimizer):
+    """One of those that clip in another way."""
+
+
+def test_a_private_optimizer_is_declared(tmp_path: Path) -> None:
+    for kind, place in ((DPOptimizer, "known"), (DPOther, "other")):
+        network, loader = client(3)
+        optimizer: Any = kind(SGD(network.parameters(), 0.1))
+        with captured(network, tmp_path / place):
+            train(network, optimizer, loader)
+    made = read_capture(tmp_path / "known").record
+    assert made.defense == Declared(name="make_private", settings={"noise_multiplier": 1.5, "max_grad_norm": 2.0})
+    assert made.expected_batch_size == 3
+    with pytest.raises(UsageError, match="how DPOther changes its steps is not known; give the defense"):
+        read_capture(tmp_path / "other")
+
+
 def weights(network: nn.Module) -> list[Tensor]:
     return [one.detach().clone() for one in network.state_dict().values()]
 
@@ -208,6 +271,13 @@ def changed(network: Net, loader: Any) -> None:
     train(network, optimizer, loader)
 
 
+def thawed(network: Net, loader: Any) -> None:
+    optimizer = SGD(network.head.parameters(), 0.1)
+    train(network, optimizer, loader)
+    optimizer.add_param_group({"params": network.body.parameters()})
+    train(network, optimizer, loader)
+
+
 def two(network: Net, loader: Any) -> None:
     for part in (network.head, network.body):
         train(network, SGD(part.parameters(), 0.1), loader)
@@ -227,7 +297,8 @@ def still(network: Net, loader: Any) -> None:
     ("training", "said"),
     [
         (clumsy, None), (odd, "'Adagrad' is none whose steps are known"), (apart, "groups of parameters"),
-        (changed, "arguments of SGD changed"), (two, "2 optimizers took steps"), (uneven, "of different sizes"),
+        (changed, "arguments of SGD changed"), (thawed, "other parameters were trained later"),
+        (two, "2 optimizers took steps"), (uneven, "of different sizes"),
         (still, "learning_rate and batch_size could not be read"),
     ],
 )  # fmt: skip
