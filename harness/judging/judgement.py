@@ -33,6 +33,7 @@ from harness.models import RowModel
 from harness.models.batch_norm import Buffers
 from harness.results import CellResult, ResultDocument, RunFolder, write_atomic
 from harness.scoring.success import STRICT_RMSE
+from harness.scoring.summarise import summarise
 from harness.scoring.verdict import OfExamples, of_examples
 
 # Captured clients whose truth is at hand: everything that `evaluate` says of simulated ones.
@@ -310,6 +311,8 @@ def judge_captured(groups: Sequence[Group], kin: Kin | None, work: Work) -> Judg
     document, examples = judge_with_truth(
         groups, kin, work.data_root, work.folder, work.chunk, work.resume, work.draw_cell, work.engine
     )
+    if cut := list(dict.fromkeys(line.attack for line in work.plan if line.cut)):
+        document = _undecided(document, cut, work.folder)
     judgement = Judgement(groups, [*checks, *told], document, [], kin, beside, work.budget, work.plan, examples)
     if judgement.doubt is None:
         return judgement
@@ -332,6 +335,16 @@ def _without_covered(group: Group, checks: Sequence[Check]) -> Group:
     cells, declared = list(group.cells), group.cell
     hidden = [cell.model_copy(update={"batch_norm": "hidden"}) for cell in [*cells, declared]]
     return Group(replace(group.captured, running={}), hidden[:-1], hidden[-1])
+
+
+def _undecided(document: ResultDocument, cut: Sequence[str], folder: RunFolder) -> ResultDocument:
+    """The results with nothing called resilient, in the folder too: who had no time was not withstood."""
+    why = f"the budget left {', '.join(cut)} no time, or too little; judge without --budget"
+    said = {"verdict": "inconclusive", "verdict_reason": why, "warnings": [why]}
+    cells = [cell.model_copy(update=said if cell.verdict == "resilient" else {}) for cell in document.cells]
+    told = document.model_copy(update={"cells": cells, "summary": summarise(cells)})
+    write_atomic(folder.path / "results.json", told.model_dump_json(indent=1).encode())
+    return told
 
 
 def _withdrawn(document: ResultDocument, doubt: str, folder: RunFolder) -> ResultDocument:

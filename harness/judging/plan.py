@@ -290,6 +290,11 @@ class Line:
     reason: str | None = None
 
     @property
+    def cut(self) -> bool:
+        """Whether time is why it does not run, or not all of it."""
+        return self.reason is not None and self.whole[1] > 0
+
+    @property
     def said(self) -> str:
         """As a sentence."""
         where = f"{self.attack}{f', {self.group}' if self.group else ''}"

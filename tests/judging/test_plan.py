@@ -13,9 +13,11 @@ from harness.attacks import engine
 from harness.base.errors import UsageError
 from harness.cli import run
 from harness.experiment import cell_settings
+from harness.judging import judgement
 from harness.judging.capture import read_capture
 from harness.judging.federation import federations
 from harness.judging.plan import Effort, fitted, lines_of, seconds_in, written
+from harness.results import RunFolder, read_results
 
 Federation = Callable[..., list[Path]]
 Planned = Callable[..., tuple[int, Any, str]]
@@ -188,6 +190,19 @@ def test_what_was_left_out_is_told(
     assert f"Within a budget of {words}, 2 of 2 attacks ran. Not, or not whole: cpl: 3 of 3 captures with" in page
     assert run(["judge", *map(str, folders), *options, "--attack", "cpl", "--budget", "1s"]) == 2
     assert "the smallest that helps is" in capsys.readouterr().err
+
+
+def test_nothing_is_resilient_where_an_attack_had_no_time(tmp_path: Path) -> None:
+    asked = (
+        "evaluate --dataset digits --model mlp --defense fed_cdp --defense-arg sigma=60 --surface 2 --attack analytic"
+    )
+    more = "--victims 60 --attack-arg max_iterations=20 --no-pictures"
+    assert run([*asked.split(), *more.split(), "--out", str(tmp_path)]) == 0
+    document = read_results(tmp_path)
+    told = judgement._undecided(document, ["cpl"], RunFolder(tmp_path))  # pyright: ignore[reportPrivateUsage]
+    (before,), (after,) = document.summary, told.summary
+    assert (before.verdict, after.verdict) == ("resilient", "inconclusive")
+    assert "the budget left cpl no time" in told.cells[0].verdict_reason and read_results(tmp_path).summary == [after]
 
 
 def test_fewer_captures_are_judged_without_the_truth(federation: Federation, tmp_path: Path) -> None:
