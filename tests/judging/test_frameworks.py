@@ -39,7 +39,7 @@ class Framework:
 
     def run(self, name: str, *arguments: str) -> None:
         """Run a program of the environment to its end."""
-        subprocess.run(self.program(name, *arguments), check=True, timeout=400, **self.place)
+        subprocess.run(self.program(name, *arguments), check=True, timeout=900, **self.place)
 
     def timed(self, what: str, name: str, *arguments: str) -> None:
         """Run a program, and print how long it took."""
