@@ -40,6 +40,11 @@ def require_several(attack: str, observation: Observation) -> None:
     noise, prior = observation.noise, observation.prior
     if prior is None:
         raise UsageError(f"{several} public data; use --prior auto, or --prior FILE.npz with data of your own")
+    if observation.certainty is not None:
+        raise UsageError(
+            f"{several} gradients that add up, which a step of {observation.optimizer.text} does not leave; use attack "
+            "'spear' or 'cpl', or --batch-size 1"
+        )
     if prior.size < FEWEST:
         raise UsageError(
             f"{several} {FEWEST} public examples for the covariance of their gradients, not {prior.size}; use --prior "

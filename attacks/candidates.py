@@ -1,11 +1,13 @@
 """The adversary's model of what it read: the gradient or update that dummy data would have produced."""
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from harness.attacks.residual import chosen_alone, knows_clip
+from harness.attacks.stages import MOST_POINTS
 from harness.base.errors import UsageError
 from harness.base.randomness import generator
 from harness.base.vectors import clip, example_factors, group_sums, spread
@@ -75,15 +77,25 @@ def _step_by_step(
     shares = (1.0,) * steps if observation.reading is None else observation.reading.shares
     batch, start, memory = observation.examples // steps, observation.weights, Remembered()
     here, total = start, torch.zeros_like(start)
-    for step in range(steps):
-        part = slice(step * batch, (step + 1) * batch)
-        at = here if observation.update_model == "unroll" else _known_weights(observation, step)
+    for first, end in _points(observation):
+        part = slice(first * batch, end * batch)
+        at = here if observation.update_model == "unroll" else _known_weights(observation, (first + end - 1) // 2)
         gradient = _local_gradient(observation, at, images[:, part], targets[:, part], apply_clipping, differentiable)
         direction = gradient if observation.correction is None else gradient + observation.correction
-        made, memory = optimizer.direction(direction, here, memory)
-        here = here - observation.learning_rate * made
-        total = total + (gradient if shares is None or shares[step] == 1.0 else gradient * shares[step])
+        for step in range(first, end):
+            made, memory = optimizer.direction(direction, here, memory)
+            here = here - observation.learning_rate * made
+            total = total + (gradient if shares is None or shares[step] == 1.0 else gradient * shares[step])
     return total / steps if shares is not None else (start - here) / (observation.learning_rate * steps)
+
+
+def _points(observation: Observation) -> list[tuple[int, int]]:
+    """The first step and the end of those that share a point: each has its own, but on a long path."""
+    steps = observation.local_steps
+    long = observation.update_model == "path" and not observation.optimizer.is_plain
+    count = min(steps, MOST_POINTS) if long else steps
+    ends = [point * steps // count for point in range(count + 1)]
+    return list(pairwise(ends))
 
 
 def _known_weights(observation: Observation, step: int) -> Tensor:

@@ -75,6 +75,11 @@ class Levels(ClosedForm):
 
 
 def _require_sizes(seen: Observation) -> None:
+    if seen.certainty is not None:
+        raise UsageError(
+            f"attack 'levels' reads lengths of gradients, and steps of {seen.optimizer.text} have the same for all; "
+            "use another attack"
+        )
     if seen.noise is not None and seen.level is None:
         raise UsageError(
             "attack 'levels' reads how the noise's level follows the gradient, and here it follows none or nobody can "

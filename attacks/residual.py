@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from harness.attacks.objectives import observed_only
+from harness.attacks.stages import DESCENDED, excused
 from harness.base.vectors import group_sums, spread
 from harness.observation import NoiseLevel, Observation
 
@@ -130,6 +131,8 @@ def surprise(
         return _where_zeros_are_covered(observation, candidate, floor, corner, sharp)
     residual = observation.target - explained(observation, candidate, lead)
     order = 1 if noise is not None and noise.law == "laplace" else 2
+    if observation.certainty is not None and noise is None:
+        return _of_adaptive_step(observation, explained(observation, candidate, lead), floor, sharp)
     if observation.level is not None:
         return _with_own_levels(observation, observation.level, candidate, residual, floor)
     if noise is not None and noise.deviation is None:
@@ -140,6 +143,17 @@ def surprise(
     if order == 2:
         return lengths(scaled, order).square() / 2
     return math.sqrt(2) * lengths(_rounded_off(scaled, corner), order)
+
+
+def _of_adaptive_step(observation: Observation, candidate: Tensor, floor: float, sharp: bool) -> Tensor:
+    """The same of candidates for an adaptive step, of whose coordinates rounding leaves some more than others.
+
+    Optimizers find a way down only where none counts for much more than others, see ``attacks/stages.py``.
+    """
+    exact = observation.certainty if sharp else DESCENDED.seen(observation).certainty
+    assert exact is not None
+    scaled = (observation.target - excused(candidate, observation)) * exact / _floor(observation, floor)
+    return lengths(scaled, 2).square() / 2
 
 
 def _where_zeros_are_covered(

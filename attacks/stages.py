@@ -19,6 +19,8 @@ from harness.observation import Observation
 SIGNS_TV, SIGNS_BOX = 0.1, 10.0
 """Where signs are compared, which leave more images open than gradients do: the least weight of total variation, and
 that of the mean square by which pixels lie beyond [0, 1]."""
+MOST_POINTS = 16
+"""Of a path; more local steps than that share points, and are not unrolled."""
 _KNOWN, _ENOUGH = 0.5, 0.4
 """A coordinate is read where its error is below that share of it; of those that are not zero, that share has to be, so
 that magnitudes are compared and not signs."""
@@ -61,11 +63,15 @@ class Stage:
         return replace(observation, reading=replace(reading, adaptive=replace(reading.adaptive, blur=self.blur)))
 
 
+DESCENDED = Stage(1, allowed=_ALLOWED)
+"""How magnitudes of adaptive steps are compared by who descends."""
+
+
 def stages_of(observation: Observation, iterations: int) -> list[Stage]:
     """How an attack that matches gradients spends its iterations on rows that are alike; one stage for plain SGD."""
     adaptive = adaptive_step(observation)
     if adaptive is not None and readable(observation)[0]:
-        return [Stage(iterations, allowed=_ALLOWED)]
+        return [replace(DESCENDED, iterations=iterations)]
     if adaptive is not None:
         count = min(_STAGES, iterations)
         ends = [stage * iterations // count for stage in range(count + 1)]
@@ -73,6 +79,8 @@ def stages_of(observation: Observation, iterations: int) -> list[Stage]:
         return [Stage(end - begin, blur) for begin, end, blur in zip(ends, ends[1:], blurs, strict=False)]
     if observation.optimizer.is_plain or observation.update_model != "unroll" or iterations < 2:
         return [Stage(iterations)]
+    if observation.local_steps > MOST_POINTS:
+        return [Stage(iterations, path=True)]
     return [Stage(iterations // 2, path=True), Stage(iterations - iterations // 2)]
 
 

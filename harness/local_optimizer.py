@@ -250,7 +250,7 @@ def with_rate(given: object) -> tuple[LocalOptimizer, float | None]:
     Raises:
         UsageError: there is no such class or argument, or its value is out of range.
     """
-    facts = dict(given) if isinstance(given, Mapping) else _facts(str(given))
+    facts = dict(given) if isinstance(given, Mapping) else facts_of_text(str(given))
     try:
         rate = None if "lr" not in facts else float(facts.pop("lr"))
         if rate is not None and not 0 < rate < float("inf"):
@@ -280,7 +280,8 @@ def settle_rate(given: Mapping[str, Any]) -> dict[str, Any]:
     return {**given, "optimizer": optimizer.text, "learning_rate": rate}
 
 
-def _facts(text: str) -> dict[str, Any]:
+def facts_of_text(text: str) -> dict[str, Any]:
+    """The arguments in ``NAME:key=value,...``, and the ``name``. Raises UsageError."""
     name, _, rest = text.partition(":")
     facts: dict[str, Any] = {"name": name}
     for assignment in filter(None, rest.split(",")):

@@ -142,6 +142,27 @@ def test_the_update_of_sgd_is_a_weighted_mean_of_gradients(text: str, drawn: tup
     assert (clipped.shares is None) == ("weight_decay" in text)
 
 
+# The same first step, of torch's optimizer and what stands around it.
+FIRST: dict[str, tuple[str, dict[str, Any]]] = {
+    "adam": ("adam", {}), "adamw:weight_decay=0.1": ("adamw:weight_decay=0.1", {}), "rmsprop": ("rmsprop", {}),
+    "rmsprop:alpha=0.9,momentum=0.5": ("rmsprop:alpha=0.9,momentum=0.5", {}), "adam:fedprox=0.7": ("adam", {"mu": 0.7}),
+    "adam:accumulate=4,accumulate_sum=true": ("adam", {"batches": 4, "added": True}),
+    "adamw:schedule=0.02": ("adamw", {"rates": (0.02,)}),
+    "sgd:accumulate=4,accumulate_sum=true,weight_decay=0.1": ("sgd:weight_decay=0.1", {"batches": 4, "added": True}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", FIRST)
+def test_a_first_step_of_torchs_is_read_as_the_gradient(text: str, drawn: tuple[Tensor, Tensor]) -> None:
+    """Of gradients of about 1e-7, whose sizes Adam leaves to be read in float64."""
+    (plain, around), gradients, start = FIRST[text], drawn[0][:1] * 1e-7, drawn[1]
+    moved = by_torch(OPTIMIZERS[plain], gradients, start, **around) - start
+    reading = reading_of(optimizer_of(text), 1, around.get("rates", (RATE,))[0], changed=False)
+    torch.testing.assert_close(reading.gradient(moved, start), gradients[0], rtol=1e-5, atol=1e-14)
+    naive = reading_of(optimizer_of("adam"), 1, RATE, changed=False).gradient(moved, start)
+    assert text in ("adam", "adam:fedprox=0.7") or (naive - gradients[0]).abs().max() > 1e-8
+
+
 @pytest.mark.parametrize("text", ["adam", "adamw", "rmsprop"])
 def test_the_first_adaptive_step_gives_small_gradients_away(text: str) -> None:
     sizes = torch.logspace(-11, -2, 90, dtype=torch.float64)

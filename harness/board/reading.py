@@ -21,7 +21,15 @@ _NAMES = (
 # What an attacked round is played with, and what every epsilon of a board is of.
 _PLAIN = {
     name: TrainSettings.model_fields[name].default
-    for name in ("algorithm", "local_momentum", "server_learning_rate", "server_momentum", "delta")
+    for name in (
+        "algorithm",
+        "local_momentum",
+        "server_learning_rate",
+        "server_momentum",
+        "optimizer",
+        "server_optimizer",
+        "delta",
+    )
 }
 
 

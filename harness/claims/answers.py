@@ -1,6 +1,7 @@
 """What is asked of a filter and what is answered: facts of a federation, lines of claimed beside proven, conditions."""
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -63,10 +64,14 @@ class Facts:
             raise UsageError(
                 f"{self.per_round} clients per round of {self.clients}; lower --per-round or raise --clients"
             )
-        if self.delta is not None and not 0 < self.delta < 1:
+        if self.scalars is not None and self.scalars < 0:
+            raise UsageError(f"--scalars must be 0 or more, got {self.scalars}; give the number of 0-d arrays")
+        if self.delta is not None and not 1 / _BEYOND <= self.delta < 1:
             raise UsageError(f"delta must lie in (0, 1), got {self.delta:g}; give for example --delta 1e-5")
-        if isinstance(self.weights, tuple) and (not self.weights or min(self.weights) <= 0):
+        if isinstance(self.weights, tuple) and not all(0 < one < _BEYOND for one in self.weights):
             raise UsageError("public weights must be above 0; give for example --weights public:100,200")
+        if self.version is not None and not re.fullmatch(r"\d{1,4}(\.\d{1,4})*\w*", self.version):
+            raise UsageError(f"{self.version!r} is no version; give for example --framework-version 2.7.2")
 
     @property
     def taking_part(self) -> int:

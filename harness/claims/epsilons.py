@@ -41,8 +41,8 @@ def _scaled_tail(x: float) -> float:
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
-    """Return the smallest epsilon >= 0 at ``delta`` in (0, 1), rounded up; infinite where no noise was added."""
-    if math.isinf(mu):
+    """Return the smallest epsilon >= 0 at ``delta``, rounded up; infinite without noise, or without a delta above 0."""
+    if math.isinf(mu) or delta <= 0:
         return math.inf
     if mu == 0 or gaussian_delta(mu, 0.0) <= delta:
         return 0.0

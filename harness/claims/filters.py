@@ -344,7 +344,7 @@ def _one_pass(numbers: int, count: int, threshold: float, query: float, tau: flo
         "noise_multiplier": REQUIRED, "max_grad_norm": 1.0, "poisson_sampling": True, "clipping": "flat",
         "accountant": "prv", "history": None, "engine": "kept", "secure_mode": False, "sample_rate": None,
         "steps": None, "loss_reduction": "mean", "grad_sample_mode": "hooks", "module": None, "optimizer": None,
-        "data_loader": None, "criterion": None, "noise_generator": None, "batch_first": True, 
+        "data_loader": None, "criterion": None, "noise_generator": None, "batch_first": True,
         "normalize_clipping": False, "rand_on_empty": False,
     },
 )  # fmt: skip

@@ -10,6 +10,7 @@ import operator
 import os
 import re
 import tomllib
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +20,8 @@ from harness.base.errors import UsageError
 from harness.claims.answers import REQUIRED, Filter
 from harness.claims.filters import FILTERS, find_filter
 
-_MOST_BYTES, _MOST_FILES, _DEEPEST = 1 << 20, 50, 40
+_MOST_BYTES, _MOST_FILES, _MOST_FILTERS, _DEEPEST = 1 << 20, 50, 100, 40
+_MOST_VALUES = 20_000  # that are looked up in one file: names may refer to names, twice each
 _MODS = {"ClientSideFixedClipping": "fixedclipping_mod", "ClientSideAdaptiveClipping": "adaptiveclipping_mod"}
 
 
@@ -175,6 +177,8 @@ def _app(path: Path, text: str) -> Source:
 
 
 def _checked(source: Source) -> Source:
+    if len(source.found) + len(source.unknown) > _MOST_FILTERS:
+        raise UsageError(f"{source.name}: names more than {_MOST_FILTERS} filters; give the part that is asked about")
     if not source.found and not source.unknown:
         raise UsageError(f"{source.name}: names no filter that is known here; harness claims lists them")
     return source
@@ -205,6 +209,7 @@ class Code:
         self.config, self.tree = config, tree
         self.assigned: dict[str, list[ast.expr]] = {}
         self.imported: dict[str, str] = {}
+        self.looked_up = 0
         for node in ast.walk(tree):
             self._note(node)
 
@@ -234,7 +239,8 @@ class Code:
         Raises:
             _Unsaid: it is neither.
         """
-        if depth > _DEEPEST:
+        self.looked_up += 1
+        if depth > _DEEPEST or self.looked_up > _MOST_VALUES:
             raise _Unsaid
         if isinstance(node, ast.Constant):
             return node.value
@@ -329,7 +335,8 @@ def _read_code(files: Mapping[Path, str], config: Mapping[str, Any], source: Sou
     names: set[str] = set()
     for path, text in files.items():
         try:
-            code = Code(ast.parse(text), config)
+            with warnings.catch_warnings(action="ignore"):  # of what the file's authors wrote
+                code = Code(ast.parse(text), config)
             names |= code.names()
             for name, call in code.calls():
                 _note_call(name, call, code, source, f"{path}, line {call.lineno}")
@@ -463,20 +470,26 @@ class Hocon:
         ValueError: it is not that, or includes other files.
     """
 
-    _TOKEN = re.compile(
-        r'\s*(?:(?:#|//)[^\n]*\s*)*(?:("""[\s\S]*?""")|("(?:[^"\\\n]|\\.)*")|([{}\[\],:=])|(\$\{[^}\n]*\})|'
-        r'((?:[^\s{}\[\],:="#$/]|/(?!/))+))'
-    )
+    _SKIPPED = re.compile(r"\s+|#[^\n]*|//[^\n]*")
+    _TOKEN = re.compile(r'"(?:[^"\\\n]|\\.)*"|[{}\[\],:=]|\$\{[^}\n]*\}|(?:[^\s{}\[\],:="#$/]|/(?!/))+')
 
     def __init__(self, text: str) -> None:
         self.tokens: list[str] = []
-        place, rest = 0, text.rstrip()
-        while place < len(rest) and (found := self._TOKEN.match(rest, place)):
-            self.tokens.append(found[0].strip() if found[1] or found[2] else found[found.lastindex or 0])
-            place = found.end()
-        if re.sub(r"(?m)(#|//).*$", "", rest[place:]).strip():
-            raise ValueError(f"cannot go on at {rest[place : place + 20]!r}")
-        self.place, self.root = 0, {}
+        place = 0
+        while place < len(text):
+            if found := self._SKIPPED.match(text, place):
+                place = found.end()
+                continue
+            if text.startswith('"""', place):
+                close = text.find('"""', place + 3)
+                end = close + 3 if close > 0 else place
+            else:
+                end = found.end() if (found := self._TOKEN.match(text, place)) else place
+            if end == place:
+                raise ValueError(f"cannot go on at {text[place : place + 20]!r}")
+            self.tokens.append(text[place:end])
+            place = end
+        self.place, self.resolved, self.root = 0, 0, {}
 
     def document(self) -> dict[str, Any]:
         """The whole file."""
@@ -526,7 +539,8 @@ class Hocon:
         return token if token.startswith("${") else _unquoted(token)
 
     def _resolved(self, value: Any, depth: int = 0) -> Any:
-        if depth > _DEEPEST:
+        self.resolved += 1
+        if depth > _DEEPEST or self.resolved > 10 * _MOST_VALUES:
             raise ValueError("nested too deeply, or a reference to itself")
         if isinstance(value, dict):
             return {key: self._resolved(one, depth + 1) for key, one in value.items()}

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from harness.base.errors import UsageError
+from harness.base.errors import UsageError, escaped
 from harness.cli.app import DONE, MISTAKE, REGRESSION, app
 from harness.cli.options import JsonOption
 
@@ -80,7 +80,8 @@ def claims_command(
     if as_json:
         sys.stdout.write(json.dumps({"rows": shown, "not_known": unknown}, indent=1) + "\n")
     else:
-        sys.stdout.writelines(f"{line}\n" for line in (*_table(shown), *(f"not known: {name}" for name in unknown)))
+        lines = (*_table(shown), *(f"not known: {name}" for name in unknown))
+        sys.stdout.writelines(f"{escaped(line)}\n" for line in lines)
     if unknown:
         return MISTAKE
     return REGRESSION if fail_on == "claim" and any(row["holds"] is False for row in rows) else DONE
@@ -112,6 +113,10 @@ def _answered(sources: list[str], given: dict[str, Any], facts: dict[str, Any]) 
                 answer = found.filter.asked(arguments, known)
             except UsageError as mistake:
                 raise UsageError(f"{found.where or name}: {mistake}") from None
+            except (ArithmeticError, ValueError, MemoryError) as mistake:
+                raise UsageError(
+                    f"{found.where or name}: no epsilon follows from these numbers ({mistake}); change the arguments"
+                ) from None
             answer.unknown += found.ifs
             version = facts.get("version") or source.version
             rows += list(_rows(found.filter, answer, found.where or name, version))

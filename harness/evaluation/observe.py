@@ -28,7 +28,7 @@ from harness.experiment import CellSettings
 from harness.federation.knowledge import carrying, cut_at, noise_at
 from harness.local_optimizer import PLAIN
 from harness.models import RowModel
-from harness.models.batch_norm import UNCOVERED
+from harness.models.batch_norm import UNCOVERED, refusal
 from harness.observation import Observation, Simulated, Simulation
 from harness.own_sources import own_sources
 from harness.results import Detectable
@@ -248,6 +248,8 @@ class Stage:
             settings.model, dataset.image_shape, dataset.num_classes, whole.images, tamper and tamper.front
         )
         model.require_batch(settings.batch_size)
+        if model.normalised and settings.build_optimizer().accumulate > 1:
+            raise refusal(model.name, "a step takes several")
         # All of them, beside what was read of each in parts and joined.
         needed = 3.0 * rows * model.layout.total * torch.finfo(getattr(torch, settings.dtype)).bits / 8
         require_room(needed, f"the networks of {rows} victims", settings.device)

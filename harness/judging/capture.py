@@ -284,6 +284,7 @@ class NotCaptured(BaseModel):
     """
 
     model_config = ConfigDict(extra="allow", frozen=True)
+    __pydantic_extra__: dict[str, Any] = Field(init=False)
 
     not_captured: str | None = None
 

@@ -42,7 +42,7 @@ _FEWEST_GRADIENTS = 100
 # Of fewer captures no lineup tells anything; fewer iterations are rather taken.
 _FEWEST_CAPTURES = 8
 # Of a budget, what is kept for checks, scores and pictures.
-_KEPT = 0.1
+_KEPT = 0.2
 _DEEPEST = 3
 
 
@@ -429,5 +429,5 @@ def seconds_in(text: str) -> float:
 
 def written(seconds: float) -> str:
     """At least so many seconds, as :func:`seconds_in` reads them."""
-    unit = next((name for name, size in reversed(_UNITS.items()) if seconds >= 2 * size), "s")
+    unit = next((name for name, size in reversed(_UNITS.items()) if seconds >= 5 * size), "s")
     return f"{max(1, math.ceil(seconds / _UNITS[unit]))}{unit}"

@@ -54,6 +54,7 @@ class _State(Stored):
     defense: _Memory
     algorithm: _Memory
     velocity: FiniteTensor
+    squares: FiniteTensor | None = None
     running: dict[str, FiniteTensor] = Field(default_factory=dict)
 
 
@@ -246,10 +247,11 @@ def _differences(before: Any, settings: TrainSettings, done: int) -> list[str]:
     if not isinstance(before, dict):
         raise Damaged("is damaged: 'settings' are none")
     now = json.loads(settings.model_dump_json())
-    names = [name for name in now if before.get(name) != now[name] and name not in ("device", "rounds")]
+    known = [name for name in TrainSettings.model_fields if name not in ("device", "rounds")]
+    names = [name for name in known if before.get(name) != now.get(name)]
     if "defense_args" in names and _same_defense(before, settings):
         names.remove("defense_args")
-    found = [f"{name} {before.get(name)} there, {now[name]} here" for name in names]
+    found = [f"{name} {before.get(name)} there, {now.get(name)} here" for name in names]
     if before.get("rounds") != now["rounds"] and (why := _end_is_fixed(settings, done)):
         found.append(f"rounds {before.get('rounds')} there, {now['rounds']} here, and {why}")
     return found

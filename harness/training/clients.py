@@ -98,12 +98,15 @@ class RoundMeans(RoundRecorder):
 # Running statistics in training: every client's follow its own batches, and FedAvg takes their mean.
 
 
-def require_whole_batches(model: RowModel, batch: int, sampling: str) -> None:
+def require_whole_batches(model: RowModel, batch: int, sampling: str, accumulate: int) -> None:
     """Raises:
-    UsageError: batches without a variance, or of several sizes, under a network that normalises them as a whole.
+    UsageError: batches without a variance, of several sizes, or several in a step, under a network that normalises
+        them as a whole.
     """
     if model.normalised:
         model.require_batch(batch)
+        if accumulate > 1:
+            raise refusal(model.name, "a step takes several")
         if sampling == "poisson":
             raise refusal(model.name, "Poisson batches differ in size")
 
@@ -231,7 +234,9 @@ class Clients:
         self.model = RowModel(self.model_name, train.image_shape, train.num_classes, train.images)
         self.model.to(device, torch.float32)
         self.data = _positions(settings, train).to(device)
-        require_whole_batches(self.model, settings.batch_size, settings.batch_sampling)
+        require_whole_batches(
+            self.model, settings.batch_size, settings.batch_sampling, settings.local_optimizer.accumulate
+        )
         self.train = on_device(train, device)
 
     def learn(self, chunk: Chunk) -> TrainedChunk:

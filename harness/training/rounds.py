@@ -187,7 +187,9 @@ class Training:
         )  # fmt: skip
         self._require_disjoint_clients()
         self.weights = self.model.initial_weights([(settings.seed, "global")])[0].to(self.data.device)
+        self.server = settings.build_server_optimizer()
         self.velocity = torch.zeros_like(self.weights, dtype=torch.float64)
+        self.squares = self.server.beginning(self.weights)
         self.memory = Memory(settings.clients)
         self.variates = ControlVariates(Memory(settings.clients), self.weights)
 
@@ -223,8 +225,8 @@ class Training:
             self.variates.finish_round()
         finish_round(self.model, running)
         context = self._context(round_index, clients or [0], {})
-        self.velocity = settings.server_momentum * self.velocity + server.aggregate(context)
-        stepped = (self.weights.double() + settings.server_learning_rate * self.velocity).float()
+        step, self.velocity, self.squares = self.server.step(self.velocity, self.squares, server.aggregate(context))
+        stepped = (self.weights.double() + settings.server_learning_rate * step).float()
         self.weights = self.defense.applied(stepped, context)
         return means.take(), len(clients)
 
@@ -233,6 +235,7 @@ class Training:
         return {
             "defense": self.memory.tensors(), "algorithm": self.variates.memory.tensors(),
             "velocity": self.velocity.cpu(), "running": running_of(self.model),
+            **({} if self.squares is None else {"squares": self.squares.cpu()}),
         }  # fmt: skip
 
     def variates_after(self, done: int) -> RoundVariates | None:
@@ -247,7 +250,11 @@ class Training:
         Raises:
             Damaged: it does not fit this run's model, clients, defense or algorithm.
         """
-        for name, found, own in (("weights", weights, self.weights), ("velocity", state["velocity"], self.velocity)):
+        squares, kept = state.get("squares"), self.squares
+        if (squares is None) != (kept is None):
+            raise Damaged("is damaged: 'squares' are not of this server's optimizer")
+        pairs = [("weights", weights, self.weights), ("velocity", state["velocity"], self.velocity)]
+        for name, found, own in pairs if squares is None or kept is None else [*pairs, ("squares", squares, kept)]:
             if (found.shape, found.dtype) != (own.shape, own.dtype):
                 raise Damaged(f"is damaged: {name!r} has shape {tuple(found.shape)} of {found.dtype}")
         parameters, algorithm = len(self.weights), REMEMBERED if self.settings.has_variates else {}
@@ -258,6 +265,7 @@ class Training:
             raise Damaged(problem)
         restore_running(self.model, state["running"])
         self.weights, self.velocity = weights.to(self.weights.device), state["velocity"].to(self.weights.device)
+        self.squares = squares if squares is None else squares.to(self.weights.device)
         self.memory.restore(state["defense"], self.weights)
         self.variates.memory.restore(state["algorithm"], self.weights)
 

@@ -1,8 +1,17 @@
 """The validated settings of a federated training run, and a finished run as a statement about it sees it."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from harness.base.building import build, one_line
 from harness.base.errors import UsageError
@@ -11,8 +20,9 @@ from harness.base.ranges import Count, Delta, NonNegative, Positive
 from harness.base.vectors import Layout
 from harness.datasets.partition import NATURAL, SPLITS
 from harness.defenses import DEFENSES, Cohort, Defense, PrivacyFacts
-from harness.local_optimizer import LocalOptimizer
+from harness.local_optimizer import LocalOptimizer, optimizer_of, settle_rate
 from harness.privacy.events import Sampler
+from harness.training.server_optimizer import ServerOptimizer, server_optimizer_of
 
 Momentum = Annotated[float, Field(ge=0, lt=1)]
 ClientSampling = Literal["fixed", "poisson", "all"]
@@ -29,7 +39,9 @@ class TrainSettings(BaseModel):
 
     ``algorithm``: ``fedavg``; ``fedsgd`` (one local step); ``scaffold``, and ``scaffold-warm``, whose first rounds only
     collect control variates. ``model`` None is the papers' accuracy network: ``cnn`` for images, ``mlp2`` for tables.
-    Momentum is heavy-ball: v <- momentum v + step; the clients' begins at zero in every round, the server's is kept.
+    ``optimizer`` and ``server_optimizer`` are texts or tables; ``local_momentum`` and ``server_momentum`` are their
+    earlier names, and what is stored of those that heavy-ball momentum describes: v <- momentum v + step. What clients'
+    optimizers remember begins empty in every round, the server's is kept. ``epochs`` leaves out what fills no batch.
     ``examples`` None means one local epoch per round: local_steps * batch_size. ``budget`` stops before the round that
     would exceed ``target_epsilon``, counted as the paper ``claimed`` it or as it is ``valid``.
     """
@@ -55,8 +67,13 @@ class TrainSettings(BaseModel):
     batch_sampling: BatchSampling = Field("shuffle", description="shuffle, partition, poisson or without-replacement.")
     learning_rate: Positive = Field(0.05, description="Of local SGD.")
     server_learning_rate: Positive = Field(1.0, description="Of the server's step.")
-    local_momentum: Momentum = Field(0.0, description="Of local SGD, from zero every round.")
-    server_momentum: Momentum = Field(0.0, description="Of the server's step.")
+    local_momentum: Momentum = Field(0.0, description="Short for --optimizer sgd:momentum=...")
+    server_momentum: Momentum = Field(0.0, description="Short for --server-optimizer fedavgm:momentum=...")
+    optimizer: str = Field("sgd", description="Of local steps, new in every round: adam:lr=0.001, sgd:momentum=0.9")
+    server_optimizer: str = Field(
+        "fedavg", description="fedavg, fedavgm, fedadagrad, fedadam or fedyogi: fedadam:lr=0.01,beta1=0.9,tau=0.001"
+    )
+    epochs: Count | None = Field(None, description="Passes per round over --examples; local steps follow.")
     target_epsilon: Positive | None = Field(None, description="Stop before the round that would exceed it.")
     budget: Literal["claimed", "valid"] = Field(
         "valid", description="The epsilon that the target counts: valid or claimed."
@@ -65,8 +82,66 @@ class TrainSettings(BaseModel):
     seed: Annotated[int, Field(ge=0)] = Field(0, description="Of splits and weights (0), and of noise and sampling.")
     device: str = "cpu"
 
+    @model_validator(mode="before")
+    @classmethod
+    def _in_one_form(cls, given: Any) -> Any:
+        """Optimizers are texts, and what is short for one of them says the same."""
+        if not isinstance(given, Mapping):
+            return given
+        found, usual = dict(given), {name: field.default for name, field in cls.model_fields.items()}
+        # What stands at its default was perhaps not given at all.
+        told = {name for name, value in found.items() if value != usual.get(name)}
+        try:
+            if "optimizer" in told:
+                rate = {"learning_rate": found["learning_rate"]} if "learning_rate" in told else {}
+                found |= settle_rate({"optimizer": found["optimizer"]} | rate)
+                found |= _momentum(found, "local_momentum", optimizer_of(found["optimizer"]), told)
+            elif isinstance(momentum := found.get("local_momentum"), int | float) and 0 < momentum < 1:
+                found["optimizer"] = LocalOptimizer(momentum=momentum).text
+            if "server_optimizer" in told:
+                server, rate = server_optimizer_of(found["server_optimizer"])
+                if rate is not None and "server_learning_rate" in told and found["server_learning_rate"] != rate:
+                    raise UsageError(
+                        f"the server optimizer's lr is {rate:g}, server_learning_rate "
+                        f"{found['server_learning_rate']}; give one"
+                    )
+                found |= {"server_optimizer": server.text} | ({} if rate is None else {"server_learning_rate": rate})
+                found |= _momentum(found, "server_momentum", server, told)
+            elif isinstance(momentum := found.get("server_momentum"), int | float) and 0 < momentum < 1:
+                found["server_optimizer"] = ServerOptimizer(name="fedavgm", momentum=momentum).text
+        except UsageError as problem:
+            raise ValueError(str(problem)) from problem
+        examples, batch = found.get("examples"), found.get("batch_size", usual["batch_size"])
+        if isinstance(epochs := found.get("epochs"), int) and "local_steps" not in told:
+            if not isinstance(examples, int) or not isinstance(batch, int) or not 0 < batch <= examples:
+                raise ValueError(
+                    "epochs are passes over a client's examples; give examples, at least as many as batch_size"
+                )
+            found["local_steps"] = epochs * (examples // batch)
+        return found
+
+    @model_serializer(mode="wrap")
+    def _as_stored(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """As ever where nothing but momentum is there: runs and cells keep their names."""
+        made = write(self)
+        if self.local_optimizer == LocalOptimizer(momentum=self.local_momentum):
+            made.pop("optimizer", None)
+        if not self.build_server_optimizer().adapts:
+            made.pop("server_optimizer", None)
+        if self.epochs is None:
+            made.pop("epochs", None)
+        return made
+
     @model_validator(mode="after")
     def _fits_together(self) -> "TrainSettings":
+        self.local_optimizer.require_steps(self.local_steps)
+        if self.batch_size % self.local_optimizer.accumulate:
+            raise ValueError(f"{self.local_optimizer.accumulate} batches make a step; let that divide batch_size")
+        if self.epochs and self.local_steps != self.epochs * (self.client_examples // self.batch_size):
+            raise ValueError(
+                f"{self.epochs} epochs over {self.client_examples} examples in batches of {self.batch_size} are not "
+                f"{self.local_steps} local_steps; leave local_steps out"
+            )
         if self.clients_per_round > self.clients:
             raise ValueError(
                 f"{self.clients_per_round} clients per round out of {self.clients} clients; lower clients_per_round"
@@ -80,10 +155,13 @@ class TrainSettings(BaseModel):
                 f"{self.algorithm} sends control variates beside the update, which {self.defense} would not protect; "
                 "use a defense of the local step, or --algorithm fedavg"
             )
-        if self.has_variates and self.local_momentum:
+        if self.build_defense().sums_securely and not self.local_optimizer.is_linear:
             raise ValueError(
-                f"{self.algorithm} takes plain local steps; drop local_momentum, or use --algorithm fedavg"
+                "noise of a secure sum adds up in updates that are linear in it, which "
+                f"{self.local_optimizer.text} does not make; use an sgd without clip_grad_norm, or another defense"
             )
+        if self.has_variates and not self.local_optimizer.is_plain:
+            raise ValueError(f"{self.algorithm} takes plain local steps; drop the optimizer, or use --algorithm fedavg")
         if self.batch_size > self.client_examples:
             raise ValueError(f"batches of {self.batch_size} from {self.client_examples} examples; lower batch_size")
         if self.split not in (*SPLITS, NATURAL):
@@ -97,7 +175,11 @@ class TrainSettings(BaseModel):
     @property
     def local_optimizer(self) -> LocalOptimizer:
         """The optimizer of the clients' local steps."""
-        return LocalOptimizer(momentum=self.local_momentum)
+        return optimizer_of(self.optimizer)
+
+    def build_server_optimizer(self) -> ServerOptimizer:
+        """The optimizer of the server's step."""
+        return server_optimizer_of(self.server_optimizer)[0]
 
     @property
     def has_variates(self) -> bool:
@@ -138,6 +220,21 @@ class TrainSettings(BaseModel):
     def build_defense(self) -> Defense:
         """The defense with its hyper-parameters."""
         return build(DEFENSES, self.defense, self.defense_args)
+
+
+def _momentum(
+    found: Mapping[str, Any], short: str, made: LocalOptimizer | ServerOptimizer, told: set[str]
+) -> dict[str, Any]:
+    """What the short form of momentum is beside an optimizer: the same, or 0 where it does not describe it.
+
+    Raises:
+        UsageError: it was given and says something else.
+    """
+    alone = made == LocalOptimizer(momentum=made.momentum) if isinstance(made, LocalOptimizer) else not made.adapts
+    momentum = made.momentum if alone else 0.0
+    if short in told and found[short] != momentum:
+        raise UsageError(f"{short} is {found[short]} and the optimizer is {made.text}; give one")
+    return {short: momentum}
 
 
 def train_settings(**values: Any) -> TrainSettings:

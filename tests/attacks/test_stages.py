@@ -8,14 +8,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.attacks import ATTACKS, run_attack
+from harness.attacks import ATTACKS, reconstructing, run_attack
+from harness.attacks.candidates import dummy_gradient
 from harness.attacks.cpl import CPL
+from harness.attacks.identify import Identify
 from harness.attacks.inverting_gradients import InvertingGradients
 from harness.attacks.relu_layer import of_rank
 from harness.attacks.stages import alike, readable, signs, stages_of
 from harness.base.building import build
+from harness.base.errors import UsageError
 from harness.evaluation.observe import Scene, Stage
 from harness.experiment import cell_settings
+from harness.models import RowModel
 from harness.observation import Observation
 
 
@@ -40,6 +44,7 @@ def with_signs_alone(observation: Observation, rows: list[int]) -> Observation:
         ("sgd:momentum=0.9", {"local_steps": 2, "update_model": "unroll"}, [(20, True), (20, False)]),
         ("adam:lr=0.001", {"local_steps": 2, "update_model": "unroll"}, [(20, True), (20, False)]),
         ("adam:lr=0.001", {}, [(40, False)]),
+        ("sgd:momentum=0.9", {"local_steps": 17, "update_model": "unroll"}, [(40, True)]),
     ],
 )  # fmt: skip
 def test_the_declared_optimizer_chooses_the_stages(
@@ -87,6 +92,27 @@ def rmse(images: Tensor, made: Scene) -> float:
     return float((images.clamp(0, 1) - made.truth.images).square().mean((1, 2, 3, 4)).sqrt().median())
 
 
+@pytest.mark.parametrize("optimizer", ["sgd:lr=0.001,momentum=0.9", "adam:lr=0.0001", "sgd:lr=0.001"])
+def test_many_steps_share_the_points_of_a_path(optimizer: str, tmp_path: Path) -> None:
+    made = scene(optimizer, tmp_path, model="mlp", local_steps=20, update_model="path")
+    seen, taken = made.observation, list[int]()
+
+    class Counted(RowModel):
+        def gradient(self, weights: Tensor, images: Tensor, labels: Tensor, *, create_graph: bool) -> Tensor:
+            taken.append(images.shape[1])
+            return seen.model.gradient(weights, images, labels, create_graph=create_graph)
+
+    counted = Counted("mlp", seen.model.image_shape, seen.model.classes)
+    found, start = (
+        dummy_gradient(replace(seen, model=model, update_model=way), made.truth.images, made.truth.labels, False)
+        for model, way in ((counted, "path"), (seen.model, "avg"))
+    )
+    assert sum(taken) == 20 and len(taken) == (20 if seen.optimizer.is_plain else 16)
+    # Taken at fewer points the way explains the update better still than gradients at its start.
+    if seen.optimizer.is_linear:
+        assert (found - seen.target).norm() < (start - seen.target).norm()
+
+
 def test_an_unrolled_optimizer_begins_where_the_path_ended(tmp_path: Path) -> None:
     seen = scene("sgd:lr=0.05,momentum=0.9", tmp_path, local_steps=2, update_model="unroll").observation
     way = run_attack(CPL(max_iterations=4), replace(seen, update_model="path"))
@@ -106,6 +132,26 @@ def test_magnitudes_that_are_read_give_the_batch_of_an_adaptive_step_away(
     images = run_attack(build(ATTACKS, attack, arguments), made.observation).images.clamp(0, 1)
     off = torch.cdist(made.truth.images.flatten(2), images.flatten(2)).amin(2) / 8
     assert off.median() < most
+
+
+@pytest.mark.parametrize("model", ["mlp2", "lenet"])
+def test_who_compares_likelihoods_knows_how_exactly_each_coordinate_is_read(model: str, tmp_path: Path) -> None:
+    made = scene("adam:lr=0.001", tmp_path, model=model)
+    truth, label = made.truth.images[:, 0], made.truth.labels[:, 0]
+    near = (truth + 0.02 * torch.randn(5, *truth.shape, generator=torch.Generator().manual_seed(0))).clamp(0, 1)
+    candidates = torch.cat([truth[:, None], near.transpose(0, 1)], 1)
+    far = Identify().distances(made.observation, candidates, label)
+    # An image that is off by a fiftieth is told from the truth, beyond all doubt.
+    assert (far.argmin(1) == 0).all() and (far[:, 1:] > far[:, :1] + 100).all()
+
+
+@pytest.mark.parametrize(
+    ("attack", "batch", "said"), [("levels", 1, "the same for all"), ("slope", 2, "gradients that add up")]
+)
+def test_who_cannot_read_an_adaptive_step_says_why(attack: str, batch: int, said: str, tmp_path: Path) -> None:
+    made = scene("adam:lr=0.001", tmp_path, batch_size=batch, prior="auto")
+    with pytest.raises(UsageError, match=said):
+        run_attack(reconstructing(build(ATTACKS, attack, {})), made.observation)
 
 
 def test_a_product_is_found_behind_coordinates_that_are_known_unequally() -> None:

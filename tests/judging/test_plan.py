@@ -109,11 +109,11 @@ def effort(name: str, each: float, captures: int = 60, refused: str | None = Non
 # A start of cpl takes 300 x 20 gradients at most, one of inverting_gradients 2500.
 BUDGETS: dict[str, tuple[list[tuple[str, float]], float, list[tuple[int, int | None]]]] = {
     "all of it": ([("cpl", 1e-4)], 600, [(60, None)]),
-    "fewer captures": ([("cpl", 1e-3)], 100, [(15, None)]),
-    "fewer iterations": ([("cpl", 1e-2)], 100, [(8, 56)]),
+    "fewer captures": ([("cpl", 1e-3)], 100, [(13, None)]),
+    "fewer iterations": ([("cpl", 1e-2)], 100, [(8, 50)]),
     "the least that says anything": ([("cpl", 1.0)], 400, [(3, 5)]),
-    "those that search come last": ([("cpl", 1e-3), ("learned", 1.0)], 100, [(8, 281), (45, None)]),
-    "what is left goes on": ([("learned", 0.1), ("cpl", 1e-3)], 100, [(60, None), (14, None)]),
+    "those that search come last": ([("cpl", 1e-3), ("learned", 1.0)], 100, [(8, 250), (40, None)]),
+    "what is left goes on": ([("learned", 0.1), ("cpl", 1e-3)], 100, [(60, None), (12, None)]),
     "one for all": ([("cpl", 1.0), ("inverting_gradients", 2.0)], 150, [(1, 5), (0, None)]),
 }  # fmt: skip
 
@@ -130,7 +130,7 @@ def test_what_fits_into_a_budget(
 ) -> None:
     shares = fitted([effort(*one) for one in attacks], budget)
     assert [(share.captures, share.iterations) for share in shares] == runs
-    assert sum(share.seconds[1] for share in shares) <= 0.9 * budget
+    assert sum(share.seconds[1] for share in shares) <= 0.8 * budget
     lines = lines_of(shares)
     whole = [(share.captures, share.iterations) == (60, None) for share in shares]
     assert [line.reason is None for line in lines] == whole
@@ -140,9 +140,9 @@ def test_what_fits_into_a_budget(
 @pytest.mark.usefixtures("undeclared")
 def test_a_budget_too_small_names_the_smallest_that_helps() -> None:
     efforts = [effort("cpl", 1.0), effort("analytic", 1.0, refused="it is impossible")]
-    with pytest.raises(UsageError, match="the smallest that helps is 112s"):
+    with pytest.raises(UsageError, match="the smallest that helps is 125s"):
         fitted(efforts, 100)
-    assert fitted(efforts, 112)[0].captures == 1
+    assert fitted(efforts, 125)[0].captures == 1
     with pytest.raises(UsageError, match="it is impossible"):
         fitted(efforts[1:], 1e9)
 
@@ -159,7 +159,7 @@ def test_a_budget_is_a_time(text: str, seconds: float | None) -> None:
         assert seconds_in(text) == seconds == seconds_in(written(seconds))
 
 
-@pytest.mark.parametrize(("truth", "budget", "words"), [(True, "20m", "20 minutes"), (False, "2h", "2 hours")])
+@pytest.mark.parametrize(("truth", "budget", "words"), [(True, "20m", "20 minutes"), (False, "3h", "3 hours")])
 def test_what_was_left_out_is_told(
     truth: bool, budget: str, words: str, federation: Federation, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
