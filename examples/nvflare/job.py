@@ -16,7 +16,5 @@ FACTS = {
 if __name__ == "__main__":
     here = Path(__file__).parent
     recipe = FedAvgRecipe(model=Network(), min_clients=2, num_rounds=1, train_script=str(here / "client.py"))
-    folder = os.environ["CAPTURES"]
-    recipe.add_client_input_filter(CaptureFilter(folder, FACTS), tasks=["train"])
-    recipe.add_client_output_filter(CaptureFilter(folder, FACTS), tasks=["train"])
+    recipe.add_client_output_filter(CaptureFilter(os.environ["CAPTURES"], FACTS), tasks=["train"])
     recipe.execute(SimEnv(num_clients=2, workspace_root=str(here.parent / "workspace")))
