@@ -518,6 +518,12 @@ def translated(defense: Declared | None) -> Declared | None:
         ) from error
 
 
+def is_known(defense: Declared | None) -> bool:
+    """Whether attacks and checks play a declared defense; not a framework's class that nobody here knows."""
+    translated(defense)
+    return defense is None or defense.name not in _TOLD
+
+
 def _translated_together(defense: Declared) -> Declared:
     """Of several the one that changes an update; none where nobody knows what they do one after the other."""
     parts = [Declared(name=name, settings=defense.settings.get(name, {})) for name in defense.name.split(_AND)]

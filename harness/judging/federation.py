@@ -20,7 +20,7 @@ from harness.datasets.files import DataFile
 from harness.datasets.record import build_dataset
 from harness.defenses import DEFENSES
 from harness.federation.taps import Tap
-from harness.judging.capture import Capture, CaptureRecord, Declared, draws_batches, translated
+from harness.judging.capture import Capture, CaptureRecord, Declared, draws_batches, is_known, translated
 from harness.judging.parts import (
     fitted_arrays,
     fixed_values,
@@ -63,6 +63,7 @@ class CapturedClients:
         layout: of ``before`` and ``target``: the parameters that were trained and sent.
         sampling: how the number of examples behind a step is known.
         names: of the clients, as the captures have them; () where they are nobody's.
+        not_known: the defense that is declared and that nobody here knows, so that none is played; None of any other.
         foreign: whether ``layout`` is that of the files, since the factory's network lacks some of the tensors.
     """
 
@@ -83,6 +84,7 @@ class CapturedClients:
     sampling: Sampling = "fixed"
     foreign: bool = False
     names: tuple[str | None, ...] = ()
+    not_known: str | None = None
 
     @property
     def owners(self) -> Tensor | None:
@@ -193,6 +195,7 @@ def _together(captures: Sequence[Capture], attacked: bool) -> CapturedClients:
         tuple(sorted({capture.record.rounds_before for capture in captures})),
         hashlib.sha256(" ".join(capture.digest for capture in captures).encode()).hexdigest(),
         layout, sampling, foreign is not None, tuple(capture.record.client for capture in captures),
+        None if first.record.defense is None or is_known(first.record.defense) else first.record.defense.name,
     )  # fmt: skip
 
 

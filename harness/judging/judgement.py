@@ -311,8 +311,8 @@ def judge_captured(groups: Sequence[Group], kin: Kin | None, work: Work) -> Judg
     document, examples = judge_with_truth(
         groups, kin, work.data_root, work.folder, work.chunk, work.resume, work.draw_cell, work.engine
     )
-    if cut := list(dict.fromkeys(line.attack for line in work.plan if line.cut)):
-        document = _undecided(document, cut, work.folder)
+    if why := _why_undecided(groups, work):
+        document = _undecided(document, why, work.folder)
     judgement = Judgement(groups, [*checks, *told], document, [], kin, beside, work.budget, work.plan, examples)
     if judgement.doubt is None:
         return judgement
@@ -337,9 +337,16 @@ def _without_covered(group: Group, checks: Sequence[Check]) -> Group:
     return Group(replace(group.captured, running={}), hidden[:-1], hidden[-1])
 
 
-def _undecided(document: ResultDocument, cut: Sequence[str], folder: RunFolder) -> ResultDocument:
-    """The results with nothing called resilient, in the folder too: who had no time was not withstood."""
-    why = f"the budget left {', '.join(cut)} no time, or too little; judge without --budget"
+def _why_undecided(groups: Sequence[Group], work: Work) -> str | None:
+    """Why nothing can be called resilient whatever the attacks found; None where it can."""
+    if name := next((group.captured.not_known for group in groups if group.captured.not_known), None):
+        return f"defense {name!r} is declared, not known, so that no attack knew it; declare what it does"
+    cut = list(dict.fromkeys(line.attack for line in work.plan if line.cut))
+    return f"the budget left {', '.join(cut)} no time, or too little; judge without --budget" if cut else None
+
+
+def _undecided(document: ResultDocument, why: str, folder: RunFolder) -> ResultDocument:
+    """The results with nothing called resilient, in the folder too."""
     said = {"verdict": "inconclusive", "verdict_reason": why, "warnings": [why]}
     cells = [cell.model_copy(update=said if cell.verdict == "resilient" else {}) for cell in document.cells]
     told = document.model_copy(update={"cells": cells, "summary": summarise(cells)})

@@ -16,6 +16,7 @@ from harness.experiment import cell_settings
 from harness.judging import judgement
 from harness.judging.capture import read_capture
 from harness.judging.federation import federations
+from harness.judging.judgement import Work
 from harness.judging.plan import Effort, fitted, lines_of, seconds_in, written
 from harness.results import RunFolder, read_results
 
@@ -199,10 +200,20 @@ def test_nothing_is_resilient_where_an_attack_had_no_time(tmp_path: Path) -> Non
     more = "--victims 60 --attack-arg max_iterations=20 --no-pictures"
     assert run([*asked.split(), *more.split(), "--out", str(tmp_path)]) == 0
     document = read_results(tmp_path)
-    told = judgement._undecided(document, ["cpl"], RunFolder(tmp_path))  # pyright: ignore[reportPrivateUsage]
+    told = judgement._undecided(document, "no time", RunFolder(tmp_path))  # pyright: ignore[reportPrivateUsage]
     (before,), (after,) = document.summary, told.summary
     assert (before.verdict, after.verdict) == ("resilient", "inconclusive")
-    assert "the budget left cpl no time" in told.cells[0].verdict_reason and read_results(tmp_path).summary == [after]
+    assert "no time" in told.cells[0].verdict_reason and read_results(tmp_path).summary == [after]
+
+
+def test_nothing_is_resilient_under_a_defense_that_nobody_knows(federation: Federation) -> None:
+    """As Flower's and NVFlare's pieces keep what stands beside them: no attack was told of it."""
+    whole = Work(Path("none"), RunFolder(Path("none")), 64, False)
+    found = {}
+    for name in ("mods.Mine", "fed_cdp"):
+        (clients,) = federations([read_capture(one) for one in federation(1, declared={"name": name}, name=name)])
+        found[name] = judgement._why_undecided([SimpleNamespace(captured=clients)], whole)  # type: ignore
+    assert found["fed_cdp"] is None and "'mods.Mine' is declared, not known" in found["mods.Mine"]
 
 
 def test_fewer_captures_are_judged_without_the_truth(federation: Federation, tmp_path: Path) -> None:
