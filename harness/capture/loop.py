@@ -90,6 +90,8 @@ class Round:
         if error is not None:
             self.fail(f"its training ended with an error ({in_one_line(error)})")
         with suppress(Exception):
+            if self._own:
+                (self.folder / ".lock").unlink()  # while it is held: nobody else's goes
             self._lock.release()
 
     def fail(self, reason: str) -> None:

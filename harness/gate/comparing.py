@@ -310,6 +310,13 @@ class Movement:
     less_leaking: float
 
     @property
+    def effect(self) -> float:
+        """The larger of the movements in ASR and in mean relative rank; above 0 leaks more."""
+        before, after = self.rank
+        by_rank = 0.0 if before is None or after is None else before - after
+        return max(self.asr[1] - self.asr[0], by_rank, key=abs)
+
+    @property
     def _at_least(self) -> float:
         """The lower end of the interval of the ASR after."""
         return clopper_pearson(self.asr[1] * self.victims, self.victims)[0]

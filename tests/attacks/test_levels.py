@@ -130,8 +130,8 @@ def test_levels_alone_tell_victims_apart(level: NoiseLevel) -> None:
 
 
 def test_classes_are_told_by_their_sizes() -> None:
-    seen, _, labels = hidden(NoiseLevel(1.0, "each"), model="mlp2")
-    quiet = replace(seen, noise=None, target=undefended(*digits(ROWS), model="mlp2", weights=seen.weights).target)
+    seen, _, labels = hidden(NoiseLevel(1.0, "each"), 48, model="mlp2")
+    quiet = replace(seen, noise=None, target=undefended(*digits(48), model="mlp2", weights=seen.weights).target)
     for one, least in ((seen, 0.2), (quiet, 0.25)):
         found = Levels().labels(one)
         assert found is not None and float((found == labels).double().mean()) > least  # a tenth by chance

@@ -12,6 +12,7 @@ def figures(folder: Path, attack: str, seconds: float, victims: int = 2, growth:
     return dict(bench.bench_attack("digits", attack, victims, 1000, growth, seconds, "cpu", folder, 2))
 
 
+@pytest.mark.slow
 def test_as_many_victims_as_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "GROWTH", (1, 2, 1000))
     found = figures(tmp_path, "blind", 1e6)

@@ -76,7 +76,8 @@ def test_without_truth_it_is_an_estimate(federation: Federation, judge: Any, tmp
     assert (tmp_path / "out" / "pictures" / "judged_cpl.png").stat().st_size > 1000
 
 
-@pytest.mark.parametrize("truth", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("truth", [True, False])
 def test_processes_change_nothing(
     truth: bool, federation: Federation, judge: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,7 +160,11 @@ OPTIMIZERS: dict[str, tuple[Callable[[nn.Module], torch.optim.Optimizer], int, s
 }
 
 
-@pytest.mark.parametrize(("optimizer", "steps", "attack"), OPTIMIZERS.values(), ids=OPTIMIZERS)
+# More of them in test_as_evaluated.py.
+@pytest.mark.parametrize(("optimizer", "steps", "attack"), [
+    pytest.param(*one, marks=pytest.mark.slow if name in ("momentum", "adamw") else (), id=name)
+    for name, one in OPTIMIZERS.items()
+])  # fmt: skip
 def test_clients_are_judged_with_the_optimizer_they_have(
     optimizer: Callable[[nn.Module], torch.optim.Optimizer], steps: int, attack: str, judge: Any, tmp_path: Path
 ) -> None:

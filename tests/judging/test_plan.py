@@ -162,7 +162,13 @@ def test_a_budget_is_a_time(text: str, seconds: float | None) -> None:
         assert seconds_in(text) == seconds == seconds_in(written(seconds))
 
 
-@pytest.mark.parametrize(("truth", "budget", "words"), [(True, "20m", "20 minutes"), (False, "3h", "3 hours")])
+@pytest.mark.parametrize(
+    ("truth", "budget", "words"),
+    [
+        (True, "20m", "20 minutes"),
+        pytest.param(False, "3h", "3 hours", marks=pytest.mark.slow),
+    ],
+)
 def test_what_was_left_out_is_told(
     truth: bool, budget: str, words: str, federation: Federation, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path,

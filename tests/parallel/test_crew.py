@@ -163,7 +163,7 @@ EDITS: dict[str, Callable[[Path], Any]] = {
 
 
 @pytest.mark.parametrize("edit", [
-    one if one in ("nothing", "layers") else pytest.param(one, marks=pytest.mark.slow) for one in EDITS
+    one if one == "layers" else pytest.param(one, marks=pytest.mark.slow) for one in EDITS
 ])  # fmt: skip
 def test_a_network_of_one_s_own(
     edit: str, one_thread: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -239,6 +239,7 @@ def test_a_progress_line_is_for_all_shares() -> None:
         assert bar._done == 64
 
 
+@pytest.mark.slow
 def test_a_command_of_one_group_deals_its_victims(
     harness: Callable[..., Any], content: Callable[[Path], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

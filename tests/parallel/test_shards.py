@@ -37,7 +37,10 @@ def test_every_unit_is_in_one_shard(count: int) -> None:
     )
 
 
-@pytest.mark.parametrize(("count", "folders"), [pytest.param(2, 1, marks=pytest.mark.slow), (2, 2), (8, 1)])
+@pytest.mark.parametrize(
+    ("count", "folders"),
+    [pytest.param(2, 1, marks=pytest.mark.slow), (2, 2), pytest.param(8, 1, marks=pytest.mark.slow)],
+)
 def test_the_same_bytes_as_one_process(
     harness: Command, small: Small, content: Callable[[Path], Any], count: int, folders: int
 ) -> None:

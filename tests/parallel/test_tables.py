@@ -67,7 +67,7 @@ def untimed(record: dict[str, Any]) -> dict[str, Any]:
     return record | {"seconds": 0}
 
 
-@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("count", [2, *(pytest.param(count, marks=pytest.mark.slow) for count in (1, 3))])
 def test_cells_of_shards_are_those_of_one_process(
     harness: Command, tiny: None, content: Callable[[Path], Any], count: int
 ) -> None:
