@@ -1,0 +1,112 @@
+"""Draws the picture of docs/what-your-filter-proves.md and prints its table; the page's test compares the table.
+
+    python docs/pictures/claims.py
+
+Every line is what ``harness claims`` prints for the command that stands in it, for one client, over the rounds asked.
+"""
+
+import json
+import shlex
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from harness.claims.filters import FILTERS
+from harness.cli import run
+
+PICTURE = Path(__file__).with_suffix(".png")
+_LOCAL = "flower:LocalDpMod --arg clipping_norm=1 --arg sensitivity={} --arg epsilon={} --arg delta=1e-5 --scalars 0"
+_CENTRAL = "flower:{}FixedClipping --arg noise_multiplier={} --arg clipping_norm=10 --arg num_sampled_clients=20 "
+_COHORT = "--rounds 3 --clients 100 --per-round 20"
+_EXAMPLES = "--examples 500 --batch-size 32 --local-epochs 3 --rounds 20"
+#: What is asked of each filter that draws noise, with a short name for the picture.
+ASKED = {
+    "Flower LocalDpMod, epsilon 1": _LOCAL.format(1, 1),
+    "Flower LocalDpMod, epsilon 8": _LOCAL.format(2, 8),
+    "Flower LocalDpMod, epsilon 10": _LOCAL.format(2, 10),
+    "FLIP local_dp, as shipped": "flip:local_dp --scalars 0",
+    "Flower fixed clipping": f"{_CENTRAL.format('ServerSide', 0.2)}{_COHORT} --weights equal",
+    "Flower fixed clipping, weights by data": f"{_CENTRAL.format('ServerSide', 0.2)}{_COHORT}",
+    "Flower fixed clipping by clients": f"{_CENTRAL.format('ClientSide', 1)}{_COHORT} --weights equal",
+    "Flower adaptive clipping, 50 rounds": "flower:ServerSideAdaptiveClipping --arg noise_multiplier=1 --arg "
+    "num_sampled_clients=100 --rounds 50 --clients 100 --per-round 100 --weights equal",
+    "NVFlare SVTPrivacy, LeNet": "nvflare:SVTPrivacy --parameters 61706 --scalars 0",
+    "Opacus, 20 rounds": f"opacus:PrivacyEngine --arg noise_multiplier=1 {_EXAMPLES}",
+    "Opacus, no Poisson sampling": "opacus:PrivacyEngine --arg noise_multiplier=1 --arg poisson_sampling=false "
+    f"{_EXAMPLES}",
+    "pfl banded matrix, 2,000 rounds": "pfl:BandedMatrixFactorization --arg num_iterations=2000 --arg cohort_size=5000 "
+    "--arg population=1000000",
+}
+
+
+def rows_of(command: str) -> list[dict[str, Any]]:
+    """What ``harness claims`` says."""
+    with redirect_stdout(StringIO()) as said:
+        run(["claims", *shlex.split(command), "--fail-on", "none", "--json"])
+    return json.loads(said.getvalue())["rows"]
+
+
+def line_of(command: str) -> dict[str, Any]:
+    """The row that a claim stands or falls by: of all rounds where something is claimed of them, else the largest."""
+    rows = [one for one in rows_of(command) if one["proven"] is not None or one["claimed_epsilon"] is not None]
+    claimed = [one for one in rows if one["claimed_epsilon"] is not None and one["holds"] is not None]
+    return max(claimed or rows, key=lambda one: (one["rounds"], one["relation"] == "replace", one["proven"] or 0.0))
+
+
+def number(value: float | None) -> str:
+    """Three significant digits, or none."""
+    return "none" if value is None else f"{value:.3g}" if value < 1e5 else f"{value:.2e}"
+
+
+def table() -> Iterator[str]:
+    """The lines of the table."""
+    yield "| `harness claims ...` | relation, rounds | claimed | proven | to have a theorem |"
+    yield "|---|---|---|---|---|"
+    for command in ASKED.values():
+        row, filter_ = line_of(command), FILTERS[command.split()[0]]
+        where = f"{row['relation']}, {row['rounds']}"
+        yield (f"| `{command}` | {where} | {number(row['claimed_epsilon'])} | {number(row['proven'])} | "
+               f"{filter_.works} |")  # fmt: skip
+
+
+def without_noise() -> Iterator[str]:
+    """The lines of the filters that prove nothing at any arguments."""
+    yield "| filter | what it does | instead |"
+    yield "|---|---|---|"
+    asked = {command.split()[0] for command in ASKED.values()} | {"flower:ClientSideAdaptiveClipping"}
+    for one in FILTERS.values():
+        if one.name not in asked:
+            yield f"| `{one.name}` ({one.source.partition(',')[0]}) | {one.does} | {one.works} |"
+
+
+def draw() -> None:
+    """Draw what is claimed and what is proven of each, on a logarithmic axis."""
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(8.4, 5), constrained_layout=True)
+    for place, command in enumerate(ASKED.values()):
+        row = line_of(command)
+        claimed, proven = row["claimed_epsilon"], row["proven"]
+        colour = "#b3261e" if claimed and proven > claimed else "#1f5fa8"
+        if claimed:
+            axes.plot([claimed, proven], [place, place], color=colour, linewidth=1.5, zorder=2)
+            axes.scatter(claimed, place, s=52, facecolor="white", edgecolor=colour, linewidth=1.5, zorder=3)
+        axes.scatter(proven, place, s=52, color=colour, zorder=4 if proven != claimed else 2)
+        axes.annotate(number(proven), (max(proven, claimed or 0), place), xytext=(8, -3.5), textcoords="offset points",
+                      fontsize=9)  # fmt: skip
+    axes.set(
+        xscale="log", xlim=(0.5, 3e10), xlabel="epsilon: claimed (hollow) and proven (filled; red: above the claim)"
+    )
+    axes.set_yticks(range(len(ASKED)), list(ASKED), fontsize=9)
+    axes.invert_yaxis()
+    axes.grid(axis="x", color="0.9", zorder=0)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+    figure.savefig(PICTURE, dpi=150)
+
+
+if __name__ == "__main__":
+    print("\n".join((*table(), "", *without_noise())))
+    draw()
