@@ -103,7 +103,10 @@ def _does_nothing(why: str, facts: Facts, unit: str = "client", claimed: float |
     return answer
 
 
-_CENTRAL = {"strategy": None, "noise_multiplier": REQUIRED, "clipping_norm": REQUIRED, "num_sampled_clients": REQUIRED}
+_CENTRAL = {
+    "strategy": None, "noise_multiplier": REQUIRED, "clipping_norm": REQUIRED, "num_sampled_clients": REQUIRED,
+    "accountant": None,
+}  # fmt: skip
 _ADAPTIVE = {
     "strategy": None, "noise_multiplier": REQUIRED, "num_sampled_clients": REQUIRED, "initial_clipping_norm": 0.1,
     "target_clipped_quantile": 0.5, "clip_norm_lr": 0.2, "clipped_count_stddev": None,
@@ -167,7 +170,7 @@ def _central(arguments: Arguments, facts: Facts) -> Answer:
     "flower:ServerSideFixedClipping", "s0", source="flwr 1.42.0, serverapp/strategy/dp_fixed_clipping.py", ran=True,
     aliases=("DifferentialPrivacyServerSideFixedClipping",), settings=_CENTRAL,
     does="clips each reply at the server and adds noise of z C / num_sampled_clients to the mean",
-    claims="no number; a multiplier of 1 or more is recommended",
+    claims="no number without its optional accountant, which is not read here; recommended: a multiplier of 1 or more",
     works="weigh clients equally, let num_sampled_clients be the true number, and take a multiplier of 1 or more",
 )  # fmt: skip
 def _server_side(arguments: Arguments, facts: Facts) -> Answer:
@@ -178,7 +181,7 @@ def _server_side(arguments: Arguments, facts: Facts) -> Answer:
     "flower:ClientSideFixedClipping", "s0", source="flwr 1.42.0, serverapp/strategy/dp_fixed_clipping.py", ran=True,
     aliases=("DifferentialPrivacyClientSideFixedClipping",), settings=_CENTRAL,
     does="lets clients clip (fixedclipping_mod) and adds noise of z C / num_sampled_clients to the mean",
-    claims="no number; a multiplier of 1 or more is recommended",
+    claims="no number without its optional accountant, which is not read here; recommended: a multiplier of 1 or more",
     works="as server-side clipping; every client has to run the mod, which the server does not check",
 )  # fmt: skip
 def _client_side(arguments: Arguments, facts: Facts) -> Answer:
