@@ -37,8 +37,6 @@ _ADAPTERS = {"lora_A", "lora_B", "lora_embedding_A", "lora_embedding_B", "adapte
 _READ_LATER: dict[str, Any] = {"image_shape": (1, 1, 1), "classes": 2, "learning_rate": 1.0, "batch_size": 1}
 # What the network and the optimizer are called is nobody's mistake, and what is frozen may be more than what is still.
 _MAY_DIFFER = {"model", "optimizer", "frozen", "learning_rate"}
-# Facts that only say what others imply.
-_BESIDES = {"order", "drop_last"}
 _OF_STEPS = {"local_steps", "epochs", "examples", "drop_last", "schedule", "accumulate"}
 
 
@@ -153,7 +151,6 @@ def _dtype_of(sent: Arrays) -> dict[str, Any]:
 
 def _record_of(facts: Mapping[str, Any], problems: Sequence[str]) -> CaptureRecord | NotCaptured:
     """The record of a capture, or what keeps these facts from being one."""
-    facts = {name: one for name, one in facts.items() if name in CaptureRecord.model_fields or name not in _BESIDES}
     try:
         record = CaptureRecord(**facts)
     except ValidationError as error:

@@ -337,10 +337,15 @@ def _without_covered(group: Group, checks: Sequence[Check]) -> Group:
     return Group(replace(group.captured, running={}), hidden[:-1], hidden[-1])
 
 
+def _not_known(group: Group) -> str | None:
+    name = group.captured.not_known
+    return name and f"defense {name!r} is declared, not known, so that no attack knew it; declare what it does"
+
+
 def _why_undecided(groups: Sequence[Group], work: Work) -> str | None:
     """Why nothing can be called resilient whatever the attacks found; None where it can."""
-    if name := next((group.captured.not_known for group in groups if group.captured.not_known), None):
-        return f"defense {name!r} is declared, not known, so that no attack knew it; declare what it does"
+    if unknown := next(filter(None, map(_not_known, groups)), None):
+        return unknown
     cut = list(dict.fromkeys(line.attack for line in work.plan if line.cut))
     return f"the budget left {', '.join(cut)} no time, or too little; judge without --budget" if cut else None
 
@@ -366,10 +371,11 @@ def _guessed(group: Group, checks: Sequence[Check], words: str, kin: Kin, work: 
     if not able:
         raise UsageError(f"attack {group.cell.attack!r} tells known images apart, so needs the truth; use --attack cpl")
     drawn = group.captured.sampling == "poisson" or any(GIVE_SIZE in check.detail for check in checks)
+    doubt = _not_known(group) or (GIVE_SIZE if drawn else None)
     found = []
     for cell in counted(able, "attack"):
         made = guess(group.captured, cell, kin, work.data_root, work.folder, work.chunk, work.resume, work.engine)
-        made = replace(made.of_unknown_size(GIVE_SIZE) if drawn else made, group=words)
+        made = replace(made.undecided(doubt) if doubt else made, group=words)
         found.append(made)
         if made.images is not None and work.draw_guess:
             work.draw_guess(made)

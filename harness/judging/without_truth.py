@@ -63,10 +63,10 @@ class Guess:
     stand_ins: StoredCell
     group: str = ""
 
-    def of_unknown_size(self, fix: str) -> "Guess":
-        """The same of batches that are of another size than stand-ins' may be: these do not stand for them."""
+    def undecided(self, why: str) -> "Guess":
+        """The same where stand-ins may not stand for the clients, so that nothing says "no"."""
         estimates: list[Estimate] = ["could not tell" if one == "no" else one for one in self.estimates]
-        return replace(self, estimates=estimates, reason=f"{self.reason}; {fix}")
+        return replace(self, estimates=estimates, reason=f"{self.reason}; {why}")
 
     def record(self) -> dict[str, Any]:
         """The guess as plain JSON, without its images."""
