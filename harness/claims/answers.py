@@ -24,7 +24,7 @@ class Facts:
         clients, per_round: N and K.
         weights: how the mean weighs clients: ``equal``, ``private`` numbers of examples, or public numbers.
         examples, batch_size, local_epochs, local_steps, drop_last: of one client's data and training.
-        optimizer, server_optimizer: ``sgd``, ``momentum``, ``adam``, ...; None for plain ones.
+        optimizer: of clients: ``sgd``, ``momentum`` or ``adam``. server_optimizer: ``FedAdam``, ...; None for a mean.
         secure_sum: whether the server reads sums alone.
         clients_clip: whether clients run the mod that clips.
         numbers, scalars: all numbers that an update has, buffers among them, and how many of its arrays are 0-d.
@@ -108,11 +108,16 @@ class Line:
     sampler: str = "none"
 
     @property
+    def beyond(self) -> bool:
+        """Return whether a larger delta was asked for than the claim has, so that the two cannot be compared."""
+        return self.claimed_delta is not None and self.delta > self.claimed_delta * (1 + 1e-9)
+
+    @property
     def exceeded(self) -> bool:
         """Return whether more is lost than claimed, or nothing is proven of the claim."""
-        if self.claimed is None:
-            return False
-        return self.epsilon is None or self.epsilon > self.claimed * (1 + 1e-6)
+        if self.claimed is None or self.epsilon is None:
+            return self.claimed is not None
+        return not self.beyond and self.epsilon > self.claimed * (1 + 1e-6)
 
 
 @dataclass

@@ -55,6 +55,17 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     return high
 
 
+def gaussian_mu(epsilon: float, delta: float) -> float:
+    """Return the largest mu whose epsilon at ``delta`` is ``epsilon`` (above 0) at most, rounded down."""
+    low, high = 0.0, 1.0
+    while gaussian_delta(high, epsilon) <= delta:
+        low, high = high, 2 * high
+    while high - low > 1e-13 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if gaussian_delta(middle, epsilon) <= delta else (low, middle)
+    return low
+
+
 def classical_deviation(sensitivity: float, epsilon: float, delta: float) -> float:
     """Return the noise of the formula sensitivity sqrt(2 ln(1.25/delta)) / epsilon, which is proven up to epsilon 1."""
     return sensitivity * math.sqrt(2 * math.log(1.25 / delta)) / epsilon
@@ -115,19 +126,21 @@ def converted(curve: Array, orders: Array, delta: float) -> float:
 # Poisson samples: Renyi divergences at any order, which libraries report.
 
 OPACUS_ORDERS = (*(1 + tenth / 10 for tenth in range(1, 100)), *range(12, 64))
+GOOGLE_ORDERS = (*(1 + tenth / 10 for tenth in range(1, 100)), *range(11, 64), 128, 256, 512, 1024)  # dp-accounting
 
 
-def renyi_epsilon(parts: Sequence[tuple[float, float, int]], delta: float) -> float:
-    """Return epsilon of parts (sigma, rate, steps) of Poisson-sampled Gaussian noise, at the orders of Opacus."""
-    orders = np.array(OPACUS_ORDERS)
-    curves = [steps * _sampled_curve(sigma, rate) for sigma, rate, steps in parts]
-    return converted(np.sum(curves, axis=0), orders, delta)
+def renyi_epsilon(
+    parts: Sequence[tuple[float, float, int]], delta: float, among: tuple[float, ...] = OPACUS_ORDERS
+) -> float:
+    """Return epsilon of parts (sigma, rate, steps) of Poisson-sampled Gaussian noise, at the orders of a library."""
+    curves = [steps * _sampled_curve(sigma, rate, among) for sigma, rate, steps in parts]
+    return converted(np.sum(curves, axis=0), np.array(among), delta)
 
 
 @lru_cache(maxsize=64)
-def _sampled_curve(sigma: float, rate: float) -> Array:
+def _sampled_curve(sigma: float, rate: float, among: tuple[float, ...]) -> Array:
     """Divergences (A,) of one step, by the trapezoid rule on log E[(1 - q + q e^loss)^order]."""
-    orders = np.array(OPACUS_ORDERS)
+    orders = np.array(among)
     if rate == 1 or sigma < _SMALLEST_SIGMA:  # where sampling hides little, and the integral is long
         return orders / (2 * sigma**2)
     spacing = min(0.5, sigma / 2)
@@ -141,9 +154,9 @@ def _sampled_curve(sigma: float, rate: float) -> Array:
 
 _DEVIATIONS = 10.0  # of noise beyond which a loss counts as infinite: 1e-23 of the probability
 _TAIL = 1e-14  # of the probability, outside the window of a composition
-_INTERVAL, _MOST_BUCKETS = 5e-4, 1 << 21
+_INTERVAL, _MOST_BUCKETS, _MOST_SINGLE = 5e-4, 1 << 21, 1 << 16  # buckets of a composition, and of one step
 _SMALLEST_SIGMA = 0.05
-_LARGEST = 200.0  # epsilon, from which on loss distributions would be too long
+_LARGEST = 1000.0  # epsilon, from which on loss distributions would be too long
 
 
 @dataclass(frozen=True)
@@ -199,7 +212,8 @@ def laplace_epsilon(epsilon: float, count: int, delta: float) -> float:
 
 def _one_direction(parts: Sequence[tuple[Step, int]], delta: float, adding: bool) -> float:
     steps = sum(count for _, count in parts)
-    interval = max(min(_INTERVAL, 1e-2 / math.sqrt(steps)), 1e-5)
+    spans = [high - low for low, high in (_range(step, adding) for step, _ in parts)]
+    interval = max(min(_INTERVAL, 1e-2 / math.sqrt(steps)), max(spans) / _MOST_SINGLE, 1e-5)
     while (found := _window_of(parts, interval, adding)) is None:
         interval *= 2
     single, low, high = found
@@ -311,11 +325,15 @@ def _epsilon_of(mass: Array, first: int, interval: float, delta: float) -> float
     if delta <= 0:
         return math.inf
     mass, first = (mass[-first:], 0) if first < 0 else (mass, first)
+    most = min(len(mass), math.ceil(50 / interval))
+    weights = np.exp(-interval * np.arange(1, most + 1))
+    sums = np.append(np.cumsum(mass[::-1])[::-1], 0.0)
 
     def rest(place: int) -> tuple[float, float]:
         """Of the losses above a bucket: their probability, and that times e^-(loss - bucket)."""
         above = mass[place + 1 :]
-        return float(above.sum()), float(above @ np.exp(-interval * np.arange(1, len(above) + 1)))
+        near = above[:most]  # what lies further off has no weight; leaving it out makes epsilon larger
+        return float(sums[place + 1]), float(near @ weights[: len(near)])
 
     low, high = -1, len(mass) - 1
     while high - low > 1:

@@ -19,6 +19,7 @@ from typing import Any
 from harness.base.errors import UsageError
 from harness.claims.answers import REQUIRED, Filter
 from harness.claims.filters import FILTERS, find_filter
+from harness.claims.yaml_text import Yaml
 
 _MOST_BYTES, _MOST_FILES, _MOST_FILTERS, _DEEPEST = 1 << 20, 50, 100, 40
 _MOST_VALUES = 20_000  # that are looked up in one file: names may refer to names, twice each
@@ -77,10 +78,12 @@ def read_source(path: Path) -> Source:
             return _app(path, text)
         if path.suffix in (".json", ".conf"):
             return _document(path, Hocon(text).document() if path.suffix == ".conf" else json.loads(text))
+        if path.suffix in (".yaml", ".yml"):
+            return _document(path, Yaml(text).document())
     except (ValueError, RecursionError, MemoryError, SyntaxError) as error:
         said = " ".join(str(error).split())[:120] or "nested too deeply"
         raise UsageError(f"{path}: cannot be read as {path.suffix[1:]} ({said}); fix the file") from None
-    raise UsageError(f"{path}: no configuration of a known kind; give a .toml, .py, .json or .conf file, or a filter")
+    raise UsageError(f"{path}: no configuration of a known kind; give a .toml, .py, .json, .conf or .yaml file")
 
 
 def _text(path: Path) -> str:
@@ -363,11 +366,31 @@ def _note_call(name: str, call: ast.Call, code: Code, source: Source, where: str
             return
         arguments, unsaid = _known(call, found.settings, code)
         kept = {key: value for key, value in arguments.items() if key in found.settings}
+        if "accountant" in unsaid and "accountant" in found.settings:
+            kept["accountant"] = _accountant(call, code)
+            del unsaid["accountant"]
         unsaid = {key: text for key, text in unsaid.items() if key in found.settings}
         ifs = []
         if found.name == "opacus:PrivacyEngine":
             kept.setdefault("engine", "per-round" if _made_inside(call, code) else "kept")
         source.found.append(Found(found, kept, where, unsaid, ifs))
+
+
+_CONFIG = ("target_delta", "population_size", "neighboring_relation", "sampling_method", "max_epsilon")
+
+
+def _accountant(call: ast.Call, code: Code) -> dict[str, Any]:
+    """The settings of the PrivacyConfig of a strategy's accountant, as far as they are literals."""
+    node = next((word.value for word in call.keywords if word.arg == "accountant"), None)
+    for name, inside in (("RdpAccountant", "config"), ("PrivacyConfig", "")):
+        if isinstance(node, ast.Name) and len(values := code.assigned.get(node.id, [])) == 1:
+            node = values[0]
+        if not isinstance(node, ast.Call) or code.name_of(node.func) != name:
+            return {}
+        if name == "PrivacyConfig":
+            return _known(node, dict.fromkeys(_CONFIG), code)[0]
+        node = next((word.value for word in node.keywords if word.arg == inside), *node.args[:1] or [None])
+    return {}
 
 
 def _made_inside(call: ast.Call, code: Code) -> bool:
@@ -426,16 +449,53 @@ def _document(path: Path, document: Any) -> Source:
             source.found.append(Found(found, {**arguments, **_table(document, "args")}, str(path)))
         else:
             source.unknown.append(document["defense"])
-    else:
-        for entry in _filter_entries(document):
-            _note_entry(entry, source, path)
+    elif not _platform(path, document, source):
+        _filters_of(path, document, source)
         if not source.found and not source.unknown:
             raise UsageError(f"{path}: has no task_result_filters and no history; give the client's configuration")
     return _checked(source)
 
 
+def _filters_of(path: Path, document: dict[str, Any], source: Source) -> None:
+    """Adds the filters of a client's configuration, or those of every scope of a site's privacy.json."""
+    for scope in _listed(document.get("scopes")):
+        name = str(scope.get("name")) if isinstance(scope, dict) else ""
+        default = ", the default" if name == document.get("default_scope") else ""
+        for entry in _filter_entries(scope):
+            _note_entry(entry, source, f"{path}: scope {name}{default}")
+    for entry in _filter_entries({key: one for key, one in document.items() if key != "scopes"}):
+        _note_entry(entry, source, str(path))
+
+
+#: Facts by the keys that FedML and APPFL have for them.
+_FACTS = {
+    "comm_round": "rounds", "client_num_in_total": "clients", "client_num_per_round": "per_round",
+    "batch_size": "batch_size", "epochs": "local_epochs", "num_global_epochs": "rounds",
+    "num_local_steps": "local_steps", "num_local_epochs": "local_epochs", "train_batch_size": "batch_size",
+    "num_clients": "clients",
+}  # fmt: skip
+
+
+def _platform(path: Path, document: dict[str, Any], source: Source) -> bool:
+    """Adds the filters of FedML, APPFL or OpenFL; False where the document is of none of them."""
+    flat = {key.rpartition(".")[2]: value for key, value in _flat(document)}
+    names = [name for key, name in (("enable_dp", "fedml:dp"), ("use_dp", "appfl:dp")) if key in flat]
+    if not names and {"noise_multiplier", "sample_rate"} <= _table(document, "differential_privacy").keys():
+        names = ["openfl:GlobalDP1", "openfl:GlobalDP2"]
+    for name in names:
+        known = {key: flat[key] for key in FILTERS[name].settings if flat.get(key) is not None}
+        ifs = [f"the tutorial's implementation {name[-1]} runs"] if name.startswith("openfl") else []
+        source.found.append(Found(FILTERS[name], known, f"{path}: {name.partition(':')[0]}", ifs=ifs))
+    for key, fact in _FACTS.items() if names else ():
+        if isinstance(value := flat.get(key), int) and not isinstance(value, bool):
+            source.facts[fact] = value
+    if isinstance(kind := flat.get("client_optimizer", flat.get("optim")), str) and names:
+        source.facts["optimizer"] = "momentum" if kind.lower() == "sgd" and flat.get("momentum") else kind.lower()
+    return bool(names)
+
+
 def _filter_entries(value: Any, inside: bool = False) -> Iterator[dict[str, Any]]:
-    """Every filter that lists of filters name, in all scopes."""
+    """Every filter that lists of filters name, but for those of what a client receives."""
     if isinstance(value, dict):
         if (
             inside
@@ -445,13 +505,14 @@ def _filter_entries(value: Any, inside: bool = False) -> Iterator[dict[str, Any]
             yield value
             return
         for key, one in value.items():
-            yield from _filter_entries(one, inside or str(key).endswith("filters"))
+            if key != "task_data_filters":
+                yield from _filter_entries(one, inside or str(key).endswith("filters"))
     elif isinstance(value, list):
         for one in value:
             yield from _filter_entries(one, inside)
 
 
-def _note_entry(entry: Mapping[str, Any], source: Source, path: Path) -> None:
+def _note_entry(entry: Mapping[str, Any], source: Source, where: str) -> None:
     name = str(entry.get("path", entry.get("name", entry.get("class_path"))))
     found = find_filter(name)
     if found is None or found.acts not in ("s1",):
@@ -460,7 +521,7 @@ def _note_entry(entry: Mapping[str, Any], source: Source, path: Path) -> None:
     ifs = []
     if "." in name and not name.startswith("nvflare."):
         ifs.append(f"{name} does what the class of that name in NVFlare does")
-    source.found.append(Found(found, dict(_table(entry, "args")), f"{path}: {name}", ifs=ifs))
+    source.found.append(Found(found, dict(_table(entry, "args")), f"{where}: {name}", ifs=ifs))
 
 
 class Hocon:

@@ -22,7 +22,7 @@ _COLUMNS = ("defense", "acts", "unit", "relation", "view", "claimed", "proven", 
 def claims_command(
     sources: Annotated[
         list[str] | None,
-        typer.Argument(help="Configurations (.toml, .py, .json, .conf), or names such as flower:LocalDpMod."),
+        typer.Argument(help="Configurations (.toml, .py, .json, .conf, .yaml), or names such as flower:LocalDpMod."),
     ] = None,
     arg: Annotated[list[str] | None, typer.Option(help="key=value, an argument of the filter; repeated.")] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds; from the source, else 1.")] = None,
@@ -37,6 +37,7 @@ def claims_command(
     local_epochs: Annotated[int | None, typer.Option(help="In every round (1).")] = None,
     local_steps: Annotated[int | None, typer.Option(help="In every round, in place of epochs.")] = None,
     drop_last: Annotated[bool, typer.Option("--drop-last", help="The loader drops a smaller last batch.")] = False,
+    optimizer: Annotated[str | None, typer.Option(help="Of clients: sgd, momentum or adam.")] = None,
     server_optimizer: Annotated[str | None, typer.Option(help="FedAvg, FedAdam, FedYogi, FedAvgM, ...")] = None,
     model: Annotated[str | None, typer.Option(help="Size of an update by a name, such as resnet18 or lenet.")] = None,
     parameters: Annotated[int | None, typer.Option(help="Numbers of an update, buffers among them.")] = None,
@@ -59,7 +60,7 @@ def claims_command(
 
     for name, value, allowed in (
         ("unit", unit, UNITS), ("relation", relation, RELATIONS), ("buffers", buffers, ("none", "float", "int")),
-        ("fail-on", fail_on, ("claim", "none")),
+        ("fail-on", fail_on, ("claim", "none")), ("optimizer", optimizer, ("sgd", "momentum", "adam")),
     ):  # fmt: skip
         if value is not None and value not in allowed:
             raise UsageError(f"unknown --{name} {value!r}; choose {', '.join(allowed)}")
@@ -70,7 +71,8 @@ def claims_command(
     given = {
         "rounds": rounds, "clients": clients, "per_round": per_round, "participations": participations,
         "weights": _weights(weights), "examples": examples, "batch_size": batch_size, "local_epochs": local_epochs,
-        "local_steps": local_steps, "drop_last": drop_last or None, "server_optimizer": server_optimizer,
+        "local_steps": local_steps, "drop_last": drop_last or None, "optimizer": optimizer,
+        "server_optimizer": server_optimizer,
         "numbers": known_size if parameters is None else parameters,
         "scalars": known_scalars if scalars is None else scalars, "buffers": buffers, "delta": delta,
         "version": framework_version,
@@ -126,15 +128,17 @@ def _answered(sources: list[str], given: dict[str, Any], facts: dict[str, Any]) 
 
 
 def _rows(one: Any, answer: Any, where: str, version: str | None) -> Iterator[Row]:
+    known = f"newest known: {one.source}{'' if one.ran else ' (read, not run)'}"
     for line, proven in zip(answer.lines, answer.proven, strict=True):
-        holds = None if line.claimed is None or not line.judged else not proven.exceeded
+        compared = line.claimed is not None and line.judged and not (line.beyond and proven.epsilon is not None)
+        holds = not proven.exceeded if compared else None
         yield {
             "defense": one.name, "acts": one.acts, "unit": line.unit, "relation": line.relation, "view": line.view,
             "rounds": line.rounds, "claimed_epsilon": _finite(line.claimed), "claimed_delta": line.claimed_delta,
             "proven": _finite(proven.epsilon), "would_be": _finite(line.epsilon) if answer.fails else None,
             "delta": line.delta, "mu": line.mu, "sampler": line.sampler, "holds": holds, "notes": line.why,
             "conditions": {"fails": answer.fails, "unknown": answer.unknown}, "warnings": answer.warnings,
-            "remarks": answer.notes, "source": where, "version": version or f"newest known: {one.source}",
+            "remarks": answer.notes, "source": where, "version": version or known,
         }  # fmt: skip
 
 

@@ -165,6 +165,41 @@ def test_a_name_with_arguments_in_a_file(line: Harness, tmp_path: Path) -> None:
     assert rows(line, f"claims {file}")[0]["proven"] == pytest.approx(10.39388, rel=1e-4)
 
 
+ACCOUNTED = """
+from flwr.supercore.privacy_accounting import PrivacyConfig
+config = PrivacyConfig(target_delta=1e-6, population_size=50, neighboring_relation=x, sampling_method=y)
+strategy = DifferentialPrivacyServerSideFixedClipping(
+    FedAvg(), noise_multiplier=2.0, clipping_norm=1.0, num_sampled_clients=50, accountant=RdpAccountant(config))
+"""
+
+
+def test_the_accountant_of_an_app_claims_its_own_delta(line: Harness, tmp_path: Path) -> None:
+    (tmp_path / "server.py").write_text(ACCOUNTED)
+    claimed = [row for row in rows(line, f"claims {tmp_path / 'server.py'}") if row["holds"] is not None]
+    assert [(row["relation"], row["holds"], row["claimed_delta"]) for row in claimed] == [("zero-out", True, 1e-6)]
+    assert claimed[0]["proven"] == pytest.approx(2.25408, rel=1e-4)
+    assert claimed[0]["proven"] < claimed[0]["claimed_epsilon"]
+
+
+SCOPES = """
+{"scopes": [
+  {"name": "public", "task_result_filters": [{"name": "PercentilePrivacy", "args": {"gamma": 0.02}}],
+   "task_data_filters": [{"name": "WhatClientsReceive"}]},
+  {"name": "private", "task_result_filters": [
+    {"path": "nvflare.app_common.filters.svt_privacy.SVTPrivacy", "args": {"epsilon": 0.2}}, {"name": "AddNoise"}]}],
+ "default_scope": "public"}
+"""
+
+
+def test_all_scopes_of_a_site_are_read(line: Harness, tmp_path: Path) -> None:
+    file = tmp_path / "privacy.json"
+    file.write_text(SCOPES)
+    finished = line(f"claims {file} --parameters 61706")
+    assert finished.code == 2 and "not known: AddNoise" in finished.out and "WhatClientsReceive" not in finished.out
+    assert "scope public, the default: PercentilePrivacy" in finished.out and "cut to 0.02 a step" in finished.out
+    assert "scope private: nvflare" in finished.out and "617.3" in finished.out
+
+
 ENGINE_IN_FIT = """
 def fit(self):
     engine = PrivacyEngine()
@@ -182,7 +217,24 @@ def test_an_engine_that_every_round_makes_forgets(line: Harness, tmp_path: Path)
 MISTAKES = {
     "no file": ("", "claims absent.toml", "absent.toml: neither a file nor a known filter"),
     "no filter": ("", "claims flower:Absent", "unknown filter 'flower:Absent'"),
-    "kind": ("x: 1", "claims source.yaml", "no configuration of a known kind"),
+    "kind": ("x: 1", "claims source.ini", "no configuration of a known kind"),
+    "yaml": ("x: 1", "claims source.yaml", "has no task_result_filters"),
+    "yaml twice": ("x: 1\nx: 2", "claims source.yaml", "line 2 has the key 'x' a second time"),
+    "yaml twice in brackets": ("{x: 1, x: 2}", "claims source.yaml", "line 1 has a key without a value, or a second"),
+    "yaml anchor": ("x: &a 1", "claims source.yml", "line 1 has an anchor, an alias, a tag or a reserved sign"),
+    "yaml alias": ("x: [*a]", "claims source.yaml", "line 1 has an anchor, an alias, a tag or a reserved sign"),
+    "yaml tag": ("x: !!python/object/apply:os.system [ls]", "claims source.yaml", "line 1 has an anchor"),
+    "yaml merge": ("<<: {x: 1}", "claims source.yaml", "line 1 merges keys"),
+    "yaml documents": ("x: 1\n---\ny: 2", "claims source.yaml", "line 2 begins another document"),
+    "yaml tab": ("x:\n\t- 1", "claims source.yaml", "line 2 begins with a tab"),
+    "yaml deep": ("\n".join(f"{' ' * n}x:" for n in range(99)), "claims source.yaml", "is nested too deeply"),
+    "yaml deep in brackets": ("x: " + "[" * 99999, "claims source.yaml", "source.yaml: cannot be read as yaml"),
+    "yaml many dashes": ("- " * 9999, "claims source.yaml", "is nested too deeply"),
+    "yaml open": ("x: 'a", "claims source.yaml", "has a quote that does not end in it"),
+    "yaml list": ("- 1", "claims source.yaml", "holds no object"),
+    "fedml": ("dp_args: {enable_dp: true, dp_solution_type: mine}", "claims source.yaml",
+              "unknown dp_solution_type 'mine'"),
+    "appfl": ("use_dp: True\nepsilon: 0", "claims source.yaml", "epsilon must be above 0"),
     "toml": ("a = [[[", "claims source.toml", "source.toml: cannot be read as toml"),
     "deep toml": ("a = " + "[" * 9999, "claims source.toml", "source.toml: cannot be read as toml"),
     "no flower": ("a = 1", "claims source.toml", "has no table [tool.flwr.app]"),
@@ -214,6 +266,13 @@ MISTAKES = {
     "missing": ("", "claims flower:LocalDpMod", "needs clipping_norm; add --arg clipping_norm=..."),
     "argument": ("", f"{LOCAL.format(1)} --arg sigma=1", "no filter of the sources has an argument 'sigma'"),
     "clients": ("", f"{LOCAL.format(1)} --clients 3 --per-round 4", "lower --per-round or raise --clients"),
+    "optimizer": ("", f"{LOCAL.format(1)} --optimizer lion", "choose sgd, momentum, adam"),
+    "trees": ("", "claims tff:tree_adaptive --arg noise_multiplier=1 --arg restart_frequency=1 --rounds 99999999",
+              "raise restart_frequency"),
+    "buffers": ("", "claims jax_privacy:BufferedToeplitz --arg noise_multiplier=1 --arg buf_decay=2 --arg "
+                "output_scale=1", "must be lists of one length"),
+    "cohort": ("", "claims tff:gaussian_fixed --arg noise_multiplier=1 --arg clients_per_round=9 --clients 3",
+               "lower it or raise --clients"),
     "model": ("", f"{LOCAL.format(1)} --model resnet19", "did you mean resnet18"),
     "weights": ("", f"{LOCAL.format(1)} --weights mine", "write equal, private or public:100,200"),
     "adaptive": ("", "claims flower:ServerSideAdaptiveClipping --arg noise_multiplier=1 --arg num_sampled_clients=10",

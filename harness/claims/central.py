@@ -1,0 +1,337 @@
+"""Filters with noise on sums of clipped updates: pfl-research, TensorFlow Federated and jax_privacy.
+
+Their sums are divided by a public number, so that one client that is left out moves the sum by one clipping bound, and
+one that is replaced by two. Sampling helps only if every client joins a round by an independent coin.
+
+Sources: Andrew et al. 2021 (adaptive clipping); Kairouz et al. 2021 (trees); Choquette-Choo et al. 2023, Theorem 4
+(banded matrices with samples); Dvijotham et al. 2024 (buffered linear Toeplitz noise).
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+from harness.base.errors import UsageError
+from harness.claims import epsilons
+from harness.claims.answers import REQUIRED, Answer, Arguments, Facts, Line, number, positive
+from harness.claims.epsilons import Relation
+from harness.claims.registry import RAW, line_of, register
+
+THIRD = "third party, client"
+_SCALES: dict[Relation, float] = {"zero-out": 1.0, "replace": 2.0}
+
+
+def _answer(unit: str, why: str, delta: float, rounds: int, **settings: Any) -> tuple[Answer, Line]:
+    """An answer that says what the server sees, and a line of so many rounds to fill in."""
+    answer, line = Answer(), line_of(unit, why, delta, THIRD, **settings)
+    answer.lines.append(replace(line, view="server", why=RAW, rounds=rounds, claimed=None, claimed_delta=None))
+    return answer, replace(line, rounds=rounds)
+
+
+def _plain(answer: Answer, line: Line, mu: float, why: str | None = None) -> None:
+    """Adds the lines of Gaussian noise without samples; ``mu`` is for leaving one unit out."""
+    for relation, scale in _SCALES.items():
+        answer.lines.append(replace(
+            line, relation=relation, mu=scale * mu, epsilon=epsilons.gaussian_epsilon(scale * mu, line.delta),
+            why=why or line.why, judged=relation == "zero-out",
+        ))  # fmt: skip
+
+
+def _sampled(answer: Answer, line: Line, sigma: float, rate: float, times: int, why: str) -> None:
+    """Adds the lines of Gaussian noise on Poisson samples."""
+    for relation in _SCALES:
+        epsilon = epsilons.sampled_epsilon([(sigma, rate, times)], line.delta, relation)
+        answer.lines.append(replace(
+            line, relation=relation, epsilon=epsilon, why=why, sampler="poisson", judged=relation == "zero-out"
+        ))  # fmt: skip
+
+
+def _cohorts(answer: Answer, line: Line, sigma: float, cohort: float, facts: Facts) -> None:
+    """Adds the lines with samples, where the number of clients is known, and without."""
+    cohort = facts.per_round or cohort
+    if facts.clients is not None:
+        if cohort > facts.clients:
+            raise UsageError(f"{cohort:g} clients per round of {facts.clients}; lower it or raise --clients")
+        why = "if every client joins a round by an independent coin (Poisson samples)"
+        _sampled(answer, line, sigma, cohort / facts.clients, facts.rounds, why)
+    _plain(answer, line, math.sqrt(facts.taking_part) / sigma, "exact Gaussian, without such samples")
+
+
+# pfl-research.
+
+
+@register(
+    "pfl:GaussianMechanism", "s1", source="pfl 0.6.0, pfl/privacy/gaussian_mechanism.py", ran=True,
+    aliases=("GaussianMechanism", "construct_single_iteration"),
+    does="clips all statistics of a client to clipping_bound and adds noise; as a local mechanism",
+    claims="(epsilon, delta) of one use, for leaving the client out",
+    works="ask for half of what replacing a client may cost",
+    settings={"clipping_bound": REQUIRED, "relative_noise_stddev": None, "epsilon": None, "delta": None},
+)  # fmt: skip
+def _local(arguments: Arguments, facts: Facts) -> Answer:
+    positive(arguments, "clipping_bound")
+    delta, claimed, asked = facts.delta or 1e-5, None, arguments["epsilon"]
+    if arguments["delta"] is not None:
+        delta = facts.delta or number(arguments, "delta", 0.0, 1.0)
+    if arguments["relative_noise_stddev"] is not None:
+        sigma = positive(arguments, "relative_noise_stddev")[0]
+    elif asked is not None:
+        claimed = positive(arguments, "epsilon")[0]
+        sigma = 1 / epsilons.gaussian_mu(claimed, number({"delta": delta, **arguments}, "delta", 0.0, 1.0))
+    else:
+        raise UsageError("pfl:GaussianMechanism needs relative_noise_stddev, or epsilon and delta; add --arg epsilon=1")
+    answer = Answer(notes=[f"noise of {sigma:.4g} clipping bounds", "the random seed comes from the server's context"])
+    line = line_of("client", "exact Gaussian", delta, claimed=claimed, claimed_delta=claimed and delta)
+    answer.gaussian(line, {"zero-out": 1 / sigma, "replace": 2 / sigma}, facts, judged="zero-out")
+    return answer
+
+
+@register(
+    "pfl:CentralGaussian", "s0", source="pfl 0.6.0, pfl/privacy/privacy_accountant.py", ran=True,
+    aliases=("CentrallyAppliedPrivacyMechanism", "PLDPrivacyAccountant"),
+    does="adds noise to the sum of clipped updates, calibrated by an accountant; benchmarks scale it to another cohort",
+    claims="(epsilon, delta) over all rounds, with Poisson samples",
+    works="let cohorts be Poisson samples of the size that the noise is scaled to, and weigh users equally",
+    settings={"num_compositions": REQUIRED, "cohort_size": REQUIRED, "population": REQUIRED, "noise_cohort_size": None,
+              "epsilon": 2.0, "delta": 1e-6, "weighting": "user", "clipping_bound": 1.0},
+)  # fmt: skip
+def _central(arguments: Arguments, facts: Facts) -> Answer:
+    rounds, cohort, population = positive(arguments, "num_compositions", "cohort_size", "population")
+    claimed, delta = positive(arguments, "epsilon")[0], number(arguments, "delta", 0.0, 1.0)
+    noisy = cohort if arguments["noise_cohort_size"] is None else positive(arguments, "noise_cohort_size")[0]
+    if max(cohort, noisy) > population:
+        raise UsageError(f"a cohort of {max(cohort, noisy):g} is above the population {population:g}; lower it")
+    sigma = _calibrated(lambda sigma: [(sigma, noisy / population, round(rounds))], claimed, delta)
+    answer, line = _answer("client", "", delta, round(rounds), claimed=claimed, claimed_delta=delta)
+    answer.notes.append(f"noise of {sigma:.4g} clipping bounds on a sum of {noisy:g} updates")
+    if noisy != cohort:
+        answer.fails.append(
+            f"noise is scaled to a cohort of {noisy:g} that was not there: with {cohort:g} clients it is "
+            f"{sigma * cohort / noisy:.4g} clipping bounds"
+        )
+    if arguments["weighting"] != "user":
+        answer.fails.append("the sum is divided by a private number of examples")
+    _sampled(answer, line, sigma, noisy / population, round(rounds), "if cohorts are Poisson samples")
+    _plain(answer, line, math.sqrt(rounds) / sigma, "exact Gaussian, without such samples")
+    return answer
+
+
+@register(
+    "pfl:BandedMatrixFactorization", "s0", source="pfl-research c9d1f32f, pfl/privacy/ (banded matrix mechanism)",
+    aliases=("BandedMatrixFactorizationMechanism",),
+    does="adds noise that a banded matrix correlates over the rounds",
+    claims="(epsilon, delta), with each of its compositions on a sample at rate cohort/population",
+    works="let the server draw cohorts by Poisson sampling from one of b groups in turn, and count them at b times "
+    "the rate",
+    settings={"num_iterations": REQUIRED, "min_separation": 48, "cohort_size": REQUIRED, "population": REQUIRED,
+              "epsilon": 2.0, "delta": 1e-6, "clipping_bound": 1.0},
+)  # fmt: skip
+def _banded(arguments: Arguments, facts: Facts) -> Answer:
+    rounds, apart, cohort, population = positive(
+        arguments, "num_iterations", "min_separation", "cohort_size", "population"
+    )
+    claimed, delta = positive(arguments, "epsilon")[0], number(arguments, "delta", 0.0, 1.0)
+    if cohort > population:
+        raise UsageError(f"cohort_size {cohort:g} is above the population {population:g}; lower it")
+    times, rate = math.ceil(rounds / apart), cohort / population
+    sigma = _calibrated(lambda sigma: [(sigma, rate, times)], claimed, delta)
+    answer, line = _answer("client", "", delta, round(rounds), claimed=claimed, claimed_delta=delta)
+    answer.notes.append(f"noise of {sigma:.4g} clipping bounds; one unit takes part at most {times} times")
+    answer.unknown.append(f"one unit takes part at most once in {apart:g} rounds, which nothing enforces")
+    _in_groups(answer, line, sigma, min(1.0, apart * rate), times, apart)
+    return answer
+
+
+def _in_groups(answer: Answer, line: Line, sigma: float, rate: float, times: int, groups: float) -> None:
+    why = f"if cohorts are Poisson samples of {groups:g} groups in turn: rate {rate:g}"
+    _sampled(answer, line, sigma, rate, times, why)
+    _plain(answer, line, math.sqrt(times) / sigma, "without that sampling")
+
+
+Parts = Sequence[tuple[float, float, int]]
+
+
+def _calibrated(parts: Callable[[float], Parts], epsilon: float, delta: float) -> float:
+    """The noise multiplier that gives epsilon, between the Renyi bound's and less, by false position on its log."""
+    low, high = -3.0, 14.0
+    while high - low > 1e-4:
+        middle = (low + high) / 2
+        bound = epsilons.renyi_epsilon(parts(math.exp(middle)), delta)
+        low, high = (low, middle) if bound <= epsilon else (middle, high)
+    low, kept = high - 0.3, 0
+    above, below = (math.log(epsilons.sampled_epsilon(parts(math.exp(x)), delta) / epsilon) for x in (low, high))
+    while high - low > 1e-6 and abs(below) > 1e-5:
+        middle = low + (high - low) * above / (above - below)
+        found = math.log(epsilons.sampled_epsilon(parts(math.exp(middle)), delta) / epsilon)
+        if found <= 0:
+            high, below, above, kept = middle, found, above / (2 if kept < 0 else 1), -1
+        else:
+            low, above, below, kept = middle, found, below / (2 if kept > 0 else 1), 1
+    return math.exp(high)
+
+
+# TensorFlow Federated.
+
+_TFF = "TensorFlow Federated 63f73da4, aggregators/differential_privacy.py"
+_NO_NUMBER = "no number: its documentation names papers to compute it"
+
+
+@register(
+    "tff:gaussian_fixed", "s0", source=_TFF, aliases=("gaussian_fixed",), claims=_NO_NUMBER,
+    does="adds noise of z clip to the sum of clipped updates, divided by a fixed number of clients",
+    works="draw clients by independent coins, or count without samples",
+    settings={"noise_multiplier": REQUIRED, "clients_per_round": REQUIRED, "clip": 1.0},
+)  # fmt: skip
+def _fixed(arguments: Arguments, facts: Facts) -> Answer:
+    noise, cohort, _ = positive(arguments, "noise_multiplier", "clients_per_round", "clip")
+    answer, line = _answer("client", "", facts.delta or 1e-5, facts.taking_part)
+    _cohorts(answer, line, noise, cohort, facts)
+    return answer
+
+
+_QUANTILE = {
+    "noise_multiplier": REQUIRED, "clients_per_round": REQUIRED, "initial_l2_norm_clip": 0.1,
+    "target_unclipped_quantile": 0.5, "learning_rate": 0.2, "clipped_count_stddev": None,
+}  # fmt: skip
+
+
+@register(
+    "tff:gaussian_adaptive", "s0", source=_TFF, aliases=("gaussian_adaptive",), claims=_NO_NUMBER, settings=_QUANTILE,
+    does="as gaussian_fixed, with a bound that follows the noisy share of unclipped updates",
+    works="draw clients by independent coins, or count without samples",
+)  # fmt: skip
+def _adaptive(arguments: Arguments, facts: Facts) -> Answer:
+    noise, cohort = positive(arguments, "noise_multiplier", "clients_per_round")
+    given = arguments["clipped_count_stddev"]
+    bits = 0.05 * cohort if given is None else positive(arguments, "clipped_count_stddev")[0]
+    if noise >= 2 * bits:
+        raise UsageError(
+            f"noise_multiplier {noise:g} must be below twice the noise of the count, {2 * bits:g}; raise "
+            f"clients_per_round above {10 * noise:g}, or clipped_count_stddev"
+        )
+    # Bits of 1/2 and -1/2, a fixed number of clients, noise by the old bound: mean and count together cost z.
+    answer, line = _answer("client", "", facts.delta or 1e-5, facts.taking_part)
+    answer.notes.append("noise_multiplier is the cost of mean and count together")
+    _cohorts(answer, line, noise, cohort, facts)
+    return answer
+
+
+@register(
+    "tff:dp_aggregator", "s0", source="TensorFlow Federated 63f73da4, learning/model_update_aggregator.py",
+    aliases=("dp_aggregator",), claims=_NO_NUMBER,
+    does="gaussian_adaptive, after a rule that zeroes large updates at a quantile without noise",
+    works="set zeroing to False",
+    settings={"noise_multiplier": REQUIRED, "clients_per_round": REQUIRED, "zeroing": True},
+)  # fmt: skip
+def _aggregator(arguments: Arguments, facts: Facts) -> Answer:
+    answer = _adaptive({**_QUANTILE, **arguments}, facts)
+    if arguments["zeroing"]:
+        answer.fails.append("zeroing compares with a quantile without noise: one client moves which others are zeroed")
+    return answer
+
+
+@register(
+    "tff:tree_aggregation", "s0", source=_TFF, aliases=("tree_aggregation",), claims=_NO_NUMBER,
+    does="adds noise of z clip to every node of a binary tree over the rounds",
+    works="let each client take part once in a tree",
+    settings={"noise_multiplier": REQUIRED, "clients_per_round": 1.0, "l2_norm_clip": 1.0},
+)  # fmt: skip
+def _tree(arguments: Arguments, facts: Facts) -> Answer:
+    return _trees(positive(arguments, "noise_multiplier")[0], [facts.rounds], facts)
+
+
+@register(
+    "tff:tree_adaptive", "s0", source=_TFF, aliases=("tree_adaptive",), claims=_NO_NUMBER,
+    does="as tree_aggregation, with a new tree and a new bound after restart_warmup and restart_frequency rounds",
+    works="let each client take part once in a tree",
+    settings={"noise_multiplier": REQUIRED, "clients_per_round": 1.0, "initial_l2_norm_clip": 0.1,
+              "restart_warmup": 128, "restart_frequency": 1024},
+)  # fmt: skip
+def _restarted(arguments: Arguments, facts: Facts) -> Answer:
+    first, next_ = (math.ceil(one) for one in positive(arguments, "restart_warmup", "restart_frequency"))
+    whole, rest = divmod(max(0, facts.rounds - first), next_)
+    if whole > 10**6:
+        raise UsageError(f"{whole} trees are too many to count; raise restart_frequency")
+    trees = [min(first, facts.rounds), *[next_] * whole, *([rest] if rest else [])]
+    return _trees(positive(arguments, "noise_multiplier")[0], trees, facts)
+
+
+def _trees(noise: float, trees: list[int], facts: Facts) -> Answer:
+    """The answer for trees of so many leaves; one that takes part k times in one tree moves each node by k at most."""
+    answer, line = _answer("client", "exact Gaussian on the nodes of the tree", facts.delta or 1e-5, facts.rounds)
+    depths = [epsilons.tree_depth(leaves) for leaves in trees]
+    answer.notes.append(f"a leaf is in at most {max(depths)} nodes; noise is correlated over rounds")
+    if facts.participations is None:
+        answer.unknown.append("each client takes part at most once in a tree, which nothing enforces")
+        _plain(answer, line, math.sqrt(sum(depths)) / noise)
+    else:
+        _plain(answer, line, facts.taking_part * math.sqrt(max(depths)) / noise)
+    return answer
+
+
+# jax_privacy.
+
+
+@register(
+    "jax_privacy:BufferedToeplitz", "s0", aliases=("BufferedToeplitz",),
+    source="jax_privacy 8967688c, matrix_factorization/buffered_toeplitz.py", claims="no number of its own",
+    does="adds noise that buffers of the model's size correlate over the rounds",
+    works="let the server enforce min_separation and max_participations",
+    settings={"noise_multiplier": REQUIRED, "buf_decay": REQUIRED, "output_scale": REQUIRED, "min_separation": 1,
+              "max_participations": 1},
+)  # fmt: skip
+def _buffered(arguments: Arguments, facts: Facts) -> Answer:
+    noise, apart, times = positive(arguments, "noise_multiplier", "min_separation", "max_participations")
+    column = _column(arguments["buf_decay"], arguments["output_scale"], facts.rounds)
+    times = min(math.ceil(times), math.ceil(facts.rounds / max(1, int(apart))))
+    answer, line = _answer("client", "exact Gaussian by the sensitivity of the matrix", facts.delta or 1e-5,
+                           facts.rounds)  # fmt: skip
+    if any(after > before or after < 0 for before, after in pairwise(column)):
+        answer.fails.append("the coefficients do not fall, or are negative: the theorem does not cover them")
+    if times > 1:
+        answer.unknown.append(f"the server enforces {int(apart)} rounds between two turns, and {times} turns at most")
+    sensitivity = epsilons.toeplitz_sensitivity(column, facts.rounds, times, max(1, int(apart)))
+    answer.notes.append(f"sensitivity {sensitivity:.6g} clipping bounds")
+    _plain(answer, line, sensitivity / noise)
+    return answer
+
+
+_MOST_ROUNDS = 10**6
+
+
+def _column(decays: Any, scales: Any, rounds: int) -> list[float]:
+    """The first column 1, sum of w, sum of w th, ... of a matrix with buffers."""
+    if rounds > _MOST_ROUNDS:
+        raise UsageError(f"{rounds} rounds are too many for a matrix; ask about {_MOST_ROUNDS} at most")
+    if not (isinstance(decays, list) and isinstance(scales, list) and 0 < len(decays) == len(scales) <= 100):
+        raise UsageError("buf_decay and output_scale must be lists of one length; write --arg buf_decay=[0.9]")
+    pairs = [
+        (number({"buf_decay": decay}, "buf_decay", -1e-300, 1.0), number({"output_scale": scale}, "output_scale"))
+        for decay, scale in zip(decays, scales, strict=True)
+    ]
+    return [1.0, *(sum(scale * decay**step for decay, scale in pairs) for step in range(rounds - 1))]
+
+
+@register(
+    "jax_privacy:banded", "s0", source="jax_privacy 8967688c, matrix_factorization/ and accounting.py",
+    aliases=("amplified_bandmf_event",), claims="no number of its own: its event is for an accountant",
+    does="adds noise that a banded matrix correlates over the steps, with samples of groups in turn",
+    works="draw batches by Poisson samples from one of bands groups in turn",
+    settings={"noise_multiplier": REQUIRED, "num_bands": REQUIRED, "iterations": REQUIRED,
+              "expected_batch_size": None, "num_examples": None},
+)  # fmt: skip
+def _jax_banded(arguments: Arguments, facts: Facts) -> Answer:
+    noise, bands, steps = positive(arguments, "noise_multiplier", "num_bands", "iterations")
+    times = math.ceil(steps / bands)
+    answer, line = _answer("example", "", facts.delta or 1e-5, math.ceil(steps))
+    batch, examples = (arguments["expected_batch_size"] or facts.batch_size, arguments["num_examples"] or
+                       facts.examples)  # fmt: skip
+    if batch is None or examples is None:
+        answer.notes.append("with num_examples and expected_batch_size samples are counted too")
+        _plain(answer, line, math.sqrt(times) / noise, "exact Gaussian, without samples")
+        return answer
+    rate = bands * positive({"b": batch}, "b")[0] / positive({"n": examples}, "n")[0]
+    _in_groups(answer, line, noise, min(1.0, rate), times, bands)
+    return answer

@@ -1,0 +1,523 @@
+"""The filters of Flower, FLIP, NVFlare, Opacus and of papers: a function each, from arguments and facts to an answer.
+
+Files are named with the version that was read; where tests also run the package, ``ran`` says so.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from harness.base.errors import UsageError
+from harness.claims import epsilons
+from harness.claims.answers import REQUIRED, Answer, Arguments, Facts, Filter, Line, number, positive
+from harness.claims.epsilons import Relation
+from harness.claims.registry import KNOWN, METRICS, NUMPY, RAW, does_nothing, line_of, no_scalars, register
+
+# Flower.
+
+
+@register(
+    "flower:LocalDpMod", "s1", source="flwr 1.42.0, clientapp/mod/localdp_mod.py", ran=True, aliases=("LocalDpMod",),
+    does="clips the update to clipping_norm and adds Gaussian noise by the classical formula",
+    claims="(epsilon, delta) for every reply",
+    works="set sensitivity to twice clipping_norm, epsilon to 8 or less, and send no 0-d arrays",
+    settings={"clipping_norm": REQUIRED, "sensitivity": REQUIRED, "epsilon": REQUIRED, "delta": REQUIRED},
+)  # fmt: skip
+def _local(arguments: Arguments, facts: Facts) -> Answer:
+    bound, sensitivity, epsilon = positive(arguments, "clipping_norm", "sensitivity", "epsilon")
+    delta = number(arguments, "delta", 0.0, 1.0)
+    answer = Answer(notes=[METRICS, NUMPY, "every other view, and each example of the client, loses at most this"])
+    no_scalars(answer, facts, "leave without clip and noise")
+    if facts.buffers == "int":
+        answer.fails.append("integer arrays raise an error once the clip acts, and their noise is cut to whole numbers")
+    deviation = epsilons.classical_deviation(sensitivity, epsilon, delta)
+    limit = epsilons.classical_limit(2 * bound / sensitivity, delta)
+    holds = f"up to epsilon {limit:.4g}" if limit > 0.05 else "at no useful epsilon"
+    line = line_of("client", f"exact Gaussian; for replacing, the formula holds {holds}", facts.delta or delta,
+                 claimed=epsilon, claimed_delta=delta)  # fmt: skip
+    mus: dict[Relation, float] = {"replace": 2 * bound / deviation, "zero-out": bound / deviation}
+    if epsilon > 1:
+        answer.notes.append("the formula is proven for epsilon up to 1; beyond, the exact value decides")
+    if sensitivity < 2 * bound:
+        answer.notes.append(
+            f"sensitivity {sensitivity:g} is below 2 clipping_norm = {2 * bound:g}, what replacing a client can change"
+        )
+    answer.gaussian(line, mus, facts)
+    return answer
+
+
+@register(
+    "flip:local_dp", "s1", source="FLIP 362667fa, flip-utils/flip/flower/privacy.py",
+    does="clips the update to dp-clipping-norm and adds Gaussian noise by the classical formula, if dp-enabled",
+    claims="(epsilon, delta) for every reply, by the formula",
+    works="set dp-sensitivity to twice dp-clipping-norm",
+    aliases=("LocalDP",),
+    settings={"dp_enabled": True, "dp_clipping_norm": 1.0, "dp_sensitivity": 1e-4, "dp_epsilon": 10.0,
+              "dp_delta": 1e-5},
+)  # fmt: skip
+def _flip(arguments: Arguments, facts: Facts) -> Answer:
+    if not arguments["dp_enabled"]:
+        return does_nothing("dp-enabled is false: the update leaves as it is", facts)
+    return _local({name.removeprefix("dp_"): value for name, value in arguments.items()}, facts)
+
+
+_CENTRAL = {
+    "strategy": None, "noise_multiplier": REQUIRED, "clipping_norm": REQUIRED, "num_sampled_clients": REQUIRED,
+    "accountant": None,
+}  # fmt: skip
+_BY_ACCOUNTANT = (
+    "no number without its optional accountant (flwr 1.42): epsilon by Renyi divergences, without samples, for adding "
+    "or removing a client; recommended: a multiplier of 1 or more"
+)
+_ADAPTIVE = {
+    "strategy": None, "noise_multiplier": REQUIRED, "num_sampled_clients": REQUIRED, "initial_clipping_norm": 0.1,
+    "target_clipped_quantile": 0.5, "clip_norm_lr": 0.2, "clipped_count_stddev": None,
+}  # fmt: skip
+#: Server optimizers whose state has seen raw updates before noise is added.
+_STATEFUL = ("fedadam", "fedyogi", "fedadagrad", "fedavgm")
+
+
+def _largest_weight(answer: Answer, facts: Facts, typed: float) -> float:
+    """The largest weight of a client in the mean; and what is known of clients, weights and the server's optimizer."""
+    count = facts.per_round
+    if facts.server_optimizer and facts.server_optimizer.lower() in _STATEFUL:
+        answer.fails.append(f"noise is added after {facts.server_optimizer}, whose state has read the raw updates")
+    if count is None:
+        answer.unknown.append(f"{typed:g} clients answer in every round, as num_sampled_clients says")
+        count = round(typed)
+    elif count != typed:
+        answer.warnings.append(f"num_sampled_clients is {typed:g}, but {count} clients take part in a round")
+    answer.notes.append("aggregated metrics are published without noise")
+    if facts.weights == "equal":
+        return 1 / count
+    if isinstance(facts.weights, tuple):
+        smallest = sorted(facts.weights)[: max(count - 1, 0)]
+        return max(facts.weights) / (max(facts.weights) + sum(smallest)) if len(facts.weights) >= count else 1.0
+    answer.notes.append("the numbers of examples weigh the mean and are private: one client may have all the weight")
+    return 1.0
+
+
+def _clients_clip(answer: Answer, facts: Facts, mod: str) -> None:
+    if facts.clients_clip is False:
+        answer.fails.append(f"the client app does not list {mod}, so nothing is clipped")
+    elif facts.clients_clip is None:
+        answer.unknown.append(f"every client runs {mod}, which the server does not check")
+
+
+def _client_sampling(facts: Facts) -> Callable[[float, int, float], float] | None:
+    """The bound for a sample of K of N clients; None where that is not known, or everybody takes part."""
+    if facts.clients is None or facts.per_round is None or facts.per_round >= facts.clients:
+        return None
+    rate = facts.per_round / facts.clients
+    return lambda mu, count, delta: epsilons.without_replacement_epsilon(mu, rate, count, delta)
+
+
+def _central(arguments: Arguments, facts: Facts) -> Answer:
+    noise, _, typed = positive(arguments, "noise_multiplier", "clipping_norm", "num_sampled_clients")
+    answer, delta, counted = Answer(), facts.delta or 1e-5, arguments["accountant"] not in (None, False)
+    if counted:
+        facts, delta = _with_accountant(answer, arguments["accountant"], facts, typed)
+    weight = _largest_weight(answer, facts, typed)
+    if facts.secure_sum and arguments.get("side") == "server":
+        weight = 1.0
+        answer.notes.append("behind SecAgg+ the server clips the mean K times over: one client moves it by 2 C")
+    mu = weight * typed / noise
+    out = 2 * mu if facts.weights in (None, "private") else mu  # a private weight goes with the client
+    seen = "the server reads the exact sum" if facts.secure_sum else RAW
+    answer.nothing(line_of("client", seen, delta), facts)
+    line = line_of("client", "exact Gaussian on the mean of clipped updates", delta, "third party, client")
+    said: list[float] = []
+    if counted:
+        line = replace(line, claimed_delta=delta)
+        said = [epsilons.renyi_epsilon([(noise, 1.0, count)], delta, epsilons.GOOGLE_ORDERS)
+                for count in (1, facts.taking_part)]  # fmt: skip
+    answer.gaussian(line, {"replace": 2 * mu, "zero-out": out}, facts, "zero-out" if counted else "replace",
+                    _client_sampling(facts), said)  # fmt: skip
+    return answer
+
+
+def _with_accountant(answer: Answer, accountant: Any, facts: Facts, typed: float) -> tuple[Facts, float]:
+    """The facts and the delta of a strategy that counts: it refuses other weights and other numbers of clients.
+
+    Args:
+        accountant: True, or the settings of its PrivacyConfig by name.
+    """
+    answer.notes.append("with its accountant the strategy raises an error unless all weights are equal")
+    said = accountant if isinstance(accountant, dict) else {}
+    delta = number(said, "target_delta", 0.0, 1.0) if "target_delta" in said else 1e-5
+    changes: dict[str, Any] = {"weights": "equal"}
+    if facts.per_round is None:
+        changes["per_round"] = round(typed)
+    if isinstance(population := said.get("population_size"), int) and facts.clients is None:
+        changes["clients"] = population
+    return replace(facts, **changes), facts.delta or delta
+
+
+@register(
+    "flower:ServerSideFixedClipping", "s0", source="flwr 1.42.0, serverapp/strategy/dp_fixed_clipping.py", ran=True,
+    aliases=("DifferentialPrivacyServerSideFixedClipping",), settings=_CENTRAL,
+    does="clips each reply at the server and adds noise of z C / num_sampled_clients to the mean",
+    claims=_BY_ACCOUNTANT,
+    works="weigh clients equally, let num_sampled_clients be the true number, and take a multiplier of 1 or more",
+)  # fmt: skip
+def _server_side(arguments: Arguments, facts: Facts) -> Answer:
+    return _central({**arguments, "side": "server"}, facts)
+
+
+@register(
+    "flower:ClientSideFixedClipping", "s0", source="flwr 1.42.0, serverapp/strategy/dp_fixed_clipping.py", ran=True,
+    aliases=("DifferentialPrivacyClientSideFixedClipping",), settings=_CENTRAL,
+    does="lets clients clip (fixedclipping_mod) and adds noise of z C / num_sampled_clients to the mean",
+    claims=_BY_ACCOUNTANT,
+    works="as server-side clipping; every client has to run the mod, which the server does not check",
+)  # fmt: skip
+def _client_side(arguments: Arguments, facts: Facts) -> Answer:
+    answer = _central(arguments, facts)
+    _clients_clip(answer, facts, "fixedclipping_mod")
+    no_scalars(answer, facts, "leave without clip")
+    return answer
+
+
+_BIT_DEVIATIONS = 6.0  # of the bit's noise, beyond which it lies with probability 1e-9
+
+
+def _adaptive(arguments: Arguments, facts: Facts) -> Answer:
+    noise, typed = positive(arguments, "noise_multiplier", "num_sampled_clients")
+    rate = number(arguments, "clip_norm_lr", 0.0)
+    target = number(arguments, "target_clipped_quantile", -1e-300, 1 + 1e-12)
+    bits = typed / 20 if arguments["clipped_count_stddev"] is None else positive(arguments, "clipped_count_stddev")[0]
+    if noise >= 2 * bits:
+        raise UsageError(
+            f"noise_multiplier {noise:g} must be below twice the noise of the bit, {2 * bits:g}, as Flower itself "
+            f"demands; raise num_sampled_clients above {10 * noise:g}, or clipped_count_stddev"
+        )
+    answer, delta = Answer(), facts.delta or 1e-5
+    weight = _largest_weight(answer, facts, typed)
+    replies = facts.per_round or typed
+    vector = (noise**-2 - (2 * bits) ** -2) ** -0.5
+    # Noise goes by the new bound, the clip by the old one, and nothing cuts off the noise of the share of clipped.
+    share = 1 + _BIT_DEVIATIONS * bits / replies
+    alone = 2.0 if facts.weights in (None, "private") else 1.0  # a private weight goes with the client
+    least = vector * math.exp(-rate * (share - target)) / (weight * typed)
+    answer.warnings.append(
+        "the rule counts clipped updates where its source counts unclipped ones: the bound runs off to 0 or infinity"
+    )
+    answer.nothing(line_of("client", RAW, delta), facts)
+    said = [epsilons.gaussian_epsilon(2 / noise * math.sqrt(count), delta) for count in (1, facts.taking_part)]
+    mus: dict[Relation, float] = {
+        "replace": math.hypot(2 / least, 1 / bits), "zero-out": math.hypot(alone / least, 1 / bits)
+    }  # fmt: skip
+    line = line_of("client", "noise follows the new bound and the clip the old one; at the noisiest bit but for 1e-9",
+                 delta, "third party, client", claimed_delta=delta)  # fmt: skip
+    answer.gaussian(line, mus, facts, claims=said, lost=1e-9)
+    return answer
+
+
+_BY_QUANTILE = "clips to a bound that follows the share of clipped updates, and adds noise by that bound"
+_JOINT = "noise_multiplier as the joint cost of mean and share"
+
+
+@register(
+    "flower:ServerSideAdaptiveClipping", "s0", source="flwr 1.42.0, serverapp/strategy/dp_adaptive_clipping.py",
+    aliases=("DifferentialPrivacyServerSideAdaptiveClipping",), settings=_ADAPTIVE, ran=True, does=_BY_QUANTILE,
+    claims=_JOINT, works="take fixed clipping: the bound moves away from its target here",
+)  # fmt: skip
+def _server_adaptive(arguments: Arguments, facts: Facts) -> Answer:
+    return _adaptive(arguments, facts)
+
+
+@register(
+    "flower:ClientSideAdaptiveClipping", "s0", source="flwr 1.42.0, serverapp/strategy/dp_adaptive_clipping.py",
+    aliases=("DifferentialPrivacyClientSideAdaptiveClipping",), settings=_ADAPTIVE, ran=True,
+    does=f"{_BY_QUANTILE}; clients clip (adaptiveclipping_mod)", claims=_JOINT,
+    works="take fixed clipping: the bound moves away from its target here",
+)  # fmt: skip
+def _client_adaptive(arguments: Arguments, facts: Facts) -> Answer:
+    answer = _adaptive(arguments, facts)
+    answer.notes.append("the bits of the clipped leave the clients in clear")
+    _clients_clip(answer, facts, "adaptiveclipping_mod")
+    no_scalars(answer, facts, "leave without clip")
+    return answer
+
+
+# NVFlare.
+
+
+@register(
+    "nvflare:PercentilePrivacy", "s1", source="nvflare 2.9.0, app_common/filters/percentile_privacy.py", ran=True,
+    aliases=("PercentilePrivacy",),
+    does="zeroes values below a percentile of all magnitudes, and cuts the others to gamma per local step",
+    claims="no number; it is called a privacy preserving policy",
+    works="none: add noise, for example by a filter with a clip and Gaussian noise",
+    settings={"percentile": 10, "gamma": 0.01, "data_kinds": None},
+)  # fmt: skip
+def _percentile(arguments: Arguments, facts: Facts) -> Answer:
+    percentile, gamma = number(arguments, "percentile"), number(arguments, "gamma")
+    if not 0 <= percentile <= 100 or gamma <= 0:
+        return does_nothing("with these arguments it sends everything and writes one line to the log", facts)
+    answer = does_nothing("a deterministic function of the data has no epsilon", facts)
+    answer.notes += [
+        f"percentile {percentile:g} shares the largest {100 - percentile:g}% of all values, cut to {gamma:g} a step",
+        "results of another kind than data_kinds leave as they are",
+    ]
+    if facts.scalars:
+        answer.notes.append(f"{facts.scalars} 0-d arrays leave as they are")
+    return answer
+
+
+@register(
+    "nvflare:SVTPrivacy", "s1", source="nvflare 2.9.0, app_common/filters/svt_privacy.py", ran=True,
+    aliases=("SVTPrivacy",),
+    does="sends a noisy choice of fraction of all values, cut to gamma per local step, with Laplace noise",
+    claims="a ledger: epsilon + ceil(fraction n) noise_var for every call, delta 0",
+    works="use 2.8.0 or newer and a model without 0-d arrays; the ledger then holds to 1%, and is not small",
+    settings={"fraction": 0.1, "epsilon": 0.1, "noise_var": 0.1, "gamma": 1e-5, "tau": 1e-6, "data_kinds": None,
+              "replace": True, "epsilon_threshold": None, "epsilon_query": None, "epsilon_release": None,
+              "acceptance_passes": None},
+)  # fmt: skip
+def _svt(arguments: Arguments, facts: Facts) -> Answer:
+    fraction, gamma = number(arguments, "fraction", 0.0, 1.0 + 1e-12), positive(arguments, "gamma")[0]
+    epsilon, released = positive(arguments, "epsilon", "noise_var")
+    if facts.older_than(2, 8):
+        answer = does_nothing("before 2.8.0 values get their noise first and are cut after it: nothing bounds them",
+                               facts, claimed=epsilon)  # fmt: skip
+        return answer
+    if any(arguments[f"epsilon_{part}"] is not None for part in ("threshold", "query", "release")):
+        return does_nothing("with budgets of its own for threshold, query and release no number is computed here",
+                             facts, claimed=epsilon)  # fmt: skip
+    if facts.numbers is None:
+        return does_nothing("the cost grows with the number of values; add --parameters 61706, or --model resnet18",
+                             facts, claimed=epsilon)  # fmt: skip
+    count = math.ceil(fraction * facts.numbers)
+    threshold = epsilon / (1 + (2 * count) ** (2 / 3))
+    one_pass = _one_pass(facts.numbers, count, threshold, epsilon - threshold, number(arguments, "tau") / gamma)
+    passes = 1 if arguments["acceptance_passes"] is None else math.ceil(positive(arguments, "acceptance_passes")[0])
+    if not one_pass and arguments["acceptance_passes"] is None:
+        return does_nothing(
+            "several passes over the values may be needed, and nothing bounds their number beforehand; add "
+            "acceptance_passes as NVFlare's ledger has it", facts, claimed=epsilon + count * released,
+        )  # fmt: skip
+    asked = passes * facts.numbers * (epsilon - threshold) / (2 * count)
+    answer, delta = Answer(), facts.delta or 1e-5
+    answer.notes += ["the number of local steps leaves in clear", NUMPY]
+    no_scalars(answer, facts, "leave as they are")
+    if passes > 1:
+        answer.notes.append(f"counted after the run, by the {passes} passes of the ledger, which depend on the data")
+    pure = count * released + asked
+    for rounds in dict.fromkeys((1, facts.taking_part)):
+        common = {"rounds": rounds, "view": "server", "unit": "client", "relation": "replace"}
+        answer.lines.append(Line(
+            **common, epsilon=rounds * pure, delta=0.0, claimed=rounds * (epsilon + count * released),
+            claimed_delta=0.0, why=f"{count} Laplace releases, and at most {asked:.3g} for each choice of them",
+        ))  # fmt: skip
+        composed = epsilons.laplace_epsilon(released, rounds * count, delta) + rounds * asked
+        answer.lines.append(Line(
+            **common, epsilon=composed, delta=delta, why="the same releases, composed by their loss distribution",
+            judged=False,
+        ))  # fmt: skip
+    return answer
+
+
+def _one_pass(numbers: int, count: int, threshold: float, query: float, tau: float) -> bool:
+    """Whether one pass over the values surely accepts enough, in units of gamma, but for a probability of 1e-9.
+
+    A value of 0 is accepted least often. The threshold's own Laplace noise is taken at its largest.
+    """
+    scale = 2 * count / query
+    highest = tau + math.log(1e10) / threshold
+    accepted = math.exp(-highest / scale) / 2
+    return accepted > count / numbers and math.exp(-2 * numbers * (accepted - count / numbers) ** 2) < 1e-10
+
+
+# Opacus.
+
+
+@register(
+    "opacus:PrivacyEngine", "s2", source="opacus 1.6.0, privacy_engine.py and accountants/", ran=True,
+    aliases=("PrivacyEngine", "make_private", "make_private_with_epsilon"),
+    does="clips each example's gradient and adds Gaussian noise to the sum of a Poisson-sampled batch",
+    claims="what its accountant reports",
+    works="keep one engine for all rounds, Poisson sampling on, and the accountant prv or rdp",
+    settings={
+        "noise_multiplier": REQUIRED, "max_grad_norm": 1.0, "poisson_sampling": True, "clipping": "flat",
+        "accountant": "prv", "history": None, "engine": "kept", "secure_mode": False, "sample_rate": None,
+        "steps": None, "loss_reduction": "mean", "grad_sample_mode": "hooks", "module": None, "optimizer": None,
+        "data_loader": None, "criterion": None, "noise_generator": None, "batch_first": True,
+        "normalize_clipping": False, "rand_on_empty": False,
+    },
+)  # fmt: skip
+def _opacus(arguments: Arguments, facts: Facts) -> Answer:
+    delta, answer = facts.delta or 1e-5, Answer()
+    accountant = str(arguments["accountant"])
+    if accountant not in ("prv", "rdp", "gdp"):
+        raise UsageError(f"unknown accountant {accountant!r} of Opacus; set --arg accountant=prv, rdp or gdp")
+    answer.notes += ["whoever knows torch's random seed knows the noise"] * (not arguments["secure_mode"])
+    if "adaptive" in str(arguments["clipping"]):
+        answer.fails.append("adaptive clipping divides by the private size of the batch, and its count is not centred")
+    answer.nothing(
+        line_of("client", "noise on sums of examples protects no client as a whole", delta, "everybody"), facts
+    )
+    rounds = facts.taking_part
+    if arguments["history"] is not None:
+        parts = _history(arguments["history"])
+        _sampled_lines(answer, {rounds: (parts, parts)}, accountant, delta)
+        return answer
+    if arguments["poisson_sampling"] is False:
+        return _fixed_batches(answer, arguments, facts, delta, accountant)
+    sigma = positive(arguments, "noise_multiplier")[0]
+    found = _steps(arguments, facts, answer)
+    if found is None:
+        return answer
+    rate, counted, steps = found
+    whole = {
+        count: ([(sigma, rate, count * steps)], [(sigma, counted, (count if _kept(arguments) else 1) * steps)])
+        for count in dict.fromkeys((1, rounds))
+    }
+    if not _kept(arguments) and rounds > 1:
+        answer.notes.append("a new engine in every round forgets the rounds before it")
+    _sampled_lines(answer, whole, accountant, delta)
+    return answer
+
+
+def _kept(arguments: Arguments) -> bool:
+    return arguments["engine"] != "per-round"
+
+
+Parts = list[tuple[float, float, int]]
+
+
+def _history(history: Any) -> Parts:
+    """An accountant's parts (sigma, rate, steps).
+
+    Raises:
+        UsageError: it is something else.
+    """
+    try:
+        parts = [(float(sigma), float(rate), int(steps)) for sigma, rate, steps in history]
+        assert parts and all(
+            1e-9 < sigma < 1e9 and 1e-12 < rate <= 1 and 0 < steps < 1e9 for sigma, rate, steps in parts
+        )
+    except (TypeError, ValueError, AssertionError):
+        raise UsageError(
+            'history must be a list of [sigma above 0, rate in (0, 1], steps above 0]; give "history": [[1.0, 0.01, 5]]'
+        ) from None
+    return parts
+
+
+def _steps(arguments: Arguments, facts: Facts, answer: Answer) -> tuple[float, float, int] | None:
+    """The sampling rate, the rate that Opacus counts, and the steps of a round; None where they are not known."""
+    if arguments["sample_rate"] is not None and arguments["steps"] is not None:
+        rate = number(arguments, "sample_rate", 0.0, 1 + 1e-12)
+        return rate, rate, round(positive(arguments, "steps")[0])
+    if facts.examples is None or facts.batch_size is None:
+        answer.nothing(line_of("example", "the sampling rate is not known; add --examples and --batch-size",
+                             facts.delta or 1e-5, "everybody", claimed=math.inf), facts)  # fmt: skip
+        return None
+    batches = facts.examples / facts.batch_size
+    length = max(1, math.floor(batches) if facts.drop_last else math.ceil(batches))
+    per_epoch = int(1 / (1 / length))  # one less than the length where floating point says so
+    steps = facts.local_steps or per_epoch * (facts.local_epochs or 1)
+    changes = (facts.examples % facts.batch_size in (0, 1)) or int(facts.examples / length) != int(
+        (facts.examples - 1) / length
+    )
+    if changes:
+        answer.notes.append("strictly adding or removing an example changes the divisor that every coordinate shows")
+    return 1 / length, 1 / per_epoch, steps
+
+
+def _reported(parts: Parts, accountant: str, delta: float) -> float:
+    """What an accountant of Opacus prints, to its own error: prv adds 0.01, gdp is an estimate that is too small."""
+    if accountant == "rdp":
+        return epsilons.renyi_epsilon(parts, delta)
+    if accountant == "gdp":
+        mu = math.sqrt(sum(steps * rate**2 * math.expm1(min(sigma**-2, 600.0)) for sigma, rate, steps in parts))
+        return epsilons.gaussian_epsilon(mu, delta)
+    return epsilons.sampled_epsilon(parts, delta) + 0.01
+
+
+def _sampled_lines(answer: Answer, whole: dict[int, tuple[Parts, Parts]], accountant: str, delta: float) -> None:
+    relations: tuple[Relation, ...] = ("zero-out", "replace")
+    for relation in relations:
+        for rounds, (true, counted) in whole.items():
+            claimed = _reported(counted, accountant, delta)
+            answer.lines.append(Line(
+                "everybody", "example", relation, rounds, epsilons.sampled_epsilon(true, delta, relation), delta,
+                "loss distribution of Poisson samples over all steps", claimed=claimed, claimed_delta=delta,
+                judged=relation == "zero-out", sampler="poisson",
+            ))  # fmt: skip
+
+
+def _fixed_batches(answer: Answer, arguments: Arguments, facts: Facts, delta: float, accountant: str) -> Answer:
+    """Batches of a fixed partition: every example once in every epoch, and no amplification."""
+    sigma = positive(arguments, "noise_multiplier")[0]
+    answer.notes.append("without Poisson sampling the accountant still counts as if there were")
+    found = _steps(arguments, facts, answer)
+    if found is None:
+        return answer
+    _, counted, steps = found
+    factors: dict[Relation, float] = {"zero-out": 1.0, "replace": 2.0}
+    for relation, factor in factors.items():
+        for rounds in dict.fromkeys((1, facts.taking_part)):
+            mu = factor * math.sqrt(rounds * (facts.local_epochs or 1)) / sigma
+            known = rounds if _kept(arguments) else 1
+            answer.lines.append(Line(
+                "everybody", "example", relation, rounds, epsilons.gaussian_epsilon(mu, delta), delta,
+                "exact Gaussian: each example once in every epoch", mu,
+                _reported([(sigma, counted, known * steps)], accountant, delta), delta, relation == "zero-out",
+            ))  # fmt: skip
+    return answer
+
+
+# What changes an update and has no random part that a theorem covers.
+
+
+def _nothing(name: str, acts: str, source: str, does: str, why: str, claims: str = "no epsilon", works: str = "add a "
+             "clip and noise that a theorem covers", aliases: tuple[str, ...] = ()) -> None:  # fmt: skip
+    """Registers a filter of which nothing is proven, at any arguments."""
+
+    def asked(arguments: Arguments, facts: Facts) -> Answer:
+        return does_nothing(why, facts)
+
+    settings = _Anything()
+    KNOWN[name] = Filter(name, acts, source, does, claims, works, settings, asked, aliases)
+
+
+class _Anything(dict[str, Any]):
+    """Settings that have every name: they change nothing of what is proven."""
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+
+_DETERMINISTIC = "a deterministic function of the data has no epsilon"
+_MORE: list[Any] = [
+    ("nvflare:ExcludeVars", "s1", "NVFlare f3b7c1bff, app_common/filters/exclude_vars.py",
+     "leaves out tensors by name", "all other tensors leave as they are", "no epsilon",
+     "share only layers that have no private input, and add noise", ("ExcludeVars",)),
+    ("nvflare:ModelQuantizer", "s1", "NVFlare f3b7c1bff, app_opt/pt/quantization/",
+     "rounds numbers to 16, 8 or 4 bits", _DETERMINISTIC, "no epsilon",
+     "put it after noise, where it costs nothing", ("ModelQuantizer",)),
+    ("nvflare:HEModelEncryptor", "s1", "NVFlare f3b7c1bff, app_opt/he/model_encryptor.py",
+     "encrypts the update; the server adds ciphertexts", "all clients hold one secret key and read the exact sum",
+     "no epsilon", "add noise on every client before encryption", ("HEModelEncryptor",)),
+    ("flower:SecAggPlus", "s1", "flwr 77068b8497, server/workflow/secure_aggregation/secaggplus_workflow.py",
+     "masks updates, so that the server reads their sum", "the sum is exact", "no epsilon",
+     "add noise on every client before the masks", ("SecAggPlusWorkflow",)),
+    ("paper:Soteria", "s2", "Soteria 23cf90e9, GS_attack/reconstruct_image.py", "masks one layer's gradient",
+     "all other tensors leave exactly, and the mask is deterministic"),
+    ("paper:PRECODE", "s2", "PRECODE c66adc4c, src/VariationalBottleneck.py", "puts a random bottleneck into a network",
+     "no bounded sensitivity; the first layer's gradient is not changed"),
+    ("paper:ATS", "s2", "ATSPrivacy 2496fc95, benchmark/comm.py", "transforms training images",
+     "nothing bounds what one image can change"),
+    ("paper:Outpost", "s2", "plato 60d6779a, defense/Outpost/perturb.py", "prunes and adds noise by risk",
+     "no clip, and scale and mask follow private data"),
+    ("paper:CENSOR", "s1", "CENSOR 2739a368, defense.py", "sends a vector that is orthogonal to the gradient",
+     "norms leave exactly, and the gradient itself may be sent"),
+    ("paper:QSGD", "s1", "rog e6efc048, src/compress/compressor.py", "rounds at random to some levels",
+     "zeros stay zeros, so that neighbours differ with certainty"),
+    ("paper:signSGD", "s1", "rog e6efc048, src/compress/compressor.py", "sends signs", _DETERMINISTIC),
+    ("paper:top-k", "s1", "rog e6efc048, src/compress/compressor.py", "sends the largest values", _DETERMINISTIC),
+]  # fmt: skip
+for _one in _MORE:
+    _nothing(*_one)

@@ -1,0 +1,51 @@
+"""The list of known filters, and what their answers share; modules of filters register theirs when imported."""
+
+from collections.abc import Callable
+from typing import Any
+
+from harness.claims.answers import Answer, Asked, Facts, Filter, Line
+
+KNOWN: dict[str, Filter] = {}
+
+METRICS = "the number of examples and the metrics leave without noise"
+NUMPY = "whoever knows numpy's random seed knows the noise"
+RAW = "the server receives raw updates"
+
+
+def register(name: str, acts: str, **said: Any) -> Callable[[Asked], Asked]:
+    """Return what registers a function as the answer of a filter; ``said`` are fields of :class:`Filter`."""
+
+    def registered(asked: Asked) -> Asked:
+        KNOWN[name] = Filter(name, acts, asked=asked, **said)
+        return asked
+
+    return registered
+
+
+def find_filter(name: str) -> Filter | None:
+    """The filter of a name, an alias, or a class in a dotted path; None where none is known."""
+    last = name.rpartition(".")[2].rpartition(":")[2]
+    for one in KNOWN.values():
+        if name == one.name or last in one.aliases:
+            return one
+    return None
+
+
+def line_of(unit: str, why: str, delta: float, view: str = "server", **settings: Any) -> Line:
+    """Return a line without a number, for replacing one unit over one round."""
+    return Line(view, unit, "replace", 1, None, delta, why, **settings)
+
+
+def does_nothing(why: str, facts: Facts, unit: str = "client", claimed: float | None = None) -> Answer:
+    """Return the answer that nothing is proven, and why."""
+    answer = Answer()
+    answer.nothing(line_of(unit, why, facts.delta or 1e-5, claimed=claimed), facts)
+    return answer
+
+
+def no_scalars(answer: Answer, facts: Facts, verb: str) -> None:
+    """Add the condition that an update has no 0-d arrays, which arithmetic in place leaves as they are."""
+    if facts.scalars is None:
+        answer.unknown.append("the model has no 0-d arrays, such as BatchNorm's counters")
+    elif facts.scalars:
+        answer.fails.append(f"{facts.scalars} 0-d arrays {verb}, such as BatchNorm's counters")

@@ -1,0 +1,133 @@
+"""Second computations of epsilons, which share nothing with the harness: closed forms in many digits, and contours."""
+
+import math
+from collections.abc import Callable
+from functools import lru_cache
+
+import mpmath
+import numpy as np
+import pytest
+from scipy.optimize import brentq, minimize_scalar
+
+Moments = Callable[[np.ndarray], np.ndarray]
+
+
+class Second:
+    """Epsilons by other means."""
+
+    @staticmethod
+    def plain(value: float) -> float:
+        """A sum that needs no computation."""
+        return value
+
+    @staticmethod
+    @lru_cache
+    def gaussian(mu: float, delta: float = 1e-5) -> float:
+        """Balle and Wang's equation, in 60 digits and by bisection."""
+        with mpmath.workdps(60):
+            wide, goal = mpmath.mpf(mu), mpmath.mpf(delta)
+
+            def excess(epsilon: mpmath.mpf) -> mpmath.mpf:
+                first = mpmath.ncdf(wide / 2 - epsilon / wide)
+                return first - mpmath.exp(epsilon) * mpmath.ncdf(-wide / 2 - epsilon / wide) - goal
+
+            low, high = mpmath.mpf(0), wide**2 + 20 * wide + 1
+            for _ in range(120):
+                middle = (low + high) / 2
+                low, high = (middle, high) if excess(middle) > 0 else (low, middle)
+            return float(high)
+
+    @staticmethod
+    @lru_cache
+    def laplace(epsilon: float, count: int, delta: float = 1e-5, added: float = 0.0) -> float:
+        """Laplace noise, whose moments have a closed form, and what is ``added`` to it."""
+
+        def logs(s: np.ndarray) -> np.ndarray:
+            rest = (1 - np.exp(-epsilon * (1 + 2 * s))) / (2 * (1 + 2 * s))
+            return s * epsilon + np.log(0.5 + np.exp(-epsilon * (1 + 2 * s)) / 2 + rest)
+
+        return added + _contour_epsilon(lambda s: count * logs(s), delta)
+
+    @staticmethod
+    @lru_cache
+    def poisson(sigma: float, rate: float, steps: int, delta: float = 1e-5, replace: bool = False) -> float:
+        """Samples: the larger of both directions, whose moments are integrals of analytic functions."""
+        mixture, apart = (rate, 1.0), (rate, -1.0) if replace else (0.0, 0.0)
+        pairs = [(mixture, apart), (apart, mixture)]
+        return max(_contour_epsilon(_Moments(sigma, *pair, steps).logs, delta) for pair in pairs)
+
+    @staticmethod
+    @lru_cache
+    def accounted(sigma: float, rate: float, steps: int, delta: float = 1e-5, replace: bool = False) -> float:
+        """Samples, by the library dp-accounting."""
+        from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
+        from dp_accounting.privacy_accountant import NeighboringRelation
+
+        relation = NeighboringRelation.REPLACE_ONE if replace else NeighboringRelation.ADD_OR_REMOVE_ONE
+        one = from_gaussian_mechanism(
+            sigma, value_discretization_interval=max(1e-4, 2e-4 / sigma**2), sampling_prob=rate,
+            neighboring_relation=relation,
+        )  # fmt: skip
+        return float(one.self_compose(steps).get_epsilon_for_delta(delta))
+
+
+class _Moments:
+    """Log of E_P[(P/Q)^s] to the power of ``steps``, for mixtures P and Q of two Gaussians, by the trapezoid rule."""
+
+    def __init__(self, sigma: float, one: tuple[float, float], other: tuple[float, float], steps: int) -> None:
+        self.sigma, self.steps, self.pair = sigma, steps, (one, other)
+
+    def _density(self, x: np.ndarray, rate: float, mean: float) -> np.ndarray:
+        plain = -(x**2) / (2 * self.sigma**2)
+        if rate:
+            plain = np.logaddexp(math.log1p(-rate) + plain, math.log(rate) - (x - mean) ** 2 / (2 * self.sigma**2))
+        return plain - math.log(self.sigma * math.sqrt(2 * math.pi))
+
+    def logs(self, s: np.ndarray) -> np.ndarray:
+        far = 12 * self.sigma + 1.5 + 2 * s[0].real
+        apart = min(self.sigma / 6, self.sigma**2 / 3)
+        x = np.arange(-far, far, apart)
+        first, second = (self._density(x, *one) for one in self.pair)
+        ratio, found = first - second, []
+        for part in np.array_split(s, max(1, len(s) // 64)):
+            power = first + part[:, None] * ratio
+            top = power.real.max(axis=1, keepdims=True)
+            found.append(top[:, 0] + np.log(np.exp(power - top).sum(axis=1) * apart))
+        return self.steps * np.concatenate(found)
+
+
+def _contour_epsilon(logs: Moments, delta: float) -> float:
+    """Solves delta = 1/(2 pi i) times the integral of exp(K(s) - s epsilon) / (s (s + 1)) through its saddle point."""
+
+    def height(order: float, epsilon: float) -> float:
+        s = math.exp(order)
+        return float(logs(np.array([s + 0j]))[0].real) - s * epsilon - math.log(s) - math.log1p(s)
+
+    def log_delta(epsilon: float) -> float:
+        order = minimize_scalar(height, bounds=(-6, 5), args=(epsilon,), method="bounded", options={"xatol": 1e-3}).x
+        s = math.exp(order)
+        bent = height(math.log(1.01 * s), epsilon) + height(math.log(0.99 * s), epsilon) - 2 * height(order, epsilon)
+        width = 0.01 * s / math.sqrt(max(bent, 1e-9))
+        step = min(s / 6, width / 6)
+        path, values = s + 1j * step * np.arange(0, 2000), []
+        for part in np.array_split(path, 20):  # until nothing is left of it
+            value = np.exp(logs(part) - part * epsilon - np.log(part) - np.log1p(part) - height(order, epsilon))
+            values.append(value.real)
+            if np.abs(value).max() < 1e-11:
+                break
+        whole = np.concatenate(values)
+        # Where much of the loss is in one place, the integrand falls slowly: a smooth end loses no smooth part.
+        end = np.clip(2 * np.arange(len(whole)) / len(whole) - 1, 0, 1)
+        whole *= 1 if len(whole) < 2000 else np.cos(math.pi / 2 * end**2) ** 2
+        area = step * (whole.sum() - whole[0] / 2) / math.pi
+        return height(order, epsilon) + math.log(max(area, 1e-300))
+
+    high = 1.0
+    while log_delta(high) > math.log(delta):
+        high *= 2
+    return float(brentq(lambda epsilon: log_delta(epsilon) - math.log(delta), high / 64, high, xtol=1e-9, rtol=1e-9))
+
+
+@pytest.fixture(name="second")
+def second_computation() -> type[Second]:
+    return Second
