@@ -372,7 +372,9 @@ def _note_call(name: str, call: ast.Call, code: Code, source: Source, where: str
         unsaid = {key: text for key, text in unsaid.items() if key in found.settings}
         ifs = []
         if found.name == "opacus:PrivacyEngine":
-            kept.setdefault("engine", "per-round" if _made_inside(call, code) else "kept")
+            maker = _maker(call, code)
+            kept.setdefault("engine", "kept" if maker in ("", "__init__") else "per-round")
+            ifs += ["one client object lives through all rounds, which client_fn does not do"] * (maker == "__init__")
         source.found.append(Found(found, kept, where, unsaid, ifs))
 
 
@@ -393,14 +395,15 @@ def _accountant(call: ast.Call, code: Code) -> dict[str, Any]:
     return {}
 
 
-def _made_inside(call: ast.Call, code: Code) -> bool:
-    """Whether the function that makes a model private also makes the engine."""
+def _maker(call: ast.Call, code: Code) -> str:
+    """The name of the function that makes both the model private and the engine; empty where none does."""
     for node in ast.walk(code.tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             inside = list(ast.walk(node))
             if call in inside:
-                return any(isinstance(one, ast.Call) and code.name_of(one.func) == "PrivacyEngine" for one in inside)
-    return False
+                makes = any(isinstance(one, ast.Call) and code.name_of(one.func) == "PrivacyEngine" for one in inside)
+                return node.name if makes else ""
+    return ""
 
 
 def _known(call: ast.Call, settings: Mapping[str, Any], code: Code) -> tuple[dict[str, Any], dict[str, str]]:
