@@ -174,7 +174,9 @@ def _central(arguments: Arguments, facts: Facts) -> Answer:
     works="weigh clients equally, let num_sampled_clients be the true number, and take a multiplier of 1 or more",
 )  # fmt: skip
 def _server_side(arguments: Arguments, facts: Facts) -> Answer:
-    return _central({**arguments, "side": "server"}, facts)
+    answer = _central({**arguments, "side": "server"}, facts)
+    _no_scalars(answer, facts, "are not clipped")
+    return answer
 
 
 @_filter(
@@ -187,7 +189,7 @@ def _server_side(arguments: Arguments, facts: Facts) -> Answer:
 def _client_side(arguments: Arguments, facts: Facts) -> Answer:
     answer = _central(arguments, facts)
     _clients_clip(answer, facts, "fixedclipping_mod")
-    _no_scalars(answer, facts, "leave without clip")
+    _no_scalars(answer, facts, "are not clipped")
     return answer
 
 
@@ -236,7 +238,9 @@ _JOINT = "noise_multiplier as the joint cost of mean and share"
     claims=_JOINT, works="take fixed clipping: the bound moves away from its target here",
 )  # fmt: skip
 def _server_adaptive(arguments: Arguments, facts: Facts) -> Answer:
-    return _adaptive(arguments, facts)
+    answer = _adaptive(arguments, facts)
+    _no_scalars(answer, facts, "are not clipped")
+    return answer
 
 
 @_filter(
@@ -249,7 +253,7 @@ def _client_adaptive(arguments: Arguments, facts: Facts) -> Answer:
     answer = _adaptive(arguments, facts)
     answer.notes.append("the bits of the clipped leave the clients in clear")
     _clients_clip(answer, facts, "adaptiveclipping_mod")
-    _no_scalars(answer, facts, "leave without clip")
+    _no_scalars(answer, facts, "are not clipped")
     return answer
 
 

@@ -142,7 +142,7 @@ class Defense:
         flow = self.flow(context.cohort)
         for point in points:
             for name, one in flow:
-                if one.at is point:
+                if one.at is point and one.acts:
                     yield one, context.part(name) if name else context
 
     # What attackers know.
@@ -205,7 +205,7 @@ class Defense:
         """
         chosen: Chosen | None = None
         changed = False
-        for _, one in self.flow():
+        for one in (one for _, one in self.flow() if one.acts):
             if one.sparse and _passed(tap, one):
                 chosen = one.chosen(layout)
                 if chosen and changed and chosen.choice == "largest":
@@ -320,7 +320,7 @@ class Defense:
 
     def changes_messages(self) -> bool:
         """Return whether updates are changed after the local steps, so that values beside an update are not."""
-        return any(one.at not in _BEFORE_MESSAGES for _, one in self.flow())
+        return any(one.acts and one.at not in _BEFORE_MESSAGES for _, one in self.flow())
 
     @property
     def sums_securely(self) -> bool:
@@ -343,7 +343,7 @@ class Defense:
     def _of(self, hook: Hook, cohort: Cohort | None = None) -> list[Operation]:
         """The operations of a stage, in the order of the round."""
         flow = self.flow(cohort)
-        return [one for point in Point if point.hook == hook for _, one in flow if one.at is point]
+        return [one for point in Point if point.hook == hook for _, one in flow if one.at is point and one.acts]
 
 
 def _of_mechanisms(
