@@ -2,6 +2,7 @@
 
 from harness.defenses import (  # noqa: F401  (imported to register)
     adaclip,
+    compression,
     dp_local,
     dssgd,
     fed_acdp,
@@ -19,6 +20,7 @@ from harness.defenses import (  # noqa: F401  (imported to register)
 )
 from harness.defenses.registry import DEFENSES, validated_defense
 from harness.federation.clip_and_noise import ClipExamples, ClipUpdate, GaussianNoise, KeepLargest, LaplaceNoise
+from harness.federation.coding import ErrorFeedback, Quantise, RoundByChance, Sign
 from harness.federation.context import Cohort, RoundContext, State
 from harness.federation.defense import Defense
 from harness.federation.examples import ExampleGradients, LocalStep
@@ -35,6 +37,7 @@ __all__ = [
     "Cohort",
     "Custom",
     "Defense",
+    "ErrorFeedback",
     "ExampleGradients",
     "GaussianNoise",
     "KeepLargest",
@@ -44,8 +47,11 @@ __all__ = [
     "Operation",
     "Point",
     "PrivacyFacts",
+    "Quantise",
     "Remembered",
+    "RoundByChance",
     "RoundContext",
+    "Sign",
     "State",
     "memory_problem",
     "validated_defense",

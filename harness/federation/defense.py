@@ -12,6 +12,7 @@ from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass as validated
 from torch import Tensor
 
+from harness.base.coding import Coding
 from harness.base.errors import UsageError
 from harness.base.vectors import Layout
 from harness.federation.clip_and_noise import AnyClip, GaussianNoise
@@ -219,6 +220,18 @@ class Defense:
         """The magnitude at which coordinates of an update are cut before ``tap``, in its units; None without."""
         cuts = (one.cut for _, one in self.flow() if _passed(tap, one))
         return min((bound for bound in cuts if bound is not None), default=None)
+
+    def coding_at(self, tap: Tap) -> Coding | None:
+        """Return the coarser form of an update's numbers at ``tap``, in its units; None without, or before a change."""
+        passed = [one for _, one in self.flow() if one.acts and _passed(tap, one)]
+        coded = [place for place, one in enumerate(passed) if one.coding is not None]
+        if len(coded) != 1 or not all(one.only_adds for one in passed[coded[0] + 1 :]):
+            return None
+        return passed[coded[0]].coding
+
+    def codes(self, tap: Tap) -> bool:
+        """Return whether numbers of an update are made coarser before ``tap``."""
+        return any(one.coding is not None and _passed(tap, one) for _, one in self.flow())
 
     def grid_of(self, tap: Tap, context: RoundContext, steps: int) -> float | None:
         """The step of the grid that all values at a tap lie on, in units of the gradient that is matched there.

@@ -77,6 +77,11 @@ TABLE = {
     "nvflare:PercentilePrivacy": Line(["none"], "below the 10th percentile are zeroed", random=False),
     "nvflare:SVTPrivacy": Line(["none"], "a noisy choice of 0.1 of all values"),
     "opacus:PrivacyEngine": Line(SAMPLE, "sigma*C on the sum of clipped per-example gradients", CLIPPED),
+    "nvflare:ModelQuantizer": Line(["none"], "numbers are rounded to half precision", random=False),
+    "paper:QSGD": Line(["none"], "rounded by chance to 15 steps"),
+    "paper:signSGD": Line(["none"], "sent as signs, of size 1", random=False),
+    "paper:top-k": Line(["none"], "the 0.9 share of the whole vector", random=False),
+    "quantization": Line(["none"], "rounded to 255 steps", random=False),
     "secagg_ddp": Line([*SAMPLE, "sample-DP local view"], "the server gets masked vectors and their sum", CLIPPED),
 }
 # Settings beyond the defaults under which the server remembers, or sigma decays.
