@@ -2,7 +2,9 @@
 
 from harness.defenses import (  # noqa: F401  (imported to register)
     adaclip,
+    central,
     compression,
+    correlated,
     dp_local,
     dssgd,
     fed_acdp,

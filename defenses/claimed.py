@@ -61,12 +61,14 @@ class Claimed(Operation):
         if self.filter == "opacus:PrivacyEngine":
             settings |= {"sample_rate": facts.rate, "steps": cohort.steps_per_round}
             settings["poisson_sampling"] = facts.example_sampler == "poisson" and settings.get("poisson_sampling", True)
-        # What a client keeps of its own, or a number of clients by chance, leaves nothing to gain by sampling.
-        sampled = facts.client_sampler == "without-replacement" and not facts.own_state
+        # What a client keeps of its own leaves nothing to gain by sampling.
+        poisson = facts.client_sampler == "poisson" and not self.filter.startswith("flower:")
+        sampled = (facts.client_sampler == "without-replacement" or poisson) and not facts.own_state
         return tuple(settings.items()), Facts(
             rounds=cohort.rounds, clients=cohort.clients if sampled else None, per_round=cohort.clients_per_round,
             weights="equal", local_epochs=facts.steps_of_a_record(cohort.steps_per_round), clients_clip=True,
             numbers=facts.parameters, scalars=facts.scalars, version=self.version,
+            sampler="poisson" if poisson and sampled else None,
             delta=None if {"delta", "dp_delta"} & settings.keys() else facts.delta,
         )  # fmt: skip
 

@@ -76,7 +76,7 @@ class RoundByChance(Operation):
 
     def noise(self, context: RoundContext) -> Noise:
         # The steps are those of the largest number, which is sent exactly, and zeros stay zeros.
-        return Noise("unknown", None, "layer", unread=True)
+        return Noise("unknown", None, "layer", unread=True, bare=True)
 
     @property
     def subject(self) -> str:

@@ -47,7 +47,7 @@ def noise_at(
             f"each of the network's {context.layout.total} coordinates"
         )
     if defense.codes(tap) and defense.coding_at(tap) is None:
-        return Noise("unknown", None, unread=True)  # of what is changed after that, no attacker has a model
+        return Noise("unknown", None, unread=True, bare=True)  # of what is changed after that, no attacker has a model
     if found is not None and tap in TAPS_OF_VARIATES:
         found = replace(found, level=None)  # it follows the gradient, which variates hide there
     return None if found is None else found.averaged(looks).times(context.noise_scale)
