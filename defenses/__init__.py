@@ -19,6 +19,7 @@ from harness.defenses import (  # noqa: F401  (imported to register)
     pruning,
     quantile,
     secagg_ddp,
+    soteria,
 )
 from harness.defenses.registry import DEFENSES, validated_defense
 from harness.federation.clip_and_noise import ClipExamples, ClipUpdate, GaussianNoise, KeepLargest, LaplaceNoise
