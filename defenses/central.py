@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import Field
 
 from harness.base.ranges import Clip, NonNegative, Positive, Sigma
-from harness.defenses.claimed import of_filter
+from harness.defenses.claimed import of_filter, settings
 from harness.defenses.quantile import Steering, clip_to_quantile
 from harness.defenses.registry import DEFENSES, validated_defense
 from harness.federation.clip_and_noise import ClipUpdate, GaussianNoise
@@ -30,7 +30,7 @@ class GaussianFixed(Defense):
     def operations(self, cohort: Cohort) -> list[Operation]:
         clip = ClipUpdate(self.clip, "whole")
         noise = GaussianNoise(self.noise_multiplier, of=clip, at=Point.AGGREGATE)
-        more = {"clients_per_round": cohort.clients_per_round}
+        more = settings(clients_per_round=cohort.clients_per_round)
         return [
             clip,
             noise,
@@ -61,7 +61,7 @@ class GaussianAdaptive(Defense):
         steering = Steering(self.target_unclipped_quantile, self.learning_rate, units, z, of_vectors, bits)
         own = clip_to_quantile(steering, self.initial_l2_norm_clip)
         names = ("noise_multiplier", "initial_l2_norm_clip", "target_unclipped_quantile", "learning_rate")
-        more = {"clients_per_round": units, "clipped_count_stddev": bits}
+        more = settings(clients_per_round=units, clipped_count_stddev=bits)
         return [*own, of_filter("tff:gaussian_adaptive", self, names, own[0], Point.AGGREGATE, **more)]
 
 

@@ -135,3 +135,8 @@ def of_filter(
     """
     settings = tuple((one, getattr(record, one)) for one in names)
     return Claimed(name, settings + tuple(more.items()), of=of, at=of.at if at is None else at, version=version)
+
+
+def settings(**named: Any) -> dict[str, Any]:
+    """Settings of a filter by name, for :func:`of_filter`."""
+    return named

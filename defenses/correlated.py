@@ -15,7 +15,7 @@ from torch import Tensor
 
 from harness.base.ranges import Clip, Count, Sigma
 from harness.claims.central import root_strategy
-from harness.defenses.claimed import of_filter
+from harness.defenses.claimed import of_filter, settings
 from harness.defenses.registry import DEFENSES, validated_defense
 from harness.federation.clip_and_noise import ClipUpdate, GaussianNoise
 from harness.federation.context import Cohort, RoundContext
@@ -125,7 +125,8 @@ class TreeAggregation(Defense):
     def operations(self, cohort: Cohort) -> list[Operation]:
         clip = ClipUpdate(self.clip, "whole")
         noise = TreeNoise(self.noise_multiplier, of=clip, at=Point.AGGREGATE, leaves=self.restart_frequency)
-        names, more = ("noise_multiplier", "clip", "restart_frequency"), {"clients_per_round": cohort.clients_per_round}
+        names = ("noise_multiplier", "clip", "restart_frequency")
+        more = settings(clients_per_round=cohort.clients_per_round)
         return [clip, noise, of_filter("tff:tree_aggregation", self, names, clip, noise.at, **more)]
 
 

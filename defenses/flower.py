@@ -15,7 +15,7 @@ from torch import Tensor
 
 from harness.base.ranges import LEAST_CLIP, MOST, Clip, Count, Delta, NonNegative, Positive, Sigma
 from harness.claims.epsilons import classical_deviation
-from harness.defenses.claimed import of_filter
+from harness.defenses.claimed import of_filter, settings
 from harness.defenses.quantile import Steering, clip_to_quantile
 from harness.defenses.registry import DEFENSES, validated_defense
 from harness.federation.clip_and_noise import ClipUpdate, GaussianNoise
@@ -244,7 +244,7 @@ class AdaptiveClipping(Defense):
         move = MoveFlowersBound(rate, target, bits, of=clip)
         noise = GaussianNoise(of_vectors * cohort.clients_per_round / typed, of=clip, at=Point.AGGREGATE, said=said)
         names = ("noise_multiplier", "initial_clipping_norm", "target_clipped_quantile", "clip_norm_lr")
-        more = {"num_sampled_clients": typed, "clipped_count_stddev": bits}
+        more = settings(num_sampled_clients=typed, clipped_count_stddev=bits)
         return [clip, move, noise, of_filter(self.name, self, names, clip, Point.AGGREGATE, **more)]
 
 

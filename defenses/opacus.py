@@ -7,7 +7,7 @@ the expected size of a batch; the optimizer that follows is post-processing. Bat
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import model_validator
 
@@ -73,5 +73,4 @@ class PrivacyEngine(Defense):
         clip = ClipAsOpacus(bounds[0], "whole" if self.clipping == "flat" else "layer")
         noise = GaussianNoise(self.noise_multiplier * math.sqrt(len(bounds)), of=clip)
         names = ("noise_multiplier", "poisson_sampling", "clipping", "accountant", "engine")
-        more: dict[str, Any] = {"max_grad_norm": bounds[0]}
-        return [clip, noise, of_filter("opacus:PrivacyEngine", self, names, clip, noise.at, **more)]
+        return [clip, noise, of_filter("opacus:PrivacyEngine", self, names, clip, noise.at, max_grad_norm=bounds[0])]

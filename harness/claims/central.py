@@ -111,7 +111,8 @@ def _taking_part(facts: Facts, apart: int) -> int:
 
 def _over_rounds(sensitivity: float, noise: float, facts: Facts, why: str) -> Answer:
     answer, delta = Answer(), facts.delta or 1e-5
-    for relation, factor in (("zero-out", 1.0), ("replace", 2.0)):
+    factors: dict[Relation, float] = {"zero-out": 1.0, "replace": 2.0}
+    for relation, factor in factors.items():
         mu = factor * sensitivity / noise
         answer.lines.append(Line(_VIEW, "client", relation, facts.rounds, epsilons.gaussian_epsilon(mu, delta), delta,
                                  why, mu, judged=relation == "zero-out"))  # fmt: skip
