@@ -44,7 +44,7 @@ class Patches(Attack):
         return [Stage(self.max_iterations)]
 
     def start(self, observation: Observation, keys: list[tuple[int | str, ...]]) -> Tensor:
-        """The logarithm of the scale (R, 1): 0, or where tensors are clipped apart, what makes the brightest pixel white.
+        """The logarithm of the scale (R, 1): 0, or what makes the brightest pixel 1 where tensors are clipped apart.
 
         Raises:
             UsageError: more than one example is hidden, or the network does not place patches by learned rows.
