@@ -39,7 +39,7 @@ SEEDS = (101, 102, 103, 104, 105)
 _SUM = {"defense": "secagg_ddp", "clients": 10, "clients_per_round": 10, "tap": "T0.in"}
 # Victims are as many as the private images of each dataset allow.
 PLACES: list[tuple[str, dict[str, Any]]] = [
-    (data, {"dataset": data, "victims": victims, "defense_args": {"sigma": 6.0}} | place)
+    (data, {"dataset": data, "victims": victims} | place)
     for data, counts in (("digits", (64, 64, 64, 48)), ("mnist-sample", (64, 64, 32, 24)))
     for victims, place in zip(
         counts, [*({"defense": "fed_cdp", "tap": "T2.step", "batch_size": size} for size in (1, 4, 8)), _SUM],
@@ -48,14 +48,15 @@ PLACES: list[tuple[str, dict[str, Any]]] = [
 ]  # fmt: skip
 
 
-def cells() -> Iterator[tuple[str, CellSettings]]:
+def cells(sigma: float = 6.0) -> Iterator[tuple[str, CellSettings]]:
     """The 40 cells, each with its name."""
     for data, place in PLACES:
         for seed in SEEDS:
             what = f"batch {place['batch_size']}" if "batch_size" in place else "a sum of 10 clients"
             made = cell_settings(
-                model="logistic", prior="auto", attack="identify", attack_args={}, seeds=(seed,), **place
-            )
+                model="logistic", prior="auto", attack="identify", attack_args={}, seeds=(seed,),
+                **place | {"defense_args": {"sigma": sigma}},
+            )  # fmt: skip
             yield f"{data}, {place['defense']}, {what}, seed {seed}", made
 
 
@@ -116,10 +117,10 @@ def _p_values(pools: list[ClassPool], truths: NDArray[np.int64], seed: int) -> t
     return p_value, float((sums <= sums[0] + 1e-9).mean())
 
 
-def run_cells(data: Path) -> bool:
+def run_cells(data: Path, sigma: float) -> bool:
     """Prints the p-values of all cells, and whether they keep the bounds."""
     stage, found = Stage(data, 128), []
-    for name, settings in cells():
+    for name, settings in cells(sigma):
         found.append(of_cell(settings, stage.set(settings)))
         print(f"{name}: identify p = {found[-1][0]:.2g}, slope p = {found[-1][1]:.2g}", flush=True)
     held = True
@@ -165,9 +166,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--data", type=Path, default=Path("data"), help="Folder of datasets; these two need none.")
     parser.add_argument("--simulations", type=int, default=500, help="How many; 0 for none.")
+    parser.add_argument("--sigma", type=float, default=6.0, help="Noise of the cells; at 600 nothing can be found.")
     parser.add_argument("--no-cells", action="store_true", help="Simulations only.")
     asked = parser.parse_args()
-    held = asked.no_cells or run_cells(asked.data)
+    held = asked.no_cells or run_cells(asked.data, asked.sigma)
     return int(not ((asked.simulations == 0 or run_nulls(asked.simulations)) and held))
 
 

@@ -53,6 +53,7 @@ MORE = (
     "pfl:GaussianMechanism --arg clipping_bound=1 --arg epsilon=2 --arg delta=1e-5",
     "pfl:CentralGaussian --arg num_compositions=1500 --arg cohort_size=50 --arg noise_cohort_size=1000 --arg "
     "population=10000000",
+    "pfl:CentrallyAppliedPrivacyMechanism --arg relative_noise_stddev=1 --rounds 100 --weights equal",
     "tff:gaussian_fixed --arg noise_multiplier=1 --arg clients_per_round=100 --rounds 100",
     "tff:gaussian_adaptive --arg noise_multiplier=1 --arg clients_per_round=100 --rounds 100",
     "tff:dp_aggregator --arg noise_multiplier=1 --arg clients_per_round=100 --rounds 100",
@@ -60,6 +61,7 @@ MORE = (
     "tff:tree_adaptive --arg noise_multiplier=7 --rounds 2176 --delta 1e-6",
     "jax_privacy:BufferedToeplitz --arg noise_multiplier=7 --arg buf_decay=[0.9] --arg output_scale=[0.1] --arg "
     "min_separation=100 --arg max_participations=10 --rounds 1000 --delta 1e-6",
+    "jax_privacy:BandedToeplitz --arg noise_multiplier=4 --arg min_separation=8 --rounds 80",
     "jax_privacy:banded --arg noise_multiplier=3.745 --arg num_bands=48 --arg iterations=2000 --arg "
     "expected_batch_size=5000 --arg num_examples=1000000 --delta 1e-6",
 )

@@ -50,13 +50,14 @@ def _sampled(answer: Answer, line: Line, sigma: float, rate: float, times: int, 
 
 def _cohorts(answer: Answer, line: Line, sigma: float, cohort: float, facts: Facts) -> None:
     """Adds the lines with samples, where the number of clients is known, and without."""
-    cohort = facts.per_round or cohort
+    cohort, drawn = facts.per_round or cohort, facts.sampler == "poisson" and facts.clients is not None
+    if not drawn:
+        _plain(answer, line, math.sqrt(facts.taking_part) / sigma, "exact Gaussian, without such samples")
     if facts.clients is not None:
         if cohort > facts.clients:
             raise UsageError(f"{cohort:g} clients per round of {facts.clients}; lower it or raise --clients")
-        why = "if every client joins a round by an independent coin (Poisson samples)"
+        why = f"{'' if drawn else 'if '}every client joins a round by an independent coin (Poisson samples)"
         _sampled(answer, line, sigma, cohort / facts.clients, facts.rounds, why)
-    _plain(answer, line, math.sqrt(facts.taking_part) / sigma, "exact Gaussian, without such samples")
 
 
 # pfl-research.
@@ -90,7 +91,7 @@ def _local(arguments: Arguments, facts: Facts) -> Answer:
 
 @register(
     "pfl:CentralGaussian", "s0", source="pfl 0.6.0, pfl/privacy/privacy_accountant.py", ran=True,
-    aliases=("CentrallyAppliedPrivacyMechanism", "PLDPrivacyAccountant"),
+    aliases=("PLDPrivacyAccountant",),
     does="adds noise to the sum of clipped updates, calibrated by an accountant; benchmarks scale it to another cohort",
     claims="(epsilon, delta) over all rounds, with Poisson samples",
     works="let cohorts be Poisson samples of the size that the noise is scaled to, and weigh users equally",
@@ -115,6 +116,25 @@ def _central(arguments: Arguments, facts: Facts) -> Answer:
         answer.fails.append("the sum is divided by a private number of examples")
     _sampled(answer, line, sigma, noisy / population, round(rounds), "if cohorts are Poisson samples")
     _plain(answer, line, math.sqrt(rounds) / sigma, "exact Gaussian, without such samples")
+    return answer
+
+
+@register(
+    "pfl:CentrallyAppliedPrivacyMechanism", "s0", source="pfl 0.6.0, pfl/privacy/privacy_mechanism.py",
+    aliases=("CentrallyAppliedPrivacyMechanism",), claims="no number; an accountant is asked beside it",
+    does="clips updates to clipping_bound and adds noise of relative_noise_stddev times it to their sum",
+    works="weigh users equally, and draw them by Poisson samples",
+    settings={"clipping_bound": 1.0, "relative_noise_stddev": REQUIRED},
+)  # fmt: skip
+def _centrally_applied(arguments: Arguments, facts: Facts) -> Answer:
+    positive(arguments, "clipping_bound")
+    sigma = positive(arguments, "relative_noise_stddev")[0]
+    answer, line = _answer("client", "", facts.delta or 1e-5, facts.taking_part)
+    if facts.weights is None:
+        answer.unknown.append("every user weighs the same")
+    elif facts.weights != "equal":
+        answer.fails.append("the sum is divided by weights of the clients, which are private")
+    _cohorts(answer, line, sigma, float(facts.per_round or 1), facts)
     return answer
 
 
@@ -234,12 +254,22 @@ def _aggregator(arguments: Arguments, facts: Facts) -> Answer:
 
 @register(
     "tff:tree_aggregation", "s0", source=_TFF, aliases=("tree_aggregation",), claims=_NO_NUMBER,
-    does="adds noise of z clip to every node of a binary tree over the rounds",
+    does="adds noise of z clip to every node of a binary tree over the rounds, or over restart_frequency of them",
     works="let each client take part once in a tree",
-    settings={"noise_multiplier": REQUIRED, "clients_per_round": 1.0, "l2_norm_clip": 1.0},
+    settings={"noise_multiplier": REQUIRED, "clients_per_round": 1.0, "l2_norm_clip": 1.0, "restart_frequency": None},
 )  # fmt: skip
 def _tree(arguments: Arguments, facts: Facts) -> Answer:
-    return _trees(positive(arguments, "noise_multiplier")[0], [facts.rounds], facts)
+    often = arguments["restart_frequency"]
+    leaves = facts.rounds if often is None else math.ceil(positive(arguments, "restart_frequency")[0])
+    return _trees(positive(arguments, "noise_multiplier")[0], _in_trees(facts.rounds, leaves), facts)
+
+
+def _in_trees(rounds: int, leaves: int) -> list[int]:
+    """The leaves of each tree; where a tree has fewer rounds, it has fewer."""
+    whole, rest = divmod(rounds, leaves)
+    if whole > 10**6:
+        raise UsageError(f"{whole} trees are too many to count; raise restart_frequency")
+    return [leaves] * whole + [rest] * (rest > 0)
 
 
 @register(
@@ -251,15 +281,12 @@ def _tree(arguments: Arguments, facts: Facts) -> Answer:
 )  # fmt: skip
 def _restarted(arguments: Arguments, facts: Facts) -> Answer:
     first, next_ = (math.ceil(one) for one in positive(arguments, "restart_warmup", "restart_frequency"))
-    whole, rest = divmod(max(0, facts.rounds - first), next_)
-    if whole > 10**6:
-        raise UsageError(f"{whole} trees are too many to count; raise restart_frequency")
-    trees = [min(first, facts.rounds), *[next_] * whole, *([rest] if rest else [])]
+    trees = [min(first, facts.rounds), *_in_trees(max(0, facts.rounds - first), next_)]
     return _trees(positive(arguments, "noise_multiplier")[0], trees, facts)
 
 
 def _trees(noise: float, trees: list[int], facts: Facts) -> Answer:
-    """The answer for trees of so many leaves; one that takes part k times in one tree moves each node by k at most."""
+    """The answer for trees of so many leaves; k turns in one tree move each of its nodes by k at most."""
     answer, line = _answer("client", "exact Gaussian on the nodes of the tree", facts.delta or 1e-5, facts.rounds)
     depths = [epsilons.tree_depth(leaves) for leaves in trees]
     answer.notes.append(f"a leaf is in at most {max(depths)} nodes; noise is correlated over rounds")
@@ -267,7 +294,11 @@ def _trees(noise: float, trees: list[int], facts: Facts) -> Answer:
         answer.unknown.append("each client takes part at most once in a tree, which nothing enforces")
         _plain(answer, line, math.sqrt(sum(depths)) / noise)
     else:
-        _plain(answer, line, facts.taking_part * math.sqrt(max(depths)) / noise)
+        left, squares = facts.taking_part, 0
+        for leaves, depth in sorted(zip(trees, depths, strict=True), reverse=True):
+            squares += min(left, leaves) ** 2 * depth
+            left -= min(left, leaves)
+        _plain(answer, line, math.sqrt(squares) / noise)
     return answer
 
 
@@ -279,33 +310,61 @@ def _trees(noise: float, trees: list[int], facts: Facts) -> Answer:
     source="jax_privacy 8967688c, matrix_factorization/buffered_toeplitz.py", claims="no number of its own",
     does="adds noise that buffers of the model's size correlate over the rounds",
     works="let the server enforce min_separation and max_participations",
-    settings={"noise_multiplier": REQUIRED, "buf_decay": REQUIRED, "output_scale": REQUIRED, "min_separation": 1,
-              "max_participations": 1},
+    settings={"noise_multiplier": REQUIRED, "buf_decay": REQUIRED, "output_scale": REQUIRED, "clip": 1.0,
+              "min_separation": 1, "max_participations": 1},
 )  # fmt: skip
 def _buffered(arguments: Arguments, facts: Facts) -> Answer:
-    noise, apart, times = positive(arguments, "noise_multiplier", "min_separation", "max_participations")
-    column = _column(arguments["buf_decay"], arguments["output_scale"], facts.rounds)
-    times = min(math.ceil(times), math.ceil(facts.rounds / max(1, int(apart))))
+    column = buffered_column(arguments["buf_decay"], arguments["output_scale"], facts.rounds)
+    return _toeplitz(column, arguments, facts)
+
+
+@register(
+    "jax_privacy:BandedToeplitz", "s0", source="jax_privacy 8967688c, matrix_factorization/toeplitz.py",
+    claims="no number of its own",
+    does="adds noise that a banded matrix of square-root coefficients correlates over the rounds",
+    works="let the server enforce as many rounds between two turns as there are bands",
+    settings={"noise_multiplier": REQUIRED, "bands": 8, "clip": 1.0, "min_separation": 1, "max_participations": None},
+)  # fmt: skip
+def _banded_toeplitz(arguments: Arguments, facts: Facts) -> Answer:
+    return _toeplitz(root_column(round(positive(arguments, "bands")[0])), arguments, facts)
+
+
+def _toeplitz(column: Sequence[float], arguments: Arguments, facts: Facts) -> Answer:
+    noise, *_ = positive(arguments, "noise_multiplier", "clip")
+    apart = max(1, int(positive(arguments, "min_separation")[0]))
+    most = arguments["max_participations"]
+    turns = facts.taking_part if most is None else math.ceil(positive(arguments, "max_participations")[0])
+    turns = min(turns, math.ceil(facts.rounds / apart))
     answer, line = _answer("client", "exact Gaussian by the sensitivity of the matrix", facts.delta or 1e-5,
                            facts.rounds)  # fmt: skip
     if any(after > before or after < 0 for before, after in pairwise(column)):
         answer.fails.append("the coefficients do not fall, or are negative: the theorem does not cover them")
-    if times > 1:
-        answer.unknown.append(f"the server enforces {int(apart)} rounds between two turns, and {times} turns at most")
-    sensitivity = epsilons.toeplitz_sensitivity(column, facts.rounds, times, max(1, int(apart)))
+    if turns > 1 and apart > 1:
+        answer.unknown.append(f"the server enforces {apart} rounds between two turns, and {turns} turns at most")
+    sensitivity = epsilons.toeplitz_sensitivity(column, facts.rounds, turns, apart)
     answer.notes.append(f"sensitivity {sensitivity:.6g} clipping bounds")
     _plain(answer, line, sensitivity / noise)
     return answer
 
 
+def root_column(bands: int) -> list[float]:
+    """The first column (b,) of a banded matrix: coefficients of (1 - x)^(-1/2), scaled to length 1."""
+    column = [1.0]
+    for one in range(1, bands):
+        column.append(column[-1] * (2 * one - 1) / (2 * one))
+    return [value / math.hypot(*column) for value in column]
+
+
 _MOST_ROUNDS = 10**6
 
 
-def _column(decays: Any, scales: Any, rounds: int) -> list[float]:
+def buffered_column(decays: Any, scales: Any, rounds: int) -> list[float]:
     """The first column 1, sum of w, sum of w th, ... of a matrix with buffers."""
     if rounds > _MOST_ROUNDS:
         raise UsageError(f"{rounds} rounds are too many for a matrix; ask about {_MOST_ROUNDS} at most")
-    if not (isinstance(decays, list) and isinstance(scales, list) and 0 < len(decays) == len(scales) <= 100):
+    if not (
+        isinstance(decays, list | tuple) and isinstance(scales, list | tuple) and 0 < len(decays) == len(scales) <= 100
+    ):
         raise UsageError("buf_decay and output_scale must be lists of one length; write --arg buf_decay=[0.9]")
     pairs = [
         (number({"buf_decay": decay}, "buf_decay", -1e-300, 1.0), number({"output_scale": scale}, "output_scale"))

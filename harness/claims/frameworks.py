@@ -162,7 +162,9 @@ def _with_accountant(answer: Answer, accountant: Any, facts: Facts, typed: float
     works="weigh clients equally, let num_sampled_clients be the true number, and take a multiplier of 1 or more",
 )  # fmt: skip
 def _server_side(arguments: Arguments, facts: Facts) -> Answer:
-    return _central({**arguments, "side": "server"}, facts)
+    answer = _central({**arguments, "side": "server"}, facts)
+    no_scalars(answer, facts, "are not clipped")
+    return answer
 
 
 @register(
@@ -175,7 +177,7 @@ def _server_side(arguments: Arguments, facts: Facts) -> Answer:
 def _client_side(arguments: Arguments, facts: Facts) -> Answer:
     answer = _central(arguments, facts)
     _clients_clip(answer, facts, "fixedclipping_mod")
-    no_scalars(answer, facts, "leave without clip")
+    no_scalars(answer, facts, "are not clipped")
     return answer
 
 
@@ -224,7 +226,9 @@ _JOINT = "noise_multiplier as the joint cost of mean and share"
     claims=_JOINT, works="take fixed clipping: the bound moves away from its target here",
 )  # fmt: skip
 def _server_adaptive(arguments: Arguments, facts: Facts) -> Answer:
-    return _adaptive(arguments, facts)
+    answer = _adaptive(arguments, facts)
+    no_scalars(answer, facts, "are not clipped")
+    return answer
 
 
 @register(
@@ -237,7 +241,7 @@ def _client_adaptive(arguments: Arguments, facts: Facts) -> Answer:
     answer = _adaptive(arguments, facts)
     answer.notes.append("the bits of the clipped leave the clients in clear")
     _clients_clip(answer, facts, "adaptiveclipping_mod")
-    no_scalars(answer, facts, "leave without clip")
+    no_scalars(answer, facts, "are not clipped")
     return answer
 
 

@@ -130,6 +130,18 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], Lines, bool]] = {
         ("zero-out", 1, 0.2540, BUCKETS, poisson(1.5, 1 / 125, 125)),
         ("zero-out", 3, 0.4348, BUCKETS, poisson(1.5, 1 / 125, 375)),
     ], True),
+    "pfl, central": ("pfl:CentrallyAppliedPrivacyMechanism", {"relative_noise_stddev": 2},
+                     {"rounds": 4, "weights": "equal"}, [
+        ("zero-out", 4, 4.377178, CLOSED, gaussian(1)),
+    ], False),
+    "TFF tree, restarts": ("tff:tree_aggregation", {"noise_multiplier": 7, "restart_frequency": 4},
+                           {"rounds": 10, "participations": 5, "delta": 1e-6}, [
+        ("zero-out", 10, 4.99915, CLOSED, gaussian(math.sqrt(16 * 3 + 3) / 7, 1e-6)),
+    ], False),
+    "banded Toeplitz": ("jax_privacy:BandedToeplitz", {"noise_multiplier": 4, "bands": 8, "min_separation": 8},
+                        {"rounds": 80, "delta": 1e-6}, [
+        ("zero-out", 80, 3.747218, CLOSED, gaussian(math.sqrt(10) / 4, 1e-6)),
+    ], False),
     "12": ("pfl:BandedMatrixFactorization", BANDED, {}, [
         ("zero-out", 2000, 24.966, BUCKETS, poisson(0.680599, 0.24, 42, 1e-6)),
         ("zero-out", 2000, 89.792, CLOSED, gaussian(math.sqrt(42) / 0.680597, 1e-6)),
