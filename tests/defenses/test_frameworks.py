@@ -133,7 +133,7 @@ TOLD: dict[str, tuple[dict[str, Any], Facts, Callable[[Any], bool]]] = {
         {"clipped_count_stddev": 1.0}, Facts(per_round=10, weights="equal", scalars=0, clients_clip=True),
         lambda line: line.epsilon is not None,
     ),
-    "nvflare:SVTPrivacy": ({}, Facts(numbers=5000, scalars=0), lambda line: line.judged),
+    "nvflare:SVTPrivacy": ({}, Facts(numbers=61706, scalars=0), lambda line: line.judged),
     "opacus:PrivacyEngine": (
         {}, Facts(examples=1000, batch_size=1, local_steps=100), lambda line: line.unit == "example"
     ),
@@ -148,7 +148,7 @@ def test_a_statement_is_that_of_harness_claims(name: str) -> None:
     if "num_sampled_clients" in one.settings:
         told["num_sampled_clients"] = 10
     line = next(line for line in one.asked(one.arguments(told), facts).lines if line.judged and counts(line))
-    run = PrivacyFacts(Cohort(rounds=1), 1, rate=0.001, parameters=5000, scalars=0)
+    run = PrivacyFacts(Cohort(rounds=1), 1, rate=0.001, parameters=61706, scalars=0)
     stated = next(one for one in own.statements(run) if one.epsilon is not None)
     assert (stated.epsilon, stated.claimed_epsilon, stated.unit) == (line.epsilon, line.claimed, line.unit)
 
