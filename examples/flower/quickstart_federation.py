@@ -1,4 +1,4 @@
-"""Flower's quickstart-pytorch with one line more, the client app's: two clients, simulated, captured at the clients."""
+"""Flower's quickstart-pytorch with one line more, the client app's: simulated clients, captured where they train."""
 
 import os
 from pathlib import Path
@@ -14,7 +14,7 @@ from quickstart import Net, loader_of, size_of, train
 from harness.capture.flower import capture_mod
 
 # Flower starts apps in places of its own.
-FOLDER = Path(os.environ.get("CAPTURES", "."))
+FOLDER, CLIENTS = Path(os.environ.get("CAPTURES", ".")), int(os.environ.get("CLIENTS", "2"))
 
 client_app = ClientApp(mods=[capture_mod(FOLDER / "quickstart-captures")])
 server_app = ServerApp()
@@ -39,4 +39,4 @@ def main(grid: Grid, context: Context) -> None:
 
 if __name__ == "__main__":
     resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
-    run_simulation(server_app, client_app, num_supernodes=2, backend_config=resources)
+    run_simulation(server_app, client_app, num_supernodes=CLIENTS, backend_config=resources)

@@ -49,25 +49,31 @@ class Framework:
 
     def assert_explained(self, folders: list[Path], network: str, optimizer: str) -> None:
         """What was read from the training is how it was: with the truth, it gives what was sent."""
-        module = imported(self.folder / "app" / f"{network}.py")
-        images, labels = zip(*(module.examples_of(client)[:] for client in range(3)), strict=True)
         for folder in folders:
             record = read_capture(folder).record
             assert (record.model, record.image_shape, record.classes) == (f"{network}:Net()", (3, 32, 32), 10)
             assert (record.optimizer, record.learning_rate, record.state) == (optimizer, 0.01, "new")
             assert (record.examples, record.batch_size, record.epochs, record.local_steps) == (6, 4, 2, 4)
-            own = nearest(folder, module, optimizer)
-            truth = {"images": images[own].repeat(2, 1, 1, 1).numpy(), "labels": labels[own].repeat(2).numpy()}
-            np.savez(folder / "truth.npz", **truth)
+        # Of several steps of Adam few attacks read anything, and none in minutes: there the checks count.
+        self.judged(folders, network, optimizer, "blind" if optimizer == "adam" else "learned", epochs=2)
+
+    def judged(self, folders: list[Path], network: str, optimizer: str, attack: str, epochs: int) -> Any:
+        """The document of captures that are given their truth, in which all checks hold."""
+        module = imported(self.folder / "app" / f"{network}.py")
+        clients = max(3, len(folders))
+        images, labels = zip(*(module.examples_of(client)[:] for client in range(clients)), strict=True)
+        for folder in folders:
+            own = nearest(folder, module, optimizer, clients, epochs)
+            truth = images[own].repeat(epochs, 1, 1, 1), labels[own].repeat(epochs)
+            np.savez(folder / "truth.npz", images=truth[0].numpy(), labels=truth[1].numpy())
         prior = module.examples_of(99, 200)[:]
         np.savez(self.folder / "prior.npz", images=prior[0].numpy(), labels=prior[1].numpy())
-        # Of several steps of Adam few attacks read anything, and none in minutes: there the checks count.
-        attack = "blind" if optimizer == "adam" else "learned"
         judge = "-m", "harness", "judge", *map(str, folders), "--prior", "prior.npz", "--attack", attack
         self.timed("judge", "python", *judge, "--out", "out")
-        checks = json.loads((self.folder / "out" / "judged.json").read_text())["checks"]
-        assert {one["outcome"] for one in checks} == {"holds"}
-        assert any("truth explains" in one["name"] for one in checks)
+        document = json.loads((self.folder / "out" / "judged.json").read_text())
+        assert {one["outcome"] for one in document["checks"]} == {"holds"}
+        assert any("truth explains" in one["name"] for one in document["checks"])
+        return document
 
     def program(self, name: str, *arguments: str) -> list[str]:
         """A command."""
@@ -98,15 +104,15 @@ def imported(file: Path) -> Any:
     return module
 
 
-def nearest(folder: Path, module: Any, optimizer: str) -> int:
+def nearest(folder: Path, module: Any, optimizer: str, clients: int, epochs: int) -> int:
     """The client whose training gives what was captured; the same training without the capture gives the same."""
     capture, found = read_capture(folder), {}
-    for client in range(3):
+    for client in range(clients):
         network = module.Net()
         network.load_state_dict({name: torch.tensor(capture.before[name]) for name in network.state_dict()})
         kind: Any = torch.optim.Adam if optimizer == "adam" else partial(torch.optim.SGD, momentum=0.9)
         own, loader = kind(network.parameters(), lr=0.01), module.loader_of(client)
-        for images, labels in [*loader, *loader]:
+        for images, labels in [*loader] * epochs:
             own.zero_grad()
             torch.nn.functional.cross_entropy(network(images), labels).backward()
             own.step()
@@ -180,6 +186,18 @@ def test_the_quickstart_of_flower_with_one_line_more_is_judged(
     folders = sorted(flower.folder.glob("quickstart-captures/*"))
     assert len(folders) == 2
     flower.assert_explained(folders, "quickstart", "sgd:momentum=0.9" if optimizer == "sgd" else "adam")
+
+
+def test_one_step_of_the_quickstart_on_one_image_leaks(flower: Framework, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control of the longer job: with eight clients, the same app in one step gives its images away."""
+    monkeypatch.setenv("CLIENT", "1,1,1")
+    monkeypatch.setenv("CLIENTS", "8")
+    flower.timed("the federation", "python", "app/quickstart_federation.py")
+    folders = sorted(flower.folder.glob("quickstart-captures/*"))
+    assert len(folders) == 8
+    document = flower.judged(folders, "quickstart", "sgd:momentum=0.9", "inverting_gradients,identify", epochs=1)
+    verdicts = {row["defense"]: row["verdict"] for row in document["results"]["summary"]}
+    assert verdicts == {"none": "leaks"}
 
 
 def test_a_hello_job_of_nvflare_with_one_filter_more_is_judged(
