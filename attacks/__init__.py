@@ -14,6 +14,7 @@ from harness.attacks import (  # noqa: F401  (imported to register)
     levels,
     loki,
     map,
+    patches,
     slope,
     spear,
     trap_weights,

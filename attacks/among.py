@@ -18,6 +18,7 @@ from torch import Tensor
 from harness.attacks.candidates import drawn_of_class, dummy_gradient
 from harness.attacks.labels import round_to_total
 from harness.attacks.residual import deviation_of, knows_clip, probability_sent
+from harness.base.coding import normal_signs
 from harness.base.errors import UsageError
 from harness.base.vectors import group_sums, spread
 from harness.observation import Observation
@@ -256,6 +257,8 @@ def _passed(seen: Observation, mean: Tensor, variance: Tensor) -> tuple[Tensor, 
     gain = _clip_factor(seen, mean, variance)
     mean, variance = gain * mean, gain.square() * variance
     inside, expected, power = _cut(seen.cut, mean, variance)
+    if seen.coding is not None and seen.coding.signs:
+        inside, expected, power = _signed(seen, mean, variance)
     share, squared = torch.ones_like(mean), torch.ones_like(mean)
     if seen.carrying is not None:
         looks = seen.carrying.looks if seen.carrying.choice == "chance" else 1
@@ -266,6 +269,14 @@ def _passed(seen: Observation, mean: Tensor, variance: Tensor) -> tuple[Tensor, 
         share = squared = (seen.target[0] != 0).double()
     left = squared * power - (share * expected).square() - (share * inside).square() * variance
     return gain * inside * share, share * expected, left.clamp_min(0)
+
+
+def _signed(seen: Observation, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The same of numbers whose signs alone were sent."""
+    assert seen.coding is not None
+    typical, coding = (mean.square() + 2 / math.pi * variance).sqrt(), seen.coding
+    sizes = torch.cat([coding.size(part).expand_as(part) for part in typical.split(seen.model.layout.sizes)])
+    return normal_signs(mean, variance, sizes, math.copysign(1.0, coding.unit))
 
 
 def _clip_factor(seen: Observation, mean: Tensor, variance: Tensor) -> Tensor:

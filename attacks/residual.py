@@ -224,12 +224,14 @@ def knows_clip(observation: Observation) -> bool:
 def explained(observation: Observation, candidate: Tensor, lead: bool = False) -> Tensor:
     """What of the observed gradients candidates (R, P) explain: zero where it left coordinates out; cut where it was;
     where clients have bounds of their own, which nobody knows, by the best non-negative scale of each clipping
-    group. ``lead``: see :func:`surprise`."""
-    candidate, limit = _unbounded(observation, candidate), observation.cut
-    if limit is None:
+    group; and written in fewer bits, where it was. ``lead``: see :func:`surprise`."""
+    candidate, limit, coding = _unbounded(observation, candidate), observation.cut, observation.coding
+    if limit is not None:
+        bounded = candidate.clamp(-limit, limit)
+        candidate = torch.where(_may_be(observation, bounded, limit), bounded, candidate) if lead else bounded
+    if coding is None:
         return candidate
-    bounded = candidate.clamp(-limit, limit)
-    return torch.where(_may_be(observation, bounded, limit), bounded, candidate) if lead else bounded
+    return (coding.smooth if lead else coding.of)(candidate, observation.model.layout.sizes)
 
 
 def _may_be(observation: Observation, bounded: Tensor, limit: float) -> Tensor:

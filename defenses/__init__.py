@@ -2,20 +2,28 @@
 
 from harness.defenses import (  # noqa: F401  (imported to register)
     adaclip,
+    central,
+    compression,
+    correlated,
     dp_local,
     dssgd,
     fed_acdp,
     fed_cdp,
     fed_sdp,
+    flower,
     global_dp,
     noise,
     none,
+    nvflare,
+    opacus,
     pruning,
     quantile,
     secagg_ddp,
+    soteria,
 )
 from harness.defenses.registry import DEFENSES, validated_defense
 from harness.federation.clip_and_noise import ClipExamples, ClipUpdate, GaussianNoise, KeepLargest, LaplaceNoise
+from harness.federation.coding import ErrorFeedback, Quantise, RoundByChance, Sign
 from harness.federation.context import Cohort, RoundContext, State
 from harness.federation.defense import Defense
 from harness.federation.examples import ExampleGradients, LocalStep
@@ -32,6 +40,7 @@ __all__ = [
     "Cohort",
     "Custom",
     "Defense",
+    "ErrorFeedback",
     "ExampleGradients",
     "GaussianNoise",
     "KeepLargest",
@@ -41,8 +50,11 @@ __all__ = [
     "Operation",
     "Point",
     "PrivacyFacts",
+    "Quantise",
     "Remembered",
+    "RoundByChance",
     "RoundContext",
+    "Sign",
     "State",
     "memory_problem",
     "validated_defense",

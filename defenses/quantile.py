@@ -112,7 +112,7 @@ class ClipExamplesToQuantile(ClipToQuantile):
 class ClipUpdatesToQuantile(ClipToQuantile, ClipUpdate):
     """Clips updates to the server's C, and sends a bit beside each: whether its norm lies below."""
 
-    points = (Point.MESSAGE,)
+    points = (Point.MESSAGE, Point.ARRIVAL)
 
     @property
     def sends(self) -> tuple[str, ...]:
@@ -148,6 +148,13 @@ class MoveQuantile(Operation):
 
     def words(self) -> str:
         return ""
+
+
+def clip_to_quantile(steering: Steering, first: float, at: Point = Point.MESSAGE, said: str = "") -> list[Operation]:
+    """Updates clipped to a C that moves from ``first`` on, and noise by it at the server."""
+    clip = ClipUpdatesToQuantile(first, "whole", steering=steering, at=at)
+    noise = GaussianNoise(steering.of_vectors, of=clip, at=Point.AGGREGATE, said=said)
+    return [clip, noise, MoveQuantile(of=clip)]
 
 
 @DEFENSES.register("quantile")
@@ -194,9 +201,7 @@ class Quantile(Defense):
         if self.unit == "example":
             each = ClipExamplesToQuantile(self.clip, "whole", steering=steering)
             return [each, GaussianNoise(steering.of_vectors, of=each, said=said)]
-        clip = ClipUpdatesToQuantile(self.clip, "whole", steering=steering)
-        noise = GaussianNoise(steering.of_vectors, of=clip, at=Point.AGGREGATE, said=said)
-        return [clip, noise, MoveQuantile(of=clip)]
+        return clip_to_quantile(steering, self.clip, said=said)
 
     def _multipliers(self, units: int) -> tuple[float, float]:
         """z_D of the noise on the sum of clipped vectors, and sigma_b of that on the sum of bits."""

@@ -9,6 +9,7 @@ from typing import Literal, Protocol, get_args
 import torch
 from torch import Tensor
 
+from harness.base.coding import Coding
 from harness.base.errors import UsageError
 from harness.base.local_optimizer import PLAIN, LocalOptimizer, UpdateReading
 from harness.base.vectors import Grouping, group_sums
@@ -265,10 +266,11 @@ class Observation:
     its update became the target (None: as plain SGD's), and ``certainty`` (R, P) weights of its coordinates, by how
     exactly each is known (None: all alike). ``batches`` is there where the network normalises batches
     as a whole (BatchNorm in training mode): how large they are, and what running statistics gave away of them.
-    ``noise``, ``carrying``, ``cut``, ``prior`` and ``simulation`` are for attackers of the tiers above ``plain``
-    alone: the noise that ``target`` is known to carry (None where it is known to carry none), which of its
+    ``noise``, ``carrying``, ``cut``, ``coding``, ``prior`` and ``simulation`` are for attackers of the tiers above
+    ``plain`` alone: the noise that ``target`` is known to carry (None where it is known to carry none), which of its
     coordinates carry anything else, where noise covers the zeros of a ``sparse`` one (None where it does not), the
-    magnitude ``cut`` at which its coordinates were cut before such noise (None where none were), what
+    magnitude ``cut`` at which its coordinates were cut before such noise (None where none were), the coarser form
+    ``coding`` that they were written in after that (None without), what
     public data of the same kind say of the examples, and where victims share weights, the round to run such data
     through.
     """
@@ -294,6 +296,7 @@ class Observation:
     cut: float | None = None
     prior: Prior | None = None
     simulation: Simulation | None = None
+    coding: Coding | None = None
 
     @property
     def rows(self) -> int:
@@ -335,7 +338,7 @@ class Observation:
         """Return the observation with only what an attacker of that tier knows."""
         if tier != "plain":
             return self
-        return replace(self, noise=None, carrying=None, cut=None, prior=None, simulation=None)
+        return replace(self, noise=None, carrying=None, cut=None, prior=None, simulation=None, coding=None)
 
     @property
     def clipping_groups(self) -> tuple[int, ...]:
@@ -357,6 +360,7 @@ class Observation:
             *(() if self.noise is None else self.noise.facts()),
             *(() if self.carrying is None else ("carrying", self.carrying)),
             *(() if self.cut is None else ("cut", self.cut)),
+            *(() if self.coding is None else ("coding", self.coding)),
             *(() if self.prior is None else ("prior", self.prior.fingerprint())),
             *(() if self.simulation is None else ("simulation", self.simulation.name)),
         )  # fmt: skip

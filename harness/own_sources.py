@@ -111,7 +111,7 @@ def _files(module: ModuleType) -> list[Path]:
         return []
     own, package = Path(file).resolve(), module.__name__.partition(".")[0]
     places = {
-        (key.partition(".")[0], Path(path).resolve())
+        (key.partition(".")[0], _resolved(path))
         for key, other in list(sys.modules.items())
         if key != "__main__" and (path := getattr(other, "__file__", None))
     }
@@ -120,6 +120,12 @@ def _files(module: ModuleType) -> list[Path]:
         if top == package or (path.is_relative_to(own.parent) and not _is_installed(path))
     }  # fmt: skip
     return sorted({own} | beside)
+
+
+@cache
+def _resolved(path: str) -> Path:
+    """Thousands of modules are asked for their place at every cell."""
+    return Path(path).resolve()
 
 
 def _is_installed(path: Path) -> bool:

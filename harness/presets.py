@@ -67,8 +67,12 @@ _BINS = ["imprint.bins=128", "loki.bins=32"]
 
 
 def _nightly() -> list[Grid]:
-    """Every defense and attack that is registered and needs no settings, so that a new one joins by itself."""
-    ready = {name: DEFENSES[name]() for name in DEFENSES if _without_settings(DEFENSES[name])}
+    """Every defense and attack that is registered and needs no settings, so that a new one joins by itself.
+
+    Defenses under the name of another project (``flower:LocalDpMod``) are left out: their operations are those of
+    others, and a night has an end.
+    """
+    ready = {name: DEFENSES[name]() for name in DEFENSES if ":" not in name and _without_settings(DEFENSES[name])}
     secure = [name for name, defense in ready.items() if defense.sums_securely]
     # A baseline follows its victims from night to night: where nothing is public they are drawn as ever.
     every: Grid = {
@@ -76,9 +80,9 @@ def _nightly() -> list[Grid]:
     }  # fmt: skip
     # Behind a secure sum a victim is a round of clients, all of whose images are attacked: fewer of both.
     sums: Grid = {"defense": secure, "victims": 24, "clients_per_round": 4}
-    # Closed forms need a fully connected first layer, the learned inverse victims who share weights; a blind guess is
-    # the control of others.
-    elsewhere = ("analytic", "spear", "learned", "blind")
+    # Closed forms need a fully connected first layer or learned places, the learned inverse victims who share weights;
+    # a blind guess is the control of others.
+    elsewhere = ("analytic", "spear", "patches", "learned", "blind")
     attacks = [name for name in ATTACKS if name not in elsewhere and _without_settings(ATTACKS[name])]
     plain, informed, tampering = ([name for name in attacks if ATTACKS[name].tier == tier] for tier in TIERS)
     # Batches, on a network that has the layer some of these need.

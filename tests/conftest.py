@@ -30,6 +30,16 @@ def pytest_unconfigure() -> None:
     gc.unfreeze()  # libraries complain of what is left at the end
 
 
+@pytest.fixture(autouse=True)
+def one_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands that choose how many processes they take choose one: others take longer to start than a test attacks.
+
+    Tests of that choice stand in ``tests/parallel``.
+    """
+    if "parallel" not in request.path.parts:
+        monkeypatch.setattr("harness.parallel.crew.cpu_count", lambda: 1)
+
+
 @pytest.fixture(scope="module")
 def coarse_losses() -> Iterator[None]:
     """Loss distributions in fewer buckets, which bound as well: the usual ones cost more than a small training run.

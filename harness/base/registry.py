@@ -90,7 +90,8 @@ def _torchs_defaults() -> Iterator[None]:
 T = TypeVar("T")
 Entry = TypeVar("Entry")
 
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
+# Where a colon stands, a framework or source comes first: flower:LocalDpMod.
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*(:[A-Za-z0-9_][A-Za-z0-9_-]*)?")
 
 
 class Registry(Generic[T]):
@@ -119,7 +120,7 @@ class Registry(Generic[T]):
         def decorate(entry: Entry) -> Entry:
             for new in (name, *aliases):
                 if not _NAME.fullmatch(new):
-                    raise ValueError(f"{self.kind} {new!r}: a name is of letters, digits, _ and -")
+                    raise ValueError(f"{self.kind} {new!r}: a name is of letters, digits, _ and -; before a colon too")
                 if new in self._entries or new in self._aliases:
                     raise ValueError(f"{self.kind} {new!r} is registered twice")
             self._entries[name] = entry

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import Literal
 
 import torch
@@ -36,6 +37,12 @@ class Layout:
     def total(self) -> int:
         """P, the number of coordinates of the whole vector."""
         return sum(self.sizes)
+
+    @property
+    def scalars(self) -> tuple[int, ...]:
+        """Places of the tensors without a dimension (0-d arrays) in the flat vector."""
+        ends = accumulate(self.sizes)
+        return tuple(end - 1 for end, shape in zip(ends, self.shapes, strict=True) if not shape)
 
     def groups(self, grouping: Grouping) -> tuple[int, ...]:
         """Sizes of the clipping groups: one per tensor (``layer``) or one for the whole vector (``whole``)."""

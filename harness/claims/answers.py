@@ -31,6 +31,7 @@ class Facts:
         buffers: ``none``, ``float`` or ``int``.
         delta: asked for; None for the source's own, else 1e-5.
         version: of the framework; None for the newest known.
+        sampler: ``poisson`` where clients are known to be drawn so.
     """
 
     rounds: int = 1
@@ -52,6 +53,7 @@ class Facts:
     buffers: str | None = None
     delta: float | None = None
     version: str | None = None
+    sampler: str | None = None
 
     def __post_init__(self) -> None:
         counted = ("rounds", "participations", "clients", "per_round", "examples", "batch_size", "local_epochs",

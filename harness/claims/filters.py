@@ -1,7 +1,8 @@
 """The filters of frameworks, each a function from its arguments and the facts of a federation to an answer.
 
-To add one, write a function here under ``@_filter`` and a line in the table of tests/claims/test_cases.py. Files are
-named with the version that was read; where tests also run the package, ``ran`` says so.
+To add one, write a function here, or in central.py, under ``@register_filter`` and a line in the table of
+tests/claims/test_cases.py. Files are named with the version that was read; where tests also run the package, ``ran``
+says so.
 """
 
 import math
@@ -20,7 +21,9 @@ NUMPY = "whoever knows numpy's random seed knows the noise"
 RAW = "the server receives raw updates"
 
 
-def _filter(name: str, acts: str, **said: Any) -> Callable[[Asked], Asked]:
+def register_filter(name: str, acts: str, **said: Any) -> Callable[[Asked], Asked]:
+    """A decorator that registers what answers for a filter, under its name and with what is said of it."""
+
     def register(asked: Asked) -> Asked:
         FILTERS[name] = Filter(name, acts, asked=asked, **said)
         return asked
@@ -52,7 +55,7 @@ def _no_scalars(answer: Answer, facts: Facts, verb: str) -> None:
 # Flower.
 
 
-@_filter(
+@register_filter(
     "flower:LocalDpMod", "s1", source="flwr 1.42.0, clientapp/mod/localdp_mod.py", ran=True, aliases=("LocalDpMod",),
     does="clips the update to clipping_norm and adds Gaussian noise by the classical formula",
     claims="(epsilon, delta) for every reply",
@@ -82,7 +85,7 @@ def _local(arguments: Arguments, facts: Facts) -> Answer:
     return answer
 
 
-@_filter(
+@register_filter(
     "flip:local_dp", "s1", source="FLIP 362667fa, flip-utils/flip/flower/privacy.py",
     does="clips the update to dp-clipping-norm and adds Gaussian noise by the classical formula, if dp-enabled",
     claims="(epsilon, delta) for every reply, by the formula",
@@ -166,7 +169,7 @@ def _central(arguments: Arguments, facts: Facts) -> Answer:
     return answer
 
 
-@_filter(
+@register_filter(
     "flower:ServerSideFixedClipping", "s0", source="flwr 1.42.0, serverapp/strategy/dp_fixed_clipping.py", ran=True,
     aliases=("DifferentialPrivacyServerSideFixedClipping",), settings=_CENTRAL,
     does="clips each reply at the server and adds noise of z C / num_sampled_clients to the mean",
@@ -174,10 +177,12 @@ def _central(arguments: Arguments, facts: Facts) -> Answer:
     works="weigh clients equally, let num_sampled_clients be the true number, and take a multiplier of 1 or more",
 )  # fmt: skip
 def _server_side(arguments: Arguments, facts: Facts) -> Answer:
-    return _central({**arguments, "side": "server"}, facts)
+    answer = _central({**arguments, "side": "server"}, facts)
+    _no_scalars(answer, facts, "are not clipped")
+    return answer
 
 
-@_filter(
+@register_filter(
     "flower:ClientSideFixedClipping", "s0", source="flwr 1.42.0, serverapp/strategy/dp_fixed_clipping.py", ran=True,
     aliases=("DifferentialPrivacyClientSideFixedClipping",), settings=_CENTRAL,
     does="lets clients clip (fixedclipping_mod) and adds noise of z C / num_sampled_clients to the mean",
@@ -187,7 +192,7 @@ def _server_side(arguments: Arguments, facts: Facts) -> Answer:
 def _client_side(arguments: Arguments, facts: Facts) -> Answer:
     answer = _central(arguments, facts)
     _clients_clip(answer, facts, "fixedclipping_mod")
-    _no_scalars(answer, facts, "leave without clip")
+    _no_scalars(answer, facts, "are not clipped")
     return answer
 
 
@@ -230,16 +235,18 @@ _BY_QUANTILE = "clips to a bound that follows the share of clipped updates, and 
 _JOINT = "noise_multiplier as the joint cost of mean and share"
 
 
-@_filter(
+@register_filter(
     "flower:ServerSideAdaptiveClipping", "s0", source="flwr 1.42.0, serverapp/strategy/dp_adaptive_clipping.py",
     aliases=("DifferentialPrivacyServerSideAdaptiveClipping",), settings=_ADAPTIVE, ran=True, does=_BY_QUANTILE,
     claims=_JOINT, works="take fixed clipping: the bound moves away from its target here",
 )  # fmt: skip
 def _server_adaptive(arguments: Arguments, facts: Facts) -> Answer:
-    return _adaptive(arguments, facts)
+    answer = _adaptive(arguments, facts)
+    _no_scalars(answer, facts, "are not clipped")
+    return answer
 
 
-@_filter(
+@register_filter(
     "flower:ClientSideAdaptiveClipping", "s0", source="flwr 1.42.0, serverapp/strategy/dp_adaptive_clipping.py",
     aliases=("DifferentialPrivacyClientSideAdaptiveClipping",), settings=_ADAPTIVE, ran=True,
     does=f"{_BY_QUANTILE}; clients clip (adaptiveclipping_mod)", claims=_JOINT,
@@ -249,14 +256,14 @@ def _client_adaptive(arguments: Arguments, facts: Facts) -> Answer:
     answer = _adaptive(arguments, facts)
     answer.notes.append("the bits of the clipped leave the clients in clear")
     _clients_clip(answer, facts, "adaptiveclipping_mod")
-    _no_scalars(answer, facts, "leave without clip")
+    _no_scalars(answer, facts, "are not clipped")
     return answer
 
 
 # NVFlare.
 
 
-@_filter(
+@register_filter(
     "nvflare:PercentilePrivacy", "s1", source="nvflare 2.9.0, app_common/filters/percentile_privacy.py", ran=True,
     aliases=("PercentilePrivacy",),
     does="zeroes values below a percentile of all magnitudes, and cuts the others to gamma per local step",
@@ -278,7 +285,7 @@ def _percentile(arguments: Arguments, facts: Facts) -> Answer:
     return answer
 
 
-@_filter(
+@register_filter(
     "nvflare:SVTPrivacy", "s1", source="nvflare 2.9.0, app_common/filters/svt_privacy.py", ran=True,
     aliases=("SVTPrivacy",),
     does="sends a noisy choice of fraction of all values, cut to gamma per local step, with Laplace noise",
@@ -337,7 +344,7 @@ def _one_pass(numbers: int, count: int, threshold: float, query: float, tau: flo
 # Opacus.
 
 
-@_filter(
+@register_filter(
     "opacus:PrivacyEngine", "s2", source="opacus 1.6.0, privacy_engine.py and accountants/", ran=True,
     aliases=("PrivacyEngine", "make_private", "make_private_with_epsilon"),
     does="clips each example's gradient and adds Gaussian noise to the sum of a Poisson-sampled batch",
@@ -476,7 +483,7 @@ def _fixed_batches(answer: Answer, arguments: Arguments, facts: Facts, delta: fl
 # pfl-research.
 
 
-@_filter(
+@register_filter(
     "pfl:BandedMatrixFactorization", "s0", source="pfl-research c9d1f32f, pfl/privacy/ (banded matrix mechanism)",
     aliases=("BandedMatrixFactorizationMechanism",),
     does="adds noise that a banded matrix correlates over the rounds",

@@ -8,6 +8,7 @@ import traceback
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from typing import Annotated, Any
 
 import typer
@@ -93,7 +94,10 @@ def lazy_group(app: typer.Typer, commands: Mapping[str, str]) -> type[TyperGroup
         def shell_complete(self, context: typer.Context, incomplete: str) -> Any:
             """Names and what they are for: a shell waits for this."""
             self.listing = True
-            return super().shell_complete(context, incomplete)
+            try:
+                return super().shell_complete(context, incomplete)
+            finally:
+                self.listing = False
 
         def format_commands(self, context: typer.Context, formatter: Any) -> None:
             with formatter.section("Commands"):
@@ -109,6 +113,12 @@ def _options(
     ] = False,
 ) -> None:
     pass
+
+
+@cache
+def _whole_command() -> Any:
+    """Commands join it as they are imported; one is enough for any number of command lines."""
+    return typer.main.get_command(app)
 
 
 def run(arguments: list[str]) -> int:
@@ -130,7 +140,7 @@ def run(arguments: list[str]) -> int:
     try:
         _refuse_empty(arguments)
         _refuse_bytes(arguments)
-        command = typer.main.get_command(app)
+        command = _whole_command()
         with _parsed(command, arguments) as context:
             code = command.invoke(context)
         return code if isinstance(code, int) else DONE

@@ -26,7 +26,7 @@ from harness.evaluation.played_round import Key, known_correction, round_context
 from harness.evaluation.reading import Reading, known_batches, read_round
 from harness.evaluation.sending import CLIENTS, Sent, detectable, sent_by, tampering_of
 from harness.experiment import CellSettings
-from harness.federation.knowledge import carrying, cut_at, noise_at
+from harness.federation.knowledge import carrying, coding_at, cut_at, noise_at
 from harness.models import RowModel
 from harness.models.batch_norm import UNCOVERED, refusal
 from harness.observation import Observation, Simulated, Simulation
@@ -358,6 +358,7 @@ class Stage:
             batches, noise,
             carrying(defense, settings.tap, context, noise, steps, settings.observations),
             cut_at(defense, settings.tap, context, steps) if correction is None else None,
+            coding=coding_at(defense, settings.tap, context, steps) if update and correction is None else None,
         )  # fmt: skip
 
 

@@ -48,7 +48,7 @@ def promised(scored: Scored) -> list[Statement]:
         hypothetical = HYPOTHETICAL
         facts = PrivacyFacts(
             settings.cohort(), len(model.layout.sizes), rate=settings.rate, parameters=model.layout.total,
-            own_state=settings.variates is not None,
+            own_state=settings.variates is not None, scalars=len(model.layout.scalars),
         )  # fmt: skip
         made = what_holds(defense.statements(facts), uncovered=uncovered)
     if settings.noise_scale != 1:

@@ -12,6 +12,7 @@ from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass as validated
 from torch import Tensor
 
+from harness.base.coding import Coding
 from harness.base.errors import UsageError
 from harness.base.vectors import Layout
 from harness.federation.clip_and_noise import AnyClip, GaussianNoise
@@ -142,7 +143,7 @@ class Defense:
         flow = self.flow(context.cohort)
         for point in points:
             for name, one in flow:
-                if one.at is point:
+                if one.at is point and one.acts:
                     yield one, context.part(name) if name else context
 
     # What attackers know.
@@ -205,7 +206,7 @@ class Defense:
         """
         chosen: Chosen | None = None
         changed = False
-        for _, one in self.flow():
+        for one in (one for _, one in self.flow() if one.acts):
             if one.sparse and _passed(tap, one):
                 chosen = one.chosen(layout)
                 if chosen and changed and chosen.choice == "largest":
@@ -219,6 +220,18 @@ class Defense:
         """The magnitude at which coordinates of an update are cut before ``tap``, in its units; None without."""
         cuts = (one.cut for _, one in self.flow() if _passed(tap, one))
         return min((bound for bound in cuts if bound is not None), default=None)
+
+    def coding_at(self, tap: Tap) -> Coding | None:
+        """Return the coarser form of an update's numbers at ``tap``, in its units; None without, or before a change."""
+        passed = [one for _, one in self.flow() if one.acts and _passed(tap, one)]
+        coded = [place for place, one in enumerate(passed) if one.coding is not None]
+        if len(coded) != 1 or not all(one.only_adds for one in passed[coded[0] + 1 :]):
+            return None
+        return passed[coded[0]].coding
+
+    def codes(self, tap: Tap) -> bool:
+        """Return whether numbers of an update are made coarser before ``tap``."""
+        return any(one.coding is not None and _passed(tap, one) for _, one in self.flow())
 
     def grid_of(self, tap: Tap, context: RoundContext, steps: int) -> float | None:
         """The step of the grid that all values at a tap lie on, in units of the gradient that is matched there.
@@ -320,7 +333,7 @@ class Defense:
 
     def changes_messages(self) -> bool:
         """Return whether updates are changed after the local steps, so that values beside an update are not."""
-        return any(one.at not in _BEFORE_MESSAGES for _, one in self.flow())
+        return any(one.acts and one.at not in _BEFORE_MESSAGES for _, one in self.flow())
 
     @property
     def sums_securely(self) -> bool:
@@ -343,7 +356,7 @@ class Defense:
     def _of(self, hook: Hook, cohort: Cohort | None = None) -> list[Operation]:
         """The operations of a stage, in the order of the round."""
         flow = self.flow(cohort)
-        return [one for point in Point if point.hook == hook for _, one in flow if one.at is point]
+        return [one for point in Point if point.hook == hook for _, one in flow if one.at is point and one.acts]
 
 
 def _of_mechanisms(

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from harness.base.coding import Coding
 from harness.base.errors import UsageError
 from harness.federation.context import RoundContext
 from harness.federation.defense import Defense
@@ -45,6 +46,8 @@ def noise_at(
             f"noise is declared with deviations of shape {tuple(found.deviation.shape)}; give one number, or one for "
             f"each of the network's {context.layout.total} coordinates"
         )
+    if defense.codes(tap) and defense.coding_at(tap) is None:
+        return Noise("unknown", None, unread=True, bare=True)  # of what is changed after that, no attacker has a model
     if found is not None and tap in TAPS_OF_VARIATES:
         found = replace(found, level=None)  # it follows the gradient, which variates hide there
     return None if found is None else found.averaged(looks).times(context.noise_scale)
@@ -144,6 +147,12 @@ def _before_clips(chosen: Chosen, place: int, defense: Defense, tap: Tap, contex
         return replace(chosen, clipped=True)
     # Where tensors are scaled each by its own, what was largest before need not look so.
     return replace(chosen, choice="unknown") if whole is None or whole.grouping == "layer" else chosen
+
+
+def coding_at(defense: Defense, tap: Tap, context: RoundContext, steps: int) -> Coding | None:
+    """The coarser form that numbers were written in, in units of the gradient that is matched at a tap."""
+    coding = defense.coding_at(tap)
+    return None if coding is None else replace(coding, unit=-context.learning_rate * steps)
 
 
 def cut_at(defense: Defense, tap: Tap, context: RoundContext, steps: int) -> float | None:

@@ -13,6 +13,7 @@ from typing import ClassVar, cast
 
 from torch import Tensor
 
+from harness.base.coding import Coding
 from harness.base.errors import UsageError
 from harness.base.vectors import Grouping, Layout, example_factors, group_sums, spread
 from harness.federation.context import RoundContext, State
@@ -207,6 +208,11 @@ class Operation:
     @property
     def cut(self) -> float | None:
         """The magnitude at which it cuts single coordinates of an update; None without."""
+        return None
+
+    @property
+    def coding(self) -> Coding | None:
+        """Return the coarser form that numbers of an update are written in; None without."""
         return None
 
     def grid(self, context: RoundContext, steps: int) -> float | None:

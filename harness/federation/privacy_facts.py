@@ -29,6 +29,7 @@ class PrivacyFacts:
             an earlier defense of a stack left out.
         planned_rounds: T that noise schedules run over; None where it is the number of rounds accounted for.
         holders: the most clients that hold one example.
+        scalars: arrays of what is sent that have no dimension; None where that is not known.
     """
 
     cohort: Cohort
@@ -41,6 +42,7 @@ class PrivacyFacts:
     own_state: bool = False
     planned_rounds: int | None = None
     holders: int = 1
+    scalars: int | None = None
 
     @property
     def planned(self) -> Cohort:

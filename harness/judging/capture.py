@@ -1,8 +1,8 @@
 """What a capture's ``capture.json`` says: which client this was, how it trained, and under which defense.
 
-A framework's defense is told by its class and arguments. Sources: Flower's ``LocalDpMod`` and ``fixedclipping_mod``
-(flwr 1.2x, ``clientapp/mod``), which act on the update as a whole; Opacus 1.5's ``PrivacyEngine.make_private``, which
-acts on the gradients of a step.
+A framework's defense is told by its class and arguments, and is the defense here that has its name: Flower's
+``LocalDpMod`` and ``fixedclipping_mod`` (``defenses/flower.py``), NVFlare's filters (``defenses/nvflare.py``) and
+``PrivacyEngine.make_private`` of Opacus (``defenses/opacus.py``).
 """
 
 import inspect
@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from harness.base.building import one_line
 from harness.base.errors import UsageError
 from harness.base.local_optimizer import PLAIN, LocalOptimizer, arguments_of, optimizer_of, settle_rate, with_rate
-from harness.base.ranges import Clip, Count, CountOrNone, Delta, NonNegative, Positive
+from harness.base.ranges import Clip, Count, CountOrNone, Delta, Finite, NonNegative, Positive
 from harness.results.arrays import ENDINGS, MEND, StoredArrays, pickled_beside
 from harness.results.atomic import remove_plain, write_atomic
 from harness.results.files import MOST_OF_A_DOCUMENT, Absent, parse_json, read_stored, sha256
@@ -412,16 +412,49 @@ def _file(folder: Path, stem: str) -> Path:
 
 def _local_dp(clipping_norm: Clip, sensitivity: NonNegative, epsilon: Positive, delta: Delta) -> Declared:
     """The classical Gaussian mechanism, whatever it proves."""
-    deviation = sensitivity * math.sqrt(2 * math.log(1.25 / delta)) / epsilon
-    settings = {"clip": clipping_norm, "sigma": deviation / clipping_norm, "clipping": "whole", "noise_at": "client"}
-    return Declared(name="fed_sdp", settings=settings)
+    settings = {"clipping_norm": clipping_norm, "sensitivity": sensitivity, "epsilon": epsilon, "delta": delta}
+    return Declared(name="flower:LocalDpMod", settings=settings)
+
+
+def _flip(
+    dp_clipping_norm: Clip = 1.0, dp_sensitivity: NonNegative = 1e-4, dp_epsilon: Positive = 10.0,
+    dp_delta: Delta = 1e-5, dp_enabled: bool = True,
+) -> Declared:  # fmt: skip
+    """FLIP's filter of NVFlare, and its mod of Flower."""
+    settings = {
+        "dp_clipping_norm": dp_clipping_norm, "dp_sensitivity": dp_sensitivity, "dp_epsilon": dp_epsilon,
+        "dp_delta": dp_delta, "dp_enabled": dp_enabled,
+    }  # fmt: skip
+    return Declared(name="flip:local_dp", settings=settings)
 
 
 def _fixed_clipping(clipping_norm: Clip) -> Declared:
     """The clip alone: its noise is the server's."""
-    return Declared(
-        name="fed_sdp", settings={"clip": clipping_norm, "sigma": 0.0, "clipping": "whole", "noise_at": "client"}
-    )
+    settings = {"clipping_norm": clipping_norm, "noise_multiplier": 0.0}
+    return Declared(name="flower:ClientSideFixedClipping", settings=settings)
+
+
+def _percentile(percentile: Finite = 10.0, gamma: Finite = 0.01, steps: Count = 1) -> Declared:
+    """``steps``: the local steps that the trainer reports to NVFlare."""
+    settings = {"percentile": percentile, "gamma": gamma, "steps": steps}
+    return Declared(name="nvflare:PercentilePrivacy", settings=settings)
+
+
+def _sparse_vector(
+    fraction: Positive = 0.1, epsilon: Positive = 0.1, noise_var: Positive = 0.1, gamma: Positive = 1e-5,
+    tau: NonNegative = 1e-6, replace: bool = True, steps: Count = 1, version: str = "2.9.0",
+) -> Declared:  # fmt: skip
+    """``version``: of NVFlare; before 2.8.0 the order was another."""
+    settings = {
+        "fraction": fraction, "epsilon": epsilon, "noise_var": noise_var, "gamma": gamma, "tau": tau,
+        "replace": replace, "steps": steps, "version": version,
+    }  # fmt: skip
+    return Declared(name="nvflare:SVTPrivacy", settings=settings)
+
+
+def _exclude(exclude_vars: str | Sequence[str] = "") -> Declared:
+    names = exclude_vars if isinstance(exclude_vars, str) else list(exclude_vars)
+    return Declared(name="nvflare:ExcludeVars", settings={"exclude_vars": names})
 
 
 def _make_private(
@@ -436,9 +469,11 @@ def _make_private(
             "make_private is read with one max_grad_norm for clipping='flat', or a list of one equal bound for each "
             "tensor for 'per_layer'; declare fed_cdp with the settings that are meant"
         )
-    sigma = noise_multiplier * math.sqrt(len(bounds))
-    layered = "whole" if clipping == "flat" else "layer"
-    return Declared(name="fed_cdp", settings={"clip": bounds[0], "sigma": sigma, "clipping": layered})
+    settings = {
+        "noise_multiplier": noise_multiplier, "max_grad_norm": bounds[0] if clipping == "flat" else bounds,
+        "clipping": clipping, "poisson_sampling": poisson_sampling,
+    }  # fmt: skip
+    return Declared(name="opacus:PrivacyEngine", settings=settings)
 
 
 def _secure_sum() -> Declared:
@@ -454,6 +489,10 @@ _TABLE: dict[str, Callable[..., Declared]] = {
     "adaptiveclipping_mod": validate_call(_fixed_clipping),
     "secaggplus_mod": validate_call(_secure_sum),
     "make_private": validate_call(_make_private),
+    "LocalDP": validate_call(_flip),
+    "PercentilePrivacy": validate_call(_percentile),
+    "SVTPrivacy": validate_call(_sparse_vector),
+    "ExcludeVars": validate_call(_exclude),
 }
 # Flower's mods that leave a model as it is.
 _HARMLESS = {"arrays_size_mod", "message_size_mod"}

@@ -221,6 +221,7 @@ def _play(defense: Defense, rows: slice = slice(None), seed: int = 0, together: 
     taps = play_taps(_model(), weights, images, labels, defense, context, together=reached, times=times)
     shown: Shown = {**taps}
     if Tap.RECEIVED in shown:
+        context.sent.update({key: values.sum(0) for key, values in context.sent.items()})
         shown[AGGREGATE] = defense.aggregate(shown[Tap.RECEIVED].sum(0), context)
     return shown
 

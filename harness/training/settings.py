@@ -214,7 +214,7 @@ class TrainSettings(BaseModel):
             rate = 1 / (self.client_examples // self.batch_size)
         return PrivacyFacts(
             self.cohort(rounds), len(layout.sizes), client_sampler, _BATCH_SAMPLERS[self.batch_sampling], rate,
-            self.delta, layout.total, self.has_variates, self.rounds, holders,
+            self.delta, layout.total, self.has_variates, self.rounds, holders, len(layout.scalars),
         )  # fmt: skip
 
     def build_defense(self) -> Defense:

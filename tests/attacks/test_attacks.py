@@ -28,6 +28,7 @@ TABLE: list[tuple[str, dict[str, Any], str, float]] = [
     ("levels", {}, "mlp", 0.0),  # of an image it only learns the sizes of its gradient
     ("loki", {"bins": 16}, "mlp", 1.0),
     ("map", {"max_iterations": 10}, "lenet", 1.0),
+    ("patches", {}, "vit", 1.0),
     ("inverting_gradients", {"max_iterations": 100, "tv": 1e-5}, "mlp", 1.0),
     ("slope", {}, "mlp", 0.0),  # it hands out a direction, and no image
     ("spear", {}, "mlp2", 0.75),

@@ -55,7 +55,9 @@ def test_the_first_iterations_agree(
         assert torch.equal(getattr(batched, field), getattr(reference, field).to(getattr(batched, field)))
 
 
-@pytest.mark.parametrize("name", AT_ONCE)
+@pytest.mark.parametrize("name", [
+    name if name in ("slope", "spear") else pytest.param(name, marks=pytest.mark.slow) for name in AT_ONCE
+])  # fmt: skip
 def test_what_is_computed_at_once_is_descended_by_no_engine(name: str, victims: Victims) -> None:
     attack = build(ATTACKS, name, SETTINGS.get(name, {}))
     observation = victims(3, model="mlp2", tamper=attack.tamper(1, 1))

@@ -26,7 +26,7 @@ def attacked(name: str, settings: dict[str, Any], seen: Observation, chunk: int,
     [
         ("inverting_gradients", {"max_iterations": 4}),
         ("gradinversion", {"max_iterations": 4, "restarts": 2, "warm_up": 1}),
-        ("cpl", {"max_iterations": 1}),
+        pytest.param("cpl", {"max_iterations": 1}, marks=pytest.mark.slow),
     ],
 )
 def test_neither_chunk_nor_threads_change_a_bit(

@@ -140,6 +140,33 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], Lines, bool]] = {
         ("zero-out", 1, 0.2540, BUCKETS, poisson(1.5, 1 / 125, 125)),
         ("zero-out", 3, 0.4348, BUCKETS, poisson(1.5, 1 / 125, 375)),
     ], True),
+    "TFF fixed": ("tff:gaussian_fixed", {"noise_multiplier": 1, "clients_per_round": 100, "clip": 1},
+                  {"rounds": 100, "clients": 1000, "per_round": 100}, [
+        ("zero-out", 100, 7.0466, BUCKETS, poisson(1, 0.1, 100)),
+        ("zero-out", 100, 91.817, CLOSED, gaussian(10)),
+    ], False),
+    "TFF adaptive": ("tff:gaussian_adaptive", {"noise_multiplier": 1, "clients_per_round": 100}, {"rounds": 4}, [
+        ("replace", 4, 24.38161, CLOSED, gaussian(4)),
+    ], False),
+    "pfl Gaussian": ("pfl:GaussianMechanism", {"clipping_bound": 1, "relative_noise_stddev": 2},
+                     {"rounds": 4, "weights": "equal"}, [
+        ("zero-out", 4, 4.377178, CLOSED, gaussian(1)),
+    ], False),
+    "TFF tree": ("tff:tree_aggregation", {"noise_multiplier": 7, "clients_per_round": 100, "clip": 1},
+                 {"rounds": 1024, "participations": 1, "delta": 1e-6}, [
+        ("zero-out", 1024, 2.124798, CLOSED, gaussian(math.sqrt(11) / 7, 1e-6)),
+    ], False),
+    "BLT once": ("jax_privacy:BLT", {"noise_multiplier": 7}, {"rounds": 1000, "participations": 1, "delta": 1e-6}, [
+        ("zero-out", 1000, 0.5975, BUCKETS, gaussian(1.025978 / 7, 1e-6)),
+    ], False),
+    "BLT": ("jax_privacy:BLT", {"noise_multiplier": 7, "decays": [0.5, 0.95], "scales": [0.25, 0.1],
+                                "min_separation": 100}, {"rounds": 1000, "delta": 1e-6}, [
+        ("zero-out", 1000, 2.3130, BUCKETS, gaussian(3.583116 / 7, 1e-6)),
+    ], False),
+    "banded": ("jax_privacy:BandedToeplitz", {"noise_multiplier": 4, "bands": 8, "min_separation": 8},
+               {"rounds": 80, "delta": 1e-6}, [
+        ("zero-out", 80, 3.747218, CLOSED, gaussian(math.sqrt(10) / 4, 1e-6)),
+    ], False),
     "12": ("pfl:BandedMatrixFactorization", BANDED, {}, [
         ("zero-out", 2000, 24.966, BUCKETS, poisson(0.680599, 0.24, 42, 1e-6)),
         ("zero-out", 2000, 89.792, CLOSED, gaussian(math.sqrt(42) / 0.680597, 1e-6)),

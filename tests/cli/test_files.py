@@ -276,11 +276,8 @@ def test_a_place_that_is_not_text_is_told_or_does_no_harm(before: bytes, line: s
 @pytest.mark.parametrize(
     ("line", "handles"),
     [
-        ("report good", 16),
-        *(
-            pytest.param(line, handles, marks=pytest.mark.slow)
-            for line, handles in ((EVALUATE, 8), (EVALUATE, 16), (TRAIN, 16))
-        ),
+        pytest.param(line, handles, marks=pytest.mark.slow)
+        for line, handles in (("report good", 16), (EVALUATE, 8), (EVALUATE, 16), (TRAIN, 16))
     ],
     ids=["report", "evaluate, 8", "evaluate", "train"],
 )

@@ -186,7 +186,8 @@ COMPUTED = "harness.models; harness.models.RowModel('mlp', (1, 8, 8), 10)"
     ("first", "then", "times"),
     [
         ("torch", f"{COMPUTED}; harness.models.RowModel('mlp', (1, 8, 8), 10)", 1),
-        ("torch", "harness.capture, harness.models", 0),  # a client of somebody's federation computes nothing of ours
+        # A client of somebody's federation computes nothing of ours.
+        pytest.param("torch", "harness.capture, harness.models", 0, marks=pytest.mark.slow),
         pytest.param("harness", COMPUTED, 0, marks=pytest.mark.slow),
     ],
 )

@@ -67,6 +67,28 @@ TABLE = {
     "noise": Line(["none"], "each update sent (a gradient times the learning rate)"),
     "pruning": Line(["none"], "the 0.7 share of the whole vector", random=False),
     "quantile": Line(CENTRAL, "noise std z_D*C on the sum at the server"),
+    "flip:local_dp": Line(LDP, "noise std sigma*C on each update sent with sigma=4.84481e-05"),
+    "flower:LocalDpMod": Line(LDP, "clipped per whole to C=1; noise std sigma*C on each update sent"),
+    "flower:ServerSideFixedClipping": Line(CENTRAL, "noise std z*C/10 on the mean at the server with z=0.2"),
+    "flower:ClientSideFixedClipping": Line(CENTRAL, "noise std z*C/10 on the mean at the server with z=0.2"),
+    "flower:ServerSideAdaptiveClipping": Line(CENTRAL, "C, which moves away from its quantile, first 0.1"),
+    "flower:ClientSideAdaptiveClipping": Line(CENTRAL, "on the mean at the server, by the next C"),
+    "nvflare:ExcludeVars": Line(["none"], "no clipping, no noise", random=False),
+    "nvflare:PercentilePrivacy": Line(["none"], "below the 10th percentile are zeroed", random=False),
+    "nvflare:SVTPrivacy": Line(["none"], "a noisy choice of 0.1 of all values"),
+    "opacus:PrivacyEngine": Line(SAMPLE, "sigma*C on the sum of clipped per-example gradients", CLIPPED),
+    "tff:gaussian_fixed": Line(CENTRAL, "noise std sigma*C on the sum at the server with sigma=1"),
+    "tff:gaussian_adaptive": Line(CENTRAL, "the 0.5 quantile of norms, first 0.1"),
+    "pfl:GaussianMechanism": Line(CENTRAL, "noise std sigma*C on the sum at the server with sigma=1"),
+    "tff:tree_aggregation": Line(CENTRAL, "noise of a tree over 1024 rounds"),
+    "jax_privacy:BandedToeplitz": Line(CENTRAL, "noise of a matrix with 8 bands"),
+    "jax_privacy:BLT": Line(CENTRAL, "noise of 1 buffers (BLT)"),
+    "nvflare:ModelQuantizer": Line(["none"], "numbers are rounded to half precision", random=False),
+    "paper:QSGD": Line(["none"], "rounded by chance to 15 steps"),
+    "paper:signSGD": Line(["none"], "sent as signs, of size 1", random=False),
+    "paper:top-k": Line(["none"], "the 0.9 share of the whole vector", random=False),
+    "paper:Soteria": Line(["none"], "below the 80th percentile of their scores are zeroed", random=False),
+    "quantization": Line(["none"], "rounded to 255 steps", random=False),
     "secagg_ddp": Line([*SAMPLE, "sample-DP local view"], "the server gets masked vectors and their sum", CLIPPED),
 }
 # Settings beyond the defaults under which the server remembers, or sigma decays.
@@ -77,27 +99,31 @@ OTHERWISE = (
 )  # fmt: skip
 
 
+# Made-up gradients come from no network that could be read.
+PLAYED = [name for name in TABLE if not build(DEFENSES, name, {}).needs_network]
+
+
 def test_the_table_has_every_registered_defense() -> None:
     assert set(TABLE) == set(DEFENSES)
 
 
-@pytest.mark.parametrize("name", TABLE)
+@pytest.mark.parametrize("name", PLAYED)
 def test_taps_have_their_shapes_and_finite_values(name: str) -> None:
     assert assert_shapes(build(DEFENSES, name, {})) == TABLE[name].taps
 
 
-@pytest.mark.parametrize("name", TABLE)
+@pytest.mark.parametrize("name", PLAYED)
 def test_a_round_is_a_function_of_its_key(name: str) -> None:
     assert assert_keyed(build(DEFENSES, name, {})) == TABLE[name].random
 
 
-@pytest.mark.parametrize("name", TABLE)
+@pytest.mark.parametrize("name", PLAYED)
 def test_a_row_does_not_depend_on_the_rows_beside_it(name: str) -> None:
     assert_rows_apart(build(DEFENSES, name, {}))
 
 
 STEPS = [
-    *((name, {}) for name in TABLE), ("dp_local", {"clipping": "median_per_tensor"}),
+    *((name, {}) for name in PLAYED), ("dp_local", {"clipping": "median_per_tensor"}),
     *(("fed_acdp", {"s_mode": reading}) for reading in ("batch_max", "example_mean")),
     *((name, {"convention": "per_example"}) for name in ("fed_cdp", "fed_acdp")),
     ("quantile", {"unit": "example", "clip": 2}), ("noise", {"applies_to": "example"}),
@@ -120,7 +146,7 @@ def test_clipping_is_declared_and_cuts_each_example(name: str, settings: dict[st
     assert_declares_what_is_sent(defense)
 
 
-@pytest.mark.parametrize("name", TABLE)
+@pytest.mark.parametrize("name", PLAYED)
 def test_the_aggregate_divides_by_the_cohort_of_the_settings(name: str) -> None:
     defense = build(DEFENSES, name, {})
     messages = torch.randn(CLIENTS, LAYOUT.total, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
@@ -128,6 +154,8 @@ def test_the_aggregate_divides_by_the_cohort_of_the_settings(name: str) -> None:
     context = RoundContext(0, 0, LEARNING_RATE, Cohort(clients_per_round=8), LAYOUT, keys, noise_scale=0.0)
     total = messages.sum(0)
     torch.testing.assert_close(defense.aggregate(total, context), total / 8)
+    if name.endswith("AdaptiveClipping") and name.startswith("flower"):
+        return  # noise goes by the next bound, which moves by noise of its own
     larger = replace(context, cohort=Cohort(clients_per_round=16), noise_scale=1.0, server={})
     smaller = replace(larger, cohort=Cohort(clients_per_round=8), server={})
     torch.testing.assert_close(defense.aggregate(total, larger) * 2, defense.aggregate(total, smaller))
@@ -211,7 +239,7 @@ def test_guarantees_follow_the_settings(name: str, settings: dict[str, object], 
     assert [statement.guarantee for statement in build(DEFENSES, name, settings).statements(FACTS)] == tags
 
 
-VARIANTS = [*((name, {}) for name in TABLE), *OTHERWISE]
+VARIANTS = [*((name, {}) for name in PLAYED), *OTHERWISE]
 
 
 @pytest.mark.parametrize(("name", "settings"), VARIANTS)

@@ -146,7 +146,7 @@ def assert_no_sum_of_gaussians(quiet: Tensor, added: Tensor) -> None:
     assert max(abs(mixed), tails / 24**0.5) * pair.shape[1] ** 0.5 > SURE
 
 
-@pytest.mark.parametrize("name", list(DEFENSES))
+@pytest.mark.parametrize("name", [name for name in DEFENSES if not build(DEFENSES, name, {}).needs_network])
 def test_every_registered_defense_declares_what_its_taps_show(name: str) -> None:
     assert_declares_noise(build(DEFENSES, name, {}))
 

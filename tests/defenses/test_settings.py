@@ -74,6 +74,7 @@ MISSPELT = {"sgima": "sigma"}
 CASES = OWN + [
     (name, {key: value}, words)
     for name in DEFENSES
+    if ":" not in name  # whose settings are the frameworks' own
     for key, value, words in COMMON
     if MISSPELT.get(key, key) in {field.name for field in fields(DEFENSES[name])}
 ]

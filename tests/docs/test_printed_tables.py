@@ -12,7 +12,7 @@ from harness.papers.full_accuracy import DATASETS, METHODS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "papers-tables.md").read_text(encoding="utf-8")
-TABLES = ROOT / "benchmarks" / "results" / "2026-11-21-tables"
+RESULTS = ROOT / "benchmarks" / "results"
 
 
 @pytest.fixture(scope="module")
@@ -40,15 +40,15 @@ def test_broken_cells_are_put_together_and_the_line_below_is_kept(printed: Modul
 
 
 def agreeing(*tables: str) -> str:
-    found = [re.search(r"^(\d+) of (\d+) cells agree", (TABLES / f"{name}-quick.txt").read_text(), re.MULTILINE)
-             for name in tables]  # fmt: skip
+    texts = [(RESULTS / "2026-11-26-tables" / f"{name}-quick.txt").read_text() for name in tables]
+    found = [re.search(r"^(\d+) of (\d+) cells agree", text, re.MULTILINE) for text in texts]
     return " of ".join(str(sum(int(one[place]) for one in found if one)) for place in (1, 2))
 
 
 def test_what_is_said_in_short_follows_from_the_tables() -> None:
     assert f"{agreeing('table6', 'table7', 'table11')} follow from the printed settings" in PAGE
     assert f"{agreeing('table8')} follow; the schedules" in PAGE
-    gap = (TABLES / "s002-gap-full.txt").read_text()
+    gap = (RESULTS / "2026-11-21-tables" / "s002-gap-full.txt").read_text()
     assert re.search(r"yes, by ([\d.]+) points", PAGE)[1] in gap
 
 
@@ -58,7 +58,7 @@ SCALES = {"cancer, five seeds": "full-accuracy-five-seeds"} | dict.fromkeys(DATA
 @pytest.mark.parametrize("row", SCALES)
 def test_which_accuracies_hold_at_full_scale_follows_from_the_kept_runs(row: str) -> None:
     page = (ROOT / "docs" / "full-scale-accuracy.md").read_text(encoding="utf-8")
-    kept = json.loads((ROOT / "benchmarks" / "results" / "2026-11-22-tables" / f"{SCALES[row]}.json").read_text())
+    kept = json.loads((RESULTS / "2026-11-22-tables" / f"{SCALES[row]}.json").read_text())
     of_data = [one for one in kept["rows"] if one["data"] == row.partition(",")[0]]
     said = {cells[0].strip(): cells[1:] for cells in re.findall(r"^\|" + r"([^|\n]*)\|" * 5 + "$", page, re.MULTILINE)}
     for verdict, methods in zip(("agrees", "without noise", "differs", "-"), said[row], strict=True):

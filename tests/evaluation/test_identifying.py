@@ -98,7 +98,10 @@ SEVERAL = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("values", SEVERAL.values(), ids=SEVERAL)
+@pytest.mark.parametrize("values", [
+    pytest.param(values, id=name, marks=() if name == "a sum of clients" else pytest.mark.slow)
+    for name, values in SEVERAL.items()
+])  # fmt: skip
 def test_who_is_among_several_is_told(values: dict[str, Any], small: Any, tmp_path: Path) -> None:
     """The controls hold for several examples too, and the p-value can fall below 1e-4."""
     cells = cells_of(small, tmp_path, victims=8, prior="auto", **NOISY | values)

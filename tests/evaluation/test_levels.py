@@ -26,7 +26,10 @@ def asked(document: ResultDocument) -> dict[str, CellResult]:
     return {cell.attack: cell for cell in document.cells if cell.role == "cell"}
 
 
-@pytest.mark.parametrize("defense", FOLLOWING.values(), ids=FOLLOWING)
+@pytest.mark.parametrize("defense", [
+    pytest.param(defense, id=name, marks=() if name in ("released code", "medians") else pytest.mark.slow)
+    for name, defense in FOLLOWING.items()
+])  # fmt: skip
 def test_the_level_gives_victims_away(defense: dict[str, Any], small: Any, tmp_path: Path) -> None:
     """That the run ends well also says that the level is measured to be what is declared."""
     document = played(small, tmp_path, ["levels", "identify"], **defense)

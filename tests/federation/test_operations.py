@@ -239,49 +239,20 @@ def test_the_network_and_its_inputs_can_be_changed() -> None:
         train_locally(lambda *_: blind, torch.zeros(2, MODEL.layout.total), made(darker), train(made())[1], 1)
 
 
-def soteria(kept: float) -> Defense:
-    """Sun et al. 2021: of the layer before the last, the features that tell most of the input carry no gradient.
-
-    How much one tells is how large it is beside its own derivative by the input. Which they are is found once, from the
-    network that was received, before it is trained.
-    """
-    weight, _ = MODEL.last_linear()
-    size = dict(zip(MODEL.layout.names, MODEL.layout.shapes, strict=True))[weight][1]
-
-    def hidden_features(batch: NetworkBatch) -> Tensor:
-        weights, images = batch.weights.detach().requires_grad_(), batch.inputs.detach().requires_grad_()
-        with torch.enable_grad():
-            # The first score's derivative by the last layer is the representation itself.
-            score = batch.network.logits(weights, images)[:, 0, 0].sum()
-            (by_weights,) = torch.autograd.grad(score, weights, create_graph=True)
-            features = batch.network.layout.split(by_weights)[weight][:, 0]
-            slopes = [torch.autograd.grad(features[:, one].sum(), images, retain_graph=True)[0] for one in range(size)]
-        told = features.detach().abs() / torch.stack([slope.flatten(1).norm(dim=1) for slope in slopes], 1)
-        return told >= told.quantile(kept, dim=1, keepdim=True)
-
-    def masked(mean: Tensor, context: RoundContext) -> Tensor:
-        assert context.batch is not None
-        if context.local_step == 0:
-            context.local["hidden"] = hidden_features(context.batch).float()
-        parts = context.layout.split(mean.clone())
-        parts[weight] *= 1 - context.local["hidden"][:, None]
-        return torch.cat([parts[name].flatten(1) for name in context.layout.names], 1)
-
-    return made(Custom(masked, at=Point.STEP, adds=None, network=True, said="Soteria"))
-
-
-def test_sketch_of_soteria() -> None:
-    (update, context), (plain, _) = train(soteria(0.8)), train(made())
+def test_soteria_masks_features_of_the_last_layer() -> None:
+    soteria = build(DEFENSES, "paper:Soteria", {"pruning_rate": 80})
+    (update, _), (plain, _) = train(soteria, 1), train(made(), 1)
     weight, _ = MODEL.last_linear()
     sent, whole = (MODEL.layout.split(one)[weight] for one in (update, plain))
-    hidden = context.local["hidden"].bool()
-    assert hidden.sum(1).tolist() == [20, 20] and not torch.equal(hidden[0], hidden[1])
+    hidden = ~sent.any(1)
+    assert hidden.sum(1).tolist() == [80, 80]
     for client in range(2):
-        assert not sent[client][:, hidden[client]].any() and whole[client][:, hidden[client]].any()
-        assert sent[client][:, ~hidden[client]].any()
+        assert whole[client][:, hidden[client]].any()
+        assert torch.equal(sent[client][:, ~hidden[client]], whole[client][:, ~hidden[client]])
     # The layers below are as they were after one step: what is hidden is hidden, and nothing else.
-    one, other = (MODEL.layout.split(train(defense, 1)[0])["1.weight"] for defense in (soteria(0.8), made()))
+    one, other = (MODEL.layout.split(moved)["1.weight"] for moved in (update, plain))
     assert torch.equal(one, other)
+    assert torch.equal(train(build(DEFENSES, "paper:Soteria", {"pruning_rate": 0}), 1)[0], plain)
 
 
 def flower_adaptive_clip(first: float, quantile: float, rate: float) -> Defense:

@@ -1,6 +1,5 @@
 """Captures on Flower, with stand-ins for its messages."""
 
-import math
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -167,10 +166,10 @@ NO = Declared(name="none")
     [
         ([ME], None),
         ([ME, message_size_mod], None),
-        ([ME, LOCAL], {"clip": 2.0, "sigma": math.sqrt(2 * math.log(125)) / 3 / 2}),
-        ([ME, message_size_mod, fixedclipping_mod], {"clip": 5.0, "sigma": 0.0}),
-        ([ME, adaptiveclipping_mod], {"clip": 5.0, "sigma": 0.0}),
-        ([secaggplus_mod, ME, fixedclipping_mod], {"clip": 5.0, "sigma": 0.0}),
+        ([ME, LOCAL], {"clipping_norm": 2.0, "sensitivity": 1.0, "epsilon": 3.0, "delta": 0.01}),
+        ([ME, message_size_mod, fixedclipping_mod], {"clipping_norm": 5.0, "noise_multiplier": 0.0}),
+        ([ME, adaptiveclipping_mod], {"clipping_norm": 5.0, "noise_multiplier": 0.0}),
+        ([secaggplus_mod, ME, fixedclipping_mod], {"clipping_norm": 5.0, "noise_multiplier": 0.0}),
         ([secaggplus_mod, message_size_mod, ME], NO),
     ],
 )
@@ -181,7 +180,7 @@ def test_mods_beside_it_are_declared_with_their_arguments(tmp_path: Path, mods: 
     chained(lambda *_: message([2.0]), own)(asked, SimpleNamespace(node_id=5))
     made = translated(read_capture(tmp_path / "round-3-client-5").record.defense)
     if isinstance(expected, dict):
-        assert made is not None and made.name == "fed_sdp"
+        assert made is not None and made.name in ("flower:LocalDpMod", "flower:ClientSideFixedClipping")
         assert {name: made.settings[name] for name in expected} == pytest.approx(expected)
     else:
         assert made == expected

@@ -162,7 +162,7 @@ OPTIMIZERS: dict[str, tuple[Callable[[nn.Module], torch.optim.Optimizer], int, s
 
 # More of them in test_as_evaluated.py.
 @pytest.mark.parametrize(("optimizer", "steps", "attack"), [
-    pytest.param(*one, marks=pytest.mark.slow if name in ("momentum", "adamw") else (), id=name)
+    pytest.param(*one, marks=() if name == "adam" else pytest.mark.slow, id=name)
     for name, one in OPTIMIZERS.items()
 ])  # fmt: skip
 def test_clients_are_judged_with_the_optimizer_they_have(
@@ -438,6 +438,7 @@ def test_clients_that_do_not_what_they_declare_are_told_by_the_checks(
             assert not results["valid"] and results["valid_reason"].startswith(f"{violated[0]['name']}: violated")
 
 
+@pytest.mark.slow
 def test_who_learns_from_public_data_judges_too(federation: Federation, judge: Any) -> None:
     _, document, _ = judge(federation(2), "--prior", "digits", "--attack", "learned")
     cell = document["results"]["cells"][0]

@@ -30,7 +30,7 @@ def test_windows_times_kernels_are_the_convolution(geometry: tuple[tuple[int, in
     torch.testing.assert_close(as_kernels(as_windows(kernels), kernel), kernels)
 
 
-@pytest.mark.parametrize("geometry", GEOMETRIES)
+@pytest.mark.parametrize("geometry", GEOMETRIES[1::2])
 def test_derivatives_of_any_order(geometry: tuple[tuple[int, int], ...]) -> None:
     images = torch.randn(2, 1, 2, 5, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     images.requires_grad_()

@@ -47,7 +47,7 @@ def test_it_has_the_layers_of_torchvision_and_the_classes_of_the_data() -> None:
         ("torchvision:zzzzzz", (3, 32, 32), "unknown network 'zzzzzz'.*list_models"),
         ("torchvision:mobilenet_v2", (3, 32, 32), r"active dropout.*--model torchvision:mobilenet_v2\+no_dropout"),
         ("torchvision:convnext_tiny", (3, 32, 32), r"active dropout.*torchvision:convnext_tiny\+no_dropout"),
-        ("torchvision:alexnet+no_dropout", (3, 32, 32), "too small; give larger images, or choose another --model"),
+        ("torchvision:squeezenet1_1+no_dropout", (3, 8, 8), "too small; give larger images, or choose another --model"),
         ("torchvision:squeezenet1_1", (1, 28, 28), "takes images of 3 colours, not of 1; use --dataset cifar10"),
         ("torchvision:vit_b_16", (3, 32, 64), "takes square images, not 32x64"),
         ("torchvision:resnet18+groupnorm", (3, 32, 32), r"unknown change 'groupnorm'.*resnet18\+group_norm\?"),

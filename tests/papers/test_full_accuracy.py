@@ -154,6 +154,7 @@ def test_what_is_made_is_kept_and_the_rest_is_named(
     assert rows_of(tmp_path)["mnist", "Fed-CDP"]["verdict"] == "without noise"
 
 
+@pytest.mark.slow
 def test_shards_divide_the_rows_and_together_are_the_table(tmp_path: Path, trainings: list[TrainSettings]) -> None:
     assert "full-accuracy" not in UNDEALT
     whole = TABLES["full-accuracy"](request_for(tmp_path / "whole"))

@@ -139,6 +139,7 @@ def command_lines() -> Iterator[bytes]:
             yield path.read_bytes()
 
 
+@pytest.mark.slow
 def test_a_secret_key_is_that_of_all_workers_and_lies_in_one_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -232,6 +233,7 @@ def make(image_shape, classes):
 """
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_not_missed(harness: Callable[..., Any], caplog: pytest.LogCaptureFixture) -> None:
     Path("network_of_mine.py").write_text(NETWORK)
     line = [

@@ -107,8 +107,10 @@ def test_a_process_that_is_killed_is_not_missed(
 
 
 @pytest.mark.parametrize(
-    ("kind", "chunks"), [("MemoryError", [128, 64, 64]), pytest.param("ValueError", None, marks=pytest.mark.slow)]
-)
+    ("kind", "chunks"),
+    [pytest.param("MemoryError", [128, 64, 64], marks=pytest.mark.slow),
+     pytest.param("ValueError", None, marks=pytest.mark.slow)],
+)  # fmt: skip
 def test_what_another_process_lacks_and_what_it_says(
     kind: str, chunks: list[int] | None, one_thread: None, scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,7 +165,7 @@ EDITS: dict[str, Callable[[Path], Any]] = {
 
 
 @pytest.mark.parametrize("edit", [
-    one if one == "layers" else pytest.param(one, marks=pytest.mark.slow) for one in EDITS
+    pytest.param(one, marks=pytest.mark.slow) for one in EDITS
 ])  # fmt: skip
 def test_a_network_of_one_s_own(
     edit: str, one_thread: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -51,6 +51,7 @@ def test_the_same_bytes_as_one_process(harness: Command, small: Small, content: 
     assert content(Path("two")) == content(Path("one"))
 
 
+@pytest.mark.slow
 def test_a_worker_that_grows_is_kept() -> None:
     pytest.importorskip("psutil", reason="without it loky ends no worker")
     executor = begin_workers(1, threads=1)

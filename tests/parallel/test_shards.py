@@ -55,6 +55,7 @@ def test_the_same_bytes_as_one_process(
     assert json.loads(merged.out)["cells"] == json.loads(Path("all/results.json").read_text())["cells"]
 
 
+@pytest.mark.slow
 def test_a_shared_folder_is_merged_in_place_and_makes_each_control_once(
     harness: Command, small: Small, content: Callable[[Path], Any]
 ) -> None:

@@ -1,0 +1,180 @@
+"""Patches: a vision transformer that learns its places gives its image away in closed form.
+
+Token p is W x_p + b + e_p. The gradient of its place e_p is the token's error d_p, and that of W is the sum of d_p x_p
+over the patches. As long as the errors are linearly independent, least squares gives every x_p. Idea: Lu et al.,
+"APRIL: Finding the Achilles' Heel on Privacy for Vision Transformers" (CVPR 2022), who solve it one layer later.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import ClassVar
+
+import torch
+from pydantic import model_validator
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional
+
+from harness.attacks.attack import ATTACKS, Attack, Dummy, validated_attack
+from harness.attacks.candidates import require_gradients
+from harness.attacks.stages import Stage
+from harness.base.errors import UsageError
+from harness.base.randomness import generator
+from harness.models import RowModel
+from harness.observation import Observation
+
+
+@ATTACKS.register("patches")
+@validated_attack
+class Patches(Attack):
+    """Only the scale of the closed form is optimised: a clip of each tensor rescales weights and places differently."""
+
+    dealt: ClassVar[bool] = False
+    uses_labels: ClassVar[bool] = False
+
+    @model_validator(mode="after")
+    def _has_no_box(self) -> "Patches":
+        if self.box:
+            raise ValueError("patches computes its images and has no box; drop box")
+        return self
+
+    def stages(self, observation: Observation) -> list[Stage]:
+        """One: a scale is found from anywhere."""
+        return [Stage(self.max_iterations)]
+
+    def start(self, observation: Observation, keys: list[tuple[int | str, ...]]) -> Tensor:
+        """The logarithm of the scale (R, 1): 0, or what makes the brightest pixel 1 where tensors are clipped apart.
+
+        Raises:
+            UsageError: more than one example is hidden, or the network does not place patches by learned rows.
+        """
+        if observation.examples > 1:
+            raise UsageError(
+                f"attack 'patches' reads one example per observation, not {observation.examples}; use --batch-size 1 "
+                "and one local step"
+            )
+        require_gradients(observation)
+        embedding = embedding_of(observation.model)
+        gradient = observation.model.layout.split(observation.target)[embedding.weight]
+        if not gradient.any():
+            raise UsageError(_nothing_read(observation, embedding.weight))
+        if observation.clipping is None or observation.clipping.grouping == "whole":
+            return observation.target.new_zeros(len(keys), 1)
+        return -closed_form(observation).abs().amax(1, keepdim=True).clamp_min(1e-12).log()
+
+    def dummy(self, observation: Observation, position: Tensor, labels: Tensor | None) -> Dummy:
+        assert labels is not None
+        images = closed_form(observation) * position.exp()
+        return Dummy(images.reshape(len(position), 1, *observation.model.image_shape), labels)
+
+
+def _nothing_read(observation: Observation, weight: str) -> str:
+    """Say why the gradient of the patches' layer is zero for every victim."""
+    model = observation.model
+    why = "the layer is frozen, or its update was left out"
+    head = model.layout.split(observation.weights)[model.last_linear()[0]]
+    if not head.any():
+        why = "the head's weights are zero, so no gradient goes below it; use --weights, or one local step before"
+    return f"attack 'patches' is not applicable: the gradient of {weight!r} is zero: {why}"
+
+
+def closed_form(observation: Observation) -> Tensor:
+    """Images (R, D) whose patches x_p minimise the distance of sum_p d_p x_p from the gradient of W; 0 if unreadable.
+
+    float64 inside: errors of neighbouring patches are nearly parallel.
+    """
+    embedding = embedding_of(observation.model)
+    parts = observation.model.layout.split(observation.target)
+    errors = parts[embedding.places].flatten(1).unflatten(1, (-1, embedding.width))
+    errors = errors[:, embedding.first : embedding.first + embedding.patches].double()
+    mixed = parts[embedding.weight].flatten(2).double()
+    finite = errors.isfinite().all(2).all(1) & mixed.isfinite().all(2).all(1)
+    errors, mixed = errors.nan_to_num(0.0, 0.0, 0.0), mixed.nan_to_num(0.0, 0.0, 0.0)
+    pixels = torch.linalg.pinv(errors.mT) @ mixed
+    images = torch.zeros_like(pixels.flatten(1))
+    images[:, embedding.pixels.to(images.device).flatten()] = pixels.flatten(1)
+    return images.where(finite[:, None], 0.0).to(observation.target)
+
+
+@dataclass(frozen=True)
+class PatchEmbedding:
+    """A linear map of patches, followed by an added parameter with one row per token.
+
+    Attributes:
+        weight, places: names of the two parameters.
+        first: the row of ``places`` that belongs to the first patch; rows before it are a class token's.
+        pixels: (N, F) which pixel of the flat image is which number of which patch.
+        width: numbers of a token.
+    """
+
+    weight: str
+    places: str
+    first: int
+    pixels: Tensor
+    width: int
+
+    @property
+    def patches(self) -> int:
+        """How many there are."""
+        return len(self.pixels)
+
+
+@lru_cache(maxsize=2)
+def embedding_of(model: RowModel) -> PatchEmbedding:
+    """Find it by what it computes, not by its name.
+
+    Raises:
+        UsageError: there is none, it has more patches than a token has numbers, or its places are not learned.
+    """
+    # The network itself comes first where it owns parameters, such as places.
+    prefix, layer = next(found for found in model.called_layers() if hasattr(found[1], "weight"))
+    weight, pixels = f"{prefix}weight", _pixels_of_patches(model, layer)
+    if pixels is None or weight not in model.layout.names:
+        raise _inapplicable(model, "whose first layer reads patches that do not overlap")
+    image = torch.rand(model.image_shape, generator=generator("patches", "image"))
+    gradients = _gradients(model, image)
+    count, width = len(pixels), len(gradients[weight])
+    if count > width:
+        raise _inapplicable(model, f"of at most as many patches as a token has numbers, not {count} of {width}")
+    mixed = gradients.pop(weight).flatten(1)
+    read = image.flatten()[pixels].to(mixed)
+    for name, gradient in gradients.items():
+        if gradient.dim() < 2 or gradient.shape[-1] != width or not 0 <= gradient.numel() // width - count <= _OTHERS:
+            continue
+        errors = gradient.reshape(-1, width)
+        for first in range(len(errors) - count + 1):
+            if (errors[first : first + count].T @ read - mixed).norm() <= _AGREES * mixed.norm():
+                return PatchEmbedding(weight, name, first, pixels, width)
+    raise _inapplicable(model, "that learns a row for each place of a patch")
+
+
+#: Most tokens that are no patch, such as a class token; and how well products of float32 agree.
+_OTHERS, _AGREES = 8, 1e-3
+
+
+def _pixels_of_patches(model: RowModel, layer: nn.Module) -> Tensor | None:
+    """Which pixel (N, F) of the flat image the layer reads where; None where it does not read patches one by one."""
+    numbered = torch.arange(math.prod(model.image_shape), dtype=torch.float64).reshape(1, *model.image_shape)
+    if isinstance(layer, nn.Conv2d) and layer.stride == layer.kernel_size:
+        plain = layer.groups == 1 and set(layer.dilation) == {1} and layer.padding in ((0, 0), "valid")
+        return functional.unfold(numbered, layer.kernel_size, stride=layer.stride)[0].T.long() if plain else None
+    return None
+
+
+def _gradients(model: RowModel, image: Tensor) -> dict[str, Tensor]:
+    """Return the gradient of every parameter at weights none of which is zero."""
+    first = next(model.plain_module.parameters())
+    weights = model.initial_weights([("patches",)])
+    weights = weights + 0.02 * torch.randn(weights.shape, generator=generator("patches", "weights"))
+    named = {name: part[0].to(first).requires_grad_() for name, part in model.layout.split(weights).items()}
+    logits = functional_call(model.plain_module, named, (image[None].to(first),))
+    given = torch.autograd.grad(functional.cross_entropy(logits, logits.new_zeros(1, dtype=torch.long)),
+                                list(named.values()))  # fmt: skip
+    return dict(zip(named, given, strict=True))
+
+
+def _inapplicable(model: RowModel, needed: str) -> UsageError:
+    return UsageError(
+        f"attack 'patches' needs a vision transformer {needed}, which model {model.name!r} is not; use --attack auto"
+    )

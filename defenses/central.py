@@ -1,0 +1,80 @@
+"""Central Gaussian noise as TensorFlow Federated and pfl-research add it: on the sum, by the bound of the clip.
+
+Sources: TensorFlow Federated 63f73da4, ``aggregators/differential_privacy.py``; pfl-research c9d1f32f,
+``pfl/privacy/gaussian_mechanism.py``; Andrew et al. 2021 for the bound that adapts.
+"""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from harness.base.ranges import Clip, NonNegative, Positive, Sigma
+from harness.defenses.claimed import of_filter, settings
+from harness.defenses.quantile import Steering, clip_to_quantile
+from harness.defenses.registry import DEFENSES, validated_defense
+from harness.federation.clip_and_noise import ClipUpdate, GaussianNoise
+from harness.federation.context import Cohort
+from harness.federation.defense import Defense
+from harness.federation.operations import Operation
+from harness.federation.taps import Point
+
+
+@DEFENSES.register("tff:gaussian_fixed")
+@validated_defense
+class GaussianFixed(Defense):
+    """Clips updates to ``clip`` and adds noise of ``noise_multiplier`` times it to their sum, over a fixed number."""
+
+    noise_multiplier: Sigma = 1.0
+    clip: Clip = 1.0
+
+    def operations(self, cohort: Cohort) -> list[Operation]:
+        clip = ClipUpdate(self.clip, "whole")
+        noise = GaussianNoise(self.noise_multiplier, of=clip, at=Point.AGGREGATE)
+        more = settings(clients_per_round=cohort.clients_per_round)
+        return [
+            clip,
+            noise,
+            of_filter("tff:gaussian_fixed", self, ("noise_multiplier", "clip"), clip, noise.at, **more),
+        ]
+
+
+@DEFENSES.register("tff:gaussian_adaptive")
+@validated_defense
+class GaussianAdaptive(Defense):
+    """Clips updates to a bound that moves to a quantile of their lengths, with noise by the bound of the clip.
+
+    ``clipped_count_stddev``: noise on the number of updates within the bound; None for a twentieth of the clients, or
+    more where that is too little.
+    """
+
+    noise_multiplier: Sigma = 1.0
+    initial_l2_norm_clip: Clip = 0.1
+    target_unclipped_quantile: Annotated[float, Field(ge=0, le=1)] = 0.5
+    learning_rate: NonNegative = 0.2
+    clipped_count_stddev: Positive | None = None
+
+    def operations(self, cohort: Cohort) -> list[Operation]:
+        z, units = self.noise_multiplier, cohort.clients_per_round
+        bits = max(0.05 * units, z) if self.clipped_count_stddev is None else self.clipped_count_stddev
+        bits = max(bits, 0.5 * z * (1 + 1e-6))
+        of_vectors = (z**-2 - (2 * bits) ** -2) ** -0.5 if z else 0.0
+        steering = Steering(self.target_unclipped_quantile, self.learning_rate, units, z, of_vectors, bits)
+        own = clip_to_quantile(steering, self.initial_l2_norm_clip)
+        names = ("noise_multiplier", "initial_l2_norm_clip", "target_unclipped_quantile", "learning_rate")
+        more = settings(clients_per_round=units, clipped_count_stddev=bits)
+        return [*own, of_filter("tff:gaussian_adaptive", self, names, own[0], Point.AGGREGATE, **more)]
+
+
+@DEFENSES.register("pfl:GaussianMechanism")
+@validated_defense
+class GaussianMechanism(Defense):
+    """Clips updates to ``clipping_bound`` and adds noise of ``relative_noise_stddev`` times it to their sum."""
+
+    clipping_bound: Clip = 1.0
+    relative_noise_stddev: Sigma = 1.0
+
+    def operations(self, cohort: Cohort) -> list[Operation]:
+        clip = ClipUpdate(self.clipping_bound, "whole")
+        noise = GaussianNoise(self.relative_noise_stddev, of=clip, at=Point.AGGREGATE)
+        names = ("clipping_bound", "relative_noise_stddev")
+        return [clip, noise, of_filter("pfl:GaussianMechanism", self, names, clip, noise.at)]

@@ -1,0 +1,145 @@
+"""Operations that make numbers coarser on their way to the server, and the memory of what was lost."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from harness.base.coding import Coding, Kind
+from harness.base.errors import UsageError
+from harness.base.vectors import Layout
+from harness.federation.context import RoundContext
+from harness.federation.memory import Remembered
+from harness.federation.operations import Operation, states_nothing
+from harness.federation.privacy_facts import PrivacyFacts
+from harness.federation.taps import Point
+from harness.observation import Chosen, Noise
+from harness.privacy import Statement
+
+_DETERMINISTIC = "a deterministic function of the data has no epsilon"
+
+
+@dataclass(frozen=True)
+class Quantise(Operation):
+    """Rounds every number of an update to the nearest that a coarser form has (:mod:`harness.base.coding`)."""
+
+    kind: Kind = "int8"
+
+    points = (Point.MESSAGE,)
+
+    def on_rows(self, rows: Tensor, context: RoundContext) -> Tensor:
+        return Coding(self.kind).of(rows, context.layout.sizes)
+
+    @property
+    def coding(self) -> Coding:
+        return Coding(self.kind)
+
+    @property
+    def subject(self) -> str:
+        return "updates"
+
+    def words(self) -> str:
+        return self.said or f"numbers are {Coding(self.kind).words()}"
+
+    def statements(self, facts: PrivacyFacts) -> list[Statement] | None:
+        return states_nothing(_DETERMINISTIC, "client")
+
+
+@dataclass(frozen=True)
+class Sign(Quantise):
+    """Sends the sign of every number: of size 1 (``sign``), or of the mean magnitude of its tensor (``mean_sign``)."""
+
+    kind: Kind = "sign"
+
+
+@dataclass(frozen=True)
+class RoundByChance(Operation):
+    """Rounds every number by chance to one of ``steps`` multiples of its tensor's largest magnitude, without bias.
+
+    Source: Alistarh et al. 2017, "QSGD", with the largest magnitude in the place of the length, as in released code.
+    """
+
+    steps: int
+
+    points = (Point.MESSAGE,)
+    noises = True
+
+    def on_rows(self, rows: Tensor, context: RoundContext) -> Tensor:
+        chances, made, start = context.uniform("rounding", rows), [], 0
+        for part in rows.split(context.layout.sizes, dim=-1):
+            step = part.abs().amax(-1, keepdim=True).clamp_min(1e-30) / self.steps
+            drawn = (part.abs() / step + chances[..., start : start + part.shape[-1]].to(part)).floor()
+            made.append(part.sign() * drawn.clamp_max(self.steps) * step)
+            start += part.shape[-1]
+        return torch.cat(made, dim=-1)
+
+    def noise(self, context: RoundContext) -> Noise:
+        # The steps are those of the largest number, which is sent exactly, and zeros stay zeros.
+        return Noise("unknown", None, "layer", unread=True, bare=True)
+
+    @property
+    def subject(self) -> str:
+        return "updates"
+
+    def words(self) -> str:
+        return f"numbers are rounded by chance to {self.steps} steps of the largest magnitude of each tensor"
+
+    def statements(self, facts: PrivacyFacts) -> list[Statement] | None:
+        return states_nothing("zeros stay zeros, so that neighbours differ with certainty", "client")
+
+
+@dataclass(frozen=True)
+class ErrorFeedback(Operation):
+    """Lets ``inner`` act on an update and on what it lost of earlier ones, and keeps at the client what it loses now.
+
+    What was lost carries earlier batches into later rounds. Sources: Seide et al. 2014; Karimireddy et al. 2019.
+
+    Raises:
+        UsageError: the inner operation acts elsewhere, or adds noise, which would be kept too.
+    """
+
+    inner: Operation = field(default_factory=Sign)
+
+    points = (Point.MESSAGE,)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.inner.at is not self.at or self.inner.noises:
+            raise UsageError(f"{self.inner.title} loses nothing that could be sent later; let a deterministic one act")
+
+    def on_rows(self, rows: Tensor, context: RoundContext) -> Tensor:
+        whole = rows + context.client.get("residual", 0.0)
+        sent = self.inner.on_rows(whole, context)
+        context.client["residual"] = whole - sent
+        return sent
+
+    def clients_remember(self) -> Mapping[str, Remembered]:
+        return {**self.inner.clients_remember(), "residual": Remembered((None,))}
+
+    @property
+    def sends(self) -> Sequence[str]:
+        return self.inner.sends
+
+    @property
+    def sparse(self) -> bool:
+        return self.inner.sparse
+
+    @property
+    def coding(self) -> Coding | None:
+        return self.inner.coding
+
+    def chosen(self, layout: Layout) -> Chosen | None:
+        # Of what was kept from earlier rounds nobody knows what it adds.
+        chosen = self.inner.chosen(layout)
+        return None if chosen is None else Chosen(chosen.counts, chosen.grouping, "unknown")
+
+    @property
+    def subject(self) -> str:
+        return self.inner.subject
+
+    def words(self) -> str:
+        return f"{self.inner.words()}; what is lost is kept for the next round"
+
+    def statements(self, facts: PrivacyFacts) -> list[Statement] | None:
+        return self.inner.statements(facts)

@@ -1,0 +1,128 @@
+"""Patches of a vision transformer in closed form: exact where places are learned, refused in words elsewhere."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from harness.attacks import run_attack
+from harness.attacks.patches import Patches, closed_form, embedding_of
+from harness.base.errors import UsageError
+from harness.models import RowModel
+from harness.models.networks import MODELS
+from harness.observation import Clipping, Observation
+
+Victims = Callable[..., Observation]
+Digits = Callable[..., tuple[Tensor, Tensor]]
+
+
+def test_patches_are_those_of_one_solution_by_hand(victims: Victims, digits: Digits) -> None:
+    """The normal equations of one victim, patch by patch, cut out of the image by slices."""
+    seen, (images, _) = victims(2, model="vit"), digits(2, 1)
+    made = closed_form(seen).reshape(2, 8, 8)
+    parts = seen.model.layout.split(seen.target)
+    for row in range(2):
+        errors, mixed = parts["places"][row, 0, 1:].double(), parts["tokens.weight"][row].flatten(1).double()
+        patches = torch.linalg.solve(errors @ errors.T, errors @ mixed).reshape(2, 2, 4, 4)
+        torch.testing.assert_close(patches[1, 0].float(), made[row, 4:, :4], atol=1e-4, rtol=0)
+        torch.testing.assert_close(made[row], images[row, 0, 0], atol=1e-4, rtol=0)
+
+
+class Renamed(nn.Module):
+    """Another transformer: two tokens before the patches, places of its own name, biases left out, a deeper head."""
+
+    def __init__(self, channels: int, classes: int) -> None:
+        super().__init__()
+        self.cut = nn.Conv2d(channels, 24, 4, 4, bias=False)
+        self.front, self.where = nn.Parameter(torch.randn(2, 24)), nn.Parameter(torch.randn(6, 24))
+        self.mix = nn.TransformerEncoderLayer(24, 2, 32, 0.0, "gelu", batch_first=True)
+        self.head = nn.Linear(24, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits (B, K)."""
+        patches = self.cut(images).flatten(2).mT
+        tokens = torch.cat([self.front.expand(len(images), -1, -1), patches], 1) + self.where
+        return self.head(self.mix(tokens).mean(1))
+
+
+class Fixed(Renamed):
+    """Its places are not learned."""
+
+    def __init__(self, channels: int, classes: int) -> None:
+        super().__init__(channels, classes)
+        places = self.where.detach()
+        del self.where
+        self.register_buffer("where", places)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def networks() -> Any:
+    """Registers networks of the tests' own for as long as they run."""
+    own = {
+        "renamed": lambda shape, classes: Renamed(shape[0], classes),
+        "fixed": lambda shape, classes: Fixed(shape[0], classes),
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, factory in own.items():
+            patch.setitem(MODELS._entries, name, factory)
+        yield
+
+
+@pytest.mark.parametrize("model", ["vit", "renamed"])
+@pytest.mark.parametrize("clip", [None, 0.05])
+def test_images_are_exact_and_clips_lose_only_a_scale(
+    model: str, clip: float | None, victims: Victims, digits: Digits
+) -> None:
+    seen, (images, _) = victims(4, model=model), digits(4, 1)
+    if clip is not None:
+        pieces = seen.target.split(seen.model.layout.sizes, 1)
+        clipped = torch.cat([piece * (clip / piece.norm(dim=1, keepdim=True)).clamp(max=1) for piece in pieces], 1)
+        seen = replace(seen, target=clipped, clipping=Clipping(clip, "layer", "example"))
+        assert (closed_form(seen) - images.flatten(1)).norm(dim=1).min() > 0.1
+    made = run_attack(Patches(), seen).images
+    assert ((made - images).square().flatten(1).mean(1).sqrt() <= (1e-3 if clip is None else 0.05)).all()
+
+
+def test_the_rows_of_other_tokens_are_no_patch() -> None:
+    found = embedding_of(RowModel("renamed", (1, 8, 8), 10))
+    assert (found.weight, found.places, found.first, found.patches, found.width) == ("cut.weight", "where", 2, 4, 24)
+    assert found.pixels[1].tolist() == [8 * row + column for row in range(4) for column in range(4, 8)]
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "said"),
+    [
+        ("lenet", (1, 8, 8), "whose first layer reads patches that do not overlap"),
+        ("mlp2", (1, 8, 8), "whose first layer reads patches that do not overlap"),
+        ("fixed", (1, 8, 8), "that learns a row for each place of a patch"),
+        ("vit", (1, 64, 64), "not 256 of 192"),
+    ],
+)
+def test_networks_without_learned_places_are_refused(model: str, shape: tuple[int, ...], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        embedding_of(RowModel(model, shape, 10))
+
+
+def test_what_cannot_be_read_is_not_applicable(victims: Victims) -> None:
+    with pytest.raises(UsageError, match="reads one example per observation, not 2"):
+        run_attack(Patches(), victims(2, 2, model="vit"))
+    seen = victims(2, model="vit")
+    parts, sent = seen.model.layout.split(seen.target), seen.model.layout.split(seen.weights)
+    parts["tokens.weight"].zero_()
+    with pytest.raises(UsageError, match="the layer is frozen, or its update was left out"):
+        run_attack(Patches(), seen)
+    sent["head.weight"].zero_()
+    with pytest.raises(UsageError, match="the head's weights are zero"):
+        run_attack(Patches(), seen)
+
+
+def test_one_unreadable_victim_leaves_the_others_alone(victims: Victims, digits: Digits) -> None:
+    seen = victims(3, model="vit")
+    seen.target[1, -1] = torch.nan
+    seen.model.layout.split(seen.target)["places"][1] = torch.inf
+    made = closed_form(seen)
+    assert not made[1].any()
+    torch.testing.assert_close(made[[0, 2]], digits(3, 1)[0].flatten(1)[[0, 2]], atol=1e-4, rtol=0)

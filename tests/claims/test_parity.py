@@ -1,0 +1,259 @@
+"""Defenses by the frameworks' names against the packages: the same input gives the same output, and noise of its law.
+
+Each package runs in an environment of its own, which is made from the index, or lies under its name (``flwr==1.42.0``)
+in the folder that HARNESS_PACKAGES names. Inputs go to it as JSON on standard input.
+"""
+
+import json
+import os
+import subprocess
+import venv
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import ks_2samp
+from torch import Tensor
+
+from harness.base.building import build
+from harness.base.vectors import Layout
+from harness.defenses import DEFENSES, Cohort, MaterialisedGradients, RoundContext
+
+pytestmark = pytest.mark.slow
+
+FLOWER = """
+import importlib, json, sys
+from types import SimpleNamespace
+import numpy as np
+try:
+    from flwr.clientapp.mod import LocalDpMod
+except ImportError:
+    from flwr.client.mod import LocalDpMod
+from flwr.common import ArrayRecord, MetricRecord, RecordDict
+from flwr.serverapp import strategy as kinds
+
+given = json.load(sys.stdin)
+shapes = [tuple(one) for one in given["shapes"]]
+
+def arrays(flat):
+    flat, parts, start = np.asarray(flat), [], 0
+    for shape in shapes:
+        size = int(np.prod(shape, dtype=int))
+        parts.append(flat[start:start + size].reshape(shape).copy())
+        start += size
+    return parts
+
+def message(flat):
+    content = RecordDict({"arrays": ArrayRecord(arrays(flat)), "metrics": MetricRecord({"num-examples": 1})})
+    return SimpleNamespace(content=content, has_error=lambda: False)
+
+def sent(reply):
+    return np.concatenate([one.ravel() for one in reply.to_numpy_ndarrays()]).tolist()
+
+nothing = np.zeros(len(given["rows"][0]))
+if "local" in given:
+    mod = LocalDpMod(**given["local"])
+    out = [sent(mod(message(nothing), None, lambda *_: message(row)).content["arrays"]) for row in given["rows"]]
+else:
+    kind = getattr(kinds, "DifferentialPrivacy" + given["kind"])
+    inner = kinds.FedAvg()
+    inner.current_arrays = ArrayRecord(arrays(nothing))  # as newer versions note it before they train
+    strategy, out = kind(inner, **given["settings"]), []
+    for _ in range(given["rounds"]):
+        strategy.current_arrays = ArrayRecord(arrays(nothing))
+        made, _ = strategy.aggregate_train(1, [message(row) for row in given["rows"]])
+        out.append(sent(made) + [strategy.clipping_norm])
+print(json.dumps(out))
+"""
+NVFLARE = """
+import json, sys
+import numpy as np
+from nvflare.apis.dxo import DXO, DataKind, MetaKey
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable
+from nvflare.app_common.filters.exclude_vars import ExcludeVars
+from nvflare.app_common.filters.percentile_privacy import PercentilePrivacy
+from nvflare.app_common.filters.svt_privacy import SVTPrivacy
+
+given, out = json.load(sys.stdin), []
+for row in given["rows"]:
+    flat, data, start = np.asarray(row), {}, 0
+    for name, shape in zip(given["names"], given["shapes"]):
+        size = int(np.prod(shape, dtype=int))
+        data[name] = flat[start:start + size].reshape(shape).copy()
+        start += size
+    dxo = DXO(DataKind.WEIGHT_DIFF, data=data, meta={MetaKey.NUM_STEPS_CURRENT_ROUND: given["steps"]})
+    one = globals()[given["kind"]](**given["settings"])
+    made = one.process_dxo(dxo, Shareable(), FLContext()) or dxo
+    zeros = {name: np.zeros(shape) for name, shape in zip(given["names"], given["shapes"])}
+    out.append(np.concatenate([np.ravel({**zeros, **made.data}[name]) for name in given["names"]]).tolist())
+print(json.dumps(out))
+"""
+OPACUS = """
+import json, sys, warnings
+warnings.simplefilter("ignore")
+import torch
+from opacus import PrivacyEngine
+
+given = json.load(sys.stdin)
+inputs, outputs = torch.tensor(given["inputs"]), torch.tensor(given["outputs"])
+model = torch.nn.Linear(inputs.shape[1], outputs.shape[1])
+data = torch.utils.data.TensorDataset(torch.zeros(4 * len(inputs), 1))
+loader = torch.utils.data.DataLoader(data, batch_size=len(inputs))
+model, optimizer, loader = PrivacyEngine().make_private(
+    module=model, optimizer=torch.optim.SGD(model.parameters(), lr=1.0), data_loader=loader, **given["settings"])
+before = [one.detach().clone() for one in model.parameters()]
+(model(inputs) * outputs).sum(1).mean().backward()
+optimizer.step()
+moved = [old - new.detach() for old, new in zip(before, model.parameters())]
+print(json.dumps([torch.cat([one.flatten() for one in moved]).tolist()]))
+"""
+SCRIPTS = {"flwr": FLOWER, "nvflare": NVFLARE, "opacus": OPACUS}
+LAYOUT = Layout(("a", "b", "count"), ((6, 5), (7,), ()))
+LARGE = Layout(("a", "b"), ((150, 100), (5000,)))
+FLWR, NVFLARES, OPACUSES = ("flwr==1.42.0", "flwr==1.29.0"), ("nvflare==2.9.0", "nvflare==2.7.2"), (
+    "opacus==1.6.0", "opacus==1.5.4",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def environments(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Path(os.environ.get("HARNESS_PACKAGES") or tmp_path_factory.mktemp("environments"))
+
+
+def package_says(package: str, environments: Path, given: dict[str, Any]) -> Tensor:
+    python = environments / package / "bin" / "python"
+    if not python.exists():
+        venv.create(environments / package, with_pip=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", package], check=True, timeout=1800)
+    script = SCRIPTS[package.partition("==")[0]]
+    done = subprocess.run([python, "-c", script], input=json.dumps(given), capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return torch.tensor(json.loads(done.stdout.splitlines()[-1]), dtype=torch.float64)
+
+
+def updates(layout: Layout = LAYOUT, rows: int = 3) -> Tensor:
+    made = torch.randn(rows, layout.total, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    return made * torch.tensor([0.1, 1.0, 3.0])[:rows, None]
+
+
+def context(layout: Layout, rows: int, scale: float) -> RoundContext:
+    cohort = Cohort(clients_per_round=rows)
+    return RoundContext(0, 0, 0.1, cohort, layout, tuple((0, row) for row in range(rows)), scale)
+
+
+def ours(name: str, settings: dict[str, Any], rows: Tensor, layout: Layout, scale: float) -> Tensor:
+    return build(DEFENSES, name, settings).client_message(rows, context(layout, len(rows), scale))
+
+
+def of_layout(layout: Layout, rows: Tensor, **given: Any) -> dict[str, Any]:
+    return {"names": layout.names, "shapes": layout.shapes, "rows": rows.tolist(), **given}
+
+
+def same_law(one: Tensor, other: Tensor) -> bool:
+    """Whether numbers are of one law, and of one level but for what chance makes."""
+    left, right = one.flatten().numpy(), other.flatten().numpy()
+    left, right = left[left != 0], right[right != 0]
+    level = np.mean(np.abs(left)) / np.mean(np.abs(right))
+    by_chance = (1 / len(left) + 1 / len(right)) ** 0.5
+    return bool(ks_2samp(left, right).pvalue > 1e-4 and abs(level - 1) < 5 * by_chance)
+
+
+@pytest.mark.parametrize("package", FLWR)
+def test_local_mod_of_flower(package: str, environments: Path) -> None:
+    settings = {"clipping_norm": 2.0, "sensitivity": 0.0, "epsilon": 8.0, "delta": 1e-5}
+    found = package_says(package, environments, of_layout(LAYOUT, updates(), local=settings))
+    torch.testing.assert_close(found, ours("flower:LocalDpMod", settings, updates(), LAYOUT, 1.0))
+    settings |= {"sensitivity": 4.0}
+    noisy = package_says(package, environments, of_layout(LARGE, updates(LARGE), local=settings))
+    assert same_law(noisy, ours("flower:LocalDpMod", settings, updates(LARGE), LARGE, 1.0))
+    counted = package_says(package, environments, of_layout(LAYOUT, updates(), local=settings))
+    torch.testing.assert_close(counted[:, -1], updates()[:, -1])
+
+
+STRATEGIES = [
+    ("ServerSideFixedClipping", {"noise_multiplier": 0.0, "clipping_norm": 2.0, "num_sampled_clients": 3}, LAYOUT),
+    ("ServerSideFixedClipping", {"noise_multiplier": 1.0, "clipping_norm": 2.0, "num_sampled_clients": 7}, LARGE),
+    ("ServerSideAdaptiveClipping", {"noise_multiplier": 0.0, "num_sampled_clients": 3, "initial_clipping_norm": 1.0,
+                                    "clipped_count_stddev": 0.0}, LAYOUT),
+    ("ServerSideAdaptiveClipping", {"noise_multiplier": 1.0, "num_sampled_clients": 50, "clip_norm_lr": 1e-3,
+                                    "initial_clipping_norm": 2.0}, LARGE),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("package", FLWR)
+@pytest.mark.parametrize(("kind", "settings", "layout"), STRATEGIES)
+def test_strategies_of_flower(
+    package: str, kind: str, settings: dict[str, Any], layout: Layout, environments: Path
+) -> None:
+    """Clips, the order of noise and bound, and the bounds of four rounds."""
+    rows, rounds = updates(layout), 4 if layout is LAYOUT else 1
+    found = package_says(package, environments, of_layout(layout, rows, kind=kind, settings=settings, rounds=rounds))
+    own, server, made = build(DEFENSES, f"flower:{kind}", settings), {}, []
+    for _ in range(rounds):
+        here = replace(context(layout, 3, 1.0), server=server, sent={})
+        total = own.server_receive(rows, here).sum(0)
+        sums = {name: values.sum(0) for name, values in here.sent.items()}
+        applied = own.aggregate(total, replace(here, sent=sums))
+        made.append(torch.cat([applied, server.get("bound", torch.tensor([2.0])).reshape(1).double()]))
+    if settings["noise_multiplier"]:
+        assert same_law(found[:, :-1], torch.stack(made)[:, :-1])
+    else:
+        torch.testing.assert_close(found, torch.stack(made))
+
+
+@pytest.mark.parametrize("package", NVFLARES)
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("PercentilePrivacy", {"percentile": 40, "gamma": 0.4}),
+        ("PercentilePrivacy", {"percentile": 101, "gamma": 0.4}),
+        ("ExcludeVars", {"exclude_vars": ["b", "other"]}),
+        ("ExcludeVars", {"exclude_vars": "^[ab]"}),
+    ],
+)
+def test_filters_of_nvflare(package: str, kind: str, settings: dict[str, Any], environments: Path) -> None:
+    asked = of_layout(LAYOUT, updates(), kind=kind, settings=settings, steps=2)
+    told = settings | ({"steps": 2} if kind == "PercentilePrivacy" else {})
+    found = package_says(package, environments, asked)
+    torch.testing.assert_close(found, ours(f"nvflare:{kind}", told, updates(), LAYOUT, 1.0))
+
+
+@pytest.mark.parametrize("package", NVFLARES)
+@pytest.mark.parametrize("settings", [{}, {"fraction": 0.7, "gamma": 0.5, "epsilon": 30.0, "noise_var": 4.0,
+                                           "tau": 0.2, "replace": False}])  # fmt: skip
+def test_sparse_vector_of_nvflare(package: str, settings: dict[str, Any], environments: Path) -> None:
+    """As many values are sent, and they are of one law."""
+    rows = updates(LARGE)
+    found = package_says(package, environments, of_layout(LARGE, rows, kind="SVTPrivacy", settings=settings, steps=2))
+    made = ours("nvflare:SVTPrivacy", settings | {"steps": 2, "version": package.rpartition("=")[2]}, rows, LARGE, 1.0)
+    for one, other in zip(found, made, strict=True):
+        assert int((one != 0).sum()) == pytest.approx(int((other != 0).sum()), rel=0.04)
+        assert same_law(one, other)
+
+
+@pytest.mark.parametrize("package", OPACUSES)
+@pytest.mark.parametrize(
+    "settings",
+    [{"max_grad_norm": 1.5}, {"max_grad_norm": [1.0, 1.0], "clipping": "per_layer"}, {"max_grad_norm": 1e6}],
+)
+def test_step_of_opacus(package: str, settings: dict[str, Any], environments: Path) -> None:
+    """The gradient of a linear layer's example is known: its output's weights times its input."""
+    random = torch.Generator().manual_seed(2)
+    for sigma, (inputs, outputs) in ((0.0, (6, 4)), (1.5, (200, 60))):
+        x, y = (torch.randn(4, size, generator=random) for size in (inputs, outputs))
+        told = settings | {"noise_multiplier": sigma}
+        found = package_says(package, environments, {"inputs": x.tolist(), "outputs": y.tolist(), "settings": told})
+        layout = Layout(("weight", "bias"), ((outputs, inputs), (outputs,)))
+        examples = torch.cat([(y[:, :, None] * x[:, None]).flatten(1), y], 1)[None]
+        cohort = Cohort(batch_size=4, clients_per_round=1)
+        here = RoundContext(0, 0, 1.0, cohort, layout, ((0, 0),))
+        own = build(DEFENSES, "opacus:PrivacyEngine", told)
+        made = own.client_step(MaterialisedGradients(examples, layout.sizes), here).step.double()
+        if sigma:
+            assert same_law(found, made)
+        else:
+            torch.testing.assert_close(found, made, rtol=1e-4, atol=1e-5)

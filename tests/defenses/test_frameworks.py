@@ -1,0 +1,174 @@
+"""Defenses by the frameworks' names: what they do to given numbers, and that their statement is that of the command."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from harness.base.building import build
+from harness.base.errors import UsageError
+from harness.base.vectors import Layout
+from harness.claims.answers import Facts
+from harness.claims.filters import FILTERS
+from harness.defenses import DEFENSES, Cohort, Defense, RoundContext
+from harness.federation.knowledge import limit_at, noise_at
+from harness.federation.privacy_facts import PrivacyFacts
+from harness.federation.taps import Tap
+from harness.privacy import NoLimit
+
+LAYOUT = Layout(("weight", "counter"), ((10, 20), ()))  # 200 numbers and an array without a dimension
+PLAIN = Layout(("weight",), ((200,),))
+FRAMEWORKS = [name for name in DEFENSES if ":" in name]
+
+
+def context(layout: Layout = LAYOUT, rows: int = 3, scale: float = 0.0, **changes: Any) -> RoundContext:
+    keys = tuple((0, row) for row in range(rows))
+    return replace(RoundContext(0, 0, 0.1, Cohort(clients_per_round=rows), layout, keys, scale), **changes)
+
+
+def updates(layout: Layout = LAYOUT, rows: int = 3) -> Tensor:
+    return torch.randn(rows, layout.total, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+def defense(name: str, **settings: Any) -> Defense:
+    return build(DEFENSES, name, settings)
+
+
+def test_flowers_clip_passes_arrays_without_a_dimension_and_counts_them() -> None:
+    rows = updates()
+    rows[0, -1] = 7.0
+    sent = defense("flower:LocalDpMod", clipping_norm=2).client_message(rows, context())
+    torch.testing.assert_close(sent[:, -1], rows[:, -1])
+    torch.testing.assert_close(sent[:, :-1], rows[:, :-1] * 2 / rows.norm(dim=1, keepdim=True))
+    noisy = defense("flower:LocalDpMod").client_message(rows, context(scale=1.0))
+    torch.testing.assert_close(noisy[:, -1], rows[:, -1])
+
+
+@pytest.mark.parametrize(("layout", "limited"), [(LAYOUT, False), (PLAIN, True)])
+def test_what_passes_without_noise_takes_the_limit_and_the_statement(layout: Layout, limited: bool) -> None:
+    local, seen = defense("flower:LocalDpMod"), context(layout, 1, scale=1.0)
+    assert isinstance(limit_at(local, Tap.SENT, seen), NoLimit) != limited
+    noise = noise_at(local, Tap.SENT, seen)
+    assert noise is not None and noise.leaves_some_bare != limited
+    stated = local.statements(PrivacyFacts(Cohort(rounds=1), 2, scalars=len(layout.scalars)))
+    assert [one.epsilon is not None for one in stated] == [limited] * len(stated)
+    assert limited or "1 0-d arrays leave without clip and noise" in stated[0].notes
+
+
+def test_flowers_bound_runs_away_and_noise_goes_by_the_next_one() -> None:
+    """All are cut, so the bound falls by exp(-0.1) a round; the corrected one rises."""
+    bounds = []
+    for corrected in (False, True):
+        server: dict[str, Tensor] = {}
+        own = defense("flower:ClientSideAdaptiveClipping", corrected=corrected, initial_clipping_norm=0.5)
+        for now in range(3):
+            here = context(round=now, server=server, sent={})
+            own.client_message(updates(), here)
+            total = here.sent["bits"].sum(0)
+            own.aggregate(torch.zeros(LAYOUT.total, dtype=torch.float64), replace(here, sent={"bits": total}))
+        bounds.append(float(server["bound"]))
+    assert bounds == pytest.approx([0.5 * math.exp(-0.3), 0.5 * math.exp(0.3)])
+    own = defense("flower:ServerSideAdaptiveClipping", num_sampled_clients=50, noise_multiplier=1, clip_norm_lr=5)
+    here = context(Layout(("w",), ((50_000,),)), scale=1.0, sent={"bits": torch.tensor(3.0, dtype=torch.float64)})
+    made = own.aggregate(torch.zeros(50_000, dtype=torch.float64), here)
+    of_vectors = (1 - 5.0**-2) ** -0.5
+    assert float(made.std()) == pytest.approx(of_vectors * float(here.server["bound"]) / 50, rel=0.02)
+
+
+@pytest.mark.parametrize(("typed", "deviation"), [(20, 0.2 * 10 / 20), (None, 0.2 * 10 / 4)])
+def test_flowers_noise_goes_by_the_number_that_was_typed(typed: int | None, deviation: float) -> None:
+    layout = Layout(("w",), ((50_000,),))
+    own = defense("flower:ServerSideFixedClipping", num_sampled_clients=typed)
+    made = own.aggregate(torch.zeros(50_000, dtype=torch.float64), context(layout, 4, 1.0))
+    assert float(made.std()) == pytest.approx(deviation, rel=0.02)
+
+
+def test_percentile_of_the_specification() -> None:
+    """11 values: the cutoff is .002, .001 is zeroed and .02 cut to .01."""
+    values = torch.tensor([[0.001 * one for one in range(1, 11)] + [0.02]], dtype=torch.float64)
+    sent = defense("nvflare:PercentilePrivacy").client_message(values, context(Layout(("w",), ((11,),)), 1))
+    expected = [0.0, *(0.001 * one for one in range(2, 11)), 0.01]
+    assert sent[0].tolist() == pytest.approx(expected)
+    for settings in ({"gamma": 0}, {"percentile": 101}):
+        open_ = defense("nvflare:PercentilePrivacy", **settings)
+        assert torch.equal(open_.client_message(updates(), context()), updates())
+
+
+@pytest.mark.parametrize(("replacing", "sent"), [(True, 0.0906), (False, 0.1)])
+def test_sparse_vector_sends_so_many_with_laplace_noise(replacing: bool, sent: float) -> None:
+    layout = Layout(("w",), ((20_000,),))
+    values = torch.full((2, 20_000), 5.0, dtype=torch.float64)
+    own = defense("nvflare:SVTPrivacy", gamma=1.0, replace=replacing)
+    made = own.client_message(values, context(layout, 2, 1.0))
+    there = made != 0
+    assert float(there.double().mean()) == pytest.approx(sent, rel=0.03)
+    noise = made[there] - 1.0
+    assert float(noise.abs().mean()) == pytest.approx(20.0, rel=0.05)
+    early = defense("nvflare:SVTPrivacy", gamma=1.0, version="2.7.2").client_message(values, context(layout, 2, 1.0))
+    assert float(early.abs().max()) == 1.0
+
+
+@pytest.mark.parametrize("names", ["^b", ("bias", "missing")])
+def test_excluded_tensors_are_not_sent(names: Any) -> None:
+    layout = Layout(("weight", "bias"), ((8,), (3,)))
+    own = defense("nvflare:ExcludeVars", exclude_vars=names)
+    sent = own.client_message(updates(layout), context(layout))
+    assert torch.equal(sent[:, :8], updates(layout)[:, :8]) and not sent[:, 8:].any()
+    assert own.chosen_at(Tap.SENT, layout).counts == (8, 0)
+
+
+# What is said of a filter has one source.
+
+TOLD: dict[str, tuple[dict[str, Any], Facts, Callable[[Any], bool]]] = {
+    "flower:LocalDpMod": ({}, Facts(scalars=0), lambda line: True),
+    "flip:local_dp": ({}, Facts(scalars=0), lambda line: True),
+    "flower:ServerSideFixedClipping": (
+        {}, Facts(per_round=10, weights="equal", scalars=0), lambda line: line.epsilon is not None
+    ),
+    "flower:ClientSideAdaptiveClipping": (
+        {"clipped_count_stddev": 1.0}, Facts(per_round=10, weights="equal", scalars=0, clients_clip=True),
+        lambda line: line.epsilon is not None,
+    ),
+    "nvflare:SVTPrivacy": ({}, Facts(numbers=5000, scalars=0), lambda line: line.judged),
+    "opacus:PrivacyEngine": (
+        {}, Facts(examples=1000, batch_size=1, local_steps=100), lambda line: line.unit == "example"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_a_statement_is_that_of_harness_claims(name: str) -> None:
+    settings, facts, counts = TOLD[name]
+    one, own = FILTERS[name], defense(name, **settings)
+    told = {key: value for key, value in own.parameters().items() if key in one.settings}
+    if "num_sampled_clients" in one.settings:
+        told["num_sampled_clients"] = 10
+    line = next(line for line in one.asked(one.arguments(told), facts).lines if line.judged and counts(line))
+    run = PrivacyFacts(Cohort(rounds=1), 1, rate=0.001, parameters=5000, scalars=0)
+    stated = next(one for one in own.statements(run) if one.epsilon is not None)
+    assert (stated.epsilon, stated.claimed_epsilon, stated.unit) == (line.epsilon, line.claimed, line.unit)
+
+
+def test_every_defense_of_a_framework_is_known_to_the_command() -> None:
+    assert not set(FRAMEWORKS) - set(FILTERS)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "said"),
+    [
+        ("flower:ServerSideAdaptiveClipping", {"num_sampled_clients": 10, "noise_multiplier": 1}, "as Flower demands"),
+        ("opacus:PrivacyEngine", {"clipping": "per_layer"}, "a list of one equal bound"),
+        ("opacus:PrivacyEngine", {"max_grad_norm": "inf"}, "leaves the noise without a scale"),
+        ("nvflare:ExcludeVars", {"exclude_vars": "("}, "no regular expression"),
+        ("nvflare:SVTPrivacy", {"version": "new"}, "version"),
+        ("flower:LocalDpMod", {"epsilon": 0}, "epsilon"),
+    ],
+)
+def test_bad_settings_are_one_line(name: str, settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said) as caught:
+        defense(name, **settings)
+    assert "\n" not in str(caught.value)
