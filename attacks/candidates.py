@@ -9,9 +9,9 @@ from torch import Tensor
 from harness.attacks.residual import chosen_alone, knows_clip
 from harness.attacks.stages import MOST_POINTS
 from harness.base.errors import UsageError
+from harness.base.local_optimizer import Remembered, UpdateReading
 from harness.base.randomness import generator
 from harness.base.vectors import clip, example_factors, group_sums, spread
-from harness.local_optimizer import Remembered, UpdateReading
 from harness.observation import Clipping, Observation
 
 

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from harness.attacks.adam import Adam
 from harness.attacks.lbfgs import LBFGS
+from harness.base.local_optimizer import Adaptive
 from harness.base.vectors import spread
-from harness.local_optimizer import Adaptive
 from harness.observation import Observation
 
 SIGNS_TV, SIGNS_BOX = 0.1, 10.0

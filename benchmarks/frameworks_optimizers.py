@@ -19,8 +19,8 @@ from typing import Any
 import torch
 
 from harness.base.errors import UsageError
+from harness.base.local_optimizer import with_rate
 from harness.judging.capture import facts_of
-from harness.local_optimizer import with_rate
 
 FILE = Path(__file__).with_suffix(".csv")
 TORCH = "PyTorch"

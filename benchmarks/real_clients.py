@@ -27,12 +27,12 @@ from torch import Tensor
 from harness.attacks import ATTACKS, reconstructing, run_attack
 from harness.base.building import build
 from harness.base.errors import UsageError
+from harness.base.local_optimizer import PLAIN
 from harness.base.progress import progress
 from harness.datasets import data_root
 from harness.evaluation.attacking import at_once
 from harness.evaluation.observe import Scene, Stage
 from harness.experiment import CellSettings, cell_settings
-from harness.local_optimizer import PLAIN
 from harness.observation import Observation
 from harness.scoring.images import match, pairwise_mse
 from harness.scoring.success import STRICT_RMSE

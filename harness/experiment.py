@@ -17,12 +17,12 @@ from harness.attacks.suites import require_current
 from harness.base.building import build, one_line
 from harness.base.errors import UsageError
 from harness.base.limits import require_steps, require_time
+from harness.base.local_optimizer import LocalOptimizer, UpdateReading, optimizer_of, reading_of, settle_rate
 from harness.base.ranges import Count, CountOrNone, NonNegative, Positive, Repeats, Share
 from harness.datasets import choose_public, default_model
 from harness.datasets.public import AUTO, NONE
 from harness.defenses import DEFENSES, Cohort, Defense
 from harness.federation.taps import SURFACES, TAPS_OF_VARIATES, Tap, check_tap
-from harness.local_optimizer import LocalOptimizer, UpdateReading, optimizer_of, reading_of, settle_rate
 from harness.observation import UpdateModel
 from harness.training.settings import TrainedRun
 

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from harness.base.coding import Coding
 from harness.base.errors import UsageError
+from harness.base.local_optimizer import PLAIN, LocalOptimizer, UpdateReading
 from harness.base.vectors import Grouping, group_sums
 from harness.datasets.prior import Prior
-from harness.local_optimizer import PLAIN, LocalOptimizer, UpdateReading
 from harness.models import RowModel
 from harness.models.batch_norm import KnownBatches
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from functools import lru_cache
 
-from harness.base.errors import UsageError
+from harness.base.errors import UsageError, safe
 from harness.experiment import usual_defense
 from harness.results import Bound, Ceiling, CellResult, Rate, Statement, Summary
 from harness.results.record import without_non_finite
@@ -14,14 +14,6 @@ MISSING = "n/a"
 MOST_EPSILON = 10.0
 _UNKNOWN = object()
 _LONGEST_ARGUMENTS = 240
-
-
-def safe(text: str, longest: int = 120) -> str:
-    """One line without control characters, cut to ``longest`` characters; terminals obey escape codes in names."""
-    printable = text
-    if not text.isprintable():
-        printable = "".join(character if character.isprintable() else "?" for character in text)
-    return printable if len(printable) <= longest else printable[: longest - 3] + "..."
 
 
 def headed(headline: str, reason: str) -> str:

@@ -29,6 +29,14 @@ def printable(message: str) -> str:
     return escaped(" ".join(message.split()))
 
 
+def safe(text: str, longest: int = 120) -> str:
+    """One line without control characters, cut to ``longest`` characters; terminals obey escape codes in names."""
+    printable = text
+    if not text.isprintable():
+        printable = "".join(character if character.isprintable() else "?" for character in text)
+    return printable if len(printable) <= longest else printable[: longest - 3] + "..."
+
+
 def escaped(text: str) -> str:
     """Text whose lines and tabs stay; what else would steer a terminal, such as its escapes, is written out as in JSON.
 

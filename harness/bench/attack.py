@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
 import torch
 from loky import cpu_count
 from torch import Tensor
@@ -19,8 +20,6 @@ from harness.evaluation.observe import Scene, Stage
 from harness.evaluation.watching import work_of
 from harness.experiment import CellSettings, cell_settings, usual_prior
 from harness.parallel.crew import Crew
-from harness.results import Rate
-from harness.scoring import rate_of
 
 GROWTH = (1, 4, 16, 64, 256, 1024)
 MANY, MANY_ITERATIONS = 1000, 5
@@ -138,7 +137,7 @@ def _lost_to_patience(bench: Bench, scene: Scene, settings: CellSettings, patien
         return 0
     stubborn = replace(attack, patience=attack.max_iterations)
     made = bench.engine(stubborn, scene.observation.take(given_up), bench.chunk, None)
-    return _successes(scene, scene.truth.images[given_up], made.images).successes
+    return int(_successes(scene, scene.truth.images[given_up], made.images).sum())
 
 
 def _given_up(patient: Reconstruction) -> Tensor:
@@ -146,13 +145,13 @@ def _given_up(patient: Reconstruction) -> Tensor:
 
 
 def _strict(scene: Scene, images: Tensor) -> str:
-    rate = _successes(scene, scene.truth.images[: len(images)], images)
-    return f"{rate.successes}/{rate.n}"
+    successes = _successes(scene, scene.truth.images[: len(images)], images)
+    return f"{successes.sum()}/{successes.size}"
 
 
-def _successes(scene: Scene, truth: Tensor, images: Tensor) -> Rate:
+def _successes(scene: Scene, truth: Tensor, images: Tensor) -> np.ndarray:
     measured = measure(scene.dataset, truth.flatten(0, 1), images.flatten(0, 1), "not asked for")
-    return rate_of(measured.success["strict"])
+    return measured.success["strict"]
 
 
 def _peak_memory(device: str, everyone: Crew) -> int:

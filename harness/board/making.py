@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
-from harness.base.errors import UsageError
+from harness.base.errors import UsageError, safe
 from harness.board.reading import is_of
 from harness.evaluation.promised import covers
 from harness.experiment import CellSettings
@@ -15,7 +15,6 @@ from harness.gate.cells import merged
 from harness.own_sources import OWN_NAMES
 from harness.papers.grid import SAMPLES
 from harness.papers.judged import Published, published
-from harness.reports import text
 from harness.reports.html.commands import evaluate_commands
 from harness.reports.html.places import Shown
 from harness.reports.html.run_data import RunData
@@ -154,7 +153,7 @@ def collect(paths: Sequence[Path]) -> Collected:
                 raise UsageError(f"{str(path)!r}: {problem}; run harness evaluate again") from problem
             except UsageError as problem:
                 where = f"{row.defense} at {row.tap} on {row.dataset} in {str(path)!r}"
-                found.left_out.append(text.safe(f"{where}: {problem}", 300))
+                found.left_out.append(safe(f"{where}: {problem}", 300))
                 continue
             if card.name not in seen:
                 seen.add(card.name)
@@ -170,7 +169,7 @@ def _trainings(path: Path, left_out: list[str]) -> Iterator[TrainDocument]:
         training = read_training(file.parent)
         if training.secret:
             why = "its noise has a secret key, so that nobody can make it again; train it with --seed 0"
-            left_out.append(text.safe(f"the training in {str(file.parent)!r}: {why}", 300))
+            left_out.append(safe(f"the training in {str(file.parent)!r}: {why}", 300))
         else:
             yield training
 
@@ -186,7 +185,7 @@ def _card(path: Path, document: ResultDocument, row: SummaryRow, trainings: Sequ
     settings = CellSettings.model_validate(
         {name: value for name, value in stored[0].settings.items() if name in CellSettings.model_fields}
     )
-    run = RunData(text.safe(path.name, 60), folder.path, settings={one.cell.key or "": one.settings for one in stored})
+    run = RunData(safe(path.name, 60), folder.path, settings={one.cell.key or "": one.settings for one in stored})
     told = findings(
         [one.cell for one in stored],
         {one.cell.key or "": one.victims for one in stored},

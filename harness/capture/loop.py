@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 
 from harness.base.building import one_line
 from harness.base.errors import UsageError, in_one_line
+from harness.base.local_optimizer import with_rate
 from harness.capture.watch import Watch
 from harness.judging.capture import (
     UNFINISHED,
@@ -28,7 +29,6 @@ from harness.judging.capture import (
     mark_not_captured,
     write_capture,
 )
-from harness.local_optimizer import with_rate
 
 log = logging.getLogger("harness.capture")
 # Parts of the names that peft, transformers and their like give the weights of adapters.

@@ -9,13 +9,12 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from harness.base.errors import UsageError
+from harness.base.errors import UsageError, safe
 from harness.cli.app import DONE, app
 from harness.cli.console import Screen
 from harness.cli.options import JsonOption
 from harness.gate.trend import trends
 from harness.reports.gate import print_history, save_history
-from harness.reports.text import safe
 from harness.results import require_writable
 
 _WIDTH = 140

@@ -16,6 +16,7 @@ from torch import Tensor
 from harness.attacks import ATTACKS
 from harness.base.devices import compute_on, fitting, is_small, peak_of, require_room
 from harness.base.errors import UsageError
+from harness.base.local_optimizer import PLAIN
 from harness.base.randomness import generator
 from harness.datasets import Dataset, Victims, divide, load_dataset, select_victims
 from harness.datasets.prior import Prior, fit_prior
@@ -26,7 +27,6 @@ from harness.evaluation.reading import Reading, known_batches, read_round
 from harness.evaluation.sending import CLIENTS, Sent, detectable, sent_by, tampering_of
 from harness.experiment import CellSettings
 from harness.federation.knowledge import carrying, coding_at, cut_at, noise_at
-from harness.local_optimizer import PLAIN
 from harness.models import RowModel
 from harness.models.batch_norm import UNCOVERED, refusal
 from harness.observation import Observation, Simulated, Simulation

@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 from harness.base.errors import UsageError
+from harness.base.local_optimizer import PLAIN, LocalOptimizer, Remembered
 from harness.federation.context import RoundContext
 from harness.federation.defense import Defense
 from harness.federation.examples import ExampleGradients, GradientSource, NetworkGradients
 from harness.federation.memory import RoundVariates
 from harness.federation.recorders import Recorder
 from harness.federation.taps import Tap
-from harness.local_optimizer import PLAIN, LocalOptimizer, Remembered
 
 
 @dataclass(frozen=True)

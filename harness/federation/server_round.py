@@ -8,6 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from harness.base.local_optimizer import PLAIN, LocalOptimizer
 from harness.federation.client_round import send, train_locally
 from harness.federation.context import RoundContext, State
 from harness.federation.defense import Defense
@@ -15,7 +16,6 @@ from harness.federation.examples import GradientSource
 from harness.federation.memory import RoundVariates
 from harness.federation.recorders import Recorder
 from harness.federation.taps import Tap
-from harness.local_optimizer import PLAIN, LocalOptimizer
 
 
 def receive(message: Tensor, defense: Defense, context: RoundContext, recorders: Sequence[Recorder] = ()) -> Tensor:

@@ -21,8 +21,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from harness.base.building import one_line
 from harness.base.errors import UsageError
+from harness.base.local_optimizer import PLAIN, LocalOptimizer, arguments_of, optimizer_of, settle_rate, with_rate
 from harness.base.ranges import Clip, Count, CountOrNone, Delta, Finite, NonNegative, Positive
-from harness.local_optimizer import PLAIN, LocalOptimizer, arguments_of, optimizer_of, settle_rate, with_rate
 from harness.results.arrays import ENDINGS, MEND, StoredArrays, pickled_beside
 from harness.results.atomic import remove_plain, write_atomic
 from harness.results.files import MOST_OF_A_DOCUMENT, Absent, parse_json, read_stored, sha256

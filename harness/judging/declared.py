@@ -10,6 +10,7 @@ from harness.attacks import ATTACKS, Identifier, expanded
 from harness.attacks.suites import Chosen
 from harness.base.building import build
 from harness.base.errors import UsageError
+from harness.base.local_optimizer import PLAIN
 from harness.datasets.public import NONE
 from harness.evaluation.played_round import round_context, server_state
 from harness.experiment import AS_CAPTURED, CellSettings, cell_settings
@@ -18,7 +19,6 @@ from harness.federation.knowledge import noise_at
 from harness.federation.taps import Tap
 from harness.judging.capture import Declared
 from harness.judging.federation import CapturedClients
-from harness.local_optimizer import PLAIN
 from harness.observation import Noise, UpdateModel
 
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from harness.base.building import build
 from harness.base.errors import UsageError
+from harness.base.local_optimizer import PLAIN, UpdateReading, reading_of
 from harness.base.vectors import Layout
 from harness.datasets import Dataset
 from harness.datasets.files import DataFile
@@ -29,7 +30,6 @@ from harness.judging.parts import (
     frozen_names,
     trained_network,
 )
-from harness.local_optimizer import PLAIN, UpdateReading, reading_of
 from harness.models.batch_norm import Buffers, RunningStatistics, trained_layers
 
 _OWN = {"client", "round", "framework", "examples", "format"}

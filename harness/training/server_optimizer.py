@@ -13,8 +13,8 @@ from torch import Tensor
 
 from harness.base.building import one_line
 from harness.base.errors import UsageError
+from harness.base.local_optimizer import facts_of_text
 from harness.base.ranges import Positive
-from harness.local_optimizer import facts_of_text
 
 _BelowOne = Annotated[float, Field(ge=0, lt=1)]
 _ARGUMENTS = {

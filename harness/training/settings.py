@@ -16,11 +16,11 @@ from pydantic import (
 from harness.base.building import build, one_line
 from harness.base.errors import UsageError
 from harness.base.limits import require_steps, require_time
+from harness.base.local_optimizer import LocalOptimizer, optimizer_of, settle_rate
 from harness.base.ranges import Count, Delta, NonNegative, Positive
 from harness.base.vectors import Layout
 from harness.datasets.partition import NATURAL, SPLITS
 from harness.defenses import DEFENSES, Cohort, Defense, PrivacyFacts
-from harness.local_optimizer import LocalOptimizer, optimizer_of, settle_rate
 from harness.privacy.events import Sampler
 from harness.training.server_optimizer import ServerOptimizer, server_optimizer_of
 

@@ -25,7 +25,7 @@ def test_an_observation_holds_these_facts_and_no_others() -> None:
         "optimizer", "reading", "certainty",  # how clients step, and what of a step can be read at all
         "labels",  # only when the adversary is declared to know them
         "correction",  # only when the adversary knows a SCAFFOLD client's variate from earlier rounds
-        "noise", "carrying", "cut", "coding", "prior",  # only to who knows the defense and its settings, and public data
+        "noise", "carrying", "cut", "coding", "prior",  # only to who knows the defense with its settings, public data
         "simulation",  # the round for public examples, where victims share weights
         "batches",  # running statistics that travel, where the network normalises batches
     }  # fmt: skip

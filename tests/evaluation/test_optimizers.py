@@ -10,10 +10,10 @@ import torch
 from harness.attacks import reconstructing, run_attack
 from harness.attacks.candidates import dummy_gradient
 from harness.base.errors import UsageError
+from harness.base.local_optimizer import PLAIN, spacing
 from harness.evaluation import Run
 from harness.evaluation.observe import Scene, Stage
 from harness.experiment import CellSettings, cell_settings
-from harness.local_optimizer import PLAIN, spacing
 from harness.results import RunFolder
 
 

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from harness.base.errors import UsageError
-from harness.judging.capture import facts_of
-from harness.local_optimizer import (
+from harness.base.local_optimizer import (
     Remembered,
     optimizer_of,
     reading_of,
     with_rate,
 )
+from harness.judging.capture import facts_of
 
 RATE = 0.01
 Make = Callable[[list[Tensor]], torch.optim.Optimizer]
