@@ -68,6 +68,7 @@ def test_pairs_with_nothing_between_them_give_the_mean() -> None:
     torch.testing.assert_close(made.of(read[0]), images.mean(0))
 
 
+@pytest.mark.slow
 def test_it_estimates_what_was_read_better_than_the_mean_does(victims: Victims) -> None:
     seen, truth = victims(12, model="mlp"), draw_digits(12)[0]
     assert seen.simulation is not None

@@ -129,6 +129,7 @@ def test_levels_alone_tell_victims_apart(level: NoiseLevel) -> None:
     assert own < 0.4 and 0.38 < other < 0.62
 
 
+@pytest.mark.slow
 def test_classes_are_told_by_their_sizes() -> None:
     seen, _, labels = hidden(NoiseLevel(1.0, "each"), 48, model="mlp2")
     quiet = replace(seen, noise=None, target=undefended(*digits(48), model="mlp2", weights=seen.weights).target)

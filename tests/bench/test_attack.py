@@ -31,6 +31,7 @@ def test_what_there_is_no_time_for_is_said(tmp_path: Path) -> None:
     assert found["seconds for 1 victims"] == found["peak memory MiB (898 victims)"] == bench.LEFT_OUT
 
 
+@pytest.mark.slow
 def test_both_engines_find_the_same(tmp_path: Path) -> None:
     found = figures(tmp_path, "cpl", 20.0, growth=0)
     assert found["ASR strict batched, reference's"] == found["ASR strict reference"]

@@ -25,6 +25,7 @@ def test_a_true_card_is_made_again_byte_by_byte(card: Card, again: tuple[Card, P
     assert compare(card, again[0]).differences == [] and compare(card, again[0]).exact
 
 
+@pytest.mark.slow
 def test_who_is_told_the_labels_is_on_the_card_and_missed_where_it_is_not(
     harness: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -129,6 +129,7 @@ def test_the_defense_sends_the_largest_share(guide: Guide, noise: float, scale: 
 
 
 @TESTED
+@pytest.mark.slow
 def test_its_test_lines_pass(guide: Guide, installed: Path) -> None:
     """The one for a package of one's own, and the one for this repository's table."""
     kind = f"{guide.registry.kind}s"

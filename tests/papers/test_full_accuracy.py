@@ -132,6 +132,7 @@ def stop_after(count: int, trainings: list[TrainSettings], monkeypatch: pytest.M
     monkeypatch.setattr(trained, "train", train)
 
 
+@pytest.mark.slow
 def test_what_is_made_is_kept_and_the_rest_is_named(
     tmp_path: Path, trainings: list[TrainSettings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
