@@ -65,6 +65,7 @@ def test_a_place_whose_level_tells_is_not_resilient(small: Any, tmp_path: Path) 
     assert any("as levels is" in flag for flag in asked(document)["slope"].flags)
 
 
+@pytest.mark.slow
 def test_who_reads_no_level_is_not_withstood(small: Any, tmp_path: Path) -> None:
     values = {"dataset": "digits", "shared_weights": True, **FOLLOWING["Fed-αCDP"]}
     document = played(small, tmp_path, ["learned"], **values)
