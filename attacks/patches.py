@@ -22,6 +22,7 @@ from harness.attacks.stages import Stage
 from harness.base.errors import UsageError
 from harness.base.randomness import generator
 from harness.models import RowModel
+from harness.models.batch_norm import in_evaluation_mode
 from harness.observation import Observation
 
 
@@ -55,10 +56,8 @@ class Patches(Attack):
                 "and one local step"
             )
         require_gradients(observation)
-        embedding = embedding_of(observation.model)
-        gradient = observation.model.layout.split(observation.target)[embedding.weight]
-        if not gradient.any():
-            raise UsageError(_nothing_read(observation, embedding.weight))
+        embedding_of(observation.model)
+        _require_a_head(observation)
         if observation.clipping is None or observation.clipping.grouping == "whole":
             return observation.target.new_zeros(len(keys), 1)
         return -closed_form(observation).abs().amax(1, keepdim=True).clamp_min(1e-12).log()
@@ -69,14 +68,17 @@ class Patches(Attack):
         return Dummy(images.reshape(len(position), 1, *observation.model.image_shape), labels)
 
 
-def _nothing_read(observation: Observation, weight: str) -> str:
-    """Say why the gradient of the patches' layer is zero for every victim."""
-    model = observation.model
-    why = "the layer is frozen, or its update was left out"
-    head = model.layout.split(observation.weights)[model.last_linear()[0]]
-    if not head.any():
-        why = "the head's weights are zero, so no gradient goes below it; use --weights, or one local step before"
-    return f"attack 'patches' is not applicable: the gradient of {weight!r} is zero: {why}"
+def _require_a_head(observation: Observation) -> None:
+    """Raises UsageError: a head of zeros, as torchvision makes it, lets no gradient below it.
+
+    Weights alone decide, which everybody knows: what a victim's gradient is must not end the attack on another.
+    """
+    name, _ = observation.model.last_linear()
+    if not observation.model.layout.split(observation.weights)[name].flatten(1).any(1).all():
+        raise UsageError(
+            "attack 'patches' is not applicable: the head's weights are zero, so that no gradient goes below it; use "
+            "--weights, or trained ones with --training"
+        )
 
 
 def closed_form(observation: Observation) -> Tensor:
@@ -128,10 +130,11 @@ def embedding_of(model: RowModel) -> PatchEmbedding:
         UsageError: there is none, it has more patches than a token has numbers, or its places are not learned.
     """
     # The network itself comes first where it owns parameters, such as places.
-    prefix, layer = next(found for found in model.called_layers() if hasattr(found[1], "weight"))
+    named = ((prefix, layer) for prefix, layer in model.called_layers() if hasattr(layer, "weight"))
+    prefix, layer = next(named, ("", model.plain_module))
     weight, pixels = f"{prefix}weight", _pixels_of_patches(model, layer)
     if pixels is None or weight not in model.layout.names:
-        raise _inapplicable(model, "whose first layer reads patches that do not overlap")
+        raise _inapplicable(model, "whose first layer reads patches that do not overlap, and is trained")
     image = torch.rand(model.image_shape, generator=generator("patches", "image"))
     gradients = _gradients(model, image)
     count, width = len(pixels), len(gradients[weight])
@@ -168,10 +171,11 @@ def _gradients(model: RowModel, image: Tensor) -> dict[str, Tensor]:
     weights = model.initial_weights([("patches",)])
     weights = weights + 0.02 * torch.randn(weights.shape, generator=generator("patches", "weights"))
     named = {name: part[0].to(first).requires_grad_() for name, part in model.layout.split(weights).items()}
-    logits = functional_call(model.plain_module, named, (image[None].to(first),))
-    given = torch.autograd.grad(functional.cross_entropy(logits, logits.new_zeros(1, dtype=torch.long)),
-                                list(named.values()))  # fmt: skip
-    return dict(zip(named, given, strict=True))
+    with in_evaluation_mode(model.plain_module):  # one image has no variance where a batch is normalised
+        logits = functional_call(model.plain_module, named, (image[None].to(first),))
+    loss = functional.cross_entropy(logits, logits.new_zeros(1, dtype=torch.long))
+    given = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
+    return {name: one for name, one in zip(named, given, strict=True) if one is not None}
 
 
 def _inapplicable(model: RowModel, needed: str) -> UsageError:

@@ -99,7 +99,7 @@ def _stated(name: str, view: str, lines: Sequence[Line], answer: Answer, shared:
     claim = next((line for line in (main, *lines) if line.claimed is not None and line.judged), main)
     fails = [*answer.fails, *([shared] if shared and main.unit == "example" else [])]
     held = main.epsilon is not None and math.isfinite(main.epsilon) and not fails
-    others = (_in_words(line) for line in whole if line is not main and line.epsilon is not None and held)
+    others = (_in_words(line, main) for line in whole if line is not main and line.epsilon is not None and held)
     notes = [
         main.why, *(f"does not hold: {one}" for one in fails), *(f"if {one}" for one in answer.unknown), *others,
         *answer.warnings, *([f"claimed of {_rounds(claim)}"] if claim is not main else []), *answer.notes,
@@ -116,8 +116,10 @@ def _stated(name: str, view: str, lines: Sequence[Line], answer: Answer, shared:
     )  # fmt: skip
 
 
-def _in_words(line: Line) -> str:
-    return f"{line.relation} at delta {line.delta:g}: {line.epsilon:.4g}"
+def _in_words(line: Line, main: Line) -> str:
+    """Another line of the same rounds, with its reason where that is another: what holds "if ..." says so."""
+    reason = "" if line.why == main.why else f" ({line.why})"
+    return f"{line.relation} at delta {line.delta:g}: {line.epsilon:.4g}{reason}"
 
 
 def _rounds(line: Line) -> str:

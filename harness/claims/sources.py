@@ -19,7 +19,6 @@ from typing import Any
 from harness.base.errors import UsageError
 from harness.claims.answers import REQUIRED, Filter
 from harness.claims.filters import FILTERS, find_filter
-from harness.claims.yaml_text import Yaml
 
 _MOST_BYTES, _MOST_FILES, _MOST_FILTERS, _DEEPEST = 1 << 20, 50, 100, 40
 _MOST_VALUES = 20_000  # that are looked up in one file: names may refer to names, twice each
@@ -79,11 +78,36 @@ def read_source(path: Path) -> Source:
         if path.suffix in (".json", ".conf"):
             return _document(path, Hocon(text).document() if path.suffix == ".conf" else json.loads(text))
         if path.suffix in (".yaml", ".yml"):
-            return _document(path, Yaml(text).document())
+            return _document(path, _yaml(text))
     except (ValueError, RecursionError, MemoryError, SyntaxError) as error:
         said = " ".join(str(error).split())[:120] or "nested too deeply"
         raise UsageError(f"{path}: cannot be read as {path.suffix[1:]} ({said}); fix the file") from None
     raise UsageError(f"{path}: no configuration of a known kind; give a .toml, .py, .json, .conf or .yaml file")
+
+
+def _yaml(text: str) -> Any:
+    """A document of YAML 1.2, in which "no" is a text. Ready objects come of it and no references, which may grow.
+
+    Raises:
+        ValueError: it is none, has a key twice, or an anchor, an alias or a tag.
+    """
+    from ruamel.yaml import YAML  # here, since few sources are of this kind
+    from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
+    try:
+        depth = 0
+        for event in YAML(typ="safe", pure=True).parse(text):
+            depth += type(event).__name__.endswith("StartEvent") - type(event).__name__.endswith("EndEvent")
+            if depth > _DEEPEST:
+                raise ValueError("nested too deeply")
+            if getattr(event, "anchor", None) is not None or getattr(event, "tag", None) is not None:
+                raise ValueError(f"line {event.start_mark.line + 1} has an anchor, an alias or a tag")
+        return YAML(typ="safe", pure=True).load(text)
+    except MarkedYAMLError as error:
+        line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
+        raise ValueError(f"{line}{error.problem}") from None
+    except YAMLError as error:
+        raise ValueError(error) from None
 
 
 def _text(path: Path) -> str:

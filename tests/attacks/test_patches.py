@@ -110,13 +110,22 @@ def test_what_cannot_be_read_is_not_applicable(victims: Victims) -> None:
     with pytest.raises(UsageError, match="reads one example per observation, not 2"):
         run_attack(Patches(), victims(2, 2, model="vit"))
     seen = victims(2, model="vit")
-    parts, sent = seen.model.layout.split(seen.target), seen.model.layout.split(seen.weights)
-    parts["tokens.weight"].zero_()
-    with pytest.raises(UsageError, match="the layer is frozen, or its update was left out"):
-        run_attack(Patches(), seen)
-    sent["head.weight"].zero_()
+    seen.model.layout.split(seen.weights)["head.weight"][1] = 0.0
     with pytest.raises(UsageError, match="the head's weights are zero"):
         run_attack(Patches(), seen)
+    with pytest.raises(UsageError, match="do not overlap, and is trained"):
+        embedding_of(RowModel("vit+only(head)", (1, 8, 8), 10))
+
+
+@pytest.mark.parametrize("chunk", [1, 2])
+def test_a_victim_without_a_gradient_fails_alone_whatever_the_chunk(
+    chunk: int, victims: Victims, digits: Digits
+) -> None:
+    seen = victims(2, model="vit")
+    seen.target[0] = 0.0
+    made = run_attack(Patches(max_iterations=3), seen, chunk).images
+    assert not made[0].any()
+    torch.testing.assert_close(made[1], digits(2, 1)[0][1], atol=1e-3, rtol=0)
 
 
 def test_one_unreadable_victim_leaves_the_others_alone(victims: Victims, digits: Digits) -> None:

@@ -153,6 +153,17 @@ def test_a_statement_is_that_of_harness_claims(name: str) -> None:
     assert (stated.epsilon, stated.claimed_epsilon, stated.unit) == (line.epsilon, line.claimed, line.unit)
 
 
+def test_what_holds_for_other_samples_only_says_so() -> None:
+    """7.05 needs independent coins; of a draw without replacement 91.8 is proven, and 7.05 stands behind its "if"."""
+    facts = {"rate": 0.1, "parameters": 5, "scalars": 0}
+    for sampler, epsilon in (("without-replacement", 91.8173), ("poisson", 7.0466)):
+        cohort = Cohort(clients=1000, clients_per_round=100, rounds=100)
+        stated = defense("tff:gaussian_fixed").statements(PrivacyFacts(cohort, 1, client_sampler=sampler, **facts))
+        first = next(one for one in stated if one.view == "third party")
+        assert first.epsilon == pytest.approx(epsilon, rel=1e-4)
+        assert ("7.047 (if every client joins" in first.notes) == (sampler == "without-replacement")
+
+
 def test_every_defense_of_a_framework_is_known_to_the_command() -> None:
     assert not set(FRAMEWORKS) - set(FILTERS)
 
