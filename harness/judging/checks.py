@@ -1,5 +1,6 @@
 """Is the declared defense on? What can be told from the updates alone, and from the truth, check by check."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from harness.datasets.public import NONE
 from harness.evaluation.controls import with_other_key
 from harness.experiment import CellSettings
 from harness.judging.declared import context_of, noise_of, steps_of
-from harness.judging.evidence import LEVEL, Check, Evidence, bonferroni, level_of
+from harness.judging.evidence import LEVEL, Check, Evidence, Outcome, bonferroni, level_of
 from harness.judging.federation import CapturedClients
 from harness.judging.noise_checks import GIVE_SIZE, drawn_levels, noise_checks
 from harness.judging.parts import STATISTICS
@@ -38,7 +39,23 @@ def left_out(evidence: Evidence) -> Check | None:
     said = f"a client sent at most {sent} of {total} coordinates ({sent / total:.1%})"
     if most is None:
         return Check(LEFT_OUT, "cannot tell", f"{said}; how many it may send is not declared")
-    return Check(LEFT_OUT, "holds" if sent <= most else "violated", f"{said}, declared are {most} ({most / total:.1%})")
+    said = f"{said}, declared are {most} ({most / total:.1%})"
+    return Check(LEFT_OUT, "holds" if sent <= most else _sent_more(evidence, most), said)
+
+
+def _sent_more(evidence: Evidence, most: int) -> Outcome:
+    """What more coordinates than declared say: nothing against a client that keeps those above a threshold, if the
+    smallest that it sent are alike. Where all that it sent are alike, as behind a cut, how many tied is lost; a tenth
+    more than declared is not of ties."""
+    chosen = evidence.defense.chosen_at(evidence.settings.tap, evidence.layout)
+    if chosen is None or chosen.choice != "largest":
+        return "violated"
+    sizes = evidence.sent.abs().double()
+    least = sizes.where(sizes > 0, math.inf).amin(1, keepdim=True)
+    above = (sizes > least + 2 * evidence.captured.grain.double().reshape(-1, 1)).sum(1)
+    if int(above.max()) >= most or int((sizes > 0).sum(1).max()) > 1.1 * most:
+        return "violated"
+    return "holds" if bool((above > 0).all()) else "cannot tell"
 
 
 def on_grid(evidence: Evidence) -> Check | None:

@@ -13,8 +13,10 @@ from torch import nn
 
 from federation_cases import run_case, suite_cases, summary
 from harness.base.errors import UsageError
+from harness.base.vectors import Layout
 from harness.capture import CaptureRecord
 from harness.cli import run
+from harness.defenses import DEFENSES, Cohort, RoundContext
 from harness.judging.capture import read_capture
 from harness.judging.checks import checks_of, explained
 from harness.judging.declared import cells_of
@@ -244,3 +246,35 @@ def test_noise_that_depends_on_the_federation_is_that_of_its_facts(federation: F
     known = replace(captured, record=captured.record.model_copy(update={"clients": 5, "clients_per_round": 4}))
     (cell,) = cells_of(known, "test", ["cpl"], "none", "cpu")
     assert (cell.clients, cell.clients_per_round) == (5, 4)
+
+
+# Declared, what the client really does, and what is said of the coordinates that it left out.
+FILTERS: dict[str, tuple[dict[str, Any], dict[str, Any], set[str]]] = {
+    "percentile 10": ({}, {}, {"holds"}),
+    "cut, so that all that is sent is alike": (
+        {"percentile": 95.0, "gamma": 1e-6},
+        {"percentile": 95.0, "gamma": 1e-6},
+        {"holds", "cannot tell"},
+    ),
+    "twice as many": ({"percentile": 95.0, "gamma": 0.01}, {"percentile": 90.0, "gamma": 0.01}, {"violated"}),
+    "twice as many, all alike": (
+        {"percentile": 95.0, "gamma": 1e-6},
+        {"percentile": 90.0, "gamma": 1e-6},
+        {"violated"},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FILTERS)
+def test_filters_that_share_the_largest_are_not_accused_of_ties(case: str, federation: Federation) -> None:
+    declared, done, outcomes = FILTERS[case]
+    folders = federation(4, declared={"name": "PercentilePrivacy", "settings": declared})
+    own = DEFENSES["nvflare:PercentilePrivacy"](**done)
+    for folder in folders:
+        before, after = (dict(np.load(folder / f"{name}.npz")) for name in ("before", "after"))
+        layout = Layout(tuple(before), tuple(one.shape for one in before.values()))
+        moved = torch.cat([torch.from_numpy(after[name] - before[name]).flatten() for name in before])
+        here = RoundContext(0, 0, 1.0, Cohort(clients_per_round=1), layout, ((0, 0),))
+        sent = layout.split(own.client_message(moved[None], here))
+        np.savez(folder / "after.npz", **{name: before[name] + sent[name][0].numpy() for name in before})
+    assert checked(folders)["coordinates are left out"].outcome in outcomes
