@@ -8,7 +8,9 @@ has no term for the divergence of the bottleneck (a factor of 0.001 there).
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
+from torch.nn.functional import softplus
 
 from harness.base.errors import UsageError
 from harness.base.vectors import Layout
@@ -36,6 +38,20 @@ def _place(layout: Layout) -> slice:
     raise UsageError("paper:PRECODE is a change of the network; add +precode to the name of --model")
 
 
+_LAYERS = ("encoder", "decoder")
+
+
+def _name(layout: Layout) -> str:
+    """What the names of the bottleneck's layers begin with."""
+    _place(layout)
+    return next(name.removesuffix(BOTTLENECK) for name in layout.names if name.endswith(BOTTLENECK))
+
+
+def _came_in(weight: Tensor, bias: Tensor) -> Tensor:
+    """The input (R, F) of a linear layer, from the gradients (R, O, F) and (R, O) of one example."""
+    return torch.einsum("rof,ro->rf", weight, bias) / bias.square().sum(1, keepdim=True).clamp_min(1e-30)
+
+
 @dataclass(frozen=True)
 class DrawSample(Operation):
     """Each client draws the sample of its bottleneck for a round."""
@@ -46,6 +62,17 @@ class DrawSample(Operation):
         rows, place = rows.clone(), _place(context.layout)
         rows[:, place] = context.gaussian("bottleneck", rows[:, place])
         return rows
+
+    def trained(self, weights: Tensor, gradients: Tensor, layout: Layout) -> Tensor:
+        # The gradient of one example shows what came into each layer (Balunovic et al. 2022 attack the layers beside
+        # the bottleneck alone): features and code, and so the sample that lies between them.
+        own, seen, name = layout.split(weights), layout.split(gradients), _name(layout)
+        features, code = (_came_in(seen[f"{name}{one}.weight"], seen[f"{name}{one}.bias"]) for one in _LAYERS)
+        encoded = torch.einsum("rof,rf->ro", own[f"{name}encoder.weight"], features) + own[f"{name}encoder.bias"]
+        mean, spread = encoded.chunk(2, -1)
+        found, place = weights.clone(), _place(layout)
+        found[:, place] = (code - mean) / softplus(spread)
+        return found
 
     @property
     def subject(self) -> str:

@@ -272,8 +272,9 @@ class Observation:
     which of its coordinates carry anything else, where noise covers the zeros of a ``sparse`` one (None where it does
     not), the magnitude ``cut`` at which its coordinates were cut before such noise (None where none were), the coarser
     form ``coding`` that they were written in after that (None without), the changes ``disguises`` of images
-    (..., C, H, W), one of which was made before gradients were computed (empty where none is known), what public data
-    of the same kind say of the examples, and where victims share weights, the round to run such data through.
+    (..., C, H, W), one of which was made before gradients were computed (empty where none is known), the weights
+    ``trained`` that clients are found to have put in the place of ``weights`` (None for none), what public data of the
+    same kind say of the examples, and where victims share weights, the round to run such data through.
     """
 
     model: RowModel
@@ -299,6 +300,7 @@ class Observation:
     simulation: Simulation | None = None
     coding: Coding | None = None
     disguises: tuple[Callable[[Tensor], Tensor], ...] = ()
+    trained: Tensor | None = None
 
     @property
     def rows(self) -> int:
@@ -334,14 +336,16 @@ class Observation:
             correction=None if self.correction is None else self.correction[index],
             certainty=None if self.certainty is None else self.certainty[index],
             batches=self.batches and self.batches.take(index),
+            trained=None if self.trained is None else self.trained[index],
         )
 
     def known_to(self, tier: Tier) -> "Observation":
         """Return the observation with only what an attacker of that tier knows."""
         if tier != "plain":
-            return self
+            return self if self.trained is None else replace(self, weights=self.trained, trained=None)
         return replace(
-            self, noise=None, carrying=None, cut=None, prior=None, simulation=None, coding=None, disguises=()
+            self, noise=None, carrying=None, cut=None, prior=None, simulation=None, coding=None, disguises=(),
+            trained=None,
         )  # fmt: skip
 
     @property
@@ -383,6 +387,7 @@ class Observation:
             correction=None if self.correction is None else self.correction.to(device, dtype),
             certainty=None if self.certainty is None else self.certainty.to(device, dtype),
             batches=self.batches and self.batches.to(device, dtype),
+            trained=None if self.trained is None else self.trained.to(device, dtype),
             noise=None if self.noise is None else self.noise.to(device, dtype),
             prior=None if self.prior is None else self.prior.to(device, dtype),
         )

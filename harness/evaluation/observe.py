@@ -360,6 +360,7 @@ class Stage:
             cut_at(defense, settings.tap, context, steps) if correction is None else None,
             coding=coding_at(defense, settings.tap, context, steps) if correction is None else None,
             disguises=defense.disguises,
+            trained=defense.trained(weights, read, model.layout) if examples == 1 and correction is None else None,
         )  # fmt: skip
 
 

@@ -239,6 +239,13 @@ class Defense:
         made = [tuple(one.disguises()) for _, one in self.flow() if one.acts and one.at is Point.INPUTS]
         return made[0] if len(made) == 1 else ()
 
+    def trained(self, weights: Tensor, gradients: Tensor, layout: Layout) -> Tensor | None:
+        """What can be told of weights (R, P) that clients trained in the place of those they got; None for nothing."""
+        changed = weights
+        for _, one in self.flow():
+            changed = one.trained(changed, gradients, layout)
+        return None if changed is weights else changed
+
     @property
     def changes_before_gradients(self) -> bool:
         """Return whether clients compute gradients of something else than what they hold and were sent."""

@@ -215,6 +215,13 @@ class Operation:
         """Return the coarser form that numbers of an update are written in; None without."""
         return None
 
+    def trained(self, weights: Tensor, gradients: Tensor, layout: Layout) -> Tensor:
+        """What of it can be told of weights (R, P) that clients trained, by those they got and one example's gradients.
+
+        At ``NETWORK``.
+        """
+        return weights
+
     def disguises(self) -> Iterator[Callable[[Tensor], Tensor]]:
         """Every change that it may make of images (..., C, H, W) at ``INPUTS``, where these are few and known."""
         yield from ()

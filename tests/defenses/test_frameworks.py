@@ -211,6 +211,15 @@ def test_precode_draws_a_sample_and_keeps_it() -> None:
     sample = network.layout.split(batch.weights)["5.0.precode_sample"]
     assert 0.85 < float(sample.std()) < 1.15
     assert not network.layout.split(made)["5.0.precode_sample"].any() and bool((made != plain).any())
+    # The gradient of one example shows the sample.
+    seen = network.gradient(batch.weights, batch.inputs[:, :1], batch.labels[:, :1])
+    received = network.layout.split(batch.weights.clone())
+    received["5.0.precode_sample"].zero_()
+    told = defense("paper:PRECODE").trained(
+        torch.cat([one.flatten(1) for one in received.values()], 1), seen, network.layout
+    )
+    assert told is not None
+    torch.testing.assert_close(told, batch.weights, rtol=1e-3, atol=1e-3)
     with pytest.raises(UsageError, match="add \\+precode"):
         stepped("paper:PRECODE")
 
