@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from harness.claims.networks import NETWORKS
+from harness.claims.answers import NETWORKS
 
 Harness = Callable[..., Any]
 
