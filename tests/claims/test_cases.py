@@ -246,6 +246,8 @@ def test_a_worked_case(case: str, second: Any) -> None:
 #: name, arguments, facts, whether the claim fails, words of the reason; and what would be proven otherwise
 NOTHING: dict[str, tuple[str, dict[str, Any], dict[str, Any], bool, str, float | None]] = {
     "4": ("flower:LocalDpMod", local(2, 8), {"scalars": 20}, True, "20 0-d arrays leave without clip", 7.91437),
+    "1, flwr 1.13": ("flower:LocalDpMod", local(2, 8), {"scalars": 0, "version": "1.13.1"}, True, "made and not used",
+                     None),
     "8": ("nvflare:PercentilePrivacy", {}, {}, False, "largest 90% of all values, cut to 0.01", None),
     "8 off": ("nvflare:PercentilePrivacy", {"gamma": 0}, {}, False, "sends everything", None),
     "9 old": ("nvflare:SVTPrivacy", {}, {"numbers": 61_706, "version": "2.7.2"}, True, "nothing bounds them", None),
