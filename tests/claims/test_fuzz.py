@@ -268,7 +268,7 @@ def drawn(count: int, names: Sequence[str], seed: int) -> Iterator[tuple[str, di
 
 
 def released(own: Defense, stated: Statement, cohort: Cohort, layout: Layout, size: float, noise: float) -> Tensor:
-    """What a view has of all rounds, or steps (T, P), in which one client or example is ``size`` and all others are 0."""
+    """What a view has of all rounds, or steps (T, P), in which one client or example is ``size``, all others 0."""
     signs = torch.randint(0, 2, (layout.total,), generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     rows = torch.zeros(CLIENTS, layout.total, dtype=torch.float64)
     rows[0] = size * (2 * signs - 1)
