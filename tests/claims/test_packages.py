@@ -6,6 +6,7 @@ name. The versions that really ran are printed.
 """
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -35,12 +36,16 @@ class Fact:
     older: dict[str, Any] = field(default_factory=dict)
 
     def confirmed(self, package: str, found: Any) -> bool:
-        expected = self.older.get(package, self.expected)
+        return self._is(self.older.get(package, self.expected), found)
+
+    def _is(self, expected: Any, found: Any) -> bool:
+        if isinstance(expected, list) and isinstance(found, list):
+            return len(expected) == len(found) and all(map(self._is, expected, found))
         if isinstance(expected, str):
             return str(found).startswith(expected)
-        if isinstance(expected, bool) or found is None or isinstance(found, str):
-            return found == expected
-        return bool(found == pytest.approx(expected, rel=self.within, abs=1e-12))
+        if isinstance(expected, bool | dict | None) or isinstance(found, str | list | None):
+            return bool(found == expected)
+        return math.isclose(found, expected, rel_tol=self.within, abs_tol=1e-12)
 
 
 RUNNER = """
@@ -134,7 +139,8 @@ def aggregated(kind, replies, settings, inner=None, current=None):
     strategy = getattr(new, "DifferentialPrivacy" + kind)(inner, **settings)
     arrays = replies[0].content["arrays"].to_numpy_ndarrays()
     before = common.ArrayRecord(current or [np.zeros_like(one) for one in arrays])
-    strategy.current_arrays = inner.current_arrays = before
+    strategy.current_arrays = before
+    inner.current_arrays = before if type(inner) is new.FedAvg else {name: one.numpy() for name, one in before.items()}
     return strategy, strategy.aggregate_train(1, replies)
 
 def means(kind, updates, settings, **more):
@@ -318,6 +324,7 @@ def deviation(**settings):
 def factor(norm, bound):
     # A linear module of one input: the gradient of its weight is the input.
     module, inputs = torch.nn.Linear(1, 1, bias=False), torch.tensor([[norm]])
+    torch.nn.init.zeros_(module.weight)
     moved = stepped(inputs, 1.0, module=module, noise_multiplier=0.0, max_grad_norm=bound, loss_reduction="sum")[1]
     return float(moved[0]) / norm
 
@@ -395,8 +402,8 @@ def clipped(mechanism, *arrays):
 def noise(mechanism, size=40_000):
     return np.array(flat(mechanism.add_noise(statistics([0.0] * size), 1, seed=7)[0]))
 
-def accountant(times, rate, **more):
-    return PLDPrivacyAccountant(times, rate, epsilon=2.0, delta=1e-6, **more)
+def accountant(sigma, times, rate, **more):
+    return PLDPrivacyAccountant(times, rate, "gaussian", noise_parameter=sigma, delta=1e-6, **more)
 
 def adaptive(noise_of_bits, z=1.0, bound=2.0):
     return AdaptiveClippingGaussianMechanism(lambda c: GaussianMechanism(c, z), bound, noise_of_bits, 0.5)
@@ -410,11 +417,12 @@ def banded(rounds, apart):
     asked = []
     def make(times):
         asked.append(times)
-        return PLDPrivacyAccountant(times, 0.005, noise_parameter=1.0, delta=1e-6)
+        return PLDPrivacyAccountant(times, 0.005, "gaussian", noise_parameter=1.0, delta=1e-6)
     mechanism = BandedMatrixFactorizationMechanism(1.0, rounds, apart, make)
     matrix = mechanism.query_matrix
     bands = int((np.abs(matrix) > 1e-9).sum(1).max())
-    return [asked[0], bands, float(np.linalg.norm(matrix, axis=0).max())]
+    rows, columns = (np.linalg.norm(matrix, axis=axis) for axis in (1, 0))
+    return [asked[0], bands, float(rows.max()), float(columns.max()) > 1.1]
 """
 SCRIPTS = {"flwr": FLOWER, "nvflare": NVFLARE, "opacus": OPACUS, "pfl": PFL}
 of_messages = partial(Fact, older={"flwr==1.12.0": ABSENT})
@@ -453,7 +461,8 @@ FACTS: dict[str, list[Fact]] = {
                     "float(np.std(sent([np.full(40000, 1e-9)], 1, 2, 8, 1e-5)))", 2 * 4.844805 / 8, 0.02),
         of_messages(f"{LOCAL}: replies to evaluation become errors", "evaluated()", "an error"),
         Fact(f"{LOCAL}: takes sensitivity 0, epsilon 0 and delta 0", "mod_of_old(1.0, 0, 0, 0).epsilon", 0),
-        Fact(f"{LOCAL}: and then divides by zero", "old_local([[1.0]], 1.0, 1.0, 0, 1e-5)", "ZeroDivisionError"),
+        Fact(f"{LOCAL}: epsilon 0 divides by zero, which makes infinite noise and no error",
+             "math.isinf(old_local([[1.0]], 1.0, 1.0, 0, 1e-5)[0])", True, older={"flwr==1.12.0": False}),
         Fact(f"{LOCAL}: has no defaults", "defaults(mod_of_old)", {}),
         of_messages(f"{FIXED}: noise z C/K' on each entry of the result",
                     "float(np.std(means('ServerSideFixedClipping', [np.full(40000, 1e-9)] * 4, fixed(2.0, 3.0, 12))))",
@@ -505,7 +514,7 @@ FACTS: dict[str, list[Fact]] = {
              [0.05, -0.05]),
         Fact("3.1 gamma 0 passes everything", "listed(percentile(10, 0, w=[1.0, 2.0])['w'])", [1.0, 2.0]),
         Fact("3.1 percentile 101 passes everything", "listed(percentile(101, 0.01, w=[1.0, 2.0])['w'])", [1.0, 2.0]),
-        Fact("3.1 weights are cut themselves", "listed(percentile(kind=DataKind.WEIGHTS, w=[1.0, -2.0])['w'])",
+        Fact("3.1 weights are cut themselves", "listed(percentile(0, kind=DataKind.WEIGHTS, w=[1.0, -2.0])['w'])",
              [0.01, -0.01]),
         Fact("3.1 what is no DXO passes", "no_dxo()", True),
         Fact("3.1 other kinds of data pass", "percentile(kind=DataKind.METRICS, w=[5.0])['w'].tolist()", [5.0]),
@@ -557,7 +566,7 @@ FACTS: dict[str, list[Fact]] = {
              "deviation(noise_multiplier=1.5, max_grad_norm=2.0) * 16", 3.0, 0.01),
         Fact("4 a sum is not divided", "deviation(noise_multiplier=1.5, max_grad_norm=2.0, loss_reduction='sum')", 3.0,
              0.01),
-        Fact("4 BatchNorm is refused", "norms()", "NotImplementedError"),
+        Fact("4 BatchNorm is refused", "norms()", "UnsupportedModuleError"),
         Fact("4 q = 1/ceil(n/b)", "rate(500, 32)", 1 / 16),
         Fact("4 floor with drop_last, which is then ignored", "rate(500, 32, drop_last=True)", 1 / 15),
         Fact("4 the divisor is int(n q)", "[expected(one, 32) for one in (499, 500, 501, 511, 512)]",
@@ -575,10 +584,10 @@ FACTS: dict[str, list[Fact]] = {
              "[adaptive(torch.zeros(size, 400))[2].sample_size "
              "for size in (3, 16)]", [3, 16]),
         Fact("4 the orders of rdp", "[len(RDPAccountant.DEFAULT_ALPHAS), min(RDPAccountant.DEFAULT_ALPHAS), "
-             "max(RDPAccountant.DEFAULT_ALPHAS), 11.0 in RDPAccountant.DEFAULT_ALPHAS]", [150, 1.1, 63, False]),
-        Fact("4 rdp of 960 steps: 15.2507", "reported('rdp', (1.0, 1 / 16, 960))", 15.2507),
+             "max(RDPAccountant.DEFAULT_ALPHAS), 11.0 in RDPAccountant.DEFAULT_ALPHAS]", [151, 1.1, 63, False]),
+        Fact("4 rdp of 960 steps: 15.1518, not 15.2507", "reported('rdp', (1.0, 1 / 16, 960))", 15.15181, 1e-5),
         Fact("4 rdp of 48 steps: 3.7987", "reported('rdp', (1.0, 1 / 16, 48))", 3.7987),
-        Fact("4 rdp with drop_last: 15.8622", "reported('rdp', (1.0, 1 / 15, 900))", 15.8622),
+        Fact("4 rdp with drop_last: 15.7547, not 15.8622", "reported('rdp', (1.0, 1 / 15, 900))", 15.75470, 1e-5),
         Fact("4 gdp of 16 steps: 1.247, below what holds", "reported('gdp', (1.0, 1 / 16, 16))", 1.247),
         Fact("4 gdp of 960 steps: 13.464", "reported('gdp', (1.0, 1 / 16, 960))", 13.464),
         Fact("4 prv of 16 steps: 2.2423 and .01", "reported('prv', (1.0, 1 / 16, 16))", 2.2423 + 0.01, 2e-3),
@@ -599,17 +608,19 @@ FACTS: dict[str, list[Fact]] = {
              [3.730632, 0.600229], 1e-4),
         Fact("7 Laplace: L1", "clipped(LaplaceMechanism(1.0, 2.0), [3.0], [1.0])", [0.75, 0.25]),
         Fact("7 Laplace: scale C/epsilon", "float(np.abs(noise(LaplaceMechanism(3.0, 2.0))).mean())", 1.5, 0.02),
-        Fact("7 noise_scale is 1 by default", "PLDPrivacyAccountant(9, 0.1, epsilon=2.0, delta=1e-6).noise_scale", 1.0),
-        Fact("7 CIFAR: sigma .4674 of a cohort of 1,000, .0234 with 50",
-             "[accountant(1500, 1e-4).noise_parameter, accountant(1500, 1e-4, noise_scale=.05).cohort_noise_parameter]",
-             [0.4674, 0.02337]),
-        Fact("7 LM: sigma .8639", "accountant(2000, 0.005).noise_parameter", 0.8639),
+        Fact("7 noise_scale is 1 by default", "accountant(1.0, 1, 1.0).noise_scale", 1.0),
+        Fact("7 CIFAR: sigma .4674 is epsilon 2", "accountant(0.46743, 1500, 1e-4).epsilon", 2.0, 2e-3),
+        Fact("7 of which 50 clients get .0234", "accountant(0.46743, 1, 1.0, noise_scale=0.05).cohort_noise_parameter",
+             0.02337),
+        Fact("7 LM: sigma .8639 is epsilon 2", "accountant(0.86390, 2000, 0.005).epsilon", 2.0, 2e-3),
         Fact("7 adaptive: bound C/sqrt(1-r^2), bit C r/sqrt(1-r^2)",
              "[adaptive(5.0)._get_overall_clipping_bound(), adaptive(5.0)._get_clipping_indicator_scale()]",
              [2 / 0.96**0.5, 0.4 / 0.96**0.5]),
         Fact("7 adaptive: with the share of unclipped above its quantile the bound falls", "moved(1.0)", 2 * 0.904837),
-        Fact("7 banded: ceil(T/b) compositions, b - 1 bands, unit columns", "banded(20, 6)", [4, 5, 1.0]),
-        Fact("7 banded LM: sigma .6806 for (2, 1e-6)", "accountant(42, 0.005).noise_parameter", 0.6806),
+        Fact("7 banded: ceil(T/b) compositions, b - 1 bands; rows have length 1, not columns", "banded(10, 4)",
+             [3, 3, 1.0, True]),
+        Fact("7 banded LM: it counts 42 at that rate: sigma .6806 is epsilon 2",
+             "accountant(0.68060, 42, 0.005).epsilon", 2.0, 2e-3),
     ],
 }  # fmt: skip
 NEWEST = {one.source.partition(",")[0].replace(" ", "==") for one in FILTERS.values() if one.ran}
