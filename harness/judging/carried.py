@@ -1,6 +1,6 @@
 """What an optimizer that was not made anew brought along from a client's round before.
 
-After a round of one local step, SGD's velocity is that round's update divided by minus the learning rate. So whoever saw
+After a round of one local step SGD's velocity is that round's update, divided by minus the learning rate. Whoever saw
 the update can take its part out of the next one. After several steps their sum is known, and the velocity is not.
 """
 
