@@ -5,7 +5,7 @@
 MNIST, labels known; a client sends its weights after its local steps in single precision. ``before`` takes the update
 divided by the rate and the steps for a gradient (``avg``), whatever the optimizer. ``new`` is the strongest attack of
 those that the declared optimizer admits, with ``unroll`` of several steps: one rule for all rows, the quickest first,
-until one brings everything back. Every finished attack is a line of ``--out``; ``--resume`` takes those of as many
+until one brings 0.95 back. Every finished attack is a line of ``--out``; ``--resume`` takes those of as many
 victims from there. Rows whose expected value is 1 have to reach 0.95, others their value less 0.12, and the mean of all
 rows the mean of the values. Rows of plain SGD at the same rate and at that times 1 - momentum stand below, for a
 comparison with momentum.
@@ -167,13 +167,13 @@ class Table:
 
 
 def shares(row: Row, stage: Stage, table: Table) -> Iterator[tuple[str, float]]:
-    """What comes back by each attack that is possible, until all comes back."""
+    """What comes back by each attack that is possible, until next to all comes back."""
     scene = stage.set(settings_of(row, table.victims))
     for name, arguments in attacks_of(scene.observation):
         found = table.share(row, name, arguments, scene, scene.observation)
         if found is not None:
             yield f"{name} x{STARTS}" if arguments.get("restarts") else name, found
-        if found == 1:
+        if found is not None and found >= SURE:
             return
 
 

@@ -129,7 +129,8 @@ class Round:
             ((_, moved),) = sent.items()
             seen = _dtype_of(moved) | ({} if watch is None else watch.facts(moved))
             _tell_of_contradictions(given, seen)
-            record = _record_of(seen | dict(given), [] if watch is None else watch.problems)
+            problems = [*([] if watch is None else watch.problems), *_not_finite(moved)]
+            record = _record_of(seen | dict(given), problems)
             images, labels = ((truth or {}).get(name) for name in ("images", "labels"))
             write_capture(self.folder, record, before, images=images, labels=labels, **sent)
             self.over = True
@@ -141,6 +142,12 @@ class Round:
     def _tell(self, reason: str) -> None:
         if not self._strict:  # who catches it has the reason
             log.warning("harness: %r is not captured because %s", str(self.folder), reason)
+
+
+def _not_finite(sent: Arrays) -> list[str]:
+    """The problem of numbers that are none, which only the end of a training shows."""
+    bad = [name for name, one in sent.items() if not torch.as_tensor(one).isfinite().all()]
+    return [f"{bad[0]!r} holds NaN or infinity: its training diverged; capture another round"] if bad else []
 
 
 def _dtype_of(sent: Arrays) -> dict[str, Any]:

@@ -321,10 +321,9 @@ def _packed(arrays: Arrays) -> bytes:
 
 def _plain(value: Any) -> np.ndarray:
     """An array as it is, or what a tensor of torch holds, wherever it lies; bfloat16, which numpy lacks, in float32."""
-    found = value.detach().cpu() if hasattr(value, "detach") else np.asarray(value)
-    if str(found.dtype).endswith("bfloat16"):
-        found = found.float() if hasattr(found, "float") else found.astype("f4")
-    return np.asarray(found)
+    if str(getattr(value, "dtype", "")).endswith("bfloat16"):
+        value = value.float() if hasattr(value, "float") else value.astype("f4")
+    return value.detach().cpu().numpy() if hasattr(value, "detach") else np.asarray(value)
 
 
 # Flags that change what a step is, with what they are in an optimizer that can be judged.

@@ -168,7 +168,8 @@ def test_a_product_is_found_behind_coordinates_that_are_known_unequally() -> Non
 def test_every_pass_has_the_same_images(attack: str, tmp_path: Path) -> None:
     """Three images and not twelve places, the last batch of a pass a smaller one."""
     values = {"batch_size": 2, "epochs": 3, "client_examples": 3, "update_model": "unroll", "prior": "auto"}
-    made = scene("sgd:lr=0.01,momentum=0.9", tmp_path, **values)
+    model = "mlp2" if attack == "spear" else "mlp"
+    made = scene("sgd:lr=0.01,momentum=0.9", tmp_path, victims=2, model=model, **values)
     seen, settings = made.observation, {} if attack == "spear" else {"max_iterations": 2}
     assert (seen.examples, seen.unknowns, seen.places) == (12, 3, (0, 1, 2, 2) * 3)
     found = run_attack(reconstructing(build(ATTACKS, attack, settings)), seen)
@@ -180,7 +181,7 @@ def test_every_pass_has_the_same_images(attack: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sent", ["float16", "bfloat16"])
-@pytest.mark.parametrize(("optimizer", "steps"), [("sgd", 1), ("sgd:lr=0.01,momentum=0.9", 2), ("adam:lr=0.0001", 1)])
+@pytest.mark.parametrize(("optimizer", "steps"), [("sgd", 1), ("sgd:lr=0.01,momentum=0.9", 2), ("adam:lr=0.00001", 1)])
 def test_weights_that_did_not_move_leave_an_interval(optimizer: str, steps: int, sent: str, tmp_path: Path) -> None:
     model = "first" if steps == 1 else "unroll"
     made = scene(optimizer, tmp_path, model="mlp", sent_as=sent, local_steps=steps, update_model=model)
@@ -201,7 +202,7 @@ class Computed(Exception):
 @pytest.mark.parametrize(
     ("optimizer", "values", "refused"),
     [
-        ("sgd:lr=0.01,momentum=0.9", {}, {"levels", "learned"}),
+        ("sgd:lr=0.01,momentum=0.9", {}, {"learned"}),
         ("sgd:lr=0.01,momentum=0.9", {"local_steps": 2}, {"analytic", "levels", "learned"}),
         ("adam:lr=0.001", {}, {"levels", "learned"}),
         ("adam:lr=0.001", {"batch_size": 2}, {"analytic", "identify", "slope", "levels", "learned"}),
