@@ -31,16 +31,15 @@ class DLG(Attack):
 
     def start(self, observation: Observation, keys: list[tuple[int | str, ...]]) -> Tensor:
         images = Attack.start(self, observation, keys)
-        count = observation.examples * observation.model.classes
+        count = observation.unknowns * observation.model.classes
         logits = [torch.randn(count, generator=generator("label-logits", *key)) for key in keys]
         return torch.cat([images, torch.stack(logits)], dim=1)
 
     def dummy(self, observation: Observation, position: Tensor, labels: Tensor | None) -> Dummy:
         pixels = pixel_count(observation)
-        rows, examples = len(position), observation.examples
-        images = position[:, :pixels].reshape(rows, examples, *observation.model.image_shape)
-        logits = position[:, pixels:].reshape(rows, examples, observation.model.classes)
-        return Dummy(images, logits.softmax(-1))
+        images = position[:, :pixels].reshape(len(position), -1, *observation.model.image_shape)
+        logits = position[:, pixels:].reshape(len(position), -1, observation.model.classes)
+        return Dummy(observation.in_places(images), observation.in_places(logits.softmax(-1)))
 
 
 @ATTACKS.register("idlg")

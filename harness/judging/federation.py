@@ -22,6 +22,7 @@ from harness.datasets.record import build_dataset
 from harness.defenses import DEFENSES
 from harness.federation.taps import Tap
 from harness.judging.capture import Capture, CaptureRecord, Declared, draws_batches, is_known, translated
+from harness.judging.carried import Earlier, earlier_of, without_earlier
 from harness.judging.parts import (
     fitted_arrays,
     fixed_values,
@@ -32,7 +33,7 @@ from harness.judging.parts import (
 )
 from harness.models.batch_norm import Buffers, RunningStatistics, trained_layers
 
-_OWN = {"client", "round", "framework", "examples", "format"}
+_OWN = {"client", "round", "framework", "examples", "format", "state"}
 # What follows from how many examples a client has: captures that differ in it are judged in groups.
 _OF_DATA = {"batch_size", "expected_batch_size", "local_steps", "epochs"}
 
@@ -154,7 +155,8 @@ def federations(captures: Sequence[Capture], attacked: bool = True) -> list[Capt
         sizes = record.step_sizes() if capture.kind != "gradient" else record.batch_size
         groups.setdefault((sizes, record.batch_size, record.expected_batch_size), []).append(capture)
     known: dict[bytes, Path] = {}
-    found = [_together(group, attacked) for group in groups.values()]
+    earlier = earlier_of(drawn)
+    found = [_together(group, attacked, earlier) for group in groups.values()]
     for group, clients in zip(groups.values(), found, strict=True):
         _require_different(group, clients, known)
     return found
@@ -166,7 +168,7 @@ def gathered(captures: Sequence[Capture], attacked: bool = True) -> CapturedClie
     return clients
 
 
-def _together(captures: Sequence[Capture], attacked: bool) -> CapturedClients:
+def _together(captures: Sequence[Capture], attacked: bool, earlier: Earlier) -> CapturedClients:
     first = captures[0]
     record, sampling = first.record, _sampling(first)
     defense = translated(record.defense)
@@ -180,7 +182,7 @@ def _together(captures: Sequence[Capture], attacked: bool) -> CapturedClients:
     layout = foreign or Layout.of(module)
     states = [] if foreign else _states(captures, module, fixed_values(record, module, attacked))
     parts = [
-        _client(capture, module, layout, state, defense)
+        _client(capture, module, layout, state, defense, earlier)
         for capture, state in zip(captures, states or [None] * len(captures), strict=True)
     ]
     names = {name for part in parts for name in part[3] if bool(part[3][name].any())}
@@ -320,8 +322,9 @@ def _states(captures: Sequence[Capture], module: nn.Module, fixed: dict[str, Ten
 
 
 def _client(
-    capture: Capture, module: nn.Module, layout: Layout, state: dict[str, Tensor] | None, defense: Declared | None
-) -> tuple[Tensor, Tensor, float, Buffers]:
+    capture: Capture, module: nn.Module, layout: Layout, state: dict[str, Tensor] | None, defense: Declared | None,
+    earlier: Earlier,
+) -> tuple[Tensor, Tensor, float, Buffers]:  # fmt: skip
     """What a client started from, the gradient to match, its grain, and how far the buffers that it sent moved."""
     folder, record = capture.folder, capture.record
     if state is None:
@@ -340,6 +343,9 @@ def _client(
     update = moved.double() - before.double() if capture.kind == "after" else moved.double()
     if capture.kind == "after":
         grain = max(grain, capture.before.grain)
+    if capture.folder in earlier:
+        update = without_earlier(capture, update, earlier, lambda one: _moved(one, module, layout, state is None))
+        grain *= 2
     reading = update_reading(record, defense)
     scale = reading.rate * record.local_steps
     seen = reading.gradient(update[None], before[None])[0].float() + 0.0
@@ -352,6 +358,16 @@ def _client(
         raise UsageError(f"capture {str(folder)!r}: the client sent what it got; check that it trained in between")
     buffers = {} if state is None else _moved_buffers(capture, module, state, sent, scale)
     return before.float(), seen, grain / scale, buffers
+
+
+def _moved(capture: Capture, module: nn.Module, layout: Layout, foreign: bool) -> Tensor:
+    """How far a client came (P,), float64."""
+    if foreign:
+        before, moved = foreign_values(capture, layout)
+    else:
+        files = (capture.before, capture.moved)
+        before, moved = (layout.flatten(fitted_arrays(one, module, whole=False)).double() for one in files)
+    return moved - before if capture.kind == "after" else moved
 
 
 def _require_frozen(
