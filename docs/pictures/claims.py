@@ -39,6 +39,8 @@ ASKED = {
     "Opacus, 20 rounds": f"opacus:PrivacyEngine --arg noise_multiplier=1 {_EXAMPLES}",
     "Opacus, no Poisson sampling": "opacus:PrivacyEngine --arg noise_multiplier=1 --arg poisson_sampling=false "
     f"{_EXAMPLES}",
+    "pfl banded matrix, 2,000 rounds": "pfl:BandedMatrixFactorization --arg num_iterations=2000 --arg cohort_size=5000 "
+    "--arg population=1000000 --arg corrected=true",
 }
 #: More lines of the table, which the picture does not show.
 MORE = (
