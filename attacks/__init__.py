@@ -14,6 +14,7 @@ from harness.attacks import (  # noqa: F401  (imported to register)
     levels,
     loki,
     map,
+    membership,
     patches,
     slope,
     spear,
