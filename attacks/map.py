@@ -13,12 +13,13 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from harness.attacks.attack import Attack, Dummy
+from harness.attacks.attack import Attack, Dummy, pixel_count
 from harness.attacks.attacker import ATTACKS, validated_attack
 from harness.attacks.candidates import dummy_gradient
 from harness.attacks.labels import open_labels
 from harness.attacks.lbfgs import LBFGS
 from harness.attacks.residual import knows_clip, misfit, surprise
+from harness.attacks.stages import Stage, adaptive_step, stages_of
 from harness.base.errors import UsageError
 from harness.base.randomness import normal_rows
 from harness.base.ranges import Count, CountOrNone, NonNegative
@@ -33,7 +34,7 @@ _HELD = 2**25
 
 @dataclass(frozen=True)
 class Placed(Dummy):
-    """Dummy data with the whitened coordinates (R, n, D) they were placed at."""
+    """Dummy data with the whitened coordinates (R, n, D) that different ones were placed at."""
 
     coordinates: Tensor
 
@@ -63,6 +64,11 @@ class MaximumAPosteriori(Attack):
     def optimizer(self) -> LBFGS:
         return LBFGS(descend=True)
 
+    def stages(self, observation: Observation) -> list[Stage]:
+        """Steps that are played begin where points on their way led; an adaptive step has a likelihood as it is."""
+        one = adaptive_step(observation) is not None
+        return [Stage(self.max_iterations)] if one else stages_of(observation, self.max_iterations)
+
     @property
     def starts(self) -> int:
         return self.restarts * self.label_starts
@@ -87,7 +93,7 @@ class MaximumAPosteriori(Attack):
             raise UsageError(
                 "attack 'map' needs public data; use --prior auto, or --prior FILE.npz with data of your own"
             )
-        size = observation.examples * math.prod(observation.model.image_shape)
+        size = pixel_count(observation)
         start = observation.target.new_zeros(len(keys), size)
         drawn = [row for row, key in enumerate(keys) if observation.examples > 1 or int(key[-1]) % self.restarts]
         if drawn:
@@ -96,8 +102,8 @@ class MaximumAPosteriori(Attack):
 
     def dummy(self, observation: Observation, position: Tensor, labels: Tensor | None) -> Dummy:
         assert labels is not None and observation.prior is not None
-        coordinates = position.reshape(len(position), observation.examples, -1)
-        images = observation.prior.place(coordinates, labels)
+        coordinates = position.reshape(len(position), observation.unknowns, -1)
+        images = observation.prior.place(observation.in_places(coordinates), labels)
         shape = (len(position), observation.examples, *observation.model.image_shape)
         return Placed(images.reshape(shape), labels, coordinates)
 
@@ -120,4 +126,4 @@ class MaximumAPosteriori(Attack):
             seen = observation.take(rows.to(observation.target.device))
             made, classes = images[rows].to(seen.target), labels[rows].to(seen.target.device)
             parts.append(dummy_gradient(seen, made, classes, self.clips(seen), differentiable=False).detach())
-        return misfit(observation, torch.cat(parts), images[0].numel(), best=False)
+        return misfit(observation, torch.cat(parts), pixel_count(observation), best=False)

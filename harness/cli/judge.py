@@ -39,7 +39,7 @@ from harness.judging.capture import Capture, read_capture
 from harness.judging.declared import Group, groups_of
 from harness.judging.evidence import Check, pooled
 from harness.judging.federation import federations, names_of
-from harness.judging.judgement import Judgement, Work, checks_without_truth, chosen_kin, judge_captured
+from harness.judging.judgement import Judgement, Work, checks_without_truth, chosen_kin, judge_captured, stated
 from harness.judging.plan import (
     Line,
     Reading,
@@ -59,7 +59,7 @@ from harness.judging.stage import Kin
 from harness.judging.without_truth import Guess, with_stand_ins
 from harness.parallel.crew import crew, largest_crew, suitable_crew
 from harness.reports.cell_picture import save_cell_picture, save_guesses
-from harness.reports.table import print_results
+from harness.reports.table import claimed_and_proven, print_results
 from harness.results import RunFolder, claimed, write_atomic
 from harness.results.atomic import tell_replaced
 
@@ -265,6 +265,8 @@ def _print(judgement: Judgement, out: Path) -> None:
         console.print(Text(f"pictures: {out / 'pictures'}"))
     if judgement.checks:
         print_checks(judgement.checks, console)
+    for line in claimed_and_proven(stated(judgement.groups[0])) if judgement.document is None else ():
+        console.print(Text(line))
     for line in judgement.plan:
         if line.reason:
             console.print(Text(f"by the budget: {line.said}"))
@@ -316,8 +318,11 @@ def judge_checks(captures: Sequence[Capture], title: str, as_json: bool) -> int:
             "valid": not violated, "captures": sum(one.clients for one in clients),
             "record": clients[0].record.model_dump(mode="json"),
             "checks": [asdict(check) for check in checks],
+            "privacy": [asdict(one) for one in stated(groups[0])],
         }  # fmt: skip
         sys.stdout.write(json.dumps(document, indent=1) + "\n")
     else:
         print_checks(checks, Screen())
+        for line in claimed_and_proven(stated(groups[0])):
+            Screen().print(Text(line))
     return INVALID if violated else DONE

@@ -99,6 +99,7 @@ def _facts(alone: CapturedClients) -> dict[str, Any]:
     record = alone.record
     return {
         "dataset": ALONE, "victims": alone.clients, "batch_size": 1, "local_steps": 1, "update_model": "first",
+        "epochs": 1, "client_examples": None,
         "defense": "none", "defense_args": {}, "suite": None, "weights_hash": alone.digest, "batch_norm": None,
         "optimizer": record.optimizer if alone.of_update else "sgd", "learning_rate": record.learning_rate,
     }  # fmt: skip
@@ -109,7 +110,7 @@ def distinct_places(captured: CapturedClients) -> list[int]:
     record = captured.record
     if not captured.of_update:
         return list(range(captured.examples))
-    slots = record.slots()[: captured.examples // (record.epochs or 1)]
+    slots = record.slots()[: captured.examples // record.passes]
     return [slots.index(example) for example in dict.fromkeys(slots)]
 
 

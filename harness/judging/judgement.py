@@ -21,6 +21,7 @@ from harness.evaluation.played_round import Key
 from harness.evaluation.reading import known_batches
 from harness.evaluation.scores import Scored
 from harness.experiment import CellSettings
+from harness.federation.privacy_facts import PrivacyFacts
 from harness.judging.beside import Measured, measured
 from harness.judging.checks import BUFFERS, checks_of, explained
 from harness.judging.declared import Group
@@ -32,7 +33,7 @@ from harness.judging.stage import CapturedStage, GroupsStage, Kin, SimulatedStag
 from harness.judging.without_truth import Guess, guess
 from harness.models import RowModel
 from harness.models.batch_norm import Buffers
-from harness.results import CellResult, ResultDocument, RunFolder, write_atomic
+from harness.results import CellResult, ResultDocument, RunFolder, Statement, write_atomic
 from harness.scoring.success import STRICT_RMSE
 from harness.scoring.summarise import summarise
 from harness.scoring.verdict import OfExamples, of_examples
@@ -338,6 +339,17 @@ def checks_without_truth(group: Group) -> list[Check]:
     # What Adam sends is no sum of gradients, whose ranks are known.
     fits = fits_facts(Evidence(captured, cell)) if captured.sums else None
     return [*([fits] if fits else []), *(checks_of(captured, cell) if captured.record.defense else [])]
+
+
+def stated(group: Group) -> list[Statement]:
+    """What the declared defense states of clients that send what was captured, over the rounds of its record."""
+    cell, captured = group.cell, group.captured
+    counts = sum(one.shape[1] == 1 for one in captured.counted.values())
+    facts = PrivacyFacts(
+        cell.cohort(), len(captured.layout.sizes), rate=cell.rate, parameters=captured.layout.total,
+        scalars=len(captured.layout.scalars) + counts,
+    )  # fmt: skip
+    return cell.build_defense().statements(facts)
 
 
 def _without_covered(group: Group, checks: Sequence[Check]) -> Group:

@@ -48,8 +48,7 @@ class CapturedStage(Stage):
     ) -> None:  # fmt: skip
         super().__init__(data_root, chunk)
         self._captured, self._declared, self._late = captured, declared, late
-        truth, sizes = _truth_of(captured), captured.record.step_sizes()
-        self.step_sizes = sizes if len(set(sizes)) > 1 else ()
+        truth = _truth_of(captured)
         # An image that several clients hold, or one in several rounds, is one image to whoever counts.
         firsts, self._places = first_copies(truth).unique(return_inverse=True)
         self._truth, self._whole = truth, _with_truth_first(truth.take(firsts), look_alikes)

@@ -269,9 +269,9 @@ def privacy_table(runs: Sequence[RunData], cells: Iterable[Shown]) -> Table:
     rows = list(dict.fromkeys([*_evaluated(cells), *_trained(runs)]))
     return make(
         "privacy", "What is promised", _COLUMNS, rows,
-        "Claimed: by the paper's own convention, whether or not it holds. Recomputed: the smallest epsilon that is "
-        "proven for what ran; none where nothing is. Resilience seen above is no such promise, and a promise need not "
-        "stop what was seen above: it covers a view and a unit.",
+        "Claimed: by the paper or the framework itself, whether or not it holds. Recomputed: the smallest epsilon that "
+        "is proven for what ran; none where nothing is. Resilience seen above is no such promise, and a promise need "
+        "not stop what was seen above: it covers a view and a unit.",
     )  # fmt: skip
 
 

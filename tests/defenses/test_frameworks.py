@@ -14,7 +14,7 @@ from harness.base.errors import UsageError
 from harness.base.vectors import Layout
 from harness.claims.answers import Facts
 from harness.claims.filters import FILTERS
-from harness.defenses import DEFENSES, Cohort, Defense, RoundContext
+from harness.defenses import DEFENSES, Cohort, Defense, MaterialisedGradients, RoundContext
 from harness.federation.knowledge import limit_at, noise_at
 from harness.federation.privacy_facts import PrivacyFacts
 from harness.federation.taps import Tap
@@ -162,6 +162,15 @@ def test_what_holds_for_other_samples_only_says_so() -> None:
         first = next(one for one in stated if one.view == "third party")
         assert first.epsilon == pytest.approx(epsilon, rel=1e-4)
         assert ("7.047 (if every client joins" in first.notes) == (sampler == "without-replacement")
+
+
+def test_bounds_of_opacus_are_one_for_each_tensor() -> None:
+    """Noise goes by the bounds that are given: with two for four tensors it would be too weak."""
+    own = defense("opacus:PrivacyEngine", clipping="per_layer", max_grad_norm=(1.0, 1.0))
+    stated = own.statements(PrivacyFacts(Cohort(), 4, parameters=5, scalars=0))
+    assert [one.epsilon for one in stated] == [None] and "2 bounds for 4 tensors" in stated[0].notes
+    with pytest.raises(UsageError, match="2 bounds for 1 tensors"):
+        own.client_step(MaterialisedGradients(updates(PLAIN)[None], PLAIN.sizes), context(PLAIN, 1))
 
 
 def test_every_defense_of_a_framework_is_known_to_the_command() -> None:

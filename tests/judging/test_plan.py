@@ -60,14 +60,22 @@ def test_a_plan_says_what_is_read_and_tried(truth: bool, federation: Federation,
     assert document["seconds"][1] >= cpl["seconds"][1]
 
 
+def said_otherwise(old: str, new: str) -> Callable[[list[Path]], object]:
+    """Of the second capture."""
+
+    def spoil(folders: list[Path]) -> None:
+        facts = folders[1] / "capture.json"
+        assert old in facts.read_text()
+        facts.write_text(facts.read_text().replace(old, new))
+
+    return spoil
+
+
 WRONG: dict[str, tuple[Callable[[list[Path]], object], tuple[str, ...], str]] = {
     "a capture without what was sent": (lambda folders: (folders[1] / "after.npz").unlink(), (), "must hold one of"),
     "no truth and no prior": (lambda folders: [(one / "truth.npz").unlink() for one in folders], (), "add --prior"),
-    "others among them": (
-        lambda folders: (folders[1] / "capture.json").write_text(
-            (folders[1] / "capture.json").read_text().replace("0.05", "0.1")
-        ), (), "captures differ in learning_rate",
-    ),
+    "others among them": (said_otherwise("0.05", "0.1"), (), "captures differ in learning_rate"),
+    "another optimizer": (said_otherwise('"sgd"', '"adam"'), (), "captures differ in optimizer: 'sgd' in"),
 }  # fmt: skip
 
 
