@@ -12,6 +12,7 @@ from harness.attacks import (  # noqa: F401  (imported to register)
     learned,
     levels,
     map,
+    membership,
     patches,
     slope,
     spear,

@@ -34,6 +34,7 @@ from harness.cli.options import (
 from harness.datasets import data_root as find_data_root
 from harness.datasets.public import AUTO, NONE, choose_public
 from harness.evaluation.watching import between
+from harness.judging.beside import companions
 from harness.judging.capture import Capture, read_capture
 from harness.judging.declared import Group, groups_of
 from harness.judging.evidence import Check, pooled
@@ -122,7 +123,8 @@ def judge_command(
     def asked(found: Sequence[Capture]) -> tuple[list[Group], Kin | None]:
         clients = federations(found)
         groups = groups_of(clients, names_of([one.folder for one in found]), named, public, where, update_model)
-        return groups, chosen_kin(clients, public, root)
+        kin = chosen_kin(clients, public, root)
+        return [*groups, *companions(groups, kin, root)], kin
 
     def shared(groups: Sequence[Group], kin: Kin | None, processes: int) -> list[Share]:
         efforts = efforts_of(groups, kin, root, chunk, processes)
@@ -268,7 +270,7 @@ def _print(judgement: Judgement, out: Path) -> None:
     for line in judgement.plan:
         if line.reason:
             console.print(Text(f"by the budget: {line.said}"))
-    for one in judgement.examples:
+    for one in [*judgement.measured, *judgement.examples]:
         console.print(Text(one.said))
     for beside in judgement.beside:
         if beside:
