@@ -1,6 +1,7 @@
-"""DLG: images and soft labels optimised together with L-BFGS.
+"""DLG: images and soft labels optimised together with L-BFGS. iDLG: labels are inferred first.
 
-Source: Zhu et al., "Deep Leakage from Gradients" (NeurIPS 2019).
+Sources: Zhu et al., "Deep Leakage from Gradients" (NeurIPS 2019); Zhao et al., "iDLG: Improved Deep Leakage from
+Gradients" (2020).
 """
 
 import torch
@@ -39,3 +40,11 @@ class DLG(Attack):
         images = position[:, :pixels].reshape(len(position), -1, *observation.model.image_shape)
         logits = position[:, pixels:].reshape(len(position), -1, observation.model.classes)
         return Dummy(observation.in_places(images), observation.in_places(logits.softmax(-1)))
+
+
+@ATTACKS.register("idlg")
+@validated_attack
+class IDLG(Attack):
+    """Every default of the common schema: labels inferred, images from N(0, 1), L-BFGS."""
+
+    init: str = "gauss"

@@ -26,12 +26,17 @@ from harness.observation import Noise, UpdateModel
 class Group:
     """Clients whose batches are of the same sizes, and the cells that judge them, one for each attack.
 
-    ``declared``: a cell of all clients where ``cells`` may be of fewer, or none.
+    Attributes:
+        declared: a cell of all clients where ``cells`` may be of fewer, or none.
+        late: cells that a budget leaves no time for, or too little, each with the reason.
+        name: of clients who are there beside those asked for, and why; empty of those.
     """
 
     captured: CapturedClients
     cells: Sequence[CellSettings]
     declared: CellSettings | None = None
+    late: Sequence[tuple[CellSettings, str]] = ()
+    name: str = ""
 
     @property
     def cell(self) -> CellSettings:

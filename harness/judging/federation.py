@@ -4,7 +4,7 @@ import hashlib
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -59,6 +59,7 @@ class CapturedClients:
         grain: (V,), the coarsest step of the floats that ``target`` was read from, in its units.
         moved_buffers: names of buffers that some client sent back with other numbers, and how far each client moved
             each, (V, size) in units of ``target``; empty for those of which nothing moved.
+        counted: of buffers of whole numbers, such as counts of batches, how far each client moved each, (V, size).
         rounds: how many came before those in which they were captured, each once, in order.
         digest: of all files, in hexadecimal.
         layout: of ``before`` and ``target``: the parameters that were trained and sent.
@@ -86,6 +87,7 @@ class CapturedClients:
     foreign: bool = False
     names: tuple[str | None, ...] = ()
     not_known: str | None = None
+    counted: Buffers = field(default_factory=dict)
 
     @property
     def owners(self) -> Tensor | None:
@@ -110,7 +112,7 @@ class CapturedClients:
         rows = {name: cut(getattr(self, name)) for name in ("before", "target", "images", "labels", "grain")}
         named = {
             name: {own: values[:count] for own, values in getattr(self, name).items()}
-            for name in ("running", "moved_buffers")
+            for name in ("running", "moved_buffers", "counted")
         }
         return replace(self, **rows, **named, names=self.names[:count], digest=f"{self.digest} first {count}")  # pyright: ignore
 
@@ -185,6 +187,8 @@ def _together(captures: Sequence[Capture], attacked: bool, earlier: Earlier) -> 
     ]
     names = {name for part in parts for name in part[3] if bool(part[3][name].any())}
     moved = {name: torch.stack([part[3][name] for part in parts]) for name in sorted(names)}
+    whole = {name for name, buffer in module.named_buffers() if not buffer.is_floating_point()}
+    counted = {name: moved.pop(name) for name in sorted(names & whole)}
     known = [_truth(capture) for capture in captures if attacked and capture.truth is not None]
     return CapturedClients(
         record, torch.stack([part[0] for part in parts]),
@@ -197,7 +201,7 @@ def _together(captures: Sequence[Capture], attacked: bool, earlier: Earlier) -> 
         tuple(sorted({capture.record.rounds_before for capture in captures})),
         hashlib.sha256(" ".join(capture.digest for capture in captures).encode()).hexdigest(),
         layout, sampling, foreign is not None, tuple(capture.record.client for capture in captures),
-        None if first.record.defense is None or is_known(first.record.defense) else first.record.defense.name,
+        None if first.record.defense is None or is_known(first.record.defense) else first.record.defense.name, counted,
     )  # fmt: skip
 
 
@@ -394,10 +398,14 @@ def _require_values(capture: Capture, sent: Tensor) -> None:
 def _moved_buffers(
     capture: Capture, module: nn.Module, before: dict[str, Tensor], sent: dict[str, Tensor], scale: float
 ) -> Buffers:
-    """Statistics that travel, divided as the weights are: those of numbers, where counts of batches tell nothing."""
-    names = [name for name, buffer in module.named_buffers() if buffer.is_floating_point() and name in sent]
-    still = {name: torch.zeros_like(before[name]) if capture.kind == "update" else before[name] for name in names}
-    return {name: (sent[name].double() - still[name].double()).flatten() / -scale for name in names}
+    """What moved of the buffers that travel: statistics divided as the weights are, counts as they are."""
+    moved = {}
+    for name, buffer in module.named_buffers():
+        if name in sent:
+            still = torch.zeros_like(before[name]) if capture.kind == "update" else before[name]
+            unit = -scale if buffer.is_floating_point() else 1.0
+            moved[name] = (sent[name].double() - still.double()).flatten() / unit
+    return moved
 
 
 def _shared_buffers(

@@ -82,6 +82,7 @@ def test_signs_are_compared_whatever_the_scale(factor: float, blur: float, least
     assert ((least <= found) & (found <= most)).all()
 
 
+@pytest.mark.slow
 def test_signs_of_a_convolutional_networks_step_bring_images_back(tmp_path: Path) -> None:
     made = scene("adam:lr=0.001", tmp_path, model="lenet")
     assert not readable(made.observation).any()
@@ -124,7 +125,8 @@ def test_an_unrolled_optimizer_begins_where_the_path_ended(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("attack", "arguments", "batch", "most"),
-    [("spear", {}, 1, 0.1), ("spear", {}, 4, 0.1), ("cpl", {"max_iterations": 40}, 4, 0.17)],
+    [("spear", {}, 1, 0.1), ("spear", {}, 4, 0.1),
+     pytest.param("cpl", {"max_iterations": 40}, 4, 0.17, marks=pytest.mark.slow)],
 )  # fmt: skip
 def test_magnitudes_that_are_read_give_the_batch_of_an_adaptive_step_away(
     attack: str, arguments: dict[str, Any], batch: int, most: float, tmp_path: Path
