@@ -45,7 +45,7 @@ _FEWEST_CAPTURES = 8
 # Of a budget, what is kept for checks, scores and pictures.
 _KEPT = 0.2
 # Of the rest, what attacks on clients of one step may take.
-_OF_CONTROLS = 0.25
+_OF_CONTROLS = 1 / 3
 _DEEPEST = 3
 
 

@@ -74,7 +74,7 @@ class Framework:
             steps = client.epochs * -(-client.examples // client.batch)
             found = (record.examples or record.truths, record.batch_size, record.epochs or 1, record.local_steps)
             assert found == (client.examples, client.batch, client.epochs, steps)
-            own = nearest(folder, module, optimizer, len(folders), client.epochs)
+            own = nearest(folder, module, optimizer, len(folders) + 1, client.epochs)  # sites count from 1
             images, labels = module.examples_of(own)[:]
             truth = images.repeat(client.epochs, 1, 1, 1), labels.repeat(client.epochs)
             np.savez(folder / "truth.npz", images=truth[0].numpy(), labels=truth[1].numpy())
