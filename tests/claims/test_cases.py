@@ -134,6 +134,9 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], Lines, bool]] = {
                      {"rounds": 4, "weights": "equal"}, [
         ("zero-out", 4, 4.377178, CLOSED, gaussian(1)),
     ], False),
+    "pfl, adaptive": ("pfl:AdaptiveClippingGaussianMechanism",
+                      {"relative_noise_stddev": 2, "clipping_indicator_noise_stddev": 10},
+                      {"rounds": 4, "weights": "equal"}, [("zero-out", 4, 4.377178, CLOSED, gaussian(1))], False),
     "TFF tree, restarts": ("tff:tree_aggregation", {"noise_multiplier": 7, "restart_frequency": 4},
                            {"rounds": 10, "participations": 5, "delta": 1e-6}, [
         ("zero-out", 10, 4.99915, CLOSED, gaussian(math.sqrt(16 * 3 + 3) / 7, 1e-6)),

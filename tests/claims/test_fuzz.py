@@ -242,6 +242,10 @@ DRAWN: dict[str, Draw] = {
     "tff:gaussian_fixed": lambda r: {"noise_multiplier": level(r), "clip": level(r)},
     "tff:gaussian_adaptive": lambda r: {"noise_multiplier": level(r), "initial_l2_norm_clip": level(r)},
     "pfl:CentrallyAppliedPrivacyMechanism": lambda r: {"relative_noise_stddev": level(r), "clipping_bound": level(r)},
+    "pfl:AdaptiveClippingGaussianMechanism": lambda r: {
+        "relative_noise_stddev": (own := level(r)), "clipping_indicator_noise_stddev": r.uniform(1.1, 9) * own,
+        "initial_clipping_bound": level(r),
+    },
     "tff:tree_aggregation": lambda r: {"noise_multiplier": level(r), "restart_frequency": r.randint(1, 8)},
     "jax_privacy:BandedToeplitz": lambda r: {"noise_multiplier": level(r), "bands": r.randint(1, 6)},
     "jax_privacy:BufferedToeplitz": lambda r: {"noise_multiplier": level(r), "buf_decay": (r.uniform(0.1, 0.95),),
