@@ -18,6 +18,7 @@ from harness.results import ResultDocument, RunFolder
 QUICK = {
     "analytic": {},
     "identify": {},
+    "membership": {},
     "map": {"max_iterations": 6},
     "inverting_gradients": {"max_iterations": 400},
     "gradinversion": {"max_iterations": 3},
