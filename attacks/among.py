@@ -186,7 +186,7 @@ class Others:
     """
 
     def __init__(self, seen: Observation, public: Public, label: int) -> None:
-        self._count, known = seen.examples, seen.labels is not None
+        self._count, known = seen.unknowns, seen.labels is not None
         mean, rows, same = _known(seen, public, label) if known else _unknown(seen, public)
         whole = mean + public.means[label] / self._count if known else mean * self._count / (self._count - 1)
         variance = rows.square().sum(0) * self._count / (self._count - 1)
@@ -210,7 +210,7 @@ class Others:
 def _unknown(seen: Observation, public: Public) -> tuple[Tensor, Tensor, Tensor]:
     """Of all examples but one: the mean (P,) of what they contribute, rows (m, P) whose squares sum to its covariance,
     and which rows (m, m) were centred together."""
-    count, gradients = seen.examples, public.gradients
+    count, gradients = seen.unknowns, public.gradients
     mean, scale = gradients.mean(0), math.sqrt((count - 1) / (len(gradients) - 1)) / count
     return mean * (count - 1) / count, (gradients - mean) * scale, gradients.new_ones(len(gradients), len(gradients))
 
@@ -218,8 +218,8 @@ def _unknown(seen: Observation, public: Public) -> tuple[Tensor, Tensor, Tensor]
 def _known(seen: Observation, public: Public, label: int) -> tuple[Tensor, Tensor, Tensor]:
     """The same where their classes are known, all but one of ``label``."""
     assert seen.labels is not None
-    count, classes = seen.examples, public.classes
-    present = seen.labels[0].bincount(minlength=len(public.means)).double()
+    count, classes = seen.unknowns, public.classes
+    present = seen.labels[0].bincount(minlength=len(public.means)).double() * count / seen.examples
     present[label] = (present[label] - 1).clamp_min(0)
     there = present[classes] > 0
     scale = (present[classes] / (len(classes) // len(public.means) - 1)).sqrt() / count
@@ -232,7 +232,7 @@ def likely_labels(seen: Observation, public: Public) -> Tensor:
 
     How many there are of each class is taken for Gaussian, with the mean and the covariance of n draws of equal chance.
     """
-    count, means = seen.examples, public.means
+    count, means = seen.unknowns, public.means
     classes, each = len(means), len(public.classes) // len(means)
     mean, variance = means.mean(0), public.gradients.var(0) / count
     gain, expected, left = _passed(seen, mean, variance)

@@ -212,7 +212,7 @@ class Attack(Attacker):
 
     def start(self, observation: Observation, keys: list[tuple[int | str, ...]]) -> Tensor:
         """Initial positions (R, n*C*H*W, and more for other unknowns), one random stream per key."""
-        shape = (observation.examples, *observation.model.image_shape)
+        shape = (observation.unknowns, *observation.model.image_shape)
         # Of all starts the best one where there is more than one loss to descend; what was chosen otherwise stays.
         staged = self.init == "gauss" and len(self.stages(observation)) > 1
         return initial_images("pattern-1/4" if staged else self.init, keys, shape).flatten(1)
@@ -225,7 +225,8 @@ class Attack(Attacker):
         """
         if labels is None:
             raise UsageError("labels() gives None; let it infer them, or let dummy() read them from the position")
-        return Dummy(position.reshape(len(position), observation.examples, *observation.model.image_shape), labels)
+        images = position.reshape(len(position), -1, *observation.model.image_shape)
+        return Dummy(observation.in_places(images), labels)
 
     def matching(self, observation: Observation, dummy: Dummy) -> Tensor:
         """Matching loss (R,): the only number by which iterates and restarts are chosen."""
@@ -304,7 +305,7 @@ class Attack(Attacker):
 
 def pixel_count(observation: Observation) -> int:
     """Number of image coordinates of a row's position."""
-    return observation.examples * math.prod(observation.model.image_shape)
+    return observation.unknowns * math.prod(observation.model.image_shape)
 
 
 def reconstructing(attack: Attacker) -> Attack:
@@ -341,6 +342,11 @@ class ClosedForm(Attack):
     def start(self, observation: Observation, keys: list[tuple[int | str, ...]]) -> Tensor:
         require_gradients(observation)
         return self.solved(observation).nan_to_num(0.0, 0.0, 0.0)
+
+    def labels_of_starts(self, observation: Observation) -> Tensor | None:
+        """The same, but not worked out at length where the attack is impossible."""
+        require_gradients(observation)
+        return Attack.labels_of_starts(self, observation)
 
     def effort(self, observation: Observation) -> int:
         """The gradient that was read is what it is computed from."""

@@ -1,6 +1,7 @@
-"""DLG: images and soft labels optimised together with L-BFGS.
+"""DLG: images and soft labels optimised together with L-BFGS. iDLG: labels are inferred first.
 
-Source: Zhu et al., "Deep Leakage from Gradients" (NeurIPS 2019).
+Sources: Zhu et al., "Deep Leakage from Gradients" (NeurIPS 2019); Zhao et al., "iDLG: Improved Deep Leakage from
+Gradients" (2020).
 """
 
 import torch
@@ -30,13 +31,20 @@ class DLG(Attack):
 
     def start(self, observation: Observation, keys: list[tuple[int | str, ...]]) -> Tensor:
         images = Attack.start(self, observation, keys)
-        count = observation.examples * observation.model.classes
+        count = observation.unknowns * observation.model.classes
         logits = [torch.randn(count, generator=generator("label-logits", *key)) for key in keys]
         return torch.cat([images, torch.stack(logits)], dim=1)
 
     def dummy(self, observation: Observation, position: Tensor, labels: Tensor | None) -> Dummy:
         pixels = pixel_count(observation)
-        rows, examples = len(position), observation.examples
-        images = position[:, :pixels].reshape(rows, examples, *observation.model.image_shape)
-        logits = position[:, pixels:].reshape(rows, examples, observation.model.classes)
-        return Dummy(images, logits.softmax(-1))
+        images = position[:, :pixels].reshape(len(position), -1, *observation.model.image_shape)
+        logits = position[:, pixels:].reshape(len(position), -1, observation.model.classes)
+        return Dummy(observation.in_places(images), observation.in_places(logits.softmax(-1)))
+
+
+@ATTACKS.register("idlg")
+@validated_attack
+class IDLG(Attack):
+    """Every default of the common schema: labels inferred, images from N(0, 1), L-BFGS."""
+
+    init: str = "gauss"

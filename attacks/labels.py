@@ -4,7 +4,9 @@ For cross-entropy d loss / d logit_c = p_c - [c is the label], so the gradient o
 are present, and row c of the weight gradient is that times non-negative features.
 """
 
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -116,6 +118,17 @@ LABEL_RULES: dict[str, Callable[[Observation], Tensor]] = {
 }
 
 
+def _of_one_pass(observation: Observation, rule: str) -> Tensor:
+    """Labels (R, n) of different examples; declared ones as the first pass has them."""
+    assert observation.places is not None
+    if observation.labels is None:
+        return infer_labels(replace(observation, examples=observation.unknowns, places=None), rule)
+    firsts = [observation.places.index(one) for one in range(observation.unknowns)]
+    size = observation.examples // (observation.local_steps if observation.by_steps else 1)
+    sizes = list(Counter(place // size for place in firsts).values())
+    return torch.cat([part.sort(1).values for part in observation.labels[:, firsts].split(sizes, 1)], 1)
+
+
 def infer_labels(observation: Observation, rule: str) -> Tensor:
     """Labels (R, n), sorted per row: the adversary's declared knowledge if it has it, else inferred by ``rule``.
 
@@ -126,6 +139,8 @@ def infer_labels(observation: Observation, rule: str) -> Tensor:
     Raises:
         UsageError: the rule is unknown, or the network lacks the layer it reads.
     """
+    if observation.places is not None:
+        return observation.in_places(_of_one_pass(observation, rule))
     if observation.labels is not None:
         # Within a local step the order says nothing; which step an example belongs to does.
         steps = observation.local_steps if observation.by_steps else 1

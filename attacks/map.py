@@ -13,7 +13,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from harness.attacks.attack import Attack, Dummy
+from harness.attacks.attack import Attack, Dummy, pixel_count
 from harness.attacks.attacker import ATTACKS, validated_attack
 from harness.attacks.candidates import dummy_gradient
 from harness.attacks.labels import open_labels
@@ -33,7 +33,7 @@ _HELD = 2**25
 
 @dataclass(frozen=True)
 class Placed(Dummy):
-    """Dummy data with the whitened coordinates (R, n, D) they were placed at."""
+    """Dummy data with the whitened coordinates (R, n, D) that different ones were placed at."""
 
     coordinates: Tensor
 
@@ -87,7 +87,7 @@ class MaximumAPosteriori(Attack):
             raise UsageError(
                 "attack 'map' needs public data; use --prior auto, or --prior FILE.npz with data of your own"
             )
-        size = observation.examples * math.prod(observation.model.image_shape)
+        size = pixel_count(observation)
         start = observation.target.new_zeros(len(keys), size)
         drawn = [row for row, key in enumerate(keys) if observation.examples > 1 or int(key[-1]) % self.restarts]
         if drawn:
@@ -96,8 +96,8 @@ class MaximumAPosteriori(Attack):
 
     def dummy(self, observation: Observation, position: Tensor, labels: Tensor | None) -> Dummy:
         assert labels is not None and observation.prior is not None
-        coordinates = position.reshape(len(position), observation.examples, -1)
-        images = observation.prior.place(coordinates, labels)
+        coordinates = position.reshape(len(position), observation.unknowns, -1)
+        images = observation.prior.place(observation.in_places(coordinates), labels)
         shape = (len(position), observation.examples, *observation.model.image_shape)
         return Placed(images.reshape(shape), labels, coordinates)
 
@@ -120,4 +120,4 @@ class MaximumAPosteriori(Attack):
             seen = observation.take(rows.to(observation.target.device))
             made, classes = images[rows].to(seen.target), labels[rows].to(seen.target.device)
             parts.append(dummy_gradient(seen, made, classes, self.clips(seen), differentiable=False).detach())
-        return misfit(observation, torch.cat(parts), images[0].numel(), best=False)
+        return misfit(observation, torch.cat(parts), pixel_count(observation), best=False)

@@ -58,7 +58,8 @@ class Slope(ClosedForm):
         require_several("slope", observation)
         if observation.labels is not None:
             return infer_labels(observation, "auto")
-        return torch.stack([likely_labels(seen, public_at(seen)) for seen in _one_by_one(observation)])
+        likely = [likely_labels(seen, public_at(seen)) for seen in _one_by_one(observation)]
+        return observation.in_places(torch.stack(likely))
 
     def _of_several(self, observation: Observation) -> Tensor:
         """One image (R, n*D) for each of the labels: of one example among the others, at the mean of its class."""

@@ -59,13 +59,13 @@ def unexplained(observation: Observation, images: Tensor, attack: str) -> Tensor
 
 
 def solved_by_layer(observation: Observation, attack: str) -> Tensor:
-    """Images (R, n*D) by a rectified first layer; the mean of public images, or grey, where none is found.
+    """Images (R, n*D) by a rectified first layer, each once; the mean of public images, or grey, where none is found.
 
     Raises:
         UsageError: the network has no such layer, or it has fewer units than examples are behind an observation.
     """
     weight, bias = rectified_layer(observation.model, attack)
-    layout, blank, count = observation.model.layout, blank_of(observation), observation.examples
+    layout, blank, count = observation.model.layout, blank_of(observation), observation.unknowns
     gradients, sent = (layout.split(flat) for flat in (observation.target, observation.weights))
     exact = None if observation.certainty is None else layout.split(observation.certainty)
     units = gradients[weight].shape[1]

@@ -125,8 +125,11 @@ def unread(observation: Observation) -> Tensor:
 
 
 def excused(candidate: Tensor, observation: Observation) -> Tensor:
-    """Gradients (R, P) as they are compared: no larger than what was read, where that is only a least magnitude."""
+    """Gradients (R, P) as they are compared: no larger than what was read, where that is only a least magnitude, as an
+    adaptive step leaves it."""
     target = observation.target
+    if adaptive_step(observation) is None:
+        return candidate
     larger = (candidate * target.sign() > target.abs()) & (target != 0)
     return target.where(larger & unread(observation), candidate)
 

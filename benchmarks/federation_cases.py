@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from harness.datasets import load_dataset
 from harness.judging.capture import CaptureRecord, Declared, read_capture, write_capture
-from harness.judging.checks import BUFFERS, LEFT_OUT, ON_GRID, explained
+from harness.judging.checks import BARE, BUFFERS, LEFT_OUT, ON_GRID, explained
 from harness.judging.declared import cells_of, groups_of, steps_of
 from harness.judging.evidence import ALARMS, Check, pooled
 from harness.judging.federation import federations, gathered, is_readable
@@ -152,6 +152,23 @@ def with_batch_norm(image_shape: tuple[int, int, int], classes: int) -> nn.Modul
     size = image_shape[0] * image_shape[1] * image_shape[2]
     layers = nn.Linear(size, 32), nn.BatchNorm1d(32), nn.Sigmoid(), nn.Linear(32, classes)
     return nn.Sequential(nn.Flatten(), *layers).eval()
+
+
+class _Scale(nn.Module):
+    """Multiplies by a learned number, which is an array without a dimension."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.tensor(1.0))
+
+    def forward(self, values: Tensor) -> Tensor:
+        return self.factor * values
+
+
+def with_scale(image_shape: tuple[int, int, int], classes: int) -> nn.Module:
+    """A small network with a learned scale."""
+    size = image_shape[0] * image_shape[1] * image_shape[2]
+    return nn.Sequential(nn.Flatten(), nn.Linear(size, 32), _Scale(), nn.Sigmoid(), nn.Linear(32, classes))
 
 
 RATE = 0.05
@@ -311,7 +328,7 @@ def summary(cases: list[Case], found: list[list[Check]]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-_BATCH_NORM = "federation_cases:with_batch_norm"
+_BATCH_NORM, _SCALED = "federation_cases:with_batch_norm", "federation_cases:with_scale"
 
 
 def suite_cases() -> list[Case]:
@@ -444,5 +461,7 @@ def _planted() -> list[Case]:
              _named("pruning", threshold=0.5), LEFT_OUT),
         Case("pruned, and its noise off", _pruned_then_noise(), _named("pruning", threshold=0.9), ENOUGH),
         Case("a tenth sent, a hundredth declared", _named("dssgd", share=0.01), _named("dssgd", share=0.1), LEFT_OUT),
+        Case("an array without a dimension", _named("flower:LocalDpMod", clipping_norm=RATE, sensitivity=RATE),
+             expected=BARE, model=_SCALED),
         Case("no integers", _secure(), _named("fed_cdp", clip=1.0, sigma=1.3, clipping="whole"), ON_GRID),
     ]  # fmt: skip

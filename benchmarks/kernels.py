@@ -16,11 +16,10 @@ from torch import Tensor, nn
 from torchvision.models import VisionTransformer, resnet18
 
 from harness.base.vectors import Layout
-from harness.models.lone_rows import LoneRows
 from harness.models.row_layers import without_idle_weights
 from harness.models.row_operators import with_row_operators
 from harness.models.row_sequence import row_sequence
-from harness.models.rows import ChainedRows, MappedRows, OwnRows, Rows
+from harness.models.rows import ChainedRows, LoneRows, MappedRows, OwnRows, Rows
 from harness.models.transformer import torchvision_transformer
 
 SMALL, LARGE = (1, 28, 28), (3, 32, 32)

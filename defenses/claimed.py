@@ -46,8 +46,8 @@ class Claimed(Operation):
         return ""
 
     def statements(self, facts: PrivacyFacts) -> list[Statement]:
-        settings, asked = self._asked(facts)
         try:
+            settings, asked = self._asked(facts)
             answer = _answer(self.filter, settings, asked)
         except UsageError as mistake:
             return states_nothing(f"harness claims {self.filter} has no number here: {mistake}")
@@ -59,6 +59,9 @@ class Claimed(Operation):
         """The arguments and the facts of a run. A client takes part in every round, and all weigh the same."""
         cohort, settings = facts.cohort, dict(self.settings)
         if self.filter == "opacus:PrivacyEngine":
+            bounds = settings["max_grad_norm"]
+            if isinstance(bounds, tuple) and len(bounds) != facts.tensors:
+                raise UsageError(f"{len(bounds)} bounds for {facts.tensors} tensors, which Opacus refuses")
             settings |= {"sample_rate": facts.rate, "steps": cohort.steps_per_round}
             settings["poisson_sampling"] = facts.example_sampler == "poisson" and settings.get("poisson_sampling", True)
         # What a client keeps of its own leaves nothing to gain by sampling.

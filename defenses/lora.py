@@ -30,7 +30,10 @@ class TrainAdapters(Operation):
     alpha: float
 
     points = (Point.STEP,)
-    sparse = True
+
+    @property
+    def sparse(self) -> bool:
+        return True
 
     def on_step(self, state: StepState, context: RoundContext) -> None:
         state.direction = self.coding.at(1.0, context.layout.shapes).of(state.mean(), context.layout.sizes)

@@ -11,6 +11,7 @@ from typing import Literal
 
 from pydantic import model_validator
 
+from harness.base.errors import UsageError
 from harness.base.ranges import Clip, Sigma
 from harness.defenses.claimed import of_filter
 from harness.defenses.registry import DEFENSES, validated_defense
@@ -25,10 +26,20 @@ _MORE = 1e-6
 
 @dataclass(frozen=True)
 class ClipAsOpacus(ClipExamples):
-    """Scales each example's gradient by min(1, C / (norm + 1e-6)), as a whole or tensor by tensor."""
+    """Scales each example's gradient by min(1, C / (norm + 1e-6)), as a whole or tensor by tensor.
+
+    ``count``: of bounds, one for each tensor.
+    """
+
+    count: int = 1
 
     def on_step(self, state: StepState, context: RoundContext) -> None:
         norms = state.norms
+        if self.grouping == "layer" and norms.shape[-1] != self.count:
+            raise UsageError(
+                f"max_grad_norm has {self.count} bounds for {norms.shape[-1]} tensors, which Opacus refuses; give one "
+                "for each"
+            )
         if self.grouping == "whole":
             norms = norms.square().sum(-1, keepdim=True).sqrt().expand_as(norms)
         state.scale((self.bound / (norms + _MORE)).clamp(max=1.0))
@@ -70,7 +81,7 @@ class PrivacyEngine(Defense):
 
     def operations(self, cohort: Cohort) -> list[Operation]:
         bounds = self._bounds
-        clip = ClipAsOpacus(bounds[0], "whole" if self.clipping == "flat" else "layer")
+        clip = ClipAsOpacus(bounds[0], "whole" if self.clipping == "flat" else "layer", count=len(bounds))
         noise = GaussianNoise(self.noise_multiplier * math.sqrt(len(bounds)), of=clip)
-        names = ("noise_multiplier", "poisson_sampling", "clipping", "accountant", "engine")
-        return [clip, noise, of_filter("opacus:PrivacyEngine", self, names, clip, noise.at, max_grad_norm=bounds[0])]
+        names = ("noise_multiplier", "max_grad_norm", "poisson_sampling", "clipping", "accountant", "engine")
+        return [clip, noise, of_filter("opacus:PrivacyEngine", self, names, clip, noise.at)]

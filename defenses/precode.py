@@ -87,8 +87,14 @@ class KeepSample(Operation):
     """The sample is neither trained nor sent."""
 
     points = (Point.STEP,)
-    needs_network = True
-    sparse = True
+
+    @property
+    def needs_network(self) -> bool:
+        return True
+
+    @property
+    def sparse(self) -> bool:
+        return True
 
     def on_step(self, state: StepState, context: RoundContext) -> None:
         mean = state.mean().clone()

@@ -249,6 +249,21 @@ class CellSettings(BaseModel):
         return ((self.batch_size,) * (self.local_steps // self.epochs - 1) + (left,)) * self.epochs
 
     @property
+    def places(self) -> tuple[int, ...] | None:
+        """Which of a client's examples an attacker takes to be in each place of its local steps; None where no example
+        comes twice.
+
+        The order of a pass is known to nobody but the client. It is taken to be the same in every pass: a wrong order
+        within the round costs little, and one image more for each place would cost much.
+        """
+        own, steps = self.examples, self.local_steps // self.epochs
+        if not self.tap.of_update or self.together > 1 or self.distinct == own:
+            return None
+        sizes = self.step_sizes[:steps] or (self.batch_size,) * steps
+        batches = zip(itertools.accumulate(sizes, initial=0), sizes, strict=False)
+        return tuple(start + place % size for start, size in batches for place in range(self.batch_size)) * self.epochs
+
+    @property
     def together(self) -> int:
         """Clients behind one observation: a whole round's where the server gets nothing but their secure sum."""
         return self.clients_per_round if self.tap.at_server and self.build_defense().sums_securely else 1

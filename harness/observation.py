@@ -265,8 +265,10 @@ class Observation:
     read, with zeros in their place. ``correction`` (R, P) is what every local step is known to add to the gradient
     (SCAFFOLD), where it is known; ``target`` is without it. ``optimizer`` is that of the local steps, ``reading`` how
     its update became the target (None: as plain SGD's), and ``certainty`` (R, P) weights of its coordinates, by how
-    exactly each is known (None: all alike). ``batches`` is there where the network normalises batches
-    as a whole (BatchNorm in training mode): how large they are, and what running statistics gave away of them.
+    exactly each is known (None: all alike). ``places`` says which of a client's examples is taken to be in each place
+    of its local steps, where it passes over them several times (None: all are different). ``batches`` is there where
+    the network normalises batches as a whole (BatchNorm in training mode): how large they are, and what running
+    statistics gave away of them.
     ``noise``, ``carrying``, ``cut``, ``coding``, ``disguises``, ``prior`` and ``simulation`` are for attackers of the
     tiers above ``plain`` alone: the noise that ``target`` is known to carry (None where it is known to carry none),
     which of its coordinates carry anything else, where noise covers the zeros of a ``sparse`` one (None where it does
@@ -288,6 +290,7 @@ class Observation:
     optimizer: LocalOptimizer = PLAIN
     reading: UpdateReading | None = None
     certainty: Tensor | None = None
+    places: tuple[int, ...] | None = None
     clipping: Clipping | None = None
     labels: Tensor | None = None
     sparse: bool = False
@@ -306,6 +309,15 @@ class Observation:
     def rows(self) -> int:
         """R, the number of independent clients observed."""
         return self.target.shape[0]
+
+    @property
+    def unknowns(self) -> int:
+        """How many different examples are behind an observation, of those in all ``examples`` places."""
+        return self.examples if self.places is None else max(self.places) + 1
+
+    def in_places(self, values: Tensor) -> Tensor:
+        """Values (R, n, ...) of different examples in the places of all local steps; what is there as it is."""
+        return values if self.places is None or values.shape[1] == self.examples else values[:, list(self.places)]
 
     @property
     def by_steps(self) -> bool:
@@ -364,6 +376,7 @@ class Observation:
             self.learning_rate, self.local_steps, self.update_model, self.clipping, self.labels is None, self.sparse,
             *(() if self.optimizer.is_plain else (self.optimizer.text, self.reading)),
             *(() if self.correction is None else ("corrected",)),
+            *(() if self.places is None else ("places", self.places)),
             *(() if self.batches is None else self.batches.facts()),
             *(() if self.noise is None else self.noise.facts()),
             *(() if self.carrying is None else ("carrying", self.carrying)),

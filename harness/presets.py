@@ -81,8 +81,8 @@ def _nightly() -> list[Grid]:
     # Behind a secure sum a victim is a round of clients, all of whose images are attacked: fewer of both.
     sums: Grid = {"defense": secure, "victims": 24, "clients_per_round": 4}
     # Closed forms need a fully connected first layer or learned places, the learned inverse victims who share weights;
-    # a blind guess is the control of others.
-    elsewhere = ("analytic", "spear", "patches", "learned", "blind")
+    # a blind guess is the control of others; membership is for updates that are no sum of gradients.
+    elsewhere = ("analytic", "spear", "patches", "learned", "blind", "membership")
     attacks = [name for name in ATTACKS if name not in elsewhere and _without_settings(ATTACKS[name])]
     plain, informed, tampering = ([name for name in attacks if ATTACKS[name].tier == tier] for tier in TIERS)
     # Batches, on a network that has the layer some of these need.

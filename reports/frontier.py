@@ -65,8 +65,11 @@ def _row(point: FrontierPoint, best: bool) -> list[str | Text]:
 
 
 def epsilon(point: FrontierPoint) -> str:
-    """The proven one with its unit, or ``none``."""
-    return "none" if point.epsilon is None else f"{point.epsilon:.3g} ({text.safe(point.unit or '?', 12)})"
+    """The proven one with its unit, or ``none``; and what is claimed, where that is another."""
+    proven = "none" if point.epsilon is None else f"{point.epsilon:.3g} ({text.safe(point.unit or '?', 12)})"
+    claimed = point.claimed_epsilon
+    same = claimed is None or math.isclose(claimed, point.epsilon or 0.0, rel_tol=0.01)
+    return proven if same else f"{proven}, claimed {claimed:.3g}"
 
 
 def _federation(document: FrontierDocument) -> str:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from harness.reports import columns, text
 from harness.reports.columns import CONTROLS, MEDIUM, WIDE, Column, ColumnSet
-from harness.results import CellResult, ResultDocument, SummaryRow
+from harness.results import CellResult, ResultDocument, Statement, SummaryRow
 from harness.scoring.strongest import of_document
 from harness.scoring.verdict import CONFIRMED_SUCCESSES
 
@@ -186,11 +186,8 @@ def results_table(document: ResultDocument, width: int = 120) -> RenderableType:
     parts += strongest_block(document.summary, width)
     for setting, members in _grouped(controls).items():
         parts += [Text(f"controls: {setting}", style="dim"), _cells(members, width, (CONTROLS,), style="dim"), Text()]
-    return (
-        Group(*parts, *_reasons(cells), *_unfit(cells), *_warnings(cells), *_units(cells), *_repeated(cells))
-        if parts
-        else Text("no cells\n")
-    )
+    below = (*_reasons(cells), *_unfit(cells), *_warnings(cells), *_units(cells), *_repeated(cells))
+    return Group(*parts, *below, *_claims(cells)) if parts else Text("no cells\n")
 
 
 def _distinct(controls: Iterable[CellResult]) -> list[CellResult]:
@@ -203,6 +200,22 @@ def _units(cells: Iterable[CellResult]) -> list[RenderableType]:
     """What clipping and noise apply to, once per defense."""
     sentences = {text.safe(cell.defense, 40): text.safe(cell.units, 400) for cell in cells if cell.units}
     return [Text(f"{name}: {sentence}", style="dim") for name, sentence in sentences.items()]
+
+
+def _claims(cells: Iterable[CellResult]) -> list[RenderableType]:
+    """What :func:`claimed_and_proven` says of all cells."""
+    return [Text(line, style="dim") for line in claimed_and_proven(one for cell in cells for one in cell.privacy)]
+
+
+def claimed_and_proven(statements: Iterable[Statement]) -> list[str]:
+    """Claimed, proven and why, of each framework's filter that ``harness claims`` knows; a line each."""
+    said: dict[str, None] = {}
+    for one in statements:
+        if (one.schedule or "").startswith("harness claims") and one.covers is not False:
+            claimed = "nothing" if one.claimed_epsilon is None else f"epsilon {one.claimed_epsilon:.3g}"
+            proven = "nothing" if one.epsilon is None else f"epsilon {text.epsilon(one.epsilon)} (delta {one.delta:g})"
+            said[f"{one.schedule}, {one.view}: claimed {claimed}, proven {proven}: {one.notes}"] = None
+    return [text.safe(line, 600) for line in said]
 
 
 def _repeated(cells: Iterable[CellResult]) -> list[RenderableType]:

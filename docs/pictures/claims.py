@@ -1,12 +1,15 @@
-"""Draws the picture of docs/what-your-filter-proves.md and prints its table; the page's test compares the table.
+"""Draws the picture of docs/what-your-filter-proves.md and prints its tables; the page's test compares the tables.
 
     python docs/pictures/claims.py
+    python docs/pictures/claims.py RUNS  # attacks every filter once more, into that folder, and keeps what leaked
 
-Every line is what ``harness claims`` prints for the command that stands in it, for one client, over the rounds asked.
+Every line is what ``harness claims`` prints for the command that stands in it, for one client, over the rounds asked;
+or what ``harness evaluate`` found by the command that stands in it, as ``claims.json`` keeps it.
 """
 
 import json
 import shlex
+import sys
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from io import StringIO
@@ -16,7 +19,7 @@ from typing import Any
 from harness.claims.filters import FILTERS
 from harness.cli import run
 
-PICTURE = Path(__file__).with_suffix(".png")
+PICTURE, FOUND = Path(__file__).with_suffix(".png"), Path(__file__).with_suffix(".json")
 _LOCAL = "flower:LocalDpMod --arg clipping_norm=1 --arg sensitivity={} --arg epsilon={} --arg delta=1e-5 --scalars 0"
 _CENTRAL = "flower:{}FixedClipping --arg noise_multiplier={} --arg clipping_norm=10 --arg num_sampled_clients=20 "
 _COHORT = "--rounds 3 --clients 100 --per-round 20"
@@ -55,7 +58,7 @@ MORE = (
     "pfl:CentralGaussian --arg num_compositions=1500 --arg cohort_size=50 --arg noise_cohort_size=1000 --arg "
     "population=10000000",
     "pfl:CentrallyAppliedPrivacyMechanism --arg relative_noise_stddev=1 --rounds 100 --weights equal",
-    "pfl:AdaptiveClippingGaussianMechanism --arg relative_noise_stddev=1 --arg clipping_indicator_noise_stddev=10 "
+    "pfl:AdaptiveClippingGaussianMechanism --arg relative_noise_stddev=1 --arg clipping_indicator_noise_stddev=5 "
     "--rounds 100 --weights equal",
     "tff:gaussian_fixed --arg noise_multiplier=1 --arg clients_per_round=100 --rounds 100",
     "tff:gaussian_adaptive --arg noise_multiplier=1 --arg clients_per_round=100 --rounds 100",
@@ -111,6 +114,42 @@ def without_noise() -> Iterator[str]:
             yield f"| `{one.name}` ({one.source.partition(',')[0]}) | {one.does} | {one.works} |"
 
 
+def attacked() -> dict[str, str]:
+    """The command that attacks each filter that is a defense of the same name, at its defaults and where it acts."""
+    from harness.defenses import DEFENSES
+
+    names = [name for name in FILTERS if name in DEFENSES]
+    told = "--defense {} --surface {} --attack auto --dataset digits"
+    return {name: told.format(name, FILTERS[name].acts[1]) for name in names}
+
+
+def attack(folder: Path) -> None:
+    """Attack every filter, and keep the verdict and the most that came back. It goes on where it was stopped."""
+    found = {}
+    for name, command in attacked().items():
+        own = folder / name.replace(":", "-")
+        run(["evaluate", *shlex.split(command), "--no-pictures", "--resume", "--out", str(own)])
+        document = json.loads((own / "results.json").read_text())
+        (row,) = document["summary"]
+        rates = [one["asr"]["strict"] for one in document["cells"] if one["role"] == "cell"]
+        most = max((one for one in rates if one["rate"] is not None), key=lambda one: one["rate"])
+        found[name] = {key: row[key] for key in ("verdict", "identifies", "strongest")} | {"success": most}
+        FOUND.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def leaked() -> Iterator[str]:
+    """The lines of what was attacked."""
+    yield "| `harness evaluate ...` | verdict | strongest attack | images that came back [95%] |"
+    yield "|---|---|---|---|"
+    found = json.loads(FOUND.read_text())
+    for name, command in attacked().items():
+        row = found[name]
+        low, high = (f"{100 * one:.3g}" for one in row["success"]["ci95"])
+        word = "identifies" if row["identifies"] and row["verdict"] != "leaks" else row["verdict"]
+        rate = f"{row['success']['rate']:.0%} [{low}-{high}]"
+        yield f"| `{command}` | {word} | {row['strongest'] or 'none works'} | {rate} |"
+
+
 def draw() -> None:
     """Draw what is claimed and what is proven of each, on a logarithmic axis."""
     import matplotlib.pyplot as plt
@@ -138,5 +177,7 @@ def draw() -> None:
 
 
 if __name__ == "__main__":
-    print("\n".join((*table(), "", *without_noise())))
+    for place in sys.argv[1:2]:
+        attack(Path(place))
+    print("\n".join((*table(), "", *without_noise(), "", *leaked())))
     draw()

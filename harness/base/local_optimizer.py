@@ -141,6 +141,19 @@ class LocalOptimizer(BaseModel):
         """Whether it remembers something from one step to the next, as torch does."""
         return self.name != "sgd" or self.momentum > 0
 
+    def velocity(self, update: Tensor, rate: float, before: Tensor | None) -> Tensor:
+        """What SGD remembers after one step that made this update; ``before``: what it remembered, None for nothing."""
+        made = update / -rate
+        if not self.nesterov:
+            return made
+        return (made if before is None else made + self.momentum * before) / (1 + self.momentum)
+
+    def anew(self, update: Tensor, rate: float, before: Tensor) -> Tensor:
+        """The update that the same step of SGD had made, had it remembered nothing."""
+        if self.nesterov:
+            return update + rate * self.momentum**2 * before
+        return (update + rate * self.momentum * before) / (1 - self.dampening)
+
     def way(self, steps: int, rate: float) -> list[float]:
         """Which share of the whole way lies behind each of L steps, if all gradients were alike."""
         gradient, memory = torch.ones(1, 1, dtype=torch.float64), Remembered()

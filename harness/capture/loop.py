@@ -129,7 +129,8 @@ class Round:
             ((_, moved),) = sent.items()
             seen = _dtype_of(moved) | ({} if watch is None else watch.facts(moved))
             _tell_of_contradictions(given, seen)
-            record = _record_of(seen | dict(given), [] if watch is None else watch.problems)
+            problems = [*([] if watch is None else watch.problems), *_not_finite(moved)]
+            record = _record_of(seen | dict(given), problems)
             images, labels = ((truth or {}).get(name) for name in ("images", "labels"))
             write_capture(self.folder, record, before, images=images, labels=labels, **sent)
             self.over = True
@@ -143,10 +144,16 @@ class Round:
             log.warning("harness: %r is not captured because %s", str(self.folder), reason)
 
 
+def _not_finite(sent: Arrays) -> list[str]:
+    """The problem of numbers that are none, which only the end of a training shows."""
+    bad = [name for name, one in sent.items() if not torch.as_tensor(one).isfinite().all()]
+    return [f"{bad[0]!r} holds NaN or infinity: its training diverged; capture another round"] if bad else []
+
+
 def _dtype_of(sent: Arrays) -> dict[str, Any]:
     """The numbers sent, where all of them are coarser than float32."""
     found = {str(one.dtype).rpartition(".")[2] for one in sent.values() if "float" in str(one.dtype)}
-    return {"dtype": "float16"} if found == {"float16"} else {}
+    return {"dtype": found.pop()} if found in ({"float16"}, {"bfloat16"}) else {}
 
 
 def _record_of(facts: Mapping[str, Any], problems: Sequence[str]) -> CaptureRecord | NotCaptured:
@@ -229,10 +236,10 @@ def _require_possible(network: nn.Module, optimizer: object, scheduler: Any, giv
     Raises:
         UsageError: it cannot. ValidationError: a fact is missing or out of range.
     """
-    _require_known_numbers(network.state_dict())
     known: dict[str, Any] = {}
     if isinstance(optimizer, Optimizer):
         known["optimizer"] = facts_of(optimizer)
+        known |= {"state": "carried"} if any(optimizer.state.values()) else {}
         if scheduler is not None and getattr(scheduler, "optimizer", optimizer) is not optimizer:
             raise UsageError("the scheduler is of another optimizer; give the one whose learning rate it sets")
     require_facts(known | dict(given))
@@ -256,13 +263,6 @@ def require_facts(given: Mapping[str, Any]) -> None:
     rate = with_rate(known["optimizer"])[1] if "optimizer" in known else None
     known = _READ_LATER | ({} if rate is None else {"learning_rate": rate}) | known
     CaptureRecord(**known)
-
-
-def _require_known_numbers(state: Mapping[str, Tensor]) -> None:
-    """Before the training, which would be lost: arrays on disk know no bfloat16."""
-    coarse = [name for name, value in state.items() if value.dtype == torch.bfloat16]
-    if coarse:
-        raise UsageError(f"{coarse[0]!r} is in bfloat16, which a capture cannot hold; train this client in float32")
 
 
 def _still(network: nn.Module) -> tuple[str, ...]:

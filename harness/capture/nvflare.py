@@ -36,7 +36,7 @@ class _Open:
     round: Round
     watch: Watch | None
     given: dict[str, Any]
-    before: dict[str, np.ndarray]
+    before: dict[str, Any]
     contexts: ExitStack
 
 
@@ -153,8 +153,8 @@ def _number(task: Shareable) -> int:
     return number if isinstance(number, int) and number >= 0 else 0
 
 
-def _arrays(data: Mapping[str, Any]) -> dict[str, np.ndarray]:
+def _arrays(data: Mapping[str, Any]) -> dict[str, Any]:
     """Copies, which nothing that the client does changes."""
     return {
-        str(name): np.array(one.detach().cpu().numpy() if hasattr(one, "detach") else one) for name, one in data.items()
+        str(name): one.detach().cpu().clone() if hasattr(one, "detach") else np.array(one) for name, one in data.items()
     }

@@ -201,7 +201,7 @@ class Watch:
         self._private = self._private or _wrapped_for_privacy(optimizer)
         self.carried = self.carried or any(optimizer.state.values())
         try:
-            self._optimizers[-1] = optimizer, facts_of(optimizer, fresh=False)
+            self._optimizers[-1] = optimizer, facts_of(optimizer)
         except UsageError as problem:
             self._tell(str(problem))
 
@@ -213,7 +213,7 @@ class Watch:
         skipped = getattr(optimizer, "found_inf", None)
         counts = skipped is None or not bool(skipped)
         if counts:
-            now = facts_of(optimizer, fresh=False)
+            now = facts_of(optimizer)
             self.rates.append(now["lr"])
             if now | {"lr": 0} != first | {"lr": 0}:
                 self._tell(

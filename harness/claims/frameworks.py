@@ -25,6 +25,16 @@ from harness.claims.registry import KNOWN, METRICS, NUMPY, RAW, does_nothing, li
     settings={"clipping_norm": REQUIRED, "sensitivity": REQUIRED, "epsilon": REQUIRED, "delta": REQUIRED},
 )  # fmt: skip
 def _local(arguments: Arguments, facts: Facts) -> Answer:
+    if facts.older_than(1, 14):
+        claimed = positive(arguments, "epsilon")[0]
+        return does_nothing(
+            "before 1.14.0 noise is made and not used: the update is clipped alone", facts, claimed=claimed
+        )
+    return _classical(arguments, facts)
+
+
+def _classical(arguments: Arguments, facts: Facts) -> Answer:
+    """A clip, and noise by the classical formula."""
     bound, sensitivity, epsilon = positive(arguments, "clipping_norm", "sensitivity", "epsilon")
     delta = number(arguments, "delta", 0.0, 1.0)
     answer = Answer(notes=[METRICS, NUMPY, "every other view, and each example of the client, loses at most this"])
@@ -59,7 +69,7 @@ def _local(arguments: Arguments, facts: Facts) -> Answer:
 def _flip(arguments: Arguments, facts: Facts) -> Answer:
     if not arguments["dp_enabled"]:
         return does_nothing("dp-enabled is false: the update leaves as it is", facts)
-    return _local({name.removeprefix("dp_"): value for name, value in arguments.items()}, facts)
+    return _classical({name.removeprefix("dp_"): value for name, value in arguments.items()}, facts)
 
 
 _CENTRAL = {

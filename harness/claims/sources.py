@@ -172,6 +172,12 @@ def _flower_facts(document: dict[str, Any], config: Mapping[str, Any], source: S
     for one in _listed(_table(document, "project").get("dependencies")):
         if found := re.match(r"flwr(?:\[[^\]]*\])?\s*([=~><!]=?.*)?$", str(one)):
             source.version = f"flwr {found[1] or ''}".strip()
+            if pinned := _PINNED.fullmatch((found[1] or "").strip()):
+                source.facts["version"] = pinned[1]
+
+
+#: "==1.12.0", "==1.12.*" and "~=1.12.0": one minor version.
+_PINNED = re.compile(r"(?:==|~=(?=\s*\d+\.\d+\.\d))\s*(\d+(?:\.\d+)*)(?:\.\*)?")
 
 
 def _listed(value: Any) -> list[Any]:

@@ -56,7 +56,7 @@ def claims_command(
 
     Configurations are read and never run. Without a source it lists the filters that it knows.
     """
-    from harness.claims.networks import network
+    from harness.claims.answers import network
 
     for name, value, allowed in (
         ("unit", unit, UNITS), ("relation", relation, RELATIONS), ("buffers", buffers, ("none", "float", "int")),

@@ -34,11 +34,12 @@ from harness.cli.options import (
 from harness.datasets import data_root as find_data_root
 from harness.datasets.public import AUTO, NONE, choose_public
 from harness.evaluation.watching import between
+from harness.judging.beside import companions
 from harness.judging.capture import Capture, read_capture
 from harness.judging.declared import Group, groups_of
 from harness.judging.evidence import Check, pooled
 from harness.judging.federation import federations, names_of
-from harness.judging.judgement import Judgement, Work, checks_without_truth, chosen_kin, judge_captured
+from harness.judging.judgement import Judgement, Work, checks_without_truth, chosen_kin, judge_captured, stated
 from harness.judging.plan import (
     Line,
     Reading,
@@ -58,7 +59,7 @@ from harness.judging.stage import Kin
 from harness.judging.without_truth import Guess, with_stand_ins
 from harness.parallel.crew import crew, largest_crew, suitable_crew
 from harness.reports.cell_picture import save_cell_picture, save_guesses
-from harness.reports.table import print_results
+from harness.reports.table import claimed_and_proven, print_results
 from harness.results import RunFolder, claimed, write_atomic
 from harness.results.atomic import tell_replaced
 
@@ -122,7 +123,8 @@ def judge_command(
     def asked(found: Sequence[Capture]) -> tuple[list[Group], Kin | None]:
         clients = federations(found)
         groups = groups_of(clients, names_of([one.folder for one in found]), named, public, where, update_model)
-        return groups, chosen_kin(clients, public, root)
+        kin = chosen_kin(clients, public, root)
+        return [*groups, *companions(groups, kin, root)], kin
 
     def shared(groups: Sequence[Group], kin: Kin | None, processes: int) -> list[Share]:
         efforts = efforts_of(groups, kin, root, chunk, processes)
@@ -263,10 +265,12 @@ def _print(judgement: Judgement, out: Path) -> None:
         console.print(Text(f"pictures: {out / 'pictures'}"))
     if judgement.checks:
         print_checks(judgement.checks, console)
+    for line in claimed_and_proven(stated(judgement.groups[0])) if judgement.document is None else ():
+        console.print(Text(line))
     for line in judgement.plan:
         if line.reason:
             console.print(Text(f"by the budget: {line.said}"))
-    for one in judgement.examples:
+    for one in [*judgement.measured, *judgement.examples]:
         console.print(Text(one.said))
     for beside in judgement.beside:
         if beside:
@@ -314,8 +318,11 @@ def judge_checks(captures: Sequence[Capture], title: str, as_json: bool) -> int:
             "valid": not violated, "captures": sum(one.clients for one in clients),
             "record": clients[0].record.model_dump(mode="json"),
             "checks": [asdict(check) for check in checks],
+            "privacy": [asdict(one) for one in stated(groups[0])],
         }  # fmt: skip
         sys.stdout.write(json.dumps(document, indent=1) + "\n")
     else:
         print_checks(checks, Screen())
+        for line in claimed_and_proven(stated(groups[0])):
+            Screen().print(Text(line))
     return INVALID if violated else DONE

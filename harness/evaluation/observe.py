@@ -156,12 +156,10 @@ class Stage:
 
     ``plays``: whether what it shows was made here, by a defense that then has to add the noise that it declares.
     ``simulates``: whether its victims are drawn here, as many as are asked for.
-    ``step_sizes``: (L,) examples in each local step; empty where batches are as large as the settings say.
     """
 
     plays: ClassVar[bool] = True
     simulates: ClassVar[bool] = True
-    step_sizes: tuple[int, ...] = ()
 
     def __init__(self, data_root: Path, chunk: int) -> None:
         self.data_root, self.chunk = data_root, chunk
@@ -308,7 +306,7 @@ class Stage:
         sent: Sent | None = None,
     ) -> Reading:  # fmt: skip
         def read(part: slice) -> Reading:
-            return read_round(model, weights[part], truth, part, keys[part], settings, sent, self.step_sizes)
+            return read_round(model, weights[part], truth, part, keys[part], settings, sent)
 
         most = min(len(keys), max(1, self.chunk // settings.together))
         slices = _slices(len(keys), self._at_once(most, read, model, truth, settings))
@@ -351,7 +349,7 @@ class Stage:
         return Observation(
             model, weights, read, examples, tuple(keys), settings.learning_rate, steps,
             settings.update_model if update else "first",
-            settings.build_optimizer() if update else PLAIN, reading, certainty,
+            settings.build_optimizer() if update else PLAIN, reading, certainty, settings.places,
             defense.clipping_at(settings.tap, reading.rate, server),
             None if known is None else known.to(weights.device), defense.sparse_at(settings.tap),
             correction,

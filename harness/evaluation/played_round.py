@@ -34,7 +34,7 @@ class PlayedRound:
         weights: (N, P), what each client starts from.
         images: (N, L*B, C, H, W); local step l uses examples l*B to (l+1)*B. labels: (N, L*B).
         keys: one per client.
-        sizes: (L,) examples of each local step, the first of its B places; empty where all places hold one.
+        settings: a step of fewer than B examples has them in the first of its places.
     """
 
     model: RowModel
@@ -43,7 +43,6 @@ class PlayedRound:
     labels: Tensor
     keys: tuple[Key, ...]
     settings: CellSettings
-    sizes: tuple[int, ...] = ()
 
     def look(self, repetition: int) -> Tensor:
         """The gradient read from the round, with noise of its own for each repetition.
@@ -66,12 +65,7 @@ class PlayedRound:
     def _context(self, repetition: int) -> RoundContext:
         keys = tuple((*key, "look", repetition) if repetition else key for key in self.keys)
         context = round_context(self.settings, self.model, keys, dict(self._server), self._clients)
-        return replace(context, step_sizes=self._sizes)
-
-    @property
-    def _sizes(self) -> tuple[int, ...]:
-        """Of a single step's gradient all places are meant."""
-        return self.sizes if len(self.sizes) == self._steps else ()
+        return replace(context, step_sizes=self.settings.step_sizes)
 
     @property
     def _clients(self) -> tuple[int, ...]:
@@ -109,7 +103,7 @@ class PlayedRound:
 
     def _batch(self, step: int, weights: Tensor) -> NetworkBatch:
         batch = self.images.shape[1] // self._steps
-        size = self._sizes[step] if self._sizes else batch
+        size = self.settings.step_sizes[step] if self.settings.step_sizes else batch
         part = slice(step * batch, step * batch + size)
         return NetworkBatch(self.model, weights, self.images[:, part], self.labels[:, part])
 

@@ -36,10 +36,9 @@ class Reading(NamedTuple):
 
 def read_round(
     model: RowModel, weights: Tensor, truth: Victims, part: slice, keys: list[Key], settings: CellSettings,
-    sent: Sent | None = None, sizes: tuple[int, ...] = (),
+    sent: Sent | None = None,
 ) -> Reading:  # fmt: skip
-    """What the adversary makes of some victims' round; ``sent``: what a server that tampers sends to their clients;
-    ``sizes``: see :class:`PlayedRound`; by default those of the settings."""
+    """What the adversary makes of some victims' round; ``sent``: what a server that tampers sends to their clients."""
     images, labels = truth.images[part].to(weights), truth.labels[part].to(weights.device)
     together = settings.together
     if together > 1:
@@ -53,8 +52,8 @@ def read_round(
         # One row alone takes other CPU kernels than the same row among many.
         images, labels = images.repeat(2, *[1] * 4), labels.repeat(2, 1)
         weights, keys = weights.repeat(2, 1), keys * 2
-    sizes, rows = sizes or settings.step_sizes, part.stop - part.start
-    played = PlayedRound(model, weights, images, labels, tuple(keys), settings, sizes)
+    rows = part.stop - part.start
+    played = PlayedRound(model, weights, images, labels, tuple(keys), settings)
     looks = (played.look(repetition)[:rows] for repetition in range(settings.observations))
     gradients = average(looks, settings.build_defense().sparse_at(settings.tap))
     # A secure sum is of the running statistics too.

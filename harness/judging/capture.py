@@ -75,7 +75,8 @@ class CaptureRecord(BaseModel):
         expected_batch_size: what a step's sum was divided by, where that is not the batch's own size (Poisson batches).
         epochs: E, passes over the client's ``examples`` in the local steps.
         drop_last: whether a pass leaves out the examples that fill no batch; None where nobody says.
-        order: whether every pass takes the examples in the ``same`` order, or ``reshuffled``.
+        order: whether every pass takes the examples in the ``same`` order, or ``reshuffled``. Attackers, who do not
+            know the order, take it to be the same in any case.
         frozen: names of parameters that were not trained.
         optimizer: of local training: a text as ``--optimizer`` takes it, or torch's arguments beside the ``name`` of
             its class, whose ``lr`` is the learning rate. ``momentum`` alone is of an unknown coefficient.
@@ -83,7 +84,8 @@ class CaptureRecord(BaseModel):
         accumulate: batches k whose gradients made one local step: their mean, or with ``accumulate_sum`` their sum.
         fedprox: mu of FedProx.
         clip_grad_norm: C, down to which each step's gradient was scaled.
-        state: of the optimizer at the start: ``new``, or ``carried`` over from an earlier round.
+        state: of the optimizer at the start: ``new``, or ``carried`` over from an earlier round: what that left is
+            taken away where it is known (``harness/judging/carried.py``).
         dtype: of the numbers that were sent, where it is coarser than float32.
         examples: of the client, where it is known.
         clients, clients_per_round, rounds: of the federation, where the declared noise depends on them.
@@ -154,10 +156,13 @@ class CaptureRecord(BaseModel):
     def _facts_agree(self) -> "CaptureRecord":
         if self.optimizer != MOMENTUM:
             optimizer_of(self.optimizer).require_steps(self.local_steps)
-        if self.state == "carried" and (self.optimizer == MOMENTUM or optimizer_of(self.optimizer).is_stateful):
+        known = PLAIN if self.optimizer == MOMENTUM else optimizer_of(self.optimizer)
+        told = known.name == "sgd" and known.momentum and self.local_steps == 1 and self.client is not None
+        if self.state == "carried" and not told and (self.optimizer == MOMENTUM or known.is_stateful):
             raise ValueError(
                 f"the state of {self.optimizer} was carried over from an earlier round, whose gradients lie in what is "
-                "sent; make a new optimizer for the captured round"
+                "sent; make a new optimizer for the captured round (the part of an earlier round is known of SGD's "
+                "momentum alone, where each round is one local step, and client and round are given)"
             )
         examples, size = self.examples, self.expected_batch_size or self.batch_size
         if examples is None:
@@ -211,6 +216,12 @@ class CaptureRecord(BaseModel):
             for start, size in zip(starts, self.step_sizes(), strict=False)
             for place in range(self.step_size)
         ]
+
+    @property
+    def passes(self) -> int:
+        """How often the local steps take the same examples; 1 where batches are drawn, or fill no pass."""
+        epochs = self.epochs or 1
+        return 1 if self.expected_batch_size or self.local_steps % epochs else epochs
 
     @property
     def step_size(self) -> int:
@@ -309,7 +320,9 @@ def _packed(arrays: Arrays) -> bytes:
 
 
 def _plain(value: Any) -> np.ndarray:
-    """An array as it is, or what a tensor of torch holds, wherever it lies."""
+    """An array as it is, or what a tensor of torch holds, wherever it lies; bfloat16, which numpy lacks, in float32."""
+    if str(getattr(value, "dtype", "")).endswith("bfloat16"):
+        value = value.float() if hasattr(value, "float") else value.astype("f4")
     return value.detach().cpu().numpy() if hasattr(value, "detach") else np.asarray(value)
 
 
@@ -317,15 +330,11 @@ def _plain(value: Any) -> np.ndarray:
 _USUAL = {"maximize": False, "amsgrad": False, "centered": False, "decoupled_weight_decay": False}
 
 
-def facts_of(optimizer: "Optimizer", fresh: bool = True) -> dict[str, Any]:
-    """The class and arguments of a torch optimizer, as a capture holds them, before its first step of a round.
-
-    Args:
-        fresh: whether it must not remember earlier steps.
+def facts_of(optimizer: "Optimizer") -> dict[str, Any]:
+    """The class and arguments of a torch optimizer, as a capture holds them.
 
     Raises:
-        UsageError: it is none that can be judged: another class, groups of parameters with arguments of their own, or
-            an optimizer that remembers earlier steps.
+        UsageError: it is none that can be judged: another class, or groups of parameters with arguments of their own.
     """
     name, (first, *others) = type(optimizer).__name__, optimizer.param_groups
     names = ("lr", *sorted(arguments_of(name)))
@@ -334,8 +343,6 @@ def facts_of(optimizer: "Optimizer", fresh: bool = True) -> dict[str, Any]:
     odd = [flag for flag, usual in _USUAL.items() if first.get(flag, usual) != usual]
     if odd and not (odd == ["decoupled_weight_decay"] and name == "AdamW"):
         raise UsageError(f"{name} with {odd[0]}=True cannot be judged; leave it out in the captured round")
-    if fresh and any(optimizer.state.values()):
-        raise UsageError(f"{name} remembers steps of earlier rounds; make a new one for the captured round")
     return {"name": name} | {name: _number(first[name]) for name in names if name in first}
 
 

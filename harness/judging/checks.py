@@ -13,7 +13,7 @@ from torch import Tensor
 from harness.datasets.public import NONE
 from harness.evaluation.controls import with_other_key
 from harness.experiment import CellSettings
-from harness.judging.declared import context_of, noise_of, steps_of
+from harness.judging.declared import context_of, steps_of
 from harness.judging.evidence import LEVEL, Check, Evidence, Outcome, bonferroni, level_of
 from harness.judging.federation import CapturedClients
 from harness.judging.noise_checks import GIVE_SIZE, drawn_levels, noise_checks
@@ -25,6 +25,7 @@ from harness.judging.stage import SimulatedStage
 LEFT_OUT = "coordinates are left out"
 ON_GRID = "values lie on the declared grid"
 BUFFERS = "buffers carry no data"
+BARE = "no array leaves bare"
 
 # A grid of fewer steps of the floats than this is not told from none.
 _FINEST = 16
@@ -96,6 +97,26 @@ def buffers(evidence: Evidence) -> Check | None:
     )  # fmt: skip
 
 
+def bare(evidence: Evidence) -> Check | None:
+    """Whether clip and noise of an update are declared to pass arrays over, and whether counts came back as counts."""
+    clipping, counted = evidence.clipping, evidence.captured.counted
+    if evidence.noise is None or clipping is None or clipping.unit != "update" or not (evidence.bare or counted):
+        return None
+    if evidence.bare:
+        first, *others = sorted(evidence.bare)
+        return Check(
+            BARE, "violated", f"{first}{f' and {len(others)} more' if others else ''} left without clip and noise, as "
+            f"{evidence.settings.defense} leaves arrays without a dimension: nothing is proven; give it the shape (1,)",
+        )  # fmt: skip
+    record, (first, *_) = evidence.captured.record, counted
+    batches = record.local_steps * record.accumulate
+    if any(bool((one != batches).any()) for one in counted.values()):
+        said = f"{first} moved by other numbers than the {batches} batches: noise that is cut to whole numbers is less"
+        return Check(BARE, "cannot tell", said)
+    said = f"{first} counts batches and left without noise: what is proven is of clients that take as many steps"
+    return Check(BARE, "holds", said)
+
+
 def _covered(evidence: Evidence) -> Check | None:
     """Whether the declared clip and noise are on what was sent beside the weights too; None where they are not.
 
@@ -128,7 +149,7 @@ def checks_of(captured: CapturedClients, settings: CellSettings) -> list[Check]:
     # Zeros in the place of coordinates have no noise, unless they were filled again behind it.
     filled = place is None or evidence.most_sent is None
     noise = [*noise_checks(evidence), on_grid(evidence)] if filled else []
-    return [check for check in (place, *noise, buffers(evidence)) if check is not None]
+    return [check for check in (place, *noise, bare(evidence), buffers(evidence)) if check is not None]
 
 
 def explained(captured: CapturedClients, settings: CellSettings, data_root: Path, chunk: int = 128) -> Check:
@@ -136,7 +157,7 @@ def explained(captured: CapturedClients, settings: CellSettings, data_root: Path
 
     A capture of which this does not hold is of another client than the one that controls simulate.
     """
-    name, noise = "the truth explains what was sent", noise_of(captured, settings)
+    name, noise = "the truth explains what was sent", Evidence(captured, settings).noise
     level = level_of(noise)
     if noise is not None and level is None:
         return Check(name, "cannot tell", "the noise's level is not declared as one number")

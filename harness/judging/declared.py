@@ -26,12 +26,17 @@ from harness.observation import Noise, UpdateModel
 class Group:
     """Clients whose batches are of the same sizes, and the cells that judge them, one for each attack.
 
-    ``declared``: a cell of all clients where ``cells`` may be of fewer, or none.
+    Attributes:
+        declared: a cell of all clients where ``cells`` may be of fewer, or none.
+        late: cells that a budget leaves no time for, or too little, each with the reason.
+        name: of clients who are there beside those asked for, and why; empty of those.
     """
 
     captured: CapturedClients
     cells: Sequence[CellSettings]
     declared: CellSettings | None = None
+    late: Sequence[tuple[CellSettings, str]] = ()
+    name: str = ""
 
     @property
     def cell(self) -> CellSettings:
@@ -89,13 +94,15 @@ def cells_of(
     # What the federation does not say is as `evaluate` has it.
     facts = {"clients": record.clients, "clients_per_round": record.clients_per_round}
     known = {name: value for name, value in facts.items() if value is not None}
+    epochs, sizes = (record.passes, record.step_sizes()) if update else (1, ())
     cells = [
         cell_settings(
             dataset=title, model=record.model, defense=defense.name, defense_args=dict(defense.settings),
             attack=chosen.attack, attack_args=dict(chosen.arguments), suite=chosen.suite,
             tap=Tap.SENT if update else Tap.STEP, victims=captured.clients, batch_size=record.step_size,
             learning_rate=record.rate, local_steps=record.local_steps if update else 1,
-            optimizer=(record.local_optimizer or PLAIN).text if update else PLAIN.text,
+            optimizer=(record.local_optimizer or PLAIN).text if update else PLAIN.text, epochs=epochs,
+            client_examples=sum(sizes) // epochs if len(set(sizes)) > 1 else None,
             update_model=update_model if update and record.local_steps > 1 else "first", prior=prior, device=device,
             weights=AS_CAPTURED, weights_hash=captured.digest, round=record.rounds_before,
             sent_as=record.dtype if update else None,

@@ -52,10 +52,12 @@ class Evidence:
     settings: CellSettings
     times: float = 1.0
 
-    @property
+    @cached_property
     def sent(self) -> Tensor:
-        """(V, P), in units of a gradient."""
-        return self.captured.target
+        """(V, P), in units of a gradient, without the arrays that are declared to leave bare."""
+        target = self.captured.target
+        parts = zip(self.captured.layout.names, target.split(self.captured.layout.sizes, dim=1), strict=True)
+        return torch.cat([part for name, part in parts if name not in self.bare], 1) if self.bare else target
 
     @cached_property
     def defense(self) -> Defense:
@@ -71,12 +73,33 @@ class Evidence:
     @cached_property
     def layout(self) -> Layout:
         """Of ``sent``."""
-        return self.captured.layout
+        whole = self.captured.layout
+        if not self.bare:
+            return whole
+        kept = [(name, shape) for name, shape in zip(whole.names, whole.shapes, strict=True) if name not in self.bare]
+        return Layout(tuple(name for name, _ in kept), tuple(shape for _, shape in kept))
+
+    @cached_property
+    def _declared(self) -> Noise | None:
+        return noise_of(self.captured, self.settings)
+
+    @cached_property
+    def bare(self) -> set[str]:
+        """Arrays that are declared to leave without noise beside others with it, as those without a dimension do."""
+        noise, layout = self._declared, self.captured.layout
+        if noise is None or not isinstance(noise.deviation, Tensor):
+            return set()
+        parts = zip(layout.names, noise.deviation.split(layout.sizes), strict=True)
+        return {name for name, part in parts if not part.any()}
 
     @cached_property
     def noise(self) -> Noise | None:
         """What is declared to be on ``sent``."""
-        return noise_of(self.captured, self.settings)
+        noise = self._declared
+        if noise is None or not self.bare or not isinstance(noise.deviation, Tensor):
+            return noise
+        levels = noise.deviation[noise.deviation > 0].unique()
+        return replace(noise, deviation=float(levels)) if len(levels) == 1 else noise
 
     @property
     def level(self) -> float | None:

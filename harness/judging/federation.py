@@ -4,7 +4,7 @@ import hashlib
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -22,6 +22,7 @@ from harness.datasets.record import build_dataset
 from harness.defenses import DEFENSES
 from harness.federation.taps import Tap
 from harness.judging.capture import Capture, CaptureRecord, Declared, draws_batches, is_known, translated
+from harness.judging.carried import Earlier, earlier_of, without_earlier
 from harness.judging.parts import (
     fitted_arrays,
     fixed_values,
@@ -32,7 +33,7 @@ from harness.judging.parts import (
 )
 from harness.models.batch_norm import Buffers, RunningStatistics, trained_layers
 
-_OWN = {"client", "round", "framework", "examples", "format"}
+_OWN = {"client", "round", "framework", "examples", "format", "state"}
 # What follows from how many examples a client has: captures that differ in it are judged in groups.
 _OF_DATA = {"batch_size", "expected_batch_size", "local_steps", "epochs"}
 
@@ -58,6 +59,7 @@ class CapturedClients:
         grain: (V,), the coarsest step of the floats that ``target`` was read from, in its units.
         moved_buffers: names of buffers that some client sent back with other numbers, and how far each client moved
             each, (V, size) in units of ``target``; empty for those of which nothing moved.
+        counted: of buffers of whole numbers, such as counts of batches, how far each client moved each, (V, size).
         rounds: how many came before those in which they were captured, each once, in order.
         digest: of all files, in hexadecimal.
         layout: of ``before`` and ``target``: the parameters that were trained and sent.
@@ -85,6 +87,7 @@ class CapturedClients:
     foreign: bool = False
     names: tuple[str | None, ...] = ()
     not_known: str | None = None
+    counted: Buffers = field(default_factory=dict)
 
     @property
     def owners(self) -> Tensor | None:
@@ -109,7 +112,7 @@ class CapturedClients:
         rows = {name: cut(getattr(self, name)) for name in ("before", "target", "images", "labels", "grain")}
         named = {
             name: {own: values[:count] for own, values in getattr(self, name).items()}
-            for name in ("running", "moved_buffers")
+            for name in ("running", "moved_buffers", "counted")
         }
         return replace(self, **rows, **named, names=self.names[:count], digest=f"{self.digest} first {count}")  # pyright: ignore
 
@@ -152,7 +155,8 @@ def federations(captures: Sequence[Capture], attacked: bool = True) -> list[Capt
         sizes = record.step_sizes() if capture.kind != "gradient" else record.batch_size
         groups.setdefault((sizes, record.batch_size, record.expected_batch_size), []).append(capture)
     known: dict[bytes, Path] = {}
-    found = [_together(group, attacked) for group in groups.values()]
+    earlier = earlier_of(drawn)
+    found = [_together(group, attacked, earlier) for group in groups.values()]
     for group, clients in zip(groups.values(), found, strict=True):
         _require_different(group, clients, known)
     return found
@@ -164,7 +168,7 @@ def gathered(captures: Sequence[Capture], attacked: bool = True) -> CapturedClie
     return clients
 
 
-def _together(captures: Sequence[Capture], attacked: bool) -> CapturedClients:
+def _together(captures: Sequence[Capture], attacked: bool, earlier: Earlier) -> CapturedClients:
     first = captures[0]
     record, sampling = first.record, _sampling(first)
     defense = translated(record.defense)
@@ -178,11 +182,13 @@ def _together(captures: Sequence[Capture], attacked: bool) -> CapturedClients:
     layout = foreign or Layout.of(module)
     states = [] if foreign else _states(captures, module, fixed_values(record, module, attacked))
     parts = [
-        _client(capture, module, layout, state, defense)
+        _client(capture, module, layout, state, defense, earlier)
         for capture, state in zip(captures, states or [None] * len(captures), strict=True)
     ]
     names = {name for part in parts for name in part[3] if bool(part[3][name].any())}
     moved = {name: torch.stack([part[3][name] for part in parts]) for name in sorted(names)}
+    whole = {name for name, buffer in module.named_buffers() if not buffer.is_floating_point()}
+    counted = {name: moved.pop(name) for name in sorted(names & whole)}
     known = [_truth(capture) for capture in captures if attacked and capture.truth is not None]
     return CapturedClients(
         record, torch.stack([part[0] for part in parts]),
@@ -195,7 +201,7 @@ def _together(captures: Sequence[Capture], attacked: bool) -> CapturedClients:
         tuple(sorted({capture.record.rounds_before for capture in captures})),
         hashlib.sha256(" ".join(capture.digest for capture in captures).encode()).hexdigest(),
         layout, sampling, foreign is not None, tuple(capture.record.client for capture in captures),
-        None if first.record.defense is None or is_known(first.record.defense) else first.record.defense.name,
+        None if first.record.defense is None or is_known(first.record.defense) else first.record.defense.name, counted,
     )  # fmt: skip
 
 
@@ -316,8 +322,9 @@ def _states(captures: Sequence[Capture], module: nn.Module, fixed: dict[str, Ten
 
 
 def _client(
-    capture: Capture, module: nn.Module, layout: Layout, state: dict[str, Tensor] | None, defense: Declared | None
-) -> tuple[Tensor, Tensor, float, Buffers]:
+    capture: Capture, module: nn.Module, layout: Layout, state: dict[str, Tensor] | None, defense: Declared | None,
+    earlier: Earlier,
+) -> tuple[Tensor, Tensor, float, Buffers]:  # fmt: skip
     """What a client started from, the gradient to match, its grain, and how far the buffers that it sent moved."""
     folder, record = capture.folder, capture.record
     if state is None:
@@ -336,6 +343,9 @@ def _client(
     update = moved.double() - before.double() if capture.kind == "after" else moved.double()
     if capture.kind == "after":
         grain = max(grain, capture.before.grain)
+    if capture.folder in earlier:
+        update = without_earlier(capture, update, earlier, lambda one: _moved(one, module, layout, state is None))
+        grain *= 2
     reading = update_reading(record, defense)
     scale = reading.rate * record.local_steps
     seen = reading.gradient(update[None], before[None])[0].float() + 0.0
@@ -348,6 +358,16 @@ def _client(
         raise UsageError(f"capture {str(folder)!r}: the client sent what it got; check that it trained in between")
     buffers = {} if state is None else _moved_buffers(capture, module, state, sent, scale)
     return before.float(), seen, grain / scale, buffers
+
+
+def _moved(capture: Capture, module: nn.Module, layout: Layout, foreign: bool) -> Tensor:
+    """How far a client came (P,), float64."""
+    if foreign:
+        before, moved = foreign_values(capture, layout)
+    else:
+        files = (capture.before, capture.moved)
+        before, moved = (layout.flatten(fitted_arrays(one, module, whole=False)).double() for one in files)
+    return moved - before if capture.kind == "after" else moved
 
 
 def _require_frozen(
@@ -378,10 +398,14 @@ def _require_values(capture: Capture, sent: Tensor) -> None:
 def _moved_buffers(
     capture: Capture, module: nn.Module, before: dict[str, Tensor], sent: dict[str, Tensor], scale: float
 ) -> Buffers:
-    """Statistics that travel, divided as the weights are: those of numbers, where counts of batches tell nothing."""
-    names = [name for name, buffer in module.named_buffers() if buffer.is_floating_point() and name in sent]
-    still = {name: torch.zeros_like(before[name]) if capture.kind == "update" else before[name] for name in names}
-    return {name: (sent[name].double() - still[name].double()).flatten() / -scale for name in names}
+    """What moved of the buffers that travel: statistics divided as the weights are, counts as they are."""
+    moved = {}
+    for name, buffer in module.named_buffers():
+        if name in sent:
+            still = torch.zeros_like(before[name]) if capture.kind == "update" else before[name]
+            unit = -scale if buffer.is_floating_point() else 1.0
+            moved[name] = (sent[name].double() - still.double()).flatten() / unit
+    return moved
 
 
 def _shared_buffers(

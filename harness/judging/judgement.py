@@ -21,6 +21,8 @@ from harness.evaluation.played_round import Key
 from harness.evaluation.reading import known_batches
 from harness.evaluation.scores import Scored
 from harness.experiment import CellSettings
+from harness.federation.privacy_facts import PrivacyFacts
+from harness.judging.beside import Measured, measured
 from harness.judging.checks import BUFFERS, checks_of, explained
 from harness.judging.declared import Group
 from harness.judging.evidence import Check, Evidence, pooled
@@ -31,7 +33,7 @@ from harness.judging.stage import CapturedStage, GroupsStage, Kin, SimulatedStag
 from harness.judging.without_truth import Guess, guess
 from harness.models import RowModel
 from harness.models.batch_norm import Buffers
-from harness.results import CellResult, ResultDocument, RunFolder, write_atomic
+from harness.results import CellResult, ResultDocument, RunFolder, Statement, write_atomic
 from harness.scoring.success import STRICT_RMSE
 from harness.scoring.summarise import summarise
 from harness.scoring.verdict import OfExamples, of_examples
@@ -42,13 +44,15 @@ from harness.scoring.verdict import OfExamples, of_examples
 def judge_with_truth(
     groups: Sequence[Group], kin: Kin | None, data_root: Path, folder: RunFolder, chunk: int, resume: bool,
     draw: Callable[[Scored, CellResult], None] | None = None, engine: Engine = in_one_process,
-) -> tuple[ResultDocument, list[OfExamples]]:  # fmt: skip
+    beside: Sequence[Group] = (),
+) -> tuple[ResultDocument, list[OfExamples], list[Measured]]:  # fmt: skip
     """Attacks what was captured and scores it against the truth, with controls on the same clients simulated.
 
     Args:
         groups: clients with their truth.
         kin: look-alikes and public data; None where there are none, and then no verdict.
         engine: what attacks.
+        beside: see :func:`harness.judging.beside.companions`.
 
     Raises:
         UsageError: every cell is impossible; the message is that of the first.
@@ -56,13 +60,18 @@ def judge_with_truth(
     cells = [cell for group in groups for cell in group.cells]
     public = kin.public if kin and any(cell.prior != NONE for cell in cells) else None
     stages = {
-        group.cell.dataset: CapturedStage(data_root, chunk, group.captured, group.cell, kin and kin.look_alikes, public)
-        for group in groups
+        group.cell.dataset: CapturedStage(
+            data_root, chunk, group.captured, group.cell, kin and kin.look_alikes, public, group.late
+        )
+        for group in [*beside, *groups]
     }
     stage = GroupsStage(data_root, chunk, stages)
     run = Run(data_root, folder, chunk, resume, draw, stage=stage, engine=engine)
-    document = evaluate(cells, run)
-    return document, _of_examples(groups, run)
+    late = [cell for group in groups for cell, _ in group.late]
+    for cell in late:
+        run.cell(cell)  # says why there is none, before anybody reckons with the time that it would take
+    document = evaluate([*cells, *late], run)
+    return document, _of_examples(groups, run), measured(groups, beside, kin, run) if kin and beside else []
 
 
 def _of_examples(groups: Sequence[Group], run: Run) -> list[OfExamples]:
@@ -198,6 +207,7 @@ class Judgement:
         beside: of each group, what running statistics give away; None where they do not travel.
         budget, plan: as in :class:`Work`.
         examples: with the truth, what each attack that reconstructs brought back of distinct examples.
+        measured: with the truth, of clients of several steps or examples, what was measured beside.
     """
 
     groups: Sequence[Group]
@@ -209,6 +219,7 @@ class Judgement:
     budget: float | None = None
     plan: Sequence[Line] = ()
     examples: Sequence[OfExamples] = ()
+    measured: Sequence[Measured] = ()
 
     @property
     def doubt(self) -> str | None:
@@ -232,7 +243,7 @@ class Judgement:
             return None
         counts: dict[str, list[int]] = {}
         for cell in self.document.cells:
-            if cell.role == "cell" and cell.identified is None:
+            if cell.role == "cell" and cell.identified is None and cell.not_applicable_reason is None:
                 found = counts.setdefault(cell.attack, [0, 0])
                 found[0], found[1] = found[0] + cell.outcomes.success, found[1] + cell.victims
         return "all clients together: " + ", ".join(
@@ -256,6 +267,8 @@ class Judgement:
             ]
         if self.examples:
             document["examples"] = [asdict(one) | {"said": one.said} for one in self.examples]
+        if self.measured:
+            document["measured"] = [one.record() for one in self.measured]
         if self.budget is not None:
             document["budget"] = {"seconds": self.budget, "attacks": [line.record() for line in self.plan]}
         known = [asdict(one) for one in self.beside if one]
@@ -282,12 +295,13 @@ def judge_captured(groups: Sequence[Group], kin: Kin | None, work: Work) -> Judg
     """Checks what clients sent against what they declare, and attacks it.
 
     Args:
-        groups: of captured clients, with cells of the declared defense, one for each attack.
+        groups: of captured clients, with cells of the declared defense, one for each attack; and those beside them.
         kin: look-alikes and public data; None where there are none, and then the truth is at hand.
 
     Raises:
         UsageError: every attack is impossible.
     """
+    companions, groups = [one for one in groups if one.name], [one for one in groups if not one.name]
     found = [checks_without_truth(group) for group in groups]
     checks = pooled([(group.sizes, made) for group, made in zip(groups, found, strict=True)])
     for fits in checks:
@@ -308,12 +322,12 @@ def judge_captured(groups: Sequence[Group], kin: Kin | None, work: Work) -> Judg
     told = pooled([
         (group.sizes, [explained(group.captured, group.cell, work.data_root, work.chunk)]) for group in groups
     ])  # fmt: skip
-    document, examples = judge_with_truth(
-        groups, kin, work.data_root, work.folder, work.chunk, work.resume, work.draw_cell, work.engine
+    document, examples, lines = judge_with_truth(
+        groups, kin, work.data_root, work.folder, work.chunk, work.resume, work.draw_cell, work.engine, companions
     )
-    if why := _why_undecided(groups, work):
+    if why := next(filter(None, map(_not_known, groups)), None):
         document = _undecided(document, why, work.folder)
-    judgement = Judgement(groups, [*checks, *told], document, [], kin, beside, work.budget, work.plan, examples)
+    judgement = Judgement(groups, [*checks, *told], document, [], kin, beside, work.budget, work.plan, examples, lines)
     if judgement.doubt is None:
         return judgement
     return replace(judgement, document=_withdrawn(document, judgement.doubt, work.folder))
@@ -327,6 +341,17 @@ def checks_without_truth(group: Group) -> list[Check]:
     return [*([fits] if fits else []), *(checks_of(captured, cell) if captured.record.defense else [])]
 
 
+def stated(group: Group) -> list[Statement]:
+    """What the declared defense states of clients that send what was captured, over the rounds of its record."""
+    cell, captured = group.cell, group.captured
+    counts = sum(one.shape[1] == 1 for one in captured.counted.values())
+    facts = PrivacyFacts(
+        cell.cohort(), len(captured.layout.sizes), rate=cell.rate, parameters=captured.layout.total,
+        scalars=len(captured.layout.scalars) + counts,
+    )  # fmt: skip
+    return cell.build_defense().statements(facts)
+
+
 def _without_covered(group: Group, checks: Sequence[Check]) -> Group:
     """Running statistics with noise on them tell nobody a batch's mean and variance."""
     covered = any(check.name == BUFFERS and check.outcome == "holds" for check in checks)
@@ -334,20 +359,16 @@ def _without_covered(group: Group, checks: Sequence[Check]) -> Group:
         return group
     cells, declared = list(group.cells), group.cell
     hidden = [cell.model_copy(update={"batch_norm": "hidden"}) for cell in [*cells, declared]]
-    return Group(replace(group.captured, running={}), hidden[:-1], hidden[-1])
+    late = [(cell.model_copy(update={"batch_norm": "hidden"}), reason) for cell, reason in group.late]
+    return replace(
+        group, captured=replace(group.captured, running={}), cells=hidden[:-1], declared=hidden[-1], late=late
+    )
 
 
 def _not_known(group: Group) -> str | None:
+    """Why nothing can be called resilient whatever the attacks found; None where it can."""
     name = group.captured.not_known
     return name and f"defense {name!r} is declared, not known, so that no attack knew it; declare what it does"
-
-
-def _why_undecided(groups: Sequence[Group], work: Work) -> str | None:
-    """Why nothing can be called resilient whatever the attacks found; None where it can."""
-    if unknown := next(filter(None, map(_not_known, groups)), None):
-        return unknown
-    cut = list(dict.fromkeys(line.attack for line in work.plan if line.cut))
-    return f"the budget left {', '.join(cut)} no time, or too little; judge without --budget" if cut else None
 
 
 def _undecided(document: ResultDocument, why: str, folder: RunFolder) -> ResultDocument:

@@ -30,6 +30,7 @@ from harness.judging.stage import CapturedStage, Kin, SimulatedStage
 from harness.judging.without_truth import STAND_INS, observed, shuffled, stand_ins_of
 from harness.observation import Observation
 from harness.results.arrays import StoredArrays
+from harness.scoring.strongest import NO_TIME
 
 Seconds = tuple[float, float]
 """As few as are likely, and the most."""
@@ -43,6 +44,8 @@ _FEWEST_GRADIENTS = 100
 _FEWEST_CAPTURES = 8
 # Of a budget, what is kept for checks, scores and pictures.
 _KEPT = 0.2
+# Of the rest, what attacks on clients of one step may take.
+_OF_CONTROLS = 1 / 3
 _DEEPEST = 3
 
 
@@ -330,14 +333,14 @@ class Share:
     def line(self, several: bool) -> Line:
         """It in words, with its group where there are ``several``."""
         effort, of = self.effort, self.effort.cell.victims
-        words = effort.group.sizes if several else ""
+        words = effort.group.name or (effort.group.sizes if several else "")
         if effort.refused:
             return Line(effort.cell.attack, words, 0, of, None, (0.0, 0.0), (0.0, 0.0), effort.refused)
         whole, reason = effort.seconds(of), None
-        if not self.captures:
-            reason = f"all of it takes {between(*whole)}, the least that says anything {between(0, effort.needed)}"
-        elif self.captures < of or self.iterations is not None:
-            reason = f"all of it takes {between(*whole)}"
+        if self.captures < of or self.iterations is not None:
+            least = "" if self.captures else f", the least that says anything {between(0, effort.needed)}"
+            alone = written(whole[1] / (1 - _KEPT))
+            reason = f"all of it takes {between(*whole)}{least}; alone it fits into --budget {alone}"
         return Line(effort.cell.attack, words, self.captures, of, self.iterations, self.seconds, whole, reason)
 
 
@@ -349,8 +352,9 @@ def whole_of(efforts: Sequence[Effort]) -> list[Share]:
 def fitted(efforts: Sequence[Effort], budget: float, spent: float = 0.0) -> list[Share]:
     """What of the attacks fits into a budget by their forecasts at most, in the order of the attacks.
 
-    Those that descend no loss come first. Each gets as many captures as an equal part of what is left allows; where
-    these would be too few for a lineup, fewer iterations.
+    First are controls of one step, the quickest first, in a part of the time: one that leaks is enough. Then come
+    attacks that descend no loss. Each gets as many captures as an equal part of what is left allows; where these would
+    be too few for a lineup, fewer iterations.
 
     Args:
         budget: seconds, of which ``spent`` are gone.
@@ -358,23 +362,40 @@ def fitted(efforts: Sequence[Effort], budget: float, spent: float = 0.0) -> list
     Raises:
         UsageError: every attack is impossible, or the budget is too small for any; it names the smallest that helps.
     """
-    possible = [one for one in efforts if not one.refused]
+    asked = [one for one in efforts if not one.group.name]
+    possible = [one for one in asked if not one.refused]
     if not possible:
-        raise UsageError(next((one.refused for one in efforts if one.refused), "there is no attack to plan"))
+        raise UsageError(next((one.refused for one in asked if one.refused), "there is no attack to plan"))
     left, found = budget * (1 - _KEPT) - spent, dict[Effort, Share]()
-    order = sorted(possible, key=lambda one: one.searches)
+    beside, controls = _beside([one for one in efforts if one.group.name and not one.refused])
+    for effort in controls:
+        part = left * _OF_CONTROLS - sum(share.seconds[1] for share in found.values())
+        if share := _most_within(effort, part):
+            found[effort] = share
+    left -= sum(share.seconds[1] for share in found.values())
+    order = sorted([*beside, *possible], key=lambda one: one.searches)
     for place, effort in enumerate(order):
         share = _most_within(effort, left / (len(order) - place))
         if share:
             found[effort] = share
             left -= share.seconds[1]
-    if not found:
-        alone = next((share for effort in order if (share := _most_within(effort, left))), None)
+    if found.keys().isdisjoint(possible):
+        left, found = budget * (1 - _KEPT) - spent, {}
+        asked = sorted(possible, key=lambda one: one.searches)
+        alone = next((share for effort in asked if (share := _most_within(effort, left))), None)
         if alone is None:
             least = (min(effort.needed for effort in possible) + spent) / (1 - _KEPT)
             raise UsageError(f"--budget is too small for any attack; the smallest that helps is {written(least)}")
         found[alone.effort] = alone
     return [found.get(effort, Share(effort, 0)) for effort in efforts]
+
+
+def _beside(efforts: Sequence[Effort]) -> tuple[list[Effort], list[Effort]]:
+    """Of what is done beside the attacks that were asked for: tests of membership; and attacks on clients of one step,
+    the quickest first."""
+    tests = [one for one in efforts if isinstance(one.attack, Identifier)]
+    controls = [one for one in efforts if one not in tests]
+    return tests, sorted(controls, key=lambda one: one.seconds(one.cell.victims)[1])
 
 
 def _most_within(effort: Effort, seconds: float) -> Share | None:
@@ -394,16 +415,26 @@ def _most_within(effort: Effort, seconds: float) -> Share | None:
 
 
 def within_budget(groups: Sequence[Group], shares: Sequence[Share]) -> list[Group]:
-    """The groups with the cells that fit; what is impossible stays, since it takes no time and says why."""
-    kept = [share for share in shares if share.captures or share.effort.refused]
-    cells = {id(group): [share.cell for share in kept if share.effort.group is group] for group in groups}
-    return [replace(group, cells=cells[id(group)], declared=group.cell) for group in groups]
+    """The groups with the cells that fit; what is impossible stays, since it takes no time and says why.
+
+    What does not run, or not whole, has a cell of its own that says so: the others' verdicts are theirs alone.
+    """
+    found = []
+    for group in groups:
+        own = [share for share in shares if share.effort.group is group]
+        if group.name:
+            own.sort(key=lambda share: share.seconds[1])  # the first control that leaks is enough
+        cells = [share.cell for share in own if share.captures or share.effort.refused]
+        lines = [(share.effort.cell, share.line(False)) for share in own]
+        late = [(cell, f"{NO_TIME}: {line.reason}") for cell, line in lines if line.cut]
+        found.append(replace(group, cells=cells, declared=group.cell, late=late))
+    return found
 
 
 def lines_of(shares: Sequence[Share]) -> list[Line]:
     """All of them in words."""
-    several = len({id(share.effort.group) for share in shares}) > 1
-    return [share.line(several) for share in shares]
+    several = len({id(share.effort.group) for share in shares if not share.effort.group.name}) > 1
+    return [share.line(several) for share in shares if not (share.effort.group.name and share.effort.refused)]
 
 
 def total_of(lines: Sequence[Line]) -> Seconds:

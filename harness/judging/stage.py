@@ -35,6 +35,7 @@ class CapturedStage(Stage):
         declared: a cell of the defense they are said to train under.
         look_alikes: examples of the same kind that no client holds; none of them is public.
         public: what informed attackers know; None where nothing is.
+        late: cells that there was no time for, with the reason.
     """
 
     # Whether clients do what they declare is what checks ask, and no reason to judge none of them.
@@ -43,12 +44,11 @@ class CapturedStage(Stage):
 
     def __init__(
         self, data_root: Path, chunk: int, captured: CapturedClients, declared: CellSettings,
-        look_alikes: Dataset | None, public: Dataset | None,
+        look_alikes: Dataset | None, public: Dataset | None, late: Sequence[tuple[CellSettings, str]] = (),
     ) -> None:  # fmt: skip
         super().__init__(data_root, chunk)
-        self._captured, self._declared = captured, declared
-        truth, sizes = _truth_of(captured), captured.record.step_sizes()
-        self.step_sizes = sizes if len(set(sizes)) > 1 else ()
+        self._captured, self._declared, self._late = captured, declared, late
+        truth = _truth_of(captured)
         # An image that several clients hold, or one in several rounds, is one image to whoever counts.
         firsts, self._places = first_copies(truth).unique(return_inverse=True)
         self._truth, self._whole = truth, _with_truth_first(truth.take(firsts), look_alikes)
@@ -67,6 +67,8 @@ class CapturedStage(Stage):
         return found | {"captures": self._captured.digest}
 
     def set(self, settings: CellSettings) -> Scene:
+        if reason := next((reason for cell, reason in self._late if cell == settings), None):
+            raise UsageError(reason)
         owners = self._captured.owners
         scene = super().set(settings)
         return scene if owners is None else replace(scene, owners=owners[: len(scene.truth.labels)])

@@ -119,15 +119,20 @@ def with_stand_ins(cells: Sequence[CellSettings]) -> list[CellSettings]:
 
 def stand_ins_of(captured: CapturedClients, kin: Kin) -> CapturedClients:
     """Clients with examples of look-alikes and the captured clients' weights in turn; what they send is not set."""
-    examples, known = captured.trained_on, len(kin.look_alikes.labels)
+    passes, known = captured.record.passes if captured.of_update else 1, len(kin.look_alikes.labels)
+    examples = captured.trained_on // passes
     count = min(STAND_INS, known // examples)
     if not count:
         raise UsageError(
             f"--prior leaves {known} look-alikes, fewer than the {examples} examples behind one capture; name data "
             "with more examples"
         )
-    order = torch.randperm(len(kin.look_alikes.labels), generator=generator("stand-ins"))
-    chosen = order[: count * examples].reshape(count, examples)
+    random = generator("stand-ins")
+    chosen = torch.randperm(known, generator=random)[: count * examples].reshape(count, examples)
+    orders = [torch.arange(examples)] * passes
+    if captured.record.order != "same":
+        orders[1:] = [torch.randperm(examples, generator=random) for _ in orders[1:]]
+    chosen = chosen[:, torch.cat(orders)]
     if captured.of_update:
         chosen = chosen[:, captured.record.slots()]
     turns = torch.arange(count) % captured.clients

@@ -101,7 +101,9 @@ class FederationFacts:
     def sigmas(self, unit: Unit) -> list[float]:
         """Effective multipliers, one per round (client) or per local step (example)."""
         needed = self.rounds if unit == "client" else self.rounds * self.steps
-        given = [self.sigma] * needed if isinstance(self.sigma, int | float) else list(self.sigma)
+        if isinstance(self.sigma, int | float):
+            return [effective_sigma(self.sigma, self.layers, self.adjacency)] * needed
+        given = list(self.sigma)
         if unit == "example" and len(given) == self.rounds != needed:
             given = [sigma for sigma in given for _ in range(self.steps)]
         if len(given) != needed:
@@ -250,12 +252,13 @@ def _sampled_clients(federation: FederationFacts, gain: float, inside: bool = Fa
 
 def _local_steps(federation: FederationFacts, gain: float, share: float = 1.0) -> Event:
     """The local steps of a client that takes part in a round with probability ``share``."""
-    sigmas = [gain * sigma for sigma in federation.sigmas("example") for _ in range(federation.together)]
-    steps = met = federation.steps * federation.together
+    together = federation.together
+    sigmas = [gain * sigma for sigma in federation.sigmas("example") for _ in range(together)]
+    steps = met = federation.steps * together
     rate, sampler = federation.rate, federation.example_sampler
     if sampler == "none":
         # A fixed partition meets each example in a known share of the steps: the least noisy ones, at worst.
-        met, rate = max(1, math.ceil(federation.steps * rate - 1e-9)) * federation.together, 1.0
+        met, rate = max(1, math.ceil(federation.steps * rate - 1e-9)) * together, 1.0
     rounds = [sorted(sigmas[first : first + steps])[:met] for first in range(0, len(sigmas), steps)]
     if share == 1 or any(len(set(one)) > 1 for one in rounds):
         return _releases([sigma for one in rounds for sigma in one], federation, rate, sampler)

@@ -6,7 +6,7 @@ LPIPS (Zhang et al. 2018) is the perceptual distance on AlexNet features, from w
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -48,21 +48,8 @@ class LpipsScorer:
         weights_file = next((place for place in places if place.is_file()), None)
         if weights_file is None:
             return "no AlexNet weights in torchvision's cache nor in the data root's folder lpips_alexnet"
-        try:
-            weights = checked(dict[str, PlainTensor], parse_tensors(read_bytes(weights_file)))
-        except (Unreadable, Damaged):
-            return f"{weights_file.name} cannot be read as a file of weights"
-        network = _untrained_network()
-        # lpips names its layers slice1.0, slice2.3, ...: the last part is torchvision's layer number.
-        sources = {name: "features." + name.partition(".")[2] for name in network.net.state_dict()}
-        missing = sorted(source for source in sources.values() if source not in weights)
-        if missing:
-            return f"{weights_file.name} lacks {missing[0]}: it does not hold AlexNet's features"
-        try:
-            network.net.load_state_dict({name: weights[source] for name, source in sources.items()})
-        except RuntimeError:
-            return f"{weights_file.name} does not hold AlexNet's features: their shapes differ"
-        return cls(network)
+        stat = weights_file.stat()
+        return _scorer(weights_file, stat.st_mtime_ns, stat.st_size)
 
     @torch.no_grad()
     def score(self, truth: Tensor, reconstruction: Tensor) -> NDArray[np.float64]:
@@ -72,6 +59,26 @@ class LpipsScorer:
         pairs = zip(truth.split(_CHUNK), reconstruction.split(_CHUNK), strict=True)
         distances = [self._network(_prepare(true), _prepare(guess)).flatten() for true, guess in pairs]
         return torch.cat([torch.empty(0), *distances]).double().numpy()
+
+
+@lru_cache(1)
+def _scorer(weights_file: Path, changed: int, size: int) -> LpipsScorer | str:
+    """Made once of a file that stays as it is: building the network takes longer than a small attack."""
+    try:
+        weights = checked(dict[str, PlainTensor], parse_tensors(read_bytes(weights_file)))
+    except (Unreadable, Damaged):
+        return f"{weights_file.name} cannot be read as a file of weights"
+    network = _untrained_network()
+    # lpips names its layers slice1.0, slice2.3, ...: the last part is torchvision's layer number.
+    sources = {name: "features." + name.partition(".")[2] for name in network.net.state_dict()}
+    missing = sorted(source for source in sources.values() if source not in weights)
+    if missing:
+        return f"{weights_file.name} lacks {missing[0]}: it does not hold AlexNet's features"
+    try:
+        network.net.load_state_dict({name: weights[source] for name, source in sources.items()})
+    except RuntimeError:
+        return f"{weights_file.name} does not hold AlexNet's features: their shapes differ"
+    return LpipsScorer(network)
 
 
 def _untrained_network() -> "lpips.LPIPS":

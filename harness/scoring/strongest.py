@@ -33,6 +33,8 @@ Where *several* examples lie behind one observation (a batch, local steps, a sum
 attackers that are fit for several, whoever named them: one that reconstructs and knows the defense, and a membership
 test. Both have to be withstood; the reason says which one is missing, and why.
 
+An attack that a budget left too little time (``NO_TIME``) changes no other attack's verdict, and no row is resilient.
+
 Where inferred labels are at chance a suite runs again with labels known (``told``). These attacks decide among
 themselves by the same rule: ``resilient`` needs that nothing comes back where labels are known either, and what does
 is named in the reason. They make no row leak, since this attacker was given what others could not read.
@@ -59,6 +61,8 @@ FAMILY_P = 0.01
 REBUILDS = "an attacker that reconstructs several and knows the defense"
 TELLS = "a membership test"
 WHO_IS_TOLD = "even to attackers who know the labels"
+#: How the reason begins where a budget is why an attack did not run, or on fewer clients.
+NO_TIME = "the budget left it too little time"
 TRACES = "traces come back, nearer to their own truth than to look-alikes"
 
 
@@ -143,6 +147,10 @@ def _reserved(
     refused: Sequence[tuple[Attempt, str]],
 ) -> Decision:  # fmt: skip
     """A row in which no attack leaks, once everything else that a resilience needs was asked for."""
+    late = [attempt for attempt, reason in refused if reason.startswith(NO_TIME)]
+    if late:
+        reason = f"no attack leaks, but the budget left {_names(late)} too little time; judge without --budget"
+        return replace(decision, verdict="inconclusive", reason=reason)
     told = [attempt for attempt in attempts if attempt.told]
     if told:
         again = _of_reconstructions(told, told)

@@ -137,11 +137,12 @@ def _promised(document: TrainDocument | None, tap: Tap) -> dict[str, Any]:
         return {"epsilon_reason": "training diverged"}
     covering = [one for one in document.privacy if covers(one, tap) and one.epsilon is not None]
     if not covering:
-        return {"epsilon_reason": _why_none(document.privacy)}
+        claimed = next((one.claimed_epsilon for one in document.privacy if one.claimed_epsilon is not None), None)
+        return {"epsilon_reason": _why_none(document.privacy), "claimed_epsilon": claimed}
     found = min(covering, key=lambda one: one.epsilon or 0.0)
     return {
         "epsilon": found.epsilon, "delta": found.delta, "unit": found.unit, "guarantee": found.guarantee,
-        "epsilon_reason": found.notes,
+        "epsilon_reason": found.notes, "claimed_epsilon": found.claimed_epsilon,
     }  # fmt: skip
 
 

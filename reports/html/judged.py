@@ -11,6 +11,7 @@ from harness.base.progress import in_words
 from harness.reports import text
 from harness.reports.html import wording
 from harness.results.record import Number
+from harness.scoring.verdict import LEAK_P
 
 _KINDS = {
     "holds": "resilient", "violated": "leaks", "more than declared": "inconclusive", "cannot tell": "inconclusive",
@@ -82,6 +83,25 @@ class Record(_Part):
     defense: Declared | None = None
 
 
+class Measured(_Part):
+    """One line of what was measured beside the attacks that were asked for."""
+
+    what: str
+    by: str = ""
+    said: str
+    found: Number = None
+    count: Annotated[int, Field(ge=0)] = 0
+    chance: Number = None
+    p_value: Number = None
+    held: bool | None = None
+
+    @property
+    def kind(self) -> str:
+        """The style of its sentence: that labels or members are told is no leak of images."""
+        told = self.p_value is not None and self.p_value < LEAK_P
+        return "inconclusive" if self.held is False or not told else "identifies"
+
+
 class Examples(_Part):
     """What one attack brought back of distinct examples, with clients as the draws, in a sentence."""
 
@@ -93,7 +113,9 @@ class Planned(_Part):
     """What became of one attack under a budget: on how many captures it ran, and what was left out."""
 
     attack: str
+    group: str = ""
     captures: Annotated[int, Field(ge=0)]
+    of: Annotated[int, Field(ge=0)] = 0
     said: str
     reason: str | None = None
 
@@ -132,6 +154,7 @@ class Judged(_Part):
     update_model: str = "first"
     budget: Budget | None = None
     examples: Annotated[list[Examples], Field(max_length=200)] = Field(default_factory=list)
+    measured: Annotated[list[Measured], Field(max_length=20)] = Field(default_factory=list)
 
     @property
     def captured(self) -> str:
@@ -169,6 +192,7 @@ class Judged(_Part):
             lines.append(self._looks)
         for one in self.estimates:
             lines.append((one.kind, one.said))
+        lines += [(one.kind, f"{text.safe(one.said, 400)}.") for one in self.measured]
         if self.examples:
             most = max(self.examples, key=lambda one: one.back)
             lines.append(("plausible" if most.back else "inconclusive", f"{text.safe(most.said, 400)}."))

@@ -49,9 +49,9 @@ def _epsilon(statement: Statement) -> float:
 
 
 def _claim(statements: list[Statement]) -> list[str]:
-    """What the defense's paper claims, whether or not it holds."""
+    """What the defense's paper, or its framework, claims, whether or not it holds."""
     claimed = [one.claimed_epsilon for one in statements if one.claimed_epsilon is not None]
-    return [f"its paper claims {min(claimed):.3g}"] if claimed else []
+    return [f"claimed is {min(claimed):.3g}"] if claimed else []
 
 
 @dataclass(frozen=True)

@@ -144,7 +144,7 @@ def make_page(runs: Sequence[RunData], earlier: Sequence[RunData] = ()) -> str:
         utility_chart(runs, places), trend_section([*earlier, *runs]),
         {table.name: _short(table) for table in tables if not table.name.startswith("paper-")},
         [_short(table) for table in tables if table.name.startswith("paper-")],
-        [_short(table) for table in tables if table.name in ("checks", "estimates")],
+        [_short(table) for table in tables if table.name in ("checks", "measured", "estimates", "budget")],
         commands.report_command(runs), [*commands.evaluate_commands(cells), *commands.judge_commands(runs)],
     )  # fmt: skip
     page.left_out.extend(f"{run.name}: {reason}" for run in [*unread(earlier), *runs] for reason in run.left_out)

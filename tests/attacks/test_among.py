@@ -233,7 +233,7 @@ def ask(attack: Identify | Slope, seen: Observation) -> None:
 SIMULATIONS = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "honest_statistics.py"))
 
 
-@pytest.mark.parametrize("count", [12, pytest.param(500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [6, pytest.param(500, marks=pytest.mark.slow)])
 def test_independent_examples_are_not_told(count: int) -> None:
     """The test's p-value is twice the smaller of two, at most 1: never too small. That of the ranks is uniform."""
     simulated = [SIMULATIONS["null_p_values"](9_000 + seed) for seed in range(count)]

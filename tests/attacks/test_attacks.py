@@ -25,12 +25,12 @@ TABLE: list[tuple[str, dict[str, Any], str, float]] = [
     ("dlg", {"max_iterations": 15}, "lenet", 1.0),
     ("idlg", {"max_iterations": 15}, "lenet", 0.75),
     ("learned", {"simulations": 300}, "mlp", 0.25),  # linear in the gradient, whatever the label
-    ("levels", {}, "mlp", 0.0),  # of an image it only learns the sizes of its gradient
+    ("levels", {"draws": 160}, "mlp", 0.0),  # of an image it only learns the sizes of its gradient
     ("loki", {"bins": 16}, "mlp", 1.0),
     ("map", {"max_iterations": 10}, "lenet", 1.0),
     ("patches", {}, "vit", 1.0),
     ("inverting_gradients", {"max_iterations": 100, "tv": 1e-5}, "mlp", 1.0),
-    ("slope", {}, "mlp", 0.0),  # it hands out a direction, and no image
+    ("slope", {"draws": 40}, "mlp", 0.0),  # it hands out a direction, and no image
     ("spear", {}, "mlp2", 0.75),
     ("trap_weights", {}, "mlp2", 0.75),
     ("gradinversion", {"max_iterations": 100, "warm_up": 10, "matching_weight": 1.0}, "mlp", 1.0),

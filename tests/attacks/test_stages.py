@@ -15,6 +15,7 @@ from harness.attacks.identify import Identify
 from harness.attacks.inverting_gradients import InvertingGradients
 from harness.attacks.relu_layer import of_rank
 from harness.attacks.stages import alike, readable, signs, stages_of
+from harness.attacks.suites import LATEST, SUITES
 from harness.base.building import build
 from harness.base.errors import UsageError
 from harness.evaluation.observe import Scene, Stage
@@ -81,6 +82,7 @@ def test_signs_are_compared_whatever_the_scale(factor: float, blur: float, least
     assert ((least <= found) & (found <= most)).all()
 
 
+@pytest.mark.slow
 def test_signs_of_a_convolutional_networks_step_bring_images_back(tmp_path: Path) -> None:
     made = scene("adam:lr=0.001", tmp_path, model="lenet")
     assert not readable(made.observation).any()
@@ -123,7 +125,8 @@ def test_an_unrolled_optimizer_begins_where_the_path_ended(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("attack", "arguments", "batch", "most"),
-    [("spear", {}, 1, 0.1), ("spear", {}, 4, 0.1), ("cpl", {"max_iterations": 40}, 4, 0.17)],
+    [("spear", {}, 1, 0.1), ("spear", {}, 4, 0.1),
+     pytest.param("cpl", {"max_iterations": 40}, 4, 0.17, marks=pytest.mark.slow)],
 )  # fmt: skip
 def test_magnitudes_that_are_read_give_the_batch_of_an_adaptive_step_away(
     attack: str, arguments: dict[str, Any], batch: int, most: float, tmp_path: Path
@@ -161,3 +164,60 @@ def test_a_product_is_found_behind_coordinates_that_are_known_unequally() -> Non
     noisy = left @ right + torch.randn(60, 40, generator=random).double() / exact
     found, plain = (of_rank(noisy, weights, 3) - left @ right for weights in (exact, torch.ones_like(exact)))
     assert found.abs().max() < 0.01 < 0.2 < plain.abs().max()
+
+
+@pytest.mark.parametrize("attack", ["cpl", "dlg", "inverting_gradients", "map", "spear"])
+def test_every_pass_has_the_same_images(attack: str, tmp_path: Path) -> None:
+    """Three images and not twelve places, the last batch of a pass a smaller one."""
+    values = {"batch_size": 2, "epochs": 3, "client_examples": 3, "update_model": "unroll", "prior": "auto"}
+    model = "mlp2" if attack == "spear" else "mlp"
+    made = scene("sgd:lr=0.01,momentum=0.9", tmp_path, victims=2, model=model, **values)
+    seen, settings = made.observation, {} if attack == "spear" else {"max_iterations": 1}
+    assert (seen.examples, seen.unknowns, seen.places) == (12, 3, (0, 1, 2, 2) * 3)
+    found = run_attack(reconstructing(build(ATTACKS, attack, settings)), seen)
+    first = [0, 1, 2]
+    assert torch.equal(found.images, seen.in_places(found.images[:, first]))
+    assert torch.equal(found.labels, seen.in_places(found.labels[:, first]))
+    if attack != "dlg":
+        assert torch.equal(found.labels[:, first].sort().values, made.truth.labels[:, first].sort().values)
+
+
+class Computed(Exception):
+    """An attack computes something."""
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "values", "refused"),
+    [
+        ("sgd:lr=0.01,momentum=0.9", {}, {"learned"}),
+        ("sgd:lr=0.01,momentum=0.9", {"local_steps": 2}, {"analytic", "levels", "learned"}),
+        ("adam:lr=0.001", {}, {"levels", "learned"}),
+        ("adam:lr=0.001", {"batch_size": 2}, {"analytic", "identify", "slope", "levels", "learned"}),
+        ("adam:lr=0.001", {"local_steps": 2}, {"analytic", "identify", "spear", "slope", "levels", "learned"}),
+        ("sgd:clip_grad_norm=0.1", {}, {"analytic", "spear", "slope", "levels", "learned"}),
+    ],
+)
+def test_members_of_the_suite_are_chosen_before_anything_is_computed(
+    optimizer: str, values: dict[str, Any], refused: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    update = "first" if values.get("local_steps", 1) == 1 else "unroll"
+    made = scene(optimizer, tmp_path, prior="auto", update_model=update, **values)
+
+    def computes(*_: object, **__: object) -> Tensor:
+        raise Computed
+
+    for name in ("gradient", "per_example_gradients"):
+        monkeypatch.setattr(RowModel, name, computes)
+    found = set[str]()
+    for name, settings in SUITES[LATEST["auto"]].items():
+        attack, seen = build(ATTACKS, name, settings), made.observation
+        try:
+            if isinstance(attack, Identify):
+                attack.distances(seen, made.truth.images[:, :1], made.truth.labels[:, 0])
+            else:
+                run_attack(reconstructing(attack), seen)
+        except Computed:
+            continue
+        except UsageError:
+            found.add(name)
+    assert found == refused

@@ -159,6 +159,7 @@ def test_streams_of_numpy_have_128_bits() -> None:
     assert int(state[0]) + (int(state[1]) << 64) == int.from_bytes(digest(*key)[:16], "big") and all(state >> 32)
 
 
+@pytest.mark.slow
 def test_a_million_streams_are_distinct(search: dict[str, Any]) -> None:
     """With 32 bits about 116 pairs of 10^6 are equal; with 64 bits of each, none."""
     first = {digest("noise", 0, client, now, 0)[:8] for client in range(1000) for now in range(1000)}

@@ -134,6 +134,9 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], Lines, bool]] = {
                      {"rounds": 4, "weights": "equal"}, [
         ("zero-out", 4, 4.377178, CLOSED, gaussian(1)),
     ], False),
+    "pfl, adaptive": ("pfl:AdaptiveClippingGaussianMechanism",
+                      {"relative_noise_stddev": 2, "clipping_indicator_noise_stddev": 10},
+                      {"rounds": 4, "weights": "equal"}, [("zero-out", 4, 4.377178, CLOSED, gaussian(1))], False),
     "TFF tree, restarts": ("tff:tree_aggregation", {"noise_multiplier": 7, "restart_frequency": 4},
                            {"rounds": 10, "participations": 5, "delta": 1e-6}, [
         ("zero-out", 10, 4.99915, CLOSED, gaussian(math.sqrt(16 * 3 + 3) / 7, 1e-6)),
@@ -246,6 +249,8 @@ def test_a_worked_case(case: str, second: Any) -> None:
 #: name, arguments, facts, whether the claim fails, words of the reason; and what would be proven otherwise
 NOTHING: dict[str, tuple[str, dict[str, Any], dict[str, Any], bool, str, float | None]] = {
     "4": ("flower:LocalDpMod", local(2, 8), {"scalars": 20}, True, "20 0-d arrays leave without clip", 7.91437),
+    "1, flwr 1.13": ("flower:LocalDpMod", local(2, 8), {"scalars": 0, "version": "1.13.1"}, True, "made and not used",
+                     None),
     "8": ("nvflare:PercentilePrivacy", {}, {}, False, "largest 90% of all values, cut to 0.01", None),
     "8 off": ("nvflare:PercentilePrivacy", {"gamma": 0}, {}, False, "sends everything", None),
     "9 old": ("nvflare:SVTPrivacy", {}, {"numbers": 61_706, "version": "2.7.2"}, True, "nothing bounds them", None),
@@ -268,7 +273,7 @@ NOTHING: dict[str, tuple[str, dict[str, Any], dict[str, Any], bool, str, float |
     "FedML cdp": ("fedml:dp", {"dp_solution_type": "cdp", "epsilon": 0.5}, {}, True, "no update is clipped", None),
     "pfl, as simulated": ("pfl:CentralGaussian", {"num_compositions": 1500, "cohort_size": 50, "population": 1e7,
                           "noise_cohort_size": 1000}, {}, True, "with 50 clients it is 0.02337", 2.0),
-    "12, as shipped": ("pfl:BandedMatrixFactorization", BANDED, {}, True, "rows of the matrix have length 1", 24.966),
+    "12, as shipped": ("pfl:BandedMatrixFactorization", BANDED, {}, True, "the theorem needs the columns", 24.966),
     "TFF zeroing": ("tff:dp_aggregator", {"noise_multiplier": 1, "clients_per_round": 100}, {}, False, "zeroing",
                     4.37717),
     "BLT, rising": ("jax_privacy:BufferedToeplitz", {**BLT, "buf_decay": [0.9], "output_scale": [2]}, TURNS, False,

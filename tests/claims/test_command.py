@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from harness.claims.networks import NETWORKS
+from harness.claims.answers import NETWORKS
 
 Harness = Callable[..., Any]
 
@@ -117,6 +117,14 @@ def test_an_app_file_alone_takes_keys_of_the_configuration_above_it(line: Harnes
     app(tmp_path)
     found = rows(line, f"claims {tmp_path / 'app' / 'server.py'} --weights equal")
     assert proven(found, "replace", 3) == pytest.approx(222.977, rel=1e-4)
+
+
+@pytest.mark.parametrize(("asked", "proves"), [("==1.13.1", False), ("~=1.12.0", False), (">=1.12.0", True)])
+def test_before_1_14_flowers_local_noise_is_not_used(line: Harness, tmp_path: Path, asked: str, proves: bool) -> None:
+    toml = app(tmp_path)
+    toml.write_text(TOML.replace(">=1.12.0", asked))
+    (tmp_path / "app" / "server.py").write_text("LocalDpMod(1, 2, 8, 1e-5)")
+    assert (proven_of_server(rows(line, f"claims {toml}")) is not None) == proves
 
 
 def test_flips_keys_are_known(line: Harness, tmp_path: Path) -> None:

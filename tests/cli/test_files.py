@@ -205,6 +205,7 @@ def rename(run: Path, old: str, new: str) -> None:
             path.rename(path.with_stem(keys[path.stem]))
 
 
+@pytest.mark.slow
 def test_no_command_lets_names_of_files_steer_the_terminal(harness: Callable[..., Any], tmp_path: Path) -> None:
     name = "".join(one for one in STEERING.values() if "\udc9b" not in one)
     assert (

@@ -267,6 +267,15 @@ def test_what_holds_for_other_samples_only_says_so() -> None:
         assert ("7.047 (if every client joins" in first.notes) == (sampler == "without-replacement")
 
 
+def test_bounds_of_opacus_are_one_for_each_tensor() -> None:
+    """Noise goes by the bounds that are given: with two for four tensors it would be too weak."""
+    own = defense("opacus:PrivacyEngine", clipping="per_layer", max_grad_norm=(1.0, 1.0))
+    stated = own.statements(PrivacyFacts(Cohort(), 4, parameters=5, scalars=0))
+    assert [one.epsilon for one in stated] == [None] and "2 bounds for 4 tensors" in stated[0].notes
+    with pytest.raises(UsageError, match="2 bounds for 1 tensors"):
+        own.client_step(MaterialisedGradients(updates(PLAIN)[None], PLAIN.sizes), context(PLAIN, 1))
+
+
 def test_every_defense_of_a_framework_is_known_to_the_command() -> None:
     assert not set(FRAMEWORKS) - set(FILTERS)
 

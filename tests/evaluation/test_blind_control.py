@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from harness.attacks.cpl import CPL
-from harness.attacks.idlg import IDLG
+from harness.attacks.dlg import IDLG
 from harness.base.errors import UsageError
 from harness.evaluation import Run, run
 from harness.evaluation.attacking import AttackRecord, attack_scene

@@ -148,7 +148,7 @@ def test_a_level_that_follows_the_gradient_a_little() -> None:
 
 
 @pytest.mark.parametrize("law", ["gaussian", "laplace", "skellam", "uniform"])
-@pytest.mark.parametrize("rows", [2, 24])
+@pytest.mark.parametrize("rows", [2, pytest.param(24, marks=pytest.mark.slow)])
 def test_chance_refuses_nobody(law: Any, rows: int) -> None:
     """A hundred honest draws over thirty tensors of forty numbers, each of which is held against its level."""
     model, random = SimpleNamespace(layout=Layout(tuple("abcdefghij" * 3), ((40,),) * 30)), torch.Generator()

@@ -18,6 +18,7 @@ from harness.results import ResultDocument, RunFolder
 QUICK = {
     "analytic": {},
     "identify": {},
+    "membership": {},
     "map": {"max_iterations": 6},
     "inverting_gradients": {"max_iterations": 400},
     "gradinversion": {"max_iterations": 3},
@@ -34,8 +35,11 @@ def play(cells: list[CellSettings], folder: Path, chunk: int = 64, draw: bool = 
     return evaluate(cells, Run(Path("no data root"), kept, chunk=chunk, draw=drawing))
 
 
+LONG = {"dlg", "inverting_gradients", "identify", "slope", "gradinversion"}
+
+
 @pytest.mark.parametrize("attack", [
-    pytest.param(name, marks=pytest.mark.slow) if name in ("dlg", "inverting_gradients") else name
+    pytest.param(name, marks=pytest.mark.slow) if name in LONG else name
     for name in sorted(set(ATTACKS) - {"patches"})  # a table has none
 ])  # fmt: skip
 def test_every_attack_reads_every_surface(attack: str, tmp_path: Path) -> None:
@@ -50,7 +54,7 @@ def test_every_attack_reads_every_surface(attack: str, tmp_path: Path) -> None:
     if attack == "blind":
         assert {made.verdict for made in asked} == {"inconclusive"}
     # Three iterations only show that it runs; a slope is no row, and lengths tell of none.
-    elif attack not in ("gradinversion", "levels", "slope"):
+    elif attack not in ("gradinversion", "levels", "slope", "membership"):
         assert all(made.succeeds for made in asked)
         assert {made.verdict for made in asked} == {"inconclusive" if attack == "identify" else "leaks"}
 

@@ -48,9 +48,7 @@ def asked(optimizer: str, more: dict[str, Any]) -> CellSettings:
 def captures(scene: Scene, settings: CellSettings, facts: dict[str, Any], folder: Path) -> list[Path]:
     """What the clients of a scene would have written: their weights before and after, in the dtype sent."""
     seen, truth = scene.observation, scene.truth
-    played = PlayedRound(
-        seen.model, seen.weights, truth.images, truth.labels, seen.keys, settings, settings.step_sizes
-    )  # fmt: skip
+    played = PlayedRound(seen.model, seen.weights, truth.images, truth.labels, seen.keys, settings)
     after = (seen.weights.double() + played._read(played._context(0))).float()
     dtype = getattr(torch, settings.sent_as or "float32")
     assert torch.equal(after, after.to(dtype).float()) and torch.equal(seen.weights, seen.weights.to(dtype).float())
@@ -90,5 +88,5 @@ def test_judged_numbers_are_evaluates(
         assert torch.equal(judged.truth.images, scene.truth.images)
         assert (theirs.certainty is None) == (ours.certainty is None)
         assert ours.certainty is None or torch.equal(theirs.certainty, ours.certainty)
-        for fact in ("optimizer", "reading", "learning_rate", "local_steps", "update_model", "examples"):
+        for fact in ("optimizer", "reading", "learning_rate", "local_steps", "update_model", "examples", "places"):
             assert getattr(theirs, fact) == getattr(ours, fact), fact

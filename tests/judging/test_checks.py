@@ -18,7 +18,7 @@ from harness.capture import CaptureRecord
 from harness.cli import run
 from harness.defenses import DEFENSES, Cohort, RoundContext
 from harness.judging.capture import read_capture
-from harness.judging.checks import checks_of, explained
+from harness.judging.checks import bare, checks_of, explained
 from harness.judging.declared import cells_of
 from harness.judging.evidence import Check, Evidence, ranks_of
 from harness.judging.federation import gathered
@@ -40,7 +40,8 @@ QUICK = (
     "biases left out", "the same noise in all rounds", "the same noise in all tensors", "no clip",
     "clipped per tensor, not as a whole", "Laplace noise of the same level", "uniform noise of the same level",
     "rounded behind its noise, and not declared",
-    "statistics of BatchNorm sent raw", "a tenth sent, a hundredth declared", "no integers",
+    "statistics of BatchNorm sent raw", "an array without a dimension", "noise on statistics of BatchNorm too",
+    "a tenth sent, a hundredth declared", "no integers",
 )  # fmt: skip
 
 
@@ -229,6 +230,16 @@ def test_more_steps_than_declared_are_seen(federation: Federation, steps: int) -
 
 def test_of_a_defense_that_draws_coordinates_it_cannot_tell(federation: Federation, tmp_path: Path) -> None:
     assert told(federation(2, declared={"name": "dssgd", "settings": {}}), tmp_path).outcome == "cannot tell"
+
+
+@pytest.mark.parametrize(("moved", "outcome"), [(1.0, "holds"), (3.0, "cannot tell")])
+def test_counts_of_batches_are_counts_or_were_changed(federation: Federation, moved: float, outcome: str) -> None:
+    declared = {"name": "LocalDpMod", "settings": {"clipping_norm": 1, "sensitivity": 2, "epsilon": 8, "delta": 1e-5}}
+    captured = gathered([read_capture(folder) for folder in federation(2, declared=declared)])
+    counted = replace(captured, counted={"norm.num_batches_tracked": torch.full((2, 1), moved)})
+    (cell,) = cells_of(counted, "test", ["cpl"], "none", "cpu")
+    check = bare(Evidence(counted, cell))
+    assert check is not None and check.outcome == outcome
 
 
 def test_a_bound_that_has_moved_is_refused(federation: Federation) -> None:

@@ -1,5 +1,6 @@
 """Captures on Flower and NVFlare themselves, from the package index, each beside this project in an environment."""
 
+import html
 import importlib.util
 import json
 import os
@@ -15,12 +16,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
 
+from harness.attacks.suites import members as members_of
 from harness.base.errors import UsageError
 from harness.judging.capture import read_capture
 
@@ -28,6 +30,20 @@ pytestmark = pytest.mark.slow
 CLIENTS = 4
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LOOPBACK = "127.0.0.1"
+
+
+class Client(NamedTuple):
+    """How an app's client trains, in the words of its variable CLIENT."""
+
+    examples: int
+    batch: int
+    epochs: int
+
+    def __str__(self) -> str:
+        return ",".join(map(str, self))
+
+
+OWN = Client(16, 8, 2)
 
 
 @dataclass(frozen=True)
@@ -47,33 +63,54 @@ class Framework:
         self.run(name, *arguments)
         print(f"{what}: {time.monotonic() - start:.0f} s")
 
-    def assert_explained(self, folders: list[Path], network: str, optimizer: str) -> None:
-        """What was read from the training is how it was: with the truth, it gives what was sent."""
+    def judged(self, folders: list[Path], network: str, optimizer: str, client: Client, *options: str) -> Any:
+        """The document of captures that are given their truth: what was read from the training is how it was, so that
+        with the truth it gives what was sent, and all checks hold."""
+        module = imported(self.folder / "app" / f"{network}.py")
         for folder in folders:
             record = read_capture(folder).record
             assert (record.model, record.image_shape, record.classes) == (f"{network}:Net()", (3, 32, 32), 10)
             assert (record.optimizer, record.learning_rate, record.state) == (optimizer, 0.01, "new")
-            assert (record.examples, record.batch_size, record.epochs, record.local_steps) == (6, 4, 2, 4)
-        # Of several steps of Adam few attacks read anything, and none in minutes: there the checks count.
-        self.judged(folders, network, optimizer, "blind" if optimizer == "adam" else "learned", epochs=2)
-
-    def judged(self, folders: list[Path], network: str, optimizer: str, attack: str, epochs: int) -> Any:
-        """The document of captures that are given their truth, in which all checks hold."""
-        module = imported(self.folder / "app" / f"{network}.py")
-        clients = max(3, len(folders))
-        images, labels = zip(*(module.examples_of(client)[:] for client in range(clients)), strict=True)
-        for folder in folders:
-            own = nearest(folder, module, optimizer, clients, epochs)
-            truth = images[own].repeat(epochs, 1, 1, 1), labels[own].repeat(epochs)
+            steps = client.epochs * -(-client.examples // client.batch)
+            found = (record.examples or record.truths, record.batch_size, record.epochs or 1, record.local_steps)
+            assert found == (client.examples, client.batch, client.epochs, steps)
+            own = nearest(folder, module, optimizer, len(folders) + 1, client.epochs)  # sites count from 1
+            images, labels = module.examples_of(own)[:]
+            truth = images.repeat(client.epochs, 1, 1, 1), labels.repeat(client.epochs)
             np.savez(folder / "truth.npz", images=truth[0].numpy(), labels=truth[1].numpy())
-        prior = module.examples_of(99, 200)[:]
+        prior = module.examples_of(99, 400)[:]
         np.savez(self.folder / "prior.npz", images=prior[0].numpy(), labels=prior[1].numpy())
-        judge = "-m", "harness", "judge", *map(str, folders), "--prior", "prior.npz", "--attack", attack
+        judge = "-m", "harness", "judge", *map(str, folders), "--prior", "prior.npz", *options
         self.timed("judge", "python", *judge, "--out", "out")
         document = json.loads((self.folder / "out" / "judged.json").read_text())
         assert {one["outcome"] for one in document["checks"]} == {"holds"}
         assert any("truth explains" in one["name"] for one in document["checks"])
         return document
+
+    def assert_page(self, folders: list[Path], network: str, optimizer: str, client: Client) -> None:
+        """Within ten minutes the page says all that a client of several steps gives away, and what was left out."""
+        document = self.judged(folders, network, optimizer, client, "--attack", "auto", "--budget", "8m")
+        labels, members, alone = document["measured"]
+        if optimizer == "adam":
+            assert labels["p_value"] is None and "cannot be read" in labels["said"]
+        else:
+            assert labels["p_value"] < 0.001
+        assert members["count"] == len(folders) * client.examples and members["p_value"] < 0.001 and members["held"]
+        assert alone["held"] and f"{alone['by']} leaks, as it must" in alone["said"]
+        lines = document["budget"]["attacks"]
+        asked = {one["attack"]: one for one in lines if not one["group"]}
+        assert list(asked) == members_of(["auto"]) and all(one["captures"] or one["reason"] for one in lines)
+        assert any(one["captures"] and name not in ("identify", "membership") for name, one in asked.items())
+        self.run("python", "-m", "harness", "report", "out", "--out", "page.html")
+        page = html.unescape((self.folder / "page.html").read_text())
+        assert all(one["said"] in page for one in document["measured"])
+        assert all(one["reason"] in page for one in lines if one["reason"])
+
+    def assert_leaks(self, folders: list[Path], network: str, optimizer: str) -> None:
+        """One step on one image gives its images away."""
+        options = "--attack", "inverting_gradients,identify"
+        document = self.judged(folders, network, optimizer, Client(1, 1, 1), *options)
+        assert {row["defense"]: row["verdict"] for row in document["results"]["summary"]} == {"none": "leaks"}
 
     def program(self, name: str, *arguments: str) -> list[str]:
         """A command."""
@@ -177,41 +214,40 @@ def test_a_simulated_federation_on_nvflare_is_judged(with_nvflare: Path, tmp_pat
     flare.assert_judged("round-0-client-site-*", 2)
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+# Flower's quickstart and NVFlare's hello-pt with one line more, with several clients in as many steps as their settings
+# make, and as the control of that in one step on one image each.
+JOBS = [("sgd", OWN, 2), ("adam", OWN, 2), ("sgd", Client(1, 1, 1), 8)]
+
+
+@pytest.mark.parametrize(("optimizer", "client", "clients"), JOBS)
 def test_the_quickstart_of_flower_with_one_line_more_is_judged(
-    flower: Framework, monkeypatch: pytest.MonkeyPatch, optimizer: str
+    flower: Framework, monkeypatch: pytest.MonkeyPatch, optimizer: str, client: Client, clients: int
 ) -> None:
-    monkeypatch.setenv("OPTIMIZER", optimizer)
+    for name, value in (("OPTIMIZER", optimizer), ("CLIENT", client), ("CLIENTS", clients)):
+        monkeypatch.setenv(name, str(value))
     flower.timed("the federation", "python", "app/quickstart_federation.py")
     folders = sorted(flower.folder.glob("quickstart-captures/*"))
-    assert len(folders) == 2
-    flower.assert_explained(folders, "quickstart", "sgd:momentum=0.9" if optimizer == "sgd" else "adam")
+    assert len(folders) == clients
+    check = flower.assert_leaks if client.examples == 1 else partial(flower.assert_page, client=client)
+    check(folders, "quickstart", "adam" if optimizer == "adam" else "sgd:momentum=0.9")
 
 
-def test_one_step_of_the_quickstart_on_one_image_leaks(flower: Framework, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The control of the longer job: with eight clients, the same app in one step gives its images away."""
-    monkeypatch.setenv("CLIENT", "1,1,1")
-    monkeypatch.setenv("CLIENTS", "8")
-    flower.timed("the federation", "python", "app/quickstart_federation.py")
-    folders = sorted(flower.folder.glob("quickstart-captures/*"))
-    assert len(folders) == 8
-    document = flower.judged(folders, "quickstart", "sgd:momentum=0.9", "inverting_gradients,identify", epochs=1)
-    verdicts = {row["defense"]: row["verdict"] for row in document["results"]["summary"]}
-    assert verdicts == {"none": "leaks"}
-
-
+@pytest.mark.parametrize(("client", "clients"), [(OWN, 2), (Client(1, 1, 1), 8)])
 def test_a_hello_job_of_nvflare_with_one_filter_more_is_judged(
-    with_nvflare: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    with_nvflare: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, client: Client, clients: int
 ) -> None:
     """Its optimizer is there before the first round, and its momentum goes on in the second: which is said."""
     shutil.copytree(EXAMPLES / "nvflare", tmp_path / "app")
+    monkeypatch.setenv("CLIENT", str(client))
+    monkeypatch.setenv("CLIENTS", str(clients))
     flare = Framework(with_nvflare, tmp_path)
     flare.timed("the job", "python", "app/hello_job.py")
     folders = sorted(tmp_path.glob("round-0-client-site-*"))
-    assert len(folders) == len(list(tmp_path.glob("round-1-client-site-*"))) == 2
-    flare.assert_explained(folders, "hello_net", "sgd:momentum=0.9")
+    assert len(folders) == len(list(tmp_path.glob("round-1-client-site-*"))) == clients
     with pytest.raises(UsageError, match="carried over from an earlier round"):
         read_capture(tmp_path / "round-1-client-site-1")
+    check = flare.assert_leaks if client.examples == 1 else partial(flare.assert_page, client=client)
+    check(folders, "hello_net", "sgd:momentum=0.9")
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """``harness judge`` from end to end: with the truth what ``evaluate`` says, without it an estimate and its controls."""
 
+import html
 import json
 import shutil
 import sys
@@ -42,7 +43,7 @@ def judge(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., t
     return command
 
 
-def test_an_undefended_client_leaks(federation: Federation, judge: Any, tmp_path: Path) -> None:
+def test_an_undefended_client_leaks(federation: Federation, judge: Any, tmp_path: Path, drawn: None) -> None:
     code, document, _ = judge(federation(6), "--prior", "digits", "--attack", "cpl,map")
     assert code == 0 and document["captures"] == 6
     assert {check["outcome"] for check in document["checks"]} == {"holds"}
@@ -597,7 +598,7 @@ def test_a_folder_that_is_used_again_keeps_nothing_of_the_first(federation: Fede
     assert sorted(path.name for path in folder.iterdir()) == ["before.npz", "capture.json", "gradient.npz"]
 
 
-@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("named", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_one_client_in_several_rounds_is_one_draw(named: bool, federation: Federation, judge: Any) -> None:
     """Twelve rounds of three clients say as much of other clients as three rounds do, and an example counts once."""
     folders = in_rounds(federation(12, apart=True))
@@ -626,3 +627,20 @@ def test_an_example_of_several_epochs_is_one_victim(judge: Any, tmp_path: Path) 
     (told,) = document["examples"]
     assert (told["clients"], told["examples"]) == (2, 2) and document["images_each"] == 3
     assert "counted once however often it was trained on" in told["said"]
+
+
+@pytest.mark.slow
+def test_several_steps_tell_labels_and_members_and_one_step_more(
+    federation: Federation, judge: Any, tmp_path: Path
+) -> None:
+    """Parts of it are in test_beside.py."""
+    _, document, _ = judge(federation(3, batch=4, steps=2), "--prior", "digits", "--attack", "learned")
+    labels, members, alone = document["measured"]
+    assert labels["count"] == 24 and labels["p_value"] < 0.001
+    assert members["count"] == 24 and members["p_value"] < 0.001 and members["held"]
+    assert alone["held"] and alone["by"] == "learned" and "leaks, as it must" in alone["said"]
+    assert run(["report", str(tmp_path / "out"), "--out", str(tmp_path / "page.html")]) == 0
+    page = html.unescape((tmp_path / "page.html").read_text())
+    assert all(one["said"] in page for one in document["measured"])
+    # They are no part of what was asked for.
+    assert {cell["attack"] for cell in document["results"]["cells"] if cell["role"] == "cell"} == {"learned"}

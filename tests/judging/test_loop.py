@@ -24,18 +24,19 @@ from harness.capture.watch import Watch
 from harness.judging.capture import Declared, read_capture
 
 
-@pytest.mark.parametrize(("dtype", "fits"), [(torch.bfloat16, False), (torch.float32, True), (torch.float16, True)])
-def test_numbers_that_arrays_do_not_know_are_refused_before_the_training(
-    tmp_path: Path, dtype: torch.dtype, fits: bool
+@pytest.mark.parametrize(
+    ("dtype", "said"), [(torch.bfloat16, "bfloat16"), (torch.float32, None), (torch.float16, "float16")]
+)
+def test_numbers_are_kept_as_they_are_and_their_kind_is_said(
+    tmp_path: Path, dtype: torch.dtype, said: str | None
 ) -> None:
-    network, trained = nn.Linear(4, 2).to(dtype), False
+    network = nn.Linear(4, 2).to(dtype)
     facts = {"model": "m:make", "image_shape": (1, 2, 2), "classes": 2, "learning_rate": 0.1, "batch_size": 1}
-    try:
-        with captured(network, tmp_path / "0", strict=True, **facts):
-            trained = True
-    except UsageError as error:
-        assert not fits and "train this client in float32" in str(error)
-    assert trained == fits == (tmp_path / "0" / "after.npz").exists()
+    with captured(network, tmp_path / "0", strict=True, **facts):
+        pass
+    kept = read_capture(tmp_path / "0")
+    assert kept.record.dtype == said
+    assert torch.equal(torch.from_numpy(kept.moved["weight"]).to(dtype), network.weight)
 
 
 class Adapted(nn.Module):
@@ -180,7 +181,9 @@ def test_steps_that_a_scaler_skips_are_not_counted(tmp_path: Path, fused: bool) 
     assert (made.local_steps, made.batch_size) == (3, 3)
 
 
-@pytest.mark.parametrize(("dtype", "told"), [(torch.float32, None), (torch.float16, "float16")])
+@pytest.mark.parametrize(
+    ("dtype", "told"), [(torch.float32, None), (torch.float16, "float16"), (torch.bfloat16, "bfloat16")]
+)
 def test_what_is_given_joins_what_is_read(tmp_path: Path, dtype: torch.dtype, told: str | None) -> None:
     network, loader = client(6)
     optimizer, before = Adam(network.parameters(), 0.1), copy.deepcopy(network)
@@ -241,7 +244,7 @@ def test_a_private_optimizer_is_declared(tmp_path: Path) -> None:
 
 
 def weights(network: nn.Module) -> list[Tensor]:
-    return [one.detach().clone() for one in network.state_dict().values()]
+    return [one.detach().nan_to_num(7.0) for one in network.state_dict().values()]
 
 
 def clumsy(network: Net, loader: Any) -> None:
@@ -289,6 +292,25 @@ def uneven(network: Net, loader: Any) -> None:
         step(network, optimizer, *data(7)[:size])
 
 
+def one_rate(network: Net, loader: Any) -> None:
+    """A schedule of one of two groups."""
+    groups = [{"params": network.head.parameters()}, {"params": network.body.parameters()}]
+    optimizer = SGD(groups, 0.1)
+    train(network, optimizer, loader)
+    optimizer.param_groups[0]["lr"] = 0.05
+    train(network, optimizer, loader)
+
+
+def warm(network: Net, loader: Any) -> None:
+    """The first rate of a warm-up is 0."""
+    optimizer = SGD(network.parameters(), 0.0)
+    train(network, optimizer, loader)
+
+
+def diverged(network: Net, loader: Any) -> None:
+    train(network, SGD(network.parameters(), 1e30), loader, 2)
+
+
 def still(network: Net, loader: Any) -> None:
     """Nothing trains."""
 
@@ -299,6 +321,8 @@ def still(network: Net, loader: Any) -> None:
         (clumsy, None), (odd, "'Adagrad' is none whose steps are known"), (apart, "groups of parameters"),
         (changed, "arguments of SGD changed"), (thawed, "other parameters were trained later"),
         (two, "2 optimizers took steps"), (uneven, "of different sizes"),
+        (one_rate, "groups of parameters with other arguments"), (warm, "lr must be above 0"),
+        (diverged, "holds NaN or infinity: its training diverged; capture another round"),
         (still, "learning_rate and batch_size could not be read"),
     ],
 )  # fmt: skip
@@ -324,6 +348,18 @@ def test_no_training_is_changed_or_broken(
     with pytest.raises(UsageError, match=r"was not captured because .*; leave it out of the command, or ") as problem:
         read_capture(tmp_path)
     assert said in str(problem.value)
+    network, loader = client(shuffle=True)
+    with pytest.raises((UsageError, ValidationError), match=said), captured(network, tmp_path / "strict", strict=True):
+        training(network, loader)
+
+
+def test_a_schedule_is_read_as_it_was_used(tmp_path: Path) -> None:
+    network, loader = client()
+    optimizer = SGD(network.parameters(), 0.5)
+    halved = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+    with captured(network, tmp_path, optimizer, halved, strict=True):
+        train(network, optimizer, loader, 2, halved)
+    assert read_capture(tmp_path).record.schedule == (0.5,) * 3 + (0.25,) * 3
 
 
 def test_a_reason_is_kept_with_what_is_known_and_makes_a_capture_when_it_is_taken_away(tmp_path: Path) -> None:
@@ -345,9 +381,13 @@ def test_a_reason_is_kept_with_what_is_known_and_makes_a_capture_when_it_is_take
 
 REFUSED: list[tuple[Callable[[Net], dict[str, Any]], str]] = [
     (lambda network: {"optimizer": torch.optim.Adagrad(network.parameters())}, "'Adagrad' is none whose steps"),
-    (lambda network: {"optimizer": remembering(network)}, "remembers steps of earlier rounds"),
+    (lambda network: {"optimizer": remembering(network)}, "was carried over from an earlier round"),
     (lambda network: {"optimizer": SGD([{"params": [network.head.bias], "lr": 0.3},
                                         {"params": [network.head.weight]}], 0.1)}, "groups of parameters"),
+    (lambda network: {"optimizer": SGD(network.parameters(), 0.1), "scheduler": torch.optim.lr_scheduler.StepLR(
+        SGD(network.parameters(), 0.1), 1)}, "the scheduler is of another optimizer"),
+    (lambda network: {"epochs": 2, "examples": 4, "learning_rate": 0.1, "batch_size": 2, "local_steps": 3,
+                      "model": "m:make", "image_shape": (1, 8, 8), "classes": 5}, "are 4 local_steps, and 3 are"),
     (lambda network: {"batch_size": 0}, "batch_size"),
     (lambda network: {"learning_rate": 0.1}, "model"),
 ]  # fmt: skip

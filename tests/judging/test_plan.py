@@ -14,11 +14,13 @@ from harness.base.errors import UsageError
 from harness.cli import run
 from harness.experiment import cell_settings
 from harness.judging import judgement
+from harness.judging.beside import ALONE
 from harness.judging.capture import read_capture
 from harness.judging.federation import federations
-from harness.judging.judgement import Work
 from harness.judging.plan import Effort, fitted, lines_of, seconds_in, written
-from harness.results import RunFolder, read_results
+from harness.results import read_results
+from harness.scoring.strongest import NO_TIME
+from harness.scoring.summarise import summarise
 
 Federation = Callable[..., list[Path]]
 Planned = Callable[..., tuple[int, Any, str]]
@@ -44,25 +46,36 @@ def planned(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
 @pytest.mark.parametrize("truth", [True, False])
 def test_a_plan_says_what_is_read_and_tried(truth: bool, federation: Federation, planned: Planned) -> None:
     folders = federation(3, truth=truth, batch=2)
-    code, document, _ = planned(folders[0].parent, "--prior", "digits", "--attack", "cpl,analytic,identify")
+    code, document, error = planned(folders[0].parent, "--prior", "digits", "--attack", "cpl,analytic,identify")
     read = document["captures"]
-    assert code == 0 and [Path(one["folder"]) for one in read] == folders
+    assert code == 0, error
+    assert [Path(one["folder"]) for one in read] == folders
     assert {one["truth"] for one in read} == {2 if truth else None} and {one["sent"] for one in read} == {"after"}
     assert read[0]["facts"] | {"model": "mlp", "batch_size": 2, "optimizer": "sgd"} == read[0]["facts"]
-    cpl, analytic, _ = document["attacks"]
+    cpl, analytic, identify, *beside = document["attacks"]
+    # With the truth, clients of one step are attacked too; what is impossible there is no line.
+    assert not identify["group"] and {one["group"] for one in beside} == ({ALONE} if truth else set())
     assert (cpl["captures"], cpl["of"], cpl["reason"]) == (3, 3, None) and 0 < cpl["seconds"][0] < cpl["seconds"][1]
     assert analytic["captures"] == 0 and "one example per observation" in analytic["reason"]
     assert document["seconds"][1] >= cpl["seconds"][1]
 
 
+def said_otherwise(old: str, new: str) -> Callable[[list[Path]], object]:
+    """Of the second capture."""
+
+    def spoil(folders: list[Path]) -> None:
+        facts = folders[1] / "capture.json"
+        assert old in facts.read_text()
+        facts.write_text(facts.read_text().replace(old, new))
+
+    return spoil
+
+
 WRONG: dict[str, tuple[Callable[[list[Path]], object], tuple[str, ...], str]] = {
     "a capture without what was sent": (lambda folders: (folders[1] / "after.npz").unlink(), (), "must hold one of"),
     "no truth and no prior": (lambda folders: [(one / "truth.npz").unlink() for one in folders], (), "add --prior"),
-    "others among them": (
-        lambda folders: (folders[1] / "capture.json").write_text(
-            (folders[1] / "capture.json").read_text().replace("0.05", "0.1")
-        ), (), "captures differ in learning_rate",
-    ),
+    "others among them": (said_otherwise("0.05", "0.1"), (), "captures differ in learning_rate"),
+    "another optimizer": (said_otherwise('"sgd"', '"adam"'), (), "captures differ in optimizer: 'sgd' in"),
 }  # fmt: skip
 
 
@@ -104,7 +117,7 @@ def test_what_takes_longer_is_forecast_to(
 def effort(name: str, each: float, captures: int = 60, refused: str | None = None) -> Effort:
     """An attack of which a gradient of a start takes so long, on captures of the 8x8 digits whose truth is known."""
     cell = cell_settings(dataset="digits", model="mlp", attack=name, victims=captures, prior="none")
-    group: Any = SimpleNamespace(captured=SimpleNamespace(images=0), cell=cell, sizes="")
+    group: Any = SimpleNamespace(captured=SimpleNamespace(images=0), cell=cell, sizes="", name="")
     return Effort(group, cell, each, refused)
 
 
@@ -188,8 +201,17 @@ def test_what_was_left_out_is_told(
     assert (analytic["captures"], analytic["reason"]) == (3, None) and "all of it takes" in cpl["reason"]
     assert (cpl["captures"] == 3) and 5 <= cpl["iterations"] < 300
     if truth:
-        cell = next(one for one in document["results"]["cells"] if one["attack"] == "cpl" and one["role"] == "cell")
+        cells = [one for one in document["results"]["cells"] if one["role"] == "cell"]
+        cell, whole = (one for one in cells if one["attack"] == "cpl")
         assert cell["attack_args"]["max_iterations"] == cpl["iterations"] and cell["victims"] == 3
+        # What did not run whole says so in a cell of its own, and changes nothing of what did.
+        assert whole["not_applicable_reason"] == f"{NO_TIME}: {cpl['reason']}" and cell["not_applicable_reason"] is None
+        (other,) = (one for one in cells if one["attack"] == "analytic")
+        assert run(["judge", *map(str, folders), *options[:2], "--attack", "analytic", "--out", f"{out}-alone"]) == 0
+        (alone,) = (one for one in read_results(Path(f"{out}-alone")).cells if one.role == "cell")
+        assert (other["key"], other["verdict"], other["lineup"]["p_value"]) == (
+            alone.key, alone.verdict, alone.lineup.p_value
+        )  # fmt: skip
     else:
         assert [len(one["estimates"]) for one in document["estimates"]] == [3, 3]
     assert run(["report", out, "--out", str(tmp_path / "page.html")]) == 0
@@ -199,26 +221,28 @@ def test_what_was_left_out_is_told(
     assert "the smallest that helps is" in capsys.readouterr().err
 
 
-def test_nothing_is_resilient_where_an_attack_had_no_time(tmp_path: Path) -> None:
+def test_an_attack_without_time_leaves_other_verdicts_alone(tmp_path: Path) -> None:
     asked = (
         "evaluate --dataset digits --model mlp --defense fed_cdp --defense-arg sigma=60 --surface 2 --attack analytic"
     )
     more = "--victims 60 --attack-arg max_iterations=20 --no-pictures"
     assert run([*asked.split(), *more.split(), "--out", str(tmp_path)]) == 0
-    document = read_results(tmp_path)
-    told = judgement._undecided(document, "no time", RunFolder(tmp_path))  # pyright: ignore[reportPrivateUsage]
-    (before,), (after,) = document.summary, told.summary
-    assert (before.verdict, after.verdict) == ("resilient", "inconclusive")
-    assert "no time" in told.cells[0].verdict_reason and read_results(tmp_path).summary == [after]
+    cells = read_results(tmp_path).cells
+    why = {"not_applicable_reason": f"{NO_TIME}: all of it takes 3 hours", "verdict": "inconclusive"}
+    late = cells[0].model_copy(update={"attack": "map", "key": None, **why})
+    leak = cells[0].model_copy(update={"verdict": "leaks", "lineup": cells[0].lineup.model_copy(update={"p_value": 0})})
+    assert cells[0].verdict == "resilient" and summarise(cells)[0].verdict == "resilient"
+    (row,) = summarise([*cells, late])
+    assert row.verdict == "inconclusive" and "the budget left map too little time" in row.verdict_reason
+    assert summarise([leak, late])[0].verdict == "leaks"
 
 
 def test_nothing_is_resilient_under_a_defense_that_nobody_knows(federation: Federation) -> None:
     """As Flower's and NVFlare's pieces keep what stands beside them: no attack was told of it."""
-    whole = Work(Path("none"), RunFolder(Path("none")), 64, False)
     found = {}
     for name in ("mods.Mine", "fed_cdp"):
         (clients,) = federations([read_capture(one) for one in federation(1, declared={"name": name}, name=name)])
-        found[name] = judgement._why_undecided([SimpleNamespace(captured=clients)], whole)  # type: ignore
+        found[name] = judgement._not_known(SimpleNamespace(captured=clients))  # type: ignore
     assert found["fed_cdp"] is None and "'mods.Mine' is declared, not known" in found["mods.Mine"]
 
 

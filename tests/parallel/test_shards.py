@@ -141,6 +141,7 @@ def test_shards_of_other_commands_are_not_merged(harness: Command, small: Small)
     assert done.code == 2 and "the cells of shard 2/2" in done.err
 
 
+@pytest.mark.slow
 def test_how_a_shard_is_printed_or_resumed_does_not_matter(harness: Command, small: Small) -> None:
     assert harness(*small, "--shard", "1/2", "--out", "part").code == 0
     assert harness(*small, "--json", "--shard=2/2", "--out", "part", "--resume", "--data-root", ".").code == 0

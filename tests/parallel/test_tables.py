@@ -85,6 +85,7 @@ def test_cells_of_shards_are_those_of_one_process(
     assert {path.stem: path.stat().st_mtime_ns for path in Path("shared/cells").iterdir()} == made
 
 
+@pytest.mark.slow
 def test_trainings_of_shards_are_made_once(harness: Command, tiny: None, trainings: list[str]) -> None:
     whole = harness(*TRAININGS, "--out", "one")
     assert whole.code == 0, whole.err

@@ -103,6 +103,7 @@ def test_shards_make_each_level_once_and_resuming_makes_the_whole(made: Path, ha
     assert sorted(one["level"] or 0 for one in points) == [0, 0.001, 1]
 
 
+@pytest.mark.slow
 def test_trained_weights_are_attacked_and_the_bound_counts_their_training(harness: Harness) -> None:
     line = LINE.replace("cancer", "digits").replace("1,0.001", "3").split()
     finished = harness(*line, "--attacked", "trained", "--out", "f")

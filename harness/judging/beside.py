@@ -1,0 +1,280 @@
+"""What captured clients of several steps or examples tell beside images: labels, and who took part.
+
+And what a client of one step on one example tells, with the same network and optimizer: where nothing comes back of it
+either, an attack's failure on what was captured says nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from harness.attacks import Identifier
+from harness.attacks.labels import round_to_total
+from harness.base.errors import UsageError
+from harness.base.randomness import derive_seed
+from harness.evaluation import Run
+from harness.evaluation.played_round import Key
+from harness.experiment import CellSettings
+from harness.judging.declared import Group
+from harness.judging.federation import CapturedClients, update_reading
+from harness.judging.stage import Kin, SimulatedStage
+from harness.models import RowModel
+from harness.results import StoredCell
+from harness.scoring.strongest import NO_TIME
+
+MEMBERSHIP = "membership"
+WHO = "who took part"
+ALONE = "one step on one example"
+# So many clients of one step that all leak have a lineup's p-value below any level.
+_MOST = 8
+_DRAWS = 9_999
+# Look-alikes by which the network's mean answer is measured.
+_PROBES = 64
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One line of what was measured beside the attacks that were asked for.
+
+    Attributes:
+        what: ``label counts``, ``membership``, or :data:`ALONE`. by: the attack, or what was read.
+        found: of ``count`` examples; ``chance``: as many as guesses find. None where nothing can be read.
+        p_value: of finding as many by chance.
+        held: whether its control holds, None where it has none; ``said``: all of it in a sentence.
+    """
+
+    what: str
+    by: str
+    said: str
+    found: float | None = None
+    count: int = 0
+    chance: float | None = None
+    p_value: float | None = None
+    held: bool | None = None
+
+    def record(self) -> dict[str, Any]:
+        """It as plain JSON."""
+        return asdict(self)
+
+
+def companions(groups: Sequence[Group], kin: Kin | None, data_root: Path) -> list[Group]:
+    """Groups to be judged beside those that were asked for, by who takes part, and by clients of one step.
+
+    None where the truth or look-alikes are missing, or one step on one example is what was captured.
+    """
+    several = any(group.captured.examples > 1 for group in groups)
+    if kin is None or groups[0].captured.images is None or not several:
+        return []
+    test = _test_of(groups)
+    found = [
+        replace(group, cells=[_asked(group.cell, test)], name=WHO) for group in groups
+        if all(cell.attack != test for cell in group.cells)
+    ]  # fmt: skip
+    try:
+        alone = _alone(groups[0].captured, groups[0].cell, data_root)
+    except UsageError:
+        return found  # such as BatchNorm, of which one example is no batch
+    cell = groups[0].cell.model_copy(update=_facts(alone))
+    images = [cell.model_copy(update={"attack": one.attack, "attack_args": one.attack_args})
+              for one in groups[0].cells if not isinstance(one.build_attack(), Identifier)]  # fmt: skip
+    return [*found, Group(alone, [_asked(cell, test), *images], name=ALONE)]
+
+
+def _test_of(groups: Sequence[Group]) -> str:
+    """The test of membership: the most powerful one where gradients add up."""
+    return "identify" if all(group.captured.sums for group in groups) else MEMBERSHIP
+
+
+def _asked(cell: CellSettings, attack: str) -> CellSettings:
+    return cell.model_copy(update={"attack": attack, "attack_args": {}, "suite": None})
+
+
+def _facts(alone: CapturedClients) -> dict[str, Any]:
+    """What differs in the settings of clients of one step."""
+    record = alone.record
+    return {
+        "dataset": ALONE, "victims": alone.clients, "batch_size": 1, "local_steps": 1, "update_model": "first",
+        "epochs": 1, "client_examples": None,
+        "defense": "none", "defense_args": {}, "suite": None, "weights_hash": alone.digest, "batch_norm": None,
+        "optimizer": record.optimizer if alone.of_update else "sgd", "learning_rate": record.learning_rate,
+    }  # fmt: skip
+
+
+def distinct_places(captured: CapturedClients) -> list[int]:
+    """Where in (V, n) of the truth each example of the first pass stands first."""
+    record = captured.record
+    if not captured.of_update:
+        return list(range(captured.examples))
+    slots = record.slots()[: captured.examples // record.passes]
+    return [slots.index(example) for example in dict.fromkeys(slots)]
+
+
+def _alone(captured: CapturedClients, cell: CellSettings, data_root: Path) -> CapturedClients:
+    """Some of their examples, each as a client of its own that takes one step on it, without a defense.
+
+    Raises:
+        UsageError: the network takes no single example.
+    """
+    assert captured.images is not None and captured.labels is not None
+    places = [(client, place) for place in distinct_places(captured) for client in range(captured.clients)][:_MOST]
+    clients, own = map(torch.tensor, zip(*places, strict=True))
+    optimizer = captured.record.local_optimizer
+    plain = optimizer and optimizer.model_copy(update={"schedule": None, "accumulate": 1, "accumulate_sum": False})
+    record = captured.record.model_copy(
+        update={
+            "local_steps": 1, "batch_size": 1, "expected_batch_size": None, "examples": None, "epochs": None,
+            "schedule": None, "accumulate": 1, "accumulate_sum": False, "defense": None,
+            "learning_rate": captured.record.rate, "optimizer": plain.text if plain else captured.record.optimizer,
+        }
+    )  # fmt: skip
+    before = captured.before[clients]
+    alone = replace(
+        captured, record=record, before=before, target=torch.zeros_like(before), moved_buffers={}, running={},
+        images=captured.images[clients, own][:, None], labels=captured.labels[clients, own][:, None],
+        grain=torch.zeros(len(before), dtype=torch.float64), digest=f"{captured.digest} alone", names=(),
+        sampling="fixed", not_known=None,
+    )  # fmt: skip
+    settings = cell.model_copy(update=_facts(alone))
+    stage = SimulatedStage(data_root, len(before), alone, settings, None, None)
+    model = RowModel(settings.model, record.image_shape, record.classes)
+    model.require_batch(1)
+    keys: list[Key] = [(0, client) for client in range(len(before))]
+    truth, weights = stage.choose(stage.dataset(""), len(before), settings), stage.start(model, settings, keys)
+    return replace(alone, target=stage.look(model, weights, truth, keys, settings).gradients)
+
+
+def measured(groups: Sequence[Group], beside: Sequence[Group], kin: Kin, run: Run) -> list[Measured]:
+    """Label counts, membership with its control, and the first attack that reads a client of one step."""
+    return [
+        label_counts([group.captured for group in groups], kin),
+        _membership(groups, beside, run),
+        *(_of_one_step(group, run) for group in beside if group.name == ALONE),
+    ]
+
+
+# Who took part.
+
+
+def _membership(groups: Sequence[Group], beside: Sequence[Group], run: Run) -> Measured:
+    test, alone = _test_of(groups), [group for group in beside if group.name == ALONE]
+    where = [*groups, *(group for group in beside if group.name == WHO)]
+    made = [run.cell(cell) for group in where for cell in group.cells if cell.attack == test]
+    refused = next((one.cell.not_applicable_reason for one in made if one.is_impossible), None)
+    if refused or not made:
+        return Measured(MEMBERSHIP, test, f"{MEMBERSHIP}: not told: {refused or NO_TIME}")
+    found, count, chance = (sum(numbers) for numbers in zip(*map(_told, made), strict=True))
+    p_value = min(1.0, len(made) * min(_p_of(one) for one in made))
+    said = (
+        f"{MEMBERSHIP}: {test} tells {found} of {count} examples among look-alikes of their class, by chance "
+        f"{chance:.3g} (p = {p_value:.2g})"
+    )
+    controls = [run.cell(cell) for group in alone for cell in group.cells if cell.attack == test]
+    if not controls or controls[0].is_impossible:
+        return Measured(MEMBERSHIP, test, f"{said}; no control was made", found, count, chance, p_value)
+    held, (shown, all_, _) = controls[0].cell.succeeds, _told(controls[0])
+    follows = "as it must" if held else "so that nothing follows where it tells nobody"
+    said += f"; its control, {ALONE}: {shown} of {all_} (p = {_p_of(controls[0]):.2g}), {follows}"
+    return Measured(MEMBERSHIP, test, said, found, count, chance, p_value, held)
+
+
+def _p_of(stored: StoredCell) -> float:
+    found = stored.cell.identified
+    return 1.0 if found is None or found.p_value is None else found.p_value
+
+
+def _told(stored: StoredCell) -> tuple[int, int, float]:
+    """Of the distinct examples of a cell: how many come first in their lineup, of how many, and by chance."""
+    places = {
+        (one.victim, one.dataset_index): (one.lineup_rank, one.lineup_size) for one in stored.victims
+        if one.lineup_rank is not None and one.lineup_size is not None and one.lineup_size > 1
+    }  # fmt: skip
+    return sum(rank == 1 for rank, _ in places.values()), len(places), sum(1 / size for _, size in places.values())
+
+
+# A client of one step on one example.
+
+
+def _of_one_step(alone: Group, run: Run) -> Measured:
+    tried = list[str]()
+    for cell in alone.cells:
+        made = run.cell(cell).cell
+        if made.identified is not None or made.not_applicable_reason is not None:
+            continue
+        tried.append(cell.attack)
+        if made.succeeds:
+            back, count = made.outcomes.success, made.victims
+            shown = f"{back} of {count} images come back" if back else "what it makes is nearest to the true images"
+            said = f"{ALONE} of the same job: {cell.attack} leaks, as it must: {shown} (p = {made.tested_p or 0:.2g})"
+            return Measured(ALONE, cell.attack, said, back, count, None, made.tested_p, True)
+    why = "no attack had the time" if not tried else f"{', '.join(tried)} brings nothing back"
+    said = f"{ALONE} of the same job: {why}, so that their failure on what was captured says nothing"
+    return Measured(ALONE, ", ".join(tried), said, held=False)
+
+
+# How many examples of each class.
+
+
+def label_counts(clients: Sequence[CapturedClients], kin: Kin) -> Measured:
+    """Label counts by the bias of the last layer, held against the truth.
+
+    For cross-entropy the gradient of a class's bias is the mean probability of the class, less the share of examples
+    that have it. The probability is that of look-alikes, half-way between what the weights were and became.
+
+    Source: A. Wainakh et al., "User-level label leakage from gradients in federated learning", PoPETs 2022.
+    """
+    what, parts = "label counts", list[tuple[np.ndarray, np.ndarray]]()
+    for captured in clients:
+        if not captured.sums:
+            optimizer = captured.record.optimizer
+            why = f"{captured.record.local_steps} step(s) of {optimizer} send no sum of gradients, which they add up in"
+            return Measured(what, "", f"{what} cannot be read: {why}")
+        try:
+            parts.append(_counts(captured, kin))
+        except UsageError as problem:
+            return Measured(what, "", f"{what} cannot be read: {problem}")
+    random = np.random.default_rng(derive_seed("label counts"))
+    shares = np.bincount(kin.look_alikes.labels.numpy(), minlength=parts[0][0].shape[1]) / len(kin.look_alikes.labels)
+    right, count, drawn = 0.0, 0, np.zeros(_DRAWS)
+    for inferred, truth in parts:
+        for own, true in zip(inferred, truth, strict=True):
+            right, count = right + np.minimum(own, true).sum(), count + int(own.sum())
+            drawn += np.minimum(own, random.multinomial(int(own.sum()), shares, _DRAWS)).sum(1)
+    p_value = float((1 + (drawn >= right - 1e-9).sum()) / (1 + _DRAWS))
+    said = (
+        f"{what}: {right:.3g} of {count} labels are right, read off the last layer's bias, by chance "
+        f"{drawn.mean():.3g} (p = {p_value:.2g}, were labels drawn as look-alikes have them)"
+    )
+    return Measured(what, "the last layer's bias", said, float(right), count, float(drawn.mean()), p_value)
+
+
+def _counts(captured: CapturedClients, kin: Kin) -> tuple[np.ndarray, np.ndarray]:
+    """Examples of each class, inferred and true (V', K), each once; of a client in several rounds the first."""
+    assert captured.labels is not None
+    record, reading = captured.record, update_reading(captured.record, captured.record.defense)
+    model = RowModel(record.model, record.image_shape, record.classes)
+    model.take_buffers(captured.buffers)
+    _, bias = model.last_linear()
+    if bias is None:
+        raise UsageError("the last layer has no bias")
+    owners = captured.owners
+    first = {int(owner): row for row, owner in reversed(list(enumerate(owners)))} if owners is not None else {}
+    rows = torch.tensor(sorted(first.values()) or range(captured.clients))
+    before, target = captured.before[rows], captured.target[rows]
+    after = before + reading.update(target, before) if captured.of_update else before
+    probes = kin.look_alikes.images[:_PROBES].expand(len(rows), -1, *record.image_shape).to(before)
+    with torch.no_grad():
+        answers = [model.logits(at, probes).softmax(-1).mean(1) for at in (before, after.to(before))]
+    shares = torch.stack(answers).mean(0) - model.layout.split(target)[bias]
+    places = distinct_places(captured)
+    labels = captured.labels[rows][:, places]
+    inferred = torch.stack([round_to_total(row, len(places)) for row in shares])
+    return _per_class(inferred, record.classes), _per_class(labels, record.classes)
+
+
+def _per_class(labels: Tensor, classes: int) -> np.ndarray:
+    return torch.nn.functional.one_hot(labels, classes).sum(1).numpy()
