@@ -312,11 +312,11 @@ class Observation:
 
     @property
     def unknowns(self) -> int:
-        """How many different examples are behind an observation, of those in all ``examples`` places."""
+        """Return the number of different examples behind an observation, of those in all ``examples`` places."""
         return self.examples if self.places is None else max(self.places) + 1
 
     def in_places(self, values: Tensor) -> Tensor:
-        """Values (R, n, ...) of different examples in the places of all local steps; what is there as it is."""
+        """Return values (R, n, ...) of different examples in the places of all local steps; what is there as it is."""
         return values if self.places is None or values.shape[1] == self.examples else values[:, list(self.places)]
 
     @property

@@ -219,7 +219,7 @@ class CaptureRecord(BaseModel):
 
     @property
     def passes(self) -> int:
-        """How often the local steps take the same examples; 1 where batches are drawn, or fill no pass."""
+        """Return how often the local steps take the same examples; 1 where batches are drawn, or fill no pass."""
         epochs = self.epochs or 1
         return 1 if self.expected_batch_size or self.local_steps % epochs else epochs
 

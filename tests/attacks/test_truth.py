@@ -23,9 +23,10 @@ def test_an_observation_holds_these_facts_and_no_others() -> None:
         "model", "weights", "target", "examples", "keys", "learning_rate", "local_steps", "update_model", "clipping",
         "sparse",
         "optimizer", "reading", "certainty",  # how clients step, and what of a step can be read at all
+        "places",  # which examples are the same, where a client passes over its own several times
         "labels",  # only when the adversary is declared to know them
         "correction",  # only when the adversary knows a SCAFFOLD client's variate from earlier rounds
-        "noise", "carrying", "cut", "coding", "prior",  # only to who knows the defense with its settings, public data
+        "noise", "carrying", "cut", "coding", "disguises", "prior",  # to who knows a defense's settings, public data
         "simulation",  # the round for public examples, where victims share weights
         "batches",  # running statistics that travel, where the network normalises batches
     }  # fmt: skip
