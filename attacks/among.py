@@ -91,7 +91,8 @@ def example_gradients(
             differentiable,
         )
         parts.append(made[: len(part)] if differentiable else made[: len(part)].detach())
-    return torch.cat(parts).double()
+    together, coding = torch.cat(parts).double(), seen.coding
+    return coding.of(together, seen.model.layout.sizes) if coding is not None and coding.linear else together
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,9 @@ class Identify(Identifier):
             row, column = (part.repeat(2) if len(part) == 1 else part).div(count, rounding_mode="floor"), part % count
             seen = observation.take(row.to(observation.target.device))
             images = candidates[row.to(candidates.device), column.to(candidates.device)]
-            found = improbability(seen, _gradient(seen, images, labels[row.to(labels.device)]))
+            own = labels[row.to(labels.device)]
+            ways = seen.disguises or (lambda image: image,)
+            found = torch.stack([improbability(seen, _gradient(seen, way(images), own)) for way in ways]).amin(0)
             parts.append(found[: len(part)].cpu())
         return torch.cat(parts).reshape(rows, count)
 

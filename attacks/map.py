@@ -19,7 +19,6 @@ from harness.attacks.candidates import dummy_gradient
 from harness.attacks.labels import open_labels
 from harness.attacks.lbfgs import LBFGS
 from harness.attacks.residual import knows_clip, misfit, surprise
-from harness.attacks.stages import Stage, adaptive_step, stages_of
 from harness.base.errors import UsageError
 from harness.base.randomness import normal_rows
 from harness.base.ranges import Count, CountOrNone, NonNegative
@@ -63,11 +62,6 @@ class MaximumAPosteriori(Attack):
 
     def optimizer(self) -> LBFGS:
         return LBFGS(descend=True)
-
-    def stages(self, observation: Observation) -> list[Stage]:
-        """Steps that are played begin where points on their way led; an adaptive step has a likelihood as it is."""
-        one = adaptive_step(observation) is not None
-        return [Stage(self.max_iterations)] if one else stages_of(observation, self.max_iterations)
 
     @property
     def starts(self) -> int:

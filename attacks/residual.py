@@ -231,7 +231,7 @@ def explained(observation: Observation, candidate: Tensor, lead: bool = False) -
         candidate = torch.where(_may_be(observation, bounded, limit), bounded, candidate) if lead else bounded
     if coding is None:
         return candidate
-    return (coding.smooth if lead else coding.of)(candidate, observation.model.layout.sizes)
+    return coding.explains(candidate, observation.target, observation.model.layout.sizes, lead)
 
 
 def _may_be(observation: Observation, bounded: Tensor, limit: float) -> Tensor:

@@ -125,17 +125,13 @@ def unread(observation: Observation) -> Tensor:
 
 
 def excused(candidate: Tensor, observation: Observation) -> Tensor:
-    """Gradients (R, P) as they are compared: no larger than what was read, where that is only a least magnitude; and
-    less what moves no weight in half precision, where none moved."""
-    target, reading = observation.target, observation.reading
-    assert reading is not None
-    if reading.adaptive is not None:
-        larger = (candidate * target.sign() > target.abs()) & (target != 0)
-        candidate = target.where(larger & unread(observation), candidate)
-    still = reading.still(observation.weights)
-    if still is None:
+    """Gradients (R, P) as they are compared: no larger than what was read, where that is only a least magnitude, as an
+    adaptive step leaves it."""
+    target = observation.target
+    if adaptive_step(observation) is None:
         return candidate
-    return candidate.where(target != 0, candidate - candidate.clamp(-still, still))
+    larger = (candidate * target.sign() > target.abs()) & (target != 0)
+    return target.where(larger & unread(observation), candidate)
 
 
 def signs(candidate: Tensor, target: Tensor, sizes: tuple[int, ...], blur: float) -> Tensor:

@@ -2,6 +2,8 @@
 
 from harness.defenses import (  # noqa: F401  (imported to register)
     adaclip,
+    ats,
+    censor,
     central,
     compression,
     correlated,
@@ -12,10 +14,13 @@ from harness.defenses import (  # noqa: F401  (imported to register)
     fed_sdp,
     flower,
     global_dp,
+    lora,
     noise,
     none,
     nvflare,
     opacus,
+    outpost,
+    precode,
     pruning,
     quantile,
     secagg_ddp,

@@ -1,12 +1,13 @@
 """Central Gaussian noise as TensorFlow Federated and pfl-research add it: on the sum, by the bound of the clip.
 
 Sources: TensorFlow Federated 63f73da4, ``aggregators/differential_privacy.py``; pfl-research c9d1f32f,
-``pfl/privacy/privacy_mechanism.py``; Andrew et al. 2021 for the bound that adapts.
+``pfl/privacy/privacy_mechanism.py``; pfl 0.6.0, ``pfl/privacy/adaptive_clipping.py``; Andrew et al. 2021 for the bound
+that adapts.
 """
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from harness.base.ranges import Clip, NonNegative, Positive, Sigma
 from harness.defenses.claimed import of_filter, settings
@@ -78,3 +79,43 @@ class CentrallyApplied(Defense):
         noise = GaussianNoise(self.relative_noise_stddev, of=clip, at=Point.AGGREGATE)
         names = ("clipping_bound", "relative_noise_stddev")
         return [clip, noise, of_filter("pfl:CentrallyAppliedPrivacyMechanism", self, names, clip, noise.at)]
+
+
+@DEFENSES.register("pfl:AdaptiveClippingGaussianMechanism")
+@validated_defense
+class AdaptiveClipping(Defense):
+    """Clips updates to a bound that moves to a quantile of their lengths; update and bit together get the noise.
+
+    ``clipping_indicator_noise_stddev``: noise on the sum of bits of size 1, above ``relative_noise_stddev``; None for a
+    tenth of the clients, as pfl recommends, or more where that is too little.
+    """
+
+    relative_noise_stddev: Sigma = 1.0
+    initial_clipping_bound: Clip = 1.0
+    clipping_indicator_noise_stddev: Positive | None = None
+    adaptive_clipping_norm_quantile: Annotated[float, Field(ge=0, le=1)] = 0.5
+    log_space_step_size: NonNegative = 0.2
+
+    @model_validator(mode="after")
+    def _as_pfl_demands(self) -> "AdaptiveClipping":
+        noise, bits = self.relative_noise_stddev, self.clipping_indicator_noise_stddev
+        if bits is not None and noise >= bits:
+            raise ValueError(
+                f"clipping_indicator_noise_stddev={bits:g} must be above relative_noise_stddev={noise:g}; raise it"
+            )
+        return self
+
+    def operations(self, cohort: Cohort) -> list[Operation]:
+        z, units = self.relative_noise_stddev, cohort.clients_per_round
+        bits = self.clipping_indicator_noise_stddev or max(0.1 * units, 2 * z, 1e-6)
+        of_vectors = (z**-2 - bits**-2) ** -0.5 if z else 0.0
+        # Bits of size 1 here, of size 1/2 there.
+        steering = Steering(
+            self.adaptive_clipping_norm_quantile, self.log_space_step_size, units, z, of_vectors, bits / 2
+        )
+        own = clip_to_quantile(steering, self.initial_clipping_bound)
+        names = (
+            "relative_noise_stddev", "initial_clipping_bound", "adaptive_clipping_norm_quantile", "log_space_step_size",
+        )  # fmt: skip
+        more = settings(clipping_indicator_noise_stddev=bits)
+        return [*own, of_filter("pfl:AdaptiveClippingGaussianMechanism", self, names, own[0], Point.AGGREGATE, **more)]

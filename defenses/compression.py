@@ -1,6 +1,6 @@
 """Compression of updates, which some take for a defense: fewer bits, signs, the largest values alone.
 
-Sources: NVFlare's ``ModelQuantizer`` (nvflare f3b7c1bff, ``app_opt/pt/quantization/``); Alistarh et al. 2017 (QSGD) and
+Sources: NVFlare's ``ModelQuantizer`` (nvflare 2.9.0, ``app_opt/pt/quantization/``); Alistarh et al. 2017 (QSGD) and
 Bernstein et al. 2018 (signSGD) as in rog e6efc048, ``src/compress/compressor.py``; Karimireddy et al. 2019 (error
 feedback).
 """
@@ -32,9 +32,9 @@ class Quantization(Defense):
 @DEFENSES.register("nvflare:ModelQuantizer")
 @validated_defense
 class ModelQuantizer(Defense):
-    """Rounds what a client sends to ``float16``, or to ``normfloat4``; other types of the filter are not here."""
+    """Rounds what a client sends to ``float16``, to levels for blocks of numbers, or to steps of each tensor."""
 
-    quantization_type: Literal["float16", "normfloat4"] = "float16"
+    quantization_type: Literal["float16", "blockwise8", "float4", "normfloat4", "adaquant"] = "float16"
 
     def operations(self, cohort: Cohort) -> list[Operation]:
         rounded = Quantise(self.quantization_type)

@@ -2,19 +2,24 @@
 
 The noise of a round is x_t of C x = g with new g_t in each round, so that what is published of all rounds is one
 Gaussian mechanism with the strategy C. Sources: Kairouz et al. 2021 (tree); Choquette-Choo et al. 2023 (banded);
-McMahan et al. 2024 (BLT); TensorFlow Federated 63f73da4 and JAX Privacy 8967688c.
+McMahan et al. 2024 (BLT); TensorFlow Federated 63f73da4, JAX Privacy 8967688c, and pfl 0.6.0,
+``pfl/privacy/ftrl_mechanism.py``.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated, ClassVar
 
+import numpy as np
 import torch
 from pydantic import Field, model_validator
+from scipy.optimize import minimize
 from torch import Tensor
 
-from harness.base.ranges import Clip, Count, Sigma
-from harness.claims.central import root_column
+from harness.base.errors import UsageError
+from harness.base.ranges import Clip, Count, Delta, Positive, Sigma
+from harness.claims.central import calibrated_noise, root_column
 from harness.defenses.claimed import of_filter, settings
 from harness.defenses.registry import DEFENSES, validated_defense
 from harness.federation.clip_and_noise import ClipUpdate, GaussianNoise
@@ -94,6 +99,60 @@ class ToeplitzNoise(CorrelatedNoise):
 
 
 @dataclass(frozen=True)
+class MatrixNoise(CorrelatedNoise):
+    """Of the matrix of :func:`best_bands` over ``rounds``, after which it begins anew; ``by_rows``: see there."""
+
+    rounds: int = 1
+    bands: int = 1
+    by_rows: bool = False
+
+    @property
+    def count(self) -> int:
+        return max(self.bands - 1, 1)
+
+    def next(self, buffers: Tensor, fresh: Tensor, round_index: int) -> tuple[Tensor, Tensor]:
+        now = round_index % self.rounds
+        own, *others = best_bands(self.rounds, self.bands, self.by_rows)[now].tolist()
+        buffers = torch.zeros_like(buffers) if now == 0 else buffers
+        noise = (fresh - buffers.new_tensor(others) @ buffers[: len(others)]) / own
+        return noise, torch.cat([noise[None], buffers[:-1]])
+
+    def words(self) -> str:
+        return f"noise of a matrix with {self.bands} bands, std sigma*C before it with sigma={self.level:.4g}"
+
+
+@lru_cache(maxsize=8)
+def best_bands(rounds: int, bands: int, by_rows: bool = False) -> Tensor:
+    """Return entries C[t, t - k] (T, bands) of the lower triangular C whose inverse leaves least in all prefix sums.
+
+    Its columns have length 1: the least of the sum of squares of A C^-1, A of ones (Choquette-Choo et al. 2023, eq. 6).
+    ``by_rows``: the L of C^T C = L L^T, which pfl takes for it; then rows have that length, and the first column more.
+    """
+    bands = min(bands, rounds)
+    place, band = torch.arange(rounds)[:, None], torch.arange(bands)
+    inside = place + band < rounds
+
+    def matrix(columns: Tensor) -> Tensor:
+        scaled = torch.nn.functional.normalize(columns * inside, dim=1)
+        rows, cells = (place + band)[inside], place.expand(-1, bands)[inside]
+        return scaled.new_zeros(rounds, rounds).index_put((rows, cells), scaled[inside])
+
+    def error(values: np.ndarray) -> tuple[float, np.ndarray]:
+        columns = torch.from_numpy(values).reshape(rounds, bands).requires_grad_()
+        with torch.enable_grad():
+            ones = torch.ones(rounds, rounds, dtype=torch.float64).tril()
+            loss = torch.linalg.solve_triangular(matrix(columns).T, ones.T, upper=True).square().sum() / rounds
+            (slope,) = torch.autograd.grad(loss, columns)
+        return float(loss.detach()), slope.flatten().numpy()
+
+    first = np.tile(root_column(bands), rounds)
+    found = minimize(error, first, jac=True, method="L-BFGS-B", options={"maxiter": 200})
+    made = matrix(torch.from_numpy(found.x).reshape(rounds, bands))
+    made = torch.linalg.cholesky(made.T @ made) if by_rows else made
+    return torch.stack([torch.cat([made.new_zeros(one), made.diagonal(-one)]) for one in range(bands)], 1)
+
+
+@dataclass(frozen=True)
 class BufferedNoise(CorrelatedNoise):
     """Of the matrix whose first column is 1 and then the sum of scale decay^(t-1): a buffer for each pair."""
 
@@ -149,6 +208,41 @@ class BandedToeplitz(Defense):
         noise = ToeplitzNoise(self.noise_multiplier, of=clip, at=Point.AGGREGATE, column=column)
         names = ("noise_multiplier", "clip", "bands", "min_separation")
         return [clip, noise, of_filter("jax_privacy:BandedToeplitz", self, names, clip, noise.at)]
+
+
+@DEFENSES.register("pfl:BandedMatrixFactorization")
+@validated_defense
+class BandedMatrixFactorization(Defense):
+    """Clips updates to ``clipping_bound`` and adds noise of the best matrix with ``min_separation`` - 1 bands.
+
+    The noise is calibrated to ``epsilon`` and ``delta`` as pfl's accountant does, for ``cohort_size`` of
+    ``population`` users (None: those of the run), over ``num_iterations`` rounds. ``corrected``: columns of the matrix
+    have length 1, as the paper demands, and not rows.
+    """
+
+    clipping_bound: Clip = 1.0
+    num_iterations: Annotated[int, Field(ge=1, le=2048)] = 100
+    min_separation: Annotated[int, Field(ge=2, le=1024)] = 48
+    epsilon: Positive = 2.0
+    delta: Delta = 1e-6
+    cohort_size: Positive | None = None
+    population: Positive | None = None
+    corrected: bool = False
+
+    def operations(self, cohort: Cohort) -> list[Operation]:
+        rounds, size = self.num_iterations, self.cohort_size or cohort.clients_per_round
+        population = self.population or cohort.clients
+        if size > population:
+            raise UsageError(f"cohort_size={size:g} is above the population {population:g}; lower it")
+        times = -(-rounds // self.min_separation)
+        clip = ClipUpdate(self.clipping_bound, "whole")
+        noise = MatrixNoise(
+            calibrated_noise(size / population, times, self.epsilon, self.delta), of=clip, at=Point.AGGREGATE,
+            rounds=rounds, bands=self.min_separation - 1, by_rows=not self.corrected,
+        )  # fmt: skip
+        names = ("clipping_bound", "num_iterations", "min_separation", "epsilon", "delta", "corrected")
+        more = settings(cohort_size=size, population=population)
+        return [clip, noise, of_filter("pfl:BandedMatrixFactorization", self, names, clip, noise.at, **more)]
 
 
 Parts = Annotated[tuple[Annotated[float, Field(gt=0, lt=1)], ...], Field(min_length=1, max_length=16)]

@@ -40,7 +40,7 @@ class AbovePercentile(Operation):
 
     def on_rows(self, rows: Tensor, context: RoundContext) -> Tensor:
         values = rows / self.steps
-        cutoff = _percentile(values.abs(), self.percentile)
+        cutoff = percentile(values.abs(), self.percentile)
         sent = values.where(values.abs() >= cutoff, 0.0).clamp(-self.gamma, self.gamma) * self.steps
         return scalars_kept(sent, rows, context)
 
@@ -64,7 +64,7 @@ class AbovePercentile(Operation):
         )
 
 
-def _percentile(sizes: Tensor, percent: float) -> Tensor:
+def percentile(sizes: Tensor, percent: float) -> Tensor:
     """The percentile of each row (N, P), between two values on the straight line, as numpy has it: (N, 1)."""
     place = percent / 100 * (sizes.shape[-1] - 1)
     low, high = math.floor(place), math.ceil(place)

@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Literal, Protocol, get_args
@@ -268,13 +269,13 @@ class Observation:
     of its local steps, where it passes over them several times (None: all are different). ``batches`` is there where
     the network normalises batches as a whole (BatchNorm in training mode): how large they are, and what running
     statistics gave away of them.
-    ``noise``, ``carrying``, ``cut``, ``coding``, ``prior`` and ``simulation`` are for attackers of the tiers above
-    ``plain`` alone: the noise that ``target`` is known to carry (None where it is known to carry none), which of its
-    coordinates carry anything else, where noise covers the zeros of a ``sparse`` one (None where it does not), the
-    magnitude ``cut`` at which its coordinates were cut before such noise (None where none were), the coarser form
-    ``coding`` that they were written in after that (None without), what
-    public data of the same kind say of the examples, and where victims share weights, the round to run such data
-    through.
+    ``noise``, ``carrying``, ``cut``, ``coding``, ``disguises``, ``prior`` and ``simulation`` are for attackers of the
+    tiers above ``plain`` alone: the noise that ``target`` is known to carry (None where it is known to carry none),
+    which of its coordinates carry anything else, where noise covers the zeros of a ``sparse`` one (None where it does
+    not), the magnitude ``cut`` at which its coordinates were cut before such noise (None where none were), the coarser
+    form ``coding`` that they were written in after that (None without), the changes ``disguises`` of images
+    (..., C, H, W), one of which was made before gradients were computed (empty where none is known), what public data
+    of the same kind say of the examples, and where victims share weights, the round to run such data through.
     """
 
     model: RowModel
@@ -300,6 +301,7 @@ class Observation:
     prior: Prior | None = None
     simulation: Simulation | None = None
     coding: Coding | None = None
+    disguises: tuple[Callable[[Tensor], Tensor], ...] = ()
 
     @property
     def rows(self) -> int:
@@ -350,7 +352,9 @@ class Observation:
         """Return the observation with only what an attacker of that tier knows."""
         if tier != "plain":
             return self
-        return replace(self, noise=None, carrying=None, cut=None, prior=None, simulation=None, coding=None)
+        return replace(
+            self, noise=None, carrying=None, cut=None, prior=None, simulation=None, coding=None, disguises=()
+        )  # fmt: skip
 
     @property
     def clipping_groups(self) -> tuple[int, ...]:
@@ -374,6 +378,7 @@ class Observation:
             *(() if self.carrying is None else ("carrying", self.carrying)),
             *(() if self.cut is None else ("cut", self.cut)),
             *(() if self.coding is None else ("coding", self.coding)),
+            *(("disguises", len(self.disguises)) if self.disguises else ()),
             *(() if self.prior is None else ("prior", self.prior.fingerprint())),
             *(() if self.simulation is None else ("simulation", self.simulation.name)),
         )  # fmt: skip

@@ -39,6 +39,8 @@ ASKED = {
     "Opacus, 20 rounds": f"opacus:PrivacyEngine --arg noise_multiplier=1 {_EXAMPLES}",
     "Opacus, no Poisson sampling": "opacus:PrivacyEngine --arg noise_multiplier=1 --arg poisson_sampling=false "
     f"{_EXAMPLES}",
+    "pfl banded matrix, 2,000 rounds": "pfl:BandedMatrixFactorization --arg num_iterations=2000 --arg cohort_size=5000 "
+    "--arg population=1000000 --arg corrected=true",
 }
 #: More lines of the table, which the picture does not show.
 MORE = (
@@ -56,6 +58,8 @@ MORE = (
     "pfl:CentralGaussian --arg num_compositions=1500 --arg cohort_size=50 --arg noise_cohort_size=1000 --arg "
     "population=10000000",
     "pfl:CentrallyAppliedPrivacyMechanism --arg relative_noise_stddev=1 --rounds 100 --weights equal",
+    "pfl:AdaptiveClippingGaussianMechanism --arg relative_noise_stddev=1 --arg clipping_indicator_noise_stddev=5 "
+    "--rounds 100 --weights equal",
     "tff:gaussian_fixed --arg noise_multiplier=1 --arg clients_per_round=100 --rounds 100",
     "tff:gaussian_adaptive --arg noise_multiplier=1 --arg clients_per_round=100 --rounds 100",
     "tff:dp_aggregator --arg noise_multiplier=1 --arg clients_per_round=100 --rounds 100",

@@ -364,16 +364,6 @@ class UpdateReading:
             return torch.zeros_like(gradient)
         return self._rounded(weights.abs().maximum((weights + self.update(gradient, weights)).abs()))
 
-    def still(self, weights: Tensor) -> Tensor | None:
-        """How large (R, P) a gradient may be that leaves a weight where it was; None but in half precision."""
-        if self.sent_as is None:
-            return None
-        # Half a spacing, of which deviations are 1 / root of 12.
-        step = 3**0.5 * self._rounded(weights if self.adaptive is not None else weights.abs())
-        if self.adaptive is None:
-            return step
-        return self.adaptive.gradient(step, step).masked_fill(self.adaptive.root * step >= 1, torch.inf)
-
     def _rounded(self, weights: Tensor) -> Tensor:
         """Deviation of what rounding of weights leaves in the mean of the steps, in units of a step over the rate."""
         dtype = weights.dtype if self.sent_as is None else getattr(torch, self.sent_as)

@@ -10,6 +10,7 @@ Sources: Andrew et al. 2021 (adaptive clipping); Kairouz et al. 2021 (trees); Ch
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -104,7 +105,7 @@ def _central(arguments: Arguments, facts: Facts) -> Answer:
     noisy = cohort if arguments["noise_cohort_size"] is None else positive(arguments, "noise_cohort_size")[0]
     if max(cohort, noisy) > population:
         raise UsageError(f"a cohort of {max(cohort, noisy):g} is above the population {population:g}; lower it")
-    sigma = _calibrated(lambda sigma: [(sigma, noisy / population, round(rounds))], claimed, delta)
+    sigma = calibrated_noise(noisy / population, round(rounds), claimed, delta)
     answer, line = _answer("client", "", delta, round(rounds), claimed=claimed, claimed_delta=delta)
     answer.notes.append(f"noise of {sigma:.4g} clipping bounds on a sum of {noisy:g} updates")
     if noisy != cohort:
@@ -139,14 +140,36 @@ def _centrally_applied(arguments: Arguments, facts: Facts) -> Answer:
 
 
 @register(
+    "pfl:AdaptiveClippingGaussianMechanism", "s0", source="pfl 0.6.0, pfl/privacy/adaptive_clipping.py",
+    aliases=("AdaptiveClippingGaussianMechanism",), claims="no number; an accountant is asked beside it",
+    does="as CentrallyAppliedPrivacyMechanism, with a bound that follows the noisy share of unclipped updates",
+    works="weigh users equally, and draw them by Poisson samples",
+    settings={"relative_noise_stddev": REQUIRED, "clipping_indicator_noise_stddev": REQUIRED,
+              "initial_clipping_bound": 1.0, "adaptive_clipping_norm_quantile": 0.5, "log_space_step_size": 0.2},
+)  # fmt: skip
+def _adaptive_of_pfl(arguments: Arguments, facts: Facts) -> Answer:
+    noise, bits, _ = positive(
+        arguments, "relative_noise_stddev", "clipping_indicator_noise_stddev", "initial_clipping_bound"
+    )
+    if noise >= bits:
+        raise UsageError(
+            f"relative_noise_stddev {noise:g} must be below clipping_indicator_noise_stddev {bits:g}; raise that"
+        )
+    # The vector and its bit, scaled to one length, get noise by the old bound together.
+    answer = _centrally_applied({"clipping_bound": 1.0, **arguments}, facts)
+    answer.notes.append("relative_noise_stddev is the cost of update and bit together")
+    return answer
+
+
+@register(
     "pfl:BandedMatrixFactorization", "s0", source="pfl 0.6.0, pfl/privacy/ftrl_mechanism.py", ran=True,
     aliases=("BandedMatrixFactorizationMechanism",),
     does="adds noise that a banded matrix correlates over the rounds",
     claims="(epsilon, delta), with each of its compositions on a sample at rate cohort/population",
-    works="scale the columns of the matrix to length 1, let the server draw cohorts by Poisson sampling from one of b "
+    works="let columns of the matrix have length 1 (corrected=true), draw cohorts by Poisson sampling from one of b "
     "groups in turn, and count them at b times the rate",
     settings={"num_iterations": REQUIRED, "min_separation": 48, "cohort_size": REQUIRED, "population": REQUIRED,
-              "epsilon": 2.0, "delta": 1e-6, "clipping_bound": 1.0},
+              "epsilon": 2.0, "delta": 1e-6, "clipping_bound": 1.0, "corrected": False},
 )  # fmt: skip
 def _banded(arguments: Arguments, facts: Facts) -> Answer:
     rounds, apart, cohort, population = positive(
@@ -156,15 +179,18 @@ def _banded(arguments: Arguments, facts: Facts) -> Answer:
     if cohort > population:
         raise UsageError(f"cohort_size {cohort:g} is above the population {population:g}; lower it")
     times, rate = math.ceil(rounds / apart), cohort / population
-    sigma = _calibrated(lambda sigma: [(sigma, rate, times)], claimed, delta)
+    sigma = calibrated_noise(rate, times, claimed, delta)
     answer, line = _answer("client", "", delta, round(rounds), claimed=claimed, claimed_delta=delta)
     answer.notes.append(f"noise of {sigma:.4g} clipping bounds; one unit takes part at most {times} times")
-    answer.unknown.append(f"one unit takes part at most once in {apart:g} rounds, which nothing enforces")
-    if apart > 2:
+    if not arguments["corrected"] and apart > 2:
         answer.fails.append(
             "the rows of its matrix have length 1, where the theorem needs the columns: taking part once counts more "
             "than once (1.58 times at 40 rounds and min_separation 6)"
         )
+    if (facts.participations or 0) > times:
+        answer.fails.append(f"a client takes part {facts.participations} times, and {times} times are counted")
+    else:
+        answer.unknown.append(f"one unit takes part at most once in {apart:g} rounds, which nothing enforces")
     _in_groups(answer, line, sigma, min(1.0, apart * rate), times, apart)
     return answer
 
@@ -176,6 +202,12 @@ def _in_groups(answer: Answer, line: Line, sigma: float, rate: float, times: int
 
 
 Parts = Sequence[tuple[float, float, int]]
+
+
+@lru_cache(maxsize=64)
+def calibrated_noise(rate: float, times: int, epsilon: float, delta: float) -> float:
+    """The noise multiplier that gives epsilon in so many rounds with Poisson samples at a rate."""
+    return _calibrated(lambda sigma: [(sigma, rate, times)], epsilon, delta)
 
 
 def _calibrated(parts: Callable[[float], Parts], epsilon: float, delta: float) -> float:

@@ -528,6 +528,8 @@ _MORE: list[Any] = [
      "no clip, and scale and mask follow private data"),
     ("paper:CENSOR", "s1", "CENSOR 2739a368, defense.py", "sends a vector that is orthogonal to the gradient",
      "norms leave exactly, and the gradient itself may be sent"),
+    ("paper:LoRA", "s1", "flwr 77068b8497, examples/flowertune-llm", "trains and sends adapters alone",
+     _DETERMINISTIC),
     ("paper:QSGD", "s1", "rog e6efc048, src/compress/compressor.py", "rounds at random to some levels",
      "zeros stay zeros, so that neighbours differ with certainty"),
     ("paper:signSGD", "s1", "rog e6efc048, src/compress/compressor.py", "sends signs", _DETERMINISTIC),

@@ -356,7 +356,8 @@ class Stage:
             batches, noise,
             carrying(defense, settings.tap, context, noise, steps, settings.observations),
             cut_at(defense, settings.tap, context, steps) if correction is None else None,
-            coding=coding_at(defense, settings.tap, context, steps) if update and correction is None else None,
+            coding=coding_at(defense, settings.tap, context, steps) if correction is None else None,
+            disguises=defense.disguises,
         )  # fmt: skip
 
 

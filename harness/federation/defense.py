@@ -4,7 +4,7 @@ Whatever is asked of a defense follows from that list, here and nowhere else: ho
 the sentence under the table, the privacy statements, and the most that can be reconstructed.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, ClassVar
 
@@ -232,6 +232,17 @@ class Defense:
     def codes(self, tap: Tap) -> bool:
         """Return whether numbers of an update are made coarser before ``tap``."""
         return any(one.coding is not None and _passed(tap, one) for _, one in self.flow())
+
+    @property
+    def disguises(self) -> tuple[Callable[[Tensor], Tensor], ...]:
+        """Return the changes that it may make of images before gradients, where one operation alone makes any."""
+        made = [tuple(one.disguises()) for _, one in self.flow() if one.acts and one.at is Point.INPUTS]
+        return made[0] if len(made) == 1 else ()
+
+    @property
+    def changes_before_gradients(self) -> bool:
+        """Return whether clients compute gradients of something else than what they hold and were sent."""
+        return any(one.acts and one.at in (Point.NETWORK, Point.INPUTS) for _, one in self.flow())
 
     def grid_of(self, tap: Tap, context: RoundContext, steps: int) -> float | None:
         """The step of the grid that all values at a tap lie on, in units of the gradient that is matched there.

@@ -46,8 +46,9 @@ def noise_at(
             f"noise is declared with deviations of shape {tuple(found.deviation.shape)}; give one number, or one for "
             f"each of the network's {context.layout.total} coordinates"
         )
-    if defense.codes(tap) and defense.coding_at(tap) is None:
-        return Noise("unknown", None, unread=True, bare=True)  # of what is changed after that, no attacker has a model
+    # Of what is changed after that, or before gradients are computed, no attacker has a model of all.
+    if (defense.codes(tap) and defense.coding_at(tap) is None) or defense.changes_before_gradients:
+        return Noise("unknown", None, unread=True, bare=True)
     if found is not None and tap in TAPS_OF_VARIATES:
         found = replace(found, level=None)  # it follows the gradient, which variates hide there
     return None if found is None else found.averaged(looks).times(context.noise_scale)
@@ -152,7 +153,10 @@ def _before_clips(chosen: Chosen, place: int, defense: Defense, tap: Tap, contex
 def coding_at(defense: Defense, tap: Tap, context: RoundContext, steps: int) -> Coding | None:
     """The coarser form that numbers were written in, in units of the gradient that is matched at a tap."""
     coding = defense.coding_at(tap)
-    return None if coding is None else replace(coding, unit=-context.learning_rate * steps)
+    # Sums have lengths of their own.
+    if coding is None or tap.unit == "example" or (coding.kind == "length" and tap.of_update and steps > 1):
+        return None
+    return coding.at(-context.learning_rate * steps if tap.of_update else 1.0, context.layout.shapes)
 
 
 def cut_at(defense: Defense, tap: Tap, context: RoundContext, steps: int) -> float | None:

@@ -6,7 +6,7 @@ Everything that is told to attackers, users and accountants follows from the lis
 Reading: jax-privacy and pfl-research, whose clips and mechanisms carry their bounds and noise in the same way.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from typing import ClassVar, cast
@@ -214,6 +214,10 @@ class Operation:
     def coding(self) -> Coding | None:
         """Return the coarser form that numbers of an update are written in; None without."""
         return None
+
+    def disguises(self) -> Iterator[Callable[[Tensor], Tensor]]:
+        """Every change that it may make of images (..., C, H, W) at ``INPUTS``, where these are few and known."""
+        yield from ()
 
     def grid(self, context: RoundContext, steps: int) -> float | None:
         """The step of the grid that values behind it lie on, in units of a gradient after L ``steps``."""

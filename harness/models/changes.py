@@ -1,7 +1,8 @@
 """What is changed of a network before it is trained: by name behind its own (``NAME+group_norm``), or called directly.
 
-Sources: GroupNorm is Wu and He, ECCV 2018; in the place of BatchNorm, whose gradients mix a batch's examples, it is
-put by Opacus' ``ModuleValidator.fix`` (Yousefpour et al. 2021, arXiv:2109.12298).
+Sources: the bottleneck is PRECODE's (Scheliga et al. 2022); GroupNorm is Wu and He, ECCV 2018; in the place of
+BatchNorm, whose gradients mix a batch's examples, it is put by Opacus' ``ModuleValidator.fix`` (Yousefpour et al. 2021,
+arXiv:2109.12298).
 """
 
 import difflib
@@ -9,12 +10,14 @@ import math
 import re
 from collections.abc import Callable, Iterable
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from harness.base.errors import UsageError
 from harness.models.batch_norm import BatchNorm
 
 _GROUPS = 32
+_WIDTH = 256
 _ONLY = re.compile(r"only\((.+)\)")
 
 
@@ -53,6 +56,42 @@ def no_dropout(network: nn.Module) -> nn.Module:
         raise UsageError("there is no dropout to turn off; leave +no_dropout out")
     for layer in random:
         layer.p = 0.0  # pyright: ignore[reportArgumentType]  # Module declares parameters and layers only
+    return network
+
+
+BOTTLENECK = "precode_sample"
+"""How the name of a bottleneck's sample ends."""
+
+
+class Bottleneck(nn.Module):
+    """A variational bottleneck of ``width`` around features: its sample is a parameter, zero but while a client trains.
+
+    Source: Scheliga et al. 2022, section 3.
+    """
+
+    def __init__(self, features: int, width: int) -> None:
+        super().__init__()
+        self.encoder, self.decoder = nn.Linear(features, 2 * width), nn.Linear(width, features)
+        self.precode_sample = nn.Parameter(torch.zeros(width))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Features (B, F) of features (B, F), through a code with noise."""
+        mean, spread = self.encoder(features).chunk(2, -1)
+        return self.decoder(mean + nn.functional.softplus(spread) * self.precode_sample)
+
+
+def precode(network: nn.Module) -> nn.Module:
+    """Puts a variational bottleneck before the last linear layer of a network, for paper:PRECODE.
+
+    Raises:
+        UsageError: there is no linear layer in it.
+    """
+    found = [(name, layer) for name, layer in network.named_modules() if isinstance(layer, nn.Linear)]
+    if not found or not found[-1][0]:
+        raise UsageError("there is no last linear layer to put a bottleneck before; leave +precode out")
+    name, layer = found[-1]
+    parent = network.get_submodule(name.rpartition(".")[0])
+    setattr(parent, name.rpartition(".")[2], nn.Sequential(Bottleneck(layer.in_features, _WIDTH), layer))
     return network
 
 
@@ -97,7 +136,11 @@ def is_random(layer: nn.Module) -> bool:
     return drops and float(layer.p) > 0  # pyright: ignore[reportArgumentType]
 
 
-CHANGES: dict[str, Callable[[nn.Module], nn.Module]] = {"group_norm": group_norm, "no_dropout": no_dropout}
+CHANGES: dict[str, Callable[[nn.Module], nn.Module]] = {
+    "group_norm": group_norm,
+    "no_dropout": no_dropout,
+    "precode": precode,
+}
 
 
 def split_name(name: str) -> tuple[str, list[Callable[[nn.Module], nn.Module]]]:

@@ -25,12 +25,13 @@ class Value:
 
 @dataclass(frozen=True)
 class Head:
-    """A column's title; ``choice``: few different words, worth a filter of their own; ``wide``: long sentences."""
+    """A column's title; ``choice``: few different words, worth a filter; ``wide``: sentences, ``long`` ones."""
 
     title: str
     number: bool = False
     choice: bool = False
     wide: bool = False
+    long: bool = False
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,8 @@ class Table:
     def styles(self, place: int, value: Value) -> str:
         """Styles of ours that an entry of a column has on the page, separated by blanks."""
         column = self.columns[place]
-        own = value.kind, "number" if column.number else "", "wide" if column.wide else ""
-        return " ".join(filter(None, own))
+        own = (name for name in ("number", "wide", "long") if getattr(column, name))
+        return " ".join(filter(None, (value.kind, *own)))
 
 
 def words(value: object, longest: int = 600) -> Value:

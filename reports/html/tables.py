@@ -41,47 +41,6 @@ def check_table(runs: Sequence[RunData]) -> Table:
     )  # fmt: skip
 
 
-def measured_table(runs: Sequence[RunData]) -> Table:
-    """What was measured beside attacks: label counts, membership, a client of one step."""
-    rows = [
-        (
-            words(run.name), words(one.what, 60), words(one.by, 60),
-            figure(one.found) if one.found is None else Value(f"{one.found:.3g} of {one.count}", one.found),
-            figure(one.chance), Value(text.p_value(one.p_value), one.p_value),
-            Value(_HELD[one.held], None, "" if one.held is None else "resilient" if one.held else "leaks"),
-        )
-        for run in runs
-        if run.judged
-        for one in run.judged.measured
-    ]  # fmt: skip
-    titles = (
-        Head("run"), Head("what"), Head("by"), Head("found", number=True), Head("by chance", number=True),
-        Head("p", number=True), Head("control"),
-    )  # fmt: skip
-    return make(
-        "measured", "What it tells beside images", titles, rows,
-        "Each is about examples, and none needs a picture. The control is a client of one step on one example.",
-    )  # fmt: skip
-
-
-_HELD = {True: "held", False: "failed", None: "none"}
-
-
-def budget_table(runs: Sequence[RunData]) -> Table:
-    """What became of each attack under a budget."""
-    rows = [
-        (
-            words(run.name), words(", ".join(filter(None, (one.attack, one.group))), 60),
-            Value(f"{one.captures} of {one.of}", float(one.captures)), words(one.reason or "all of it ran", 300),
-        )
-        for run in runs
-        if run.judged and run.judged.budget
-        for one in run.judged.budget.attacks
-    ]  # fmt: skip
-    titles = (Head("run"), Head("attack"), Head("ran on", number=True), Head("what was left out, and takes", wide=True))
-    return make("budget", "What the budget left out", titles, rows)
-
-
 def estimate_table(runs: Sequence[RunData]) -> Table:
     """What each attack makes of each capture."""
     rows = [
@@ -257,10 +216,10 @@ _MEASURES: tuple[tuple[str, Callable[[Shown], Value]], ...] = (
 
 _COLUMNS = (
     Head("defense", choice=True), Head("arguments"), Head("against", choice=True),
-    Head("claimed epsilon", number=True), Head("recomputed epsilon", number=True),
+    Head("claimed epsilon", number=True), Head("recomputed epsilon", number=True), Head("why", long=True),
     Head("guarantee", choice=True), Head("in plain words", wide=True), Head("delta", number=True),
     Head("of", wide=True), Head("unit"), Head("adjacency"), Head("sampler"), Head("conversion"),
-    Head("schedule"), Head("why", wide=True),
+    Head("schedule"),
 )  # fmt: skip
 
 
@@ -269,9 +228,9 @@ def privacy_table(runs: Sequence[RunData], cells: Iterable[Shown]) -> Table:
     rows = list(dict.fromkeys([*_evaluated(cells), *_trained(runs)]))
     return make(
         "privacy", "What is promised", _COLUMNS, rows,
-        "Claimed: by the paper or the framework itself, whether or not it holds. Recomputed: the smallest epsilon that "
-        "is proven for what ran; none where nothing is. Resilience seen above is no such promise, and a promise need "
-        "not stop what was seen above: it covers a view and a unit.",
+        "Claimed: by the paper or the framework, whether or not it holds. Recomputed: the smallest epsilon that is "
+        "proven for what ran; none where nothing is. Resilience seen above is no such promise, and a promise need not "
+        "stop what was seen above: it covers a view and a unit.",
     )  # fmt: skip
 
 
@@ -309,12 +268,11 @@ def _row(defense: str, arguments: str, of: Value, statement: Statement) -> tuple
     return (
         words(defense, 60), words(arguments), words(statement.view, 40),
         nothing if statement.claimed_epsilon is None else figure(statement.claimed_epsilon),
-        nothing if statement.epsilon is None else epsilon(statement.epsilon),
+        nothing if statement.epsilon is None else epsilon(statement.epsilon), words(statement.notes),
         Value(words(statement.guarantee, 40).shown, None, kind),
         Value(wording.VAIN if vain else wording.guarantee(statement.guarantee)),
         words(None if delta is None else f"{delta:.1g}"), of, words(statement.unit, 40), words(statement.adjacency, 40),
         words(statement.sampler, 40), words(statement.conversion, 60), words(statement.schedule, 80),
-        words(statement.notes),
     )  # fmt: skip
 
 
@@ -334,8 +292,7 @@ def tables_of(
     """The same for who has found out already what stands where in ``runs``."""
     trend, missing = trend_table([*earlier, *runs]), left_out_table([*unread(earlier), *runs])
     made = [
-        check_table(runs), measured_table(runs), estimate_table(runs), budget_table(runs), resilience_table(places),
-        trend, *paper_tables(cells),
+        check_table(runs), estimate_table(runs), resilience_table(places), trend, *paper_tables(cells),
         cell_table(cells), training_table(runs), round_table(runs), privacy_table(runs, cells), control_summary(runs),
         control_table(runs), environment_table(runs), settings_table(runs, cells), missing,
     ]  # fmt: skip

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from harness.attacks import Attack, Reconstruction, run_attack, validated_attack
 from harness.attacks.cpl import CPL
+from harness.attacks.dlg import IDLG
 from harness.attacks.engine import CAP, CONVERGED, DIVERGED, HOPELESS, choose_restarts
-from harness.attacks.idlg import IDLG
 from harness.attacks.inverting_gradients import InvertingGradients
 from harness.base.errors import UsageError
 from harness.observation import Clipping, Observation

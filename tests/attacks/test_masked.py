@@ -10,7 +10,7 @@ from torch import Tensor
 from harness.attacks import run_attack
 from harness.attacks.attack import Attack
 from harness.attacks.cpl import CPL
-from harness.attacks.idlg import IDLG
+from harness.attacks.dlg import IDLG
 from harness.observation import Clipping, Observation
 
 Victims = Callable[..., Observation]

@@ -71,8 +71,10 @@ def networks() -> Any:
         yield
 
 
-@pytest.mark.parametrize("model", ["vit", "renamed"])
-@pytest.mark.parametrize("clip", [None, 0.05])
+@pytest.mark.parametrize(("model", "clip"), [
+    ("vit", None), ("renamed", 0.05),
+    *(pytest.param(*other, marks=pytest.mark.slow) for other in (("vit", 0.05), ("renamed", None))),
+])  # fmt: skip
 def test_images_are_exact_and_clips_lose_only_a_scale(
     model: str, clip: float | None, victims: Victims, digits: Digits
 ) -> None:

@@ -56,7 +56,7 @@ def test_the_first_iterations_agree(
 
 
 @pytest.mark.parametrize("name", [
-    name if name in ("slope", "spear") else pytest.param(name, marks=pytest.mark.slow) for name in AT_ONCE
+    name if name == "spear" else pytest.param(name, marks=pytest.mark.slow) for name in AT_ONCE
 ])  # fmt: skip
 def test_what_is_computed_at_once_is_descended_by_no_engine(name: str, victims: Victims) -> None:
     attack = build(ATTACKS, name, SETTINGS.get(name, {}))

@@ -25,7 +25,7 @@ def attacked(name: str, settings: dict[str, Any], seen: Observation, chunk: int,
     ("name", "settings"),
     [
         ("inverting_gradients", {"max_iterations": 4}),
-        ("gradinversion", {"max_iterations": 4, "restarts": 2, "warm_up": 1}),
+        pytest.param("gradinversion", {"max_iterations": 4, "restarts": 2, "warm_up": 1}, marks=pytest.mark.slow),
         pytest.param("cpl", {"max_iterations": 1}, marks=pytest.mark.slow),
     ],
 )

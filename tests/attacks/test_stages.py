@@ -14,7 +14,7 @@ from harness.attacks.cpl import CPL
 from harness.attacks.identify import Identify
 from harness.attacks.inverting_gradients import InvertingGradients
 from harness.attacks.relu_layer import of_rank
-from harness.attacks.stages import alike, excused, readable, signs, stages_of
+from harness.attacks.stages import alike, readable, signs, stages_of
 from harness.attacks.suites import LATEST, SUITES
 from harness.base.building import build
 from harness.base.errors import UsageError
@@ -172,7 +172,7 @@ def test_every_pass_has_the_same_images(attack: str, tmp_path: Path) -> None:
     values = {"batch_size": 2, "epochs": 3, "client_examples": 3, "update_model": "unroll", "prior": "auto"}
     model = "mlp2" if attack == "spear" else "mlp"
     made = scene("sgd:lr=0.01,momentum=0.9", tmp_path, victims=2, model=model, **values)
-    seen, settings = made.observation, {} if attack == "spear" else {"max_iterations": 2}
+    seen, settings = made.observation, {} if attack == "spear" else {"max_iterations": 1}
     assert (seen.examples, seen.unknowns, seen.places) == (12, 3, (0, 1, 2, 2) * 3)
     found = run_attack(reconstructing(build(ATTACKS, attack, settings)), seen)
     first = [0, 1, 2]
@@ -180,21 +180,6 @@ def test_every_pass_has_the_same_images(attack: str, tmp_path: Path) -> None:
     assert torch.equal(found.labels, seen.in_places(found.labels[:, first]))
     if attack != "dlg":
         assert torch.equal(found.labels[:, first].sort().values, made.truth.labels[:, first].sort().values)
-
-
-@pytest.mark.parametrize("sent", ["float16", "bfloat16"])
-@pytest.mark.parametrize(("optimizer", "steps"), [("sgd", 1), ("sgd:lr=0.01,momentum=0.9", 2), ("adam:lr=0.00001", 1)])
-def test_weights_that_did_not_move_leave_an_interval(optimizer: str, steps: int, sent: str, tmp_path: Path) -> None:
-    model = "first" if steps == 1 else "unroll"
-    made = scene(optimizer, tmp_path, model="mlp", sent_as=sent, local_steps=steps, update_model=model)
-    seen, images = made.observation, made.truth.images
-    truth = dummy_gradient(seen, images, made.truth.labels, apply_clipping=False).detach()
-    if seen.reading and seen.reading.adaptive:  # of a played step only the gradient itself is compared
-        truth = dummy_gradient(replace(seen, reading=None), images, made.truth.labels, apply_clipping=False).detach()
-    still = (seen.target == 0) & (truth != 0)
-    assert still.float().mean() > 0.05
-    assert (excused(truth, seen)[still].abs() <= 1e-3 * truth[still].abs()).all()
-    assert (excused(3e3 * truth, seen)[still] != 0).float().mean() > (0.05 if seen.optimizer.name == "sgd" else -1)
 
 
 class Computed(Exception):

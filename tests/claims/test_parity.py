@@ -1,7 +1,7 @@
 """Defenses by the frameworks' names against the packages: the same input gives the same output, and noise of its law.
 
-Each package runs in an environment of its own, which is made from the index, or lies under its name (``flwr==1.42.0``)
-in the folder that HARNESS_PACKAGES names. Inputs go to it as JSON on standard input.
+Each package runs in an environment of its own, which is made from the index, or lies under its name (``flwr==1.42.0``,
+or several with spaces between) in the folder that HARNESS_PACKAGES names. Inputs go to it as JSON on standard input.
 """
 
 import json
@@ -20,7 +20,8 @@ from torch import Tensor
 
 from harness.base.building import build
 from harness.base.vectors import Layout
-from harness.defenses import DEFENSES, Cohort, MaterialisedGradients, RoundContext
+from harness.defenses import DEFENSES, Cohort, Defense, MaterialisedGradients, RoundContext
+from harness.defenses.correlated import best_bands
 
 pytestmark = pytest.mark.slow
 
@@ -79,8 +80,17 @@ from nvflare.app_common.filters.percentile_privacy import PercentilePrivacy
 from nvflare.app_common.filters.svt_privacy import SVTPrivacy
 
 given, out = json.load(sys.stdin), []
+coarser = given["kind"] == "ModelQuantizer"
+if coarser:
+    import torch
+    torch.Tensor.cuda = lambda self, *_: self  # bitsandbytes rounds on a processor too
+    from bitsandbytes.functional import QuantState
+    read = QuantState.from_dict.__func__
+    QuantState.from_dict = classmethod(lambda kind, state, device: read(kind, state, torch.device("cpu")))
+    from nvflare.app_opt.pt.quantization.dequantizer import ModelDequantizer
+    from nvflare.app_opt.pt.quantization.quantizer import ModelQuantizer
 for row in given["rows"]:
-    flat, data, start = np.asarray(row), {}, 0
+    flat, data, start = np.asarray(row, np.float32 if coarser else None), {}, 0
     for name, shape in zip(given["names"], given["shapes"]):
         size = int(np.prod(shape, dtype=int))
         data[name] = flat[start:start + size].reshape(shape).copy()
@@ -88,6 +98,7 @@ for row in given["rows"]:
     dxo = DXO(DataKind.WEIGHT_DIFF, data=data, meta={MetaKey.NUM_STEPS_CURRENT_ROUND: given["steps"]})
     one = globals()[given["kind"]](**given["settings"])
     made = one.process_dxo(dxo, Shareable(), FLContext()) or dxo
+    made = ModelDequantizer().process_dxo(made, Shareable(), FLContext()) if coarser else made
     zeros = {name: np.zeros(shape) for name, shape in zip(given["names"], given["shapes"])}
     out.append(np.concatenate([np.ravel({**zeros, **made.data}[name]) for name in given["names"]]).tolist())
 print(json.dumps(out))
@@ -111,7 +122,43 @@ optimizer.step()
 moved = [old - new.detach() for old, new in zip(before, model.parameters())]
 print(json.dumps([torch.cat([one.flatten() for one in moved]).tolist()]))
 """
-SCRIPTS = {"flwr": FLOWER, "nvflare": NVFLARE, "opacus": OPACUS}
+PFL = """
+import json, os, sys, tempfile
+os.environ["PFL_PYTORCH_DEVICE"] = "cpu"
+from types import SimpleNamespace
+import numpy as np, torch
+from pfl.internal.ops import pytorch_ops
+from pfl.internal.ops.selector import set_framework_module
+set_framework_module(pytorch_ops)
+from pfl.internal.platform.selector import get_platform
+from pfl.privacy.adaptive_clipping import AdaptiveClippingGaussianMechanism
+from pfl.privacy.ftrl_mechanism import BandedMatrixFactorizationMechanism
+from pfl.privacy.gaussian_mechanism import GaussianMechanism
+from pfl.stats import MappedVectorStatistics
+
+given = json.load(sys.stdin)
+if "rounds" not in given:
+    os.chdir(tempfile.mkdtemp())
+    made = BandedMatrixFactorizationMechanism(
+        1.0, given["iterations"], given["apart"], lambda times: SimpleNamespace(cohort_noise_parameter=1.0))
+    print(json.dumps(made.query_matrix.tolist()))
+    sys.exit()
+one = AdaptiveClippingGaussianMechanism(lambda bound: GaussianMechanism(bound, given["noise"]), **given["settings"])
+out = []
+for now in range(given["rounds"]):
+    total = None
+    for number, row in enumerate(given["rows"]):
+        stats = MappedVectorStatistics({"w": torch.tensor(row)}, weight=1)
+        stats, _ = one.postprocess_one_user(stats=stats, user_context=SimpleNamespace(seed=number))
+        total = stats if total is None else total + stats
+    central = SimpleNamespace(cohort_size=len(given["rows"]), seed=now)
+    total, _ = one.postprocess_server(stats=total, central_context=central, aggregate_metrics=None)
+    out.append((total["w"] / total.weight).tolist() + [one.mutable_clipping_bound.value()])
+print(json.dumps(out))
+"""
+PFLS = "pfl==0.6.0 torch"
+SCRIPTS = {"pfl": PFL, "flwr": FLOWER, "nvflare": NVFLARE, "opacus": OPACUS}
+BITS = "nvflare==2.9.0 bitsandbytes==0.50.2"
 LAYOUT = Layout(("a", "b", "count"), ((6, 5), (7,), ()))
 LARGE = Layout(("a", "b"), ((150, 100), (5000,)))
 FLWR, NVFLARES, OPACUSES = ("flwr==1.42.0", "flwr==1.29.0"), ("nvflare==2.9.0", "nvflare==2.7.2"), (
@@ -128,7 +175,7 @@ def package_says(package: str, environments: Path, given: dict[str, Any]) -> Ten
     python = environments / package / "bin" / "python"
     if not python.exists():
         venv.create(environments / package, with_pip=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", package], check=True, timeout=1800)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", *package.split()], check=True, timeout=1800)
     script = SCRIPTS[package.partition("==")[0]]
     done = subprocess.run([python, "-c", script], input=json.dumps(given), capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -174,6 +221,19 @@ def test_local_mod_of_flower(package: str, environments: Path) -> None:
     torch.testing.assert_close(counted[:, -1], updates()[:, -1])
 
 
+def played(own: Defense, rows: Tensor, layout: Layout, rounds: int) -> list[Tensor]:
+    """What is applied in some rounds, and the bound after each."""
+    server: dict[str, Tensor] = {}
+    made = []
+    for _ in range(rounds):
+        here = replace(context(layout, 3, 1.0), server=server, sent={})
+        total = own.server_receive(own.client_message(rows, here), here).sum(0)
+        sums = {name: values.sum(0) for name, values in here.sent.items()}
+        applied = own.aggregate(total, replace(here, sent=sums))
+        made.append(torch.cat([applied, server.get("bound", torch.tensor([2.0])).reshape(1).double()]))
+    return made
+
+
 STRATEGIES = [
     ("ServerSideFixedClipping", {"noise_multiplier": 0.0, "clipping_norm": 2.0, "num_sampled_clients": 3}, LAYOUT),
     ("ServerSideFixedClipping", {"noise_multiplier": 1.0, "clipping_norm": 2.0, "num_sampled_clients": 7}, LARGE),
@@ -192,13 +252,7 @@ def test_strategies_of_flower(
     """Clips, the order of noise and bound, and the bounds of four rounds."""
     rows, rounds = updates(layout), 4 if layout is LAYOUT else 1
     found = package_says(package, environments, of_layout(layout, rows, kind=kind, settings=settings, rounds=rounds))
-    own, server, made = build(DEFENSES, f"flower:{kind}", settings), {}, []
-    for _ in range(rounds):
-        here = replace(context(layout, 3, 1.0), server=server, sent={})
-        total = own.server_receive(rows, here).sum(0)
-        sums = {name: values.sum(0) for name, values in here.sent.items()}
-        applied = own.aggregate(total, replace(here, sent=sums))
-        made.append(torch.cat([applied, server.get("bound", torch.tensor([2.0])).reshape(1).double()]))
+    made = played(build(DEFENSES, f"flower:{kind}", settings), rows, layout, rounds)
     if settings["noise_multiplier"]:
         assert same_law(found[:, :-1], torch.stack(made)[:, :-1])
     else:
@@ -220,6 +274,48 @@ def test_filters_of_nvflare(package: str, kind: str, settings: dict[str, Any], e
     told = settings | ({"steps": 2} if kind == "PercentilePrivacy" else {})
     found = package_says(package, environments, asked)
     torch.testing.assert_close(found, ours(f"nvflare:{kind}", told, updates(), LAYOUT, 1.0))
+
+
+@pytest.mark.parametrize("kind", ["float16", "blockwise8", "float4", "normfloat4", "adaquant"])
+def test_quantizer_of_nvflare(kind: str, environments: Path) -> None:
+    """Numbers on the border of two levels may go to either; blocks end within a tensor, and one is short."""
+    rows, settings = updates(LARGE).float().double(), {"quantization_type": kind}
+    found = package_says(BITS, environments, of_layout(LARGE, rows, kind="ModelQuantizer", settings=settings, steps=1))
+    made = ours("nvflare:ModelQuantizer", settings, rows, LARGE, 1.0)
+    assert float(((found - made).abs() > 1e-5 * rows.abs().amax()).double().mean()) < 3e-3
+
+
+def test_matrix_of_pfl(environments: Path) -> None:
+    """Rows have length 1 there, and columns do not."""
+    found = package_says(PFLS, environments, {"iterations": 40, "apart": 8})
+    rows = best_bands(40, 7, by_rows=True)
+    made = torch.stack([torch.cat([torch.zeros(one), found.diagonal(-one)]) for one in range(7)], 1)
+    torch.testing.assert_close(made, rows, rtol=0, atol=5e-3)
+    assert float(found.norm(dim=0)[0]) == pytest.approx(1.7319, rel=1e-3)
+
+
+@pytest.mark.parametrize(("noise", "layout"), [(1e-7, LAYOUT), (1.0, LARGE)])
+def test_adaptive_clip_of_pfl(noise: float, layout: Layout, environments: Path) -> None:
+    rows, settings = updates(layout), {
+        "initial_clipping_bound": 2.0, "clipping_indicator_noise_stddev": 1.5 if noise == 1 else 1e-6,
+        "adaptive_clipping_norm_quantile": 0.4, "log_space_step_size": 0.3,
+    }  # fmt: skip
+    rounds = 4 if noise < 1 else 1
+    found = package_says(
+        PFLS, environments, {"rows": rows.tolist(), "noise": noise, "rounds": rounds, "settings": settings}
+    )
+    own = build(DEFENSES, "pfl:AdaptiveClippingGaussianMechanism", {**settings, "relative_noise_stddev": noise})
+    made = torch.stack(played(own, rows, layout, rounds))
+    if noise == 1:
+        assert same_law(found[:, :-1], made[:, :-1])
+    else:
+        torch.testing.assert_close(found, made, rtol=1e-4, atol=1e-5)
+
+
+def test_adaquant_of_nvflare_sends_no_number_of_a_narrow_tensor(environments: Path) -> None:
+    rows, settings = updates(LAYOUT) * 1e-6, {"quantization_type": "adaquant"}
+    found = package_says(BITS, environments, of_layout(LAYOUT, rows, kind="ModelQuantizer", settings=settings, steps=1))
+    assert bool(found[:, :-1].isnan().all())
 
 
 @pytest.mark.parametrize("package", NVFLARES)

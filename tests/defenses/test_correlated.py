@@ -4,15 +4,15 @@ import math
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from harness.base.building import build
 from harness.base.vectors import Layout
-from harness.claims.central import buffered_column, root_column
+from harness.claims.central import buffered_column, calibrated_noise, root_column
 from harness.defenses import DEFENSES, Cohort, Defense, RoundContext
+from harness.defenses.correlated import best_bands
 
 P, ROUNDS = 40_000, 8
 LAYOUT = Layout(("w",), ((P,),))
@@ -28,11 +28,29 @@ def noises(defense: Defense, server: dict[str, Tensor], rounds: range) -> list[T
     return found
 
 
-STRATEGIES: dict[str, tuple[dict[str, Any], np.ndarray]] = {
-    "jax_privacy:BandedToeplitz": ({"bands": 3}, np.array(root_column(3))),
+def toeplitz(column: list[float]) -> Tensor:
+    """The matrix (rounds, rounds) of a first column."""
+    padded = torch.tensor([*column, *([0.0] * ROUNDS)], dtype=torch.float64)
+    return torch.stack([torch.cat([padded[: t + 1].flip(0), padded.new_zeros(ROUNDS - 1 - t)]) for t in range(ROUNDS)])
+
+
+def banded(rows: Tensor) -> Tensor:
+    """The matrix whose entries (rounds, bands) of each row begin at its diagonal."""
+    return torch.stack([torch.stack([
+        rows[t, t - s] if 0 <= t - s < rows.shape[1] else rows.new_zeros(()) for s in range(ROUNDS)
+    ]) for t in range(ROUNDS)])  # fmt: skip
+
+
+LOUD = {"noise_multiplier": 2, "clip": 1.5}
+STRATEGIES: dict[str, tuple[dict[str, Any], Tensor, float]] = {
+    "jax_privacy:BandedToeplitz": ({"bands": 3, **LOUD}, toeplitz(root_column(3)), 3.0),
     "jax_privacy:BufferedToeplitz": (
-        {"buf_decay": [0.5, 0.9], "output_scale": [0.3, 0.2]},
-        np.array(buffered_column((0.5, 0.9), (0.3, 0.2), ROUNDS)),
+        {"buf_decay": [0.5, 0.9], "output_scale": [0.3, 0.2], **LOUD},
+        toeplitz(buffered_column((0.5, 0.9), (0.3, 0.2), ROUNDS)), 3.0,
+    ),
+    "pfl:BandedMatrixFactorization": (
+        {"min_separation": 4, "num_iterations": ROUNDS, "corrected": True}, banded(best_bands(ROUNDS, 3)),
+        calibrated_noise(0.02, ROUNDS // 4, 2.0, 1e-6),
     ),
 }  # fmt: skip
 
@@ -40,14 +58,22 @@ STRATEGIES: dict[str, tuple[dict[str, Any], np.ndarray]] = {
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_the_strategy_makes_independent_noise_of_it(name: str) -> None:
     """C x = g: numbers of one deviation, and independent of each other."""
-    settings, column = STRATEGIES[name]
-    defense = build(DEFENSES, name, {**settings, "noise_multiplier": 2, "clip": 1.5})
-    x = torch.stack(noises(defense, {}, range(ROUNDS)))
-    padded = np.concatenate([column, np.zeros(ROUNDS)])
-    strategy = torch.tensor([[padded[t - s] if t >= s else 0.0 for s in range(ROUNDS)] for t in range(ROUNDS)])
-    made = strategy.double() @ x
-    covariance = (made @ made.T / P) / 9
+    settings, strategy, deviation = STRATEGIES[name]
+    made = strategy @ torch.stack(noises(build(DEFENSES, name, settings), {}, range(ROUNDS)))
+    covariance = (made @ made.T / P) / deviation**2
     assert bool(((covariance - torch.eye(ROUNDS).double()).abs() < 0.05).all())
+
+
+def test_the_best_bands_leave_less_than_roots() -> None:
+    def left(strategy: Tensor) -> float:
+        return float(strategy.inverse().cumsum(0).square().sum())
+
+    best, roots = STRATEGIES["pfl:BandedMatrixFactorization"][1], toeplitz(root_column(3))
+    torch.testing.assert_close(best.square().sum(0), torch.ones(ROUNDS).double())
+    mixed = banded(best_bands(ROUNDS, 3, by_rows=True))
+    torch.testing.assert_close(mixed @ mixed.T, best.T @ best)
+    assert float(mixed.norm(dim=0)[0]) == pytest.approx(1.23678, rel=1e-4)  # as of pfl 0.6.0
+    assert left(best) < 0.99 * left(roots / roots.norm(dim=0)) < left(torch.eye(ROUNDS).double())
 
 
 def test_the_noise_of_a_tree_is_of_few_nodes() -> None:

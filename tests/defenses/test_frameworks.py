@@ -8,16 +8,20 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from harness.base.building import build
 from harness.base.errors import UsageError
-from harness.base.vectors import Layout
+from harness.base.vectors import Layout, group_sums
 from harness.claims.answers import Facts
 from harness.claims.filters import FILTERS
 from harness.defenses import DEFENSES, Cohort, Defense, MaterialisedGradients, RoundContext
-from harness.federation.knowledge import limit_at, noise_at
+from harness.federation.client_round import train_locally
+from harness.federation.examples import NetworkBatch, NetworkGradients
+from harness.federation.knowledge import coding_at, limit_at, noise_at
 from harness.federation.privacy_facts import PrivacyFacts
 from harness.federation.taps import Tap
+from harness.models import RowModel
 from harness.privacy import NoLimit
 
 LAYOUT = Layout(("weight", "counter"), ((10, 20), ()))  # 200 numbers and an array without a dimension
@@ -121,6 +125,96 @@ def test_excluded_tensors_are_not_sent(names: Any) -> None:
     assert own.chosen_at(Tap.SENT, layout).counts == (8, 0)
 
 
+# What papers change of a local step, on a network of random weights.
+
+
+def stepped(name: str, model: str = "mlp", **settings: Any) -> tuple[Tensor, Tensor, RowModel, NetworkBatch]:
+    """The direction (2, P) of a first step with two examples for each of two clients, and that without a defense."""
+    network = RowModel(model, (1, 8, 8), 4)
+    random = torch.Generator().manual_seed(3)
+    images, labels = torch.rand(2, 2, 1, 8, 8, generator=random), torch.tensor([[0, 1], [2, 3]])
+    weights, found = network.initial_weights([(0, 0), (0, 1)]), []
+    for own in (defense(name, **settings), defense("none")):
+        made: list[NetworkBatch] = []
+
+        def batch(step: int, at: Tensor, made: list[NetworkBatch] = made) -> NetworkBatch:
+            made.append(NetworkBatch(network, at, images, labels))
+            return made[-1]
+
+        def gradients(of: NetworkBatch) -> MaterialisedGradients:
+            return MaterialisedGradients(
+                network.per_example_gradients(of.weights, of.inputs, of.labels), network.layout.sizes
+            )
+
+        here = context(network.layout, 2, 1.0, cohort=Cohort(clients_per_round=2, batch_size=2))
+        found.append((train_locally(NetworkGradients(batch, gradients), weights, own, here, 1).mean_step, made[0]))
+    return found[0][0], found[1][0], network, found[0][1]
+
+
+def test_outpost_prunes_and_adds_noise_by_the_variance_of_weights() -> None:
+    made, plain, network, batch = stepped("paper:Outpost", beta=0, phi=100, prune_base=100)
+    for part, own in zip(
+        made.split(network.layout.sizes, 1), batch.weights.split(network.layout.sizes, 1), strict=True
+    ):
+        noise = float(part.abs().median()) / 0.6745
+        assert own.shape[1] < 500 or noise == pytest.approx(0.8 * float(own.var()), rel=0.1)
+    pruned, _, _, _ = stepped("paper:Outpost", beta=0, noise_base=0)
+    assert 0.19 < float((pruned != 0).double().mean()) < 0.21
+    assert torch.equal(stepped("paper:Outpost", beta=1e9)[0], plain)
+
+
+def test_censor_sends_vectors_as_long_that_lower_the_loss_or_the_gradient() -> None:
+    """What is truly orthogonal to a gradient lowers no loss, so that the gradient itself is sent."""
+    made, plain, network, batch = stepped("paper:CENSOR")
+    sizes = network.layout.sizes
+    lengths = [group_sums(one.square(), sizes).sqrt() for one in (made, plain)]
+    torch.testing.assert_close(*lengths)
+    along = (group_sums(made * plain, sizes) / lengths[0] / lengths[1]).abs()
+    assert 0 < float(along.max()) < 0.6
+    torch.testing.assert_close(stepped("paper:CENSOR", corrected=True)[0], plain)
+    loss = [
+        cross_entropy(
+            network.logits(batch.weights - 1e-2 * way.float(), batch.inputs).flatten(0, 1), batch.labels.flatten()
+        )
+        for way in (made, torch.zeros_like(made))
+    ]
+    assert float(loss[0]) < float(loss[1])
+
+
+def test_ats_makes_one_of_sixteen_forms_of_each_image() -> None:
+    own = defense("paper:ATS")
+    images = torch.rand(40, 2, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+    here = context(rows=40, scale=1.0)
+    batch = NetworkBatch(
+        RowModel("mlp", (1, 8, 8), 4), torch.zeros(40, 1), images, torch.zeros(40, 2, dtype=torch.long)
+    )
+    made = own.inputs(batch, here).inputs
+    forms = torch.stack([way(images) for way in own.disguises])
+    alike = (forms - made).flatten(3).abs().amax(-1) == 0
+    assert len(forms) == 16 and bool(alike.any(0).all()) and int(alike.any(2).any(1).sum()) > 12
+    noise = noise_at(own, Tap.SENT, here)
+    assert noise is not None and noise.unread
+
+
+def test_adapters_leave_what_their_rank_spans() -> None:
+    made, plain, network, _ = stepped("paper:LoRA", rank=5, alpha=10.0)
+    coding = coding_at(defense("paper:LoRA", rank=5, alpha=10.0), Tap.SENT, context(network.layout), 1)
+    assert coding is not None
+    torch.testing.assert_close(coding.of(plain, network.layout.sizes), made)
+    parts = network.layout.split(made)
+    assert all(not part.any() for part in parts.values() if part.dim() == 2)
+    assert int(torch.linalg.matrix_rank(next(iter(parts.values()))[0].double(), rtol=1e-5)) <= 4
+
+
+def test_precode_draws_a_sample_and_keeps_it() -> None:
+    made, plain, network, batch = stepped("paper:PRECODE", "mlp+precode")
+    sample = network.layout.split(batch.weights)["5.0.precode_sample"]
+    assert 0.85 < float(sample.std()) < 1.15
+    assert not network.layout.split(made)["5.0.precode_sample"].any() and bool((made != plain).any())
+    with pytest.raises(UsageError, match="add \\+precode"):
+        stepped("paper:PRECODE")
+
+
 # What is said of a filter has one source.
 
 TOLD: dict[str, tuple[dict[str, Any], Facts, Callable[[Any], bool]]] = {
@@ -186,6 +280,8 @@ def test_every_defense_of_a_framework_is_known_to_the_command() -> None:
         ("nvflare:ExcludeVars", {"exclude_vars": "("}, "no regular expression"),
         ("nvflare:SVTPrivacy", {"version": "new"}, "version"),
         ("flower:LocalDpMod", {"epsilon": 0}, "epsilon"),
+        ("paper:ATS", {"policy": "2-50"}, "no list of transforms"),
+        ("pfl:AdaptiveClippingGaussianMechanism", {"clipping_indicator_noise_stddev": 0.5}, "must be above"),
     ],
 )
 def test_bad_settings_are_one_line(name: str, settings: dict[str, Any], said: str) -> None:

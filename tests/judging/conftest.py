@@ -17,6 +17,18 @@ SHAPE, CLASSES, RATE = (1, 8, 8), 10, 0.05
 Federation = Callable[..., list[Path]]
 
 
+@pytest.fixture(autouse=True)
+def quick(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, coarse_losses: None) -> None:
+    """No pictures, but for tests that look at them (``drawn``), and no tighter epsilon than a test asks for."""
+    if "drawn" not in request.fixturenames:
+        monkeypatch.setattr("harness.cli.judge.save_cell_picture", lambda *_, **__: None)
+
+
+@pytest.fixture
+def drawn() -> None:
+    """Pictures are drawn."""
+
+
 @pytest.fixture
 def federation(tmp_path: Path) -> Federation:
     """Captures so many clients of one round, and returns their folders.

@@ -43,7 +43,7 @@ def judge(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., t
     return command
 
 
-def test_an_undefended_client_leaks(federation: Federation, judge: Any, tmp_path: Path) -> None:
+def test_an_undefended_client_leaks(federation: Federation, judge: Any, tmp_path: Path, drawn: None) -> None:
     code, document, _ = judge(federation(6), "--prior", "digits", "--attack", "cpl,map")
     assert code == 0 and document["captures"] == 6
     assert {check["outcome"] for check in document["checks"]} == {"holds"}
@@ -598,7 +598,7 @@ def test_a_folder_that_is_used_again_keeps_nothing_of_the_first(federation: Fede
     assert sorted(path.name for path in folder.iterdir()) == ["before.npz", "capture.json", "gradient.npz"]
 
 
-@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("named", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_one_client_in_several_rounds_is_one_draw(named: bool, federation: Federation, judge: Any) -> None:
     """Twelve rounds of three clients say as much of other clients as three rounds do, and an example counts once."""
     folders = in_rounds(federation(12, apart=True))

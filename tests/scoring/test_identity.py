@@ -58,7 +58,7 @@ def among_victims(observation: Observation, indices: torch.Tensor, seed: int) ->
     return float((1 + (np.array(null) >= first.trace()).sum()) / 300)
 
 
-@pytest.mark.parametrize("runs", [24, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("runs", [12, pytest.param(60, marks=pytest.mark.slow)])
 def test_p_values_are_honest_where_nothing_but_the_label_shows(runs: int) -> None:
     """What is read is the gradient of the class's mean, or noise alone; the same rejects a wrong p-value."""
     honest, wrong = [], []

@@ -75,6 +75,7 @@ def test_a_resumed_run_remembers_its_variates(tmp_path: Path, defense: str) -> N
     assert [one.loss for one in whole.rounds] == [one.loss for one in again.rounds]
 
 
+@pytest.mark.slow
 def test_variates_help_where_clients_differ(tmp_path: Path) -> None:
     reached = {}
     for algorithm in ("fedavg", "scaffold"):

@@ -1,0 +1,92 @@
+"""PRECODE: a variational bottleneck before the last layer, whose sample blurs the gradients of all layers before it.
+
+Source: Scheliga, Mäder, Seeland 2022, "PRECODE - A Generic Model Extension to Prevent Deep Gradient Leakage", section
+3, as in PRECODE c66adc4c, ``src/VariationalBottleneck.py``. The network has the bottleneck by the name of its model
+(``lenet+precode``). Two things are simpler here: a client draws one sample for all examples of a round, and the loss
+has no term for the divergence of the bottleneck (a factor of 0.001 there).
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from harness.base.errors import UsageError
+from harness.base.vectors import Layout
+from harness.defenses.claimed import of_filter
+from harness.defenses.registry import DEFENSES, validated_defense
+from harness.federation.context import Cohort, RoundContext
+from harness.federation.defense import Defense
+from harness.federation.operations import Operation, StepState
+from harness.federation.taps import Point
+from harness.models.changes import BOTTLENECK
+from harness.observation import Chosen
+
+
+def _place(layout: Layout) -> slice:
+    """The coordinates of the sample.
+
+    Raises:
+        UsageError: the network has no bottleneck.
+    """
+    start = 0
+    for name, size in zip(layout.names, layout.sizes, strict=True):
+        if name.endswith(BOTTLENECK):
+            return slice(start, start + size)
+        start += size
+    raise UsageError("paper:PRECODE is a change of the network; add +precode to the name of --model")
+
+
+@dataclass(frozen=True)
+class DrawSample(Operation):
+    """Each client draws the sample of its bottleneck for a round."""
+
+    points = (Point.NETWORK,)
+
+    def on_rows(self, rows: Tensor, context: RoundContext) -> Tensor:
+        rows, place = rows.clone(), _place(context.layout)
+        rows[:, place] = context.gaussian("bottleneck", rows[:, place])
+        return rows
+
+    @property
+    def subject(self) -> str:
+        return "the network"
+
+    def words(self) -> str:
+        return "a bottleneck before its last layer adds noise of a learned size to features"
+
+
+@dataclass(frozen=True)
+class KeepSample(Operation):
+    """The sample is neither trained nor sent."""
+
+    points = (Point.STEP,)
+
+    @property
+    def needs_network(self) -> bool:
+        return True
+
+    @property
+    def sparse(self) -> bool:
+        return True
+
+    def on_step(self, state: StepState, context: RoundContext) -> None:
+        mean = state.mean().clone()
+        mean[:, _place(context.layout)] = 0
+        state.direction = mean
+
+    def chosen(self, layout: Layout) -> Chosen:
+        outs = zip(layout.sizes, layout.names, strict=True)
+        return Chosen(tuple(0 if name.endswith(BOTTLENECK) else size for size, name in outs), "layer", "unknown")
+
+    def words(self) -> str:
+        return ""
+
+
+@DEFENSES.register("paper:PRECODE")
+@validated_defense
+class Precode(Defense):
+    """Samples the bottleneck of a network ``NAME+precode``; what it has learned decides how much of it is noise."""
+
+    def operations(self, cohort: Cohort) -> list[Operation]:
+        drawn = DrawSample()
+        return [drawn, KeepSample(), of_filter("paper:PRECODE", self, (), drawn)]
