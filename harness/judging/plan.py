@@ -352,9 +352,9 @@ def whole_of(efforts: Sequence[Effort]) -> list[Share]:
 def fitted(efforts: Sequence[Effort], budget: float, spent: float = 0.0) -> list[Share]:
     """What of the attacks fits into a budget by their forecasts at most, in the order of the attacks.
 
-    First are controls of one step, the quickest first, in a part of the time: one that leaks is enough. Then come
-    attacks that descend no loss. Each gets as many captures as an equal part of what is left allows; where these would
-    be too few for a lineup, fewer iterations.
+    First are tests of membership, each in half of the time at most; then controls of one step, the quickest first, in a
+    part of it: one that leaks is enough. Then come attacks that descend no loss. Each gets as many captures as an equal
+    part of what is left allows; where these would be too few for a lineup, fewer iterations.
 
     Args:
         budget: seconds, of which ``spent`` are gone.
@@ -367,18 +367,22 @@ def fitted(efforts: Sequence[Effort], budget: float, spent: float = 0.0) -> list
     if not possible:
         raise UsageError(next((one.refused for one in asked if one.refused), "there is no attack to plan"))
     left, found = budget * (1 - _KEPT) - spent, dict[Effort, Share]()
-    beside, controls = _beside([one for one in efforts if one.group.name and not one.refused])
-    for effort in controls:
-        part = left * _OF_CONTROLS - sum(share.seconds[1] for share in found.values())
-        if share := _most_within(effort, part):
-            found[effort] = share
-    left -= sum(share.seconds[1] for share in found.values())
-    order = sorted([*beside, *possible], key=lambda one: one.searches)
-    for place, effort in enumerate(order):
-        share = _most_within(effort, left / (len(order) - place))
-        if share:
-            found[effort] = share
-            left -= share.seconds[1]
+    beside = [one for one in efforts if one.group.name and not one.refused]
+    tests = [one for one in [*possible, *beside] if isinstance(one.attack, Identifier)]
+    controls = [one for one in beside if one not in tests]
+    order = sorted((one for one in possible if one not in tests), key=lambda one: one.searches)
+
+    def take(efforts: Sequence[Effort], part: Callable[[int, float], float]) -> None:
+        """``part``: how much each may take, by its place among them and by what is left."""
+        for place, effort in enumerate(efforts):
+            spent = sum(share.seconds[1] for share in found.values())
+            if share := _most_within(effort, part(place, left - spent)):
+                found[effort] = share
+
+    take(tests, lambda _, rest: rest / 2)
+    controls.sort(key=lambda one: one.seconds(one.cell.victims)[1])
+    take(controls, lambda place, rest: rest * _OF_CONTROLS / (len(controls) - place))
+    take(order, lambda place, rest: rest / (len(order) - place))
     if found.keys().isdisjoint(possible):
         left, found = budget * (1 - _KEPT) - spent, {}
         asked = sorted(possible, key=lambda one: one.searches)
@@ -388,14 +392,6 @@ def fitted(efforts: Sequence[Effort], budget: float, spent: float = 0.0) -> list
             raise UsageError(f"--budget is too small for any attack; the smallest that helps is {written(least)}")
         found[alone.effort] = alone
     return [found.get(effort, Share(effort, 0)) for effort in efforts]
-
-
-def _beside(efforts: Sequence[Effort]) -> tuple[list[Effort], list[Effort]]:
-    """Of what is done beside the attacks that were asked for: tests of membership; and attacks on clients of one step,
-    the quickest first."""
-    tests = [one for one in efforts if isinstance(one.attack, Identifier)]
-    controls = [one for one in efforts if one not in tests]
-    return tests, sorted(controls, key=lambda one: one.seconds(one.cell.victims)[1])
 
 
 def _most_within(effort: Effort, seconds: float) -> Share | None:
