@@ -39,7 +39,7 @@ ASKED = {
     "Opacus, 20 rounds": f"opacus:PrivacyEngine --arg noise_multiplier=1 {_EXAMPLES}",
     "Opacus, no Poisson sampling": "opacus:PrivacyEngine --arg noise_multiplier=1 --arg poisson_sampling=false "
     f"{_EXAMPLES}",
-    "pfl banded matrix, 2,000 rounds": "pfl:BandedMatrixFactorization --arg num_iterations=2000 --arg cohort_size=5000 "
+    "pfl banded matrix, corrected": "pfl:BandedMatrixFactorization --arg num_iterations=2000 --arg cohort_size=5000 "
     "--arg population=1000000 --arg corrected=true",
 }
 #: More lines of the table, which the picture does not show.
@@ -138,7 +138,9 @@ def attack(folder: Path) -> None:
 
 
 def leaked() -> Iterator[str]:
-    """The lines of what was attacked."""
+    """The lines of what was attacked; none where nothing was."""
+    if not FOUND.exists():
+        return
     yield "| `harness evaluate ...` | verdict | strongest attack | images that came back [95%] |"
     yield "|---|---|---|---|"
     found = json.loads(FOUND.read_text())

@@ -240,7 +240,7 @@ class Defense:
         return made[0] if len(made) == 1 else ()
 
     def trained(self, weights: Tensor, gradients: Tensor, layout: Layout) -> Tensor | None:
-        """What can be told of weights (R, P) that clients trained in the place of those they got; None for nothing."""
+        """Return what can be told of weights (R, P) that clients trained in place of those sent; None for nothing."""
         changed = weights
         for _, one in self.flow():
             changed = one.trained(changed, gradients, layout)

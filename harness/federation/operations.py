@@ -216,9 +216,9 @@ class Operation:
         return None
 
     def trained(self, weights: Tensor, gradients: Tensor, layout: Layout) -> Tensor:
-        """What of it can be told of weights (R, P) that clients trained, by those they got and one example's gradients.
+        """Return what can be told of weights (R, P) that clients trained, from those they got and a gradient.
 
-        At ``NETWORK``.
+        At ``NETWORK``; the gradient (R, P) is of one example.
         """
         return weights
 

@@ -26,7 +26,8 @@ def test_an_observation_holds_these_facts_and_no_others() -> None:
         "places",  # which examples are the same, where a client passes over its own several times
         "labels",  # only when the adversary is declared to know them
         "correction",  # only when the adversary knows a SCAFFOLD client's variate from earlier rounds
-        "noise", "carrying", "cut", "coding", "disguises", "prior",  # to who knows a defense's settings, public data
+        "noise", "carrying", "cut", "coding", "disguises", "trained",  # to who knows a defense's settings
+        "prior",  # public data
         "simulation",  # the round for public examples, where victims share weights
         "batches",  # running statistics that travel, where the network normalises batches
     }  # fmt: skip
