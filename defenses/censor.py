@@ -35,11 +35,8 @@ class SendOrthogonal(Operation):
     corrected: bool
 
     points = (Point.STEP,)
+    reads_network = True
     noises = True
-
-    @property
-    def needs_network(self) -> bool:
-        return True
 
     def on_step(self, state: StepState, context: RoundContext) -> None:
         if context.round >= self.rounds or context.noise_scale == 0:

@@ -30,10 +30,7 @@ class TrainAdapters(Operation):
     alpha: float
 
     points = (Point.STEP,)
-
-    @property
-    def sparse(self) -> bool:
-        return True
+    zeroes = True
 
     def on_step(self, state: StepState, context: RoundContext) -> None:
         state.direction = self.coding.at(1.0, context.layout.shapes).of(state.mean(), context.layout.sizes)

@@ -111,6 +111,7 @@ class SparseVector(Operation):
     early: bool
 
     points = (Point.MESSAGE,)
+    zeroes = True
     clips = noises = True
 
     def on_rows(self, rows: Tensor, context: RoundContext) -> Tensor:
@@ -166,10 +167,6 @@ class SparseVector(Operation):
         else:
             drawn = places[order[places].argsort()[:count]]
         return torch.zeros_like(accepted).index_fill(0, drawn, True)
-
-    @property
-    def sparse(self) -> bool:
-        return True
 
     def chosen(self, layout: Layout) -> Chosen:
         return Chosen((min(self._count(layout.total) + len(layout.scalars), layout.total),), choice="chance")
@@ -231,6 +228,7 @@ class LeaveOut(Operation):
     pattern: str
 
     points = (Point.MESSAGE,)
+    zeroes = True
 
     def on_rows(self, rows: Tensor, context: RoundContext) -> Tensor:
         parts = zip(rows.split(context.layout.sizes, dim=-1), self._left_out(context.layout), strict=True)
@@ -239,10 +237,6 @@ class LeaveOut(Operation):
     def _left_out(self, layout: Layout) -> list[bool]:
         found = re.compile(self.pattern).search if self.pattern else lambda _: None
         return [name in self.names or found(name) is not None for name in layout.names]
-
-    @property
-    def sparse(self) -> bool:
-        return True
 
     @property
     def only_adds(self) -> bool:

@@ -37,15 +37,9 @@ class PerturbByRisk(Operation):
     noise_base: float
 
     points = (Point.STEP,)
+    zeroes = True
+    reads_network = True
     noises = True
-
-    @property
-    def needs_network(self) -> bool:
-        return True
-
-    @property
-    def sparse(self) -> bool:
-        return True
 
     def on_step(self, state: StepState, context: RoundContext) -> None:
         assert context.batch is not None

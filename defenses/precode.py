@@ -87,14 +87,8 @@ class KeepSample(Operation):
     """The sample is neither trained nor sent."""
 
     points = (Point.STEP,)
-
-    @property
-    def needs_network(self) -> bool:
-        return True
-
-    @property
-    def sparse(self) -> bool:
-        return True
+    zeroes = True
+    reads_network = True
 
     def on_step(self, state: StepState, context: RoundContext) -> None:
         mean = state.mean().clone()

@@ -34,6 +34,7 @@ class MaskFeatures(Operation):
     percentile: float
 
     points = (Point.STEP,)
+    reads_network = True
 
     def on_step(self, state: StepState, context: RoundContext) -> None:
         assert context.batch is not None
@@ -43,10 +44,6 @@ class MaskFeatures(Operation):
         parts = context.layout.split(mean)
         parts[name] = parts[name] * (scores.abs() >= least)[:, None].to(mean)
         state.direction = torch.cat([parts[one].flatten(1) for one in context.layout.names], 1)
-
-    @property
-    def needs_network(self) -> bool:
-        return True
 
     @property
     def sparse(self) -> bool:

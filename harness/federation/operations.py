@@ -145,6 +145,10 @@ class Operation:
     """Whether it cuts lengths, and whether it adds noise; or says in its own words that it does not."""
     acts: ClassVar[bool] = True
     """Whether it changes or reads anything of a round."""
+    zeroes: ClassVar[bool] = False
+    reads_network: ClassVar[bool] = False
+    """Whether it always leaves zeros in the place of coordinates, and whether it reads ``context.batch``: the network,
+    its weights and the examples of a local step."""
 
     def __post_init__(self) -> None:
         if self.at is None:
@@ -199,7 +203,7 @@ class Operation:
     @property
     def sparse(self) -> bool:
         """Return whether it leaves coordinates out, with zeros in their place."""
-        return False
+        return self.zeroes
 
     def chosen(self, layout: Layout) -> Chosen | None:
         """Return which coordinates may differ from zero behind it; None where nothing bounds how many."""
@@ -245,8 +249,8 @@ class Operation:
 
     @property
     def needs_network(self) -> bool:
-        """Return whether it reads ``context.batch``: the network, its weights and the examples of a local step."""
-        return self.at is Point.INPUTS
+        """Return whether it reads ``context.batch``, at some points or always."""
+        return self.reads_network or self.at is Point.INPUTS
 
     @property
     def planned(self) -> str | None:

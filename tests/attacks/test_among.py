@@ -91,8 +91,10 @@ def hide(seen: Observation, name: str) -> Observation:
 HIDDEN = ["nothing", "noise", "update clipped", "largest sent", "zeros covered", "cut"]
 
 
-@pytest.mark.parametrize("known", [False, True], ids=["labels inferred", "labels known"])
-@pytest.mark.parametrize("name", HIDDEN)
+@pytest.mark.parametrize(("name", "known"), [
+    *((name, True) for name in HIDDEN), ("noise", False), ("zeros covered", False),
+    *(pytest.param(name, False, marks=pytest.mark.slow) for name in HIDDEN if name not in ("noise", "zeros covered")),
+])  # fmt: skip
 def test_an_example_is_told_among_others(name: str, known: bool, victims: Victims) -> None:
     images, labels = digits(ROWS, EXAMPLES)
     seen = hide(victims(ROWS, EXAMPLES, model="logistic"), name)

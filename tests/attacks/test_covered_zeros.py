@@ -21,7 +21,6 @@ from harness.testing import digits
 
 Victims = Callable[..., Observation]
 DEVIATION, SHARE = 0.001, 0.1
-LARGEST = [True, False]
 
 
 def sent_by(whole: Observation, largest: bool, deviation: float = DEVIATION, seed: int = 7) -> Observation:
@@ -37,7 +36,7 @@ def sent_by(whole: Observation, largest: bool, deviation: float = DEVIATION, see
     )  # fmt: skip
 
 
-@pytest.fixture(params=LARGEST, ids=["the largest", "by chance"])
+@pytest.fixture(params=[True, pytest.param(False, marks=pytest.mark.slow)], ids=["the largest", "by chance"])
 def seen(request: pytest.FixtureRequest, victims: Victims) -> Observation:
     return sent_by(victims(16), request.param)
 

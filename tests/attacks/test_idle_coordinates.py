@@ -92,7 +92,7 @@ def test_weights_that_may_matter_stay(network: nn.Module) -> None:
     assert without_idle_weights(network, SHAPE) is None
 
 
-@pytest.mark.parametrize("name", ["inverting_gradients", "dlg", "cpl"])
+@pytest.mark.parametrize("name", ["inverting_gradients", pytest.param("dlg", marks=pytest.mark.slow), "cpl"])
 def test_an_attack_does_the_same_without_them(
     name: str, observed: Observation, monkeypatch: pytest.MonkeyPatch
 ) -> None:

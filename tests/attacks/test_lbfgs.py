@@ -113,7 +113,7 @@ def test_follows_torch_row_by_row(losses: Losses, rows: int, settings: LBFGS) ->
     assert (losses(state.position) < 1e-2 * losses(start(rows))).all()
 
 
-@pytest.mark.parametrize("history", [4, 10])
+@pytest.mark.parametrize("history", [4, pytest.param(10, marks=pytest.mark.slow)])
 def test_a_row_does_not_depend_on_its_companions(history: int) -> None:
     """Rows that pause (their loss changes too little) beside rows that go on, with a history that overflows."""
     scales = [10**-4.5, 1.0, 10**-3.5, 0.1, 10**-2.5]

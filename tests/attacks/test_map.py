@@ -153,7 +153,9 @@ def test_settings_that_it_has_no_use_for_are_refused() -> None:
             build(ATTACKS, "map", {name: value})
 
 
-@pytest.mark.parametrize("columns", [0, 1, 8])
+@pytest.mark.parametrize(
+    "columns", [pytest.param(0, marks=pytest.mark.slow), 1, pytest.param(8, marks=pytest.mark.slow)]
+)
 def test_pixels_that_are_read_without_noise_narrow_no_way(columns: int) -> None:
     """Of the first ones, most are black in every image, and their gradients are read as 0 without any noise."""
     images, labels = digits(16)

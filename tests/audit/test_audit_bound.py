@@ -37,7 +37,7 @@ def test_monotone() -> None:
     assert audit_lower_bound(1000, 50, 50, 90, 0, 0.99) < audit_lower_bound(1000, 50, 50, 90, 0, 0.95)
 
 
-@pytest.mark.parametrize("epsilon", [0.5, 2.0])
+@pytest.mark.parametrize("epsilon", [pytest.param(0.5, marks=pytest.mark.slow), 2.0])
 def test_randomised_response_keeps_the_confidence(epsilon: float) -> None:
     """The mechanism that reaches its epsilon: the bound lies above it in about 5% of runs, and is not vacuous."""
     right = np.random.default_rng(0).binomial(400, 1 / (1 + math.exp(-epsilon)), 400)

@@ -48,9 +48,9 @@ def expected(expected_correct: Callable[..., float], gap: float, settings: dict[
     ("defense", "arguments", "settings", "gap"),
     [
         ("secagg_ddp", {"sigma": 1}, FOUR, 1.0),
-        ("secagg_ddp", {"sigma": 1, **AWAY}, {**ONE, "clients_per_round": 6}, 1.0),
+        pytest.param("secagg_ddp", {"sigma": 1, **AWAY}, {**ONE, "clients_per_round": 6}, 1.0, marks=SLOW),
         pytest.param("secagg_ddp", {"sigma": 2, "protocol": "sum"}, {**FOUR, "rounds": 4}, 1.0, marks=SLOW),
-        ("secagg_ddp", {"sigma": 0.5}, {**FOUR, "sampling_rate": 0.5}, 2.0),
+        pytest.param("secagg_ddp", {"sigma": 0.5}, {**FOUR, "sampling_rate": 0.5}, 2.0, marks=SLOW),
         ("secagg_ddp", {"sigma": 1, **GAUSSIAN}, FOUR, 1.0),
         pytest.param("secagg_ddp", {"sigma": 1, **GAUSSIAN, **AWAY}, {**ONE, "clients_per_round": 5}, 1.0, marks=SLOW),
         pytest.param("secagg_ddp", {"sigma": 2**0.5, **GAUSSIAN}, {**FOUR, "steps": 2}, 1.0, marks=SLOW),

@@ -128,7 +128,7 @@ def test_more_victims_than_any_memory_holds_are_refused(monkeypatch: pytest.Monk
         Stage(Path("no data root"), 64).set(cell())
 
 
-@pytest.mark.parametrize("attack", ["cpl", pytest.param("identify", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("attack", [pytest.param("cpl", marks=pytest.mark.slow), "identify"])
 def test_no_number_depends_on_what_is_free(
     attack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

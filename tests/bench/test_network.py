@@ -16,7 +16,8 @@ CONTESTANTS = ("ours", "plain autograd loop", "arithmetic alone")
 
 
 @pytest.mark.parametrize(
-    ("model", "batch_size", "attack"), [("lenet", 1, "inverting_gradients"), ("resnet8", 4, "gradinversion")]
+    ("model", "batch_size", "attack"),
+    [("lenet", 1, "inverting_gradients"), pytest.param("resnet8", 4, "gradinversion", marks=pytest.mark.slow)],
 )
 def test_figures_of_a_network(
     model: str, batch_size: int, attack: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -2,9 +2,12 @@
 
 from pathlib import Path
 
+import pytest
+
 from store_costs import bench_store
 
 
+@pytest.mark.slow
 def test_a_row_per_number_of_cells(tmp_path: Path) -> None:
     rows = list(bench_store([2, 5], tmp_path))
     assert [row["cells"] for row in rows] == [2, 5]

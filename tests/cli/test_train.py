@@ -27,7 +27,15 @@ def test_json_is_the_document_and_nothing_else(harness: Harness, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("split", "held"), [("shards", 150), ("iid", 425), ("dirichlet", 155), ("similarity", 155), ("sorted", 40)]
+    ("split", "held"),
+    [
+        ("shards", 150),
+        ("iid", 425),
+        *(
+            pytest.param(*one, marks=pytest.mark.slow)
+            for one in (("dirichlet", 155), ("similarity", 155), ("sorted", 40))
+        ),
+    ],
 )
 def test_clients_hold_what_the_data_can_give_where_nobody_said_how_much(
     harness: Harness, split: str, held: int

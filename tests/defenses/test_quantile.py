@@ -34,8 +34,8 @@ def play(settings: dict[str, Any], rounds: int, server: State, noise_scale: floa
     return torch.stack(aggregates)
 
 
-@pytest.mark.parametrize("quantile", [0.25, 0.5, 0.9])
-@pytest.mark.parametrize("first", [0.1, 50, 1000])
+@pytest.mark.parametrize("quantile", [0.25, pytest.param(0.5, marks=pytest.mark.slow), 0.9])
+@pytest.mark.parametrize("first", [0.1, pytest.param(50, marks=pytest.mark.slow), 1000])
 def test_the_bound_of_clients_converges_to_the_quantile(quantile: float, first: float) -> None:
     server: State = {}
     play({"quantile": quantile, "clip": first, "rate": 0.1}, 600, server)

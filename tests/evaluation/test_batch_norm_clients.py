@@ -113,7 +113,7 @@ def test_what_travels_tells_the_truth_and_what_is_hidden_does_not(steps: int) ->
     assert torch.equal(one.batches.statistics["norm"][0][0], sent.observation.batches.statistics["norm"][0][1])
 
 
-@pytest.mark.parametrize("batch_norm", ["sent", "hidden"])
+@pytest.mark.parametrize("batch_norm", ["sent", pytest.param("hidden", marks=pytest.mark.slow)])
 def test_both_engines_agree(batch_norm: str) -> None:
     _, scene = settled(batch_norm=batch_norm, local_steps=2, update_model="avg", batch_size=2)
     attack = build(ATTACKS, "gradinversion", {"max_iterations": 6, "warm_up": 2, "restarts": 1})

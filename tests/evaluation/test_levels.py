@@ -45,6 +45,7 @@ def test_more_of_it_hides_nothing(small: Any, tmp_path: Path) -> None:
     assert made["levels"].verdict == "leaks"
 
 
+@pytest.mark.slow
 def test_a_level_that_tells_nothing_is_no_resilience(small: Any, tmp_path: Path) -> None:
     """Every gradient is longer than the bound: `levels` fails, which says nothing of who reads more than lengths."""
     document = played(small, tmp_path, ["levels"], dataset="digits", victims=64, defense="fed_acdp",

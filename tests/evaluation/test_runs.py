@@ -99,7 +99,7 @@ def test_other_attack_settings_are_attacked_again(small: Any, tmp_path: Path, at
     assert len(set(attacks)) == 2
 
 
-@pytest.mark.parametrize("model", ["mlp", "lenet"])
+@pytest.mark.parametrize("model", ["mlp", pytest.param("lenet", marks=pytest.mark.slow)])
 def test_the_chunk_size_changes_no_number(small: Any, tmp_path: Path, model: str) -> None:
     settings = small.cell(model=model, defense="fed_cdp", attack_args={"max_iterations": 1})
     whole, parts = (small.alone(settings, tmp_path / str(chunk), chunk) for chunk in (64, 3))

@@ -166,7 +166,7 @@ def test_the_command_says_it(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert {cell["batch_norm"] for cell in document["results"]["cells"]} == {"sent"}
 
 
-@pytest.mark.parametrize("kind", ["after", "update"])
+@pytest.mark.parametrize("kind", ["after", pytest.param("update", marks=pytest.mark.slow)])
 def test_statistics_of_each_client_s_own_tell_the_same(tmp_path: Path, kind: str) -> None:
     folders = captures(tmp_path, kind=kind)
     _, known, _ = judged(folders, tmp_path)
@@ -209,7 +209,7 @@ class Hasty(GradInversion):
     restarts: Count = 1
 
 
-@pytest.mark.parametrize("sends", [True, False])
+@pytest.mark.parametrize("sends", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_a_resnet_without_truth_is_judged_from_end_to_end(
     sends: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -101,6 +101,7 @@ def test_global_stops_by_delta(here: Request, monkeypatch: pytest.MonkeyPatch) -
     assert row["rounds"] < 20 and "delta above 0.001 for epsilon 8" in row["stopped by"]
 
 
+@pytest.mark.slow
 def test_resuming_trains_nothing_again(here: Request) -> None:
     table = TABLES["bayesian-dp-table2"](here)
     stamps = {path: path.stat().st_mtime_ns for path in here.run.folder.path.rglob("training.json")}

@@ -134,6 +134,7 @@ def test_what_cannot_be_merged(harness: Command, shards: tuple[Path, Path], name
     assert not Path("all/results.json").exists()
 
 
+@pytest.mark.slow
 def test_shards_of_other_commands_are_not_merged(harness: Command, small: Small) -> None:
     assert harness(*small, "--shard", "1/2", "--out", "part").code == 0
     assert harness(*small, "--victims", "3", "--shard", "2/2", "--out", "part").code == 0

@@ -60,8 +60,8 @@ def test_table11_targets(name: str, paper: float) -> None:
     ("name", "rounds"),
     [
         ("base", (97, 97, 97)),
-        ("advanced", (95, 95, 94)),
-        ("zcdp", (95, 95, 96)),
+        pytest.param("advanced", (95, 95, 94), marks=pytest.mark.slow),
+        pytest.param("zcdp", (95, 95, 96), marks=pytest.mark.slow),
         pytest.param("rdp", (95, 95, 96), marks=pytest.mark.slow),
     ],
 )

@@ -40,7 +40,7 @@ def aggregated(
         (10, 100_000, 32, 0.4, None, 6),
         (10, 1, 64, 0.2, None, None),
         (10, 1000, 1, 0.3, None, 6),
-        (51, 1000, 33, 0.4, None, 26),
+        pytest.param(51, 1000, 33, 0.4, None, 26, marks=pytest.mark.slow),
         (51, 100, 32, 0.1, 12, 6),
         pytest.param(200, 1000, 32, 0.1, 32, 15, marks=pytest.mark.slow),
     ],

@@ -61,6 +61,7 @@ def test_chunks_change_nothing_nor_does_the_protocol(tmp_path: Path, arguments: 
         assert torch.equal(whole, weights(settings({}), tmp_path))
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_the_servers_momentum(tmp_path: Path) -> None:
     def run(folder: Path, rounds: int, resume: bool = False) -> torch.Tensor:
         of = settings({"protocol": "sum"}, server_momentum=0.9, rounds=3)

@@ -104,13 +104,6 @@ def test_filters_leave_the_rows_that_fit(visit: Callable) -> None:
     assert len(column(page, "cells", "defense")) == 8
 
 
-# Each width and each scheme once; the other two pairs are slow.
-SCREENS = pytest.mark.parametrize(("width", "scheme"), [
-    (390, "dark"), (1280, "light"),
-    pytest.param(390, "light", marks=pytest.mark.slow), pytest.param(1280, "dark", marks=pytest.mark.slow),
-])  # fmt: skip
-
-
 def background(page) -> str:
     return page.evaluate("getComputedStyle(document.body).backgroundColor")
 
@@ -172,7 +165,10 @@ def test_the_matrix_leads_to_its_picture(visit: Callable) -> None:
     assert page.locator(".picture:target").is_visible()
 
 
-@SCREENS
+@pytest.mark.parametrize(("width", "scheme"), [
+    (1280, "light"),
+    *(pytest.param(*screen, marks=pytest.mark.slow) for screen in ((390, "dark"), (390, "light"), (1280, "dark"))),
+])  # fmt: skip
 def test_axe_finds_nothing(visit: Callable, scheme: str, width: int) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
     page = visit(width, color_scheme=scheme)
