@@ -35,11 +35,11 @@ def play(cells: list[CellSettings], folder: Path, chunk: int = 64, draw: bool = 
     return evaluate(cells, Run(Path("no data root"), kept, chunk=chunk, draw=drawing))
 
 
-QUICK = {"analytic", "blind", "cpl", "idlg", "map", "spear"}
+AT_ONCE = {"analytic", "blind", "cpl", "idlg", "map", "spear"}
 
 
 @pytest.mark.parametrize("attack", [
-    name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
+    name if name in AT_ONCE else pytest.param(name, marks=pytest.mark.slow)
     for name in sorted(set(ATTACKS) - {"patches"})  # a table has none
 ])  # fmt: skip
 def test_every_attack_reads_every_surface(attack: str, tmp_path: Path) -> None:
