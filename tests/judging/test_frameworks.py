@@ -25,6 +25,7 @@ import torch
 from harness.attacks.suites import members as members_of
 from harness.base.errors import UsageError
 from harness.judging.capture import read_capture
+from harness.judging.carried import earlier_of
 
 pytestmark = pytest.mark.slow
 CLIENTS = 4
@@ -236,7 +237,7 @@ def test_the_quickstart_of_flower_with_one_line_more_is_judged(
 def test_a_hello_job_of_nvflare_with_one_filter_more_is_judged(
     with_nvflare: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, client: Client, clients: int
 ) -> None:
-    """Its optimizer is there before the first round, and its momentum goes on in the second: which is said."""
+    """Its momentum goes on in the second round. After one step that is known and taken away, else it is refused."""
     shutil.copytree(EXAMPLES / "nvflare", tmp_path / "app")
     monkeypatch.setenv("CLIENT", str(client))
     monkeypatch.setenv("CLIENTS", str(clients))
@@ -244,8 +245,12 @@ def test_a_hello_job_of_nvflare_with_one_filter_more_is_judged(
     flare.timed("the job", "python", "app/hello_job.py")
     folders = sorted(tmp_path.glob("round-0-client-site-*"))
     assert len(folders) == len(list(tmp_path.glob("round-1-client-site-*"))) == clients
-    with pytest.raises(UsageError, match="carried over from an earlier round"):
-        read_capture(tmp_path / "round-1-client-site-1")
+    rounds = [read_capture(tmp_path / f"round-{number}-client-site-1") for number in (0, 1)]
+    if client.examples == 1:
+        assert [*earlier_of(rounds)] == [rounds[1].folder]
+    else:
+        with pytest.raises(UsageError, match="local steps do not tell it"):
+            earlier_of(rounds)
     check = flare.assert_leaks if client.examples == 1 else partial(flare.assert_page, client=client)
     check(folders, "hello_net", "sgd:momentum=0.9")
 
