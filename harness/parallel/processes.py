@@ -8,7 +8,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ from torch import Tensor
 from harness.base.devices import use_threads
 from harness.base.errors import UsageError, in_one_line, lacks_memory
 from harness.base.limits import free_memory, share_memory
-from harness.base.progress import hush, progress
+from harness.base.progress import Progress, hush, progress
 from harness.evaluation import evaluate
 from harness.experiment import CellSettings
 from harness.parallel.units import Job, Task, in_good_order, make, units_of
@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 
 ATTEMPTS = 4
 _POLL_SECONDS = 1.0
+#: Seconds after which somebody who waits is told what is at work.
+_PATIENCE = 5.0
 _GROWTH = "LOKY_MAX_MEMORY_LEAK_SIZE"
 _OF_LIBRARIES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
@@ -116,14 +118,14 @@ def in_processes(job: Job, tasks: Sequence[Task], jobs: int, what: str = "evalua
                 log.warning(
                     "%s; %d %s are computed again, %d rows at a time", problem, len(waiting), unit, smaller.chunk
                 )
-            waiting, problem = _attempt(smaller, waiting, jobs, lambda task: bar.advance(1, task.words))
+            waiting, problem = _attempt(smaller, waiting, jobs, bar)
             if not waiting:
                 break
     if waiting:
         raise UsageError(f"{problem}, {ATTEMPTS} times; lower --jobs or --chunk, and go on with --resume")
 
 
-def _attempt(job: Job, tasks: Sequence[Task], jobs: int, made: Callable[[Task], None]) -> tuple[list[Task], str]:
+def _attempt(job: Job, tasks: Sequence[Task], jobs: int, bar: Progress) -> tuple[list[Task], str]:
     """Tasks that are still to be made, and why."""
     left: list[Task] = []
     problem = ""
@@ -131,10 +133,10 @@ def _attempt(job: Job, tasks: Sequence[Task], jobs: int, made: Callable[[Task], 
     executor = begin_workers(job.workers, job.threads or threads_per_job(jobs))
     try:
         futures: dict[Future[None], Task] = {executor.submit(make, job, task): task for task in tasks}
-        for future in as_completed(futures):
+        for future in _as_completed(futures, job.workers, bar):
             try:
                 future.result()
-                made(futures[future])
+                bar.advance(1, futures[future].words)
             except Exception as error:
                 why = why_lost(error)
                 if why is None:
@@ -147,6 +149,17 @@ def _attempt(job: Job, tasks: Sequence[Task], jobs: int, made: Callable[[Task], 
     executor.shutdown(wait=True)
     order = {task.name: place for place, task in enumerate(tasks)}
     return sorted(left, key=lambda task: order[task.name]), problem
+
+
+def _as_completed(futures: dict[Future[None], Task], workers: int, bar: Progress) -> Iterator[Future[None]]:
+    """One after another; who waits is told what is at work. Tasks begin in order."""
+    pending = set(futures)
+    while pending:
+        done, pending = wait(pending, _PATIENCE, FIRST_COMPLETED)
+        if not done:
+            at_work = [task.words for future, task in futures.items() if future in pending][:workers]
+            bar.under_way(0.0, f"at work: {'; '.join(at_work)}")
+        yield from done
 
 
 # How tensors travel between processes of one machine: torch's own pickles copy them several times, and all that they

@@ -166,3 +166,16 @@ def test_a_fault_of_another_kind_is_told_at_once(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(processes, "make", make)
     with pytest.raises(UsageError, match="no such data"):
         processes.in_processes(Job(Path(), Path()), [Unit("one", (cell_settings(dataset="digits"),))], 2)
+
+
+def test_who_waits_is_told_what_is_at_work(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(processes, "ProcessPoolExecutor", Threads)
+    monkeypatch.setattr(processes, "_PATIENCE", 0.01)
+    monkeypatch.setattr("harness.base.progress.FIRST", 0.0)
+    monkeypatch.setattr(Unit, "make", lambda *_: time.sleep(0.1))
+    units = [Unit(name, (cell_settings(dataset=name),)) for name in ("digits", "cancer", "mnist-sample")]
+    processes.in_processes(Job(tmp_path, tmp_path), units, 2)
+    said = "evaluating: 0 of 3 groups, at work: cpl vs none on digits; cpl vs none on cancer"
+    assert capsys.readouterr().err.startswith(f"harness: {said}")
