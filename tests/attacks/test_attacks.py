@@ -80,7 +80,7 @@ CONTRACT = [
         if name in ("cpl", "dlg", "map")
     ),
 ]
-FEW = {"learned": {"simulations": 30}, "levels": {"draws": 20}, "slope": {"draws": 10}}
+FEW = {"learned": {"simulations": 30}, "slope": {"draws": 10}}
 
 
 @pytest.mark.parametrize(("name", "settings", "network"), CONTRACT)

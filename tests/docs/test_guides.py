@@ -9,7 +9,6 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -74,8 +73,11 @@ GUIDES = pytest.mark.parametrize("guide", [ATTACK, DEFENSE, DATASET], ids=lambda
 def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Guide], Path]:
     """Makes the folder of a guide's package, once."""
 
-    @cache
+    made: dict[str, Path] = {}
+
     def make(guide: Guide) -> Path:
+        if guide.name in made:
+            return made[guide.name]
         package, _, stem = guide.module.partition(".")
         project = tmp_path_factory.mktemp(package)
         (project / package).mkdir()
@@ -84,7 +86,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Guide], Path]:
         (project / "pyproject.toml").write_text(guide.block("toml"))
         build = "from setuptools.build_meta import prepare_metadata_for_build_wheel as build; build('.')"
         subprocess.run([sys.executable, "-c", build], cwd=project, check=True, capture_output=True)
-        return project
+        return made.setdefault(guide.name, project)
 
     return make
 
