@@ -68,30 +68,33 @@ def test_reconstructs_undefended_victims(
         assert torch.equal(result.evaluations, attack.max_iterations * attack.restarts * torch.ones(VICTIMS))
 
 
-# DLG, whose labels are unknowns as well, and MAP keep it on the small network too; three more convolutions are slow.
+# CPL, DLG, whose labels are unknowns as well, and MAP keep it on the small network too; convolutions are slow.
 CONTRACT = [
     *(
-        pytest.param(name, settings, network, marks=pytest.mark.slow if name in ("dlg", "idlg", "map") else ())
+        pytest.param(name, settings, network, marks=pytest.mark.slow if network == "lenet" else ())
         for name, settings, network, _ in TABLE
     ),
     *(
         pytest.param(name, settings, "mlp", marks=pytest.mark.slow if name == "dlg" else ())
         for name, settings, *_ in TABLE
-        if name in ("dlg", "map")
+        if name in ("cpl", "dlg", "map")
     ),
 ]
+FEW = {"learned": {"simulations": 30}, "slope": {"draws": 10}}
 
 
 @pytest.mark.parametrize(("name", "settings", "network"), CONTRACT)
 def test_keeps_the_contract(
     name: str, settings: dict[str, Any], network: str, victims: Callable[..., Observation]
 ) -> None:
-    few = {"simulations": 30} if name == "learned" else {"max_iterations": 2, "restarts": 2}
+    few = FEW.get(name, {"max_iterations": 2, "restarts": 2})
     attack = build(ATTACKS, name, settings | few)
     assert_attack_contract(attack, victims(VICTIMS, model=network, tamper=attack.tamper(1, 1)))
 
 
-@pytest.mark.parametrize(("name", "settings", "network", "at_least"), TABLE, ids=[name for name, *_ in TABLE])
+@pytest.mark.parametrize(("name", "settings", "network", "at_least"), [
+    pytest.param(*line, id=line[0], marks=pytest.mark.slow if line[0] == "learned" else ()) for line in TABLE
+])  # fmt: skip
 def test_reconstructs_nothing_from_noise(
     name: str,
     settings: dict[str, Any],

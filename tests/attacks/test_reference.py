@@ -26,7 +26,7 @@ def both(name: str, settings: dict[str, Any], observation: Observation) -> tuple
     ("name", "settings", "examples", "facts"),
     [
         pytest.param("cpl", {"max_iterations": 1}, 1, {}, id="cpl"),
-        pytest.param("idlg", {"max_iterations": 1}, 1, {}, id="idlg"),
+        pytest.param("idlg", {"max_iterations": 1}, 1, {}, id="idlg", marks=pytest.mark.slow),
         pytest.param("dlg", {"max_iterations": 1}, 1, {}, id="dlg"),
         pytest.param("cpl", {"max_iterations": 1, "tv": 1e-3, "restarts": 2}, 1, {}, id="cpl-tv-restarts"),
         pytest.param("cpl", {"max_iterations": 1}, 2, {"clipping": Clipping(1.0, "layer", "example")}, id="scale-free"),

@@ -166,7 +166,9 @@ def test_a_product_is_found_behind_coordinates_that_are_known_unequally() -> Non
     assert found.abs().max() < 0.01 < 0.2 < plain.abs().max()
 
 
-@pytest.mark.parametrize("attack", ["cpl", "dlg", "inverting_gradients", "map", "spear"])
+@pytest.mark.parametrize("attack", [
+    "cpl", "inverting_gradients", "spear", *(pytest.param(name, marks=pytest.mark.slow) for name in ("dlg", "map")),
+])  # fmt: skip
 def test_every_pass_has_the_same_images(attack: str, tmp_path: Path) -> None:
     """Three images and not twelve places, the last batch of a pass a smaller one."""
     values = {"batch_size": 2, "epochs": 3, "client_examples": 3, "update_model": "unroll", "prior": "auto"}

@@ -24,9 +24,9 @@ WHOLE = {"clipping": "whole"}
             GaussianRelease(2, 0.25, "poisson", count=3), "server",
         ),
         ("fed_sdp", {**WHOLE, "sigma": 2}, {"rounds": 3, "steps": 7}, GaussianRelease(2, count=3), "third party"),
-        (
+        pytest.param(
             "fed_sdp", {**WHOLE, "sigma": 2}, {"sampling_rate": 0.5, "design": "alone"},
-            GaussianRelease(2, 0.5, "poisson"), "third party",
+            GaussianRelease(2, 0.5, "poisson"), "third party", marks=pytest.mark.slow,
         ),
         (
             "fed_sdp", {**WHOLE, "sigma": 2, "noise_at": "client"}, {},

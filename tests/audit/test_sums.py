@@ -51,7 +51,7 @@ def expected(expected_correct: Callable[..., float], gap: float, settings: dict[
         pytest.param("secagg_ddp", {"sigma": 1, **AWAY}, {**ONE, "clients_per_round": 6}, 1.0, marks=SLOW),
         pytest.param("secagg_ddp", {"sigma": 2, "protocol": "sum"}, {**FOUR, "rounds": 4}, 1.0, marks=SLOW),
         pytest.param("secagg_ddp", {"sigma": 0.5}, {**FOUR, "sampling_rate": 0.5}, 2.0, marks=SLOW),
-        ("secagg_ddp", {"sigma": 1, **GAUSSIAN}, FOUR, 1.0),
+        pytest.param("secagg_ddp", {"sigma": 1, **GAUSSIAN}, FOUR, 1.0, marks=SLOW),
         pytest.param("secagg_ddp", {"sigma": 1, **GAUSSIAN, **AWAY}, {**ONE, "clients_per_round": 5}, 1.0, marks=SLOW),
         pytest.param("secagg_ddp", {"sigma": 2**0.5, **GAUSSIAN}, {**FOUR, "steps": 2}, 1.0, marks=SLOW),
         ("secagg_ddp", {"sigma": 0.5**0.5, **GAUSSIAN, "noises": (2, 1, 1)}, {**ONE, "clients_per_round": 3}, 1.0),
@@ -105,12 +105,14 @@ def _one_client_s_noise_is_known(patch: pytest.MonkeyPatch) -> None:
     ("flaw", "arguments", "settings", "gap"),
     [
         *(
-            (flaw, {"sigma": 1, **mechanism}, TWO, 1.0)
-            for flaw in (_shares_of_one_over_k, _shares_of_twice_the_clients)
+            pytest.param(flaw, {"sigma": 1, **mechanism}, {**TWO, **beside}, 1.0, marks=SLOW if mechanism else ())
+            for flaw, beside in (
+                (_shares_of_one_over_k, {}),
+                (_shares_of_twice_the_clients, {}),
+                (_one_client_s_noise_is_known, {"colluders": 1}),
+            )
             for mechanism in ({}, GAUSSIAN)
         ),
-        (_one_client_s_noise_is_known, {"sigma": 1}, {**TWO, "colluders": 1}, 1.0),
-        (_one_client_s_noise_is_known, {"sigma": 1, **GAUSSIAN}, {**TWO, "colluders": 1}, 1.0),
         pytest.param(_one_client_s_noise_is_known, TOSSES, {**ONE, **FEW, "colluders": 1}, TOSSED / 2**0.5, marks=SLOW),
         (_absent_vectors_toss_no_coins, TOSSES, {**ONE, **FEW}, TOSSED),
     ],

@@ -84,13 +84,14 @@ LAWS = {
 def test_laws(law: str) -> None:
     draw, cdf = LAWS[law]
     drawn = draw(Stream("law", law), MANY).double().numpy()
-    assert stats.kstest(drawn, cdf).pvalue > 1e-3
+    # The law of the distance for many draws; the exact one is slow, and at a million no other.
+    assert stats.kstest(drawn, cdf, method="asymp").pvalue > 1e-3
     places = cdf(drawn)
     assert stats.chisquare(np.bincount((places * 4096).astype(int), minlength=4096)).pvalue > 1e-3
     assert abs(np.corrcoef(places[1:], places[:-1])[0, 1]) < 5 / MANY**0.5
     # The same test tells noise apart whose deviation is wrong by two percent.
     wrong = 1.02 * drawn if law != "uniform" else drawn**1.02
-    assert stats.kstest(wrong, cdf).pvalue < 1e-3
+    assert stats.kstest(wrong, cdf, method="asymp").pvalue < 1e-3
 
 
 ROWS = {"normal": normal_rows, "laplace": laplace_rows, "uniform": uniform_rows}

@@ -234,7 +234,13 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], Lines, bool]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CASES)
+# Other numbers of what a quick case asks as well.
+REPEATED = ("9 FLIP", "11 odd")
+
+
+@pytest.mark.parametrize("case", [
+    pytest.param(case, marks=pytest.mark.slow if case in REPEATED else ()) for case in CASES
+])  # fmt: skip
 def test_a_worked_case(case: str, second: Any) -> None:
     name, arguments, facts, lines, broken = CASES[case]
     answer = ask(name, arguments, **facts)

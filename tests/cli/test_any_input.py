@@ -359,8 +359,14 @@ FILES: dict[str, list[str]] = {
 }  # fmt: skip
 
 
+# Other files of theirs are read by the same commands, or by the same code.
+REPEATED = ("attacked/cells/*", "scaffold/checkpoint.pt")
+
+
 @AMOUNT
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=pytest.mark.slow if name in REPEATED else ()) for name in FILES
+])  # fmt: skip
 def test_files(name: str, examples: int, here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def one(data: st.DataObject) -> None:
         place = fresh(here, tmp_path)

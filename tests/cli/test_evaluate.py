@@ -67,7 +67,7 @@ def test_an_earlier_run_is_not_replaced_in_silence(harness: Harness, caplog: pyt
     ("more", "words"),
     [
         ("--dataset absent.npz", "is not a file"),
-        ("--dataset digits --prior absent.npz", "is not a file"),
+        pytest.param("--dataset digits --prior absent.npz", "is not a file", marks=pytest.mark.slow),
         ("--dataset digits --weights cut.pt", "cut off"),
         ("--dataset digits --cluster foo", "unknown cluster 'foo'"),
         ("--dataset digits --model absent:make", "absent"),

@@ -255,7 +255,10 @@ def is_one_line(finished: subprocess.CompletedProcess[bytes], said: bytes) -> bo
     return finished.returncode == 2 and err.startswith(b"harness: ") and err.count(b"\n") == 1 and said in err
 
 
-@pytest.mark.parametrize("line", NOT_TEXT.values(), ids=NOT_TEXT)
+@pytest.mark.parametrize("line", [
+    pytest.param(line, id=name, marks=() if name in ("output", "dataset", "run") else pytest.mark.slow)
+    for name, line in NOT_TEXT.items()
+])  # fmt: skip
 def test_a_name_that_is_not_text_is_told(line: str, tmp_path: Path) -> None:
     finished = in_bash(line.encode().replace(b"NAME", b"$'\\xff'"), tmp_path)
     assert is_one_line(finished, b"is not text in UTF-8; rename it") and finished.stdout == b"", finished

@@ -27,7 +27,9 @@ def process(*arguments: str, **settings: Any) -> subprocess.CompletedProcess[str
     return subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, check=False, **settings)
 
 
-@pytest.mark.parametrize("line", ["--help", "--version", "list", "list attacks --json"])
+@pytest.mark.parametrize("line", [
+    "--help", "list", *(pytest.param(line, marks=pytest.mark.slow) for line in ("--version", "list attacks --json")),
+])  # fmt: skip
 def test_a_command_that_only_says_something_imports_nothing_slow(line: str) -> None:
     code = f"import sys; from harness.cli import run; run({line.split()}); print(set(sys.modules) & {SLOW})"
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

@@ -216,7 +216,7 @@ def test_unknown_name(tmp_path: Path) -> None:
     [
         ("mnist", 60_000, (1, 28, 28), 10),
         ("fashion-mnist", 60_000, (1, 28, 28), 10),
-        ("cifar10", 50_000, (3, 32, 32), 10),
+        pytest.param("cifar10", 50_000, (3, 32, 32), 10, marks=pytest.mark.slow),
         ("lfw", 3_023, (3, 32, 32), 62),
     ],
 )

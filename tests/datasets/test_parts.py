@@ -69,7 +69,10 @@ def test_own_data(tmp_path: Path) -> None:
     assert [len(load_dataset(str(path), tmp_path, part).labels) for part in ("train", "test")] == [8, 2]
 
 
-REAL = [("mnist", 60_000, 10_000), ("fashion-mnist", 60_000, 10_000), ("cifar10", 50_000, 10_000), ("lfw", 2_267, 756)]
+REAL = [
+    ("mnist", 60_000, 10_000), ("fashion-mnist", 60_000, 10_000), ("lfw", 2_267, 756),
+    pytest.param("cifar10", 50_000, 10_000, marks=pytest.mark.slow),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "train", "test"), REAL)

@@ -68,7 +68,7 @@ CASES = {
     "dssgd": Case("dssgd", {}, 2),
     "dssgd with noise": Case("dssgd", {"epsilon": 1e5, "share": 1, "threshold": -1, "bound": 0.002}, unknown=SENT),
     "secagg_ddp": Case("secagg_ddp", {}, 2),
-    "secagg_ddp, no rotation": Case("secagg_ddp", {"rotation": False, "sigma": 0.3}),
+    "secagg_ddp, no rotation": Case("secagg_ddp", {"rotation": False, "sigma": 0.3, "protocol": "sum"}),
     "secagg_ddp, who leaves": Case("secagg_ddp", {"colluders": 2, "dropouts": 2, "protocol": "sum"}),
     "secagg_ddp, in fixed point": Case("secagg_ddp", {"mode": "paper", "protocol": "sum"}, 2),
     "secagg_ddp, gaussian": Case("secagg_ddp", {"mode": "paper", "mechanism": "gaussian", "protocol": "sum"}, 2),
@@ -84,7 +84,16 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.fixture(params=CASES)
+# Every defense is measured with its defaults at the end too; of the rest others go the same ways.
+REPEATED = (
+    "fed_cdp", "fed_cdp, per example", "fed_acdp", "fed_acdp, code", "dp_local", "adaclip", "quantile",
+    "quantile of examples", "secagg_ddp", "two that add",
+)  # fmt: skip
+
+
+@pytest.fixture(params=[
+    pytest.param(name, marks=pytest.mark.slow if name in REPEATED else ()) for name in CASES
+])  # fmt: skip
 def case(request: pytest.FixtureRequest) -> Case:
     """Each of the table's."""
     return CASES[request.param]

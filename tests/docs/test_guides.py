@@ -3,10 +3,11 @@
 import importlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -68,17 +69,35 @@ TESTED = pytest.mark.parametrize("guide", [
 GUIDES = pytest.mark.parametrize("guide", [ATTACK, DEFENSE, DATASET], ids=lambda guide: guide.name)
 
 
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Guide], Path]:
+    """Makes the folder of a guide's package, once."""
+
+    made: dict[str, Path] = {}
+
+    def make(guide: Guide) -> Path:
+        if guide.name in made:
+            return made[guide.name]
+        package, _, stem = guide.module.partition(".")
+        project = tmp_path_factory.mktemp(package)
+        (project / package).mkdir()
+        (project / package / "__init__.py").touch()
+        (project / package / f"{stem}.py").write_text(guide.block("python"))
+        (project / "pyproject.toml").write_text(guide.block("toml"))
+        build = "from setuptools.build_meta import prepare_metadata_for_build_wheel as build; build('.')"
+        subprocess.run([sys.executable, "-c", build], cwd=project, check=True, capture_output=True)
+        return made.setdefault(guide.name, project)
+
+    return make
+
+
 @pytest.fixture
-def installed(guide: Guide, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder of the guide's package, on the path with the entry points that its printed pyproject.toml makes."""
-    package, _, stem = guide.module.partition(".")
-    project = tmp_path / "project"
-    (project / package).mkdir(parents=True)
-    (project / package / "__init__.py").touch()
-    (project / package / f"{stem}.py").write_text(guide.block("python"))
-    (project / "pyproject.toml").write_text(guide.block("toml"))
-    build = "from setuptools.build_meta import prepare_metadata_for_build_wheel as build; build('.')"
-    subprocess.run([sys.executable, "-c", build], cwd=project, check=True, capture_output=True)
+def installed(
+    guide: Guide, built: Callable[[Guide], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
+    """A copy of that folder, on the path with the entry points that its printed pyproject.toml makes."""
+    package = guide.module.partition(".")[0]
+    project = Path(shutil.copytree(built(guide), tmp_path / "project"))
     monkeypatch.syspath_prepend(project)
     monkeypatch.setattr(guide.registry, "_entries", dict(guide.registry._entries))
     monkeypatch.setattr(guide.registry, "_aliases", dict(guide.registry._aliases))

@@ -147,7 +147,9 @@ def test_a_level_that_follows_the_gradient_a_little() -> None:
         require_declared("mine", "T2.step", quiet, seen(0.008))
 
 
-@pytest.mark.parametrize("law", ["gaussian", "laplace", "skellam", "uniform"])
+@pytest.mark.parametrize("law", [
+    "gaussian", "laplace", *(pytest.param(law, marks=pytest.mark.slow) for law in ("skellam", "uniform")),
+])  # fmt: skip
 @pytest.mark.parametrize("rows", [2, pytest.param(24, marks=pytest.mark.slow)])
 def test_chance_refuses_nobody(law: Any, rows: int) -> None:
     """A hundred honest draws over thirty tensors of forty numbers, each of which is held against its level."""

@@ -43,13 +43,16 @@ def test_every_guarantee_is_in_the_table_and_none_covers_nothing() -> None:
 @pytest.mark.parametrize(
     ("values", "shown"),
     [
-        ({"defense": "fed_cdp", "tap": "T2.raw"}, "none"),
+        pytest.param({"defense": "fed_cdp", "tap": "T2.raw"}, "none", marks=pytest.mark.slow),
         ({"defense": "fed_cdp", "tap": "T2.step"}, "sample-DP local view, epsilon"),
         ({"defense": "fed_sdp", "tap": "T0.post"}, "none"),
-        ({"defense": "fed_sdp", "defense_args": {"noise_at": "client"}, "tap": "T1.raw"}, "none"),
+        pytest.param(
+            {"defense": "fed_sdp", "defense_args": {"noise_at": "client"}, "tap": "T1.raw"}, "none",
+            marks=pytest.mark.slow,
+        ),
         ({"defense": "fed_sdp", "defense_args": {"noise_at": "client"}, "tap": "T1.out"}, "client-LDP, epsilon"),
     ],
-)
+)  # fmt: skip
 def test_a_row_shows_no_epsilon_of_what_was_not_read(
     small: Any, tmp_path: Path, values: dict[str, Any], shown: str
 ) -> None:

@@ -29,7 +29,9 @@ def lineup_images(scene: Scene, seed: int) -> set[bytes]:
     return set().union(*(pixels(data.images[torch.from_numpy(pool.images)]) for pool in pools))
 
 
-@pytest.mark.parametrize("name", ["digits", "mnist-sample", "cifar10-sample", "cancer"])
+@pytest.mark.parametrize("name", [
+    "digits", "cancer", *(pytest.param(name, marks=pytest.mark.slow) for name in ("mnist-sample", "cifar10-sample")),
+])  # fmt: skip
 def test_the_prior_never_saw_a_victim_or_a_decoy(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Dataset] = []
 

@@ -35,7 +35,7 @@ def play(cells: list[CellSettings], folder: Path, chunk: int = 64, draw: bool = 
     return evaluate(cells, Run(Path("no data root"), kept, chunk=chunk, draw=drawing))
 
 
-AT_ONCE = {"analytic", "blind", "cpl", "idlg", "map", "spear"}
+AT_ONCE = {"analytic", "blind", "cpl", "spear"}
 
 
 @pytest.mark.parametrize("attack", [

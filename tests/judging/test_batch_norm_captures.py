@@ -70,8 +70,9 @@ def judged(folders: list[Path], root: Path) -> tuple[str, GivenAway | None, str 
     return explained(clients, cell, root).outcome, given_away(clients, cell, root), cell.batch_norm
 
 
-@pytest.mark.parametrize("kind", ["after", "update"])
-@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize(("steps", "kind"), [
+    (1, "after"), (2, "update"), *(pytest.param(*one, marks=pytest.mark.slow) for one in ((1, "update"), (2, "after"))),
+])  # fmt: skip
 def test_the_truth_explains_the_update_and_what_came_back(tmp_path: Path, steps: int, kind: str) -> None:
     outcome, found, hidden = judged(captures(tmp_path, steps, kind), tmp_path)
     assert outcome == "holds" and hidden is None and found is not None

@@ -82,7 +82,9 @@ def enumerated(contributors: int, trials: int, theta: float, order: int, other: 
     return worst
 
 
-@pytest.mark.parametrize(("contributors", "trials", "theta"), [(2, 2, 0.1), (2, 2, 0.25), (3, 3, 0.2), (4, 1, 0.25)])
+@pytest.mark.parametrize(("contributors", "trials", "theta"), [
+    (2, 2, 0.1), (2, 2, 0.25), (3, 3, 0.2), pytest.param(4, 1, 0.25, marks=pytest.mark.slow),
+])  # fmt: skip
 @pytest.mark.parametrize("adjacency", ["replace", "add/remove"])
 def test_poisson_binomial_by_enumeration(contributors: int, trials: int, theta: float, adjacency: str) -> None:
     curve = curve_of(PoissonBinomialSum(contributors, trials, theta, adjacency=adjacency), 16)

@@ -77,9 +77,11 @@ def test_twenty_simulated_steps_of_the_worst_data_lose_less() -> None:
         assert 0 < mean - 3 * error <= PLD.delta(event, epsilon) <= 2 * mean
 
 
-@pytest.mark.parametrize("sigma", [0.7, 3.0, 40.0])
-@pytest.mark.parametrize("q", [1e-4, 0.1, pytest.param(0.9, marks=pytest.mark.slow)])
-def test_samples_without_replacement_lie_between_what_is_known(sigma: float, q: float) -> None:
+@pytest.mark.parametrize(("q", "sigma"), [
+    pytest.param(*one, marks=pytest.mark.slow if one[0] == 0.9 or one == (0.1, 0.7) else ())
+    for one in product((1e-4, 0.1, 0.9), (0.7, 3.0, 40.0))
+])  # fmt: skip
+def test_samples_without_replacement_lie_between_what_is_known(q: float, sigma: float) -> None:
     def epsilon(sampler: str, adjacency: str, count: int, delta: float, accountant: str = "pld") -> float:
         release = GaussianRelease(sigma, q, sampler, adjacency, count)
         return make_accountant(accountant).epsilon(release, delta).epsilon

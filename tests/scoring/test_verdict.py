@@ -90,7 +90,7 @@ LAWS: dict[str, Callable[[np.random.Generator, int, float], np.ndarray]] = {
 }
 
 
-@pytest.mark.parametrize("clients", [5, 20, 59])
+@pytest.mark.parametrize("clients", [5, pytest.param(20, marks=pytest.mark.slow), 59])
 @pytest.mark.parametrize("mean", [0.05, 0.3])
 @pytest.mark.parametrize("law", LAWS.values(), ids=LAWS)
 def test_a_bound_over_clients_covers_however_alike_their_examples_are(

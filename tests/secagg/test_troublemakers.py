@@ -59,7 +59,7 @@ def accuse_everybody(_: bytes) -> bytes:
     return to_bits(SimpleNamespace(clients=9), {BAD})
 
 
-@pytest.mark.parametrize("degree", [None, 6])
+@pytest.mark.parametrize("degree", [pytest.param(None, marks=pytest.mark.slow), 6])
 @pytest.mark.parametrize(
     ("spoil", "counts"),
     [

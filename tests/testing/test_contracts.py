@@ -288,7 +288,9 @@ LAWS: dict[str, Callable[[np.random.Generator], np.ndarray]] = {
 }
 
 
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("law", [
+    pytest.param(law, marks=pytest.mark.slow if law in ("uniform", "poisson_binomial") else ()) for law in LAWS
+])  # fmt: skip
 @pytest.mark.parametrize("known", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_the_law_is_doubted_as_often_as_stated(law: str, known: bool) -> None:
     """Of samples of the right law one in twenty is doubted at 5%, where the level is estimated fewer."""

@@ -36,7 +36,7 @@ def numbers(document: TrainDocument) -> list[dict[str, Any]]:
     [
         {},
         {"defense": "quantile"},
-        {"defense": "fed_acdp"},
+        pytest.param({"defense": "fed_acdp"}, marks=pytest.mark.slow),
         {"defense": "global_dp", "defense_args": {"bound": "median"}},
         {"defense": "fed_cdp", "algorithm": "scaffold-warm", "clients_per_round": 12},
         {"defense": "pruning", "defense_args": {"error_feedback": True}},

@@ -76,7 +76,7 @@ def test_one_full_step_of_everybody_is_gradient_descent(tmp_path: Path) -> None:
     [
         ("none", {}),
         pytest.param("fed_cdp", {"sigma": 0.5}, marks=pytest.mark.slow),
-        ("fed_cdp", {"sigma": 0.5, "convention": "per_example"}),
+        pytest.param("fed_cdp", {"sigma": 0.5, "convention": "per_example"}, marks=pytest.mark.slow),
         ("noise", {"applies_to": "example", "amount": 0.1}),
         ("fed_acdp", {"policy": "linear"}),
         ("fed_sdp", {"noise_at": "client"}),

@@ -120,7 +120,7 @@ def test_dark_follows_the_system_and_the_button(visit: Callable) -> None:
     assert background(light) == "rgb(255, 255, 255)"
 
 
-@pytest.mark.parametrize("width", [320, 390, 768, 1280])
+@pytest.mark.parametrize("width", [320, *(pytest.param(width, marks=pytest.mark.slow) for width in (390, 768, 1280))])
 def test_no_screen_is_too_narrow(visit: Callable, width: int) -> None:
     page = visit(width)
     page.evaluate("document.querySelectorAll('select').forEach(box => box.add(new Option('long '.repeat(20))))")
