@@ -18,6 +18,7 @@ from harness.attacks.candidates import require_gradients
 from harness.attacks.stages import Stage
 from harness.base.errors import UsageError
 from harness.models import RowModel
+from harness.models.changes import draws_a_sample
 from harness.models.feature_extractor import FeatureExtractor
 from harness.observation import Observation
 
@@ -57,7 +58,9 @@ class Analytic(Attack):
 
     def dummy(self, observation: Observation, position: Tensor, labels: Tensor | None) -> Dummy:
         assert labels is not None
-        images = closed_form(observation, self.masks(observation)) * position.exp()
+        # By the loss of a network whose sample is not known no scale is better than another: 1 is exact without a clip.
+        known = not draws_a_sample(observation.model.layout.names)
+        images = closed_form(observation, self.masks(observation)) * (position * known).exp()
         return Dummy(images.reshape(len(position), 1, *observation.model.image_shape), labels)
 
 

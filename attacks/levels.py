@@ -80,7 +80,8 @@ def _require_sizes(seen: Observation) -> None:
             f"attack 'levels' reads lengths of gradients, and steps of {seen.optimizer.text} have the same for all; "
             "use another attack"
         )
-    if seen.noise is not None and seen.level is None:
+    exact = seen.coding is not None and seen.coding.kind == "length"
+    if seen.noise is not None and seen.level is None and not exact:
         raise UsageError(
             "attack 'levels' reads how the noise's level follows the gradient, and here it follows none or nobody can "
             "say how; use another attack"

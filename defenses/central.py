@@ -59,7 +59,7 @@ class GaussianAdaptive(Defense):
         bits = max(0.05 * units, z) if self.clipped_count_stddev is None else self.clipped_count_stddev
         bits = max(bits, 0.5 * z * (1 + 1e-6))
         of_vectors = (z**-2 - (2 * bits) ** -2) ** -0.5 if z else 0.0
-        steering = Steering(self.target_unclipped_quantile, self.learning_rate, units, z, of_vectors, bits)
+        steering = Steering(self.target_unclipped_quantile, self.learning_rate, units, z, of_vectors, bits, held=True)
         own = clip_to_quantile(steering, self.initial_l2_norm_clip)
         names = ("noise_multiplier", "initial_l2_norm_clip", "target_unclipped_quantile", "learning_rate")
         more = settings(clients_per_round=units, clipped_count_stddev=bits)

@@ -16,10 +16,10 @@ from harness.defenses.registry import DEFENSES, validated_defense
 from harness.federation.context import Cohort, RoundContext
 from harness.federation.defense import Defense
 from harness.federation.operations import Operation, StepState, states_nothing
-from harness.federation.privacy_facts import PrivacyFacts
+from harness.federation.privacy_facts import NEVER_SENT, PrivacyFacts
 from harness.federation.taps import Point
 from harness.observation import Chosen
-from harness.privacy import Statement
+from harness.privacy import NoLimit, Statement
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,9 @@ class TrainAdapters(Operation):
     def chosen(self, layout: Layout) -> Chosen:
         counts = tuple(size if len(shape) > 1 else 0 for size, shape in zip(layout.sizes, layout.shapes, strict=True))
         return Chosen(counts, "layer", "unknown")
+
+    def limit(self, context: RoundContext) -> NoLimit:
+        return NoLimit(NEVER_SENT)
 
     @property
     def subject(self) -> str:

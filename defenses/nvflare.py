@@ -23,8 +23,10 @@ from harness.defenses.registry import DEFENSES, validated_defense
 from harness.federation.context import Cohort, RoundContext
 from harness.federation.defense import Defense
 from harness.federation.operations import UNKNOWN, Operation
+from harness.federation.privacy_facts import NEVER_SENT
 from harness.federation.taps import Point
 from harness.observation import Chosen, Noise
+from harness.privacy import NoLimit
 
 
 @dataclass(frozen=True)
@@ -233,6 +235,9 @@ class LeaveOut(Operation):
     def on_rows(self, rows: Tensor, context: RoundContext) -> Tensor:
         parts = zip(rows.split(context.layout.sizes, dim=-1), self._left_out(context.layout), strict=True)
         return torch.cat([torch.zeros_like(part) if out else part for part, out in parts], dim=-1)
+
+    def limit(self, context: RoundContext) -> NoLimit:
+        return NoLimit(NEVER_SENT)
 
     def _left_out(self, layout: Layout) -> list[bool]:
         found = re.compile(self.pattern).search if self.pattern else lambda _: None

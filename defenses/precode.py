@@ -19,9 +19,11 @@ from harness.defenses.registry import DEFENSES, validated_defense
 from harness.federation.context import Cohort, RoundContext
 from harness.federation.defense import Defense
 from harness.federation.operations import Operation, StepState
+from harness.federation.privacy_facts import NEVER_SENT
 from harness.federation.taps import Point
 from harness.models.changes import BOTTLENECK
 from harness.observation import Chosen
+from harness.privacy import NoLimit
 
 
 def _place(layout: Layout) -> slice:
@@ -98,6 +100,9 @@ class KeepSample(Operation):
     def chosen(self, layout: Layout) -> Chosen:
         outs = zip(layout.sizes, layout.names, strict=True)
         return Chosen(tuple(0 if name.endswith(BOTTLENECK) else size for size, name in outs), "layer", "unknown")
+
+    def limit(self, context: RoundContext) -> NoLimit:
+        return NoLimit(NEVER_SENT)
 
     def words(self) -> str:
         return ""

@@ -34,6 +34,7 @@ class Steering:
         quantile, rate: where to, and how fast. units: how many bits are expected.
         sigma: multiplier that vectors and bits together cost as much as. of_vectors: z_D, of the noise on the sum of
             clipped vectors. of_bits: sigma_b, on the sum of bits, each +-1/2.
+        held: whether a noisy share of bits below 0 or above 1 counts as 0 or 1.
     """
 
     quantile: float
@@ -42,10 +43,12 @@ class Steering:
     sigma: float
     of_vectors: float
     of_bits: float
+    held: bool = False
 
     def moved(self, bound: Tensor, bits: Tensor) -> Tensor:
         """The next C, from the noisy sum of bits; held where it can be computed with, whatever the data are."""
-        change = torch.exp(-self.rate * (bits / self.units + 0.5 - self.quantile))
+        share = bits / self.units + 0.5
+        change = torch.exp(-self.rate * ((share.clamp(0, 1) if self.held else share) - self.quantile))
         return (bound * change).clamp(LEAST_CLIP, MOST)
 
     @property

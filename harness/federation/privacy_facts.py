@@ -98,6 +98,7 @@ NO_NOISE = "no noise is added by then"
 BARE = "some coordinates carry no noise"
 NO_CLIPPING = "noise without clipping: one record may move the result by any amount"
 LEFT_OUT = "which coordinates are left out depends on private data"
+NEVER_SENT = "some coordinates are never sent, which no theorem here covers"
 FOLLOWS_DATA = "the scale of the noise follows private data"
 _TYPICAL = 0.1  # the blind probability at which limits of different families are compared
 

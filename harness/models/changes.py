@@ -63,6 +63,11 @@ BOTTLENECK = "precode_sample"
 """How the name of a bottleneck's sample ends."""
 
 
+def draws_a_sample(names: Iterable[str]) -> bool:
+    """Whether a network of these parameters has a bottleneck, whose sample only the client knows."""
+    return any(name.endswith(BOTTLENECK) for name in names)
+
+
 class Bottleneck(nn.Module):
     """A variational bottleneck of ``width`` around features: its sample is a parameter, zero but while a client trains.
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from harness.base.building import build
 from harness.base.vectors import Layout
 from harness.defenses import DEFENSES, Cohort, MaterialisedGradients, PrivacyFacts, RoundContext, State
-from harness.defenses.quantile import Quantile
+from harness.defenses.quantile import Quantile, Steering
 from harness.privacy import GaussianRelease, compose, make_accountant
 
 K, P = 101, 2
@@ -53,6 +53,13 @@ def test_the_bound_of_examples_converges_to_the_quantile(quantile: float) -> Non
     # Each client has its own.
     bounds = local["bound"][:, 0] / torch.tensor([1.0, 10.0])
     assert bounds.tolist() == pytest.approx([quantile * K, quantile * K], abs=1)
+
+
+def test_a_share_that_noise_drives_out_of_its_range_is_held_where_it_is_so_there() -> None:
+    """A sum of bits of 8, of 10 halves at most: TensorFlow Federated takes it for all of them."""
+    for held, moved in ((False, math.exp(-0.2 * 0.8)), (True, math.exp(-0.2 * 0.5))):
+        steering = Steering(0.5, 0.2, 10, 1.0, 1.1547, 1.0, held)
+        assert float(steering.moved(torch.tensor(1.0), torch.tensor(8.0))) == pytest.approx(moved)
 
 
 def test_one_step_of_the_bound_by_hand() -> None:

@@ -88,6 +88,8 @@ UNBOUNDED: dict[str, tuple[str, dict[str, Any], tuple[str, ...], str]] = {
     "fed_sdp on receipt, before": ("fed_sdp", {"noise_at": "receive"}, AT_STEP, "before the defense acts"),
     "global_dp": ("global_dp", {}, ("T1.out",), "before the defense acts"),
     "quantile of clients": ("quantile", {}, MESSAGE, "no noise"),
+    "adapters": ("paper:LoRA", {}, STEP, "never sent"),
+    "tensors left out": ("nvflare:ExcludeVars", {"exclude_vars": "bias"}, MESSAGE, "never sent"),
     "stack": ("pruning+noise", {}, MESSAGE, "pruning: which coordinates"),
 }  # fmt: skip
 

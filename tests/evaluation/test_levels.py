@@ -45,6 +45,12 @@ def test_more_of_it_hides_nothing(small: Any, tmp_path: Path) -> None:
     assert made["levels"].verdict == "leaks"
 
 
+def test_lengths_that_are_sent_exactly_give_victims_away(small: Any, tmp_path: Path) -> None:
+    document = played(small, tmp_path, ["levels"], defense="paper:CENSOR", defense_args={"trials": 5})
+    made = asked(document)["levels"]
+    assert document.valid and made.verdict == "leaks" and all(check.held for check in made.controls)
+
+
 @pytest.mark.slow
 def test_a_level_that_tells_nothing_is_no_resilience(small: Any, tmp_path: Path) -> None:
     """Every gradient is longer than the bound: `levels` fails, which says nothing of who reads more than lengths."""

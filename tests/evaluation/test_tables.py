@@ -73,6 +73,12 @@ def test_what_a_table_cell_reports(tmp_path: Path) -> None:
     assert [path.suffix for path in (tmp_path / "pictures").iterdir()] == [".png"]
 
 
+def test_a_bottleneck_behind_it_hides_no_row_of_a_linear_layer(tmp_path: Path) -> None:
+    values = {"attack": "analytic", "attack_args": {}, "defense": "paper:PRECODE", "model": "mlp2+precode"}
+    document = play([cell(tap=tap, **values) for tap in SURFACES.values()], tmp_path)
+    assert all(made.asr["strict"].rate == 1 for made in document.cells if made.role == "cell")
+
+
 def test_noise_protects_a_table_too(tmp_path: Path) -> None:
     document = play([cell(defense="fed_cdp", attack="analytic", attack_args={"max_iterations": 3})], tmp_path)
     (made,) = (made for made in document.cells if made.role == "cell")
