@@ -250,7 +250,7 @@ def _lineups(scored: Scored, limit: Limit | None) -> Ceiling:
 
 def _strict(scene: Scene, scores: Scores, limit: Limit | None) -> Ceiling:
     strict = scores.success["strict"].reshape(scores.victims, -1)
-    measured = rate_of(*draws_of(strict, scores.clusters, scores.groups))
+    measured = rate_of(*draws_of(strict, scores.clusters, scores.groups, scores.repeats))
     if scene.dataset.columns is not None:
         return Ceiling(event="strict image", measured=measured, reason=_ROWS)
     one_guess = blind_strict(scene.dataset.images, scene.dataset.labels, scene.truth.labels).numpy()

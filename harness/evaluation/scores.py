@@ -31,7 +31,7 @@ from harness.scoring import (
     summary_of,
     swap_control,
 )
-from harness.scoring.images import draws_of
+from harness.scoring.images import best_first, draws_of, repeats_of
 from harness.scoring.lineup import MANY
 from harness.scoring.success import brings_back
 
@@ -52,6 +52,7 @@ class Scores:
     ``clusters``: independent groups of victims, in their order; intervals are over them. The verdict's bound is not:
     it speaks of the networks at hand, given which victims are independent.
     ``groups``: (V,) of victims who share images, each an independent draw; None where nobody does.
+    ``repeats``: (V, n) places whose example an earlier place of the victim holds too, which do not count again.
     """
 
     metrics: dict[str, np.ndarray]
@@ -71,6 +72,7 @@ class Scores:
     clusters: int
     doubt: str | None = None
     groups: np.ndarray | None = None
+    repeats: np.ndarray | None = None
 
     @property
     def strict_victims(self) -> Rate:
@@ -79,7 +81,7 @@ class Scores:
         return rate_of(draws_of(victims, self.victims, self.groups)[0].any(1))
 
     def _draws(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        return draws_of(values.reshape(self.victims, -1), self.clusters, self.groups)
+        return draws_of(values.reshape(self.victims, -1), self.clusters, self.groups, self.repeats)
 
     @property
     def confirmed(self) -> int:
@@ -162,7 +164,8 @@ def score(
     victims = len(truth.labels)
     images = made.images.reshape(victims, -1, *scene.dataset.image_shape)
     labels = made.labels.reshape(victims, -1)
-    order = match(truth.images, images)
+    indices = truth.indices.cpu().numpy()
+    order = best_first(match(truth.images, images), truth.images, images, indices)
     rows = torch.arange(victims)[:, None]
     true_flat, made_flat = truth.images.flatten(0, 1), images[rows, order].flatten(0, 1)
     measured = measure(scene.dataset, true_flat, made_flat, lpips)
@@ -186,7 +189,7 @@ def score(
         label_summary(labels, truth.labels, scene.dataset.labels, seed, groups=groups),
         labels[rows, order].flatten().numpy(), per_victim["reasons"], per_victim["steps"], per_victim["evaluations"],
         per_victim["losses"], per_victim["first_losses"], order, victims, settings.clusters,
-        attack.doubt(known, made.images, made.labels), groups,
+        attack.doubt(known, made.images, made.labels), groups, repeats_of(indices),
     )  # fmt: skip
 
 

@@ -72,6 +72,33 @@ def match(truth: Tensor, reconstruction: Tensor) -> Tensor:
     return torch.stack([torch.from_numpy(linear_sum_assignment(square.numpy())[1]) for square in cost])
 
 
+# An example that a victim trains on in every pass is one example, however many places it has.
+
+
+def repeats_of(indices: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether each place (V, B) holds an image that an earlier place of its victim holds too."""
+    repeats = np.ones(indices.shape, dtype=bool)
+    for row, own in enumerate(indices):
+        repeats[row, np.unique(own, return_index=True)[1]] = False
+    return repeats
+
+
+def best_first(order: Tensor, truth: Tensor, reconstruction: Tensor, indices: NDArray[np.int64]) -> Tensor:
+    """The assignment of :func:`match`, so that of the places with one image the first has the nearest reconstruction.
+
+    Args:
+        order: (V, B) of truths (V, B, ...) to reconstructions (V, K, ...). indices: (V, B) which images they are.
+    """
+    order = order.clone()
+    for row in np.flatnonzero(repeats_of(indices).any(1)):
+        apart = pairwise_mse(truth[row : row + 1], reconstruction[row : row + 1])[0]
+        for image in np.unique(indices[row]):
+            places = torch.from_numpy(np.flatnonzero(indices[row] == image))
+            found = order[row, places]
+            order[row, places] = found[apart[places[0], found].argsort(stable=True)]
+    return order
+
+
 # Victims who hold the same image are no independent draws: every interval and every test has to know who they are.
 
 
@@ -89,19 +116,23 @@ def groups_of(indices: NDArray[np.int64]) -> NDArray[np.int64] | None:
 
 
 def draws_of(
-    values: NDArray, clusters: int, groups: NDArray[np.int64] | None
+    values: NDArray, clusters: int, groups: NDArray[np.int64] | None, repeats: NDArray[np.bool_] | None = None
 ) -> tuple[NDArray, NDArray[np.bool_] | None]:  # fmt: skip
     """Values (V, B) with one row for each independent draw, and which of them count; None where all do.
 
     Args:
         clusters: independent draws where no victims share images, so many consecutive victims each.
         groups: of the victims, where some do.
+        repeats: (V, B) places that do not count; None where all do, as where each victim has one value.
     """
+    if repeats is not None and (not repeats.any() or values.shape != repeats.shape):
+        repeats = None
     if groups is None:
-        return values.reshape(clusters, -1), None
+        return values.reshape(clusters, -1), None if repeats is None else ~repeats.reshape(clusters, -1)
     rows = [values[groups == group].reshape(-1) for group in range(groups.max() + 1)]
     drawn = np.zeros((len(rows), max(map(len, rows))), dtype=values.dtype)
     counted = np.zeros(drawn.shape, dtype=bool)
     for place, row in enumerate(rows):
-        drawn[place, : len(row)], counted[place, : len(row)] = row, True
+        own = True if repeats is None else ~repeats[groups == place].reshape(-1)
+        drawn[place, : len(row)], counted[place, : len(row)] = row, own
     return drawn, counted

@@ -11,6 +11,7 @@ from scipy.stats import rankdata
 from torch import Tensor
 
 from harness.base.randomness import derive_seed
+from harness.scoring.images import repeats_of
 from harness.scoring.success import STRICT_RMSE, Strict, image_strict
 
 # From more reconstructions of a victim on than that, only the nearest few by a rough distance are compared exactly.
@@ -24,7 +25,7 @@ class ClassPool:
     ``label``: the class;
     ``images``: (P,) dataset indices of the items;
     ``truths``: T;
-    ``slots``: (S, 2) victim and batch position of every true image of the class;
+    ``slots``: (S, 2) victim and batch position of every true image of the class, once for a victim;
     ``items``: (S,) the item that is scored as each slot's truth;
     ``ranks``: (S, P) int32, twice the mid-rank of each item by distance from the slot's victim (1 = nearest);
     ``strict``: (S, P) whether one of the slot's reconstructions is accurate for an item;
@@ -70,6 +71,8 @@ def class_pools(
 ) -> list[ClassPool]:
     """The pools of all classes that have decoys; classes used up by the victims have none and are left out.
 
+    An image in several places of a victim has a slot in the first of them.
+
     Args:
         compare: called once, with a question for each class.
         truth_indices: (V, B) into the dataset.
@@ -79,7 +82,7 @@ def class_pools(
     """
     unused = np.ones(len(labels), dtype=bool)
     unused[truth_indices] = False
-    true_labels = labels[truth_indices]
+    true_labels, repeats = labels[truth_indices], repeats_of(truth_indices)
     truths_of, questions = [], list[Question]()
     for label in np.unique(true_labels).tolist():
         candidates = np.flatnonzero(unused & (labels == label))
@@ -87,7 +90,7 @@ def class_pools(
             continue
         random = np.random.default_rng(derive_seed("lineup decoys", seed, label))
         decoys = random.choice(candidates, size=min(max_decoys, len(candidates)), replace=False)
-        slots = np.argwhere(true_labels == label)
+        slots = np.argwhere((true_labels == label) & ~repeats)
         truths, items = np.unique(truth_indices[tuple(slots.T)], return_inverse=True)
         questions.append(Question(np.unique(slots[:, 0]), np.concatenate([truths, decoys]), label))
         truths_of.append((len(truths), slots, items))

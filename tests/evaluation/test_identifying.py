@@ -1,5 +1,6 @@
 """Whole cells of an attack that reconstructs nothing: its controls, its words, and what it is handed."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,19 @@ def cells_of(small: Any, folder: Path, **values: Any) -> list[CellResult]:
 def asked(cells: list[CellResult]) -> CellResult:
     (made,) = (cell for cell in cells if cell.role == "cell")
     return made
+
+
+@pytest.mark.parametrize("attack", ["identify", "cpl"])
+def test_an_example_of_every_pass_counts_once(attack: str, small: Any, tmp_path: Path) -> None:
+    """Two clients of two examples, in a batch in each of two passes."""
+    values = {"attack": attack, "attack_args": {} if attack == "identify" else {"max_iterations": 2}}
+    passes = {"prior": "auto", "tap": "T1.out", "batch_size": 2, "epochs": 2, "client_examples": 2, "local_steps": 2}
+    made = asked(cells_of(small, tmp_path, dataset="cancer", victims=2, update_model="unroll", **passes, **values))
+    told = made.identified if attack == "identify" else made.asr["strict"]
+    assert told is not None and told.n == 4
+    records = [json.loads(line) for line in (tmp_path / "victims.jsonl").read_text().splitlines()]
+    own = [record for record in records if record["cell"] == made.key]
+    assert len(own) == 8 and sum(record["lineup_size"] > 1 for record in own) == 4
 
 
 def test_it_identifies_through_weak_noise_and_leaks_nothing(small: Any, tmp_path: Path) -> None:

@@ -1,9 +1,11 @@
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.scoring import Pairs, match, measured, pairwise_mse
+from harness.scoring.images import best_first, draws_of, repeats_of
 
 
 def matched_metrics(truth: torch.Tensor, reconstruction: torch.Tensor) -> dict[str, list[float]]:
@@ -59,3 +61,17 @@ def test_other_numbers_of_reconstructions_are_refused() -> None:
         match(torch.rand(2, 3, 1, 4, 4), torch.rand(2, 2, 1, 4, 4))
     with pytest.raises(ValueError, match="shapes do not fit"):
         match(torch.rand(2, 3, 1, 4, 4), torch.rand(2, 3, 1, 4, 5))
+
+
+def test_an_image_in_several_places_counts_in_the_first_of_them_by_its_nearest_reconstruction() -> None:
+    indices = np.array([[7, 3, 7, 7], [1, 2, 3, 4]])
+    assert repeats_of(indices).tolist() == [[False, False, True, True], [False] * 4]
+    truth = torch.zeros(2, 4, 1, 2, 2)
+    guesses = torch.tensor([0.4, 0.0, 0.1, 0.3]).reshape(1, 4, 1, 1, 1).expand(2, 4, 1, 2, 2)
+    order = torch.tensor([[0, 1, 2, 3], [0, 1, 2, 3]])
+    assert best_first(order, truth, guesses, indices).tolist() == [[2, 1, 3, 0], [0, 1, 2, 3]]
+    values = np.array([[True, True, True, False], [False, True, False, False]])
+    for groups, shape in ((None, (2, 4)), (np.array([0, 0]), (1, 8))):
+        drawn, counted = draws_of(values, 2, groups, repeats_of(indices))
+        assert drawn.shape == shape and counted is not None
+        assert (int(counted.sum()), int(drawn[counted].sum())) == (6, 3)
