@@ -33,7 +33,7 @@ def asked(cells: list[CellResult]) -> CellResult:
     return made
 
 
-@pytest.mark.parametrize("attack", ["identify", "cpl"])
+@pytest.mark.parametrize("attack", [pytest.param("identify", marks=pytest.mark.slow), "cpl"])
 def test_an_example_of_every_pass_counts_once(attack: str, small: Any, tmp_path: Path) -> None:
     """Two clients of two examples, in a batch in each of two passes."""
     values = {"attack": attack, "attack_args": {} if attack == "identify" else {"max_iterations": 2}}
