@@ -119,8 +119,10 @@ def attacked() -> dict[str, str]:
     from harness.defenses import DEFENSES
 
     names = [name for name in FILTERS if name in DEFENSES]
-    told = "--defense {} --surface {} --attack auto --dataset digits"
-    return {name: told.format(name, FILTERS[name].acts[1]) for name in names}
+    # A linear model is the easiest to attack; some filters act on what lies between two layers.
+    model = dict.fromkeys(names, "logistic") | {"paper:PRECODE": "mlp2+precode", "paper:Soteria": "mlp2"}
+    told = "--defense {} --surface {} --attack auto --dataset digits --model {}"
+    return {name: told.format(name, FILTERS[name].acts[1], model[name]) for name in names}
 
 
 def attack(folder: Path) -> None:
