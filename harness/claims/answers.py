@@ -254,6 +254,45 @@ def number(arguments: Arguments, name: str, above: float = -math.inf, below: flo
     return float(value)
 
 
+def whole(arguments: Arguments, name: str, least: int = 1) -> int:
+    """One argument as a whole number of ``least`` or more.
+
+    Raises:
+        UsageError: it is not.
+    """
+    value = arguments[name]
+    fits = isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= _MOST
+    if not fits or value != int(value):
+        raise UsageError(
+            f"{name} must be a whole number from {least} to {_MOST:g}, got {value!r}; set --arg {name}=NUMBER"
+        )
+    return int(value)
+
+
+def flag(arguments: Arguments, name: str) -> bool:
+    """One argument as true or false; nothing else stands for either.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    value = arguments[name]
+    if not isinstance(value, bool):
+        raise UsageError(f"{name} must be true or false, got {value!r}; set --arg {name}=true or {name}=false")
+    return value
+
+
+def choice(arguments: Arguments, name: str, *allowed: str) -> str:
+    """One argument as one of the allowed words.
+
+    Raises:
+        UsageError: it is none of them.
+    """
+    value = arguments[name]
+    if not isinstance(value, str) or value not in allowed:
+        raise UsageError(f"unknown {name} {value!r}; set --arg {name}= to one of {', '.join(allowed)}")
+    return value
+
+
 # Sizes of updates by the name of a network: all numbers of its state, and how many arrays of them are 0-d. They are
 # those of torchvision 0.26 with 1,000 classes, and of LeNet-5 with 10; a slow test counts again.
 NETWORKS = {
