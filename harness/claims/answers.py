@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from packaging.version import InvalidVersion, Version
+
 from harness.base.errors import UsageError
 from harness.claims.epsilons import Relation, gaussian_epsilon
 
@@ -82,9 +84,17 @@ class Facts:
         return min(self.participations or self.rounds, self.rounds)
 
     def older_than(self, major: int, minor: int) -> bool:
-        """Return whether the version is known and below major.minor."""
-        parts = [int(part) for part in (self.version or "").split(".")[:2] if part.isdigit()]
-        return len(parts) == 2 and (parts[0], parts[1]) < (major, minor)
+        """Return whether the version is known and below major.minor, as packages are ordered: 2.7rc1 and 2 are.
+
+        Raises:
+            UsageError: it is no version.
+        """
+        try:
+            return self.version is not None and Version(self.version) < Version(f"{major}.{minor}")
+        except InvalidVersion:
+            raise UsageError(
+                f"{self.version!r} is no version; give for example --framework-version 2.7.2"
+            ) from None
 
 
 @dataclass(frozen=True)

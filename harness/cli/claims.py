@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from harness.base.errors import UsageError, escaped
+from harness.base.errors import UsageError, in_a_row
 from harness.cli.app import DONE, MISTAKE, REGRESSION, app
 from harness.cli.options import JsonOption
 
@@ -83,7 +83,7 @@ def claims_command(
         sys.stdout.write(json.dumps({"rows": shown, "not_known": unknown}, indent=1) + "\n")
     else:
         lines = (*_table(shown), *(f"not known: {name}" for name in unknown))
-        sys.stdout.writelines(f"{escaped(line)}\n" for line in lines)
+        sys.stdout.writelines(f"{in_a_row(line)}\n" for line in lines)
     if unknown:
         return MISTAKE
     return REGRESSION if fail_on == "claim" and any(row["holds"] is False for row in rows) else DONE
@@ -96,7 +96,8 @@ def _answered(sources: list[str], given: dict[str, Any], facts: dict[str, Any]) 
     """A row for each line of each filter of the sources, and the classes that nothing is known of."""
     from harness.claims.answers import Facts
     from harness.claims.filters import find_filter
-    from harness.claims.sources import Found, Source, read_source
+    from harness.claims.found import Found, Source
+    from harness.claims.sources import read_source
 
     rows, unknown = [], []
     used: set[str] = set()
@@ -110,7 +111,7 @@ def _answered(sources: list[str], given: dict[str, Any], facts: dict[str, Any]) 
         unknown += [f"{one} ({source.name})" for one in source.unknown]
         for found in source.found:
             used.update(key for key in given if key in found.filter.settings)
-            arguments, known = found.filled(given), Facts(**{**source.facts, **facts})
+            arguments, known = found.filled(given), Facts(**{**source.facts, **found.facts, **facts})
             try:
                 answer = found.filter.asked(arguments, known)
             except UsageError as mistake:
@@ -119,7 +120,8 @@ def _answered(sources: list[str], given: dict[str, Any], facts: dict[str, Any]) 
                 raise UsageError(
                     f"{found.where or name}: no epsilon follows from these numbers ({mistake}); change the arguments"
                 ) from None
-            answer.unknown += found.ifs
+            answer.unknown += [text for fact, text in source.unsettled.items() if fact not in facts]
+            found.stated(answer, arguments, {**given, **facts})
             version = facts.get("version") or source.version
             rows += list(_rows(found.filter, answer, found.where or name, version))
     if unused := next((key for key in given if key not in used), None):

@@ -1,0 +1,330 @@
+"""Apps of Flower, and code that calls filters by name: the project's file and Python beside it, read and never run."""
+
+import ast
+import re
+import tomllib
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from harness.base.errors import UsageError
+from harness.claims.code import Code
+from harness.claims.filters import FILTERS, find_filter
+from harness.claims.found import Found, Source, flat, in_a_line, is_whole, listed, once, table
+from harness.claims.versions import Asked, asked_of
+
+Read = Callable[[Path], str]
+_MOST_FILES = 50
+_MODS = {"ClientSideFixedClipping": "fixedclipping_mod", "ClientSideAdaptiveClipping": "adaptiveclipping_mod"}
+#: Versions of flwr from which on a filter does what its answer says.
+_SINCE = {"flower:LocalDpMod": "1.14"}
+#: The packages of filters, where they have another name.
+_PACKAGES = {"flower": "flwr", "tff": "tensorflow_federated"}
+_AVERAGES = ("FedAvg", "FedProx", "FaultTolerantFedAvg", "FedAvgAndroid")
+_STRATEGIES = (
+    *_AVERAGES, "FedAdam", "FedYogi", "FedAdagrad", "FedAvgM", "FedOpt", "FedMedian", "FedTrimmedAvg", "Krum",
+    "MultiKrum", "Bulyan", "QFedAvg", "FedXgbBagging", "FedXgbCyclic", "FedXgbNnAvg",
+)  # fmt: skip
+_CONFIG = ("target_delta", "population_size", "neighboring_relation", "sampling_method", "max_epsilon")
+_WITH_EPSILON = ("target_epsilon", "target_delta", "epochs")
+#: What belongs to the engine, or to answers alone, and cannot stand in a call.
+_NOT_IN_CALLS = {"opacus:PrivacyEngine": ("accountant", "history", "engine", "secure_mode", "sample_rate", "steps"),
+                 "nvflare:SVTPrivacy": ("acceptance_passes",)}  # fmt: skip
+
+
+def read_project(path: Path, text: str, read: Read) -> Source:
+    """What a Flower app's pyproject.toml says, and the files of its components."""
+    document = tomllib.loads(text)
+    app = table(document, "tool", "flwr", "app")
+    if not app:
+        raise UsageError(f"{path}: has no table [tool.flwr.app]; give the pyproject.toml of a Flower app")
+    source, config, asked = _project(path, document, str(path))
+    files = _app_files(path.parent, table(app, "components"))
+    _read_code({file: read(file) for file in files}, config, source)
+    where = f"{path}: [tool.flwr.app.config]"
+    if known := {name: config[name] for name in FILTERS["flip:local_dp"].settings if name in config}:
+        said = "FLIP's local_dp runs, which has these keys"
+        source.found.append(Found(FILTERS["flip:local_dp"], known, where, ifs=[said]))
+    elif not files and {"noise_multiplier", "clipping_norm", "num_sampled_clients"} <= config.keys():
+        central = FILTERS["flower:ServerSideFixedClipping"]
+        known = {name: config[name] for name in central.settings if name in config}
+        said = "the app uses these keys for fixed clipping; its code is not beside the file"
+        source.found.append(Found(central, known, where, ifs=[said]))
+    _versions(source, asked)
+    return source
+
+
+def read_app(path: Path, text: str, read: Read) -> Source:
+    """What a file of Python says, with the configuration of the project that it lies in."""
+    source, config, asked = Source(str(path)), None, None
+    for folder in list(path.resolve().parents)[:3]:
+        if (toml := folder / "pyproject.toml").is_file():
+            source, config, asked = _project(toml, tomllib.loads(read(toml)), str(path))
+            break
+    _read_code({path: text}, config, source)
+    source.facts.pop("clients_clip", None)  # other files may list the mod
+    _versions(source, asked)
+    return source
+
+
+def _project(path: Path, document: dict[str, Any], name: str) -> tuple[Source, dict[str, Any], Asked | None]:
+    """The facts of a project's file, its run configuration, and the versions of flwr that it asks for."""
+    source = Source(name)
+    where = f"{path}: [tool.flwr.app.config]"
+    config = once(flat(table(document, "tool", "flwr", "app", "config")), where)
+    if is_whole(rounds := config.get("num_server_rounds")):
+        source.facts["rounds"] = rounds
+    federations = table(document, "tool", "flwr", "federations")
+    named = federations.get("default") if "default" in federations else _only(federations)
+    options = once(flat(table(federations, str(named))), f"{path}: federation {named}")
+    if is_whole(clients := options.get("options.num_supernodes")):
+        source.facts["clients"] = clients
+    lines = [str(one) for one in listed(table(document, "project").get("dependencies"))]
+    asked = asked_of("flwr", lines, table(document, "tool", "poetry", "dependencies").get("flwr"))
+    if asked:
+        source.version = asked.text
+        if asked.pinned:
+            source.facts["version"] = asked.pinned
+    return source, config, asked
+
+
+def _only(federations: Mapping[str, Any]) -> str | None:
+    """The one federation that there is; None where there are several."""
+    names = [name for name, one in federations.items() if isinstance(one, dict)]
+    return names[0] if len(names) == 1 else None
+
+
+def _versions(source: Source, asked: Asked | None) -> None:
+    """Adds to filters that were mended in some version whether an older one may be installed."""
+    for found in source.found if asked else ():
+        if asked and (since := _SINCE.get(found.filter.name)):
+            older, version = asked.below(since)
+            if version:
+                found.facts["version"] = version
+            elif older:
+                found.unsettled["version"] = f"flwr is {since} or newer, which the project does not demand"
+
+
+def _app_files(folder: Path, components: Mapping[str, Any]) -> list[Path]:
+    """The files of the packages that the components lie in."""
+    files: dict[Path, None] = {}
+    for name in components.values():
+        module = str(name).partition(":")[0]
+        if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", module):
+            continue
+        file = folder.joinpath(*module.split(".")).with_suffix(".py")
+        beside = sorted(file.parent.glob("*.py")) if file.parent != folder else [file]
+        files.update(dict.fromkeys(one for one in [file, *beside] if one.is_file()))
+    return list(files)[:_MOST_FILES]
+
+
+# Code.
+
+
+def _read_code(files: Mapping[Path, str], config: Mapping[str, Any] | None, source: Source) -> None:
+    """Adds what the files of an app say."""
+    codes: dict[Path, Code] = {}
+    for path, text in files.items():
+        with _as_python(path), warnings.catch_warnings(action="ignore"):  # of what the file's authors wrote
+            codes[path] = Code(ast.parse(text), config)
+    own = {name for code in codes.values() for name in code.classes}
+    engines = [(call, code) for code in codes.values() for name, _, call in code.calls() if name == "PrivacyEngine"]
+    starts: list[Any] = []
+    for path, code in codes.items():
+        with _as_python(path):
+            for name, module, call in code.calls():
+                starts += _rounds(name, call, code)
+                if module is not None and not (module and name in own and not _is_of(module, name)):
+                    _note_call(name, module, call, code, engines, source, f"{path}, line {call.lineno}")
+    _note_rounds(starts, source)
+    names = {name for code in codes.values() for name in code.names()}
+    source.facts["secure_sum"] = bool(names & {"SecAggPlusWorkflow", "SecAggWorkflow"})
+    for one in source.found:
+        if mod := _MODS.get(one.filter.name.rpartition(":")[2]):
+            source.facts["clients_clip"] = mod in names
+
+
+class _as_python:  # noqa: N801 - reads as a statement
+    """Tells of errors in a file that is read as Python."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, ValueError | RecursionError | MemoryError | SyntaxError):
+            raise UsageError(f"{self.path}: cannot be read as Python ({in_a_line(error)}); fix the file") from None
+
+
+def _is_of(module: str, name: str) -> bool:
+    """Whether a module belongs to the package of the filter of this name."""
+    found = find_filter(name)
+    package = found.name.partition(":")[0] if found else ""
+    return module.partition(".")[0] == _PACKAGES.get(package, package)
+
+
+def _rounds(name: str, call: ast.Call, code: Code) -> Iterator[Any]:
+    """The rounds that a call starts, None where they are no literal; nothing where it starts none."""
+    settings = {"ServerConfig": ("num_rounds",), "start": ("grid", "initial_arrays", "num_rounds")}.get(name)
+    if settings is None or (name == "start" and not {word.arg for word in call.keywords} & set(settings)):
+        return
+    known, unsaid = code.arguments(call, dict.fromkeys(settings))
+    default = 1 if name == "ServerConfig" else 3  # flwr 1.42.0
+    yield None if "num_rounds" in unsaid else known.get("num_rounds", default)
+
+
+def _note_rounds(starts: list[Any], source: Source) -> None:
+    found = set(map(repr, starts))
+    if len(found) == 1 and is_whole(starts[0]):
+        source.facts["rounds"] = starts[0]
+    elif found and "rounds" not in source.facts:
+        source.unsettled["rounds"] = "the job has 1 round: the code has no one number for it; add --rounds"
+    elif found:
+        source.unsettled["rounds"] = f"the job has {source.facts['rounds']} rounds, as num-server-rounds says"
+
+
+Engines = list[tuple[ast.Call, Code]]
+
+
+def _note_call(
+    name: str, module: str, call: ast.Call, code: Code, engines: Engines, source: Source, where: str
+) -> None:
+    found = find_filter(name)
+    if name == "PrivacyEngine" or found is None or name not in found.aliases or found.name == "flower:SecAggPlus":
+        return
+    one = Found(found, {}, where)
+    if module and not _is_of(module, name):
+        package = found.name.partition(":")[0]
+        one.ifs.append(f"{name} of {module} does what {name} of {_PACKAGES.get(package, package)} does")
+    if found.name == "opacus:PrivacyEngine":
+        if any(at is code and code.origin(made.func) is None for made, at in engines):
+            return  # of an engine that the file defines
+        if call.args:
+            raise UsageError(f"{where}: {name} takes its arguments by name; name them")
+    extra = _WITH_EPSILON if name == "make_private_with_epsilon" else ()
+    hidden = _NOT_IN_CALLS.get(found.name, ())
+    settings = dict.fromkeys([*(key for key in found.settings if key not in hidden), *extra])
+    known, unsaid = code.arguments(call, settings)
+    if not isinstance(found.settings, _ANYTHING):
+        one.ifs += [f"{key}, which is not known here, changes nothing" for key in [*known, *unsaid] if key not in settings]
+        one.arguments = {key: value for key, value in known.items() if key in found.settings}
+        one.open = {key: text for key, text in unsaid.items() if key in found.settings}
+    if "accountant" in one.open and "accountant" in settings:
+        _note_accountant(one, call, code)
+    if extra:
+        _note_target(one, known, unsaid, where)
+    if found.name == "opacus:PrivacyEngine":
+        one.open.pop("max_grad_norm", None)  # no epsilon depends on it
+        _note_engine(one, call, code, engines)
+    if "strategy" in settings:
+        _note_strategy(one, call, code, source.facts.get("clients"))
+    source.found.append(one)
+
+
+#: Settings that have every name.
+_ANYTHING = type(FILTERS["paper:LoRA"].settings)
+
+
+def _note_accountant(one: Found, call: ast.Call, code: Code) -> None:
+    """Adds the settings of the PrivacyConfig of a strategy's accountant, where they are literals."""
+    node = next((word.value for word in call.keywords if word.arg == "accountant"), None)
+    for name, inside in (("RdpAccountant", "config"), ("PrivacyConfig", "")):
+        node = code.followed(node)
+        if not isinstance(node, ast.Call) or code.name_of(node.func) != name:
+            return
+        if name == "PrivacyConfig":
+            known, unsaid = code.arguments(node, dict.fromkeys(_CONFIG))
+            if "target_delta" not in unsaid:
+                one.arguments["accountant"] = known
+                del one.open["accountant"]
+            return
+        node = next((word.value for word in node.keywords if word.arg == inside), *node.args[:1] or [None])
+
+
+def _note_target(one: Found, known: Mapping[str, Any], unsaid: Mapping[str, str], where: str) -> None:
+    """Adds what ``make_private_with_epsilon`` asks for."""
+    for name in _WITH_EPSILON:
+        if isinstance(value := known.get(name), bool) or not isinstance(value, int | float) or not value > 0:
+            said = unsaid.get(name, value)
+            raise UsageError(
+                f"{where}: {name} = {said} is no literal number above 0; write it, or ask about opacus:PrivacyEngine "
+                "with --arg noise_multiplier=VALUE"
+            )
+    one.target = (known["target_epsilon"], known["target_delta"])
+    one.facts["delta"] = known["target_delta"]
+    if is_whole(known["epochs"]):
+        one.facts["local_epochs"] = known["epochs"]
+        one.unsettled["local_epochs"] = f"a round trains {known['epochs']} epochs"
+
+
+def _note_engine(one: Found, call: ast.Call, code: Code, engines: Engines) -> None:
+    """Adds the accountant of the engine, and whether one engine lives through all rounds."""
+    said = [at.arguments(made, {"accountant": None, "secure_mode": None}) for made, at in engines]
+    kinds = {known.get("accountant", unsaid.get("accountant", "prv")) for known, unsaid in said}
+    if not kinds:
+        one.unsettled["accountant"] = "the engine, which is made elsewhere, has the accountant prv"
+    elif len(kinds) > 1 or any("accountant" in unsaid for _, unsaid in said):
+        one.open["accountant"] = " or ".join(sorted(map(str, kinds)))
+    else:
+        one.arguments["accountant"] = kinds.pop()
+    secure = [known.get("secure_mode") is True for known, _ in said]
+    one.arguments["secure_mode"] = bool(secure) and all(secure)
+    maker = _maker(call, code)
+    one.arguments["engine"] = "kept" if maker in (None, "", "__init__") else "per-round"
+    if maker == "__init__":
+        one.unsettled["engine"] = "one client object lives through all rounds, which client_fn does not do"
+    elif maker == "":
+        one.unsettled["engine"] = "one engine lives through all rounds"
+
+
+def _maker(call: ast.Call, code: Code) -> str | None:
+    """The function that makes the model private, if it makes the engine too; else empty, and None outside of any."""
+    for node in ast.walk(code.tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            inside = list(ast.walk(node))
+            if call in inside:
+                makes = any(isinstance(one, ast.Call) and code.name_of(one.func) == "PrivacyEngine" for one in inside)
+                return node.name if makes else ""
+    return None
+
+
+# Strategies.
+
+
+def _note_strategy(one: Found, call: ast.Call, code: Code, clients: int | None) -> None:
+    """Adds the strategy that a wrapper wraps, and how many clients it draws, where the code says so."""
+    first = call.args[0] if call.args and not isinstance(call.args[0], ast.Starred) else None
+    wrapped = next((word.value for word in call.keywords if word.arg == "strategy"), first)
+    node = code.followed(wrapped, without=call)
+    name = code.name_of(node.func) if isinstance(node, ast.Call) else ""
+    if not isinstance(node, ast.Call) or name not in _STRATEGIES or not _of_flower(code.origin(node.func)):
+        one.unsettled["server_optimizer"] = "the wrapped strategy takes a mean of the updates, and no more"
+        return
+    one.facts["server_optimizer"] = None if name in _AVERAGES else name
+    per_round = _per_round(node, code, clients)
+    if per_round is not None:
+        one.facts["per_round"] = per_round
+
+
+def _of_flower(module: str | None) -> bool:
+    return module is not None and module.partition(".")[0] in ("", "flwr")
+
+
+def _per_round(strategy: ast.Call, code: Code, clients: int | None) -> int | None:
+    """K = max(int(N fraction), least), as Flower draws clients; None where one of them is no literal."""
+    known, unsaid = code.arguments(strategy, dict.fromkeys(("fraction_train", "fraction_fit", "min_train_nodes",
+                                                            "min_fit_clients")))  # fmt: skip
+    if clients is None or strategy.args or unsaid.keys() & {"fraction_train", "fraction_fit", "min_train_nodes",
+                                                            "min_fit_clients"}:  # fmt: skip
+        return None
+    fraction = known.get("fraction_train", known.get("fraction_fit", 1.0))
+    least = known.get("min_train_nodes", known.get("min_fit_clients", 2))
+    if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 <= fraction <= 1:
+        return None
+    if not is_whole(least):
+        return None
+    return min(clients, max(int(clients * fraction), least))
+
