@@ -175,12 +175,13 @@ class Hocon:
                 self.place += 1
             elif self._peek() != "{":
                 raise ValueError(f"{token!r} has no value")
-            _merge(into, parts, self._value())
-            self._ended()
+            _merge(into, parts, value := self._value())
+            if not isinstance(value, dict):
+                self._ended()
         self.place += bool(end)
 
     def _ended(self) -> None:
-        """A value ends with its line, a comma, or what it stands in: two of them are not joined to a text here."""
+        """A value ends with its line, a comma, or what it stands in."""
         if self._peek(lines=False) not in ("\n", ",", "}", "]", ""):
             raise ValueError(f"{self._peek()!r} stands behind a value; write one value a line")
 
@@ -202,7 +203,12 @@ class Hocon:
             return items
         if token in "}],:=":
             raise ValueError(f"{token!r} stands where a value should")
-        return _Reference(token[2:-1]) if token.startswith("${") else _unquoted(token)
+        if token.startswith("${"):
+            return _Reference(token[2:-1])
+        words = [token]
+        while self._peek(lines=False) not in (*"\n,}]{[:=", "") and not self._peek(lines=False).startswith("${"):
+            words.append(self._next())
+        return _unquoted(token) if len(words) == 1 else " ".join(str(_unquoted(word)) for word in words)
 
     def _resolved(self, value: Any, depth: int = 0) -> Any:
         self.resolved += 1

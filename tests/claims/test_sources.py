@@ -275,3 +275,71 @@ def test_what_is_not_certain_is_not_known(
     assert [text for text in has if text not in whole] == [text for text in lacks if text in whole] == [], whole
     assert finished.err.count("\n") == (code == 2 and not finished.out)
     assert not any(line.startswith("flower:LocalDpMod  claim") for line in finished.out.splitlines())
+
+
+#: As pyhocon 0.3.63 reads them; None for what is refused here, and what it joins, counts as a time, or looks up elsewhere.
+HOCON: dict[str, Any] = {
+    "a { b = 0.1 }, a.b = 50": {"a": {"b": 50}}, "a = 1\na = 2": {"a": 2}, "a {b = 1}\na {c = 2}": {"a": {"b": 1, "c": 2}},
+    "a.b.c {d = 1}": {"a": {"b": {"c": {"d": 1}}}}, "a.b = 1\na.c = 2": {"a": {"b": 1, "c": 2}}, "a {b = 1}, a = 3": {"a": 3},
+    "a { b = 1 } c = 2": {"a": {"b": 1}, "c": 2}, '"a" { "b" = 1 }, a.b = 5': {"a": {"b": 5}}, "a = tRue": {"a": True},
+    "a = yes": {"a": "yes"}, "a = foo bar": {"a": "foo bar"}, "a = 1 2": {"a": "1 2"}, "a = .5": {"a": 0.5}, "a = 1.": {"a": "1."},
+    "a = 1e-5": {"a": 1e-5}, "a = -.5": {"a": -0.5}, "a = 01": {"a": 1}, 'a = "1"': {"a": "1"}, "a = 0x10": {"a": "0x10"},
+    "a = # x\n 3": {"a": 3}, "a\n{b = 1}": {"a": {"b": 1}}, "a = [1\n2]": {"a": [1, 2]}, "a = [1 2]": {"a": ["1 2"]},
+    "a = ${b}\nb = 3": {"a": 3, "b": 3}, "a = ${b.c}\nb.c = 3": {"a": 3, "b": {"c": 3}}, "a = 5,\n,b = 6": {"a": 5, "b": 6},
+    "a = 0.1 x = 5": None, "a {b = 1} {c = 2}": None, "a = [1] b = 2": None, "a = ${x}": None, "a = ${?x}": None, "a += 1": None,
+    "a = ${b} 3\nb = 1": None, "b {d = 1}\na = ${b}\na.d = 5": None, "a = 1\na.b = 2": None, "a = 1\na = ${b}\nb = 2": None,
+    "{a = 1} b = 2": None, "a": None, "a..b = 1": None, "[1]": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", HOCON)
+def test_hocon_is_read_as_pyhocon_reads_it(text: str) -> None:
+    if (expected := HOCON[text]) is not None:
+        assert repr(Hocon(text).document()) == repr(expected)
+    else:
+        with pytest.raises(ValueError, match=r"\w"):
+            Hocon(text).document()
+
+
+#: As PyYAML 6 reads them, but for numbers that are not decimal, which stay text here.
+WORDS: dict[str, Any] = {
+    "no": False, "No": False, "OFF": False, "yes": True, "on": True, "true": True, "y": "y", "nO": "nO", "'no'": "no", "~": None,
+    "null": None, "": None, "1": 1, "-1": -1, "1_000": 1000, "1.5": 1.5, "1e-5": "1e-5", "1.0e-5": 1e-5, "1.0e5": "1.0e5",
+    ".5": 0.5, "1.": 1.0, "010": "010", "0x10": "0x10", "1:30": "1:30", '"1"': "1", "[no, 1]": [False, 1], "{on: 1}": {True: 1},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", WORDS)
+def test_yaml_is_read_as_pyyaml_reads_it(text: str) -> None:
+    assert repr(read_yaml(f"a: {text}\n")) == repr({"a": WORDS[text]})
+
+
+def test_a_key_of_json_stands_once() -> None:
+    assert read_json('{"a": [{"b": 1}, {"b": 2}]}') == {"a": [{"b": 1}, {"b": 2}]}
+    with pytest.raises(ValueError, match="'b' stands twice"):
+        read_json('{"a": [{"b": 1, "b": 1}]}')
+
+
+#: A range, whether a version below 1.14 may be installed, and whether none else may.
+RANGES = {
+    "": (True, False), ">=1.14": (False, False), ">1.13": (True, False), ">=1.13.9999": (True, False), "<1.14": (True, True),
+    "<=1.14": (True, False), "==1.14": (False, False), "==1.13.*": (True, True), "~=1.13": (True, False), "~=1.13.0": (True, True),
+    "!=1.13.1,>=1.13,<1.14": (True, True), "===1.13.1": (True, True), "<2,>=1.20": (False, False), "==1.14rc1": (True, True),
+    ">=1.14rc1": (True, False), "<1": (True, True), "<0": (True, False), "==1.14.0.post1": (False, False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", RANGES)
+def test_a_range_may_lie_below_a_version(text: str) -> None:
+    asked = asked_of("flwr", [f"flwr{text}", "other<1"])
+    assert asked is not None
+    older, version = asked.below("1.14")
+    assert (older, version is not None) == RANGES[text]
+    assert version is None or Facts(version=version).older_than(1, 14)
+
+
+@pytest.mark.parametrize(("version", "older"), [("2", True), ("2.7rc1", True), ("2.8", False), ("2.10", False), ("3", False)])
+def test_versions_are_ordered_as_packages_are(version: str, older: bool) -> None:
+    assert Facts(version=version).older_than(2, 8) == older
+    with pytest.raises(UsageError, match="is no version"):
+        Facts(version="2.7x").older_than(2, 8)
