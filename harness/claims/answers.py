@@ -92,9 +92,7 @@ class Facts:
         try:
             return self.version is not None and Version(self.version) < Version(f"{major}.{minor}")
         except InvalidVersion:
-            raise UsageError(
-                f"{self.version!r} is no version; give for example --framework-version 2.7.2"
-            ) from None
+            raise UsageError(f"{self.version!r} is no version; give for example --framework-version 2.7.2") from None
 
 
 @dataclass(frozen=True)

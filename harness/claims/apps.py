@@ -5,20 +5,21 @@ import re
 import tomllib
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from harness.base.errors import UsageError
 from harness.claims.code import Code
 from harness.claims.filters import FILTERS, find_filter
-from harness.claims.found import Found, Source, flat, in_a_line, is_whole, listed, once, table
-from harness.claims.versions import Asked, asked_of
+from harness.claims.found import Found, Source, check_number, flat, in_a_line, is_whole, listed, once, table
+from harness.claims.versions import asked_of
 
 Read = Callable[[Path], str]
 _MOST_FILES = 50
 _MODS = {"ClientSideFixedClipping": "fixedclipping_mod", "ClientSideAdaptiveClipping": "adaptiveclipping_mod"}
-#: Versions of flwr from which on a filter does what its answer says.
-_SINCE = {"flower:LocalDpMod": "1.14"}
+#: Versions from which on a filter does what its answer says; the answers to older ones say what they do.
+_SINCE = {"flower:LocalDpMod": "1.14", "nvflare:SVTPrivacy": "2.8"}
 #: The packages of filters, where they have another name.
 _PACKAGES = {"flower": "flwr", "tff": "tensorflow_federated"}
 _AVERAGES = ("FedAvg", "FedProx", "FaultTolerantFedAvg", "FedAvgAndroid")
@@ -39,9 +40,11 @@ def read_project(path: Path, text: str, read: Read) -> Source:
     app = table(document, "tool", "flwr", "app")
     if not app:
         raise UsageError(f"{path}: has no table [tool.flwr.app]; give the pyproject.toml of a Flower app")
-    source, config, asked = _project(path, document, str(path))
+    source, config = _project(path, document, str(path))
     files = _app_files(path.parent, table(app, "components"))
     _read_code({file: read(file) for file in files}, config, source)
+    if _file(path.parent, table(app, "components").get("clientapp")) not in files:
+        source.facts.pop("clients_clip", None)  # the file that may list the mod is not there
     where = f"{path}: [tool.flwr.app.config]"
     if known := {name: config[name] for name in FILTERS["flip:local_dp"].settings if name in config}:
         said = "FLIP's local_dp runs, which has these keys"
@@ -51,42 +54,40 @@ def read_project(path: Path, text: str, read: Read) -> Source:
         known = {name: config[name] for name in central.settings if name in config}
         said = "the app uses these keys for fixed clipping; its code is not beside the file"
         source.found.append(Found(central, known, where, ifs=[said]))
-    _versions(source, asked)
+    _versions(source, document)
     return source
 
 
 def read_app(path: Path, text: str, read: Read) -> Source:
     """What a file of Python says, with the configuration of the project that it lies in."""
-    source, config, asked = Source(str(path)), None, None
+    source, config, document = Source(str(path)), None, {}
     for folder in list(path.resolve().parents)[:3]:
         if (toml := folder / "pyproject.toml").is_file():
-            source, config, asked = _project(toml, tomllib.loads(read(toml)), str(path))
+            document = tomllib.loads(read(toml))
+            if table(document, "tool", "flwr", "app"):
+                source, config = _project(toml, document, str(path))
             break
     _read_code({path: text}, config, source)
     source.facts.pop("clients_clip", None)  # other files may list the mod
-    _versions(source, asked)
+    _versions(source, document)
     return source
 
 
-def _project(path: Path, document: dict[str, Any], name: str) -> tuple[Source, dict[str, Any], Asked | None]:
-    """The facts of a project's file, its run configuration, and the versions of flwr that it asks for."""
+def _project(path: Path, document: dict[str, Any], name: str) -> tuple[Source, dict[str, Any]]:
+    """The facts of a project's file, and its run configuration."""
     source = Source(name)
     where = f"{path}: [tool.flwr.app.config]"
     config = once(flat(table(document, "tool", "flwr", "app", "config")), where)
     if is_whole(rounds := config.get("num_server_rounds")):
         source.facts["rounds"] = rounds
+    elif "num_server_rounds" in config:
+        source.unsettled["rounds"] = f"the job has 1 round: num-server-rounds = {rounds!r} is no number; add --rounds"
     federations = table(document, "tool", "flwr", "federations")
     named = federations.get("default") if "default" in federations else _only(federations)
     options = once(flat(table(federations, str(named))), f"{path}: federation {named}")
     if is_whole(clients := options.get("options.num_supernodes")):
         source.facts["clients"] = clients
-    lines = [str(one) for one in listed(table(document, "project").get("dependencies"))]
-    asked = asked_of("flwr", lines, table(document, "tool", "poetry", "dependencies").get("flwr"))
-    if asked:
-        source.version = asked.text
-        if asked.pinned:
-            source.facts["version"] = asked.pinned
-    return source, config, asked
+    return source, config
 
 
 def _only(federations: Mapping[str, Any]) -> str | None:
@@ -95,28 +96,45 @@ def _only(federations: Mapping[str, Any]) -> str | None:
     return names[0] if len(names) == 1 else None
 
 
-def _versions(source: Source, asked: Asked | None) -> None:
-    """Adds to filters that were mended in some version whether an older one may be installed."""
-    for found in source.found if asked else ():
-        if asked and (since := _SINCE.get(found.filter.name)):
-            older, version = asked.below(since)
-            if version:
-                found.facts["version"] = version
-            elif older:
-                found.unsettled["version"] = f"flwr is {since} or newer, which the project does not demand"
+def _versions(source: Source, document: Mapping[str, Any]) -> None:
+    """Adds to each filter which versions of its package the project asks for."""
+    lines = [str(one) for one in listed(table(document, "project").get("dependencies"))]
+    for found in source.found:
+        package = _package(found.filter.name)
+        asked = asked_of(package, lines, table(document, "tool", "poetry", "dependencies").get(package))
+        if asked is None:
+            continue
+        found.version, since = asked.text, _SINCE.get(found.filter.name, "0")
+        older, below = asked.below(since)
+        if version := below or asked.pinned:
+            found.facts["version"] = version
+        elif older:
+            found.unsettled["version"] = f"{package} is {since} or newer, which the project does not demand"
+
+
+def _package(name: str) -> str:
+    """The package of a filter."""
+    before = name.partition(":")[0]
+    return _PACKAGES.get(before, before)
 
 
 def _app_files(folder: Path, components: Mapping[str, Any]) -> list[Path]:
     """The files of the packages that the components lie in."""
     files: dict[Path, None] = {}
     for name in components.values():
-        module = str(name).partition(":")[0]
-        if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", module):
+        if (file := _file(folder, name)) is None:
             continue
-        file = folder.joinpath(*module.split(".")).with_suffix(".py")
         beside = sorted(file.parent.glob("*.py")) if file.parent != folder else [file]
         files.update(dict.fromkeys(one for one in [file, *beside] if one.is_file()))
     return list(files)[:_MOST_FILES]
+
+
+def _file(folder: Path, component: Any) -> Path | None:
+    """The file of a component such as ``app.server:app``; None where that is no name of a module."""
+    module = str(component).partition(":")[0]
+    if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", module):
+        return None
+    return folder.joinpath(*module.split(".")).with_suffix(".py")
 
 
 # Code.
@@ -137,6 +155,7 @@ def _read_code(files: Mapping[Path, str], config: Mapping[str, Any] | None, sour
                 starts += _rounds(name, call, code)
                 if module is not None and not (module and name in own and not _is_of(module, name)):
                     _note_call(name, module, call, code, engines, source, f"{path}, line {call.lineno}")
+                    check_number(source)
     _note_rounds(starts, source)
     names = {name for code in codes.values() for name in code.names()}
     source.facts["secure_sum"] = bool(names & {"SecAggPlusWorkflow", "SecAggWorkflow"})
@@ -145,25 +164,19 @@ def _read_code(files: Mapping[Path, str], config: Mapping[str, Any] | None, sour
             source.facts["clients_clip"] = mod in names
 
 
-class _as_python:  # noqa: N801 - reads as a statement
+@contextmanager
+def _as_python(path: Path) -> Iterator[None]:
     """Tells of errors in a file that is read as Python."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, ValueError | RecursionError | MemoryError | SyntaxError):
-            raise UsageError(f"{self.path}: cannot be read as Python ({in_a_line(error)}); fix the file") from None
+    try:
+        yield
+    except (ValueError, RecursionError, MemoryError, SyntaxError) as error:
+        raise UsageError(f"{path}: cannot be read as Python ({in_a_line(error)}); fix the file") from None
 
 
 def _is_of(module: str, name: str) -> bool:
     """Whether a module belongs to the package of the filter of this name."""
     found = find_filter(name)
-    package = found.name.partition(":")[0] if found else ""
-    return module.partition(".")[0] == _PACKAGES.get(package, package)
+    return found is not None and module.partition(".")[0] == _package(found.name)
 
 
 def _rounds(name: str, call: ast.Call, code: Code) -> Iterator[Any]:
@@ -197,8 +210,7 @@ def _note_call(
         return
     one = Found(found, {}, where)
     if module and not _is_of(module, name):
-        package = found.name.partition(":")[0]
-        one.ifs.append(f"{name} of {module} does what {name} of {_PACKAGES.get(package, package)} does")
+        one.ifs.append(f"{name} of {module} does what {name} of {_package(found.name)} does")
     if found.name == "opacus:PrivacyEngine":
         if any(at is code and code.origin(made.func) is None for made, at in engines):
             return  # of an engine that the file defines
@@ -209,7 +221,8 @@ def _note_call(
     settings = dict.fromkeys([*(key for key in found.settings if key not in hidden), *extra])
     known, unsaid = code.arguments(call, settings)
     if not isinstance(found.settings, _ANYTHING):
-        one.ifs += [f"{key}, which is not known here, changes nothing" for key in [*known, *unsaid] if key not in settings]
+        new = [key for key in [*known, *unsaid] if key not in settings]
+        one.ifs += [f"{key}, which is not known here, changes nothing" for key in new]
         one.arguments = {key: value for key, value in known.items() if key in found.settings}
         one.open = {key: text for key, text in unsaid.items() if key in found.settings}
     if "accountant" in one.open and "accountant" in settings:
@@ -247,17 +260,17 @@ def _note_accountant(one: Found, call: ast.Call, code: Code) -> None:
 def _note_target(one: Found, known: Mapping[str, Any], unsaid: Mapping[str, str], where: str) -> None:
     """Adds what ``make_private_with_epsilon`` asks for."""
     for name in _WITH_EPSILON:
-        if isinstance(value := known.get(name), bool) or not isinstance(value, int | float) or not value > 0:
-            said = unsaid.get(name, value)
+        value, kind = known.get(name), int if name == "epochs" else int | float
+        if isinstance(value, bool) or not isinstance(value, kind) or not value > 0:
+            said, whole = unsaid.get(name, value), "whole " * (name == "epochs")
             raise UsageError(
-                f"{where}: {name} = {said} is no literal number above 0; write it, or ask about opacus:PrivacyEngine "
-                "with --arg noise_multiplier=VALUE"
+                f"{where}: {name} = {said} is no literal {whole}number above 0; write it, or ask about "
+                "opacus:PrivacyEngine with --arg noise_multiplier=VALUE"
             )
     one.target = (known["target_epsilon"], known["target_delta"])
     one.facts["delta"] = known["target_delta"]
-    if is_whole(known["epochs"]):
-        one.facts["local_epochs"] = known["epochs"]
-        one.unsettled["local_epochs"] = f"a round trains {known['epochs']} epochs"
+    one.facts["local_epochs"] = known["epochs"]
+    one.unsettled["local_epochs"] = f"a round trains {known['epochs']} epochs"
 
 
 def _note_engine(one: Found, call: ast.Call, code: Code, engines: Engines) -> None:
@@ -327,4 +340,3 @@ def _per_round(strategy: ast.Call, code: Code, clients: int | None) -> int | Non
     if not is_whole(least):
         return None
     return min(clients, max(int(clients * fraction), least))
-

@@ -7,6 +7,7 @@ Every other way to bind it, such as a loop, a parameter, ``with`` or ``global``,
 import ast
 import operator
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -226,7 +227,7 @@ class Code:
             if not isinstance(node, ast.Name) or self.hidden:
                 break
             found = self._binding(node)
-            kept = [one for one in found if not isinstance(one, ast.expr) or without not in ast.walk(one)]
+            kept = [one for one in found if not (without and isinstance(one, ast.expr) and without in ast.walk(one))]
             if len(kept) != 1 or not isinstance(kept[0], ast.expr) or kept[0].lineno < self.starred:
                 return None
             node = kept[0]
@@ -369,10 +370,14 @@ class Code:
         spread += [word.value for word in call.keywords if word.arg is None]
         plain = call.args[: next((n for n, one in enumerate(call.args) if isinstance(one, ast.Starred)), None)]
         order = [*settings, *(f"argument {n + 1}" for n in range(len(settings), len(plain)))]
-        named = {**dict(zip(order, plain, strict=False)), **named}
-        known, unsaid = {}, {}
+        known, unsaid, placed = {}, {}, dict(zip(order, plain, strict=False))
+        written = [*placed, *(word.arg for word in call.keywords if word.arg)]
+        twice = {name for name, count in Counter(written).items() if count > 1}
+        named = {**placed, **named}
         for name, node in named.items():
             try:
+                if name in twice:
+                    raise Unsaid
                 known[name] = self.value(node)
             except Unsaid:
                 unsaid[name] = ast.unparse(node)[:60]

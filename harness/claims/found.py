@@ -13,6 +13,7 @@ UNCOUNTED = (
     "module", "optimizer", "data_loader", "criterion", "noise_generator", "strategy", "batch_first", "loss_reduction",
     "grad_sample_mode", "secure_mode", "rand_on_empty",
 )  # fmt: skip
+_MOST_FILTERS = 100
 _KINDS = ("WEIGHT_DIFF", "WEIGHTS")
 #: Where an accountant's history says everything, these would contradict it.
 _BESIDE_HISTORY = ("noise_multiplier", "sample_rate", "steps", "poisson_sampling", "engine")
@@ -26,6 +27,7 @@ class Found:
         open: arguments whose value the source does not say, and what stands there.
         ifs: what nobody said. fails: conditions that are known to fail.
         facts: of this filter alone. unsettled: what nobody said, by the fact that would settle it.
+        version: of its package, as the source asks for it.
         target: the epsilon and delta that the source asks for, in place of what an accountant would report.
     """
 
@@ -37,6 +39,7 @@ class Found:
     fails: list[str] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
     unsettled: dict[str, str] = field(default_factory=dict)
+    version: str | None = None
     target: tuple[float, float] | None = None
 
     def filled(self, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -75,10 +78,10 @@ class Found:
             epsilon, delta = self.target
             last = max(line.rounds for line in answer.lines)
             forgets = arguments.get("engine") == "per-round"
-            answer.lines = [
-                replace(line, claimed=epsilon, claimed_delta=delta)
-                if line.claimed is not None and (forgets or line.rounds == last) else replace(line, claimed=None, claimed_delta=None) for line in answer.lines
-            ]  # fmt: skip
+            for place, line in enumerate(answer.lines):
+                asked = line.claimed is not None and (forgets or line.rounds == last)
+                claim = (epsilon, delta) if asked else (None, None)
+                answer.lines[place] = replace(line, claimed=claim[0], claimed_delta=claim[1])
 
 
 def _with_history(merged: dict[str, Any], where: str) -> dict[str, Any]:
@@ -112,7 +115,12 @@ class Source:
     facts: dict[str, Any] = field(default_factory=dict)
     unsettled: dict[str, str] = field(default_factory=dict)
     unknown: list[str] = field(default_factory=list)
-    version: str | None = None
+
+
+def check_number(source: Source) -> None:
+    """Raises UsageError where a source names too many filters to answer."""
+    if len(source.found) + len(source.unknown) > _MOST_FILTERS:
+        raise UsageError(f"{source.name}: names more than {_MOST_FILTERS} filters; give the part that is asked about")
 
 
 def table(document: Any, *names: str) -> dict[str, Any]:

@@ -12,9 +12,9 @@ from harness.base.errors import UsageError
 from harness.claims.apps import read_app, read_project
 from harness.claims.documents import Hocon, read_json, read_yaml
 from harness.claims.filters import FILTERS, find_filter
-from harness.claims.found import Found, Source, flat, in_a_line, is_whole, listed, once, table
+from harness.claims.found import Found, Source, check_number, flat, in_a_line, is_whole, listed, once, table
 
-_MOST_BYTES, _MOST_FILTERS = 1 << 20, 100
+_MOST_BYTES = 1 << 20
 
 
 def read_source(path: Path) -> Source:
@@ -52,8 +52,7 @@ def _text(path: Path) -> str:
 
 
 def _checked(source: Source) -> Source:
-    if len(source.found) + len(source.unknown) > _MOST_FILTERS:
-        raise UsageError(f"{source.name}: names more than {_MOST_FILTERS} filters; give the part that is asked about")
+    check_number(source)
     if not source.found and not source.unknown:
         raise UsageError(f"{source.name}: names no filter that is known here; harness claims lists them")
     return source
@@ -70,7 +69,9 @@ def _document(path: Path, document: Any) -> Source:
     elif isinstance(document.get("defense"), str):
         if found := find_filter(document["defense"]):
             beside = {key: value for key, value in document.items() if key not in ("defense", "args")}
-            arguments = once(iter([*beside.items(), *table(document, "args").items()]), str(path))
+            if not isinstance(inside := document.get("args", {}), dict):
+                raise UsageError(f"{path}: args {inside!r} must be an object of arguments; write one")
+            arguments = once(iter([*beside.items(), *inside.items()]), str(path))
             source.found.append(Found(found, arguments, str(path)))
         else:
             source.unknown.append(document["defense"])
@@ -98,8 +99,9 @@ def _platform(path: Path, document: dict[str, Any], source: Source) -> bool:
     pairs = [(key.rpartition(".")[2], value) for key, value in flat(document)]
     keys = {key for key, _ in pairs}
     names = [name for key, name in (("enable_dp", "fedml:dp"), ("use_dp", "appfl:dp")) if key in keys]
-    if not names and {"noise_multiplier", "sample_rate"} <= table(document, "differential_privacy").keys():
-        names = ["openfl:GlobalDP1", "openfl:GlobalDP2"]
+    private = table(document, "differential_privacy")
+    if not names and {"noise_multiplier", "sample_rate"} <= private.keys():
+        names, pairs = ["openfl:GlobalDP1", "openfl:GlobalDP2"], list(flat(private))
     read = {*_FACTS, *_OPTIMIZERS, *(key for name in names for key in FILTERS[name].settings)}
     said = once(((key, value) for key, value in pairs if key in read), str(path)) if names else {}
     for name in names:

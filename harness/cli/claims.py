@@ -122,7 +122,7 @@ def _answered(sources: list[str], given: dict[str, Any], facts: dict[str, Any]) 
                 ) from None
             answer.unknown += [text for fact, text in source.unsettled.items() if fact not in facts]
             found.stated(answer, arguments, {**given, **facts})
-            version = facts.get("version") or source.version
+            version = facts.get("version") or found.version
             rows += list(_rows(found.filter, answer, found.where or name, version))
     if unused := next((key for key in given if key not in used), None):
         raise UsageError(f"no filter of the sources has an argument {unused!r}; leave --arg {unused}=... out")

@@ -51,7 +51,8 @@ STRATEGIES: dict[str, Case] = {
     "its own class": (app(WRAPPED.format("class FedAvg: pass", "FedAvg()")), EQUAL, 0, [A_MEAN]),
     "not of Flower": (app(WRAPPED.format("from mine import FedAvg", "FedAvg()")), EQUAL, 0, [A_MEAN]),
     "said by hand": (app(WRAPPED.format("", "make()")), f"{EQUAL} --server-optimizer FedAvg", 0, ["-", A_MEAN]),
-    "the default federation": (app(WRAPPED.format(SHARE, "s"), federations=TWO), EQUAL, 0, ["8.73681", "15.1679", "-", ANSWER]),
+    "the default federation": (app(WRAPPED.format(SHARE, "s"), federations=TWO), EQUAL, 0,
+                               ["8.73681", "15.1679", "-", ANSWER]),
     "no default of two": (app(WRAPPED.format(SHARE, "s"), federations=TWO.partition("\n")[2]), EQUAL, 0, [ANSWER]),
     "a share that is no literal": (app(WRAPPED.format("s = FedAvg(fraction_train=f())", "s"), federations=TWO), EQUAL,
                                    0, [ANSWER]),
@@ -60,6 +61,9 @@ STRATEGIES: dict[str, Case] = {
     "settings of a mapping": (app(WRAPPED.format("s = FedAvg(**kw)", "s"), federations=TWO), EQUAL, 0, [ANSWER]),
     "rounds that are no literal": (app(WRAPPED.format("start(grid=g, num_rounds=f())", "FedAvg()")), EQUAL, 0,
                                    ["if: the job has 3 rounds, as num-server-rounds says", "3 rounds"]),
+    "rounds as text": (app(WRAPPED.format("", "FedAvg()"), config="").copy() | {"pyproject.toml": project().replace(
+        "num-server-rounds = 3", "num-server-rounds = '3'")}, EQUAL, 0,
+        ["if: the job has 1 round: num-server-rounds = '3'"]),
     "rounds of the code": (app(WRAPPED.format("start(grid=g, num_rounds=5)", "FedAvg()")), EQUAL, 0, ["5 rounds"]),
 }  # fmt: skip
 
@@ -75,9 +79,11 @@ NAMES = {
     "global": "epsilon = 1.0\ndef f():\n global epsilon\n epsilon = 50.0\nf()\n{}",
     "nonlocal": "def o():\n epsilon = 1.0\n def f():\n  nonlocal epsilon\n  epsilon = 50.0\n f()\n {}",
     "del": "epsilon = 1.0\ndel epsilon\n{}", "comprehension": "epsilon = 1.0\n[{} for epsilon in f()]",
-    "match": "epsilon = 1.0\nmatch f():\n case [epsilon]: {}", "match rest": "epsilon = 1.0\nmatch f():\n case {{**epsilon}}: {}",
+    "match": "epsilon = 1.0\nmatch f():\n case [epsilon]: {}",
+    "match rest": "epsilon = 1.0\nmatch f():\n case {{**epsilon}}: {}",
     "match as": "epsilon = 1.0\nmatch f():\n case int() as epsilon: {}",
-    "import": "epsilon = 1.0\nfrom constants import epsilon\n{}", "import all": "epsilon = 1.0\nfrom constants import *\n{}",
+    "import": "epsilon = 1.0\nfrom constants import epsilon\n{}",
+    "import all": "epsilon = 1.0\nfrom constants import *\n{}",
     "import as": "epsilon = 1.0\nimport constants as epsilon\n{}", "by text": "epsilon = 1.0\nexec('epsilon = 5')\n{}",
     "function": "epsilon = 1.0\ndef epsilon(): pass\n{}", "two values": "epsilon = 1.0\nepsilon = 2.0\n{}",
     "a local of another function": "def f():\n epsilon = 1.0\ndef g(): {}",
@@ -85,17 +91,22 @@ NAMES = {
     "varargs": "epsilon = 1.0\ndef f(*epsilon): {}", "lambda": "epsilon = 1.0\nf = lambda epsilon: {}",
 }  # fmt: skip
 TAKEN = {
-    "module": "epsilon = 1.0\ndef make(): return {}", "local before module": "epsilon = 9.0\ndef f():\n epsilon = 1.0\n {}",
-    "another function's parameter": "epsilon = 1.0\ndef other(epsilon): pass\n{}", "annotated": "epsilon: float = 1.0\n{}",
+    "module": "epsilon = 1.0\ndef make(): return {}",
+    "local before module": "epsilon = 9.0\ndef f():\n epsilon = 1.0\n {}",
+    "another function's parameter": "epsilon = 1.0\ndef other(epsilon): pass\n{}",
+    "annotated": "epsilon: float = 1.0\n{}",
     "twice the same": "epsilon = 1.0\nepsilon = 1.0\n{}",
 }  # fmt: skip
 ATTRIBUTES = {
-    "class": ("class A:\n epsilon = 1.0\n", "A.epsilon", True), "set": ("class A:\n epsilon = 1.0\nA.epsilon = 9\n", "A.epsilon", False),
+    "class": ("class A:\n epsilon = 1.0\n", "A.epsilon", True),
+    "set": ("class A:\n epsilon = 1.0\nA.epsilon = 9\n", "A.epsilon", False),
     "set by cls": ("class A:\n epsilon = 1.0\n def f(cls): cls.epsilon = 9\n", "A.epsilon", False),
     "setattr": ("class A:\n epsilon = 1.0\nsetattr(A, 'epsilon', 9)\n", "A.epsilon", False),
     "shadowed": ("class A:\n epsilon = 1.0\nA = f()\n", "A.epsilon", False),
-    "subscript": ("c = context.run_config\n", "c['epsilon']", True), "get": ("", "context.run_config.get('epsilon', 9.0)", True),
-    "default": ("", "context.run_config.get('absent', 1.0)", True), "form": ("c = DictConfig(context.run_config)\n", "c.epsilon", True),
+    "subscript": ("c = context.run_config\n", "c['epsilon']", True),
+    "get": ("", "context.run_config.get('epsilon', 9.0)", True),
+    "default": ("", "context.run_config.get('absent', 1.0)", True),
+    "form": ("c = DictConfig(context.run_config)\n", "c.epsilon", True),
     "a mapping": ("dp_conf = {'epsilon': 100.0}\n", "dp_conf['epsilon']", False), "cfg": ("", "cfg.epsilon", False),
     "another key's end": ("", "context.run_config['dp.epsilon']", False),
     "changed": ("c = context.run_config\nc['epsilon'] = 100.0\n", "c['epsilon']", False),
@@ -114,9 +125,12 @@ def _local(files: dict[str, str] | str, said: str, options: str = "--scalars 0")
 VALUES: dict[str, Case] = {
     **{name: _local(code.format(LOCAL.format("epsilon")), UNSAID.format("epsilon")) for name, code in NAMES.items()},
     **{f"taken: {name}": _local(code.format(LOCAL.format("epsilon")), "") for name, code in TAKEN.items()},
-    **{f"attribute: {name}": _local(app(code + LOCAL.format(text), config="epsilon = 1.0"), "" if taken else "epsilon = ")
+    **{f"attribute: {name}": _local(app(code + LOCAL.format(text), config="epsilon = 1.0"),
+                                    "" if taken else "epsilon = ")
        for name, (code, text, taken) in ATTRIBUTES.items()},
     "a default without a configuration": _local(LOCAL.format("context.run_config.get('e', 1.0)"), "epsilon = "),
+    "a default without an app above": ({"pyproject.toml": "[project]", "source.py": LOCAL.format(
+        "context.run_config.get('e', 1.0)")}, "source.py", 2, ["epsilon = "]),
     "its own class": ("class LocalDpMod: pass\n" + LOCAL.format(1.0), "source.py", 2, ["names no filter"]),
     "its own function": ("def LocalDpMod(*a): pass\n" + LOCAL.format(1.0), "source.py", 2, ["names no filter"]),
     "another's class": ("from mine import LocalDpMod\n" + LOCAL.format(1.0), "source.py", 0,
@@ -133,7 +147,8 @@ OPACUS = "source.py --examples 4000 --batch-size 40 --local-epochs 1"
 PRIVATE = "e = PrivacyEngine({})\ne.make_private(module=m, optimizer=o, data_loader=d, noise_multiplier=1.0{})"
 ARGUMENTS: dict[str, Case] = {
     "SVT": ("SVTPrivacy(fraction=FR, epsilon=args.eps, noise_var=nv)", "source.py --parameters 61706", 2,
-            ["fraction = FR, epsilon = args.eps, noise_var = nv is no literal", "--arg fraction=VALUE --arg epsilon=VALUE"]),
+            ["fraction = FR, epsilon = args.eps, noise_var = nv is no literal",
+             "--arg fraction=VALUE --arg epsilon=VALUE"]),
     "Opacus": (PRIVATE.format("", ", poisson_sampling=not a.shuffle, clipping=a.clipping"), OPACUS, 2,
                ["add --arg poisson_sampling=VALUE --arg clipping=VALUE"]),
     "no number depends on it": (PRIVATE.format("", ", max_grad_norm=args.c"), OPACUS, 0, ["claim holds"]),
@@ -141,15 +156,20 @@ ARGUMENTS: dict[str, Case] = {
     "two stars hide defaults": ("SVTPrivacy(fraction=0.1, **kw)", "source.py", 2, ["gamma = **kw", "-", "fraction ="]),
     "one star": ("LocalDpMod(1.0, *rest)", "source.py", 2, ["sensitivity = *rest"]),
     "too many": ("LocalDpMod(1, 2, 8, 1e-5, 9)", "source.py", 0, ["if: argument 5, which is not known here"]),
-    "a new one": ("LocalDpMod(1, 2, 8, 1e-5, sides=2)", "source.py", 0, ["if: sides, which is not known here, changes"]),
+    "a new one": ("LocalDpMod(1, 2, 8, 1e-5, sides=2)", "source.py", 0,
+                  ["if: sides, which is not known here, changes"]),
+    "given twice": ("LocalDpMod(1, 2, 8, 1e-5, epsilon=1)", "source.py", 2, ["epsilon = 1 is no literal"]),
+    "named twice": ("LocalDpMod(1, 2, epsilon=8, delta=1e-5, epsilon=1)", "source.py", 2, ["epsilon = "]),
     "by place": ("PrivacyEngine().make_private(m, o, d, 1.0)", "source.py", 2, ["takes its arguments by name"]),
-    "rdp": (PRIVATE.format("accountant='rdp'", ""), f"{OPACUS} --relation zero-out", 0, ["1.21415 (d 1e-05)  0.718062"]),
+    "rdp": (PRIVATE.format("accountant='rdp'", ""), f"{OPACUS} --relation zero-out", 0,
+            ["1.21415 (d 1e-05)  0.718062"]),
     "gdp": (PRIVATE.format("accountant='gdp'", ""), OPACUS, 1, ["claim exceeded"]),
     "an unsaid accountant": (PRIVATE.format("accountant=args.a", ""), OPACUS, 2, ["add --arg accountant=VALUE"]),
     "an unsaid target of the accountant": (
         "DifferentialPrivacyServerSideFixedClipping(FedAvg(), 1, 1, 2, RdpAccountant(PrivacyConfig(target_delta=d)))",
         "source.py", 2, ["accountant = "]),
-    "another's engine": ("e.make_private(module=m, noise_multiplier=1.0)", OPACUS, 0, ["if: the engine, which is made else"]),
+    "another's engine": ("e.make_private(module=m, noise_multiplier=1.0)", OPACUS, 0,
+                         ["if: the engine, which is made else"]),
     "its own engine": ("class PrivacyEngine: pass\n" + PRIVATE.format("", ""), OPACUS, 2, ["names no filter"]),
     "an epsilon is asked for": (
         "e = PrivacyEngine()\ne.make_private_with_epsilon(module=m, target_epsilon=3.0, target_delta=1e-6, epochs=2)",
@@ -161,11 +181,20 @@ ARGUMENTS: dict[str, Case] = {
         ["1 (d 1e-06)", "claim exceeded"]),
     "its noise": ("make_private_with_epsilon(target_epsilon=3.0, target_delta=1e-6, epochs=2)", "source.py", 2,
                   ["Opacus computes the noise for epsilon 3", "add --arg noise_multiplier=VALUE"]),
+    "part of an epoch": ("make_private_with_epsilon(target_epsilon=3.0, target_delta=1e-6, epochs=2.5)", "source.py", 2,
+                         ["epochs = 2.5 is no literal whole number"]),
     "an unsaid epsilon": ("make_private_with_epsilon(target_epsilon=a.e, target_delta=1e-6, epochs=2)", "source.py", 2,
                           ["target_epsilon = a.e is no literal number"]),
 }  # fmt: skip
 
-APPFL = "dp_mechanism: gaussian\nepsilon: {}\nclip_norm: 2\nuse_dp: {}\nclip_grad: {}\nnum_local_steps: {}\noptim: SGD\n"
+APPFL = """optim: SGD
+dp_mechanism: gaussian
+epsilon: {}
+clip_norm: 2
+use_dp: {}
+clip_grad: {}
+num_local_steps: {}
+"""
 YAML = "source.yaml --buffers none"
 PLATFORMS: dict[str, Case] = {
     "all is on": (APPFL.format(1, "true", "yes", 1), YAML, 0, ["claim holds"]),
@@ -174,15 +203,19 @@ PLATFORMS: dict[str, Case] = {
     "no boolean": (APPFL.format(1, "'off'", "true", 1), YAML, 2, ["use_dp must be true or false, got 'off'"]),
     "a number is none": (APPFL.format(1, "true", 1, 1), YAML, 2, ["clip_grad must be true or false, got 1"]),
     "epsilon as text": (APPFL.format("'1'", "true", "true", 1), YAML, 2, ["epsilon must be a number, got '1'"]),
-    "epsilon without a point": (APPFL.format("1e0", "true", "true", 1), YAML, 2, ["epsilon must be a number, got '1e0'"]),
+    "epsilon without a point": (APPFL.format("1e0", "true", "true", 1), YAML, 2,
+                                ["epsilon must be a number, got '1e0'"]),
     "steps as text": (APPFL.format(1, "true", "true", "'1'"), YAML, 2, ["num_local_steps must be a whole number"]),
     "a mechanism in capitals": (APPFL.format(1, "true", "true", 1).replace("gaussian", "Gaussian"), YAML, 2,
                                 ["unknown dp_mechanism 'Gaussian'"]),
-    "decay": (APPFL.format(1, "true", "true", 1) + "optim_args: {weight_decay: 0.1}", YAML, 1, ["sgd with weight_decay"]),
-    "twice": (APPFL.format(1, "true", "true", 1) + "server: {epsilon: 9}", YAML, 2, ["epsilon has two values, 1 and 9"]),
+    "decay": (APPFL.format(1, "true", "true", 1) + "optim_args: {weight_decay: 0.1}", YAML, 1,
+              ["sgd with weight_decay"]),
+    "twice": (APPFL.format(1, "true", "true", 1) + "server: {epsilon: 9}", YAML, 2,
+              ["epsilon has two values, 1 and 9"]),
     "two keys of a fact": (APPFL.format(1, "true", "true", 1) + "num_global_epochs: 2\ncomm_round: 3", YAML, 2,
                            ["contradicts 3 of another key"]),
-    "FedML": ("dp_args: {enable_dp: 'no', dp_solution_type: ldp}", "source.yaml", 2, ["enable_dp must be true or false"]),
+    "FedML": ("dp_args: {enable_dp: 'no', dp_solution_type: ldp}", "source.yaml", 2,
+              ["enable_dp must be true or false"]),
     "FedML off": ("dp_args: {enable_dp: no, dp_solution_type: ldp}", "source.yaml", 0, ["enable_dp is false"]),
 }  # fmt: skip
 
@@ -198,18 +231,28 @@ DISCARDED = ("before 1.14.0 noise is made and not used", "-", HOLDS)
 VERSIONS: dict[str, Case] = {
     "marker": _asks("flwr[simulation]==1.13.1; python_version >= '3.9'", *DISCARDED, code=1),
     "below": _asks("flwr<1.14", *DISCARDED, code=1), "range": _asks("flwr>=1.8,<1.13", *DISCARDED, code=1),
-    "candidate": _asks("flwr==1.13rc1", *DISCARDED, code=1), "of the limit": _asks("flwr==1.14.0rc1", *DISCARDED, code=1),
+    "candidate": _asks("flwr==1.13rc1", *DISCARDED, code=1),
+    "of the limit": _asks("flwr==1.14.0rc1", *DISCARDED, code=1),
     "brackets": _asks("flwr (==1.13.1)", *DISCARDED, code=1), "spaces": _asks("flwr == 1.13.*", *DISCARDED, code=1),
     "reaches below": _asks("flwr>=1.12,<2", HOLDS, IF_NEWER), "all": _asks("flwr", HOLDS, IF_NEWER),
     "but one": _asks("flwr>=1.13,!=1.13.1", HOLDS, IF_NEWER), "upward": _asks("flwr>1.13", HOLDS, IF_NEWER),
     "address": _asks("flwr @ git+https://example.org/f", HOLDS, IF_NEWER),
     "newer": _asks("flwr>=1.14", HOLDS, "-", IF_NEWER), "pinned": _asks("flwr~=1.20.0", HOLDS, "-", IF_NEWER),
-    "said by hand": (app(LOCAL.format(1.0), asks="flwr>=1.8"), "pyproject.toml --framework-version 1.20", 0, ["-", IF_NEWER]),
+    "said by hand": (app(LOCAL.format(1.0), asks="flwr>=1.8"), "pyproject.toml --framework-version 1.20", 0,
+                     ["-", IF_NEWER]),
     "by Poetry": ({**MOD, "pyproject.toml": MOD["pyproject.toml"].replace("[project]\n", "").replace(
-        'dependencies = ["flwr>=1.20"]', '[tool.poetry.dependencies]\nflwr = "~1.13"')}, "pyproject.toml", 1, [*DISCARDED]),
+        'dependencies = ["flwr>=1.20"]', '[tool.poetry.dependencies]\nflwr = "~1.13"')}, "pyproject.toml", 1,
+        [*DISCARDED]),
     **{f"nvflare {version}": ("SVTPrivacy()", f"source.py --parameters 61706 --scalars 0 --framework-version {version}",
                               1, ["before 2.8.0" if old else "617.599"])
-       for version, old in {"2.7rc1": True, "2": True, "2.7.2": True, "2.8.0rc1": True, "2.8": False, "3": False}.items()},
+       for version,
+       old in {"2.7rc1": True, "2": True, "2.7.2": True, "2.8.0rc1": True, "2.8": False, "3": False}.items()},
+    "of another package": (app("SVTPrivacy()", asks="flwr==1.20.0"), "pyproject.toml --parameters 61706 --scalars 0", 1,
+                           ["617.599", "newest known: nvflare"]),
+    "of NVFlare": (app("SVTPrivacy()", asks="nvflare==2.7.2"), "pyproject.toml --parameters 61706", 1,
+                   ["before 2.8.0"]),
+    "NVFlare or older": (app("SVTPrivacy()", asks="nvflare>=2.7"), "pyproject.toml --parameters 61706", 1,
+                         ["if: nvflare is 2.8 or newer"]),
     "no version": ("SVTPrivacy()", "source.py --framework-version 2.7x", 2, ["'2.7x' is no version"]),
 }  # fmt: skip
 
@@ -232,7 +275,9 @@ NVFLARE: dict[str, Case] = {
     "args that are a list": (CHAIN % ("", "args = [1]"), CONF, 2, ["write an object of arguments"]),
     "a key twice": ('{"defense": "flip:local_dp", "args": {"dp_epsilon": 1, "dp_epsilon": 100}}', "source.json", 2,
                     ["the key 'dp_epsilon' stands twice"]),
-    "an argument twice": ('{"defense": "flip:local_dp", "dp_epsilon": 1, "args": {"dp_epsilon": 100}}', "source.json", 2,
+    "arguments that are a list": ('{"defense": "flip:local_dp", "args": [1]}', "source.json", 2, ["must be an object"]),
+    "an argument twice": ('{"defense": "flip:local_dp", "dp_epsilon": 1, "args": {"dp_epsilon": 100}}', "source.json",
+                          2,
                           ["dp_epsilon has two values"]),
 }  # fmt: skip
 
@@ -277,17 +322,24 @@ def test_what_is_not_certain_is_not_known(
     assert not any(line.startswith("flower:LocalDpMod  claim") for line in finished.out.splitlines())
 
 
-#: As pyhocon 0.3.63 reads them; None for what is refused here, and what it joins, counts as a time, or looks up elsewhere.
+#: As pyhocon 0.3.63 reads them; None for what is refused here: what it refuses, joins to texts, or looks up elsewhere.
 HOCON: dict[str, Any] = {
-    "a { b = 0.1 }, a.b = 50": {"a": {"b": 50}}, "a = 1\na = 2": {"a": 2}, "a {b = 1}\na {c = 2}": {"a": {"b": 1, "c": 2}},
-    "a.b.c {d = 1}": {"a": {"b": {"c": {"d": 1}}}}, "a.b = 1\na.c = 2": {"a": {"b": 1, "c": 2}}, "a {b = 1}, a = 3": {"a": 3},
+    "a { b = 0.1 }, a.b = 50": {"a": {"b": 50}}, "a = 1\na = 2": {"a": 2},
+    "a {b = 1}\na {c = 2}": {"a": {"b": 1, "c": 2}},
+    "a.b.c {d = 1}": {"a": {"b": {"c": {"d": 1}}}}, "a.b = 1\na.c = 2": {"a": {"b": 1, "c": 2}},
+    "a {b = 1}, a = 3": {"a": 3},
     "a { b = 1 } c = 2": {"a": {"b": 1}, "c": 2}, '"a" { "b" = 1 }, a.b = 5': {"a": {"b": 5}}, "a = tRue": {"a": True},
-    "a = yes": {"a": "yes"}, "a = foo bar": {"a": "foo bar"}, "a = 1 2": {"a": "1 2"}, "a = .5": {"a": 0.5}, "a = 1.": {"a": "1."},
-    "a = 1e-5": {"a": 1e-5}, "a = -.5": {"a": -0.5}, "a = 01": {"a": 1}, 'a = "1"': {"a": "1"}, "a = 0x10": {"a": "0x10"},
+    "a = yes": {"a": "yes"}, "a = foo bar": {"a": "foo bar"}, "a = 1 2": {"a": "1 2"}, "a = .5": {"a": 0.5},
+    "a = 1.": {"a": "1."},
+    "a = 1e-5": {"a": 1e-5}, "a = -.5": {"a": -0.5}, "a = 01": {"a": 1}, 'a = "1"': {"a": "1"},
+    "a = 0x10": {"a": "0x10"},
     "a = # x\n 3": {"a": 3}, "a\n{b = 1}": {"a": {"b": 1}}, "a = [1\n2]": {"a": [1, 2]}, "a = [1 2]": {"a": ["1 2"]},
-    "a = ${b}\nb = 3": {"a": 3, "b": 3}, "a = ${b.c}\nb.c = 3": {"a": 3, "b": {"c": 3}}, "a = 5,\n,b = 6": {"a": 5, "b": 6},
-    "a = 0.1 x = 5": None, "a {b = 1} {c = 2}": None, "a = [1] b = 2": None, "a = ${x}": None, "a = ${?x}": None, "a += 1": None,
-    "a = ${b} 3\nb = 1": None, "b {d = 1}\na = ${b}\na.d = 5": None, "a = 1\na.b = 2": None, "a = 1\na = ${b}\nb = 2": None,
+    "a = ${b}\nb = 3": {"a": 3, "b": 3}, "a = ${b.c}\nb.c = 3": {"a": 3, "b": {"c": 3}},
+    "a = 5,\n,b = 6": {"a": 5, "b": 6},
+    "a = 0.1 x = 5": None, "a {b = 1} {c = 2}": None, "a = [1] b = 2": None, "a = ${x}": None, "a = ${?x}": None,
+    "a += 1": None,
+    "a = ${b} 3\nb = 1": None, "b {d = 1}\na = ${b}\na.d = 5": None, "a = 1\na.b = 2": None,
+    "a = 1\na = ${b}\nb = 2": None,
     "{a = 1} b = 2": None, "a": None, "a..b = 1": None, "[1]": None,
 }  # fmt: skip
 
@@ -303,9 +355,12 @@ def test_hocon_is_read_as_pyhocon_reads_it(text: str) -> None:
 
 #: As PyYAML 6 reads them, but for numbers that are not decimal, which stay text here.
 WORDS: dict[str, Any] = {
-    "no": False, "No": False, "OFF": False, "yes": True, "on": True, "true": True, "y": "y", "nO": "nO", "'no'": "no", "~": None,
-    "null": None, "": None, "1": 1, "-1": -1, "1_000": 1000, "1.5": 1.5, "1e-5": "1e-5", "1.0e-5": 1e-5, "1.0e5": "1.0e5",
-    ".5": 0.5, "1.": 1.0, "010": "010", "0x10": "0x10", "1:30": "1:30", '"1"': "1", "[no, 1]": [False, 1], "{on: 1}": {True: 1},
+    "no": False, "No": False, "OFF": False, "yes": True, "on": True, "true": True, "y": "y", "nO": "nO", "'no'": "no",
+    "~": None,
+    "null": None, "": None, "1": 1, "-1": -1, "1_000": 1000, "1.5": 1.5, "1e-5": "1e-5", "1.0e-5": 1e-5,
+    "1.0e5": "1.0e5",
+    ".5": 0.5, "1.": 1.0, "010": "010", "0x10": "0x10", "1:30": "1:30", '"1"': "1", "[no, 1]": [False, 1],
+    "{on: 1}": {True: 1},
 }  # fmt: skip
 
 
@@ -322,9 +377,12 @@ def test_a_key_of_json_stands_once() -> None:
 
 #: A range, whether a version below 1.14 may be installed, and whether none else may.
 RANGES = {
-    "": (True, False), ">=1.14": (False, False), ">1.13": (True, False), ">=1.13.9999": (True, False), "<1.14": (True, True),
-    "<=1.14": (True, False), "==1.14": (False, False), "==1.13.*": (True, True), "~=1.13": (True, False), "~=1.13.0": (True, True),
-    "!=1.13.1,>=1.13,<1.14": (True, True), "===1.13.1": (True, True), "<2,>=1.20": (False, False), "==1.14rc1": (True, True),
+    "": (True, False), ">=1.14": (False, False), ">1.13": (True, False), ">=1.13.9999": (True, False),
+    "<1.14": (True, True),
+    "<=1.14": (True, False), "==1.14": (False, False), "==1.13.*": (True, True), "~=1.13": (True, False),
+    "~=1.13.0": (True, True),
+    "!=1.13.1,>=1.13,<1.14": (True, True), "===1.13.1": (True, True), "<2,>=1.20": (False, False),
+    "==1.14rc1": (True, True),
     ">=1.14rc1": (True, False), "<1": (True, True), "<0": (True, False), "==1.14.0.post1": (False, False),
 }  # fmt: skip
 
@@ -338,7 +396,9 @@ def test_a_range_may_lie_below_a_version(text: str) -> None:
     assert version is None or Facts(version=version).older_than(1, 14)
 
 
-@pytest.mark.parametrize(("version", "older"), [("2", True), ("2.7rc1", True), ("2.8", False), ("2.10", False), ("3", False)])
+@pytest.mark.parametrize(
+    ("version", "older"), [("2", True), ("2.7rc1", True), ("2.8", False), ("2.10", False), ("3", False)]
+)
 def test_versions_are_ordered_as_packages_are(version: str, older: bool) -> None:
     assert Facts(version=version).older_than(2, 8) == older
     with pytest.raises(UsageError, match="is no version"):
