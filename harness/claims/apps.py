@@ -4,8 +4,9 @@ import ast
 import re
 import tomllib
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -147,11 +148,11 @@ def _read_code(files: Mapping[Path, str], config: Mapping[str, Any] | None, sour
         with _as_python(path), warnings.catch_warnings(action="ignore"):  # of what the file's authors wrote
             codes[path] = Code(ast.parse(text), config)
     own = {name for code in codes.values() for name in code.classes}
-    engines = [(call, code) for code in codes.values() for name, _, call in code.calls() if name == "PrivacyEngine"]
+    engines = _engines(codes.values())
     starts: list[Any] = []
     for path, code in codes.items():
         with _as_python(path):
-            for name, module, call in code.calls():
+            for name, module, call in code.calls:
                 starts += _rounds(name, call, code)
                 if module is not None and not (module and name in own and not _is_of(module, name)):
                     _note_call(name, module, call, code, engines, source, f"{path}, line {call.lineno}")
@@ -199,11 +200,31 @@ def _note_rounds(starts: list[Any], source: Source) -> None:
         source.unsettled["rounds"] = f"the job has {source.facts['rounds']} rounds, as num-server-rounds says"
 
 
-Engines = list[tuple[ast.Call, Code]]
+@dataclass(frozen=True)
+class _Engines:
+    """What all calls of ``PrivacyEngine`` say: their accountants, whether one is unsaid, and whether all are secure.
+
+    Attributes:
+        own: the files that define a class of this name.
+    """
+
+    kinds: frozenset[str]
+    unsaid: bool
+    secure: bool
+    own: tuple[Code, ...]
+
+
+def _engines(codes: Iterable[Code]) -> _Engines:
+    made = [(code, module, call) for code in codes for name, module, call in code.calls if name == "PrivacyEngine"]
+    said = [code.arguments(call, {"accountant": None, "secure_mode": None}) for code, _, call in made]
+    kinds = {str(known.get("accountant", unsaid.get("accountant", "prv"))) for known, unsaid in said}
+    secure = bool(said) and all(known.get("secure_mode") is True for known, _ in said)
+    own = dict.fromkeys(code for code, module, _ in made if module is None)
+    return _Engines(frozenset(kinds), any("accountant" in unsaid for _, unsaid in said), secure, tuple(own))
 
 
 def _note_call(
-    name: str, module: str, call: ast.Call, code: Code, engines: Engines, source: Source, where: str
+    name: str, module: str, call: ast.Call, code: Code, engines: _Engines, source: Source, where: str
 ) -> None:
     found = find_filter(name)
     if name == "PrivacyEngine" or found is None or name not in found.aliases or found.name == "flower:SecAggPlus":
@@ -212,7 +233,7 @@ def _note_call(
     if module and not _is_of(module, name):
         one.ifs.append(f"{name} of {module} does what {name} of {_package(found.name)} does")
     if found.name == "opacus:PrivacyEngine":
-        if any(at is code and code.origin(made.func) is None for made, at in engines):
+        if code in engines.own:
             return  # of an engine that the file defines
         if call.args:
             raise UsageError(f"{where}: {name} takes its arguments by name; name them")
@@ -273,18 +294,15 @@ def _note_target(one: Found, known: Mapping[str, Any], unsaid: Mapping[str, str]
     one.unsettled["local_epochs"] = f"a round trains {known['epochs']} epochs"
 
 
-def _note_engine(one: Found, call: ast.Call, code: Code, engines: Engines) -> None:
+def _note_engine(one: Found, call: ast.Call, code: Code, engines: _Engines) -> None:
     """Adds the accountant of the engine, and whether one engine lives through all rounds."""
-    said = [at.arguments(made, {"accountant": None, "secure_mode": None}) for made, at in engines]
-    kinds = {known.get("accountant", unsaid.get("accountant", "prv")) for known, unsaid in said}
-    if not kinds:
+    if not engines.kinds:
         one.unsettled["accountant"] = "the engine, which is made elsewhere, has the accountant prv"
-    elif len(kinds) > 1 or any("accountant" in unsaid for _, unsaid in said):
-        one.open["accountant"] = " or ".join(sorted(map(str, kinds)))
+    elif len(engines.kinds) > 1 or engines.unsaid:
+        one.open["accountant"] = " or ".join(sorted(engines.kinds))
     else:
-        one.arguments["accountant"] = kinds.pop()
-    secure = [known.get("secure_mode") is True for known, _ in said]
-    one.arguments["secure_mode"] = bool(secure) and all(secure)
+        one.arguments["accountant"] = min(engines.kinds)
+    one.arguments["secure_mode"] = engines.secure
     maker = _maker(call, code)
     one.arguments["engine"] = "kept" if maker in (None, "", "__init__") else "per-round"
     if maker == "__init__":

@@ -8,7 +8,7 @@ import ast
 import operator
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -84,10 +84,10 @@ class Code:
         self.sets = False  # whether attributes may be
         self.starred = 0  # the last line that imports all names of a file
         self._survey()
+        self.calls = self._calls()
         self.called: dict[str, list[ast.Call]] = {}
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call):
-                self.called.setdefault(self.name_of(node.func), []).append(node)
+        for name, _, call in self.calls:
+            self.called.setdefault(name, []).append(call)
 
     # Scopes.
 
@@ -200,12 +200,11 @@ class Code:
             return modules[0] if bound else ""
         return f"this file or {modules[0]}" if modules else None
 
-    def calls(self) -> Iterator[tuple[str, str | None, ast.Call]]:
+    def _calls(self) -> list[tuple[str, str | None, ast.Call]]:
         """Every call: the last part of its name, the module that the name is from, and the call."""
-        for node in ast.walk(self.tree):
-            if isinstance(node, ast.Call):
-                called = self._alias(node.func)
-                yield self.name_of(called), self.origin(called), node
+        nodes = [node for node in ast.walk(self.tree) if isinstance(node, ast.Call)]
+        called = [self._alias(node.func) for node in nodes]
+        return [(self.name_of(one), self.origin(one), node) for one, node in zip(called, nodes, strict=True)]
 
     def _alias(self, node: ast.expr) -> ast.expr:
         """The name or attribute that a name is another word for."""
@@ -226,11 +225,14 @@ class Code:
         for _ in range(DEEPEST):
             if not isinstance(node, ast.Name) or self.hidden:
                 break
-            found = self._binding(node)
-            kept = [one for one in found if not (without and isinstance(one, ast.expr) and without in ast.walk(one))]
-            if len(kept) != 1 or not isinstance(kept[0], ast.expr) or kept[0].lineno < self.starred:
+            kept = (
+                one for one in self._binding(node)
+                if not (without and isinstance(one, ast.expr) and without in ast.walk(one))
+            )  # fmt: skip
+            one, another = next(kept, None), next(kept, self)
+            if another is not self or not isinstance(one, ast.expr) or one.lineno < self.starred:
                 return None
-            node = kept[0]
+            node = one
         return node
 
     # Values.
