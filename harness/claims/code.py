@@ -80,6 +80,7 @@ class Code:
         self.classes: dict[str, list[Scope]] = {}
         self.stored: dict[str, list[str]] = {}  # attributes that are set, with what they are set of
         self.changed: set[str] = set()  # mappings that are changed after they are made
+        self.imports: dict[tuple[Scope, str], list[Import]] = {}  # by where a name is read
         self.hidden = False  # whether names may be bound by text
         self.sets = False  # whether attributes may be
         self.starred = 0  # the last line that imports all names of a file
@@ -180,7 +181,14 @@ class Code:
             return node.attr
         if not isinstance(node, ast.Name):
             return ""
-        return next((one.name for one in self._binding(node) if isinstance(one, Import)), node.id)
+        return next((one.name for one in self._imports(node)), node.id)
+
+    def _imports(self, node: ast.Name) -> list[Import]:
+        """The imports that bind a name."""
+        key = self.scopes[node], node.id
+        if key not in self.imports:
+            self.imports[key] = [one for one in self._binding(node) if isinstance(one, Import)]
+        return self.imports[key]
 
     def origin(self, node: ast.expr) -> str | None:
         """The module that a called name is from; empty where the file does not say, None where the file defines it."""
@@ -190,7 +198,7 @@ class Code:
         if not isinstance(first, ast.Name):
             return ""
         bound = self._binding(first)
-        modules = [one.module for one in bound if isinstance(one, Import)]
+        modules = [one.module for one in self._imports(first)]
         if isinstance(node, ast.Attribute):
             own = first.id in ("self", "cls") and isinstance(node.value, ast.Name) and any(
                 node.attr in scope.bindings for scopes in self.classes.values() for scope in scopes
