@@ -127,7 +127,7 @@ def _local(arguments: Arguments, facts: Facts) -> Answer:
 )  # fmt: skip
 def _central(arguments: Arguments, facts: Facts) -> Answer:
     cohort, population = positive(arguments, "cohort_size", "population")
-    rounds = whole(arguments, "num_compositions")
+    rounds, weighting = whole(arguments, "num_compositions"), choice(arguments, "weighting", "user", "datapoints")
     claimed, delta = positive(arguments, "epsilon")[0], number(arguments, "delta", 0.0, 1.0)
     noisy = cohort if arguments["noise_cohort_size"] is None else positive(arguments, "noise_cohort_size")[0]
     _of_a_job(facts, rounds, max(cohort, noisy), population, "num_compositions")
@@ -140,7 +140,7 @@ def _central(arguments: Arguments, facts: Facts) -> Answer:
             f"noise is scaled to a cohort of {noisy:g} that was not there: with {cohort:g} clients it is "
             f"{sigma * cohort / noisy:.4g} clipping bounds"
         )
-    if choice(arguments, "weighting", "user", "datapoints") == "datapoints":
+    if weighting == "datapoints":
         answer.fails.append("the sum is divided by a private number of examples")
     _sampled(answer, line, sigma, noisy / population, rounds, "cohorts are Poisson samples")
     _plain(answer, line, math.sqrt(rounds) / sigma, "exact Gaussian, without such samples")
@@ -202,13 +202,14 @@ def _banded(arguments: Arguments, facts: Facts) -> Answer:
     cohort, population = positive(arguments, "cohort_size", "population")
     rounds, apart = whole(arguments, "num_iterations"), whole(arguments, "min_separation")
     claimed, delta = positive(arguments, "epsilon")[0], number(arguments, "delta", 0.0, 1.0)
+    corrected = flag(arguments, "corrected")
     _of_a_job(facts, rounds, cohort, population, "num_iterations")
     agree("--per-round", facts.per_round, "cohort_size", cohort)
     times, rate = math.ceil(rounds / apart), cohort / population
     sigma = calibrated_noise(rate, times, claimed, delta)
     answer, line = _answer("client", "", facts.delta or delta, rounds, claimed=claimed, claimed_delta=delta)
     answer.notes.append(f"noise of {sigma:.4g} clipping bounds; one unit takes part at most {times} times")
-    if not flag(arguments, "corrected") and apart > 2:
+    if not corrected and apart > 2:
         answer.fails.append(
             "the rows of its matrix have length 1, where the theorem needs the columns: taking part once counts more "
             "than once (1.58 times at 40 rounds and min_separation 6)"

@@ -417,6 +417,10 @@ def _opacus(arguments: Arguments, facts: Facts) -> Answer:
     rounds = facts.taking_part
     if arguments["history"] is not None:
         parts = _history(arguments["history"])
+        if not arguments["poisson_sampling"]:
+            mu = math.sqrt(sum(_uses(rate, steps) / sigma**2 for sigma, rate, steps in parts))
+            _fixed_lines(answer, {rounds: (mu, parts)}, accountant, delta)
+            return answer
         _sampled_lines(answer, {rounds: (parts, parts)}, accountant, delta)
         return answer
     if not arguments["poisson_sampling"]:
@@ -534,23 +538,36 @@ def _sampled_lines(answer: Answer, whole: dict[int, tuple[Parts, Parts]], accoun
 def _fixed_batches(answer: Answer, arguments: Arguments, facts: Facts, delta: float, accountant: str) -> Answer:
     """Batches of a fixed partition: every example once in every epoch, in every round anew, and no amplification."""
     sigma = positive(arguments, "noise_multiplier")[0]
-    answer.notes.append("without Poisson sampling the accountant still counts as if there were")
     found = _steps(arguments, facts, answer)
     if found is None:
         return answer
     rate, counted, steps = found
-    uses = max(math.ceil(steps * rate * (1 - 1e-12)), 0 if facts.local_steps else facts.local_epochs or 1)
+    uses = max(_uses(rate, steps), 0 if facts.local_steps else facts.local_epochs or 1)
+    answer.notes.append(f"an example is used up to {uses} times a round")
+    whole = {
+        rounds: (math.sqrt(rounds * uses) / sigma, [(sigma, counted, (rounds if _kept(arguments) else 1) * steps)])
+        for rounds in dict.fromkeys((1, facts.taking_part))
+    }
+    _fixed_lines(answer, whole, accountant, delta)
+    return answer
+
+
+def _uses(rate: float, steps: int) -> int:
+    """How many of so many batches of a fixed partition one example is in at most, but for floating point."""
+    return math.ceil(steps * rate * (1 - 1e-12))
+
+
+def _fixed_lines(answer: Answer, whole: dict[int, tuple[float, Parts]], accountant: str, delta: float) -> None:
+    """Adds the lines of fixed batches, by rounds: mu of leaving an example out, and what the accountant counts."""
+    answer.notes.append("without Poisson sampling the accountant still counts as if there were")
     factors: dict[Relation, float] = {"zero-out": 1.0, "replace": 2.0}
     for relation, factor in factors.items():
-        for rounds in dict.fromkeys((1, facts.taking_part)):
-            mu = factor * math.sqrt(rounds * uses) / sigma
-            known = rounds if _kept(arguments) else 1
+        for rounds, (mu, counted) in whole.items():
             answer.lines.append(Line(
-                "everybody", "example", relation, rounds, epsilons.gaussian_epsilon(mu, delta), delta,
-                f"exact Gaussian: each example once in every epoch, {uses} times a round", mu,
-                _reported([(sigma, counted, known * steps)], accountant, delta), delta, relation == "zero-out",
+                "everybody", "example", relation, rounds, epsilons.gaussian_epsilon(factor * mu, delta), delta,
+                "exact Gaussian: each example once in every epoch", factor * mu, _reported(counted, accountant, delta),
+                delta, relation == "zero-out",
             ))  # fmt: skip
-    return answer
 
 
 # What changes an update and has no random part that a theorem covers.
