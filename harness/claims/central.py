@@ -439,7 +439,8 @@ def root_column(bands: int) -> list[float]:
     column = [1.0]
     for one in range(1, bands):
         column.append(column[-1] * (2 * one - 1) / (2 * one))
-    return [value / math.hypot(*column) for value in column]
+    length = math.hypot(*column)
+    return [value / length for value in column]
 
 
 _LARGEST = 10**6
