@@ -102,7 +102,7 @@ _CHOOSES = "{} takes no mean of all: one client may move what it chooses by 2 cl
 _TREES = "{} collects trees, which no clip bounds"
 #: What is known of the strategies of flwr 1.42.0 (serverapp/strategy, server/strategy); empty: a plain mean.
 _STRATEGIES = {
-    **dict.fromkeys(("fedavg", "fedprox", "faulttolerantfedavg"), ""),
+    **dict.fromkeys(("fedavg", "fedprox", "faulttolerantfedavg", "fedavgandroid"), ""),
     **dict.fromkeys(("fedadam", "fedyogi", "fedadagrad", "fedavgm", "fedopt"), _AFTER),
     **dict.fromkeys(("fedmedian", "fedtrimmedavg", "krum", "multikrum", "bulyan"), _CHOOSES),
     **dict.fromkeys(("fedxgbbagging", "fedxgbcyclic", "fedxgbnnavg"), _TREES),
