@@ -23,10 +23,11 @@ _MODS = {"ClientSideFixedClipping": "fixedclipping_mod", "ClientSideAdaptiveClip
 _SINCE = {"flower:LocalDpMod": "1.14", "nvflare:SVTPrivacy": "2.8"}
 #: The packages of filters, where they have another name.
 _PACKAGES = {"flower": "flwr", "tff": "tensorflow_federated"}
-_AVERAGES = ("FedAvg", "FedProx", "FaultTolerantFedAvg", "FedAvgAndroid")
+#: Strategies that draw clients as FedAvg does.
 _STRATEGIES = (
-    *_AVERAGES, "FedAdam", "FedYogi", "FedAdagrad", "FedAvgM", "FedOpt", "FedMedian", "FedTrimmedAvg", "Krum",
-    "MultiKrum", "Bulyan", "QFedAvg", "FedXgbBagging", "FedXgbCyclic", "FedXgbNnAvg",
+    "FedAvg", "FedProx", "FaultTolerantFedAvg", "FedAvgAndroid", "FedAdam", "FedYogi", "FedAdagrad", "FedAvgM", "FedOpt",
+    "FedMedian", "FedTrimmedAvg", "Krum", "MultiKrum", "Bulyan", "QFedAvg", "FedXgbBagging", "FedXgbCyclic",
+    "FedXgbNnAvg",
 )  # fmt: skip
 _CONFIG = ("target_delta", "population_size", "neighboring_relation", "sampling_method", "max_epsilon")
 _WITH_EPSILON = ("target_epsilon", "target_delta", "epochs")
@@ -330,18 +331,14 @@ def _note_strategy(one: Found, call: ast.Call, code: Code, clients: int | None) 
     first = call.args[0] if call.args and not isinstance(call.args[0], ast.Starred) else None
     wrapped = next((word.value for word in call.keywords if word.arg == "strategy"), first)
     node = code.followed(wrapped, without=call)
-    name = code.name_of(node.func) if isinstance(node, ast.Call) else ""
-    if not isinstance(node, ast.Call) or name not in _STRATEGIES or not _of_flower(code.origin(node.func)):
-        one.unsettled["server_optimizer"] = "the wrapped strategy takes a mean of the updates, and no more"
+    one.arguments.pop("strategy", None)
+    module = code.origin(node.func) if isinstance(node, ast.Call) else None
+    if not isinstance(node, ast.Call) or module is None or module.partition(".")[0] not in ("", "flwr"):
         return
-    one.facts["server_optimizer"] = None if name in _AVERAGES else name
-    per_round = _per_round(node, code, clients)
+    name = one.facts["server_optimizer"] = code.name_of(node.func)
+    per_round = _per_round(node, code, clients) if name in _STRATEGIES else None
     if per_round is not None:
         one.facts["per_round"] = per_round
-
-
-def _of_flower(module: str | None) -> bool:
-    return module is not None and module.partition(".")[0] in ("", "flwr")
 
 
 def _per_round(strategy: ast.Call, code: Code, clients: int | None) -> int | None:

@@ -16,7 +16,7 @@ UNCOUNTED = (
 _MOST_FILTERS = 100
 _KINDS = ("WEIGHT_DIFF", "WEIGHTS")
 #: Where an accountant's history says everything, these would contradict it.
-_BESIDE_HISTORY = ("noise_multiplier", "sample_rate", "steps", "poisson_sampling", "engine")
+_BESIDE_HISTORY = ("noise_multiplier", "sample_rate", "steps", "engine")
 
 
 @dataclass

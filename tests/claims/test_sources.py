@@ -34,7 +34,7 @@ TWO = 'default = "small"\nsmall.options.num-supernodes = 10\nlarge.options.num-s
 WRAPPED = "ServerSide = DifferentialPrivacyServerSideFixedClipping\n{}\nServerSide({}, 1.0, 1.0, 2)"
 SHARE = "s = FedAvg(fraction_train=0.2)"
 EQUAL = "pyproject.toml --weights equal --scalars 0"
-A_MEAN = "if: the wrapped strategy takes a mean"
+A_MEAN = "takes a plain mean, as FedAvg does"
 ANSWER = "if: 2 clients answer in every round"
 
 STRATEGIES: dict[str, Case] = {
@@ -47,6 +47,8 @@ STRATEGIES: dict[str, Case] = {
                                       EQUAL, 0, ["noise is added after FedYogi"]),
     "two of one name": (app(WRAPPED.format("if x: s = FedAvg()\nelse: s = FedAdam()", "s")), EQUAL, 0,
                         [A_MEAN, ANSWER]),
+    "no mean": (app(WRAPPED.format("s = Krum(fraction_train=0.2)", "s"), federations=TWO), EQUAL, 0,
+                ["does not hold: Krum takes no mean", "-", ANSWER]),
     "a function makes it": (app(WRAPPED.format("FedAvg()", "make()")), EQUAL, 0, [A_MEAN]),
     "its own class": (app(WRAPPED.format("class FedAvg: pass", "FedAvg()")), EQUAL, 0, [A_MEAN]),
     "not of Flower": (app(WRAPPED.format("from mine import FedAvg", "FedAvg()")), EQUAL, 0, [A_MEAN]),
