@@ -25,8 +25,8 @@ _SINCE = {"flower:LocalDpMod": "1.14", "nvflare:SVTPrivacy": "2.8"}
 _PACKAGES = {"flower": "flwr", "tff": "tensorflow_federated"}
 #: Strategies that draw clients as FedAvg does.
 _STRATEGIES = (
-    "FedAvg", "FedProx", "FaultTolerantFedAvg", "FedAvgAndroid", "FedAdam", "FedYogi", "FedAdagrad", "FedAvgM", "FedOpt",
-    "FedMedian", "FedTrimmedAvg", "Krum", "MultiKrum", "Bulyan", "QFedAvg", "FedXgbBagging", "FedXgbCyclic",
+    "FedAvg", "FedProx", "FaultTolerantFedAvg", "FedAvgAndroid", "FedAdam", "FedYogi", "FedAdagrad", "FedAvgM",
+    "FedOpt", "FedMedian", "FedTrimmedAvg", "Krum", "MultiKrum", "Bulyan", "QFedAvg", "FedXgbBagging", "FedXgbCyclic",
     "FedXgbNnAvg",
 )  # fmt: skip
 _CONFIG = ("target_delta", "population_size", "neighboring_relation", "sampling_method", "max_epsilon")
