@@ -67,11 +67,14 @@ class Claimed(Operation):
         # What a client keeps of its own leaves nothing to gain by sampling.
         poisson = facts.client_sampler == "poisson" and not self.filter.startswith("flower:")
         sampled = (facts.client_sampler == "without-replacement" or poisson) and not facts.own_state
+        # An accountant has a cohort and a population of its own, which noise is scaled to.
+        accounted = "population" in settings
         return tuple(settings.items()), Facts(
             rounds=cohort.rounds, participations=cohort.rounds,
-            clients=cohort.clients if sampled else None, per_round=cohort.clients_per_round,
-            weights="equal", local_epochs=facts.steps_of_a_record(cohort.steps_per_round), clients_clip=True,
-            numbers=facts.parameters, scalars=facts.scalars, version=self.version,
+            clients=cohort.clients if sampled and not accounted else None,
+            per_round=None if accounted else cohort.clients_per_round, weights="equal", server_optimizer="FedAvg",
+            local_epochs=facts.steps_of_a_record(cohort.steps_per_round), clients_clip=True, numbers=facts.parameters,
+            scalars=facts.scalars, version=self.version,
             sampler="poisson" if poisson and sampled else None,
             delta=None if {"delta", "dp_delta"} & settings.keys() else facts.delta,
         )  # fmt: skip
@@ -98,7 +101,8 @@ def _stated(name: str, view: str, lines: Sequence[Line], answer: Answer, shared:
     """The statement against a view: the line by which a claim stands or falls, and the others in words."""
     last = max(line.rounds for line in lines)
     whole = [line for line in lines if line.rounds == last]
-    main = next((line for line in whole if line.judged), whole[0])
+    # A number that holds as it is goes before one that holds "if ...".
+    main = min((line for line in whole if line.judged), key=lambda line: len(line.ifs), default=whole[0])
     claim = next((line for line in (main, *lines) if line.claimed is not None and line.judged), main)
     fails = [*answer.fails, *([shared] if shared and main.unit == "example" else [])]
     held = main.epsilon is not None and math.isfinite(main.epsilon) and not fails

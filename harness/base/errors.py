@@ -45,6 +45,11 @@ def escaped(text: str) -> str:
     return "\n".join(line if line.isprintable() else _spelled(line) for line in text.split("\n"))
 
 
+def in_a_row(text: str) -> str:
+    """Text as one row of a table, which keeps its spaces: nothing in a name ends the row or steers a terminal."""
+    return text if text.isprintable() else "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in text)
+
+
 def _spelled(line: str) -> str:
     return "".join(one if one.isprintable() or one == "\t" else json.dumps(one)[1:-1] for one in line)
 

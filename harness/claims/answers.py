@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from packaging.version import InvalidVersion, Version
+
 from harness.base.errors import UsageError
 from harness.claims.epsilons import Relation, gaussian_epsilon
 
@@ -25,7 +27,8 @@ class Facts:
         clients, per_round: N and K.
         weights: how the mean weighs clients: ``equal``, ``private`` numbers of examples, or public numbers.
         examples, batch_size, local_epochs, local_steps, drop_last: of one client's data and training.
-        optimizer: of clients: ``sgd``, ``momentum`` or ``adam``. server_optimizer: ``FedAdam``, ...; None for a mean.
+        optimizer: of clients: ``sgd``, ``momentum`` or ``adam``.
+        server_optimizer: the strategy that is wrapped: ``FedAvg``, ``FedAdam``, ...; None where nobody said it.
         secure_sum: whether the server reads sums alone.
         clients_clip: whether clients run the mod that clips.
         numbers, scalars: all numbers that an update has, buffers among them, and how many of its arrays are 0-d.
@@ -67,6 +70,10 @@ class Facts:
             raise UsageError(
                 f"{self.per_round} clients per round of {self.clients}; lower --per-round or raise --clients"
             )
+        if self.participations and self.participations > self.rounds:
+            raise UsageError(
+                f"{self.participations} participations of {self.rounds} rounds; lower that, or raise --rounds"
+            )
         if self.scalars is not None and self.scalars < 0:
             raise UsageError(f"--scalars must be 0 or more, got {self.scalars}; give the number of 0-d arrays")
         if self.delta is not None and not 1 / _BEYOND <= self.delta < 1:
@@ -79,12 +86,18 @@ class Facts:
     @property
     def taking_part(self) -> int:
         """Return R, the rounds of one client."""
-        return min(self.participations or self.rounds, self.rounds)
+        return self.participations or self.rounds
 
     def older_than(self, major: int, minor: int) -> bool:
-        """Return whether the version is known and below major.minor."""
-        parts = [int(part) for part in (self.version or "").split(".")[:2] if part.isdigit()]
-        return len(parts) == 2 and (parts[0], parts[1]) < (major, minor)
+        """Return whether the version is known and below major.minor, as packages are ordered: 2.7rc1 and 2 are.
+
+        Raises:
+            UsageError: it is no version.
+        """
+        try:
+            return self.version is not None and Version(self.version) < Version(f"{major}.{minor}")
+        except InvalidVersion:
+            raise UsageError(f"{self.version!r} is no version; give for example --framework-version 2.7.2") from None
 
 
 @dataclass(frozen=True)
@@ -95,6 +108,8 @@ class Line:
         epsilon: what the theorem gives; None where there is none. It is proven only if no condition is known to fail.
         claimed, claimed_delta: None where nothing is claimed of it.
         judged: whether the claim stands or falls by this line.
+        at_claim: epsilon at the claim's delta, by which the claim is judged; None where that is ``delta``.
+        ifs: conditions of this line alone that nobody said, as "cohorts are Poisson samples".
     """
 
     view: str
@@ -109,18 +124,24 @@ class Line:
     claimed_delta: float | None = None
     judged: bool = True
     sampler: str = "none"
+    at_claim: float | None = None
+    ifs: tuple[str, ...] = ()
 
-    @property
-    def beyond(self) -> bool:
-        """Return whether a larger delta was asked for than the claim has, so that the two cannot be compared."""
-        return self.claimed_delta is not None and self.delta > self.claimed_delta * (1 + 1e-9)
+    def filled(self, epsilon: Callable[[float], float], **changes: Any) -> "Line":
+        """Return the line with ``epsilon`` of its own delta, and of the claim's where that is another."""
+        made = replace(self, **changes)
+        other = made.claimed is not None and made.claimed_delta not in (None, made.delta)
+        return replace(
+            made, epsilon=epsilon(made.delta), at_claim=epsilon(made.claimed_delta or 0.0) if other else None
+        )
 
     @property
     def exceeded(self) -> bool:
-        """Return whether more is lost than claimed, or nothing is proven of the claim."""
+        """Return whether more is lost than claimed, at the claim's own delta, or nothing is proven of the claim."""
         if self.claimed is None or self.epsilon is None:
             return self.claimed is not None
-        return not self.beyond and self.epsilon > self.claimed * (1 + 1e-6)
+        lost = self.epsilon if self.at_claim is None else self.at_claim
+        return lost > self.claimed * (1 + 1e-6)
 
 
 @dataclass
@@ -142,7 +163,7 @@ class Answer:
 
     def gaussian(
         self, line: Line, mus: Mapping[Relation, float], facts: Facts, judged: Relation = "replace",
-        composed: Callable[[float, int, float], float] | None = None, claims: Sequence[float | None] = (),
+        sampled: Callable[[float, int, float], float] | None = None, claims: Sequence[float | None] = (),
         lost: float = 0.0,
     ) -> None:  # fmt: skip
         """Adds the lines of Gaussian noise: for each relation one round, and all rounds if there are several.
@@ -150,22 +171,23 @@ class Answer:
         Args:
             line: what they have in common; its claim is for one round.
             mus: sensitivity over noise of one round, by relation.
-            composed: of mu of one round, rounds and delta: another bound for ``replace``; the smaller one counts.
+            sampled: of mu of one round, rounds and delta: the bound for ``replace`` that counts random samples. It
+                composes over all rounds; over those in which a client is known to take part nothing is random.
             claims: what is claimed of one round and of all, in place of the line's.
             lost: of delta, in every round.
         """
+        *_, whole = counts = _counts(facts)
         for relation, mu in mus.items():
-            for place, count in enumerate(_counts(facts)):
-                delta = line.delta - count * lost
-                whole = math.sqrt(count) * mu
-                epsilon = gaussian_epsilon(whole, delta)
-                other = composed(mu, count, delta) if composed and relation == "replace" else math.inf
-                claimed = claims[place] if claims else (line.claimed if place == 0 else None)
-                why = f"{line.why}; sampling of the clients counted" if other < epsilon else line.why
-                self.lines.append(
-                    replace(line, relation=relation, rounds=count, mu=whole, epsilon=min(epsilon, other), why=why,
-                            claimed=claimed, judged=relation == judged)
-                )  # fmt: skip
+            for count in counts:
+                counted = relation == "replace" and (count == whole or whole == facts.rounds)
+                bound = _Bound(mu, count, lost, sampled if counted else None, facts.rounds if count == whole else 1)
+                claimed = line.claimed if count == 1 else None
+                if claims:
+                    claimed = claims[-1] if count == whole else claims[0]
+                said = bound.words() if bound.by_samples(line.delta) else ""
+                one = replace(line, relation=relation, rounds=count, mu=math.sqrt(count) * mu, claimed=claimed,
+                              why=line.why + said, judged=relation == judged)  # fmt: skip
+                self.lines.append(one.filled(bound.least))
 
     def nothing(self, line: Line, facts: Facts) -> None:
         """Adds the line that nothing is proven."""
@@ -180,6 +202,36 @@ class Answer:
     def broken(self) -> bool:
         """Return whether a claim is exceeded, or has no proof."""
         return any(line.exceeded for line in self.proven if line.judged)
+
+
+@dataclass(frozen=True)
+class _Bound:
+    """Of Gaussian noise of ``mu`` a round: over ``count`` of them as such, and over ``drawn`` by random samples."""
+
+    mu: float
+    count: int
+    lost: float
+    sampled: Callable[[float, int, float], float] | None
+    drawn: int
+
+    def least(self, delta: float) -> float:
+        delta -= self.count * self.lost
+        return min(self._plain(delta), self._sampled(delta))
+
+    def words(self) -> str:
+        over = "" if self.drawn == self.count else f" over all {self.drawn} rounds"
+        return f"; sampling of the clients counted{over}"
+
+    def by_samples(self, delta: float) -> bool:
+        """Whether samples give the smaller of both."""
+        delta -= self.count * self.lost
+        return self._sampled(delta) < self._plain(delta)
+
+    def _plain(self, delta: float) -> float:
+        return gaussian_epsilon(math.sqrt(self.count) * self.mu, delta)
+
+    def _sampled(self, delta: float) -> float:
+        return math.inf if self.sampled is None else self.sampled(self.mu, self.drawn, delta)
 
 
 def _counts(facts: Facts) -> list[int]:
@@ -252,6 +304,55 @@ def number(arguments: Arguments, name: str, above: float = -math.inf, below: flo
         limits = " and ".join([f"above {above:g}"] * (above > -math.inf) + [f"below {below:g}"] * (below < math.inf))
         raise UsageError(f"{name} must be {limits}, got {value:g}; set --arg {name}=NUMBER")
     return float(value)
+
+
+def whole(arguments: Arguments, name: str, least: int = 1) -> int:
+    """One argument as a whole number of ``least`` or more.
+
+    Raises:
+        UsageError: it is not.
+    """
+    value = arguments[name]
+    fits = isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= _MOST
+    if not fits or value != int(value):
+        raise UsageError(
+            f"{name} must be a whole number from {least} to {_MOST:g}, got {value!r}; set --arg {name}=NUMBER"
+        )
+    return int(value)
+
+
+def agree(fact: str, known: float | None, name: str, value: float) -> None:
+    """Refuses an argument that says something else than a fact that is known.
+
+    Raises:
+        UsageError: they differ.
+    """
+    if known is not None and not math.isclose(known, value, rel_tol=1e-9):
+        raise UsageError(f"{fact} {known:g} contradicts {name} {value:g}; give both the same, or one of them")
+
+
+def flag(arguments: Arguments, name: str) -> bool:
+    """One argument as true or false; nothing else stands for either.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    value = arguments[name]
+    if not isinstance(value, bool):
+        raise UsageError(f"{name} must be true or false, got {value!r}; set --arg {name}=true or {name}=false")
+    return value
+
+
+def choice(arguments: Arguments, name: str, *allowed: str) -> str:
+    """One argument as one of the allowed words.
+
+    Raises:
+        UsageError: it is none of them.
+    """
+    value = arguments[name]
+    if not isinstance(value, str) or value not in allowed:
+        raise UsageError(f"unknown {name} {value!r}; set --arg {name}= to one of {', '.join(allowed)}")
+    return value
 
 
 # Sizes of updates by the name of a network: all numbers of its state, and how many arrays of them are 0-d. They are

@@ -16,7 +16,19 @@ from typing import Any
 
 from harness.base.errors import UsageError
 from harness.claims import epsilons
-from harness.claims.answers import REQUIRED, Answer, Arguments, Facts, Line, number, positive
+from harness.claims.answers import (
+    REQUIRED,
+    Answer,
+    Arguments,
+    Facts,
+    Line,
+    agree,
+    choice,
+    flag,
+    number,
+    positive,
+    whole,
+)  # fmt: skip
 from harness.claims.epsilons import Relation
 from harness.claims.registry import RAW, line_of, register
 
@@ -34,18 +46,19 @@ def _answer(unit: str, why: str, delta: float, rounds: int, **settings: Any) -> 
 def _plain(answer: Answer, line: Line, mu: float, why: str | None = None) -> None:
     """Adds the lines of Gaussian noise without samples; ``mu`` is for leaving one unit out."""
     for relation, scale in _SCALES.items():
-        answer.lines.append(replace(
-            line, relation=relation, mu=scale * mu, epsilon=epsilons.gaussian_epsilon(scale * mu, line.delta),
+        answer.lines.append(line.filled(
+            lambda delta, mu=scale * mu: epsilons.gaussian_epsilon(mu, delta), relation=relation, mu=scale * mu,
             why=why or line.why, judged=relation == "zero-out",
         ))  # fmt: skip
 
 
-def _sampled(answer: Answer, line: Line, sigma: float, rate: float, times: int, why: str) -> None:
-    """Adds the lines of Gaussian noise on Poisson samples."""
+def _sampled(answer: Answer, line: Line, sigma: float, rate: float, times: int, said: str, known: bool = False) -> None:
+    """Adds the lines of Gaussian noise on Poisson samples, on condition of what is ``said`` unless it is known."""
     for relation in _SCALES:
-        epsilon = epsilons.sampled_epsilon([(sigma, rate, times)], line.delta, relation)
-        answer.lines.append(replace(
-            line, relation=relation, epsilon=epsilon, why=why, sampler="poisson", judged=relation == "zero-out"
+        answer.lines.append(line.filled(
+            lambda delta, of=relation: epsilons.sampled_epsilon([(sigma, rate, times)], delta, of), relation=relation,
+            why=said if known else f"if {said}", ifs=() if known else (said,), sampler="poisson",
+            judged=relation == "zero-out",
         ))  # fmt: skip
 
 
@@ -57,8 +70,21 @@ def _cohorts(answer: Answer, line: Line, sigma: float, cohort: float, facts: Fac
     if facts.clients is not None:
         if cohort > facts.clients:
             raise UsageError(f"{cohort:g} clients per round of {facts.clients}; lower it or raise --clients")
-        why = f"{'' if drawn else 'if '}every client joins a round by an independent coin (Poisson samples)"
-        _sampled(answer, line, sigma, cohort / facts.clients, facts.rounds, why)
+        said = "every client joins a round by an independent coin (Poisson samples)"
+        _sampled(answer, line, sigma, cohort / facts.clients, facts.rounds, said, drawn)
+
+
+def _of_a_job(facts: Facts, rounds: int, cohort: float, population: float, name: str) -> None:
+    """Refuses facts that contradict the arguments of an accountant, which counts so many rounds.
+
+    Raises:
+        UsageError: they do, or the arguments do.
+    """
+    if cohort > population:
+        raise UsageError(f"a cohort of {cohort:g} is above the population {population:g}; lower it")
+    agree("--clients", facts.clients, "population", population)
+    if facts.rounds > rounds:
+        raise UsageError(f"--rounds {facts.rounds} is above {name} {rounds}; lower it or raise --arg {name}=...")
 
 
 # pfl-research.
@@ -74,18 +100,18 @@ def _cohorts(answer: Answer, line: Line, sigma: float, cohort: float, facts: Fac
 )  # fmt: skip
 def _local(arguments: Arguments, facts: Facts) -> Answer:
     positive(arguments, "clipping_bound")
-    delta, claimed, asked = facts.delta or 1e-5, None, arguments["epsilon"]
+    own, claimed, asked = facts.delta or 1e-5, None, arguments["epsilon"]
     if arguments["delta"] is not None:
-        delta = facts.delta or number(arguments, "delta", 0.0, 1.0)
+        own = number(arguments, "delta", 0.0, 1.0)
     if arguments["relative_noise_stddev"] is not None:
         sigma = positive(arguments, "relative_noise_stddev")[0]
     elif asked is not None:
         claimed = positive(arguments, "epsilon")[0]
-        sigma = 1 / epsilons.gaussian_mu(claimed, number({"delta": delta, **arguments}, "delta", 0.0, 1.0))
+        sigma = 1 / epsilons.gaussian_mu(claimed, own)
     else:
         raise UsageError("pfl:GaussianMechanism needs relative_noise_stddev, or epsilon and delta; add --arg epsilon=1")
     answer = Answer(notes=[f"noise of {sigma:.4g} clipping bounds", "the random seed comes from the server's context"])
-    line = line_of("client", "exact Gaussian", delta, claimed=claimed, claimed_delta=claimed and delta)
+    line = line_of("client", "exact Gaussian", facts.delta or own, claimed=claimed, claimed_delta=claimed and own)
     answer.gaussian(line, {"zero-out": 1 / sigma, "replace": 2 / sigma}, facts, judged="zero-out")
     return answer
 
@@ -100,22 +126,23 @@ def _local(arguments: Arguments, facts: Facts) -> Answer:
               "epsilon": 2.0, "delta": 1e-6, "weighting": "user", "clipping_bound": 1.0},
 )  # fmt: skip
 def _central(arguments: Arguments, facts: Facts) -> Answer:
-    rounds, cohort, population = positive(arguments, "num_compositions", "cohort_size", "population")
+    cohort, population = positive(arguments, "cohort_size", "population")
+    rounds, weighting = whole(arguments, "num_compositions"), choice(arguments, "weighting", "user", "datapoints")
     claimed, delta = positive(arguments, "epsilon")[0], number(arguments, "delta", 0.0, 1.0)
     noisy = cohort if arguments["noise_cohort_size"] is None else positive(arguments, "noise_cohort_size")[0]
-    if max(cohort, noisy) > population:
-        raise UsageError(f"a cohort of {max(cohort, noisy):g} is above the population {population:g}; lower it")
-    sigma = calibrated_noise(noisy / population, round(rounds), claimed, delta)
-    answer, line = _answer("client", "", delta, round(rounds), claimed=claimed, claimed_delta=delta)
+    _of_a_job(facts, rounds, max(cohort, noisy), population, "num_compositions")
+    agree("--per-round", facts.per_round, "cohort_size", cohort)
+    sigma = calibrated_noise(noisy / population, rounds, claimed, delta)
+    answer, line = _answer("client", "", facts.delta or delta, rounds, claimed=claimed, claimed_delta=delta)
     answer.notes.append(f"noise of {sigma:.4g} clipping bounds on a sum of {noisy:g} updates")
     if noisy != cohort:
         answer.fails.append(
             f"noise is scaled to a cohort of {noisy:g} that was not there: with {cohort:g} clients it is "
             f"{sigma * cohort / noisy:.4g} clipping bounds"
         )
-    if arguments["weighting"] != "user":
+    if weighting == "datapoints":
         answer.fails.append("the sum is divided by a private number of examples")
-    _sampled(answer, line, sigma, noisy / population, round(rounds), "if cohorts are Poisson samples")
+    _sampled(answer, line, sigma, noisy / population, rounds, "cohorts are Poisson samples")
     _plain(answer, line, math.sqrt(rounds) / sigma, "exact Gaussian, without such samples")
     return answer
 
@@ -172,17 +199,17 @@ def _adaptive_of_pfl(arguments: Arguments, facts: Facts) -> Answer:
               "epsilon": 2.0, "delta": 1e-6, "clipping_bound": 1.0, "corrected": False},
 )  # fmt: skip
 def _banded(arguments: Arguments, facts: Facts) -> Answer:
-    rounds, apart, cohort, population = positive(
-        arguments, "num_iterations", "min_separation", "cohort_size", "population"
-    )
+    cohort, population = positive(arguments, "cohort_size", "population")
+    rounds, apart = whole(arguments, "num_iterations"), whole(arguments, "min_separation")
     claimed, delta = positive(arguments, "epsilon")[0], number(arguments, "delta", 0.0, 1.0)
-    if cohort > population:
-        raise UsageError(f"cohort_size {cohort:g} is above the population {population:g}; lower it")
+    corrected = flag(arguments, "corrected")
+    _of_a_job(facts, rounds, cohort, population, "num_iterations")
+    agree("--per-round", facts.per_round, "cohort_size", cohort)
     times, rate = math.ceil(rounds / apart), cohort / population
     sigma = calibrated_noise(rate, times, claimed, delta)
-    answer, line = _answer("client", "", delta, round(rounds), claimed=claimed, claimed_delta=delta)
+    answer, line = _answer("client", "", facts.delta or delta, rounds, claimed=claimed, claimed_delta=delta)
     answer.notes.append(f"noise of {sigma:.4g} clipping bounds; one unit takes part at most {times} times")
-    if not arguments["corrected"] and apart > 2:
+    if not corrected and apart > 2:
         answer.fails.append(
             "the rows of its matrix have length 1, where the theorem needs the columns: taking part once counts more "
             "than once (1.58 times at 40 rounds and min_separation 6)"
@@ -190,14 +217,14 @@ def _banded(arguments: Arguments, facts: Facts) -> Answer:
     if (facts.participations or 0) > times:
         answer.fails.append(f"a client takes part {facts.participations} times, and {times} times are counted")
     else:
-        answer.unknown.append(f"one unit takes part at most once in {apart:g} rounds, which nothing enforces")
+        answer.unknown.append(f"one unit takes part at most once in {apart} rounds, which nothing enforces")
     _in_groups(answer, line, sigma, min(1.0, apart * rate), times, apart)
     return answer
 
 
-def _in_groups(answer: Answer, line: Line, sigma: float, rate: float, times: int, groups: float) -> None:
-    why = f"if cohorts are Poisson samples of {groups:g} groups in turn: rate {rate:g}"
-    _sampled(answer, line, sigma, rate, times, why)
+def _in_groups(answer: Answer, line: Line, sigma: float, rate: float, times: int, groups: int) -> None:
+    said = f"cohorts are Poisson samples of {groups} groups in turn: rate {rate:g}"
+    _sampled(answer, line, sigma, rate, times, said)
     _plain(answer, line, math.sqrt(times) / sigma, "without that sampling")
 
 
@@ -243,6 +270,7 @@ _NO_NUMBER = "no number: its documentation names papers to compute it"
 )  # fmt: skip
 def _fixed(arguments: Arguments, facts: Facts) -> Answer:
     noise, cohort, _ = positive(arguments, "noise_multiplier", "clients_per_round", "clip")
+    agree("--per-round", facts.per_round, "clients_per_round", cohort)
     answer, line = _answer("client", "", facts.delta or 1e-5, facts.taking_part)
     _cohorts(answer, line, noise, cohort, facts)
     return answer
@@ -261,6 +289,7 @@ _QUANTILE = {
 )  # fmt: skip
 def _adaptive(arguments: Arguments, facts: Facts) -> Answer:
     noise, cohort = positive(arguments, "noise_multiplier", "clients_per_round")
+    agree("--per-round", facts.per_round, "clients_per_round", cohort)
     given = arguments["clipped_count_stddev"]
     bits = 0.05 * cohort if given is None else positive(arguments, "clipped_count_stddev")[0]
     if noise >= 2 * bits:
@@ -284,7 +313,7 @@ def _adaptive(arguments: Arguments, facts: Facts) -> Answer:
 )  # fmt: skip
 def _aggregator(arguments: Arguments, facts: Facts) -> Answer:
     answer = _adaptive({**_QUANTILE, **arguments}, facts)
-    if arguments["zeroing"]:
+    if flag(arguments, "zeroing"):
         answer.fails.append("zeroing compares with a quantile without noise: one client moves which others are zeroed")
     return answer
 
@@ -297,7 +326,7 @@ def _aggregator(arguments: Arguments, facts: Facts) -> Answer:
 )  # fmt: skip
 def _tree(arguments: Arguments, facts: Facts) -> Answer:
     often = arguments["restart_frequency"]
-    leaves = facts.rounds if often is None else math.ceil(positive(arguments, "restart_frequency")[0])
+    leaves = facts.rounds if often is None else whole(arguments, "restart_frequency")
     return _trees(positive(arguments, "noise_multiplier")[0], _in_trees(facts.rounds, leaves), facts)
 
 
@@ -317,7 +346,7 @@ def _in_trees(rounds: int, leaves: int) -> list[int]:
               "restart_warmup": 128, "restart_frequency": 1024},
 )  # fmt: skip
 def _restarted(arguments: Arguments, facts: Facts) -> Answer:
-    first, next_ = (math.ceil(one) for one in positive(arguments, "restart_warmup", "restart_frequency"))
+    first, next_ = whole(arguments, "restart_warmup"), whole(arguments, "restart_frequency")
     trees = [min(first, facts.rounds), *_in_trees(max(0, facts.rounds - first), next_)]
     return _trees(positive(arguments, "noise_multiplier")[0], trees, facts)
 
@@ -348,7 +377,7 @@ def _trees(noise: float, trees: list[int], facts: Facts) -> Answer:
     does="adds noise that buffers of the model's size correlate over the rounds",
     works="let the server enforce min_separation and max_participations",
     settings={"noise_multiplier": REQUIRED, "buf_decay": REQUIRED, "output_scale": REQUIRED, "clip": 1.0,
-              "min_separation": 1, "max_participations": 1},
+              "min_separation": 1, "max_participations": None},
 )  # fmt: skip
 def _buffered(arguments: Arguments, facts: Facts) -> Answer:
     column = buffered_column(arguments["buf_decay"], arguments["output_scale"], facts.rounds)
@@ -363,25 +392,46 @@ def _buffered(arguments: Arguments, facts: Facts) -> Answer:
     settings={"noise_multiplier": REQUIRED, "bands": 8, "clip": 1.0, "min_separation": 1, "max_participations": None},
 )  # fmt: skip
 def _banded_toeplitz(arguments: Arguments, facts: Facts) -> Answer:
-    return _toeplitz(root_column(round(positive(arguments, "bands")[0])), arguments, facts)
+    return _toeplitz(root_column(_in_a_matrix("bands", whole(arguments, "bands"))), arguments, facts)
 
 
 def _toeplitz(column: Sequence[float], arguments: Arguments, facts: Facts) -> Answer:
     noise, *_ = positive(arguments, "noise_multiplier", "clip")
-    apart = max(1, int(positive(arguments, "min_separation")[0]))
-    most = arguments["max_participations"]
-    turns = facts.taking_part if most is None else math.ceil(positive(arguments, "max_participations")[0])
-    turns = min(turns, math.ceil(facts.rounds / apart))
     answer, line = _answer("client", "exact Gaussian by the sensitivity of the matrix", facts.delta or 1e-5,
-                           facts.rounds)  # fmt: skip
+                           _in_a_matrix("rounds", facts.rounds))  # fmt: skip
+    turns, apart = _turns(answer, arguments, facts)
     if any(after > before or after < 0 for before, after in pairwise(column)):
         answer.fails.append("the coefficients do not fall, or are negative: the theorem does not cover them")
-    if turns > 1 and apart > 1:
-        answer.unknown.append(f"the server enforces {apart} rounds between two turns, and {turns} turns at most")
     sensitivity = epsilons.toeplitz_sensitivity(column, facts.rounds, turns, apart)
     answer.notes.append(f"sensitivity {sensitivity:.6g} clipping bounds")
     _plain(answer, line, sensitivity / noise)
     return answer
+
+
+def _turns(answer: Answer, arguments: Arguments, facts: Facts) -> tuple[int, int]:
+    """How often a client takes part at most, and how many rounds apart; what is only declared is a condition.
+
+    Raises:
+        UsageError: the rounds that are known to have a client contradict what is declared.
+    """
+    apart, declared = whole(arguments, "min_separation"), arguments["max_participations"]
+    most = facts.rounds if declared is None else whole(arguments, "max_participations")
+    fitting, known = math.ceil(facts.rounds / apart), facts.participations
+    if known is None:
+        turns = min(most, fitting)
+    elif known > most:
+        raise UsageError(f"{known} participations contradict max_participations {most}; give both the same")
+    elif known > fitting:
+        raise UsageError(
+            f"{known} participations do not fit in {facts.rounds} rounds with min_separation {apart}; lower one of them"
+        )
+    else:
+        turns = known
+    if apart > 1 and turns > 1:
+        answer.unknown.append(f"the server enforces {apart} rounds between two turns of a client")
+    if known is None and most < fitting:
+        answer.unknown.append(f"the server enforces max_participations {most}")
+    return turns, apart
 
 
 def root_column(bands: int) -> list[float]:
@@ -389,16 +439,23 @@ def root_column(bands: int) -> list[float]:
     column = [1.0]
     for one in range(1, bands):
         column.append(column[-1] * (2 * one - 1) / (2 * one))
-    return [value / math.hypot(*column) for value in column]
+    length = math.hypot(*column)
+    return [value / length for value in column]
 
 
-_MOST_ROUNDS = 10**6
+_LARGEST = 10**6
+
+
+def _in_a_matrix(name: str, value: int) -> int:
+    """The number, unless a matrix of that size is too large to count with."""
+    if value > _LARGEST:
+        raise UsageError(f"{value} {name} are too many for a matrix; ask about {_LARGEST} at most")
+    return value
 
 
 def buffered_column(decays: Any, scales: Any, rounds: int) -> list[float]:
     """The first column 1, sum of w, sum of w th, ... of a matrix with buffers."""
-    if rounds > _MOST_ROUNDS:
-        raise UsageError(f"{rounds} rounds are too many for a matrix; ask about {_MOST_ROUNDS} at most")
+    _in_a_matrix("rounds", rounds)
     if not (
         isinstance(decays, list | tuple) and isinstance(scales, list | tuple) and 0 < len(decays) == len(scales) <= 100
     ):
@@ -419,15 +476,28 @@ def buffered_column(decays: Any, scales: Any, rounds: int) -> list[float]:
               "expected_batch_size": None, "num_examples": None},
 )  # fmt: skip
 def _jax_banded(arguments: Arguments, facts: Facts) -> Answer:
-    noise, bands, steps = positive(arguments, "noise_multiplier", "num_bands", "iterations")
+    noise = positive(arguments, "noise_multiplier")[0]
+    bands, steps = whole(arguments, "num_bands"), whole(arguments, "iterations")
     times = math.ceil(steps / bands)
-    answer, line = _answer("example", "", facts.delta or 1e-5, math.ceil(steps))
-    batch, examples = (arguments["expected_batch_size"] or facts.batch_size, arguments["num_examples"] or
-                       facts.examples)  # fmt: skip
+    answer, line = _answer("example", "", facts.delta or 1e-5, steps)
+    if bands > 1:
+        answer.unknown.append(f"an example is in a batch at most once in {bands} steps")
+    batch = _either(arguments, "expected_batch_size", "--batch-size", facts.batch_size)
+    examples = _either(arguments, "num_examples", "--examples", facts.examples)
     if batch is None or examples is None:
         answer.notes.append("with num_examples and expected_batch_size samples are counted too")
         _plain(answer, line, math.sqrt(times) / noise, "exact Gaussian, without samples")
         return answer
-    rate = bands * positive({"b": batch}, "b")[0] / positive({"n": examples}, "n")[0]
-    _in_groups(answer, line, noise, min(1.0, rate), times, bands)
+    if batch > examples:
+        raise UsageError(f"batches of {batch:g} of {examples:g} examples; lower expected_batch_size")
+    _in_groups(answer, line, noise, min(1.0, bands * batch / examples), times, bands)
     return answer
+
+
+def _either(arguments: Arguments, name: str, fact: str, known: float | None) -> float | None:
+    """An argument, or the fact that says the same."""
+    if arguments[name] is None:
+        return known
+    value = positive(arguments, name)[0]
+    agree(fact, known, name, value)
+    return value

@@ -368,9 +368,9 @@ def toeplitz_sensitivity(column: Sequence[float], length: int, times: int = 1, a
         length: rounds.
         times, apart: how often one unit takes part, and the least number of rounds between.
     """
-    whole = np.zeros(length)
-    whole[: min(len(column), length)] = column[:length]
-    total = np.zeros(length)
-    for turn in range(times):
-        total[turn * apart :] += whole[: length - turn * apart]
-    return float(np.linalg.norm(total))
+    turns = min(times, -(-length // apart))
+    whole = np.zeros((-(-length // apart), apart))  # a row for each turn, so that a column adds up all that came before
+    whole.flat[: min(len(column), length)] = column[:length]
+    total = np.cumsum(whole, axis=0)
+    total[turns:] -= total[:-turns].copy()
+    return float(np.linalg.norm(total.flat[:length]))

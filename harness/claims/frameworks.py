@@ -10,7 +10,20 @@ from typing import Any
 
 from harness.base.errors import UsageError
 from harness.claims import epsilons
-from harness.claims.answers import REQUIRED, Answer, Arguments, Facts, Filter, Line, number, positive
+from harness.claims.answers import (
+    REQUIRED,
+    Answer,
+    Arguments,
+    Facts,
+    Filter,
+    Line,
+    agree,
+    choice,
+    flag,
+    number,
+    positive,
+    whole,
+)
 from harness.claims.epsilons import Relation
 from harness.claims.registry import KNOWN, METRICS, NUMPY, RAW, does_nothing, line_of, no_scalars, register
 
@@ -67,7 +80,7 @@ def _classical(arguments: Arguments, facts: Facts) -> Answer:
               "dp_delta": 1e-5},
 )  # fmt: skip
 def _flip(arguments: Arguments, facts: Facts) -> Answer:
-    if not arguments["dp_enabled"]:
+    if not flag(arguments, "dp_enabled"):
         return does_nothing("dp-enabled is false: the update leaves as it is", facts)
     return _classical({name.removeprefix("dp_"): value for name, value in arguments.items()}, facts)
 
@@ -84,20 +97,41 @@ _ADAPTIVE = {
     "strategy": None, "noise_multiplier": REQUIRED, "num_sampled_clients": REQUIRED, "initial_clipping_norm": 0.1,
     "target_clipped_quantile": 0.5, "clip_norm_lr": 0.2, "clipped_count_stddev": None,
 }  # fmt: skip
-#: Server optimizers whose state has seen raw updates before noise is added.
-_STATEFUL = ("fedadam", "fedyogi", "fedadagrad", "fedavgm")
+_AFTER = "noise is added after {}, whose state has read the raw updates"
+_CHOOSES = "{} takes no mean of all: one client may move what it chooses by 2 clipping norms"
+_TREES = "{} collects trees, which no clip bounds"
+#: What is known of the strategies of flwr 1.42.0 (serverapp/strategy, server/strategy); empty: a plain mean.
+_STRATEGIES = {
+    **dict.fromkeys(("fedavg", "fedprox", "faulttolerantfedavg", "fedavgandroid"), ""),
+    **dict.fromkeys(("fedadam", "fedyogi", "fedadagrad", "fedavgm", "fedopt"), _AFTER),
+    **dict.fromkeys(("fedmedian", "fedtrimmedavg", "krum", "multikrum", "bulyan"), _CHOOSES),
+    **dict.fromkeys(("fedxgbbagging", "fedxgbcyclic", "fedxgbnnavg"), _TREES),
+    "qfedavg": "{} weighs clients by their loss, which is private and has no bound",
+}  # fmt: skip
 
 
-def _largest_weight(answer: Answer, facts: Facts, typed: float) -> float:
-    """The largest weight of a client in the mean; and what is known of clients, weights and the server's optimizer."""
+def _wrapped(answer: Answer, arguments: Arguments, facts: Facts) -> None:
+    """What is known of the strategy that is wrapped: noise goes by the sensitivity of a plain mean."""
+    given = arguments["strategy"]
+    if given is not None and not isinstance(given, str):
+        raise UsageError(f"strategy must be a name, got {given!r}; set --arg strategy=FedAvg")
+    name = facts.server_optimizer or given
+    if name is None:
+        answer.unknown.append("the strategy that is wrapped takes a plain mean, as FedAvg does")
+    elif (why := _STRATEGIES.get(name.lower())) is None:
+        answer.unknown.append(f"{name} takes a plain mean, as FedAvg does, which is not known here")
+    elif why:
+        answer.fails.append(why.format(name))
+
+
+def _largest_weight(answer: Answer, facts: Facts, typed: int) -> float:
+    """The largest weight of a client in the mean; and what is known of clients and weights."""
     count = facts.per_round
-    if facts.server_optimizer and facts.server_optimizer.lower() in _STATEFUL:
-        answer.fails.append(f"noise is added after {facts.server_optimizer}, whose state has read the raw updates")
     if count is None:
-        answer.unknown.append(f"{typed:g} clients answer in every round, as num_sampled_clients says")
-        count = round(typed)
+        answer.unknown.append(f"{typed} clients answer in every round, as num_sampled_clients says")
+        count = typed
     elif count != typed:
-        answer.warnings.append(f"num_sampled_clients is {typed:g}, but {count} clients take part in a round")
+        answer.warnings.append(f"num_sampled_clients is {typed}, but {count} clients take part in a round")
     answer.notes.append("aggregated metrics are published without noise")
     if facts.weights == "equal":
         return 1 / count
@@ -124,10 +158,17 @@ def _client_sampling(facts: Facts) -> Callable[[float, int, float], float] | Non
 
 
 def _central(arguments: Arguments, facts: Facts) -> Answer:
-    noise, _, typed = positive(arguments, "noise_multiplier", "clipping_norm", "num_sampled_clients")
-    answer, delta, counted = Answer(), facts.delta or 1e-5, arguments["accountant"] not in (None, False)
+    (noise, _), typed = (
+        positive(arguments, "noise_multiplier", "clipping_norm"),
+        whole(arguments, "num_sampled_clients"),
+    )
+    answer, accountant = Answer(), arguments["accountant"]
+    counted = accountant is not None and (isinstance(accountant, dict) or flag(arguments, "accountant"))
+    delta = own = facts.delta or 1e-5
     if counted:
-        facts, delta = _with_accountant(answer, arguments["accountant"], facts, typed)
+        facts, own = _with_accountant(answer, accountant, facts, typed)
+        delta = facts.delta or own
+    _wrapped(answer, arguments, facts)
     weight = _largest_weight(answer, facts, typed)
     if facts.secure_sum and arguments.get("side") == "server":
         weight = 1.0
@@ -139,29 +180,30 @@ def _central(arguments: Arguments, facts: Facts) -> Answer:
     line = line_of("client", "exact Gaussian on the mean of clipped updates", delta, "third party, client")
     said: list[float] = []
     if counted:
-        line = replace(line, claimed_delta=delta)
-        said = [epsilons.renyi_epsilon([(noise, 1.0, count)], delta, epsilons.GOOGLE_ORDERS)
-                for count in (1, facts.taking_part)]  # fmt: skip
+        line = replace(line, claimed_delta=own)
+        said = [epsilons.renyi_epsilon([(noise, 1.0, count)], own, epsilons.GOOGLE_ORDERS)
+                for count in (1, facts.rounds)]  # fmt: skip
     answer.gaussian(line, {"replace": 2 * mu, "zero-out": out}, facts, "zero-out" if counted else "replace",
                     _client_sampling(facts), said)  # fmt: skip
     return answer
 
 
-def _with_accountant(answer: Answer, accountant: Any, facts: Facts, typed: float) -> tuple[Facts, float]:
-    """The facts and the delta of a strategy that counts: it refuses other weights and other numbers of clients.
+def _with_accountant(answer: Answer, accountant: Any, facts: Facts, typed: int) -> tuple[Facts, float]:
+    """The facts and the own delta of a strategy that counts: it refuses other weights and other numbers of clients.
 
     Args:
         accountant: True, or the settings of its PrivacyConfig by name.
     """
     answer.notes.append("with its accountant the strategy raises an error unless all weights are equal")
     said = accountant if isinstance(accountant, dict) else {}
-    delta = number(said, "target_delta", 0.0, 1.0) if "target_delta" in said else 1e-5
+    delta = number(said, "target_delta", 0.0, 1.0) if "target_delta" in said else facts.delta or 1e-5
     changes: dict[str, Any] = {"weights": "equal"}
     if facts.per_round is None:
-        changes["per_round"] = round(typed)
-    if isinstance(population := said.get("population_size"), int) and facts.clients is None:
-        changes["clients"] = population
-    return replace(facts, **changes), facts.delta or delta
+        changes["per_round"] = typed
+    if said.get("population_size") is not None:
+        changes["clients"] = whole(said, "population_size")
+        agree("--clients", facts.clients, "population_size", changes["clients"])
+    return replace(facts, **changes), delta
 
 
 @register(
@@ -195,7 +237,7 @@ _BIT_DEVIATIONS = 6.0  # of the bit's noise, beyond which it lies with probabili
 
 
 def _adaptive(arguments: Arguments, facts: Facts) -> Answer:
-    noise, typed = positive(arguments, "noise_multiplier", "num_sampled_clients")
+    noise, typed = positive(arguments, "noise_multiplier")[0], whole(arguments, "num_sampled_clients")
     rate = number(arguments, "clip_norm_lr", 0.0)
     target = number(arguments, "target_clipped_quantile", -1e-300, 1 + 1e-12)
     bits = typed / 20 if arguments["clipped_count_stddev"] is None else positive(arguments, "clipped_count_stddev")[0]
@@ -205,6 +247,7 @@ def _adaptive(arguments: Arguments, facts: Facts) -> Answer:
             f"demands; raise num_sampled_clients above {10 * noise:g}, or clipped_count_stddev"
         )
     answer, delta = Answer(), facts.delta or 1e-5
+    _wrapped(answer, arguments, facts)
     weight = _largest_weight(answer, facts, typed)
     replies = facts.per_round or typed
     vector = (noise**-2 - (2 * bits) ** -2) ** -0.5
@@ -293,6 +336,7 @@ def _percentile(arguments: Arguments, facts: Facts) -> Answer:
 def _svt(arguments: Arguments, facts: Facts) -> Answer:
     fraction, gamma = number(arguments, "fraction", 0.0, 1.0 + 1e-12), positive(arguments, "gamma")[0]
     epsilon, released = positive(arguments, "epsilon", "noise_var")
+    flag(arguments, "replace")
     if facts.older_than(2, 8):
         answer = does_nothing("before 2.8.0 values get their noise first and are cut after it: nothing bounds them",
                                facts, claimed=epsilon)  # fmt: skip
@@ -306,7 +350,7 @@ def _svt(arguments: Arguments, facts: Facts) -> Answer:
     count = math.ceil(fraction * facts.numbers)
     threshold = epsilon / (1 + (2 * count) ** (2 / 3))
     one_pass = _one_pass(facts.numbers, count, threshold, epsilon - threshold, number(arguments, "tau") / gamma)
-    passes = 1 if arguments["acceptance_passes"] is None else math.ceil(positive(arguments, "acceptance_passes")[0])
+    passes = 1 if arguments["acceptance_passes"] is None else whole(arguments, "acceptance_passes")
     if not one_pass and arguments["acceptance_passes"] is None:
         return does_nothing(
             "several passes over the values may be needed, and nothing bounds their number beforehand; add "
@@ -363,11 +407,9 @@ def _one_pass(numbers: int, count: int, threshold: float, query: float, tau: flo
 )  # fmt: skip
 def _opacus(arguments: Arguments, facts: Facts) -> Answer:
     delta, answer = facts.delta or 1e-5, Answer()
-    accountant = str(arguments["accountant"])
-    if accountant not in ("prv", "rdp", "gdp"):
-        raise UsageError(f"unknown accountant {accountant!r} of Opacus; set --arg accountant=prv, rdp or gdp")
+    accountant, clipping = _settings_of_opacus(arguments)
     answer.notes += ["whoever knows torch's random seed knows the noise"] * (not arguments["secure_mode"])
-    if "adaptive" in str(arguments["clipping"]):
+    if clipping == "adaptive":
         answer.fails.append("adaptive clipping divides by the private size of the batch, and its count is not centred")
     answer.nothing(
         line_of("client", "noise on sums of examples protects no client as a whole", delta, "everybody"), facts
@@ -375,9 +417,13 @@ def _opacus(arguments: Arguments, facts: Facts) -> Answer:
     rounds = facts.taking_part
     if arguments["history"] is not None:
         parts = _history(arguments["history"])
+        if not arguments["poisson_sampling"]:
+            mu = math.sqrt(sum(_uses(rate, steps) / sigma**2 for sigma, rate, steps in parts))
+            _fixed_lines(answer, {rounds: (mu, parts)}, accountant, delta)
+            return answer
         _sampled_lines(answer, {rounds: (parts, parts)}, accountant, delta)
         return answer
-    if arguments["poisson_sampling"] is False:
+    if not arguments["poisson_sampling"]:
         return _fixed_batches(answer, arguments, facts, delta, accountant)
     sigma = positive(arguments, "noise_multiplier")[0]
     found = _steps(arguments, facts, answer)
@@ -392,6 +438,23 @@ def _opacus(arguments: Arguments, facts: Facts) -> Answer:
         answer.notes.append("a new engine in every round forgets the rounds before it")
     _sampled_lines(answer, whole, accountant, delta)
     return answer
+
+
+def _settings_of_opacus(arguments: Arguments) -> tuple[str, str]:
+    """The accountant and the way of clipping, after a look at every setting that is a number, a flag or a word.
+
+    Raises:
+        UsageError: one is something else.
+    """
+    for name in ("poisson_sampling", "secure_mode", "batch_first", "normalize_clipping", "rand_on_empty"):
+        flag(arguments, name)
+    choice(arguments, "engine", "kept", "per-round")
+    choice(arguments, "loss_reduction", "mean", "sum")
+    bounds = arguments["max_grad_norm"]
+    for bound in bounds if isinstance(bounds, list | tuple) and bounds else [bounds]:
+        number({"max_grad_norm": bound}, "max_grad_norm", 0.0)
+    clipping = choice(arguments, "clipping", "flat", "per_layer", "adaptive")
+    return choice(arguments, "accountant", "prv", "rdp", "gdp"), clipping
 
 
 def _kept(arguments: Arguments) -> bool:
@@ -409,6 +472,7 @@ def _history(history: Any) -> Parts:
     """
     try:
         parts = [(float(sigma), float(rate), int(steps)) for sigma, rate, steps in history]
+        assert all(int(steps) == steps for *_, steps in history)
         assert parts and all(
             1e-9 < sigma < 1e9 and 1e-12 < rate <= 1 and 0 < steps < 1e9 for sigma, rate, steps in parts
         )
@@ -421,17 +485,26 @@ def _history(history: Any) -> Parts:
 
 def _steps(arguments: Arguments, facts: Facts, answer: Answer) -> tuple[float, float, int] | None:
     """The sampling rate, the rate that Opacus counts, and the steps of a round; None where they are not known."""
-    if arguments["sample_rate"] is not None and arguments["steps"] is not None:
-        rate = number(arguments, "sample_rate", 0.0, 1 + 1e-12)
-        return rate, rate, round(positive(arguments, "steps")[0])
+    steps = facts.local_steps
+    if arguments["steps"] is not None:
+        steps = whole(arguments, "steps")
+        agree("--local-steps", facts.local_steps, "steps", steps)
+    given = arguments["sample_rate"]
+    if given is not None:
+        given = number(arguments, "sample_rate", 0.0, 1 + 1e-12)
+        if facts.examples is None or facts.batch_size is None:
+            batches = round(1 / given, 9)
+            return given, given, steps or math.ceil(batches) * (facts.local_epochs or 1)
     if facts.examples is None or facts.batch_size is None:
         answer.nothing(line_of("example", "the sampling rate is not known; add --examples and --batch-size",
                              facts.delta or 1e-5, "everybody", claimed=math.inf), facts)  # fmt: skip
         return None
     batches = facts.examples / facts.batch_size
     length = max(1, math.floor(batches) if facts.drop_last else math.ceil(batches))
+    if given is not None:
+        agree("1/batches of --examples and --batch-size", 1 / length, "sample_rate", given)
     per_epoch = int(1 / (1 / length))  # one less than the length where floating point says so
-    steps = facts.local_steps or per_epoch * (facts.local_epochs or 1)
+    steps = steps or per_epoch * (facts.local_epochs or 1)
     changes = (facts.examples % facts.batch_size in (0, 1)) or int(facts.examples / length) != int(
         (facts.examples - 1) / length
     )
@@ -463,24 +536,38 @@ def _sampled_lines(answer: Answer, whole: dict[int, tuple[Parts, Parts]], accoun
 
 
 def _fixed_batches(answer: Answer, arguments: Arguments, facts: Facts, delta: float, accountant: str) -> Answer:
-    """Batches of a fixed partition: every example once in every epoch, and no amplification."""
+    """Batches of a fixed partition: every example once in every epoch, in every round anew, and no amplification."""
     sigma = positive(arguments, "noise_multiplier")[0]
-    answer.notes.append("without Poisson sampling the accountant still counts as if there were")
     found = _steps(arguments, facts, answer)
     if found is None:
         return answer
-    _, counted, steps = found
+    rate, counted, steps = found
+    uses = max(_uses(rate, steps), 0 if facts.local_steps else facts.local_epochs or 1)
+    answer.notes.append(f"an example is used up to {uses} times a round")
+    whole = {
+        rounds: (math.sqrt(rounds * uses) / sigma, [(sigma, counted, (rounds if _kept(arguments) else 1) * steps)])
+        for rounds in dict.fromkeys((1, facts.taking_part))
+    }
+    _fixed_lines(answer, whole, accountant, delta)
+    return answer
+
+
+def _uses(rate: float, steps: int) -> int:
+    """How many of so many batches of a fixed partition one example is in at most, but for floating point."""
+    return math.ceil(steps * rate * (1 - 1e-12))
+
+
+def _fixed_lines(answer: Answer, whole: dict[int, tuple[float, Parts]], accountant: str, delta: float) -> None:
+    """Adds the lines of fixed batches, by rounds: mu of leaving an example out, and what the accountant counts."""
+    answer.notes.append("without Poisson sampling the accountant still counts as if there were")
     factors: dict[Relation, float] = {"zero-out": 1.0, "replace": 2.0}
     for relation, factor in factors.items():
-        for rounds in dict.fromkeys((1, facts.taking_part)):
-            mu = factor * math.sqrt(rounds * (facts.local_epochs or 1)) / sigma
-            known = rounds if _kept(arguments) else 1
+        for rounds, (mu, counted) in whole.items():
             answer.lines.append(Line(
-                "everybody", "example", relation, rounds, epsilons.gaussian_epsilon(mu, delta), delta,
-                "exact Gaussian: each example once in every epoch", mu,
-                _reported([(sigma, counted, known * steps)], accountant, delta), delta, relation == "zero-out",
+                "everybody", "example", relation, rounds, epsilons.gaussian_epsilon(factor * mu, delta), delta,
+                "exact Gaussian: each example once in every epoch", factor * mu, _reported(counted, accountant, delta),
+                delta, relation == "zero-out",
             ))  # fmt: skip
-    return answer
 
 
 # What changes an update and has no random part that a theorem covers.

@@ -4,7 +4,7 @@ import math
 
 from harness.base.errors import UsageError
 from harness.claims import epsilons
-from harness.claims.answers import REQUIRED, Answer, Arguments, Facts, Line, number, positive
+from harness.claims.answers import REQUIRED, Answer, Arguments, Facts, Line, choice, flag, number, positive
 from harness.claims.epsilons import Relation
 from harness.claims.registry import NUMPY, RAW, does_nothing, line_of, register
 
@@ -72,13 +72,11 @@ def _tutorial_sum(arguments: Arguments, facts: Facts) -> Answer:
               "clip_norm": 1},
 )  # fmt: skip
 def _appfl(arguments: Arguments, facts: Facts) -> Answer:
-    if not arguments["use_dp"]:
+    if not flag(arguments, "use_dp"):
         return does_nothing("use_dp is false: the weights leave as they are", facts)
-    kind = arguments["dp_mechanism"]
+    kind = choice(arguments, "dp_mechanism", "laplace", "gaussian", "opacus")
     if kind == "opacus":
         return does_nothing("with Opacus ask about opacus:PrivacyEngine; one engine counts all rounds", facts)
-    if kind not in ("laplace", "gaussian"):
-        raise UsageError(f"unknown dp_mechanism {kind!r} of APPFL; set laplace, gaussian or opacus")
     epsilon, _ = positive(arguments, "epsilon", "clip_value")
     steps, order = _local_steps(facts), number(arguments, "clip_norm")
     if steps is None:
@@ -115,7 +113,7 @@ def _local_steps(facts: Facts) -> int | None:
 
 def _trained_plainly(answer: Answer, arguments: Arguments, facts: Facts) -> None:
     """The conditions under which clipped gradients bound what the weights can move by."""
-    if not arguments["clip_grad"]:
+    if not flag(arguments, "clip_grad"):
         answer.fails.append("clip_grad is off, so that nothing is clipped")
     if facts.optimizer is None:
         answer.unknown.append("clients train with plain SGD, without momentum")
@@ -142,7 +140,7 @@ def _trained_plainly(answer: Answer, arguments: Arguments, facts: Facts) -> None
 )  # fmt: skip
 def _fedml(arguments: Arguments, facts: Facts) -> Answer:
     kind = str(arguments["dp_solution_type"]).strip().lower()
-    if not arguments["enable_dp"]:
+    if not flag(arguments, "enable_dp"):
         return does_nothing("enable_dp is false: the weights leave as they are", facts)
     reasons = {
         "nbafl": "dp_solution_type nbafl does not act: noise is added for ldp and cdp only",

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from harness.base.errors import UsageError, escaped
+from harness.base.errors import UsageError, in_a_row
 from harness.cli.app import DONE, MISTAKE, REGRESSION, app
 from harness.cli.options import JsonOption
 
@@ -79,11 +79,15 @@ def claims_command(
     }  # fmt: skip
     rows, unknown = _answered(sources, _assigned(arg or []), {k: v for k, v in given.items() if v is not None})
     shown = [row for row in rows if unit in (None, row["unit"]) and relation in (None, row["relation"])]
+    if rows and not shown:
+        there = ", ".join(dict.fromkeys(f"{row['unit']} {row['relation']}" for row in rows))
+        asked = " ".join(f"--{name} {value}" for name, value in (("unit", unit), ("relation", relation)) if value)
+        raise UsageError(f"no row for {asked}; there are rows for: {there}")
     if as_json:
         sys.stdout.write(json.dumps({"rows": shown, "not_known": unknown}, indent=1) + "\n")
     else:
         lines = (*_table(shown), *(f"not known: {name}" for name in unknown))
-        sys.stdout.writelines(f"{escaped(line)}\n" for line in lines)
+        sys.stdout.writelines(f"{in_a_row(line)}\n" for line in lines)
     if unknown:
         return MISTAKE
     return REGRESSION if fail_on == "claim" and any(row["holds"] is False for row in rows) else DONE
@@ -96,7 +100,8 @@ def _answered(sources: list[str], given: dict[str, Any], facts: dict[str, Any]) 
     """A row for each line of each filter of the sources, and the classes that nothing is known of."""
     from harness.claims.answers import Facts
     from harness.claims.filters import find_filter
-    from harness.claims.sources import Found, Source, read_source
+    from harness.claims.found import Found, Source
+    from harness.claims.sources import read_source
 
     rows, unknown = [], []
     used: set[str] = set()
@@ -110,7 +115,7 @@ def _answered(sources: list[str], given: dict[str, Any], facts: dict[str, Any]) 
         unknown += [f"{one} ({source.name})" for one in source.unknown]
         for found in source.found:
             used.update(key for key in given if key in found.filter.settings)
-            arguments, known = found.filled(given), Facts(**{**source.facts, **facts})
+            arguments, known = found.filled(given), Facts(**{**source.facts, **found.facts, **facts})
             try:
                 answer = found.filter.asked(arguments, known)
             except UsageError as mistake:
@@ -119,8 +124,9 @@ def _answered(sources: list[str], given: dict[str, Any], facts: dict[str, Any]) 
                 raise UsageError(
                     f"{found.where or name}: no epsilon follows from these numbers ({mistake}); change the arguments"
                 ) from None
-            answer.unknown += found.ifs
-            version = facts.get("version") or source.version
+            answer.unknown += [text for fact, text in source.unsettled.items() if fact not in facts]
+            found.stated(answer, arguments, {**given, **facts})
+            version = facts.get("version") or found.version
             rows += list(_rows(found.filter, answer, found.where or name, version))
     if unused := next((key for key in given if key not in used), None):
         raise UsageError(f"no filter of the sources has an argument {unused!r}; leave --arg {unused}=... out")
@@ -130,16 +136,23 @@ def _answered(sources: list[str], given: dict[str, Any], facts: dict[str, Any]) 
 def _rows(one: Any, answer: Any, where: str, version: str | None) -> Iterator[Row]:
     known = f"newest known: {one.source}{'' if one.ran else ' (read, not run)'}"
     for line, proven in zip(answer.lines, answer.proven, strict=True):
-        compared = line.claimed is not None and line.judged and not (line.beyond and proven.epsilon is not None)
-        holds = not proven.exceeded if compared else None
+        holds = not proven.exceeded if line.claimed is not None and line.judged else None
         yield {
             "defense": one.name, "acts": one.acts, "unit": line.unit, "relation": line.relation, "view": line.view,
             "rounds": line.rounds, "claimed_epsilon": _finite(line.claimed), "claimed_delta": line.claimed_delta,
-            "proven": _finite(proven.epsilon), "would_be": _finite(line.epsilon) if answer.fails else None,
-            "delta": line.delta, "mu": line.mu, "sampler": line.sampler, "holds": holds, "notes": line.why,
-            "conditions": {"fails": answer.fails, "unknown": answer.unknown}, "warnings": answer.warnings,
+            "proven": _finite(proven.epsilon), "proven_at_claimed_delta": _finite(_at_claim(proven)),
+            "would_be": _finite(line.epsilon) if answer.fails else None, "delta": line.delta, "mu": line.mu,
+            "sampler": line.sampler, "holds": holds, "notes": line.why,
+            "conditions": {"fails": answer.fails, "unknown": [*answer.unknown, *line.ifs]}, "warnings": answer.warnings,
             "remarks": answer.notes, "source": where, "version": version or known,
         }  # fmt: skip
+
+
+def _at_claim(line: Any) -> float | None:
+    """What is proven at the claim's own delta; None where nothing is claimed or proven."""
+    if line.claimed is None or line.epsilon is None:
+        return None
+    return line.epsilon if line.at_claim is None else line.at_claim
 
 
 def _finite(value: float | None) -> float | None:
@@ -151,12 +164,15 @@ def _table(rows: list[Row]) -> Iterator[str]:
     cells = [_COLUMNS, *(_cells(row) for row in rows)]
     widths = [max(len(line[place]) for line in cells) for place in range(len(_COLUMNS) - 1)]
     yield _joined(cells[0], widths)
+    ifs: dict[str, None] = {}
     for place, row in enumerate(rows):
         yield _joined(cells[place + 1], widths)
+        ifs.update(dict.fromkeys(row["conditions"]["unknown"]))
         following = rows[place + 1] if place + 1 < len(rows) else None
         if following is None or (following["source"], following["defense"]) != (row["source"], row["defense"]):
             yield from (f"  does not hold: {one}" for one in row["conditions"]["fails"])
-            yield from (f"  if: {one}" for one in row["conditions"]["unknown"])
+            yield from (f"  if: {one}" for one in ifs)
+            ifs.clear()
             yield from (f"  warning: {one}" for one in row["warnings"])
             yield from (f"  note: {one}" for one in row["remarks"])
             yield f"  of: {row['source']}; {row['version']}"
@@ -175,7 +191,11 @@ def _cells(row: Row) -> tuple[str, ...]:
         proven = "none" if row["would_be"] is None else f"none (would be {_number(row['would_be'])})"
     verdict = {True: "claim holds; ", False: "claim not proven; " if row["proven"] is None else "claim exceeded; "}
     over = "1 round" if row["rounds"] == 1 else f"{row['rounds']} rounds"
-    why = f"{verdict.get(row['holds'], '')}{row['notes']}"
+    at_claim = row["proven_at_claimed_delta"]
+    at = ""
+    if at_claim is not None and row["claimed_delta"] not in (None, row["delta"]):
+        at = f"{_number(at_claim)} at the claim's delta; "
+    why = f"{verdict.get(row['holds'], '')}{at}{row['notes']}"
     return (row["defense"], row["acts"], row["unit"], row["relation"], row["view"], claimed, proven, over, why)
 
 

@@ -58,6 +58,17 @@ class Second:
 
     @staticmethod
     @lru_cache
+    def drawn(sigma: float, clients: int, per_round: int, rounds: int, delta: float = 1e-5) -> float:
+        """Samples without replacement, for replacing one, by the library dp-accounting; sigma is for that relation."""
+        from dp_accounting import GaussianDpEvent, NeighboringRelation, SampledWithoutReplacementDpEvent
+        from dp_accounting.rdp import RdpAccountant
+
+        accountant = RdpAccountant(list(range(2, 33)), NeighboringRelation.REPLACE_ONE)
+        event = SampledWithoutReplacementDpEvent(clients, per_round, GaussianDpEvent(sigma))
+        return float(accountant.compose(event, rounds).get_epsilon(delta))
+
+    @staticmethod
+    @lru_cache
     def accounted(sigma: float, rate: float, steps: int, delta: float = 1e-5, replace: bool = False) -> float:
         """Samples, by the library dp-accounting."""
         from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism

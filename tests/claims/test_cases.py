@@ -6,6 +6,7 @@ Per line of a case: relation, rounds, the number as derived by hand, and the sec
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 from harness.claims.answers import Answer, Facts
@@ -41,6 +42,7 @@ def local(sensitivity: float, epsilon: float) -> dict[str, Any]:
     return {"clipping_norm": 1, "sensitivity": sensitivity, "epsilon": epsilon, "delta": 1e-5}
 
 
+MEAN = {"noise_multiplier": 1, "clipping_norm": 1, "num_sampled_clients": 100}
 CENTRAL = {"noise_multiplier": 0.2, "clipping_norm": 10, "num_sampled_clients": 20}
 ENGINE = {"noise_multiplier": 1.0}
 HOSPITAL = {"examples": 500, "batch_size": 32, "local_epochs": 3, "rounds": 20}
@@ -56,8 +58,19 @@ BITS = math.hypot(2 / (math.exp(-0.2 * 0.8) / math.sqrt(1 - 0.01)), 1 / 5)  # ca
 
 STEPS = {"epsilon": 10, "clip_grad": True}
 PLAIN = {"optimizer": "sgd", "buffers": "none"}
-BLT = {"noise_multiplier": 7}
+BLT = {"noise_multiplier": 7, "max_participations": 1}
 MANY = {**BLT, "min_separation": 100, "max_participations": 10}
+ONE_BUFFER = {"noise_multiplier": 7, "buf_decay": [0.9], "output_scale": [0.1]}
+SAMPLED = {"clients": 1000, "per_round": 100, "weights": "equal", "scalars": 0, "rounds": 100}
+FIXED = {**ENGINE, "poisson_sampling": False}
+
+
+def turns(count: int, apart: int = 1, decay: float = 0.9, scale: float = 0.1, rounds: int = 1000) -> float:
+    """The length of the sum of a client's columns of the matrix, which is written out."""
+    back = np.subtract.outer(np.arange(rounds), np.arange(0, count * apart, apart))
+    return float(np.linalg.norm(np.where(back > 0, scale * decay ** (np.maximum(back, 1) - 1.0), back == 0).sum(1)))
+
+
 BUFFERS = {"buf_decay": [0.5, 0.95], "output_scale": [0.25, 0.1]}
 TURNS = {"rounds": 1000, "delta": 1e-6}
 BRATS = {"fraction": 0.9, "epsilon": 21, "noise_var": 2, "gamma": 1e-4}
@@ -228,6 +241,74 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], Lines, bool]] = {
         ("zero-out", 3, 8.38542, CLOSED, gaussian(math.sqrt(3))),
         ("replace", 3, 20.1250, CLOSED, gaussian(2 * math.sqrt(3)))
     ], False),
+    "accountant, of one client": ("flower:ServerSideFixedClipping",
+                                  {**CENTRAL, "noise_multiplier": 1, "accountant": {"target_delta": 1e-5}},
+                                  {"rounds": 9, "participations": 1, "delta": 1e-7}, [
+        ("zero-out", 1, 5.349345, CLOSED, gaussian(1, 1e-7)),
+    ], False),
+    "10 of 100 rounds": ("flower:ServerSideFixedClipping", MEAN, {**SAMPLED, "participations": 10}, [
+        ("replace", 10, 46.2112, CLOSED, gaussian(2 * math.sqrt(10))),
+        ("replace", 1, 9.997256, CLOSED, gaussian(2)),
+        ("zero-out", 10, 17.8566, CLOSED, gaussian(math.sqrt(10))),
+    ], False),
+    "1 of 100 rounds": ("flower:ClientSideFixedClipping", MEAN, {**SAMPLED, "participations": 1}, [
+        ("replace", 1, 9.997256, CLOSED, gaussian(2)),
+    ], False),
+    "50 of 100 rounds": ("flower:ServerSideFixedClipping", MEAN, {**SAMPLED, "participations": 50}, [
+        ("replace", 50, 83.9369, CLOSED, ("drawn", 0.5, 1000, 100, 100)), ("replace", 1, 9.997256, CLOSED, gaussian(2)),
+    ], False),
+    "any of 100 rounds": ("flower:ServerSideFixedClipping", MEAN, SAMPLED, [
+        ("replace", 100, 83.9369, CLOSED, ("drawn", 0.5, 1000, 100, 100)),
+        ("replace", 1, 7.70057, CLOSED, ("drawn", 0.5, 1000, 100, 1)),
+    ], False),
+    "FedProx": ("flower:ServerSideFixedClipping", MEAN, {**SAMPLED, "rounds": 1, "server_optimizer": "FedProx"}, [
+        ("zero-out", 1, 4.377178, CLOSED, gaussian(1)),
+    ], False),
+    "whole batches": ("opacus:PrivacyEngine", FIXED, {"examples": 32, "batch_size": 32, "local_steps": 100}, [
+        ("zero-out", 1, 91.8173, CLOSED, gaussian(10)), ("replace", 1, 284.392, CLOSED, gaussian(20)),
+    ], False),
+    "half batches": ("opacus:PrivacyEngine", {**FIXED, "sample_rate": 0.5, "steps": 100}, {}, [
+        ("zero-out", 1, 54.3766, CLOSED, gaussian(math.sqrt(50))),
+    ], True),
+    "part of an epoch": ("opacus:PrivacyEngine", FIXED,
+                         {"examples": 100, "batch_size": 10, "local_steps": 25, "rounds": 4}, [
+        ("zero-out", 4, 20.12502, CLOSED, gaussian(math.sqrt(4 * 3))),
+    ], True),
+    "epochs of 49 batches": ("opacus:PrivacyEngine", FIXED, {"examples": 490, "batch_size": 10, "local_epochs": 99}, [
+        ("zero-out", 1, 91.10418, CLOSED, gaussian(math.sqrt(99))),
+    ], True),
+    "history of fixed batches": ("opacus:PrivacyEngine", {**FIXED, "history": [[1.0, 0.5, 99], [2.0, 0.25, 8]]}, {}, [
+        ("zero-out", 1, 54.77625, CLOSED, gaussian(math.sqrt(50 + 2 / 4))),
+    ], True),
+    "a rate and epochs": ("opacus:PrivacyEngine", {**ENGINE, "sample_rate": 1 / 16}, {"local_epochs": 3}, [
+        ("zero-out", 1, 3.2405, BUCKETS, poisson(1, 1 / 16, 48)),
+    ], False),
+    "BLT, 50 turns": ("jax_privacy:BufferedToeplitz", ONE_BUFFER, {"rounds": 1000, "participations": 50}, [
+        ("zero-out", 1000, 9.18373, CLOSED, gaussian(turns(50) / 7)),
+        ("replace", 1000, 22.2218, CLOSED, gaussian(2 * turns(50) / 7)),
+    ], False),
+    "BLT, every round": ("jax_privacy:BufferedToeplitz", ONE_BUFFER, {"rounds": 1000}, [
+        ("zero-out", 1000, 78.0107, CLOSED, gaussian(turns(1000) / 7)),
+    ], False),
+    "BLT, 3 turns apart": ("jax_privacy:BufferedToeplitz", {**ONE_BUFFER, "min_separation": 300},
+                           {"rounds": 1000, "participations": 3}, [
+        ("zero-out", 1000, 0.942058, CLOSED, gaussian(turns(3, 300) / 7)),
+    ], False),
+    "at another delta": ("flower:LocalDpMod", local(2, 8), {"scalars": 0, "delta": 1e-9}, [
+        ("replace", 1, 10.8463, CLOSED, gaussian(2 / formula(2, 8), 1e-9)),
+    ], False),
+    "pfl local, another delta": ("pfl:GaussianMechanism", {"clipping_bound": 1, "epsilon": 1, "delta": 1e-5},
+                                 {"delta": 1e-9}, [
+        ("zero-out", 1, 1.501901, CLOSED, gaussian(0.2680511, 1e-9)),
+    ], False),
+    "pfl central, another delta": ("pfl:CentralGaussian",
+                                   {"num_compositions": 1500, "cohort_size": 1000, "population": 1e7},
+                                   {"delta": 1e-8}, [
+        ("zero-out", 1500, 3896.660, CLOSED, gaussian(math.sqrt(1500) / 0.4674303, 1e-8)),
+    ], True),
+    "banded, no samples": ("jax_privacy:banded", {"noise_multiplier": 3.745, "num_bands": 48, "iterations": 2000}, {}, [
+        ("zero-out", 2000, 8.37634, CLOSED, gaussian(math.sqrt(42) / 3.745)),
+    ], False),
     "SVT, 4 passes": ("nvflare:SVTPrivacy", {**BRATS, "acceptance_passes": 4}, {"numbers": 10**6, "scalars": 0}, [
         ("replace", 1, 1_800_046.7, CLOSED, plain(900_000 * 2 + coins(10**6, 900_000, 21, 4))),
     ], True),
@@ -265,6 +346,18 @@ NOTHING: dict[str, tuple[str, dict[str, Any], dict[str, Any], bool, str, float |
     "6 Adam": ("flower:ServerSideFixedClipping", CENTRAL,
                {"per_round": 20, "clients": 100, "weights": "equal", "server_optimizer": "FedAdam"}, False,
                "noise is added after FedAdam", 91.8173),
+    **{strategy: ("flower:ServerSideFixedClipping", MEAN,
+                  {"per_round": 100, "weights": "equal", "server_optimizer": strategy}, False, why, 9.99726)
+       for strategy, why in (
+           ("FedMedian", "may move what it chooses by 2 clipping norms"), ("Krum", "Krum takes no mean of all"),
+           ("MultiKrum", "takes no mean of all"), ("Bulyan", "takes no mean of all"), ("krum", "takes no mean of all"),
+           ("FedTrimmedAvg", "takes no mean of all"), ("QFedAvg", "weighs clients by their loss"),
+           ("FedXgbBagging", "collects trees"), ("FedAvgM", "whose state has read the raw updates"),
+       )},
+    "strategy as an argument": ("flower:ClientSideFixedClipping", {**MEAN, "strategy": "FedMedian"},
+                                {"per_round": 100, "weights": "equal"}, False, "takes no mean of all", 9.99726),
+    "adaptive, FedMedian": ("flower:ServerSideAdaptiveClipping", {"noise_multiplier": 1, "num_sampled_clients": 100},
+                            {"server_optimizer": "FedMedian", "weights": "equal"}, True, "no mean of all", 12.17566),
     "10 adaptive": ("opacus:PrivacyEngine", {**ENGINE, "clipping": "adaptive"}, HOSPITAL, True, "not centred", 3.24047),
     "SVT, passes": ("nvflare:SVTPrivacy", BRATS, {"numbers": 10**6, "scalars": 0}, True, "as NVFlare's ledger", None),
     "SVT, brats": ("nvflare:SVTPrivacy", {**BRATS, "epsilon": 0.001, "noise_var": 1.0}, {"numbers": 10**6}, True,
@@ -315,19 +408,76 @@ def test_flowers_accountant_claims_what_dp_accounting_says_of_removing_a_client(
     from dp_accounting import GaussianDpEvent
     from dp_accounting.rdp import RdpAccountant
 
-    settings = {**CENTRAL, "noise_multiplier": 1, "accountant": True}
-    answer = ask("flower:ServerSideFixedClipping", settings, rounds=3)
-    lines = [one for one in answer.lines if one.judged and one.claimed]
-    for line in lines:
-        accountant = RdpAccountant().compose(GaussianDpEvent(1.0), line.rounds)
-        assert line.claimed == pytest.approx(accountant.get_epsilon(1e-5), rel=1e-9)
-    assert [one.rounds for one in lines] == [1, 3] and {one.relation for one in lines} == {"zero-out"}
+    settings = {**CENTRAL, "noise_multiplier": 1, "accountant": {"target_delta": 1e-5}}
+    for participations, counted in ((None, {1: 1, 3: 3}), (2, {1: 1, 2: 3}), (1, {1: 3})):
+        answer = ask("flower:ServerSideFixedClipping", settings, rounds=3, participations=participations, delta=1e-7)
+        lines = [one for one in answer.lines if one.judged and one.claimed]
+        assert [one.rounds for one in lines] == list(counted) and {one.relation for one in lines} == {"zero-out"}
+        for line in lines:  # it counts every round, whoever took part
+            accountant = RdpAccountant().compose(GaussianDpEvent(1.0), counted[line.rounds])
+            assert line.claimed == pytest.approx(accountant.get_epsilon(1e-5), rel=1e-9) and line.claimed_delta == 1e-5
 
 
-def test_a_larger_delta_is_not_compared_with_the_claim() -> None:
-    assert ask("flower:LocalDpMod", local(2, 10), scalars=0, delta=1e-6).broken
-    answer = ask("flower:LocalDpMod", local(2, 10), scalars=0, delta=1e-3)
-    assert all(line.beyond for line in answer.lines) and not answer.broken
+@pytest.mark.parametrize("delta", [1e-9, 1e-5, 1e-3])
+@pytest.mark.parametrize(("name", "arguments", "relation", "claimed", "at_claim", "broken"), [
+    ("flower:LocalDpMod", local(2, 8), "replace", 8, gaussian(2 / formula(2, 8)), False),
+    ("flower:LocalDpMod", local(2, 10), "replace", 10, gaussian(2 / formula(2, 10)), True),
+    ("flip:local_dp", {"dp_sensitivity": 2.0}, "replace", 10, gaussian(2 / formula(2, 10)), True),
+    ("pfl:GaussianMechanism", {"clipping_bound": 1, "epsilon": 1, "delta": 1e-5}, "zero-out", 1, gaussian(0.2680511),
+     False),
+    ("appfl:dp", {**STEPS, "dp_mechanism": "gaussian", "clip_norm": 2}, "replace", 10,
+     gaussian(10 / math.sqrt(2 * math.log(1.25e5))), True),
+])  # fmt: skip
+def test_a_claim_is_judged_at_its_own_delta(
+    name: str, arguments: dict[str, Any], relation: str, claimed: float, at_claim: Second, broken: bool, delta: float,
+    second: Any,
+) -> None:  # fmt: skip
+    answer = ask(name, arguments, scalars=0, delta=delta, local_steps=1, optimizer="sgd", buffers="none")
+    (line,) = (one for one in answer.lines if one.relation == relation)
+    assert (line.claimed, line.claimed_delta, line.delta, answer.broken) == (claimed, 1e-5, delta, broken)
+    way, *settings = at_claim
+    found = line.epsilon if line.at_claim is None else line.at_claim
+    assert found == pytest.approx(getattr(second, way)(*settings), rel=CLOSED)
+
+
+#: name, arguments, facts, words of a condition that nobody said; None where there is none; of lines with samples alone
+UNSAID: dict[str, tuple[str, dict[str, Any], dict[str, Any], str | None, bool]] = {
+    "a strategy of their own": ("flower:ServerSideFixedClipping", MEAN, {"server_optimizer": "Mine"},
+                                "Mine takes a plain mean, as FedAvg does, which is not known here", False),
+    "no strategy": ("flower:ServerSideAdaptiveClipping", {"noise_multiplier": 1, "num_sampled_clients": 100}, {},
+                    "the strategy that is wrapped takes a plain mean", False),
+    "FedAvg": ("flower:ServerSideFixedClipping", MEAN, {"server_optimizer": "FedAvg", "per_round": 100, "scalars": 0},
+               None, False),
+    "pfl": ("pfl:CentralGaussian", {"num_compositions": 20, "cohort_size": 400, "population": 10**6}, {},
+            "cohorts are Poisson samples", True),
+    "pfl applied": ("pfl:CentrallyAppliedPrivacyMechanism", {"relative_noise_stddev": 1},
+                    {"clients": 100, "per_round": 10, "weights": "equal"}, "a round by an independent coin", True),
+    "tff": ("tff:gaussian_fixed", {"noise_multiplier": 1, "clients_per_round": 10}, {"clients": 100},
+            "joins a round by an independent coin", True),
+    "tff, drawn so": ("tff:gaussian_fixed", {"noise_multiplier": 1, "clients_per_round": 10},
+                      {"clients": 100, "sampler": "poisson"}, None, True),
+    "groups": ("jax_privacy:banded", {"noise_multiplier": 4, "num_bands": 8, "iterations": 80,
+               "expected_batch_size": 5, "num_examples": 1000}, {}, "Poisson samples of 8 groups in turn", True),
+    "banded, no samples": ("jax_privacy:banded", {"noise_multiplier": 4, "num_bands": 8, "iterations": 80}, {},
+                           "an example is in a batch at most once in 8 steps", False),
+    "one turn": ("jax_privacy:BufferedToeplitz", {**ONE_BUFFER, "max_participations": 1}, {"rounds": 10},
+                 "the server enforces max_participations 1", False),
+    "apart": ("jax_privacy:BandedToeplitz", {"noise_multiplier": 4, "min_separation": 8}, {"rounds": 80},
+              "the server enforces 8 rounds between two turns", False),
+    "every round": ("jax_privacy:BufferedToeplitz", ONE_BUFFER, {"rounds": 10}, None, False),
+    "known turns": ("jax_privacy:BufferedToeplitz", ONE_BUFFER, {"rounds": 10, "participations": 3}, None, False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", UNSAID)
+def test_what_nobody_said_is_a_condition(case: str) -> None:
+    name, arguments, facts, said, of_samples = UNSAID[case]
+    answer = ask(name, arguments, **facts)
+    assert not answer.fails and any(line.epsilon is not None for line in answer.lines)
+    for line in answer.lines:
+        held = [*answer.unknown, *line.ifs] if line.epsilon is not None else []
+        expected = said is not None and line.epsilon is not None and (line.sampler == "poisson" or not of_samples)
+        assert any(said in one for one in held) == expected if said else held == []
 
 
 def test_every_filter_has_a_case() -> None:
