@@ -17,21 +17,23 @@ def _tutorial(arguments: Arguments, facts: Facts) -> Answer:
     """Noise on the sum of a Poisson sample of collaborators, divided by their expected number."""
     noise, _ = positive(arguments, "noise_multiplier", "clip_norm")
     rate, delta = number(arguments, "sample_rate", 0.0, 1 + 1e-12), number(arguments, "delta", 0.0, 1.0)
-    delta, rounds = facts.delta or delta, facts.rounds
+    asked, parts = facts.delta or delta, [(noise, rate, facts.rounds)]
     answer = Answer(unknown=["the model has no buffers: they leave without clip and noise"])
     if facts.buffers == "none" or facts.scalars == 0:
         answer.unknown = []
     elif facts.buffers or facts.scalars:
         answer.fails.append("buffers leave without clip and noise")
-    answer.lines.append(Line("server", "client", "replace", rounds, None, delta, RAW))
+    answer.lines.append(Line("server", "client", "replace", facts.rounds, None, asked, RAW))
+    line = Line(
+        "third party, client", "client", "zero-out", facts.rounds, None, asked,
+        "loss distribution of Poisson samples of collaborators", claimed=epsilons.renyi_epsilon(parts, delta),
+        claimed_delta=delta, sampler="poisson",
+    )  # fmt: skip
     relations: tuple[Relation, ...] = ("zero-out", "replace")
     for relation in relations:
-        answer.lines.append(Line(
-            "third party, client", "client", relation, rounds,
-            epsilons.sampled_epsilon([(noise, rate, rounds)], delta, relation), delta,
-            "loss distribution of Poisson samples of collaborators",
-            claimed=epsilons.renyi_epsilon([(noise, rate, rounds)], delta), claimed_delta=delta,
-            judged=relation == "zero-out", sampler="poisson",
+        answer.lines.append(line.filled(
+            lambda delta, of=relation: epsilons.sampled_epsilon(parts, delta, of), relation=relation,
+            judged=relation == "zero-out",
         ))  # fmt: skip
     return answer
 

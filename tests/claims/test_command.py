@@ -101,6 +101,13 @@ def test_a_claim_that_holds_at_its_own_delta_holds_at_a_smaller_one_too(line: Ha
     assert finished.code == 0 and "claim holds; 7.91437 at the claim's delta" in finished.out
 
 
+def test_a_tutorials_claim_keeps_its_own_delta(line: Harness) -> None:
+    text = "claims openfl:GlobalDP2 --rounds 10 --buffers none"
+    wide, narrow = (rows(line, f"{text}{more}")[1] for more in ("", " --delta 1e-9"))
+    assert (narrow["claimed_epsilon"], narrow["claimed_delta"]) == (wide["claimed_epsilon"], 1e-5)
+    assert narrow["proven_at_claimed_delta"] == wide["proven"] < narrow["proven"] and narrow["holds"]
+
+
 def test_an_if_of_some_rows_is_in_their_conditions_and_printed_once(line: Harness) -> None:
     text = "claims tff:gaussian_fixed --arg noise_multiplier=4 --arg clients_per_round=10 --clients 100"
     found = [(row["sampler"], row["conditions"]["unknown"]) for row in rows(line, text) if row["proven"] is not None]
