@@ -133,7 +133,7 @@ def attack(folder: Path) -> None:
         run(["evaluate", *shlex.split(command), "--no-pictures", "--resume", "--out", str(own)])
         document = json.loads((own / "results.json").read_text())
         (row,) = document["summary"]
-        rates = [one["asr"]["strict"] for one in document["cells"] if one["role"] == "cell"]
+        rates = [one["asr"]["strict"] for one in document["cells"] if one["role"] == "cell" and one["asr"]]
         most = max((one for one in rates if one["rate"] is not None), key=lambda one: one["rate"])
         found[name] = {key: row[key] for key in ("verdict", "identifies", "strongest")} | {"success": most}
         FOUND.write_text(json.dumps(found, indent=1) + "\n")

@@ -1,8 +1,16 @@
-"""Second computations of epsilons, which share nothing with the harness: closed forms in many digits, and contours."""
+"""Second computations of epsilons, which share nothing with the harness: closed forms in many digits, and contours.
+
+And environments with packages from the index, for what they do themselves.
+"""
 
 import math
+import os
+import subprocess
+import sysconfig
+import venv
 from collections.abc import Callable
 from functools import lru_cache
+from pathlib import Path
 
 import mpmath
 import numpy as np
@@ -142,3 +150,25 @@ def _contour_epsilon(logs: Moments, delta: float) -> float:
 @pytest.fixture(name="second")
 def second_computation() -> type[Second]:
     return Second
+
+
+@pytest.fixture(scope="session")
+def python_with(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The Python of an environment of its own with packages, made from the index.
+
+    It lies under their names (``flwr==1.42.0``, or several with spaces between) in the folder that HARNESS_PACKAGES
+    names. What they do not ask for, such as torch, comes from the environment of the tests.
+    """
+    folder = Path(os.environ.get("HARNESS_PACKAGES") or tmp_path_factory.mktemp("environments"))
+
+    def made(packages: str) -> Path:
+        python = folder / packages / "bin" / "python"
+        if not python.exists():
+            venv.create(folder / packages, with_pip=True)
+            subprocess.run([python, "-m", "pip", "install", "--quiet", *packages.split()], check=True, timeout=1800)
+        own = sysconfig.get_paths(vars={"base": str(folder / packages)})["purelib"]
+        beside = f"import site; site.addsitedir({sysconfig.get_paths()['purelib']!r})"
+        Path(own, "beside.pth").write_text(beside)
+        return python
+
+    return made

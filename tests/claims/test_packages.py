@@ -7,10 +7,9 @@ name. The versions that really ran are printed.
 
 import json
 import math
-import os
 import subprocess
 import sys
-import venv
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -627,21 +626,12 @@ NEWEST = {one.source.partition(",")[0].replace(" ", "==") for one in FILTERS.val
 OLDER = ("flwr==1.29.0", "flwr==1.12.0", "nvflare==2.7.2", "opacus==1.5.4")
 
 
-@pytest.fixture(scope="module")
-def environments(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return Path(os.environ.get("HARNESS_PACKAGES") or tmp_path_factory.mktemp("environments"))
-
-
 @pytest.mark.parametrize("package", [*sorted(NEWEST), *OLDER])
-def test_facts_about_a_package(package: str, environments: Path) -> None:
+def test_facts_about_a_package(package: str, python_with: Callable[[str], Path]) -> None:
     name, _, version = package.partition("==")
-    python = environments / package / "bin" / "python"
-    if not python.exists():
-        venv.create(environments / package, with_pip=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", package], check=True, timeout=1800)
     code = f"from importlib import metadata; assert metadata.version({name!r}) == {version!r}\n{SCRIPTS[name]}{RUNNER}"
     asked = json.dumps([(one.said, one.expression) for one in FACTS[name]])
-    done = subprocess.run([python, "-c", code], input=asked, capture_output=True, text=True, timeout=1800)
+    done = subprocess.run([python_with(package), "-c", code], input=asked, capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout.splitlines()[-1])
     refuted = []

@@ -5,9 +5,8 @@ or several with spaces between) in the folder that HARNESS_PACKAGES names. Input
 """
 
 import json
-import os
 import subprocess
-import venv
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from harness.defenses import DEFENSES, Cohort, Defense, MaterialisedGradients, R
 from harness.defenses.correlated import best_bands
 
 pytestmark = pytest.mark.slow
+Python = Callable[[str], Path]
 
 FLOWER = """
 import importlib, json, sys
@@ -166,18 +166,11 @@ FLWR, NVFLARES, OPACUSES = ("flwr==1.42.0", "flwr==1.29.0"), ("nvflare==2.9.0", 
 )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def environments(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return Path(os.environ.get("HARNESS_PACKAGES") or tmp_path_factory.mktemp("environments"))
-
-
-def package_says(package: str, environments: Path, given: dict[str, Any]) -> Tensor:
-    python = environments / package / "bin" / "python"
-    if not python.exists():
-        venv.create(environments / package, with_pip=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", *package.split()], check=True, timeout=1800)
+def package_says(package: str, python_with: Python, given: dict[str, Any]) -> Tensor:
     script = SCRIPTS[package.partition("==")[0]]
-    done = subprocess.run([python, "-c", script], input=json.dumps(given), capture_output=True, text=True, timeout=600)
+    done = subprocess.run(
+        [python_with(package), "-c", script], input=json.dumps(given), capture_output=True, text=True, timeout=600
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     return torch.tensor(json.loads(done.stdout.splitlines()[-1]), dtype=torch.float64)
 
@@ -210,14 +203,14 @@ def same_law(one: Tensor, other: Tensor) -> bool:
 
 
 @pytest.mark.parametrize("package", FLWR)
-def test_local_mod_of_flower(package: str, environments: Path) -> None:
+def test_local_mod_of_flower(package: str, python_with: Python) -> None:
     settings = {"clipping_norm": 2.0, "sensitivity": 0.0, "epsilon": 8.0, "delta": 1e-5}
-    found = package_says(package, environments, of_layout(LAYOUT, updates(), local=settings))
+    found = package_says(package, python_with, of_layout(LAYOUT, updates(), local=settings))
     torch.testing.assert_close(found, ours("flower:LocalDpMod", settings, updates(), LAYOUT, 1.0))
     settings |= {"sensitivity": 4.0}
-    noisy = package_says(package, environments, of_layout(LARGE, updates(LARGE), local=settings))
+    noisy = package_says(package, python_with, of_layout(LARGE, updates(LARGE), local=settings))
     assert same_law(noisy, ours("flower:LocalDpMod", settings, updates(LARGE), LARGE, 1.0))
-    counted = package_says(package, environments, of_layout(LAYOUT, updates(), local=settings))
+    counted = package_says(package, python_with, of_layout(LAYOUT, updates(), local=settings))
     torch.testing.assert_close(counted[:, -1], updates()[:, -1])
 
 
@@ -247,11 +240,11 @@ STRATEGIES = [
 @pytest.mark.parametrize("package", FLWR)
 @pytest.mark.parametrize(("kind", "settings", "layout"), STRATEGIES)
 def test_strategies_of_flower(
-    package: str, kind: str, settings: dict[str, Any], layout: Layout, environments: Path
+    package: str, kind: str, settings: dict[str, Any], layout: Layout, python_with: Python
 ) -> None:
     """Clips, the order of noise and bound, and the bounds of four rounds."""
     rows, rounds = updates(layout), 4 if layout is LAYOUT else 1
-    found = package_says(package, environments, of_layout(layout, rows, kind=kind, settings=settings, rounds=rounds))
+    found = package_says(package, python_with, of_layout(layout, rows, kind=kind, settings=settings, rounds=rounds))
     made = played(build(DEFENSES, f"flower:{kind}", settings), rows, layout, rounds)
     if settings["noise_multiplier"]:
         assert same_law(found[:, :-1], torch.stack(made)[:, :-1])
@@ -269,25 +262,25 @@ def test_strategies_of_flower(
         ("ExcludeVars", {"exclude_vars": "^[ab]"}),
     ],
 )
-def test_filters_of_nvflare(package: str, kind: str, settings: dict[str, Any], environments: Path) -> None:
+def test_filters_of_nvflare(package: str, kind: str, settings: dict[str, Any], python_with: Python) -> None:
     asked = of_layout(LAYOUT, updates(), kind=kind, settings=settings, steps=2)
     told = settings | ({"steps": 2} if kind == "PercentilePrivacy" else {})
-    found = package_says(package, environments, asked)
+    found = package_says(package, python_with, asked)
     torch.testing.assert_close(found, ours(f"nvflare:{kind}", told, updates(), LAYOUT, 1.0))
 
 
 @pytest.mark.parametrize("kind", ["float16", "blockwise8", "float4", "normfloat4", "adaquant"])
-def test_quantizer_of_nvflare(kind: str, environments: Path) -> None:
+def test_quantizer_of_nvflare(kind: str, python_with: Python) -> None:
     """Numbers on the border of two levels may go to either; blocks end within a tensor, and one is short."""
     rows, settings = updates(LARGE).float().double(), {"quantization_type": kind}
-    found = package_says(BITS, environments, of_layout(LARGE, rows, kind="ModelQuantizer", settings=settings, steps=1))
+    found = package_says(BITS, python_with, of_layout(LARGE, rows, kind="ModelQuantizer", settings=settings, steps=1))
     made = ours("nvflare:ModelQuantizer", settings, rows, LARGE, 1.0)
     assert float(((found - made).abs() > 1e-5 * rows.abs().amax()).double().mean()) < 3e-3
 
 
-def test_matrix_of_pfl(environments: Path) -> None:
+def test_matrix_of_pfl(python_with: Python) -> None:
     """Rows have length 1 there, and columns do not."""
-    found = package_says(PFLS, environments, {"iterations": 40, "apart": 8})
+    found = package_says(PFLS, python_with, {"iterations": 40, "apart": 8})
     rows = best_bands(40, 7, by_rows=True)
     made = torch.stack([torch.cat([torch.zeros(one), found.diagonal(-one)]) for one in range(7)], 1)
     torch.testing.assert_close(made, rows, rtol=0, atol=5e-3)
@@ -295,14 +288,14 @@ def test_matrix_of_pfl(environments: Path) -> None:
 
 
 @pytest.mark.parametrize(("noise", "layout"), [(1e-7, LAYOUT), (1.0, LARGE)])
-def test_adaptive_clip_of_pfl(noise: float, layout: Layout, environments: Path) -> None:
+def test_adaptive_clip_of_pfl(noise: float, layout: Layout, python_with: Python) -> None:
     rows, settings = updates(layout), {
         "initial_clipping_bound": 2.0, "clipping_indicator_noise_stddev": 1.5 if noise == 1 else 1e-6,
         "adaptive_clipping_norm_quantile": 0.4, "log_space_step_size": 0.3,
     }  # fmt: skip
     rounds = 4 if noise < 1 else 1
     found = package_says(
-        PFLS, environments, {"rows": rows.tolist(), "noise": noise, "rounds": rounds, "settings": settings}
+        PFLS, python_with, {"rows": rows.tolist(), "noise": noise, "rounds": rounds, "settings": settings}
     )
     own = build(DEFENSES, "pfl:AdaptiveClippingGaussianMechanism", {**settings, "relative_noise_stddev": noise})
     made = torch.stack(played(own, rows, layout, rounds))
@@ -312,19 +305,19 @@ def test_adaptive_clip_of_pfl(noise: float, layout: Layout, environments: Path) 
         torch.testing.assert_close(found, made, rtol=1e-4, atol=1e-5)
 
 
-def test_adaquant_of_nvflare_sends_no_number_of_a_narrow_tensor(environments: Path) -> None:
+def test_adaquant_of_nvflare_sends_no_number_of_a_narrow_tensor(python_with: Python) -> None:
     rows, settings = updates(LAYOUT) * 1e-6, {"quantization_type": "adaquant"}
-    found = package_says(BITS, environments, of_layout(LAYOUT, rows, kind="ModelQuantizer", settings=settings, steps=1))
+    found = package_says(BITS, python_with, of_layout(LAYOUT, rows, kind="ModelQuantizer", settings=settings, steps=1))
     assert bool(found[:, :-1].isnan().all())
 
 
 @pytest.mark.parametrize("package", NVFLARES)
 @pytest.mark.parametrize("settings", [{}, {"fraction": 0.7, "gamma": 0.5, "epsilon": 30.0, "noise_var": 4.0,
                                            "tau": 0.2, "replace": False}])  # fmt: skip
-def test_sparse_vector_of_nvflare(package: str, settings: dict[str, Any], environments: Path) -> None:
+def test_sparse_vector_of_nvflare(package: str, settings: dict[str, Any], python_with: Python) -> None:
     """As many values are sent, and they are of one law."""
     rows = updates(LARGE)
-    found = package_says(package, environments, of_layout(LARGE, rows, kind="SVTPrivacy", settings=settings, steps=2))
+    found = package_says(package, python_with, of_layout(LARGE, rows, kind="SVTPrivacy", settings=settings, steps=2))
     made = ours("nvflare:SVTPrivacy", settings | {"steps": 2, "version": package.rpartition("=")[2]}, rows, LARGE, 1.0)
     for one, other in zip(found, made, strict=True):
         assert int((one != 0).sum()) == pytest.approx(int((other != 0).sum()), rel=0.04)
@@ -336,13 +329,13 @@ def test_sparse_vector_of_nvflare(package: str, settings: dict[str, Any], enviro
     "settings",
     [{"max_grad_norm": 1.5}, {"max_grad_norm": [1.0, 1.0], "clipping": "per_layer"}, {"max_grad_norm": 1e6}],
 )
-def test_step_of_opacus(package: str, settings: dict[str, Any], environments: Path) -> None:
+def test_step_of_opacus(package: str, settings: dict[str, Any], python_with: Python) -> None:
     """The gradient of a linear layer's example is known: its output's weights times its input."""
     random = torch.Generator().manual_seed(2)
     for sigma, (inputs, outputs) in ((0.0, (6, 4)), (1.5, (200, 60))):
         x, y = (torch.randn(4, size, generator=random) for size in (inputs, outputs))
         told = settings | {"noise_multiplier": sigma}
-        found = package_says(package, environments, {"inputs": x.tolist(), "outputs": y.tolist(), "settings": told})
+        found = package_says(package, python_with, {"inputs": x.tolist(), "outputs": y.tolist(), "settings": told})
         layout = Layout(("weight", "bias"), ((outputs, inputs), (outputs,)))
         examples = torch.cat([(y[:, :, None] * x[:, None]).flatten(1), y], 1)[None]
         cohort = Cohort(batch_size=4, clients_per_round=1)
