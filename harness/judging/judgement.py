@@ -23,9 +23,10 @@ from harness.evaluation.scores import Scored
 from harness.experiment import CellSettings
 from harness.federation.privacy_facts import PrivacyFacts
 from harness.judging.beside import Measured, measured
-from harness.judging.checks import BUFFERS, checks_of, explained
+from harness.judging.checks import BUFFERS, checks_of
 from harness.judging.declared import Group
 from harness.judging.evidence import Check, Evidence, pooled
+from harness.judging.explained import explained
 from harness.judging.federation import CapturedClients
 from harness.judging.noise_checks import FACTS, GIVE_SIZE, fits_facts
 from harness.judging.plan import Line
@@ -319,13 +320,12 @@ def judge_captured(groups: Sequence[Group], kin: Kin | None, work: Work) -> Judg
             for made in _guessed(group, own, words, kin, work)
         ]
         return Judgement(groups, checks, None, guesses, kin, beside, work.budget, work.plan)
-    told = pooled([
-        (group.sizes, [explained(group.captured, group.cell, work.data_root, work.chunk)]) for group in groups
-    ])  # fmt: skip
+    each = [explained(group.captured, group.cell, work.data_root, work.chunk) for group in groups]
+    told = pooled([(group.sizes, [check]) for group, check in zip(groups, each, strict=True)])
     document, examples, lines = judge_with_truth(
         groups, kin, work.data_root, work.folder, work.chunk, work.resume, work.draw_cell, work.engine, companions
     )
-    if why := next(filter(None, map(_not_known, groups)), None):
+    if why := next(filter(None, [*map(_not_known, groups), _unsure(each)]), None):
         document = _undecided(document, why, work.folder)
     judgement = Judgement(groups, [*checks, *told], document, [], kin, beside, work.budget, work.plan, examples, lines)
     if judgement.doubt is None:
@@ -369,6 +369,11 @@ def _not_known(group: Group) -> str | None:
     """Why nothing can be called resilient whatever the attacks found; None where it can."""
     name = group.captured.not_known
     return name and f"defense {name!r} is declared, not known, so that no attack knew it; declare what it does"
+
+
+def _unsure(checks: Sequence[Check]) -> str | None:
+    """The same, where what was sent may be of another client than the one that controls play."""
+    return next((f"cannot tell whether {one.name}: {one.detail}" for one in checks if one.undecided), None)
 
 
 def _undecided(document: ResultDocument, why: str, folder: RunFolder) -> ResultDocument:
