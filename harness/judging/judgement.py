@@ -22,7 +22,7 @@ from harness.evaluation.reading import known_batches
 from harness.evaluation.scores import Scored
 from harness.experiment import CellSettings
 from harness.federation.privacy_facts import PrivacyFacts
-from harness.judging.beside import Measured, measured
+from harness.judging.beside import WHO, Measured, measured
 from harness.judging.checks import BUFFERS, checks_of
 from harness.judging.declared import Group
 from harness.judging.evidence import Check, Evidence, pooled
@@ -71,7 +71,9 @@ def judge_with_truth(
     late = [cell for group in groups for cell, _ in group.late]
     for cell in late:
         run.cell(cell)  # says why there is none, before anybody reckons with the time that it would take
-    document = evaluate([*cells, *late], run)
+    # Whether members are told decides over a place as much where nobody asked for it by name.
+    tests = [cell for group in beside if group.name == WHO for cell in group.cells]
+    document = evaluate([*cells, *tests, *late], run)
     return document, _of_examples(groups, run), measured(groups, beside, kin, run) if kin and beside else []
 
 
