@@ -382,7 +382,13 @@ def _undecided(document: ResultDocument, why: str, folder: RunFolder) -> ResultD
     """The results with nothing called resilient, in the folder too."""
     said = {"verdict": "inconclusive", "verdict_reason": why, "warnings": [why]}
     cells = [cell.model_copy(update=said if cell.verdict == "resilient" else {}) for cell in document.cells]
-    told = document.model_copy(update={"cells": cells, "summary": summarise(cells)})
+    rows = [
+        row.model_copy(
+            update={"verdict_reason": why if row.verdict != was.verdict and not row.identifies else row.verdict_reason}
+        )
+        for row, was in zip(summarise(cells), document.summary, strict=True)
+    ]
+    told = document.model_copy(update={"cells": cells, "summary": rows})
     write_atomic(folder.path / "results.json", told.model_dump_json(indent=1).encode())
     return told
 

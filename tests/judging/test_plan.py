@@ -19,7 +19,7 @@ from harness.judging.capture import read_capture
 from harness.judging.federation import federations
 from harness.judging.plan import Effort, fitted, lines_of, seconds_in, written
 from harness.results import read_results
-from harness.scoring.strongest import NO_TIME
+from harness.scoring.strongest import IN_PART, NO_TIME
 from harness.scoring.summarise import summarise
 
 Federation = Callable[..., list[Path]]
@@ -205,7 +205,8 @@ def test_what_was_left_out_is_told(
         cell, whole = (one for one in cells if one["attack"] == "cpl")
         assert cell["attack_args"]["max_iterations"] == cpl["iterations"] and cell["victims"] == 3
         # What did not run whole says so in a cell of its own, and changes nothing of what did.
-        assert whole["not_applicable_reason"] == f"{NO_TIME}: {cpl['reason']}" and cell["not_applicable_reason"] is None
+        ran = f"3 of 3 captures with {cpl['iterations']} iterations ran; {cpl['reason']}"
+        assert whole["not_applicable_reason"] == f"{IN_PART}: {ran}" and cell["not_applicable_reason"] is None
         (other,) = (one for one in cells if one["attack"] == "analytic")
         assert run(["judge", *map(str, folders), *options[:2], "--attack", "analytic", "--out", f"{out}-alone"]) == 0
         (alone,) = (one for one in read_results(Path(f"{out}-alone")).cells if one.role == "cell")
@@ -216,7 +217,9 @@ def test_what_was_left_out_is_told(
         assert [len(one["estimates"]) for one in document["estimates"]] == [3, 3]
     assert run(["report", out, "--out", str(tmp_path / "page.html")]) == 0
     page = (tmp_path / "page.html").read_text()
-    assert f"Within a budget of {words}, 2 of 2 attacks ran. Not, or not whole: cpl: 3 of 3 captures with" in page
+    said = f"Within a budget of {words}, 1 of 2 attacks ran whole, 1 with fewer iterations or captures"
+    assert f"{said}: cpl: 3 of 3 captures with" in page
+    assert "<summary>Make these numbers again</summary>" in page and f"--budget {seconds_in(budget):g}s" in page
     assert run(["judge", *map(str, folders), *options, "--attack", "cpl", "--budget", "1s"]) == 2
     assert "the smallest that helps is" in capsys.readouterr().err
 

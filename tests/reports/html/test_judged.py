@@ -62,7 +62,7 @@ STATES: dict[str, tuple[dict[str, Any], tuple[str, str]]] = {
     "a budget": (
         {"budget": {"seconds": 600, "attacks": [
             {"attack": "cpl", "captures": 0, "said": "cpl: left out: all of it takes 6 hours", "reason": "long"}]}},
-        ("untried", "Within a budget of 10 minutes, 0 of 1 attack ran. Not, or not whole: cpl: left out: all of it "
+        ("untried", "Within a budget of 10 minutes, 0 of 1 attack ran whole, 1 did not run: cpl: left out: all of it "
                     "takes 6 hours."),
     ),
     "more than declared": (
