@@ -31,6 +31,7 @@ from harness.judging.stage import CapturedStage, Kin, SimulatedStage
 from harness.judging.without_truth import STAND_INS, observed, shuffled, stand_ins_of
 from harness.observation import Observation
 from harness.results.arrays import StoredArrays
+from harness.scoring.lineup import lineup_test, swap_control
 from harness.scoring.strongest import IN_PART, NO_TIME
 
 Seconds = tuple[float, float]
@@ -109,6 +110,7 @@ class Effort:
             a victim.
         refused: why it is impossible; None where it may run.
         jobs: processes that share its victims.
+        scoring: seconds that a run takes beside its attack.
     """
 
     group: Group
@@ -116,6 +118,7 @@ class Effort:
     each: float
     refused: str | None = None
     jobs: int = 1
+    scoring: float = 0.0
 
     @cached_property
     def attack(self) -> Attacker:
@@ -178,7 +181,7 @@ class Effort:
             cell = stand_ins
         noisy = ("positive_sigma0", "noise_x100") if self._noisy else ()
         runs += [one for name, one in controls_of(cell) if name == "positive" or name in noisy]
-        least, most = (sum(self._of(one, early) for one in runs) for early in (True, False))
+        least, most = (sum(self.scoring + self._of(one, early) for one in runs) for early in (True, False))
         return least, most * (2 if self._twice and iterations is None else 1)
 
     def _of(self, cell: CellSettings, early: bool) -> float:
@@ -205,7 +208,7 @@ def efforts_of(
                 found.append(Effort(group, cell, 0.0, str(problem)))
             else:
                 dealt = cell.device == "cpu" and not bench.alone and getattr(cell.build_attack(), "dealt", False)
-                found.append(Effort(group, cell, each, None, jobs if dealt else 1))
+                found.append(Effort(group, cell, each, None, jobs if dealt else 1, bench.scoring))
     return found
 
 
@@ -235,6 +238,19 @@ class _Bench:
             return _timed(lambda: attack.start(one, [(*key, 0) for key in one.keys]))
         shared = len(seen.target) / len(seen.weights.unique(dim=0)) if isinstance(attack, Learned) else 1
         return gradients / shared * seconds_of_row(CPL(), seen, self._chunk)
+
+    @cached_property
+    def scoring(self) -> float:
+        """Seconds in which a run sets its scene and tests what an attack made, were all of it right."""
+        (stage, doubles), cell = self._stage, self._group.cell
+
+        def work() -> None:
+            scene = stage.set(cell.model_copy(update=doubles))
+            among = scene.truth.indices, scene.dataset.images, scene.dataset.labels, cell.seeds[0]
+            for test in (lineup_test, swap_control):
+                test(scene.truth.images, *among)
+
+        return _timed(work)
 
     def _seen(self, cell: CellSettings) -> tuple[Observation, Dataset]:
         """What the attacker has, what was sent shuffled, and where look-alikes come from."""
