@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,7 @@ from harness.base.errors import UsageError
 from harness.cli import run
 from harness.experiment import cell_settings
 from harness.judging import judgement
-from harness.judging.beside import ALONE
+from harness.judging.beside import ALONE, WHO
 from harness.judging.capture import read_capture
 from harness.judging.federation import federations
 from harness.judging.plan import Effort, fitted, lines_of, seconds_in, written
@@ -111,7 +112,7 @@ def test_what_takes_longer_is_forecast_to(
     monkeypatch.setattr(engine._ChunkRun, "_evaluate", slowly)
     slow = planned(*folders, "--attack", "cpl")[1]["seconds"]
     # 20 gradients in each of 300 iterations at most, or of 30, on two victims at once.
-    assert slow[0] > max(30.0, quick[0]) and slow[1] > 300.0 and slow[1] == pytest.approx(10 * slow[0])
+    assert slow[0] > max(30.0, quick[0]) and slow[1] > 300.0 and slow[1] == pytest.approx(10 * slow[0], rel=0.01)
 
 
 def effort(name: str, each: float, captures: int = 60, refused: str | None = None) -> Effort:
@@ -161,6 +162,31 @@ def test_a_budget_too_small_names_the_smallest_that_helps() -> None:
     assert fitted(efforts, 125)[0].captures == 1
     with pytest.raises(UsageError, match="it is impossible"):
         fitted(efforts[1:], 1e9)
+
+
+def named(name: str, one: Effort) -> Effort:
+    return replace(one, group=SimpleNamespace(**vars(one.group) | {"name": name}))  # type: ignore
+
+
+@pytest.mark.usefixtures("undeclared")
+@pytest.mark.parametrize(
+    ("budget", "captures"), [(900.0, 8), (400.0, 0)], ids=["enough for a control", "of fewer clients it is none"]
+)
+def test_a_control_has_as_many_clients_as_tell(budget: float, captures: int) -> None:
+    """8 captures of cpl at 5 iterations take 800 gradients; the control has a third of the budget."""
+    efforts = [effort("cpl", 0.1), named(ALONE, effort("cpl", 0.2))]
+    assert fitted(efforts, budget)[1].captures == captures
+
+
+@pytest.mark.usefixtures("undeclared")
+@pytest.mark.parametrize("spent", [0.0, 20.0])
+def test_what_fits_alone_does_beside_its_companions(spent: float) -> None:
+    """The hint is kept: in that budget all of the attack runs, after a test and a control of its own."""
+    beside = [named(WHO, effort("identify", 0.5)), named(ALONE, effort("cpl", 2e-3, 8))]
+    efforts = [replace(effort("cpl", 1e-3), scoring=1.0), *beside]
+    share = fitted(efforts, 200.0, spent)[0]
+    assert share.captures < 60 and share.alone > share.effort.seconds(60)[1] / 0.8 + spent
+    assert (fitted(efforts, share.alone, spent)[0].captures, share.iterations) == (60, None)
 
 
 @pytest.mark.parametrize(
