@@ -107,11 +107,14 @@ def explained(captured: CapturedClients, settings: CellSettings, data_root: Path
         allowed = moved_by_rounding(captured, made, SINGLE, play)
         if by_rounding := _by_rounding(check, left, sent, allowed, captured.record.optimizer):
             return by_rounding
-        wider = allowed.maximum(moved_by_rounding(captured, made, HALF, play))
-        if left.check(sent - shrunk, wider).outcome != "violated":
-            said = f"{check.detail}; or the client computes in half precision, which may send it: capture one without"
-            return replace(check, outcome="cannot tell", detail=said, undecided=True)
-    return _with_reason(check, captured, sent, left, allowed)
+    check = _with_reason(check, captured, sent, left, allowed)
+    if check.outcome != "violated":
+        return check
+    coarse = moved_by_rounding(captured, made, HALF, play)
+    if left.check(sent - shrunk, coarse if allowed is None else coarse.maximum(allowed)).outcome == "violated":
+        return check
+    said = f"{check.detail}; or the client computes in half precision, which may send it: capture one without"
+    return replace(check, outcome="cannot tell", detail=said, undecided=True)
 
 
 def _as_steps(settings: CellSettings, target: Tensor) -> Tensor:

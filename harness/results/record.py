@@ -168,7 +168,7 @@ class Control(Record):
 
     @property
     def is_own(self) -> bool:
-        """Whether it is the cell itself, and nothing was run for it."""
+        """Whether the control is the cell itself, and nothing was run for it."""
         return self.detail.startswith(OWN_CONTROL)
 
 

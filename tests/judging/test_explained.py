@@ -20,7 +20,7 @@ from harness.judging.federation import federations
 from harness.judging.rounding import SINGLE, moved_by_rounding
 from harness.testing import digits
 
-CLIENTS, EXAMPLES, BATCH = 3, 4, 2
+CLIENTS, EXAMPLES, BATCH = 2, 4, 2
 Optimizers = Callable[[Any], torch.optim.Optimizer]
 MADE: dict[str, Optimizers] = {
     "adam": lambda weights: torch.optim.Adam(weights, lr=1e-3),
@@ -49,7 +49,7 @@ def checked(
         truth: how many examples on the truth begins that is said to be theirs.
         half: whether they compute in bfloat16. facts: what is said otherwise than it was.
     """
-    images, labels = digits(2, CLIENTS * EXAMPLES)
+    images, labels = digits(3, CLIENTS * EXAMPLES)
     images, labels = images.flatten(0, 1), labels.flatten()
     for client in range(CLIENTS):
         torch.manual_seed(0)
@@ -84,14 +84,29 @@ HONEST: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("how", HONEST.values(), ids=HONEST.keys())
+def slow_but(cases: dict[str, dict[str, Any]], *quick: str) -> list[Any]:
+    """The cases, of which all but these are slow."""
+    return [
+        pytest.param(how, id=name, marks=() if name in quick else pytest.mark.slow) for name, how in cases.items()
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("how", slow_but(HONEST, *HONEST))
 def test_rounding_accuses_nobody(how: dict[str, Any], tmp_path: Path) -> None:
     found = checked(tmp_path, **how)
     assert found.outcome == "holds" and not found.undecided, found
 
 
-def test_nor_does_computing_in_half_precision_but_nobody_is_resilient_then(tmp_path: Path) -> None:
-    found = checked(tmp_path, MADE["adam"], batch=EXAMPLES, half=True)
+HALF: dict[str, dict[str, Any]] = {
+    "adam": {"made": MADE["adam"], "batch": EXAMPLES},
+    "many steps of momentum": {"made": lambda one: torch.optim.SGD(one, lr=0.05, momentum=0.9), "epochs": 5,
+                               "network": convolutions},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", slow_but(HALF, "adam"))
+def test_nor_does_computing_in_half_precision_but_nobody_is_resilient_then(how: dict[str, Any], tmp_path: Path) -> None:
+    found = checked(tmp_path, half=True, **how)
     assert found.outcome == "cannot tell" and found.undecided and "half precision" in found.detail
 
 
@@ -106,7 +121,7 @@ OTHERS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("how", OTHERS.values(), ids=OTHERS.keys())
+@pytest.mark.parametrize("how", slow_but(OTHERS, "other images", "five times the rate", "decay that was not there"))
 def test_other_facts_are_named(how: dict[str, Any], tmp_path: Path) -> None:
     found = checked(tmp_path, **{"made": MADE["adam"], "epochs": 2} | how)
     assert found.outcome == "violated", found
