@@ -168,7 +168,7 @@ class Control(Record):
 
     @property
     def is_own(self) -> bool:
-        """Whether the control is the cell itself, and nothing was run for it."""
+        """Return whether the control is the cell itself, and nothing was run for it."""
         return self.detail.startswith(OWN_CONTROL)
 
 
