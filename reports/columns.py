@@ -11,6 +11,7 @@ from harness.reports import text
 from harness.reports.text import first_in_lineup
 from harness.results import CellResult, PublicData, Rate, SummaryRow
 from harness.scoring import METRICS
+from harness.scoring.strongest import IN_PART
 
 Row = CellResult | SummaryRow
 
@@ -113,10 +114,15 @@ def is_of_images(cell: CellResult) -> bool:
     return reconstructs(cell) and not is_table(cell)
 
 
+def unrun(cell: CellResult) -> str:
+    """What is said of a cell that could not be run; a part of it may stand in another cell."""
+    return "not whole" if (cell.not_applicable_reason or "").startswith(IN_PART) else "not run"
+
+
 def verdict(cell: CellResult) -> Text:
     """The verdict in its colour: what the cell may claim alone."""
     if cell.not_applicable_reason is not None:
-        return Text("not run", style="dim")
+        return Text(unrun(cell), style="dim")
     word = "identifies" if cell.identified is not None and cell.identified.identifies else cell.verdict_alone
     return verdict_word(word)
 

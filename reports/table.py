@@ -119,7 +119,7 @@ def _why(row: SummaryRow) -> str:
 
 
 def _uninformative(row: SummaryRow) -> str:
-    return ", ".join(text.safe(attack.attack, 24) for attack in row.attacks if not attack.informative)
+    return ", ".join(dict.fromkeys(text.safe(attack.attack, 24) for attack in row.attacks if not attack.informative))
 
 
 def _lines(rows: Iterable[SummaryRow]) -> RenderableType:
@@ -284,7 +284,7 @@ def _reasons(cells: Iterable[CellResult]) -> list[RenderableType]:
     affected: dict[str, list[str]] = defaultdict(list)
     for cell in cells:
         if cell.verdict == "inconclusive" or (cell.verdict == "leaks" and cell.confirmed < CONFIRMED_SUCCESSES):
-            kind = cell.verdict if cell.not_applicable_reason is None else "not run"
+            kind = cell.verdict if cell.not_applicable_reason is None else columns.unrun(cell)
             reason = text.safe(cell.not_applicable_reason or cell.verdict_reason or "no reason recorded", 300)
             place = f"{text.safe(cell.defense, 40)} / {text.safe(cell.attack, 24)} / {columns.surface(cell)}"
             affected[f"{kind}: {reason}"].append(place + columns.circumstances(cell))

@@ -62,6 +62,7 @@ from harness.reports.cell_picture import save_cell_picture, save_guesses
 from harness.reports.table import claimed_and_proven, print_results
 from harness.results import RunFolder, claimed, write_atomic
 from harness.results.atomic import tell_replaced
+from harness.scoring import LpipsScorer
 
 _COLOURS = {"holds": "green", "violated": "red", "more than declared": "yellow", "cannot tell": "yellow"}
 
@@ -128,7 +129,10 @@ def judge_command(
 
     def shared(groups: Sequence[Group], kin: Kin | None, processes: int) -> list[Share]:
         efforts = efforts_of(groups, kin, root, chunk, processes)
-        return whole_of(efforts) if most is None else fitted(efforts, most, time.monotonic() - began)
+        if most is None:
+            return whole_of(efforts)
+        LpipsScorer.load(root)  # takes of the budget too, and is kept
+        return fitted(efforts, most, time.monotonic() - began)
 
     if plan:
         readings, found = readings_of(captures, truth)

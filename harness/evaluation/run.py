@@ -40,7 +40,7 @@ from harness.federation.declared_noise import WrongDeclaration, require_declared
 from harness.observation import Observation
 from harness.results import CellResult, Control, ResultDocument, RunFolder, StoredCell, VictimRecord, cell_key
 from harness.results.environment import environment
-from harness.results.record import Facts
+from harness.results.record import OWN_CONTROL, Facts
 from harness.scoring import LpipsScorer, negative_control_failed
 from harness.scoring.derived import findings, version_of
 from harness.scoring.summarise import summarise
@@ -219,10 +219,9 @@ class Run:
         settings = scored.settings
         if positive_control(settings) == smaller(settings, observations=1):
             leaks = scored.scores.succeeds or scored.scores.brings_back
-            who = "this cell has no defense and is its own control"
             mend = "raise --victims or the attack's max_iterations" if self.stage.simulates else "capture more clients"
             mend += ", or choose another attack"
-            return checked("positive", leaks, who if leaks else f"{who}; {mend}")
+            return checked("positive", leaks, OWN_CONTROL if leaks else f"{OWN_CONTROL}; {mend}")
         return judge_positive("positive", self.cell(positive_control(settings), "positive").cell)
 
     def _drowned(self, drowned: CellSettings) -> Control:

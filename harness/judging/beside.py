@@ -24,8 +24,10 @@ from harness.judging.declared import Group
 from harness.judging.federation import CapturedClients, update_reading
 from harness.judging.stage import Kin, SimulatedStage
 from harness.models import RowModel
-from harness.results import StoredCell
+from harness.results import CellResult, StoredCell
+from harness.scoring.images import groups_of
 from harness.scoring.strongest import NO_TIME
+from harness.scoring.success import FEWEST_TOLD
 
 MEMBERSHIP = "membership"
 WHO = "who took part"
@@ -44,7 +46,8 @@ class Measured:
     Attributes:
         what: ``label counts``, ``membership``, or :data:`ALONE`. by: the attack, or what was read.
         found: of ``count`` examples; ``chance``: as many as guesses find. None where nothing can be read.
-        p_value: of finding as many by chance.
+        p_value: of this or more by chance: of label counts, of as many right; of membership, of how far in front of
+            their look-alikes examples stand, whether or not first; of :data:`ALONE`, of its lineups.
         held: whether its control holds, None where it has none; ``said``: all of it in a sentence.
     """
 
@@ -81,13 +84,18 @@ def companions(groups: Sequence[Group], kin: Kin | None, data_root: Path) -> lis
         return found  # such as BatchNorm, of which one example is no batch
     cell = groups[0].cell.model_copy(update=_facts(alone))
     images = [cell.model_copy(update={"attack": one.attack, "attack_args": one.attack_args})
-              for one in groups[0].cells if not isinstance(one.build_attack(), Identifier)]  # fmt: skip
+              for one in groups[0].cells if _rebuilds(one)]  # fmt: skip
     return [*found, Group(alone, [_asked(cell, test), *images], name=ALONE)]
 
 
 def _test_of(groups: Sequence[Group]) -> str:
     """The test of membership: the most powerful one where gradients add up."""
     return "identify" if all(group.captured.sums for group in groups) else MEMBERSHIP
+
+
+def _rebuilds(cell: CellSettings) -> bool:
+    """Whether its attack makes images."""
+    return not isinstance(cell.build_attack(), Identifier)
 
 
 def _asked(cell: CellSettings, attack: str) -> CellSettings:
@@ -171,7 +179,7 @@ def _membership(groups: Sequence[Group], beside: Sequence[Group], run: Run) -> M
     p_value = min(1.0, len(made) * min(_p_of(one) for one in made))
     said = (
         f"{MEMBERSHIP}: {test} tells {found} of {count} examples among look-alikes of their class, by chance "
-        f"{chance:.3g} (p = {p_value:.2g})"
+        f"{chance:.3g} (p = {p_value:.2g}, of as many in front or of such ranks)"
     )
     controls = [run.cell(cell) for group in alone for cell in group.cells if cell.attack == test]
     if not controls or controls[0].is_impossible:
@@ -200,20 +208,34 @@ def _told(stored: StoredCell) -> tuple[int, int, float]:
 
 
 def _of_one_step(alone: Group, run: Run) -> Measured:
-    tried = list[str]()
+    tried = list[CellResult]()
     for cell in alone.cells:
         made = run.cell(cell).cell
         if made.identified is not None or made.not_applicable_reason is not None:
             continue
-        tried.append(cell.attack)
+        tried.append(made)
         if made.succeeds:
             back, count = made.outcomes.success, made.victims
             shown = f"{back} of {count} images come back" if back else "what it makes is nearest to the true images"
             said = f"{ALONE} of the same job: {cell.attack} leaks, as it must: {shown} (p = {made.tested_p or 0:.2g})"
             return Measured(ALONE, cell.attack, said, back, count, None, made.tested_p, True)
-    why = "no attack had the time" if not tried else f"{', '.join(tried)} brings nothing back"
-    said = f"{ALONE} of the same job: {why}, so that their failure on what was captured says nothing"
-    return Measured(ALONE, ", ".join(tried), said, held=False)
+    if not tried:
+        asked = [cell for cell in [*alone.cells, *(cell for cell, _ in alone.late)] if _rebuilds(cell)]
+        why = "no attack had the time" if asked else "no image attack was asked for"
+        return Measured(ALONE, "", f"{ALONE} of the same job: {why}", held=False if asked else None)
+    return _untold(tried)
+
+
+def _untold(tried: Sequence[CellResult]) -> Measured:
+    """What is said where no attack leaks of clients of one step, or too few were attacked to tell."""
+    most, names = max(tried, key=lambda one: one.outcomes.success), ", ".join(one.attack for one in tried)
+    back, count = most.outcomes.success, most.victims
+    if not back:
+        said = f"{names} brings nothing back, so that their failure on what was captured says nothing"
+        return Measured(ALONE, names, f"{ALONE} of the same job: {said}", 0, count, held=False)
+    few = ", too few to test" if count < FEWEST_TOLD else ", no more than chance may bring"
+    said = f"{most.attack} brings {back} of {count} images back{few} (p = {most.tested_p or 1:.2g})"
+    return Measured(ALONE, most.attack, f"{ALONE} of the same job: {said}", back, count, None, most.tested_p)
 
 
 # How many examples of each class.
@@ -227,7 +249,7 @@ def label_counts(clients: Sequence[CapturedClients], kin: Kin) -> Measured:
 
     Source: A. Wainakh et al., "User-level label leakage from gradients in federated learning", PoPETs 2022.
     """
-    what, parts = "label counts", list[tuple[np.ndarray, np.ndarray]]()
+    what, parts = "label counts", list[_Counts]()
     for captured in clients:
         if not captured.sums:
             optimizer = captured.record.optimizer
@@ -237,13 +259,9 @@ def label_counts(clients: Sequence[CapturedClients], kin: Kin) -> Measured:
             parts.append(_counts(captured, kin))
         except UsageError as problem:
             return Measured(what, "", f"{what} cannot be read: {problem}")
-    random = np.random.default_rng(derive_seed("label counts"))
-    shares = np.bincount(kin.look_alikes.labels.numpy(), minlength=parts[0][0].shape[1]) / len(kin.look_alikes.labels)
-    right, count, drawn = 0.0, 0, np.zeros(_DRAWS)
-    for inferred, truth in parts:
-        for own, true in zip(inferred, truth, strict=True):
-            right, count = right + np.minimum(own, true).sum(), count + int(own.sum())
-            drawn += np.minimum(own, random.multinomial(int(own.sum()), shares, _DRAWS)).sum(1)
+    shares = np.bincount(kin.look_alikes.labels.numpy(), minlength=clients[0].record.classes)
+    right = sum(np.minimum(one.inferred, one.true).sum() for one in parts)
+    count, drawn = sum(int(one.inferred.sum()) for one in parts), _by_chance(parts, shares / shares.sum())
     p_value = float((1 + (drawn >= right - 1e-9).sum()) / (1 + _DRAWS))
     said = (
         f"{what}: {right:.3g} of {count} labels are right, read off the last layer's bias, by chance "
@@ -252,9 +270,47 @@ def label_counts(clients: Sequence[CapturedClients], kin: Kin) -> Measured:
     return Measured(what, "the last layer's bias", said, float(right), count, float(drawn.mean()), p_value)
 
 
-def _counts(captured: CapturedClients, kin: Kin) -> tuple[np.ndarray, np.ndarray]:
-    """Examples of each class, inferred and true (V', K), each once; of a client in several rounds the first."""
-    assert captured.labels is not None
+@dataclass(frozen=True, eq=False)
+class _Counts:
+    """Examples of each class, inferred and true (V, K), each once; and their images (V, n, C, H, W)."""
+
+    inferred: np.ndarray
+    true: np.ndarray
+    images: Tensor
+
+
+def _by_chance(parts: Sequence[_Counts], shares: np.ndarray) -> np.ndarray:
+    """How many labels are right where they are drawn with these shares, many times: once for all clients who share
+    images, of whom one with more examples draws some more."""
+    random, drawn = np.random.default_rng(derive_seed("label counts")), np.zeros(_DRAWS)
+    inferred = [own for one in parts for own in one.inferred]
+    clusters: dict[int, list[np.ndarray]] = {}
+    for own, cluster in zip(inferred, _clusters(parts), strict=True):
+        clusters.setdefault(cluster, []).append(own)
+    for members in clusters.values():
+        labels = np.zeros((_DRAWS, len(shares)), dtype=np.int64)
+        had = 0
+        for own in sorted(members, key=lambda one: one.sum()):
+            labels, had = labels + random.multinomial(int(own.sum()) - had, shares, _DRAWS), int(own.sum())
+            drawn += np.minimum(own, labels).sum(1)
+    return drawn
+
+
+def _clusters(parts: Sequence[_Counts]) -> list[int]:
+    """The cluster of each client: those who share an image, directly or through others, are one."""
+    known: dict[bytes, int] = {}
+    held = [
+        [known.setdefault(image.numpy().tobytes(), len(known)) for image in images]
+        for one in parts for images in one.images
+    ]  # fmt: skip
+    most = max(map(len, held))
+    groups = groups_of(np.array([own + own[:1] * (most - len(own)) for own in held]))
+    return list(range(len(held))) if groups is None else groups.tolist()
+
+
+def _counts(captured: CapturedClients, kin: Kin) -> _Counts:
+    """What the last layer's bias tells; of a client in several rounds the first."""
+    assert captured.labels is not None and captured.images is not None
     record, reading = captured.record, update_reading(captured.record, captured.record.defense)
     model = RowModel(record.model, record.image_shape, record.classes)
     model.take_buffers(captured.buffers)
@@ -273,7 +329,8 @@ def _counts(captured: CapturedClients, kin: Kin) -> tuple[np.ndarray, np.ndarray
     places = distinct_places(captured)
     labels = captured.labels[rows][:, places]
     inferred = torch.stack([round_to_total(row, len(places)) for row in shares])
-    return _per_class(inferred, record.classes), _per_class(labels, record.classes)
+    images = captured.images[rows][:, places]
+    return _Counts(_per_class(inferred, record.classes), _per_class(labels, record.classes), images)
 
 
 def _per_class(labels: Tensor, classes: int) -> np.ndarray:

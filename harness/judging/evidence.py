@@ -32,13 +32,15 @@ UNKNOWN_LEVEL = "the noise's level is not declared as one number"
 class Check:
     """One check: what it asks, whether it holds, the p-value where it is a test, and a sentence.
 
-    ``more than declared`` is more protection, and more of its price.
+    ``more than declared`` is more protection, and more of its price. ``undecided``: whether nothing may be called
+    resilient by it, since it cannot tell and what was sent may be of another client than the truth says.
     """
 
     name: str
     outcome: Outcome
     detail: str
     p_value: float | None = None
+    undecided: bool = False
 
 
 @dataclass(frozen=True, eq=False)

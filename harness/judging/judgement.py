@@ -22,10 +22,11 @@ from harness.evaluation.reading import known_batches
 from harness.evaluation.scores import Scored
 from harness.experiment import CellSettings
 from harness.federation.privacy_facts import PrivacyFacts
-from harness.judging.beside import Measured, measured
-from harness.judging.checks import BUFFERS, checks_of, explained
+from harness.judging.beside import WHO, Measured, measured
+from harness.judging.checks import BUFFERS, checks_of
 from harness.judging.declared import Group
 from harness.judging.evidence import Check, Evidence, pooled
+from harness.judging.explained import explained
 from harness.judging.federation import CapturedClients
 from harness.judging.noise_checks import FACTS, GIVE_SIZE, fits_facts
 from harness.judging.plan import Line
@@ -70,7 +71,9 @@ def judge_with_truth(
     late = [cell for group in groups for cell, _ in group.late]
     for cell in late:
         run.cell(cell)  # says why there is none, before anybody reckons with the time that it would take
-    document = evaluate([*cells, *late], run)
+    # Whether members are told decides over a place as much where nobody asked for it by name.
+    tests = [cell for group in beside if group.name == WHO for cell in group.cells]
+    document = evaluate([*cells, *tests, *late], run)
     return document, _of_examples(groups, run), measured(groups, beside, kin, run) if kin and beside else []
 
 
@@ -319,13 +322,12 @@ def judge_captured(groups: Sequence[Group], kin: Kin | None, work: Work) -> Judg
             for made in _guessed(group, own, words, kin, work)
         ]
         return Judgement(groups, checks, None, guesses, kin, beside, work.budget, work.plan)
-    told = pooled([
-        (group.sizes, [explained(group.captured, group.cell, work.data_root, work.chunk)]) for group in groups
-    ])  # fmt: skip
+    each = [explained(group.captured, group.cell, work.data_root, work.chunk) for group in groups]
+    told = pooled([(group.sizes, [check]) for group, check in zip(groups, each, strict=True)])
     document, examples, lines = judge_with_truth(
         groups, kin, work.data_root, work.folder, work.chunk, work.resume, work.draw_cell, work.engine, companions
     )
-    if why := next(filter(None, map(_not_known, groups)), None):
+    if why := next(filter(None, [*map(_not_known, groups), _unsure(each)]), None):
         document = _undecided(document, why, work.folder)
     judgement = Judgement(groups, [*checks, *told], document, [], kin, beside, work.budget, work.plan, examples, lines)
     if judgement.doubt is None:
@@ -371,11 +373,22 @@ def _not_known(group: Group) -> str | None:
     return name and f"defense {name!r} is declared, not known, so that no attack knew it; declare what it does"
 
 
+def _unsure(checks: Sequence[Check]) -> str | None:
+    """The same, where what was sent may be of another client than the one that controls play."""
+    return next((f"cannot tell whether {one.name}: {one.detail}" for one in checks if one.undecided), None)
+
+
 def _undecided(document: ResultDocument, why: str, folder: RunFolder) -> ResultDocument:
     """The results with nothing called resilient, in the folder too."""
     said = {"verdict": "inconclusive", "verdict_reason": why, "warnings": [why]}
     cells = [cell.model_copy(update=said if cell.verdict == "resilient" else {}) for cell in document.cells]
-    told = document.model_copy(update={"cells": cells, "summary": summarise(cells)})
+    rows = [
+        row.model_copy(
+            update={"verdict_reason": why if row.verdict != was.verdict and not row.identifies else row.verdict_reason}
+        )
+        for row, was in zip(summarise(cells), document.summary, strict=True)
+    ]
+    told = document.model_copy(update={"cells": cells, "summary": rows})
     write_atomic(folder.path / "results.json", told.model_dump_json(indent=1).encode())
     return told
 

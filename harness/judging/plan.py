@@ -24,13 +24,15 @@ from harness.base.errors import UsageError
 from harness.datasets import Dataset
 from harness.evaluation.watching import between, controls_of, work_of
 from harness.experiment import CellSettings
+from harness.judging.beside import ALONE
 from harness.judging.capture import FACTS, Capture, read_capture
 from harness.judging.declared import Group, noise_of
 from harness.judging.stage import CapturedStage, Kin, SimulatedStage
 from harness.judging.without_truth import STAND_INS, observed, shuffled, stand_ins_of
 from harness.observation import Observation
 from harness.results.arrays import StoredArrays
-from harness.scoring.strongest import NO_TIME
+from harness.scoring.lineup import lineup_test, swap_control
+from harness.scoring.strongest import IN_PART, NO_TIME
 
 Seconds = tuple[float, float]
 """As few as are likely, and the most."""
@@ -108,6 +110,7 @@ class Effort:
             a victim.
         refused: why it is impossible; None where it may run.
         jobs: processes that share its victims.
+        scoring: seconds that a run takes beside its attack.
     """
 
     group: Group
@@ -115,6 +118,7 @@ class Effort:
     each: float
     refused: str | None = None
     jobs: int = 1
+    scoring: float = 0.0
 
     @cached_property
     def attack(self) -> Attacker:
@@ -125,6 +129,11 @@ class Effort:
     def searches(self) -> bool:
         """Whether it descends a loss."""
         return isinstance(self.attack, Attack) and not self.attack.closed_form
+
+    @property
+    def is_control(self) -> bool:
+        """Whether it is of clients of one step, made to see whether an attack works."""
+        return self.group.name == ALONE
 
     @cached_property
     def _noisy(self) -> bool:
@@ -172,7 +181,7 @@ class Effort:
             cell = stand_ins
         noisy = ("positive_sigma0", "noise_x100") if self._noisy else ()
         runs += [one for name, one in controls_of(cell) if name == "positive" or name in noisy]
-        least, most = (sum(self._of(one, early) for one in runs) for early in (True, False))
+        least, most = (sum(self.scoring + self._of(one, early) for one in runs) for early in (True, False))
         return least, most * (2 if self._twice and iterations is None else 1)
 
     def _of(self, cell: CellSettings, early: bool) -> float:
@@ -199,7 +208,7 @@ def efforts_of(
                 found.append(Effort(group, cell, 0.0, str(problem)))
             else:
                 dealt = cell.device == "cpu" and not bench.alone and getattr(cell.build_attack(), "dealt", False)
-                found.append(Effort(group, cell, each, None, jobs if dealt else 1))
+                found.append(Effort(group, cell, each, None, jobs if dealt else 1, bench.scoring))
     return found
 
 
@@ -229,6 +238,19 @@ class _Bench:
             return _timed(lambda: attack.start(one, [(*key, 0) for key in one.keys]))
         shared = len(seen.target) / len(seen.weights.unique(dim=0)) if isinstance(attack, Learned) else 1
         return gradients / shared * seconds_of_row(CPL(), seen, self._chunk)
+
+    @cached_property
+    def scoring(self) -> float:
+        """Seconds in which a run sets its scene and tests what an attack made, were all of it right."""
+        (stage, doubles), cell = self._stage, self._group.cell
+
+        def work() -> None:
+            scene = stage.set(cell.model_copy(update=doubles))
+            among = scene.truth.indices, scene.dataset.images, scene.dataset.labels, cell.seeds[0]
+            for test in (lineup_test, swap_control):
+                test(scene.truth.images, *among)
+
+        return _timed(work)
 
     def _seen(self, cell: CellSettings) -> tuple[Observation, Dataset]:
         """What the attacker has, what was sent shuffled, and where look-alikes come from."""
@@ -303,9 +325,18 @@ class Line:
         where = f"{self.attack}{f', {self.group}' if self.group else ''}"
         if not self.captures:
             return f"{where}: left out: {self.reason}"
-        few = f" with {self.iterations} iterations" if self.iterations else ""
-        said = f"{where}: {self.captures} of {self.of} captures{few}, {between(*self.seconds)}"
+        said = f"{where}: {self._ran}, {between(*self.seconds)}"
         return f"{said}; {self.reason}" if self.reason else said
+
+    @property
+    def late(self) -> str:
+        """The same of the cell of all of it, which did not run."""
+        return f"{IN_PART}: {self._ran} ran; {self.reason}" if self.captures else f"{NO_TIME}: {self.reason}"
+
+    @property
+    def _ran(self) -> str:
+        few = f" with {self.iterations} iterations" if self.iterations else ""
+        return f"{self.captures} of {self.of} captures{few}"
 
     def record(self) -> dict[str, Any]:
         """As plain JSON."""
@@ -314,11 +345,15 @@ class Line:
 
 @dataclass(frozen=True, eq=False)
 class Share:
-    """How much of an attack runs: on so many captures, 0 for none, and with fewer iterations than its own or None."""
+    """How much of an attack runs: on so many captures, 0 for none, and with fewer iterations than its own or None.
+
+    ``alone``: the budget in seconds into which all of it fits, where no other attack is asked for.
+    """
 
     effort: Effort
     captures: int
     iterations: int | None = None
+    alone: float = 0.0
 
     @property
     def seconds(self) -> Seconds:
@@ -339,7 +374,7 @@ class Share:
         whole, reason = effort.seconds(of), None
         if self.captures < of or self.iterations is not None:
             least = "" if self.captures else f", the least that says anything {between(0, effort.needed)}"
-            alone = written(whole[1] / (1 - _KEPT))
+            alone = written(self.alone)
             reason = f"all of it takes {between(*whole)}{least}; alone it fits into --budget {alone}"
         return Line(effort.cell.attack, words, self.captures, of, self.iterations, self.seconds, whole, reason)
 
@@ -391,7 +426,25 @@ def fitted(efforts: Sequence[Effort], budget: float, spent: float = 0.0) -> list
             least = (min(effort.needed for effort in possible) + spent) / (1 - _KEPT)
             raise UsageError(f"--budget is too small for any attack; the smallest that helps is {written(least)}")
         found[alone.effort] = alone
-    return [found.get(effort, Share(effort, 0)) for effort in efforts]
+    return [replace(found.get(effort, Share(effort, 0)), alone=_alone(effort, beside, spent)) for effort in efforts]
+
+
+def _alone(effort: Effort, beside: Sequence[Effort], spent: float) -> float:
+    """The budget into which all of an attack fits that alone is asked for; what is judged beside it has its part."""
+
+    def whole(one: Effort) -> float:
+        return one.seconds(one.cell.victims)[1]
+
+    others = [one for one in beside if one is not effort]
+    own, tests = whole(effort), sum(whole(one) for one in others if isinstance(one.attack, Identifier))
+    if isinstance(effort.attack, Identifier):
+        needed = 2 * own
+    elif effort.is_control:
+        needed = own / _OF_CONTROLS
+    else:
+        controls = sum(whole(one) for one in others if one.is_control and one.cell.attack == effort.cell.attack)
+        needed = min(own / (1 - _OF_CONTROLS), own + controls)
+    return (spent + tests + needed) / (1 - _KEPT)
 
 
 def _most_within(effort: Effort, seconds: float) -> Share | None:
@@ -403,11 +456,13 @@ def _most_within(effort: Effort, seconds: float) -> Share | None:
         return share(numbers[fit - 1]) if fit else None
 
     whole = largest(range(few, of + 1), lambda captures: Share(effort, captures))
+    # A control of fewer clients shows nothing, even if all of them leak.
+    fewer = range(0) if effort.is_control else range(1, few + 1)
     if whole or fewest is None:
-        return whole or largest(range(1, few), lambda captures: Share(effort, captures))
+        return whole or largest(fewer, lambda captures: Share(effort, captures))
     most = reconstructing(effort.attack).max_iterations
     shorter = largest(range(fewest, most), lambda iterations: Share(effort, few, iterations))
-    return shorter or largest(range(1, few + 1), lambda captures: Share(effort, captures, fewest))
+    return shorter or largest(fewer, lambda captures: Share(effort, captures, fewest))
 
 
 def within_budget(groups: Sequence[Group], shares: Sequence[Share]) -> list[Group]:
@@ -422,7 +477,7 @@ def within_budget(groups: Sequence[Group], shares: Sequence[Share]) -> list[Grou
             own.sort(key=lambda share: share.seconds[1])  # the first control that leaks is enough
         cells = [share.cell for share in own if share.captures or share.effort.refused]
         lines = [(share.effort.cell, share.line(False)) for share in own]
-        late = [(cell, f"{NO_TIME}: {line.reason}") for cell, line in lines if line.cut]
+        late = [(cell, line.late) for cell, line in lines if line.cut]
         found.append(replace(group, cells=cells, declared=group.cell, late=late))
     return found
 

@@ -142,6 +142,10 @@ class LabelInference(Record):
     reason: str | None = None
 
 
+#: How the detail begins of a control that is not run, since the cell has nothing that its control would leave out.
+OWN_CONTROL = "this cell has no defense and is its own control"
+
+
 class Control(Record):
     """A control that a cell depends on, and its outcome.
 
@@ -161,6 +165,11 @@ class Control(Record):
     @property
     def kind(self) -> Literal["positive", "negative"]:
         return "positive" if self.name.startswith("positive") else "negative"
+
+    @property
+    def is_own(self) -> bool:
+        """Return whether the control is the cell itself, and nothing was run for it."""
+        return self.detail.startswith(OWN_CONTROL)
 
 
 # The theorem beside a verdict: how often an event happened, how often it would blindly, and the most there can be.

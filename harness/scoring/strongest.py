@@ -63,6 +63,8 @@ TELLS = "a membership test"
 WHO_IS_TOLD = "even to attackers who know the labels"
 #: How the reason begins where a budget is why an attack did not run, or on fewer clients.
 NO_TIME = "the budget left it too little time"
+#: The same where a part of it ran, whose results stand in a cell of their own.
+IN_PART = f"{NO_TIME} for all of it"
 TRACES = "traces come back, nearer to their own truth than to look-alikes"
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from harness.attacks import SUITES
 from harness.experiment import AS_CAPTURED, FILE_SETTINGS, OPTIONS, CellSettings
 from harness.reports import text
+from harness.reports.html.judged import Budget
 from harness.reports.html.places import Shown
 from harness.reports.html.run_data import RunData
 from harness.training import TrainSettings
@@ -46,7 +47,10 @@ def evaluate_commands(cells: Iterable[Shown]) -> list[str]:
 def judge_commands(runs: Iterable[RunData]) -> list[str]:
     """What makes the estimates again; where the truth was known, the cells say it."""
     judged = [run.judged for run in runs if run.judged and run.judged.estimates]
-    return [_judge(_option("attack", ",".join(one.attack for one in made.estimates)), dict(made)) for made in judged]
+    return [
+        _judge(_option("attack", ",".join(one.attack for one in made.estimates)), dict(made), made.budget)
+        for made in judged
+    ]
 
 
 def train_command(run: RunData) -> str:
@@ -116,7 +120,8 @@ def _evaluate(members: Sequence[Shown]) -> str:
 
     settings = _settings(members[0])
     if settings.get("weights") == AS_CAPTURED:
-        return _judge(every("attack"), settings)
+        judged = members[0].run.judged
+        return _judge(every("attack"), settings, judged and judged.budget)
     suite = _suite(members)
     arguments = dict.fromkeys(part for item in members for part in _arguments(item, attack=suite is None))
     attacks = every("attack") if suite is None else _option("attack", suite)
@@ -130,10 +135,15 @@ def _suite(members: Sequence[Shown]) -> str | None:
     return suite if whole else None
 
 
-def _judge(attacks: str, settings: Mapping[str, Any]) -> str:
+def _judge(attacks: str, settings: Mapping[str, Any], budget: Budget | None) -> str:
+    """``budget``: what fits into it depends on all attacks, and on the machine."""
+    within = [_option("budget", f"{budget.seconds:g}s")] if budget else []
+    attacks = _option("attack", ",".join(budget.asked)) if budget and budget.asked else attacks
     steps = settings.get("update_model", "first")
     several = [_option("update_model", steps)] if steps not in ("first", _JUDGED_BY) else []
-    return " ".join(["harness judge CAPTURE...", attacks, _option("prior", settings.get("prior", "none")), *several])
+    return " ".join(
+        ["harness judge CAPTURE...", attacks, _option("prior", settings.get("prior", "none")), *several, *within]
+    )
 
 
 def _option(name: str, value: object) -> str:

@@ -13,6 +13,9 @@ from harness.reports.html import wording
 from harness.results.record import Number
 from harness.scoring.verdict import LEAK_P
 
+# As ``harness judge`` names what it judges beside what was asked for.
+ALONE, WHO = "one step on one example", "who took part"
+
 _KINDS = {
     "holds": "resilient", "violated": "leaks", "more than declared": "inconclusive", "cannot tell": "inconclusive",
 }  # fmt: skip
@@ -127,14 +130,22 @@ class Budget(_Part):
     attacks: Annotated[list[Planned], Field(max_length=200)]
 
     @property
+    def asked(self) -> list[str]:
+        """The attacks that were asked for; what fits of each depends on all of them."""
+        return list(dict.fromkeys(one.attack for one in self.attacks if one.group not in (ALONE, WHO)))
+
+    @property
     def said(self) -> str:
         """What ran of all that was asked for, and what was left out."""
-        ran = sum(one.captures > 0 for one in self.attacks)
         less = [text.safe(one.said, 300) for one in self.attacks if one.reason]
-        said = (
-            f"Within a budget of {in_words(self.seconds)}, {ran} of {wording.plural(len(self.attacks), 'attack')} ran"
-        )
-        return f"{said}. Not, or not whole: {'; '.join(less)}." if less else f"{said}, all of them whole."
+        running = [one for one in self.attacks if one.captures]
+        part = sum(bool(one.reason) for one in running)
+        whole = len(running) - part
+        counts = [f"{whole} of {wording.plural(len(self.attacks), 'attack')} ran whole"]
+        counts += [f"{part} with fewer iterations or captures"] if part else []
+        counts += [f"{left} did not run"] if (left := len(self.attacks) - len(running)) else []
+        said = f"Within a budget of {in_words(self.seconds)}, {', '.join(counts)}"
+        return f"{said}: {'; '.join(less)}." if less else f"{said}."
 
 
 class Judged(_Part):
@@ -178,6 +189,11 @@ class Judged(_Part):
         # The truth is held against what was sent last of all.
         reasons = [f"{check.name}? No: {check.detail}" for check in self.violated]
         return text.safe(reasons[-1] if reasons else "harness judge says so", 300)
+
+    @property
+    def works_alone(self) -> str | None:
+        """The attack that brings images of clients of one step on one example back; None where none is known to."""
+        return next((one.by for one in self.measured if one.what == ALONE and one.held), None)
 
     @property
     def headline(self) -> list[tuple[str, str]]:

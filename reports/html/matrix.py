@@ -131,14 +131,22 @@ def _folded(entries: Iterable[Entry]) -> tuple[Entry, ...]:
 def _entry(place: Decided) -> Entry:
     checks = [(cell, check) for cell in place.cells for check in cell.controls]
     failed = dict.fromkeys(_failure(cell, check) for cell, check in checks if not check.held)
-    held = sum(check.held for _, check in checks)
-    counted = f"{held} of {wording.plural(len(checks), 'control')} held" if checks else ""
+    counted = _counted([check for _, check in checks])
     cell = place.cell
     said = evidence.said(place).removeprefix("not run: ")
     return Entry(
         place.kind, said, *_rate(cell), bool(place.summary.identifies), promise(place), _tried(place), counted,
         tuple(failed), (wording.place(place.summary),), place.run.name, (cell and cell.key) or "",
     )  # fmt: skip
+
+
+def _counted(checks: Sequence[Control]) -> str:
+    """How many controls held of those that were run."""
+    ran = [check for check in checks if not check.is_own]
+    said = [f"{sum(check.held for check in ran)} of {wording.plural(len(ran), 'control')} held"] if ran else []
+    own = len(checks) - len(ran)
+    said += [f"{own} not run, as a cell without a defense is its own"] if own else []
+    return "; ".join(said)
 
 
 def _failure(cell: CellResult, check: Control) -> str:
@@ -149,9 +157,10 @@ def _tried(place: Decided) -> tuple[tuple[str, str], ...]:
     """What each attack found, by what its attacker knows."""
     found: dict[str, list[str]] = {}
     for cell in place.cells:
-        who = "not run" if cell.not_applicable_reason is not None else cell.tier
+        who = columns.unrun(cell) if cell.not_applicable_reason is not None else cell.tier
         found.setdefault(who, []).append(f"{text.safe(cell.attack, 40)} {_found(cell)}".strip())
-    return tuple((who, ", ".join(found[who])) for who in ("plain", "informed", "tampering", "not run") if who in found)
+    order = ("plain", "informed", "tampering", "not whole", "not run")
+    return tuple((who, ", ".join(found[who])) for who in order if who in found)
 
 
 def _found(cell: CellResult) -> str:
@@ -167,11 +176,12 @@ def _refused(members: Sequence[Decided]) -> tuple[str, ...]:
     reasons: dict[tuple[str, str], dict[str, None]] = {}
     for place in members:
         for cell in place.refused if place.kind != "impossible" else ():
-            named = text.safe(cell.attack, 40), text.safe(cell.not_applicable_reason or "", 200)
+            attack = f"{text.safe(cell.attack, 40)} {columns.unrun(cell)}"
+            named = attack, text.safe(cell.not_applicable_reason or "", 200)
             reasons.setdefault(named, {})[place.defense] = None
     everyone = len({place.defense for place in members})
     return tuple(
-        f"{attack} not run{'' if len(found) == everyone else f' against {wording.join(list(found))}'}: {reason}"
+        f"{attack}{'' if len(found) == everyone else f' against {wording.join(list(found))}'}: {reason}"
         for (attack, reason), found in reasons.items()
     )
 

@@ -52,12 +52,19 @@ def undecided(place: Decided) -> str:
     where = {_fails(cell) for cell in failing}
     there = where.pop() if len(where) == 1 else "here"
     who = "the attack does not work" if len(failing) == 1 else f"none of the {len(failing)} attacks works"
+    alone = place.run.judged.works_alone if place.run.judged else None
+    if alone and there == _ON_MODEL:
+        took = f"{wording.plural(row.local_steps, 'step')} of {wording.plural(row.batch_size, 'example')}"
+        return f"{who} on {took}, though {text.safe(alone, 40)} works on one step on one example"
     return f"{who} {there}"
+
+
+_ON_MODEL = "on this model"
 
 
 def _fails(cell: CellResult) -> str:
     failed = {check.name for check in cell.controls if not check.held}
-    return "through this defense even without its noise" if failed == {"positive_sigma0"} else "on this model"
+    return "through this defense even without its noise" if failed == {"positive_sigma0"} else _ON_MODEL
 
 
 def strength(place: Decided) -> tuple[bool, bool, int]:

@@ -18,8 +18,9 @@ from harness.base.errors import UsageError
 from harness.capture import CaptureRecord, write_capture
 from harness.cli import run
 from harness.judging.capture import read_capture
-from harness.judging.checks import BUFFERS, checks_of, explained
+from harness.judging.checks import BUFFERS, checks_of
 from harness.judging.declared import cells_of
+from harness.judging.explained import explained
 from harness.judging.federation import gathered
 from harness.judging.judgement import GivenAway, given_away
 from harness.judging.stage import SimulatedStage

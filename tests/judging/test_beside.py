@@ -3,16 +3,21 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 from harness.attacks.membership import Membership
-from harness.judging.beside import ALONE, MEMBERSHIP, WHO, companions, distinct_places, label_counts
+from harness.experiment import cell_settings
+from harness.judging.beside import ALONE, MEMBERSHIP, WHO, _of_one_step, companions, distinct_places, label_counts
 from harness.judging.capture import CaptureRecord, read_capture
 from harness.judging.declared import Group, groups_of
 from harness.judging.federation import federations
 from harness.judging.stage import CapturedStage, Kin, kin_of
+from harness.reports.html import judged
+from harness.scoring.strongest import NO_TIME
 
 Federation = Callable[..., list[Path]]
 ROOT = Path("none")
@@ -36,6 +41,45 @@ def test_labels_are_counted_where_gradients_add_up(federation: Federation) -> No
     assert alone.captured.clients == 8 and alone.captured.examples == 1 and bool(alone.captured.target.any())
 
 
+def test_clients_who_share_images_are_one_draw_of_labels(federation: Federation) -> None:
+    """Many of them are no more evidence than one of them."""
+    p_values = list[float]()
+    for count in (1, 8):
+        folders = federation(count, batch=2, same_data=True, apart=True, name=f"of {count}")
+        groups, kin = captured_groups(folders, "sgd", ["cpl"])
+        p_values.append(label_counts([group.captured for group in groups], kin).p_value or 0.0)
+    assert p_values[0] > 0.005 and p_values[1] > 0.5 * p_values[0]
+
+
+ONE_STEP: dict[str, tuple[dict[str, tuple[int, int, bool]], tuple[str, ...], str, bool | None]] = {
+    "all of eight": ({"cpl": (8, 8, True)}, (), "cpl leaks, as it must: 8 of 8 images come back", True),
+    "one of one": ({"cpl": (1, 1, False), "map": (0, 1, False)}, (),
+                   "cpl brings 1 of 1 images back, too few to test (p = 0.03)", None),
+    "one of eight": ({"cpl": (1, 8, False)}, (), "cpl brings 1 of 8 images back, no more than chance may bring", None),
+    "none": ({"cpl": (0, 8, False)}, (), "cpl brings nothing back, so that their failure on what", False),
+    "nothing asked for": ({}, (), "no image attack was asked for", None),
+    "no time": ({}, ("cpl",), "no attack had the time", False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("tried", "late", "said", "held"), ONE_STEP.values(), ids=ONE_STEP)
+def test_what_one_step_tells_is_said_as_it_was(
+    tried: dict[str, tuple[int, int, bool]], late: tuple[str, ...], said: str, held: bool | None
+) -> None:
+    made = {
+        name: SimpleNamespace(
+            attack=name, identified=None, not_applicable_reason=None, succeeds=leaks, victims=count, tested_p=0.03,
+            outcomes=SimpleNamespace(success=back),
+        )
+        for name, (back, count, leaks) in tried.items()
+    }  # fmt: skip
+    asked = [cell_settings(dataset="digits", model="mlp", attack=name) for name in (*tried, *late)]
+    alone: Any = SimpleNamespace(cells=asked[: len(tried)], late=[(cell, NO_TIME) for cell in asked[len(tried) :]])
+    run: Any = SimpleNamespace(cell=lambda cell: SimpleNamespace(cell=made[cell.attack]))
+    found = _of_one_step(alone, run)
+    assert found.said.startswith(f"{ALONE} of the same job: {said}") and found.held is held
+
+
 def test_members_are_told_after_steps_of_adam(federation: Federation) -> None:
     groups, kin = captured_groups(federation(3, batch=2, steps=2, adam=True), "adam", ["cpl", "identify"])
     said = label_counts([group.captured for group in groups], kin).said
@@ -52,6 +96,10 @@ def test_members_are_told_after_steps_of_adam(federation: Federation) -> None:
                 near = Membership().distances(seen, lineup, label[None])[0]
                 ranks.append(float((near < near[0]).sum()) / len(others))
         assert sum(ranks) / len(ranks) < most
+
+
+def test_the_page_knows_what_is_beside_by_name() -> None:
+    assert (judged.ALONE, judged.WHO) == (ALONE, WHO)
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,10 @@ from harness.capture import CaptureRecord
 from harness.cli import run
 from harness.defenses import DEFENSES, Cohort, RoundContext
 from harness.judging.capture import read_capture
-from harness.judging.checks import bare, checks_of, explained
+from harness.judging.checks import bare, checks_of
 from harness.judging.declared import cells_of
 from harness.judging.evidence import Check, Evidence, ranks_of
+from harness.judging.explained import explained
 from harness.judging.federation import gathered
 from harness.judging.noise_checks import BOUND, ENOUGH, NO_MORE, crowded, distance, fits_facts, noise_beyond, tailless
 

@@ -75,7 +75,10 @@ def test_clients_with_batches_of_unequal_sizes_are_judged_together(
         assert [len(one["estimates"]) for one in document["estimates"]] == [3, 2]
         return
     cells = [cell for cell in document["results"]["cells"] if cell["role"] == "cell"]
-    assert [(cell["victims"], cell["batch_size"]) for cell in cells] == [(3, 1), (2, 2)]
+    # Who took part is tested too, though nobody asked for it, and belongs to the same places.
+    found = [(cell["attack"], cell["victims"], cell["batch_size"]) for cell in cells]
+    assert found == [("cpl", 3, 1), ("cpl", 2, 2), ("identify", 3, 1), ("identify", 2, 2)]
+    assert [row["identifies"] is None for row in document["results"]["summary"]] == [False, False]
     assert cells[0]["asr"]["strict"]["successes"] == 3
 
 

@@ -9,8 +9,10 @@ import pytest
 
 from harness.judging.evidence import Outcome
 from harness.reports.html import all_tables, make_page, read_runs
+from harness.reports.html.judged import ALONE, WHO
 from harness.reports.html.places import decided_places
 from harness.reports.html.verdict import verdict
+from harness.results import Control
 
 CHECK = {"name": "noise is on every tensor", "outcome": "violated", "detail": "it is off"}
 TOLD = {"name": "the truth explains what was sent", "outcome": "violated", "detail": "they differ"}
@@ -62,7 +64,7 @@ STATES: dict[str, tuple[dict[str, Any], tuple[str, str]]] = {
     "a budget": (
         {"budget": {"seconds": 600, "attacks": [
             {"attack": "cpl", "captures": 0, "said": "cpl: left out: all of it takes 6 hours", "reason": "long"}]}},
-        ("untried", "Within a budget of 10 minutes, 0 of 1 attack ran. Not, or not whole: cpl: left out: all of it "
+        ("untried", "Within a budget of 10 minutes, 0 of 1 attack ran whole, 1 did not run: cpl: left out: all of it "
                     "takes 6 hours."),
     ),
     "more than declared": (
@@ -118,6 +120,18 @@ def test_tables_and_pictures_of_captures(judged: Path) -> None:
         ),
         ({"prior": "digits", "update_model": "unroll"}, "--attack cpl --prior digits"),
         ({}, "--attack cpl --prior none"),
+        (
+            {
+                "budget": {
+                    "seconds": 40,
+                    "attacks": [
+                        {"attack": name, "group": group, "captures": 3, "said": "it ran"}
+                        for name, group in (("cpl", ""), ("map", ""), ("identify", WHO), ("cpl", ALONE))
+                    ],
+                }
+            },
+            "--attack cpl,map --prior none --budget 40s",
+        ),
     ],
 )
 def test_the_command_behind_an_estimate(
@@ -125,6 +139,20 @@ def test_the_command_behind_an_estimate(
 ) -> None:
     page = make_page(read_runs([a_judged(tmp_path, **facts)]))
     assert f"harness judge CAPTURE... {command}</pre>" in page
+
+
+def test_an_attack_that_works_on_one_step_does_not_fail_on_the_model(
+    tmp_path: Path, a_cell: Callable, a_run: Callable, a_judged: Callable
+) -> None:
+    idle = Control(name="positive", held=False, detail="the attack is idle")
+    cell = a_cell("none", verdict="inconclusive", controls=[idle], local_steps=3, batch_size=4)
+    a_run(tmp_path, [cell], pictures=False)
+    alone = {"what": ALONE, "by": "map", "said": "map leaks, as it must", "held": True}
+    a_judged(tmp_path, checks=[], estimates=[], measured=[alone], results={})
+    assert lines(tmp_path)[-1][1] == (
+        "Without a defense, we could not tell: the attack does not work on 3 steps of 4 examples, though map works on "
+        "one step on one example."
+    )
 
 
 def test_stand_ins_are_nobody_whose_verdict_is_asked_for(

@@ -18,6 +18,8 @@ from harness.reports.html.training import leakage, utility_chart
 from harness.reports.html.verdict import verdict
 from harness.reports.pictures import first_rows_box, last_row_boxes
 from harness.results import Control, Identified, Statement
+from harness.results.record import OWN_CONTROL
+from harness.scoring.strongest import IN_PART
 
 IDLE = Control(name="positive", held=False, detail="the attack is idle")
 IMPOSSIBLE = {"verdict": "inconclusive", "not_applicable_reason": "needs a batch", "metrics": {}, "asr": {},
@@ -50,6 +52,19 @@ def test_the_strongest_attack_decides_and_each_is_counted(tmp_path: Path, a_cell
     assert row.units == "clipped to C=4"
     assert matrix.refused == ("analytic not run: needs a batch",)
     assert entry.controls == "2 of 3 controls held" and entry.failed == ("positive of identify: the attack is idle",)
+
+
+def test_what_was_not_run_is_not_counted_and_what_ran_in_part_is_named(
+    tmp_path: Path, a_cell: Callable, a_run: Callable
+) -> None:
+    own, swap = Control(name="positive", held=False, detail=f"{OWN_CONTROL}; mend"), Control(name="swap", held=True)
+    late = {**IMPOSSIBLE, "not_applicable_reason": f"{IN_PART}: 5 of 5 captures with 17 iterations ran"}
+    cells = [a_cell("none", verdict="inconclusive", controls=[own, swap]), a_cell("none", **late)]
+    [matrix] = matrices(decided_places(read_runs([a_run(tmp_path, cells, pictures=False)])))
+    [entry] = matrix.rows[0].entries
+    assert entry.controls == "1 of 1 control held; 1 not run, as a cell without a defense is its own"
+    assert entry.tried[-1] == ("not whole", "cpl")
+    assert matrix.refused == (f"cpl not whole: {IN_PART}: 5 of 5 captures with 17 iterations ran",)
 
 
 def test_a_leak_by_the_lineup_alone_is_called_traces(tmp_path: Path, a_cell: Callable, a_run: Callable) -> None:

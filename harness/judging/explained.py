@@ -1,0 +1,186 @@
+"""Whether the truth explains what was sent: the same clients are played on it, and what is left is looked at."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from scipy.stats import chi2
+from torch import Tensor
+
+from harness.datasets.public import NONE
+from harness.evaluation.controls import with_other_key
+from harness.experiment import CellSettings
+from harness.judging.evidence import LEVEL, Check, Evidence, bonferroni, level_of
+from harness.judging.federation import CapturedClients
+from harness.judging.noise_checks import GIVE_SIZE, drawn_levels
+from harness.judging.rounding import HALF, SINGLE, moved_by_rounding
+from harness.judging.stage import SimulatedStage
+
+NAME = "the truth explains what was sent"
+# Of the norm, between what was sent and what the truth gives.
+_UNLIKE = 0.02
+# Of the norm, from which on rounding may hide that the truth is another client's.
+_HIDES = 0.5
+
+
+@dataclass(frozen=True, eq=False)
+class _Left:
+    """How what is left (V, P) of what was sent is judged, when what the truth gives is taken away.
+
+    Attributes:
+        made: what the truth gives (V, P). grain: (V,), what rounding of what was sent may leave, as a norm.
+        level: the declared noise's deviation; None where none is declared.
+        unit: of a declared deviation. factor: words on what a clip counts, or nothing.
+    """
+
+    made: Tensor
+    grain: np.ndarray
+    level: float | None
+    unit: float
+    factor: str
+
+    def check(self, apart: Tensor, allowed: Tensor | None = None) -> Check:
+        """The check of what is left, where so much (V, P) of each coordinate is the rounding of the client's steps."""
+        if self.level is None:
+            return self._quiet(apart, torch.zeros_like(apart) if allowed is None else allowed)
+        p_value, found = self._p_value(apart, allowed), float(apart.square().mean().sqrt()) * self.unit
+        said = f"what is left is noise of deviation {found:.3g}, declared is {self.level * self.unit:.3g}{self.factor}"
+        return Check(NAME, "holds" if p_value >= LEVEL else "violated", said, p_value)
+
+    def fits(self, left: Tensor, allowed: Tensor | None) -> bool:
+        """Whether this is as small or as noisy as it must be, once two numbers of each client were fitted to it."""
+        if self.level is None:
+            return self.check(left, allowed).outcome != "violated"
+        return self._p_value(left, allowed, fitted=2) >= LEVEL
+
+    def _p_value(self, apart: Tensor, allowed: Tensor | None, fitted: int = 0) -> float:
+        """The p-value of what is left as noise of this level, by its norm."""
+        assert self.level is not None
+        norms, freedom = apart.norm(dim=1).numpy(), apart.shape[1] - fitted
+        rounding = self.grain + (0.0 if allowed is None else allowed.norm(dim=1).numpy())
+        least, most = (np.square(np.clip(norms + side * rounding, 0, None) / self.level) for side in (-1, 1))
+        return bonferroni(np.minimum(1, 2 * np.minimum(chi2.cdf(most, freedom), chi2.sf(least, freedom))))
+
+    def _quiet(self, apart: Tensor, allowed: Tensor) -> Check:
+        """Without noise what is left is rounding, whose width is known."""
+        norms = self.made.norm(dim=1).clamp_min(1e-30).numpy()
+        worst = float((apart.norm(dim=1).numpy() / norms).max())
+        beyond = (apart.abs() - allowed).clamp_min(0).norm(dim=1).numpy()
+        beyond = float((np.clip(beyond - self.grain, 0, None) / norms).max())
+        said, width = f"they differ by at most {worst:.2g} of its norm", float((self.grain / norms).max())
+        if worst < _UNLIKE:
+            return Check(NAME, "holds", f"{said}{self.factor}")
+        if beyond < _UNLIKE:
+            said = f"{said}, the rounding of the floats that were sent by up to {width:.2g}"
+            return Check(NAME, "cannot tell", said, undecided=worst >= _HIDES)
+        mend = "check learning_rate, the optimizer, the truth's order and scale, each layer's mode"
+        return Check(NAME, "violated", f"{said}; {mend}")
+
+
+def explained(captured: CapturedClients, settings: CellSettings, data_root: Path, chunk: int = 128) -> Check:
+    """Whether what was sent is what the network, the settings and the truth give, up to the declared noise.
+
+    A capture of which this does not hold is of another client than the one that controls simulate.
+    """
+    noise = Evidence(captured, settings).noise
+    level = level_of(noise)
+    if noise is not None and level is None:
+        return Check(NAME, "cannot tell", "the noise's level is not declared as one number")
+    quiet = settings.model_copy(update={"noise_scale": 0.0, "prior": NONE, "suite": None})
+
+    def play(clients: CapturedClients, cell: CellSettings = quiet) -> Tensor:
+        stage = SimulatedStage(data_root, chunk, clients, quiet, None, None)
+        return _as_steps(settings, stage.set(cell).observation.target.cpu())
+
+    made, again = play(captured), play(captured, with_other_key(quiet))
+    if not torch.equal(made, again):
+        return Check(NAME, "cannot tell", "the defense draws more than noise at random, such as coordinates")
+    sent, (shrunk, factor) = _as_steps(settings, captured.target), _shrunk(captured, settings, made)
+    grain, evidence = captured.grain.numpy() * sent.shape[1] ** 0.5, Evidence(captured, settings)
+    left = _Left(shrunk, grain, level, evidence.unit, factor)
+    check, allowed = left.check(sent - shrunk), None
+    if check.outcome == "violated" and level and _as_drawn(evidence, sent - shrunk, level):
+        said = f"{check.detail}, as a Poisson batch may have it: {GIVE_SIZE}"
+        return replace(check, outcome="cannot tell", detail=said, undecided=True)
+    if check.outcome == "violated" and not captured.sums:
+        allowed = moved_by_rounding(captured, made, SINGLE, play)
+        if by_rounding := _by_rounding(check, left, sent, allowed, captured.record.optimizer):
+            return by_rounding
+    check = _with_reason(check, captured, sent, left, allowed)
+    if check.outcome != "violated":
+        return check
+    coarse = moved_by_rounding(captured, made, HALF, play)
+    if left.check(sent - shrunk, coarse if allowed is None else coarse.maximum(allowed)).outcome == "violated":
+        return check
+    said = f"{check.detail}; or the client computes in half precision, which may send it: capture one without"
+    return replace(check, outcome="cannot tell", detail=said, undecided=True)
+
+
+def _as_steps(settings: CellSettings, target: Tensor) -> Tensor:
+    """In float64 as it was sent: what is read of Adam's step in large coordinates is next to nothing but rounding."""
+    adaptive = settings.update_reading.adaptive
+    return target.double() if adaptive is None else adaptive.step(target.double())
+
+
+def _as_drawn(evidence: Evidence, apart: Tensor, level: float) -> bool:
+    """Whether a batch of another size, which nobody gave, explains the level of noise that was found."""
+    drawn, found = drawn_levels(evidence), float(apart.square().mean().sqrt())
+    return bool(drawn) and drawn[0] <= found / level <= drawn[1]
+
+
+def _by_rounding(check: Check, left: _Left, sent: Tensor, allowed: Tensor, optimizer: str) -> Check | None:
+    """The check where rounding in the client's steps explains what is left; None where it does not."""
+    if left.check(sent - left.made, allowed).outcome == "violated":
+        return None
+    width = float((allowed.norm(dim=1) / left.made.norm(dim=1).clamp_min(1e-30)).max())
+    found = check.detail.partition(";")[0]
+    said = f"{found}, in coordinates of steps of {optimizer} whose gradient is next to 0: rounding decides {width:.2g}"
+    hidden = width >= _HIDES
+    return replace(check, outcome="cannot tell" if hidden else "holds", detail=said, undecided=hidden)
+
+
+def _with_reason(check: Check, captured: CapturedClients, sent: Tensor, left: _Left, allowed: Tensor | None) -> Check:
+    """A violation is no proof where weight decay explains it, and may have a reason that can be named.
+
+    Weight decay adds a multiple of the weights to a gradient, of which a clip then keeps a smaller part. What a factor
+    alone explains, such as another learning rate, is no weight decay.
+    """
+    if check.outcome != "violated":
+        return check
+    apart, columns = sent - left.made, torch.stack([left.made, captured.before.double()], 2)
+    scaled, both = (torch.linalg.lstsq(one, apart[..., None]).solution for one in (columns[..., :1], columns))
+    shrunk = both[:, 1, 0]
+    alone, rest = apart - (columns[..., :1] @ scaled)[..., 0], apart - (columns @ both)[..., 0]
+    if (shrunk > 0).all() and left.fits(rest, allowed) and not left.fits(alone, allowed):
+        said = f"the update also shrinks the weights, as weight decay does ({float(shrunk.mean()):.2g} of them)"
+        said = f"{check.detail}; {said}; none is declared"
+        return replace(check, outcome="cannot tell", detail=said, undecided=True)
+    return _with_other(check, sent, left.made)
+
+
+def _with_other(check: Check, sent: Tensor, made: Tensor) -> Check:
+    """The same with a word on truths that are another client's."""
+    apart = torch.cdist(sent, made, compute_mode="donot_use_mm_for_euclid_dist")
+    nearest, own = apart.min(1), apart.diagonal()
+    rows = (nearest.values < own / 2).nonzero()[:, 0].tolist()
+    if not rows:
+        return check
+    said = f"what client {rows[0] + 1} sent fits the truth of client {int(nearest.indices[rows[0]]) + 1} better"
+    return replace(check, detail=f"{check.detail}; {said}: are their truths exchanged?")
+
+
+def _shrunk(captured: CapturedClients, settings: CellSettings, made: Tensor) -> tuple[Tensor, str]:
+    """What the truth gives, shrunk as much as a clip does that counts what is sent beside the weights too.
+
+    Such a clip protects more than the declared one, so that what it does is explained and not accused.
+    """
+    clipping = settings.build_defense().clipping_at(settings.tap, settings.learning_rate)
+    if not captured.moved_buffers or clipping is None or clipping.unit != "update" or clipping.grouping != "whole":
+        return made, ""
+    own = made.double()
+    factors = ((captured.target.double() * own).sum(1) / own.square().sum(1).clamp_min(1e-30)).clamp(0, 1)
+    least = float(factors.min())
+    if least > 1 - _UNLIKE:
+        return made, ""
+    return own * factors[:, None], f"; the clip counts running statistics too, and shrinks the weights to {least:.3g}"

@@ -1,0 +1,150 @@
+"""Whether the truth explains updates that are no sums of gradients: rounding is let pass, and nothing else."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from harness.capture import captured
+from harness.judging import judgement
+from harness.judging.capture import read_capture
+from harness.judging.declared import groups_of
+from harness.judging.evidence import Check
+from harness.judging.explained import explained
+from harness.judging.federation import federations
+from harness.judging.rounding import SINGLE, moved_by_rounding
+from harness.testing import digits
+
+CLIENTS, EXAMPLES, BATCH = 2, 4, 2
+Optimizers = Callable[[Any], torch.optim.Optimizer]
+MADE: dict[str, Optimizers] = {
+    "adam": lambda weights: torch.optim.Adam(weights, lr=1e-3),
+    "adamw": lambda weights: torch.optim.AdamW(weights, lr=1e-2),
+    "rmsprop": lambda weights: torch.optim.RMSprop(weights, lr=1e-3),
+}
+
+
+def small(image_shape: tuple[int, int, int], classes: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Sigmoid(), nn.Linear(16, classes))
+
+
+def convolutions(image_shape: tuple[int, int, int], classes: int) -> nn.Module:
+    """With biases that BatchNorm takes away again: their gradients are nothing but rounding."""
+    layers = [nn.Conv2d(image_shape[0], 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.BatchNorm2d(4)]
+    return nn.Sequential(*layers, nn.ReLU(), nn.Flatten(), nn.Linear(4 * 16, classes))
+
+
+def checked(
+    folder: Path, made: Optimizers, network: Callable[..., nn.Module] = small, epochs: int = 1, batch: int = BATCH,
+    truth: int = 0, half: bool = False, **facts: Any,
+) -> Check:  # fmt: skip
+    """The check of clients of this optimizer.
+
+    Args:
+        truth: how many examples on the truth begins that is said to be theirs.
+        half: whether they compute in bfloat16. facts: what is said otherwise than it was.
+    """
+    images, labels = digits(3, CLIENTS * EXAMPLES)
+    images, labels = images.flatten(0, 1), labels.flatten()
+    for client in range(CLIENTS):
+        torch.manual_seed(0)
+        module, first = network((1, 8, 8), 10), client * EXAMPLES
+        optimizer = made(module.parameters())
+        how: dict[str, Any] = {
+            "model": f"{__name__}:{network.__name__}",
+            "image_shape": (1, 8, 8),
+            "classes": 10,
+            "examples": EXAMPLES,
+        }
+        with captured(module, folder / str(client), optimizer, **how, batch_size=batch, epochs=epochs) as capture:
+            for place in [place for _ in range(epochs) for place in range(first, first + EXAMPLES, batch)]:
+                own, said = (slice(place + on, place + on + batch) for on in (0, truth))
+                capture.batch(images[said], labels[said])
+                with torch.autocast("cpu", torch.bfloat16, enabled=half):
+                    loss = nn.functional.cross_entropy(module(images[own]), labels[own])
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+        if facts:
+            path = folder / str(client) / "capture.json"
+            path.write_text(json.dumps(json.loads(path.read_text()) | facts))
+    (clients,) = federations([read_capture(folder / str(client)) for client in range(CLIENTS)])
+    return explained(clients, groups_of([clients], "t", ["cpl"], "none", "cpu")[0].cell, folder)
+
+
+HONEST: dict[str, dict[str, Any]] = {
+    "one step": {"made": MADE["adam"], "batch": EXAMPLES},
+    "several": {"made": MADE["rmsprop"], "epochs": 3},
+    "biases before BatchNorm": {"made": MADE["adamw"], "network": convolutions, "epochs": 2},
+}
+
+
+def slow_but(cases: dict[str, dict[str, Any]], *quick: str) -> list[Any]:
+    """The cases, of which all but these are slow."""
+    return [
+        pytest.param(how, id=name, marks=() if name in quick else pytest.mark.slow) for name, how in cases.items()
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("how", slow_but(HONEST, *HONEST))
+def test_rounding_accuses_nobody(how: dict[str, Any], tmp_path: Path) -> None:
+    found = checked(tmp_path, **how)
+    assert found.outcome == "holds" and not found.undecided, found
+
+
+HALF: dict[str, dict[str, Any]] = {
+    "adam": {"made": MADE["adam"], "batch": EXAMPLES},
+    "many steps of momentum": {"made": lambda one: torch.optim.SGD(one, lr=0.05, momentum=0.9), "epochs": 5,
+                               "network": convolutions},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", slow_but(HALF, "adam"))
+def test_nor_does_computing_in_half_precision_but_nobody_is_resilient_then(how: dict[str, Any], tmp_path: Path) -> None:
+    found = checked(tmp_path, half=True, **how)
+    assert found.outcome != "violated" and found.undecided == (found.outcome == "cannot tell")
+    assert found.outcome == "holds" or "half precision" in found.detail
+
+
+OTHERS: dict[str, dict[str, Any]] = {
+    "other images": {"truth": 12}, "other images of one step": {"truth": 12, "batch": EXAMPLES},
+    "five times the rate": {"optimizer": "adam:lr=0.005", "learning_rate": 0.005},
+    "another class": {"optimizer": "rmsprop"}, "other betas": {"optimizer": "adam:betas=0.1/0.2"},
+    "decay that was not there": {"optimizer": "adamw:weight_decay=1"},
+    "other images of a clipped gradient": {"truth": 12, "made": lambda one: torch.optim.SGD(one, lr=0.1),
+                                           "clip_grad_norm": 100.0},
+    "other images, BatchNorm": {"truth": 12, "network": convolutions},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", slow_but(OTHERS, "other images", "five times the rate", "decay that was not there"))
+def test_other_facts_are_named(how: dict[str, Any], tmp_path: Path) -> None:
+    found = checked(tmp_path, **{"made": MADE["adam"], "epochs": 2} | how)
+    assert found.outcome == "violated", found
+
+
+@dataclass
+class Began:
+    before: torch.Tensor
+
+
+def test_rounding_moves_what_is_next_to_nothing() -> None:
+    """As signs of a gradient do, where the weights cancel but for their rounding."""
+    clients: Any = Began(torch.tensor([[1.0, 1.0, 3.0], [1.0, 1.0, 2.0]]))
+
+    def play(these: Any) -> torch.Tensor:
+        return torch.stack([these.before[:, 0] - these.before[:, 1], these.before[:, 2]], 1).sign()
+
+    assert moved_by_rounding(clients, play(clients), SINGLE, play).tolist() == [[2.0, 0.0], [2.0, 0.0]]
+
+
+def test_what_may_be_another_client_is_not_resilient() -> None:
+    kept = Check("the truth explains what was sent", "cannot tell", "why", undecided=True)
+    said = judgement._unsure([kept, replace(kept, undecided=False)])
+    assert said == "cannot tell whether the truth explains what was sent: why"
+    assert judgement._unsure([replace(kept, undecided=False)]) is None
