@@ -129,9 +129,13 @@ class Round:
             ((_, moved),) = sent.items()
             seen = _dtype_of(moved) | ({} if watch is None else watch.facts(moved))
             _tell_of_contradictions(given, seen)
+            for fact, doubt in {} if watch is None else watch.unsure.items():
+                if fact not in given:
+                    log.warning("harness: %s; give %s if it is not so", doubt, fact)
             problems = [*([] if watch is None else watch.problems), *_not_finite(moved)]
             record = _record_of(seen | dict(given), problems)
-            images, labels = ((truth or {}).get(name) for name in ("images", "labels"))
+            kept = truth or {} if watch is None else watch.of_steps(truth or {}, moved)
+            images, labels = (kept.get(name) for name in ("images", "labels"))
             write_capture(self.folder, record, before, images=images, labels=labels, **sent)
             self.over = True
             if isinstance(record, NotCaptured):
@@ -162,6 +166,8 @@ def _record_of(facts: Mapping[str, Any], problems: Sequence[str]) -> CaptureReco
         record = CaptureRecord(**facts)
     except ValidationError as error:
         missing = [str(one["loc"][0]) for one in error.errors() if one["type"] == "missing"]
+        if problems and missing == ["batch_size"]:  # sizes that nobody can give as one
+            return NotCaptured(not_captured="; ".join(problems), **{"format": 1, **facts})
         asked = (
             f"{' and '.join(missing)} could not be read from its training; give {'it' if len(missing) == 1 else 'them'}"
         )

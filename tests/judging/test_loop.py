@@ -6,6 +6,7 @@ import json
 import logging
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -137,6 +138,137 @@ def test_passes_and_batches_are_counted(tmp_path: Path, how: Any, epochs: int, e
         train(network, optimizer, loader, epochs)
     made = read_capture(tmp_path).record
     assert {name: getattr(made, name) for name in expected} == expected
+
+
+def micro(network: Net, loader: Any, keep: Any, take: Any) -> None:
+    """The loader's batches are halved for memory."""
+    for images, labels in loader:
+        for half in (images[:2], labels[:2]), (images[2:], labels[2:]):
+            keep(*half)
+            (loss(network, *half) / 2).backward()
+        take()
+
+
+def patches(network: Net, loader: Any, keep: Any, take: Any) -> None:
+    """As MONAI's crops: an item of the loader is several images."""
+    for images, labels in loader:
+        crops = images.repeat(3, 1, 1, 1), labels.repeat(3)
+        keep(*crops)
+        loss(network, *crops).backward()
+        take()
+
+
+def partly(network: Net, loader: Any, keep: Any, take: Any) -> None:
+    for images, labels in loader:
+        keep(images[:1], labels[:1])
+        loss(network, images[:1], labels[:1]).backward()
+        take()
+
+
+def both_views(network: Net, loader: Any, keep: Any, take: Any) -> None:
+    for images, labels in loader:
+        views = (images, labels), (images.flip(3), labels)
+        for one in views:
+            keep(*one)
+        torch.stack([loss(network, *one) for one in views]).sum().backward()
+        take()
+
+
+def every_second(network: Net, loader: Any, keep: Any, take: Any) -> None:
+    """Over two passes of two batches, so that one batch is trained on twice."""
+    for _ in range(2):
+        for number, batch in enumerate(loader):
+            if number == 0:
+                keep(*batch)
+                loss(network, *batch).backward()
+                take()
+
+
+def in_pairs(network: Net, loader: Any, keep: Any, take: Any, *, passes: int = 1, added: bool = False) -> None:
+    """A batch that has no other at the end makes no step."""
+    number = 0
+    for _ in range(passes):
+        for batch in loader:
+            keep(*batch)
+            (loss(network, *batch) / (1 if added else 2)).backward()
+            number += 1
+            if number % 2 == 0:
+                take()
+
+
+def after_validation(network: Net, loader: Any, keep: Any, take: Any) -> None:
+    """Whose loader is under way as well when the first step is taken, and has given one batch."""
+    other = iter(DataLoader(data(30), 15))
+    next(other)
+    in_pairs(network, loader, keep, take)
+    next(other)
+
+
+def validated(network: Net, loader: Any, keep: Any, take: Any) -> None:
+    for batch in loader:
+        keep(*batch)
+        loss(network, *batch).backward()
+        take()
+        with torch.no_grad():
+            for images, _ in DataLoader(data(8), 4):
+                network(images)
+
+
+def loss(network: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(network(images), labels)
+
+
+NOTHING: dict[str, Any] = {"examples": None, "epochs": None, "accumulate": 1, "accumulate_sum": False}
+
+
+@pytest.mark.parametrize(
+    ("training", "count", "size", "steps", "expected"),
+    [
+        (micro, 8, 4, 2, {"batch_size": 2, "accumulate": 2}),
+        (patches, 8, 4, 2, {"batch_size": 12}),
+        (patches, 6, 4, 2, {"batch_size": 12, "examples": 18, "epochs": 1}),
+        (partly, 8, 4, 2, {"batch_size": 1}),
+        (both_views, 8, 4, 2, {"batch_size": 4, "accumulate": 2, "accumulate_sum": True}),
+        (every_second, 8, 4, 2, {"batch_size": 4}),
+        (every_second, 7, 4, 2, {"batch_size": 4}),
+        (in_pairs, 8, 4, 1, {"batch_size": 4, "examples": 8, "epochs": 1, "accumulate": 2}),
+        (partial(in_pairs, passes=3), 12, 4, 4, {"batch_size": 4, "examples": 12, "accumulate": 2}),
+        (partial(in_pairs, passes=2, added=True), 8, 4, 2,
+         {"batch_size": 4, "examples": 8, "epochs": 2, "accumulate": 2, "accumulate_sum": True}),
+        (after_validation, 8, 4, 1, {"batch_size": 4, "examples": 8, "epochs": 1, "accumulate": 2}),
+        (validated, 8, 4, 2, {"batch_size": 4, "examples": 8, "epochs": 1}),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("given", [True, False])
+def test_what_went_through_the_network_counts(
+    tmp_path: Path, training: Callable[..., None], count: int, size: int, steps: int, expected: Any, given: bool
+) -> None:
+    """And of a loader what agrees with that. Of the truth is kept what made steps."""
+    network, loader = client(count, size)
+    optimizer = SGD(network.parameters(), 0.1)
+
+    def take() -> None:
+        optimizer.step()
+        optimizer.zero_grad()
+
+    with captured(network, tmp_path, loader=loader if given else None, strict=True) as capture:
+        training(network, loader, capture.batch, take)
+    made = read_capture(tmp_path)
+    expected = NOTHING | expected | {"local_steps": steps}
+    assert {name: getattr(made.record, name) for name in expected} == expected
+    assert made.truth is not None and made.truth.shapes["labels"] == (made.record.truths,)
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_passes_that_end_early_are_refused_where_batches_are_not_alike(tmp_path: Path, given: bool) -> None:
+    network, loader = client(11, 4)
+    optimizer = SGD(network.parameters(), 0.1)
+    with (
+        pytest.raises(UsageError, match=r"sizes, such as 4 and 3, and make no whole passes; train .* with drop_last$"),
+        captured(network, tmp_path, loader=loader if given else None, strict=True),
+    ):
+        for batch in [*loader, *loader][:5]:
+            step(network, optimizer, *batch)
 
 
 class Stream(IterableDataset[Any]):
