@@ -37,7 +37,7 @@ _ADAPTERS = {"lora_A", "lora_B", "lora_embedding_A", "lora_embedding_B", "adapte
 _READ_LATER: dict[str, Any] = {"image_shape": (1, 1, 1), "classes": 2, "learning_rate": 1.0, "batch_size": 1}
 # What the network and the optimizer are called is nobody's mistake, and what is frozen may be more than what is still.
 _MAY_DIFFER = {"model", "optimizer", "frozen", "learning_rate"}
-_OF_STEPS = {"local_steps", "epochs", "examples", "drop_last", "schedule", "accumulate"}
+_OF_STEPS = {"local_steps", "epochs", "examples", "drop_last", "schedule"}
 
 
 class Watched:
@@ -244,7 +244,7 @@ def _require_possible(network: nn.Module, optimizer: object, scheduler: Any, giv
     """
     known: dict[str, Any] = {}
     if isinstance(optimizer, Optimizer):
-        known["optimizer"] = facts_of(optimizer)
+        known["optimizer"] = {name: one for name, one in facts_of(optimizer).items() if name != "lr" or one}  # warm-up
         known |= {"state": "carried"} if any(optimizer.state.values()) else {}
         if scheduler is not None and getattr(scheduler, "optimizer", optimizer) is not optimizer:
             raise UsageError("the scheduler is of another optimizer; give the one whose learning rate it sets")
@@ -266,6 +266,7 @@ def require_facts(given: Mapping[str, Any]) -> None:
         CaptureRecord(**given)
         return
     known: dict[str, Any] = {"model": "read"} | {name: one for name, one in given.items() if name not in _OF_STEPS}
+    known = ({"accumulate": 2} if known.get("accumulate_sum") else {}) | known
     rate = with_rate(known["optimizer"])[1] if "optimizer" in known else None
     known = _READ_LATER | ({} if rate is None else {"learning_rate": rate}) | known
     CaptureRecord(**known)

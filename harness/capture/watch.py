@@ -280,7 +280,8 @@ class Watch:
             self._tell(f"{len(self._optimizers)} optimizers took steps; train the captured round with one")
         elif self._optimizers and self.rates:
             optimizer, first = self._optimizers[0]
-            found |= {"optimizer": (first or {}) | {"lr": self.rates[0]}, "local_steps": len(self.rates)}
+            rate = next((one for one in self.rates if one), 0.0)
+            found |= {"optimizer": (first or {}) | {"lr": rate}, "local_steps": len(self.rates)}
             found |= {"schedule": tuple(self.rates)} if len(set(self.rates)) > 1 else {}
             found |= {"state": "carried"} if self.carried else {}
             if network is not None:
