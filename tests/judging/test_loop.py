@@ -494,6 +494,73 @@ def test_a_schedule_is_read_as_it_was_used(tmp_path: Path) -> None:
     assert read_capture(tmp_path).record.schedule == (0.5,) * 3 + (0.25,) * 3
 
 
+def test_a_warm_up_begins_at_0(tmp_path: Path) -> None:
+    """Also of an optimizer that is given, and looked at before the first rate above 0 is there."""
+    network, loader = client()
+    optimizer = SGD(network.parameters(), 0.4, momentum=0.9)
+    warm_up = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: step / 4)
+    with captured(network, tmp_path, optimizer, warm_up, strict=True):
+        for _ in range(3):
+            train(network, optimizer, loader, 1, warm_up)
+    made = read_capture(tmp_path).record
+    assert made.schedule == (0.0,) * 3 + (0.1,) * 3 + (0.2,) * 3
+    assert (made.learning_rate, made.state) == (0.1, "new")
+
+
+@pytest.mark.parametrize("facts", [{}, {"accumulate_sum": True}, {"accumulate_sum": True, "accumulate": 2}])
+def test_sums_of_batches_can_be_given(tmp_path: Path, caplog: pytest.LogCaptureFixture, facts: Any) -> None:
+    """A loss whose gradient tells nothing is told of, unless they are."""
+    network, loader = client(8, 4)
+    optimizer = SGD(network.parameters(), 0.1)
+    with captured(network, tmp_path, optimizer, **facts):
+        for images, labels in loader:
+            network(images).square().mean(1)[labels > 1].sum().backward()
+        optimizer.step()
+    made = read_capture(tmp_path).record
+    assert (made.accumulate, made.accumulate_sum) == (2, bool(facts))
+    assert [one.getMessage() for one in caplog.records] == (
+        [] if facts else ["harness: whether the batches of a step are added up is not seen: taken as a mean; give "
+                          "accumulate_sum if it is not so"]
+    )  # fmt: skip
+
+
+def test_a_full_disk_leaves_no_earlier_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, os.strerror(28))
+
+    for place in ("an earlier round", "this one"):
+        network, loader = client()
+        if place == "this one":
+            monkeypatch.setattr("harness.results.atomic._write_then_rename", full)
+        with captured(network, tmp_path):
+            train(network, SGD(network.parameters(), 0.1), loader)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(UsageError, match="is no capture"):
+        read_capture(tmp_path)
+
+
+GIVEN = {"model": "m:make", "image_shape": [1, 8, 8], "classes": 5, "learning_rate": 0.1, "batch_size": 2}
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ({"accumulate_sum": True}, "accumulate_sum is of several batches; give their number as accumulate; correct"),
+        ({"optimizer": {"name": "SGD", "foo": 1}}, "optimizer 'SGD': foo: .* write for example"),
+        ({"optimizer": {"name": "SGD", "maximize": True}}, "maximize=True cannot be judged; leave it out in"),
+        ({"optimizer": {"name": "Adam"}, "state": "carried"}, r"make a new optimizer for the captured round \(.*\);"),
+        ({"optimizer": "sgd:weight_decay=1e30"}, "weight_decay 1e.30 at learning_rate 0.1 makes weights grow .*;"),
+        ({"fedprox": 1e30, "local_steps": 2}, "fedprox 1e.30 at learning_rate 0.1 makes weights grow .*correct one"),
+        ({"schedule": [0, 0], "local_steps": 2}, "all rates of the schedule are 0, .*give those that were used"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_in_a_record_is_named_with_its_fix(tmp_path: Path, facts: Any, said: str) -> None:
+    (tmp_path / "capture.json").write_text(json.dumps(GIVEN | facts))
+    with pytest.raises(UsageError, match=said) as told:
+        read_capture(tmp_path)
+    assert "\n" not in str(told.value) and "None" not in str(told.value)
+
+
 def test_a_reason_is_kept_with_what_is_known_and_makes_a_capture_when_it_is_taken_away(tmp_path: Path) -> None:
     network = nn.Sequential(nn.Flatten(), nn.Linear(64, 5))  # of no class that names it
     with captured(network, tmp_path, strict=False, model="mlp") as capture:
