@@ -148,10 +148,10 @@ def share_of(output: Tensor, gradient: Tensor) -> Tensor:
     return best
 
 
-def adds_up(shares: Sequence[Tensor | None], batches: int) -> bool | None:
+def adds_up(shares: Sequence[float | None], batches: int) -> bool | None:
     """Whether the gradients of these batches of a step are added up, not averaged; None where nobody can tell."""
-    known = [float(one) for one in shares if one is not None]
+    known = [one for one in shares if one is not None]
     for told, expected in ((True, 1.0), (False, 1.0 / batches)):
-        if known and all(abs(one / expected - 1) < _NEAR for one in known):
+        if len(known) == batches and all(abs(one / expected - 1) < _NEAR for one in known):
             return told
     return None

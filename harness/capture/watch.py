@@ -132,6 +132,7 @@ class Watch:
         self.rates: list[float] = []
         self.carried = False
         self.unsure: dict[str, str] = {}
+        self._scale: float | None = None  # at the first step
         self._given = network
         self._asked = None if loader is None else (id(getattr(loader, "batch_sampler", None)), _facts_of_loader(loader))
         # By the sampler of their batches, which is kept so that it stays this one's name.
@@ -256,6 +257,7 @@ class Watch:
         counts = skipped is None or not bool(skipped)
         if counts:
             now = facts_of(optimizer)
+            self._scale = self._scale or _scale()
             self.rates.append(now["lr"])
             for one in self._drawn.values():
                 one.used = len(one.places or ())
@@ -329,7 +331,8 @@ class Watch:
     def _accumulated(self, network: "_Network", found: Mapping[str, Any]) -> dict[str, Any]:
         """Whether the batches of a step are added up: of their mean alone nothing has to be said."""
         batches = found.get("accumulate", 1)
-        added = adds_up([one.share for one in network.first], batches) if batches > 1 else False
+        shares = [None if one.share is None else float(one.share) / (self._scale or 1.0) for one in network.first]
+        added = adds_up(shares, batches) if batches > 1 else False
         if added is None:
             self.unsure = {"accumulate_sum": "whether the batches of a step are added up is not seen: taken as a mean"}
         return {"accumulate_sum": True} if added else {}
@@ -352,15 +355,24 @@ def _names_of(optimizer: Optimizer) -> set[int]:
     return {id(one) for one in _parameters(optimizer) if one.requires_grad}
 
 
-def _wrapped_for_privacy(optimizer: Optimizer) -> Any:
-    """Opacus's optimizer around this one, out of the frames of its step; None where there is none."""
+def _around() -> Iterator[Any]:
+    """Objects whose methods led to an optimizer's step, innermost first, out of their frames."""
     frame = sys._getframe()
     while frame is not None:
-        owner = frame.f_locals.get("self")
-        if getattr(owner, "original_optimizer", None) is optimizer and hasattr(owner, "noise_multiplier"):
-            return owner
+        yield frame.f_locals.get("self")
         frame = frame.f_back
-    return None
+
+
+def _wrapped_for_privacy(optimizer: Optimizer) -> Any:
+    """Opacus's optimizer around this one; None where there is none."""
+    wrappers = (one for one in _around() if getattr(one, "original_optimizer", None) is optimizer)
+    return next((one for one in wrappers if hasattr(one, "noise_multiplier")), None)
+
+
+def _scale() -> float:
+    """What a gradient scaler has multiplied losses by."""
+    scalers = (one for one in _around() if hasattr(one, "get_scale") and hasattr(one, "unscale_"))
+    return next((float(one.get_scale()) for one in scalers), 1.0)
 
 
 def _frozen(network: nn.Module, optimizer: Optimizer) -> tuple[str, ...]:

@@ -524,6 +524,24 @@ def test_sums_of_batches_can_be_given(tmp_path: Path, caplog: pytest.LogCaptureF
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("added", [True, False])
+@pytest.mark.parametrize("scale", [2.0, 2.0**12])
+@pytest.mark.parametrize("logarithms", [True, False])
+def test_sums_of_batches_are_read(tmp_path: Path, added: bool, scale: float, logarithms: bool) -> None:
+    """Also through a gradient scaler, and of a network that ends in a logarithmic softmax."""
+    network, loader = client(8, 4)
+    outputs = nn.LogSoftmax(1) if logarithms else nn.Identity()
+    whole = nn.Sequential(network, outputs)
+    optimizer, scaler = SGD(whole.parameters(), 0.1), torch.amp.GradScaler("cpu", init_scale=scale)
+    with captured(whole, tmp_path, optimizer, strict=True, model="m:make"):
+        for images, labels in loader:
+            made = nn.functional.nll_loss(whole(images).log_softmax(1), labels)
+            scaler.scale(made if added else made / 2).backward()
+        scaler.step(optimizer)
+    made = read_capture(tmp_path).record
+    assert (made.accumulate, made.accumulate_sum) == (2, added)
+
+
 def test_a_full_disk_leaves_no_earlier_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, os.strerror(28))
