@@ -62,22 +62,20 @@ class _Network:
         if self.waiting and all(one.back for one in self.waiting) and self._dropped():
             self.waiting.clear()  # a step that a scaler skipped, or a warm-up
         outputs = list(made.values()) if isinstance(made, Mapping) else made if isinstance(made, tuple) else [made]
-        output = next((one for one in outputs if isinstance(one, Tensor) and one.requires_grad), None)
+        trained = [one for one in outputs if isinstance(one, Tensor) and one.requires_grad]
         if images.dim() == 4:
             self.image_shape = tuple(images.shape[1:])
-        if output is None:
+        if not trained:
             return
-        if output.dim() == 2:
-            self.classes = int(output.shape[1])
-        one, logits = _Pass(len(images)), output.detach() if output.dim() == 2 and not self.steps else None
+        one = _Pass(len(images))
         self.waiting.append(one)
         self.all.append(one)
-
-        def came_back(gradient: Tensor) -> None:
-            one.back = True
-            one.share = None if logits is None else share_of(logits, gradient.detach())
-
-        output.register_hook(_safe(came_back))
+        trained[0].register_hook(_safe(lambda _: setattr(one, "back", True)))
+        logits = next((other for other in trained if other.dim() == 2), None)
+        if logits is not None:
+            self.classes, scores = int(logits.shape[1]), logits.detach()
+            if not self.steps:
+                logits.register_hook(_safe(lambda gradient: setattr(one, "share", share_of(scores, gradient.detach()))))
 
     def stepped(self, counts: bool) -> None:
         """The optimizer took a step, or only seemed to."""
@@ -95,7 +93,7 @@ class _Network:
         return not any(bool(one.any()) for one in made) or not all(bool(one.isfinite().all()) for one in made)
 
 
-def _safe(look: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
+def _safe(look: Callable[[Tensor], Any]) -> Callable[[Tensor], None]:
     """A hook that breaks nothing: what it cannot read stays unknown."""
 
     def hook(gradient: Tensor) -> None:

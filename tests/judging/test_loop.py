@@ -542,6 +542,26 @@ def test_sums_of_batches_are_read(tmp_path: Path, added: bool, scale: float, log
     assert (made.accumulate, made.accumulate_sum) == (2, added)
 
 
+class Trained(Net):
+    """As transformers' networks answer."""
+
+    def forward(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:  # pyright: ignore
+        made = super().forward(images)
+        return {"loss": nn.functional.cross_entropy(made, labels), "logits": made}
+
+
+def test_a_network_that_answers_with_its_loss_is_read(tmp_path: Path) -> None:
+    _, loader = client(8, 4)
+    network = Trained()
+    optimizer = SGD(network.parameters(), 0.1)
+    with captured(network, tmp_path, strict=True):
+        for images, labels in loader:
+            network(images=images, labels=labels)["loss"].backward()
+        optimizer.step()
+    made = read_capture(tmp_path).record
+    assert (made.classes, made.batch_size, made.accumulate, made.accumulate_sum) == (5, 4, 2, True)
+
+
 def test_a_full_disk_leaves_no_earlier_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, os.strerror(28))
