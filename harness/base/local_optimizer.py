@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from torch import Tensor
 
 from harness.base.building import one_line
-from harness.base.errors import UsageError
+from harness.base.errors import UsageError, safe
 from harness.base.ranges import Count, NonNegative, Positive
 
 Remembered = dict[str, Tensor]
@@ -29,12 +29,20 @@ _ARGUMENTS: dict[_Name, set[str]] = {
     "sgd": _COMMON | {"momentum", "dampening", "nesterov"}, "adam": _COMMON | {"betas", "eps"},
     "adamw": _COMMON | {"betas", "eps"}, "rmsprop": _COMMON | {"alpha", "eps", "momentum"},
 }  # fmt: skip
+# Arguments of torch's that change what a step is, with what they are in a class that is known here.
+_USUAL = {"maximize": False, "amsgrad": False, "centered": False}
+# Arguments of torch's that change how a step is computed, and not what it is.
+_HOW = {"foreach", "fused", "capturable", "differentiable"}
 # torch decays by default in AdamW only.
 _DECAY = {"adamw": 0.01}
 # A root's derivative is infinite at 0; below float32's precision of any eps in use.
 _TINY = 1e-30
 # What single precision leaves of a gradient, relative to its root mean square: the client computed in it.
 _PRECISION = 1e-4
+# Local steps that are not plain and are played through one by one: seconds, and gigabytes with a schedule.
+_MOST_STEPS = 250_000
+# Weights that decay by rate * decay diverge from 2 on, with momentum near 1 from 4 on.
+_PULL = 4.0
 # What clip_grad_norm_ adds to the norm.
 _CLIPPED = 1e-6
 
@@ -50,7 +58,8 @@ class LocalOptimizer(BaseModel):
         weight_decay: times the weights, added to the gradient; in AdamW beside it (decoupled).
         betas, eps: of Adam and AdamW. alpha: of RMSprop, which has an eps too.
         clip_grad_norm: C of ``clip_grad_norm_``, which scales the gradient of each step down to it.
-        schedule: the learning rate of each local step of a round, as used; None where it is the same in all.
+        schedule: the learning rate of each local step of a round, as used; None where it is the same in all. Some may
+            be 0, as a warm-up begins.
         accumulate: batches k whose gradients make one step: their mean, as where each loss is divided by k.
         accumulate_sum: whether it is their sum instead, k times as much.
         fedprox: mu of FedProx, whose loss has mu / 2 times the squared distance to the weights before the round.
@@ -67,7 +76,7 @@ class LocalOptimizer(BaseModel):
     eps: NonNegative = 1e-8
     alpha: _BelowOne = 0.99
     clip_grad_norm: Positive | None = None
-    schedule: Annotated[tuple[Positive, ...], Field(min_length=1)] | None = None
+    schedule: Annotated[tuple[NonNegative, ...], Field(min_length=1)] | None = None
     accumulate: Count = 1
     accumulate_sum: bool = False
     fedprox: NonNegative = 0.0
@@ -78,7 +87,8 @@ class LocalOptimizer(BaseModel):
         if not isinstance(given, Mapping):
             return given
         name = str(given.get("name", "sgd")).lower()
-        return {"weight_decay": _DECAY.get(name, 0.0)} | dict(given) | {"name": name}
+        told = {key: one for key, one in given.items() if not is_usual(name, key, one)}
+        return {"weight_decay": _DECAY.get(name, 0.0)} | told | {"name": name}
 
     @field_validator("betas", "schedule", mode="before")
     @classmethod
@@ -96,7 +106,20 @@ class LocalOptimizer(BaseModel):
             raise ValueError("nesterov needs momentum above 0 and no dampening")
         if self.accumulate_sum and self.accumulate == 1:
             raise ValueError("accumulate_sum is of several batches; give their number as accumulate")
+        if self.schedule is not None and not any(self.schedule):
+            raise ValueError(
+                "all rates of the schedule are 0, with which nothing is trained; give those that were used"
+            )
         return self
+
+    def require_rate(self, rate: float, steps: int) -> None:
+        """Raises ValueError: what pulls the weights back is so strong that it throws them further away each time."""
+        most, pulls = max([rate, *(self.schedule or ())]), {"weight_decay": self.weight_decay, "fedprox": self.fedprox}
+        for name, pull in pulls.items() if self.name in ("sgd", "adamw") else ():
+            if pull * most >= _PULL and (name, steps) != ("fedprox", 1):
+                raise ValueError(
+                    f"{name} {pull:g} at learning_rate {most:g} makes weights grow without end; correct one"
+                )
 
     def require_steps(self, steps: int) -> None:
         """Raises ValueError: the schedule is of another number of local steps."""
@@ -104,6 +127,11 @@ class LocalOptimizer(BaseModel):
             raise ValueError(
                 f"the schedule has {len(self.schedule)} rates and there are {steps} local_steps; give the rate of each"
             )
+
+    @property
+    def leading(self) -> float | None:
+        """The first learning rate of a schedule that is above 0, which is that of the optimizer; None without one."""
+        return next((one for one in self.schedule or () if one), None)
 
     @property
     def text(self) -> str:
@@ -167,7 +195,7 @@ class LocalOptimizer(BaseModel):
     def direction(self, gradient: Tensor, weights: Tensor, memory: Remembered) -> tuple[Tensor, Remembered]:
         """What the weights move by in a step, divided by minus the learning rate, and what is remembered after it.
 
-        The learning rate is that of the first step; a schedule's later rates are factors of what is returned.
+        The learning rate is a schedule's first above 0; the other rates are factors of what is returned.
 
         Args:
             gradient, weights: (N, P), of the step, and where it begins. Neither is changed.
@@ -182,7 +210,7 @@ class LocalOptimizer(BaseModel):
             gradient = gradient + self.fedprox * (weights - start)
         made, memory = self._direction(gradient, weights, memory)
         if self.schedule is not None:
-            made = made * (self.schedule[taken] / self.schedule[0])
+            made = made * (self.schedule[taken] / (self.leading or 1.0))
         return made, memory | {"taken": torch.tensor(taken + 1), "start": start}
 
     def _direction(self, gradient: Tensor, weights: Tensor, memory: Remembered) -> tuple[Tensor, Remembered]:
@@ -223,6 +251,19 @@ class LocalOptimizer(BaseModel):
         return mean / (1 - first**step) / (root + self.eps), after | {"mean": mean}
 
 
+def is_usual(name: str, key: str, value: Any) -> bool:
+    """Whether an argument of torch's leaves the steps of a class as they are here, and need not be said.
+
+    Raises:
+        ValueError: it makes other steps of them, that are not known.
+    """
+    if key in _USUAL or key == "decoupled_weight_decay":
+        if value not in (_USUAL.get(key, name.lower() == "adamw"), None):
+            raise ValueError(f"{key}={value} cannot be judged; leave it out in the captured round")
+        return True
+    return key in _HOW
+
+
 def _written(value: Any) -> str:
     return "/".join(f"{one}" for one in value) if isinstance(value, tuple) else f"{value}".lower()
 
@@ -255,7 +296,7 @@ def optimizer_of(text: str) -> LocalOptimizer:
 
 
 def with_rate(given: object) -> tuple[LocalOptimizer, float | None]:
-    """An optimizer, and its learning rate where that stands among its arguments (``lr``, or the first of a schedule).
+    """An optimizer, and its learning rate where that stands among its arguments: ``lr``, or a schedule's first above 0.
 
     Args:
         given: a text, or a table of torch's arguments with the class's ``name``.
@@ -264,18 +305,20 @@ def with_rate(given: object) -> tuple[LocalOptimizer, float | None]:
         UsageError: there is no such class or argument, or its value is out of range.
     """
     facts = dict(given) if isinstance(given, Mapping) else facts_of_text(str(given))
+    which = f"optimizer {safe(str(facts.get('name', 'sgd') if isinstance(given, Mapping) else given), 60)!r}"
     try:
-        rate = None if "lr" not in facts else float(facts.pop("lr"))
-        if rate is not None and not 0 < rate < float("inf"):
-            raise UsageError(f"optimizer {given!r}: lr must be above 0")
-        made = LocalOptimizer(**facts)
-        first = made.schedule[0] if made.schedule else rate
-        if rate not in (None, first):
-            raise UsageError(f"optimizer {given!r}: its schedule begins with {first:g}, its lr is {rate:g}; give one")
+        rate = None if facts.get("lr") is None else float(facts["lr"])
+        made = LocalOptimizer(**{key: one for key, one in facts.items() if key != "lr"})
+        first = made.leading if made.schedule else rate
+        if rate is not None and not 0 < rate < float("inf") and not (made.schedule and rate == made.schedule[0]):
+            raise UsageError(f"{which}: lr must be above 0; give it so, or beside a schedule not at all")
+        if rate not in (None, first, (made.schedule or (first,))[0]):
+            raise UsageError(f"{which}: its schedule begins with {first:g}, its lr is {rate:g}; give one")
         return made, first
     except (ValidationError, TypeError, ValueError) as error:
         what = one_line(error) if isinstance(error, ValidationError) else str(error)
-        raise UsageError(f"optimizer {given!r}: {what}; write for example adam:lr=0.001,weight_decay=0.01") from error
+        mend = "" if ";" in what else "; write for example adam:lr=0.001,weight_decay=0.01"
+        raise UsageError(f"{which}: {what}{mend}") from error
 
 
 def settle_rate(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -448,10 +491,32 @@ def _reading_of(optimizer: LocalOptimizer, steps: int, rate: float, changed: boo
 @lru_cache(maxsize=256)
 def _weights(text: str, steps: int, rate: float) -> tuple[float, ...]:
     """What a linear optimizer's update has of the weights before, and of the gradient of each step."""
-    # Run on the unit vectors of all that goes in.
-    inputs, optimizer = torch.eye(steps + 1, dtype=torch.float64), optimizer_of(text)
-    here, memory = inputs[:1], Remembered()
+    if steps > _MOST_STEPS:
+        raise UsageError(f"local_steps {steps:,} are more than are read of {text[:40]} ({_MOST_STEPS:,}); correct it")
+    optimizer = optimizer_of(text)
+    return (_of_each if optimizer.schedule is not None else _of_alike)(optimizer, steps, rate)
+
+
+def _of_alike(optimizer: LocalOptimizer, steps: int, rate: float) -> tuple[float, ...]:
+    """Of steps at one rate: all gradients but the first, which is not dampened, fare alike from their step on."""
+    # Run on the unit vectors of the weights, the first gradient and the second.
+    inputs, memory, made = torch.eye(3, dtype=torch.float64), Remembered(), list[float]()
+    here, still = inputs[:1], torch.zeros(1, 3, dtype=torch.float64)
     for step in range(steps):
-        made, memory = optimizer.direction(inputs[step + 1 : step + 2], here, memory)
-        here = here - rate * made
-    return tuple((here - inputs[:1])[0].tolist())
+        moved, memory = optimizer.direction(inputs[step + 1 : step + 2] if step < 2 else still, here, memory)
+        here = here - rate * moved
+        made.append(float(here[0, 2]))
+    kept, first = (here - inputs[:1])[0, :2].tolist()
+    return kept, first, *reversed(made[1:])
+
+
+def _of_each(optimizer: LocalOptimizer, steps: int, rate: float) -> tuple[float, ...]:
+    """Of steps at rates of their own: the update, which is linear, differentiated by all that goes into it."""
+    with torch.inference_mode(False), torch.enable_grad():
+        start, *gradients = (torch.zeros(1, 1, dtype=torch.float64, requires_grad=True) for _ in range(steps + 1))
+        here, memory = start, Remembered()
+        for gradient in gradients:
+            moved, memory = optimizer.direction(gradient, here, memory)
+            here = here - rate * moved
+        found = torch.autograd.grad((here - start).sum(), [start, *gradients])
+    return tuple(torch.cat(found).flatten().tolist())

@@ -37,7 +37,7 @@ _ADAPTERS = {"lora_A", "lora_B", "lora_embedding_A", "lora_embedding_B", "adapte
 _READ_LATER: dict[str, Any] = {"image_shape": (1, 1, 1), "classes": 2, "learning_rate": 1.0, "batch_size": 1}
 # What the network and the optimizer are called is nobody's mistake, and what is frozen may be more than what is still.
 _MAY_DIFFER = {"model", "optimizer", "frozen", "learning_rate"}
-_OF_STEPS = {"local_steps", "epochs", "examples", "drop_last", "schedule", "accumulate"}
+_OF_STEPS = {"local_steps", "epochs", "examples", "drop_last", "schedule"}
 
 
 class Watched:
@@ -129,9 +129,13 @@ class Round:
             ((_, moved),) = sent.items()
             seen = _dtype_of(moved) | ({} if watch is None else watch.facts(moved))
             _tell_of_contradictions(given, seen)
+            for fact, doubt in {} if watch is None else watch.unsure.items():
+                if fact not in given:
+                    log.warning("harness: %s; give %s if it is not so", doubt, fact)
             problems = [*([] if watch is None else watch.problems), *_not_finite(moved)]
             record = _record_of(seen | dict(given), problems)
-            images, labels = ((truth or {}).get(name) for name in ("images", "labels"))
+            kept = truth or {} if watch is None else watch.of_steps(truth or {}, moved)
+            images, labels = (kept.get(name) for name in ("images", "labels"))
             write_capture(self.folder, record, before, images=images, labels=labels, **sent)
             self.over = True
             if isinstance(record, NotCaptured):
@@ -162,6 +166,8 @@ def _record_of(facts: Mapping[str, Any], problems: Sequence[str]) -> CaptureReco
         record = CaptureRecord(**facts)
     except ValidationError as error:
         missing = [str(one["loc"][0]) for one in error.errors() if one["type"] == "missing"]
+        if problems and missing == ["batch_size"]:  # sizes that nobody can give as one
+            return NotCaptured(not_captured="; ".join(problems), **{"format": 1, **facts})
         asked = (
             f"{' and '.join(missing)} could not be read from its training; give {'it' if len(missing) == 1 else 'them'}"
         )
@@ -238,7 +244,7 @@ def _require_possible(network: nn.Module, optimizer: object, scheduler: Any, giv
     """
     known: dict[str, Any] = {}
     if isinstance(optimizer, Optimizer):
-        known["optimizer"] = facts_of(optimizer)
+        known["optimizer"] = {name: one for name, one in facts_of(optimizer).items() if name != "lr" or one}  # warm-up
         known |= {"state": "carried"} if any(optimizer.state.values()) else {}
         if scheduler is not None and getattr(scheduler, "optimizer", optimizer) is not optimizer:
             raise UsageError("the scheduler is of another optimizer; give the one whose learning rate it sets")
@@ -260,6 +266,7 @@ def require_facts(given: Mapping[str, Any]) -> None:
         CaptureRecord(**given)
         return
     known: dict[str, Any] = {"model": "read"} | {name: one for name, one in given.items() if name not in _OF_STEPS}
+    known = ({"accumulate": 2} if known.get("accumulate_sum") else {}) | known
     rate = with_rate(known["optimizer"])[1] if "optimizer" in known else None
     known = _READ_LATER | ({} if rate is None else {"learning_rate": rate}) | known
     CaptureRecord(**known)

@@ -20,27 +20,26 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.utils.data import RandomSampler, SequentialSampler, SubsetRandomSampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
-from torch.utils.data.distributed import DistributedSampler
 
 from harness.base.errors import UsageError, in_one_line
+from harness.capture.batches import Loader, adds_up, batches_of, loader_of, share_of
 from harness.judging.capture import Declared, facts_of
 
 # What libraries wrap around a network, as its only part.
 _WRAPPERS = {
     "OptimizedModule", "DataParallel", "DistributedDataParallel", "FullyShardedDataParallel", "GradSampleModule",
 }  # fmt: skip
-# Samplers whose passes take every example once.
-_IN_PASSES = (RandomSampler, SequentialSampler, SubsetRandomSampler, DistributedSampler)
 
 
 @dataclass
 class _Pass:
-    """A batch that went through a network, and whether a gradient came back through it."""
+    """A batch that went through a network, and whether a gradient came back, of which share, and made a step."""
 
     examples: int
     back: bool = False
+    counts: bool = False
+    share: Tensor | None = None
 
 
 @dataclass
@@ -51,6 +50,8 @@ class _Network:
     image_shape: tuple[int, ...] | None = None
     classes: int | None = None
     waiting: list[_Pass] = field(default_factory=list)
+    all: list[_Pass] = field(default_factory=list)
+    first: list[_Pass] = field(default_factory=list)
     steps: list[tuple[int, ...]] = field(default_factory=list)
 
     def passed(self, given: Iterable[Any], made: Any) -> None:
@@ -61,27 +62,45 @@ class _Network:
         if self.waiting and all(one.back for one in self.waiting) and self._dropped():
             self.waiting.clear()  # a step that a scaler skipped, or a warm-up
         outputs = list(made.values()) if isinstance(made, Mapping) else made if isinstance(made, tuple) else [made]
-        output = next((one for one in outputs if isinstance(one, Tensor) and one.requires_grad), None)
+        trained = [one for one in outputs if isinstance(one, Tensor) and one.requires_grad]
         if images.dim() == 4:
             self.image_shape = tuple(images.shape[1:])
-        if output is None:
+        if not trained:
             return
-        if output.dim() == 2:
-            self.classes = int(output.shape[1])
         one = _Pass(len(images))
         self.waiting.append(one)
-        output.register_hook(lambda _: setattr(one, "back", True))
+        self.all.append(one)
+        trained[0].register_hook(_safe(lambda _: setattr(one, "back", True)))
+        logits = next((other for other in trained if other.dim() == 2), None)
+        if logits is not None:
+            self.classes, scores = int(logits.shape[1]), logits.detach()
+            if not self.steps:
+                logits.register_hook(_safe(lambda gradient: setattr(one, "share", share_of(scores, gradient.detach()))))
 
     def stepped(self, counts: bool) -> None:
         """The optimizer took a step, or only seemed to."""
         if counts:
-            self.steps.append(tuple(one.examples for one in self.waiting if one.back))
+            made = [one for one in self.waiting if one.back]
+            for one in made:
+                one.counts = True
+            self.first = self.first or made
+            self.steps.append(tuple(one.examples for one in made))
         self.waiting.clear()
 
     def _dropped(self) -> bool:
         """Whether the gradients of all earlier passes are gone, or are none that a step is taken with."""
         made = [one.grad for one in self.module.parameters() if one.grad is not None]
         return not any(bool(one.any()) for one in made) or not all(bool(one.isfinite().all()) for one in made)
+
+
+def _safe(look: Callable[[Tensor], Any]) -> Callable[[Tensor], None]:
+    """A hook that breaks nothing: what it cannot read stays unknown."""
+
+    def hook(gradient: Tensor) -> None:
+        with suppress(Exception):
+            look(gradient)
+
+    return hook
 
 
 class _Look:
@@ -110,7 +129,14 @@ class Watch:
         self.problems: list[str] = []
         self.rates: list[float] = []
         self.carried = False
-        self._given, self._loader = network, None if loader is None else _facts_of_loader(loader)
+        self.unsure: dict[str, str] = {}
+        self._scale: float | None = None  # at the first step
+        self._given = network
+        self._asked = None if loader is None else (id(getattr(loader, "batch_sampler", None)), _facts_of_loader(loader))
+        # By the sampler of their batches, which is kept so that it stays this one's name.
+        self._drawn: dict[int, Loader] = {}
+        self._samplers: list[Any] = []
+        self._early: list[Loader] = []
         self._thread = None if everywhere else threading.get_ident()
         self._networks: dict[int, _Network] = {}
         self._optimizers: list[tuple[Optimizer, dict[str, Any] | None]] = []
@@ -131,7 +157,8 @@ class Watch:
             register_optimizer_step_pre_hook(lambda optimizer, *_: self._safely(self._begins, optimizer)),
             register_optimizer_step_post_hook(lambda optimizer, *_: self._safely(self._ends, optimizer)),
         ]
-        _listen_for_optimizers()
+        _listen(Optimizer, "__init__", Watch.built)
+        _listen(_BaseDataLoaderIter, "__next__", Watch.drawn)
         _WATCHING.append(self)
 
     def __exit__(self, *_: object) -> None:
@@ -144,6 +171,20 @@ class Watch:
         """An optimizer was built, so its network is there."""
         if self._given is None and self._is_ours(optimizer):
             self._safely(self._find, optimizer)
+
+    def drawn(self, batches: _BaseDataLoaderIter) -> None:
+        """One of torch's loaders gave a batch."""
+        if self._given is not None or self._thread in (None, threading.get_ident()):
+            self._safely(self._draw, batches)
+
+    def _draw(self, batches: _BaseDataLoaderIter) -> None:
+        sampler = batches._index_sampler
+        if id(sampler) not in self._drawn:
+            self._samplers.append(sampler)
+            self._drawn[id(sampler)] = loader_of(batches._dataset, sampler)
+        places = self._drawn[id(sampler)].places
+        if places is not None:
+            places.append(batches._num_yielded)
 
     def _safely(self, look: Callable[..., None], *given: Any) -> None:
         """Nothing that goes wrong here may reach the training."""
@@ -194,8 +235,8 @@ class Watch:
             return
         if not self._networks:
             self._find(optimizer)
-        if self._loader is None:
-            self._loader = _loader_in_use()
+        if not self._optimizers:
+            self._early = list(self._drawn.values())
         self._optimizers.append((optimizer, None))
         self._trained = _names_of(optimizer)
         self._private = self._private or _wrapped_for_privacy(optimizer)
@@ -214,7 +255,10 @@ class Watch:
         counts = skipped is None or not bool(skipped)
         if counts:
             now = facts_of(optimizer)
+            self._scale = self._scale or _scale()
             self.rates.append(now["lr"])
+            for one in self._drawn.values():
+                one.used = len(one.places or ())
             if now | {"lr": 0} != first | {"lr": 0}:
                 self._tell(
                     f"arguments of {now['name']} changed during the round; keep them, or the learning rate alone"
@@ -236,7 +280,8 @@ class Watch:
             self._tell(f"{len(self._optimizers)} optimizers took steps; train the captured round with one")
         elif self._optimizers and self.rates:
             optimizer, first = self._optimizers[0]
-            found |= {"optimizer": (first or {}) | {"lr": self.rates[0]}, "local_steps": len(self.rates)}
+            rate = next((one for one in self.rates if one), 0.0)
+            found |= {"optimizer": (first or {}) | {"lr": rate}, "local_steps": len(self.rates)}
             found |= {"schedule": tuple(self.rates)} if len(set(self.rates)) > 1 else {}
             found |= {"state": "carried"} if self.carried else {}
             if network is not None:
@@ -246,7 +291,22 @@ class Watch:
             found |= {name: value for name, value in read.items() if value is not None}
         if self._private is not None:
             found |= self._of_privacy(self._private)
-        return found | self._batches([] if network is None else network.steps)
+        steps = [()] * len(self.rates) if network is None else network.steps
+        found |= batches_of(steps, self._loaders(), self._tell) if steps else {}
+        return found | ({} if network is None else self._accumulated(network, found))
+
+    def _loaders(self) -> list[Loader]:
+        """Whose batches may be the client's: the one that is given, else all in use at the first step."""
+        return self._early if self._asked is None else [self._drawn.get(self._asked[0], self._asked[1])]
+
+    def of_steps(self, truth: Mapping[str, Any], names: Iterable[str]) -> Mapping[str, Any]:
+        """Of the examples of all batches those that made steps, where they can be told apart by their numbers."""
+        network = self._network(set(names))
+        passes = [] if network is None else [one for one in network.all if one.back]
+        if not truth or sum(one.examples for one in passes) != len(truth["labels"]):
+            return truth
+        kept = torch.tensor([one.counts for one in passes for _ in range(one.examples)], dtype=torch.bool)
+        return {name: values[kept] for name, values in truth.items()}
 
     def _of_privacy(self, wrapper: Any) -> dict[str, Any]:
         """What an optimizer of Opacus declares, which clips and adds noise before the step of the one inside."""
@@ -266,80 +326,22 @@ class Watch:
         inside = {id(part) for one in named for part in one.module.modules() if part is not one.module}
         return next((one for one in named if id(one.module) not in inside), None)
 
-    def _batches(self, steps: list[tuple[int, ...]]) -> dict[str, Any]:
-        """Size of batches, and passes over how many examples, from the loader or else from what was seen."""
-        steps = steps if all(steps) else []  # its network was found too late to tell
-        each = sorted({len(one) for one in steps})
-        if len(each) > 1:
-            self._tell("its steps follow different numbers of batches; give batch_size and accumulate")
-            return {}
-        found: dict[str, Any] = {"accumulate": each[0]} if each and each[0] > 1 else {}
-        sizes, loader = [size for one in steps for size in one], self._loader
-        plain = {} if loader is None or loader.batch_size is None else {"batch_size": loader.batch_size}
-        return found | (_of_loader(loader, len(sizes or self.rates)) or _of_sizes(sizes, self._tell) or plain)
+    def _accumulated(self, network: "_Network", found: Mapping[str, Any]) -> dict[str, Any]:
+        """Whether the batches of a step are added up: of their mean alone nothing has to be said."""
+        batches = found.get("accumulate", 1)
+        shares = [None if one.share is None else float(one.share) / (self._scale or 1.0) for one in network.first]
+        added = adds_up(shares, batches) if batches > 1 else False
+        if added is None:
+            self.unsure = {"accumulate_sum": "whether the batches of a step are added up is not seen: taken as a mean"}
+        return {"accumulate_sum": True} if added else {}
 
 
-def _of_loader(loader: "_Loader | None", batches: int) -> dict[str, Any]:
-    if loader is None or loader.batch_size is None or loader.examples is None:
-        return {}
-    size = min(loader.batch_size, loader.examples)
-    found: dict[str, Any] = {"examples": loader.examples, "batch_size": size}
-    found |= {"drop_last": True} if loader.drop_last else {}
-    each = loader.examples // size if loader.drop_last else -(-loader.examples // size)
-    if batches and each and batches % each == 0:
-        found |= {"epochs": batches // each} | ({"order": loader.order} if batches > each else {})
-    return found
-
-
-def _of_sizes(sizes: list[int], tell: Callable[[str], None]) -> dict[str, Any]:
-    if not sizes:
-        return {}
-    size, smaller = max(sizes), [place for place, one in enumerate(sizes) if one < max(sizes)]
-    if not smaller:
-        return {"batch_size": size}
-    each = smaller[0] + 1
-    if len(sizes) % each or sizes != sizes[:each] * (len(sizes) // each):
-        tell(f"its batches are of different sizes, such as {size} and {sizes[smaller[0]]}; give batch_size, and "
-             "expected_batch_size where a sum was divided by that")  # fmt: skip
-        return {}
-    return {"batch_size": size, "examples": sum(sizes[:each]), "epochs": len(sizes) // each}
-
-
-@dataclass
-class _Loader:
-    batch_size: int | None
-    drop_last: bool
-    examples: int | None
-    order: str
-
-
-def _facts_of_loader(loader: Any) -> _Loader:
+def _facts_of_loader(loader: Any) -> Loader:
     """Of a loader like torch's, which may be without a length."""
     batches = getattr(loader, "batch_sampler", None)
-    return _loader_of(getattr(loader, "dataset", None), batches if batches is not None else loader)
-
-
-def _loader_of(dataset: Any, batches: Any) -> _Loader:
-    sampler, count = getattr(batches, "sampler", None), None
-    with suppress(Exception):
-        count = len(dataset) if sampler is None else len(sampler)
-    if sampler is not None and (not isinstance(sampler, _IN_PASSES) or getattr(sampler, "replacement", False)):
-        count = None
-    order = "same" if isinstance(sampler, SequentialSampler) else "reshuffled"
-    size = getattr(batches, "batch_size", None)
-    return _Loader(size, bool(getattr(batches, "drop_last", False)), count, order)
-
-
-def _loader_in_use() -> _Loader | None:
-    """That whose batch is being trained on: the one of torch's loaders which is under way, if it is one alone."""
-    found = [
-        one for one in gc.get_objects()
-        if issubclass(type(one), _BaseDataLoaderIter) and one._num_yielded
-    ]  # fmt: skip
-    under_way = [one for one in found if one._num_yielded <= 1] or found
-    if len(under_way) != 1 or not under_way[0]._auto_collation:
-        return None
-    return _loader_of(under_way[0]._dataset, under_way[0]._index_sampler)
+    found = loader_of(getattr(loader, "dataset", None), batches if batches is not None else loader)
+    found.places = None
+    return found
 
 
 def _parameters(optimizer: Optimizer) -> Iterator[Tensor]:
@@ -351,15 +353,24 @@ def _names_of(optimizer: Optimizer) -> set[int]:
     return {id(one) for one in _parameters(optimizer) if one.requires_grad}
 
 
-def _wrapped_for_privacy(optimizer: Optimizer) -> Any:
-    """Opacus's optimizer around this one, out of the frames of its step; None where there is none."""
+def _around() -> Iterator[Any]:
+    """Objects whose methods led to an optimizer's step, innermost first, out of their frames."""
     frame = sys._getframe()
     while frame is not None:
-        owner = frame.f_locals.get("self")
-        if getattr(owner, "original_optimizer", None) is optimizer and hasattr(owner, "noise_multiplier"):
-            return owner
+        yield frame.f_locals.get("self")
         frame = frame.f_back
-    return None
+
+
+def _wrapped_for_privacy(optimizer: Optimizer) -> Any:
+    """Opacus's optimizer around this one; None where there is none."""
+    wrappers = (one for one in _around() if getattr(one, "original_optimizer", None) is optimizer)
+    return next((one for one in wrappers if hasattr(one, "noise_multiplier")), None)
+
+
+def _scale() -> float:
+    """What a gradient scaler has multiplied losses by."""
+    scalers = (one for one in _around() if hasattr(one, "get_scale") and hasattr(one, "unscale_"))
+    return next((float(one.get_scale()) for one in scalers), 1.0)
 
 
 def _frozen(network: nn.Module, optimizer: Optimizer) -> tuple[str, ...]:
@@ -393,17 +404,18 @@ _WATCHING: list[Watch] = []
 _MARK = "tells_watches"
 
 
-def _listen_for_optimizers() -> None:
-    """From now on every watch is told of optimizers that are built: torch has hooks for their steps alone."""
-    original = Optimizer.__init__
+def _listen(kind: type[Any], name: str, tell: Callable[[Watch, Any], None]) -> None:
+    """From now on every watch is told when this method of torch's was called: of it torch has no hooks."""
+    original = getattr(kind, name)
     if hasattr(original, _MARK):
         return
 
     @wraps(original)
-    def init(self: Optimizer, *given: Any, **named: Any) -> None:
-        original(self, *given, **named)
+    def method(self: Any, *given: Any, **named: Any) -> Any:
+        made = original(self, *given, **named)
         for watch in list(_WATCHING):
-            watch.built(self)
+            tell(watch, self)
+        return made
 
-    setattr(init, _MARK, True)
-    Optimizer.__init__ = init  # type: ignore[method-assign]
+    setattr(method, _MARK, True)
+    setattr(kind, name, method)

@@ -21,7 +21,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from harness.base.building import one_line
 from harness.base.errors import UsageError
-from harness.base.local_optimizer import PLAIN, LocalOptimizer, arguments_of, optimizer_of, settle_rate, with_rate
+from harness.base.local_optimizer import (
+    PLAIN,
+    LocalOptimizer,
+    arguments_of,
+    is_usual,
+    optimizer_of,
+    settle_rate,
+    with_rate,
+)
 from harness.base.ranges import Clip, Count, CountOrNone, Delta, Finite, NonNegative, Positive
 from harness.results.arrays import ENDINGS, MEND, StoredArrays, pickled_beside
 from harness.results.atomic import remove_plain, write_atomic
@@ -80,7 +88,8 @@ class CaptureRecord(BaseModel):
         frozen: names of parameters that were not trained.
         optimizer: of local training: a text as ``--optimizer`` takes it, or torch's arguments beside the ``name`` of
             its class, whose ``lr`` is the learning rate. ``momentum`` alone is of an unknown coefficient.
-        schedule: the learning rate of each local step, as used; None where it is ``learning_rate`` in all.
+        schedule: the learning rate of each local step, as used; None where it is ``learning_rate`` in all. Some may be
+            0, and then ``learning_rate`` is the first above.
         accumulate: batches k whose gradients made one local step: their mean, or with ``accumulate_sum`` their sum.
         fedprox: mu of FedProx.
         clip_grad_norm: C, down to which each step's gradient was scaled.
@@ -107,7 +116,7 @@ class CaptureRecord(BaseModel):
     epochs: Count | None = None
     frozen: tuple[str, ...] = ()
     optimizer: str = "sgd"
-    schedule: tuple[Positive, ...] | None = None
+    schedule: tuple[NonNegative, ...] | None = None
     accumulate: Count = 1
     accumulate_sum: bool = False
     fedprox: NonNegative = 0.0
@@ -156,13 +165,13 @@ class CaptureRecord(BaseModel):
     def _facts_agree(self) -> "CaptureRecord":
         if self.optimizer != MOMENTUM:
             optimizer_of(self.optimizer).require_steps(self.local_steps)
+            optimizer_of(self.optimizer).require_rate(self.learning_rate, self.local_steps)
         known = PLAIN if self.optimizer == MOMENTUM else optimizer_of(self.optimizer)
         told = known.name == "sgd" and known.momentum and self.local_steps == 1 and self.client is not None
         if self.state == "carried" and not told and (self.optimizer == MOMENTUM or known.is_stateful):
             raise ValueError(
-                f"the state of {self.optimizer} was carried over from an earlier round, whose gradients lie in what is "
-                "sent; make a new optimizer for the captured round (the part of an earlier round is known of SGD's "
-                "momentum alone, where each round is one local step, and client and round are given)"
+                f"the state of {known.name} was carried over from an earlier round; make a new optimizer for the "
+                "captured round (known is that of SGD in rounds of one local step, with client and round)"
             )
         examples, size = self.examples, self.expected_batch_size or self.batch_size
         if examples is None:
@@ -193,7 +202,12 @@ class CaptureRecord(BaseModel):
         made, times = optimizer_of(self.optimizer), self.rate / self.learning_rate
         if made.schedule is None or times == 1:
             return made
-        return made.model_copy(update={"schedule": (self.rate, *(one * times for one in made.schedule[1:]))})
+        place = made.schedule.index(made.leading)
+        return made.model_copy(
+            update={
+                "schedule": tuple(self.rate if step == place else one * times for step, one in enumerate(made.schedule))
+            }
+        )
 
     @property
     def rate(self) -> float:
@@ -232,7 +246,8 @@ class CaptureRecord(BaseModel):
         """Examples in each local step: a pass over the client's examples ends with those that are left."""
         passes, left = self.epochs or 1, (self.examples or 0) % self.batch_size
         steps = -(-(self.examples or 0) // self.batch_size)
-        if not left or self.drop_last or self.expected_batch_size or steps * passes != self.local_steps:
+        whole = self.drop_last or self.expected_batch_size or self.accumulate > 1
+        if not left or whole or steps * passes != self.local_steps:
             return (self.step_size,) * self.local_steps
         return ((self.batch_size,) * (steps - 1) + (left,)) * passes
 
@@ -306,10 +321,11 @@ def mark_not_captured(folder: Path, reason: str) -> None:
     Raises:
         OutputError: the folder cannot be written.
     """
+    # First: where the disk is full or the process is killed, no earlier round is taken for this one.
+    for stale in (FACTS, *(f"{stem}{end}" for stem in (BEFORE, TRUTH, *SENT) for end in ENDINGS)):
+        remove_plain(folder / stale, "the capture's folder")
     said = NotCaptured(not_captured=reason).model_dump_json(indent=1)
     write_atomic(folder / FACTS, said.encode(), "the capture's folder")
-    for stale in (f"{stem}{end}" for stem in (BEFORE, TRUTH, *SENT) for end in ENDINGS):
-        remove_plain(folder / stale, "the capture's folder")
 
 
 def _packed(arrays: Arrays) -> bytes:
@@ -326,10 +342,6 @@ def _plain(value: Any) -> np.ndarray:
     return value.detach().cpu().numpy() if hasattr(value, "detach") else np.asarray(value)
 
 
-# Flags that change what a step is, with what they are in an optimizer that can be judged.
-_USUAL = {"maximize": False, "amsgrad": False, "centered": False, "decoupled_weight_decay": False}
-
-
 def facts_of(optimizer: "Optimizer") -> dict[str, Any]:
     """The class and arguments of a torch optimizer, as a capture holds them.
 
@@ -340,9 +352,11 @@ def facts_of(optimizer: "Optimizer") -> dict[str, Any]:
     names = ("lr", *sorted(arguments_of(name)))
     if any(name in first and one[name] != first[name] for one in others for name in names):
         raise UsageError(f"{name} has groups of parameters with other arguments; train the captured round with one")
-    odd = [flag for flag, usual in _USUAL.items() if first.get(flag, usual) != usual]
-    if odd and not (odd == ["decoupled_weight_decay"] and name == "AdamW"):
-        raise UsageError(f"{name} with {odd[0]}=True cannot be judged; leave it out in the captured round")
+    try:
+        for flag, value in first.items():
+            is_usual(name, flag, value)
+    except ValueError as odd:
+        raise UsageError(f"{name} with {odd}") from odd
     return {"name": name} | {name: _number(first[name]) for name in names if name in first}
 
 
@@ -389,7 +403,7 @@ def read_capture(folder: Path, truth: Path | None = None) -> Capture:
             raise UsageError(
                 f"{str(folder)!r} was not captured because {state.not_captured}; leave it out of the command, or {more}"
             )
-        record = read_stored(facts, CaptureRecord, parse_json, "write it again", MOST_OF_A_DOCUMENT)
+        record = read_stored(facts, CaptureRecord, parse_json, "correct it there", MOST_OF_A_DOCUMENT)
     except Absent as problem:
         raise UsageError(f"{str(folder)!r} is no capture (it has no {FACTS}); {MEND}") from problem
     present: list[Sent] = [kind for kind in SENT if any((folder / f"{kind}{end}").exists() for end in ENDINGS)]

@@ -153,7 +153,9 @@ def federations(captures: Sequence[Capture], attacked: bool = True) -> list[Capt
     for capture in drawn:
         record = capture.record
         sizes = record.step_sizes() if capture.kind != "gradient" else record.batch_size
-        groups.setdefault((sizes, record.batch_size, record.expected_batch_size), []).append(capture)
+        groups.setdefault((sizes, record.batch_size, record.expected_batch_size, record.learning_rate), []).append(
+            capture
+        )
     known: dict[bytes, Path] = {}
     earlier = earlier_of(drawn)
     found = [_together(group, attacked, earlier) for group in groups.values()]
@@ -257,12 +259,15 @@ def _sampling(capture: Capture) -> Sampling:
 
 def _require_alike(captures: Sequence[Capture]) -> None:
     first = captures[0]
+    # Rounds of a client whose optimizer lives on belong together, and between them its rate may follow a schedule.
+    lives = any(capture.record.state == "carried" for capture in captures)
+    may_differ = _OWN | _OF_DATA | ({"learning_rate"} if lives else set())
     for other in captures[1:]:
         if other.kind != first.kind:
             raise UsageError(
                 f"{str(first.folder)!r} holds {first.kind}, {str(other.folder)!r} {other.kind}; judge them apart"
             )
-        ours, theirs = (one.record.model_dump(exclude=_OWN | _OF_DATA) for one in (first, other))
+        ours, theirs = (one.record.model_dump(exclude=may_differ) for one in (first, other))
         differing = next((name for name in ours if ours[name] != theirs[name]), None)
         if differing:
             raise UsageError(

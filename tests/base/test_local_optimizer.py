@@ -44,6 +44,8 @@ OPTIMIZERS: dict[str, Make] = {
 AROUND: dict[str, tuple[str, dict[str, Any]]] = {
     "sgd:schedule=0.01/0.02/0.005": ("sgd", {"rates": (0.01, 0.02, 0.005)}),
     "adamw:schedule=0.01/0.02/0.005": ("adamw", {"rates": (0.01, 0.02, 0.005)}),
+    "sgd:momentum=0.9,schedule=0.0/0.01/0.005": ("sgd:momentum=0.9", {"rates": (0.0, 0.01, 0.005)}),
+    "adam:schedule=0.0/0.01/0.0": ("adam", {"rates": (0.0, 0.01, 0.0)}),
     "sgd:fedprox=0.7": ("sgd", {"mu": 0.7}),
     "sgd:dampening=0.3,fedprox=0.7,momentum=0.9,schedule=0.01/0.02/0.005,weight_decay=0.1": (
         "sgd:dampening=0.3,momentum=0.9,weight_decay=0.1", {"mu": 0.7, "rates": (0.01, 0.02, 0.005)},
@@ -121,6 +123,28 @@ def test_the_facts_of_a_torch_optimizer_are_its_text(text: str) -> None:
     assert (ours.text, rate) == (text, RATE)
 
 
+@pytest.mark.parametrize("text", OPTIMIZERS)
+def test_torchs_own_arguments_are_its_text(text: str) -> None:
+    """Pasted as they are, with those that say how a step is computed."""
+    optimizer = OPTIMIZERS[text]([torch.zeros(3, requires_grad=True)])
+    pasted = {"name": type(optimizer).__name__, **optimizer.defaults}
+    assert "foreach" in pasted and with_rate(pasted)[0].text == text
+
+
+@pytest.mark.parametrize("text", ["sgd:momentum=0.9", "sgd:dampening=0.3,momentum=0.9,schedule={},weight_decay=0.1"])
+def test_many_steps_take_no_more_than_a_few_numbers_each(text: str) -> None:
+    """Not their square: 5,000 steps took 200 MB for a matrix, 200,000 took 320 GB."""
+    rates = "/".join(f"{RATE * (1 + step % 3)}" for step in range(2000))
+    reading = reading_of(optimizer_of(text.format(rates)), 2000, RATE, changed=False)
+    assert reading.shares is not None and len(reading.shares) == 2000
+    short = reading_of(optimizer_of("sgd:momentum=0.9"), 1, RATE, changed=False)
+    if "schedule" not in text:  # the last step moves by its own gradient alone
+        assert reading.shares[-1] * reading.rate == pytest.approx(short.rate)
+        assert reading.shares[0] * reading.rate == pytest.approx(RATE / 0.1)
+    with pytest.raises(UsageError, match="local_steps 300,000 are more than are read of sgd"):
+        reading_of(optimizer_of("sgd:momentum=0.9"), 300_000, RATE, changed=False)
+
+
 @pytest.mark.parametrize("text", [text for text in (*OPTIMIZERS, *AROUND) if text.startswith("sgd")])
 def test_the_update_of_sgd_is_a_weighted_mean_of_gradients(text: str, drawn: tuple[Tensor, Tensor]) -> None:
     steps = len(optimizer_of(text).schedule or range(5))
@@ -183,8 +207,11 @@ def test_the_first_adaptive_step_gives_small_gradients_away(text: str) -> None:
         ("lion", "'sgd', 'adam', 'adamw' or 'rmsprop'"), ("adam:momentum=0.9", "adam has no momentum"),
         ("sgd:nesterov=true", "nesterov needs momentum"), ("sgd:momentum", "is not key=value"),
         ("sgd:momentum=1", "less than 1"), ("sgd:lr=0", "lr must be above 0"), ("sgd:lr=x", "could not convert"),
-        ("sgd:schedule=0.1/0", "greater than 0"), ("sgd:lr=0.2,schedule=0.1/0.2", "begins with 0.1, its lr is 0.2"),
+        ("sgd:schedule=0/0", "all rates of the schedule are 0"),
+        ("sgd:lr=0.2,schedule=0.1/0.2", "begins with 0.1, its lr is 0.2"),
         ("sgd:accumulate_sum=true", "give their number"), ("adam:accumulate=0", "greater than or equal to 1"),
+        ("sgd:schedule=-0.1", "greater than or equal to 0"), ("sgd:lr=-0.1", "lr must be above 0"),
+        ("sgd:maximize=true", "maximize=true cannot be judged"),
     ],
 )  # fmt: skip
 def test_what_is_no_optimizer_is_told_in_one_line(given: str, said: str) -> None:

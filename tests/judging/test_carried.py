@@ -1,5 +1,6 @@
 """Rounds of a client whose optimizer lives on: what earlier rounds left in an update is taken away, or refused."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,19 @@ from torch.optim import SGD, Adam
 from harness.base.errors import UsageError
 from harness.capture import captured
 from harness.judging.capture import Capture, read_capture
-from harness.judging.federation import gathered
+from harness.judging.federation import federations, gathered
 from harness.models.networks import build_module
 
 
-def rounds(folder: Path, steps: int = 1, optimizer: type[Any] = SGD, **arguments: Any) -> Tensor:
-    """Captures three rounds of one client of torch's, and returns the gradients (3, P) of their first steps."""
+def rounds(folder: Path, steps: int = 1, optimizer: type[Any] = SGD, decays: float = 1.0, **arguments: Any) -> Tensor:
+    """Captures three rounds of one client of torch's, and returns the gradients (3, P) of their first steps.
+
+    ``decays``: what its learning rate is multiplied by from round to round.
+    """
     network, random = build_module("mlp", (1, 8, 8), 10, seed=0), torch.Generator().manual_seed(0)
     lives, made = optimizer(network.parameters(), lr=0.05, **arguments), list[Tensor]()
     for number in range(3):
+        lives.param_groups[0]["lr"] = 0.05 * decays**number
         with captured(
             network, folder / str(number), lives, model="mlp", client="a", round=number, strict=True
         ) as watched:
@@ -51,6 +56,18 @@ def test_what_momentum_brought_along_is_taken_away(tmp_path: Path, arguments: di
     torch.testing.assert_close(read, gradients, rtol=1e-4, atol=5e-6)
     with pytest.raises(UsageError, match=r"from round 0, of which no update of client 'a' is here; add it, or make a"):
         gathered(captures[1:])
+
+
+@pytest.mark.parametrize("arguments", [{}, {"nesterov": True, "weight_decay": 0.1}])
+def test_the_rate_may_differ_from_round_to_round(tmp_path: Path, arguments: dict[str, Any]) -> None:
+    gradients = rounds(tmp_path, momentum=0.9, decays=0.5, **arguments)
+    captures = kept(tmp_path, 0, 1, 2)
+    found = federations(captures)
+    assert [one.record.learning_rate for one in found] == [0.05, 0.025, 0.0125]
+    torch.testing.assert_close(torch.cat([one.target for one in found]), gradients, rtol=1e-4, atol=1e-5)
+    new = [replace(one, record=one.record.model_copy(update={"state": "new"})) for one in captures]
+    with pytest.raises(UsageError, match="captures differ in learning_rate"):
+        federations(new)
 
 
 def test_what_cannot_be_taken_away_is_refused(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -137,6 +138,137 @@ def test_passes_and_batches_are_counted(tmp_path: Path, how: Any, epochs: int, e
         train(network, optimizer, loader, epochs)
     made = read_capture(tmp_path).record
     assert {name: getattr(made, name) for name in expected} == expected
+
+
+def micro(network: Net, loader: Any, keep: Any, take: Any) -> None:
+    """The loader's batches are halved for memory."""
+    for images, labels in loader:
+        for half in (images[:2], labels[:2]), (images[2:], labels[2:]):
+            keep(*half)
+            (loss(network, *half) / 2).backward()
+        take()
+
+
+def patches(network: Net, loader: Any, keep: Any, take: Any) -> None:
+    """As MONAI's crops: an item of the loader is several images."""
+    for images, labels in loader:
+        crops = images.repeat(3, 1, 1, 1), labels.repeat(3)
+        keep(*crops)
+        loss(network, *crops).backward()
+        take()
+
+
+def partly(network: Net, loader: Any, keep: Any, take: Any) -> None:
+    for images, labels in loader:
+        keep(images[:1], labels[:1])
+        loss(network, images[:1], labels[:1]).backward()
+        take()
+
+
+def both_views(network: Net, loader: Any, keep: Any, take: Any) -> None:
+    for images, labels in loader:
+        views = (images, labels), (images.flip(3), labels)
+        for one in views:
+            keep(*one)
+        torch.stack([loss(network, *one) for one in views]).sum().backward()
+        take()
+
+
+def every_second(network: Net, loader: Any, keep: Any, take: Any) -> None:
+    """Over two passes of two batches, so that one batch is trained on twice."""
+    for _ in range(2):
+        for number, batch in enumerate(loader):
+            if number == 0:
+                keep(*batch)
+                loss(network, *batch).backward()
+                take()
+
+
+def in_pairs(network: Net, loader: Any, keep: Any, take: Any, *, passes: int = 1, added: bool = False) -> None:
+    """A batch that has no other at the end makes no step."""
+    number = 0
+    for _ in range(passes):
+        for batch in loader:
+            keep(*batch)
+            (loss(network, *batch) / (1 if added else 2)).backward()
+            number += 1
+            if number % 2 == 0:
+                take()
+
+
+def after_validation(network: Net, loader: Any, keep: Any, take: Any) -> None:
+    """Whose loader is under way as well when the first step is taken, and has given one batch."""
+    other = iter(DataLoader(data(30), 15))
+    next(other)
+    in_pairs(network, loader, keep, take)
+    next(other)
+
+
+def validated(network: Net, loader: Any, keep: Any, take: Any) -> None:
+    for batch in loader:
+        keep(*batch)
+        loss(network, *batch).backward()
+        take()
+        with torch.no_grad():
+            for images, _ in DataLoader(data(8), 4):
+                network(images)
+
+
+def loss(network: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(network(images), labels)
+
+
+NOTHING: dict[str, Any] = {"examples": None, "epochs": None, "accumulate": 1, "accumulate_sum": False}
+
+
+@pytest.mark.parametrize(
+    ("training", "count", "size", "steps", "expected"),
+    [
+        (micro, 8, 4, 2, {"batch_size": 2, "accumulate": 2}),
+        (patches, 8, 4, 2, {"batch_size": 12}),
+        (patches, 6, 4, 2, {"batch_size": 12, "examples": 18, "epochs": 1}),
+        (partly, 8, 4, 2, {"batch_size": 1}),
+        (both_views, 8, 4, 2, {"batch_size": 4, "accumulate": 2, "accumulate_sum": True}),
+        (every_second, 8, 4, 2, {"batch_size": 4}),
+        (every_second, 7, 4, 2, {"batch_size": 4}),
+        (in_pairs, 8, 4, 1, {"batch_size": 4, "examples": 8, "epochs": 1, "accumulate": 2}),
+        (partial(in_pairs, passes=3), 12, 4, 4, {"batch_size": 4, "examples": 12, "accumulate": 2}),
+        (partial(in_pairs, passes=2, added=True), 8, 4, 2,
+         {"batch_size": 4, "examples": 8, "epochs": 2, "accumulate": 2, "accumulate_sum": True}),
+        (after_validation, 8, 4, 1, {"batch_size": 4, "examples": 8, "epochs": 1, "accumulate": 2}),
+        (validated, 8, 4, 2, {"batch_size": 4, "examples": 8, "epochs": 1}),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("given", [True, False])
+def test_what_went_through_the_network_counts(
+    tmp_path: Path, training: Callable[..., None], count: int, size: int, steps: int, expected: Any, given: bool
+) -> None:
+    """And of a loader what agrees with that. Of the truth is kept what made steps."""
+    network, loader = client(count, size)
+    optimizer = SGD(network.parameters(), 0.1)
+
+    def take() -> None:
+        optimizer.step()
+        optimizer.zero_grad()
+
+    with captured(network, tmp_path, loader=loader if given else None, strict=True) as capture:
+        training(network, loader, capture.batch, take)
+    made = read_capture(tmp_path)
+    expected = NOTHING | expected | {"local_steps": steps}
+    assert {name: getattr(made.record, name) for name in expected} == expected
+    assert made.truth is not None and made.truth.shapes["labels"] == (made.record.truths,)
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_passes_that_end_early_are_refused_where_batches_are_not_alike(tmp_path: Path, given: bool) -> None:
+    network, loader = client(11, 4)
+    optimizer = SGD(network.parameters(), 0.1)
+    with (
+        pytest.raises(UsageError, match=r"sizes, such as 4 and 3, and make no whole passes; train .* with drop_last$"),
+        captured(network, tmp_path, loader=loader if given else None, strict=True),
+    ):
+        for batch in [*loader, *loader][:5]:
+            step(network, optimizer, *batch)
 
 
 class Stream(IterableDataset[Any]):
@@ -360,6 +492,111 @@ def test_a_schedule_is_read_as_it_was_used(tmp_path: Path) -> None:
     with captured(network, tmp_path, optimizer, halved, strict=True):
         train(network, optimizer, loader, 2, halved)
     assert read_capture(tmp_path).record.schedule == (0.5,) * 3 + (0.25,) * 3
+
+
+def test_a_warm_up_begins_at_0(tmp_path: Path) -> None:
+    """Also of an optimizer that is given, and looked at before the first rate above 0 is there."""
+    network, loader = client()
+    optimizer = SGD(network.parameters(), 0.4, momentum=0.9)
+    warm_up = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: step / 4)
+    with captured(network, tmp_path, optimizer, warm_up, strict=True):
+        for _ in range(3):
+            train(network, optimizer, loader, 1, warm_up)
+    made = read_capture(tmp_path).record
+    assert made.schedule == (0.0,) * 3 + (0.1,) * 3 + (0.2,) * 3
+    assert (made.learning_rate, made.state) == (0.1, "new")
+
+
+@pytest.mark.parametrize("facts", [{}, {"accumulate_sum": True}, {"accumulate_sum": True, "accumulate": 2}])
+def test_sums_of_batches_can_be_given(tmp_path: Path, caplog: pytest.LogCaptureFixture, facts: Any) -> None:
+    """A loss whose gradient tells nothing is told of, unless they are."""
+    network, loader = client(8, 4)
+    optimizer = SGD(network.parameters(), 0.1)
+    with captured(network, tmp_path, optimizer, **facts):
+        for images, labels in loader:
+            network(images).square().mean(1)[labels > 1].sum().backward()
+        optimizer.step()
+    made = read_capture(tmp_path).record
+    assert (made.accumulate, made.accumulate_sum) == (2, bool(facts))
+    assert [one.getMessage() for one in caplog.records] == (
+        [] if facts else ["harness: whether the batches of a step are added up is not seen: taken as a mean; give "
+                          "accumulate_sum if it is not so"]
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("added", [True, False])
+@pytest.mark.parametrize("scale", [2.0, 2.0**12])
+@pytest.mark.parametrize("logarithms", [True, False])
+def test_sums_of_batches_are_read(tmp_path: Path, added: bool, scale: float, logarithms: bool) -> None:
+    """Also through a gradient scaler, and of a network that ends in a logarithmic softmax."""
+    network, loader = client(8, 4)
+    outputs = nn.LogSoftmax(1) if logarithms else nn.Identity()
+    whole = nn.Sequential(network, outputs)
+    optimizer, scaler = SGD(whole.parameters(), 0.1), torch.amp.GradScaler("cpu", init_scale=scale)
+    with captured(whole, tmp_path, optimizer, strict=True, model="m:make"):
+        for images, labels in loader:
+            made = nn.functional.nll_loss(whole(images).log_softmax(1), labels)
+            scaler.scale(made if added else made / 2).backward()
+        scaler.step(optimizer)
+    made = read_capture(tmp_path).record
+    assert (made.accumulate, made.accumulate_sum) == (2, added)
+
+
+class Trained(Net):
+    """As transformers' networks answer."""
+
+    def forward(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:  # pyright: ignore
+        made = super().forward(images)
+        return {"loss": nn.functional.cross_entropy(made, labels), "logits": made}
+
+
+def test_a_network_that_answers_with_its_loss_is_read(tmp_path: Path) -> None:
+    _, loader = client(8, 4)
+    network = Trained()
+    optimizer = SGD(network.parameters(), 0.1)
+    with captured(network, tmp_path, strict=True):
+        for images, labels in loader:
+            network(images=images, labels=labels)["loss"].backward()
+        optimizer.step()
+    made = read_capture(tmp_path).record
+    assert (made.classes, made.batch_size, made.accumulate, made.accumulate_sum) == (5, 4, 2, True)
+
+
+def test_a_full_disk_leaves_no_earlier_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, os.strerror(28))
+
+    for place in ("an earlier round", "this one"):
+        network, loader = client()
+        if place == "this one":
+            monkeypatch.setattr("harness.results.atomic._write_then_rename", full)
+        with captured(network, tmp_path):
+            train(network, SGD(network.parameters(), 0.1), loader)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(UsageError, match="is no capture"):
+        read_capture(tmp_path)
+
+
+GIVEN = {"model": "m:make", "image_shape": [1, 8, 8], "classes": 5, "learning_rate": 0.1, "batch_size": 2}
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ({"accumulate_sum": True}, "accumulate_sum is of several batches; give their number as accumulate; correct"),
+        ({"optimizer": {"name": "SGD", "foo": 1}}, "optimizer 'SGD': foo: .* write for example"),
+        ({"optimizer": {"name": "SGD", "maximize": True}}, "maximize=True cannot be judged; leave it out in"),
+        ({"optimizer": {"name": "Adam"}, "state": "carried"}, r"make a new optimizer for the captured round \(.*\);"),
+        ({"optimizer": "sgd:weight_decay=1e30"}, "weight_decay 1e.30 at learning_rate 0.1 makes weights grow .*;"),
+        ({"fedprox": 1e30, "local_steps": 2}, "fedprox 1e.30 at learning_rate 0.1 makes weights grow .*correct one"),
+        ({"schedule": [0, 0], "local_steps": 2}, "all rates of the schedule are 0, .*give those that were used"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_in_a_record_is_named_with_its_fix(tmp_path: Path, facts: Any, said: str) -> None:
+    (tmp_path / "capture.json").write_text(json.dumps(GIVEN | facts))
+    with pytest.raises(UsageError, match=said) as told:
+        read_capture(tmp_path)
+    assert "\n" not in str(told.value) and "None" not in str(told.value)
 
 
 def test_a_reason_is_kept_with_what_is_known_and_makes_a_capture_when_it_is_taken_away(tmp_path: Path) -> None:
