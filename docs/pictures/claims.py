@@ -115,22 +115,22 @@ def without_noise() -> Iterator[str]:
 
 
 def attacked() -> dict[str, str]:
-    """The command that attacks each filter that is a defense of the same name, at its defaults and where it acts."""
+    """The options by which each filter is attacked that is a defense of the same name, where it acts."""
     from harness.defenses import DEFENSES
 
     names = [name for name in FILTERS if name in DEFENSES]
     # A linear model is the easiest to attack; some filters act on what lies between two layers.
     model = dict.fromkeys(names, "logistic") | {"paper:PRECODE": "mlp2+precode", "paper:Soteria": "mlp2"}
-    told = "--defense {} --surface {} --attack auto --dataset digits --model {}"
-    return {name: told.format(name, FILTERS[name].acts[1], model[name]) for name in names}
+    return {name: f"--surface {FILTERS[name].acts[1]} --model {model[name]}" for name in names}
 
 
 def attack(folder: Path) -> None:
     """Attack every filter, and keep the verdict and the most that came back. It goes on where it was stopped."""
     found = {}
-    for name, command in attacked().items():
+    for name, options in attacked().items():
         own = folder / name.replace(":", "-")
-        run(["evaluate", *shlex.split(command), "--no-pictures", "--resume", "--out", str(own)])
+        told = f"--defense {name} {options} --attack auto --dataset digits --no-pictures --resume"
+        run(["evaluate", *shlex.split(told), "--out", str(own)])
         document = json.loads((own / "results.json").read_text())
         (row,) = document["summary"]
         rates = [one["asr"]["strict"] for one in document["cells"] if one["role"] == "cell" and one["asr"]]
@@ -140,18 +140,16 @@ def attack(folder: Path) -> None:
 
 
 def leaked() -> Iterator[str]:
-    """The lines of what was attacked; none where nothing was."""
-    if not FOUND.exists():
-        return
-    yield "| `harness evaluate ...` | verdict | strongest attack | images that came back [95%] |"
-    yield "|---|---|---|---|"
+    """The lines of what was attacked."""
+    yield "| filter | options | verdict | images back [95%] | strongest attack |"
+    yield "|---|---|---|---|---|"
     found = json.loads(FOUND.read_text())
-    for name, command in attacked().items():
+    for name, options in attacked().items():
         row = found[name]
         low, high = (f"{100 * one:.3g}" for one in row["success"]["ci95"])
         word = "identifies" if row["identifies"] and row["verdict"] != "leaks" else row["verdict"]
         rate = f"{row['success']['rate']:.0%} [{low}-{high}]"
-        yield f"| `{command}` | {word} | {row['strongest'] or 'none works'} | {rate} |"
+        yield f"| `{name}` | `{options}` | {word} | {rate} | {row['strongest'] or 'none works'} |"
 
 
 def draw() -> None:
