@@ -141,15 +141,15 @@ def attack(folder: Path) -> None:
 
 def leaked() -> Iterator[str]:
     """The lines of what was attacked."""
-    yield "| filter | options | verdict | images back [95%] | strongest attack |"
-    yield "|---|---|---|---|---|"
+    yield "| `--defense ...` | verdict | images back [95%] | strongest |"
+    yield "|---|---|---|---|"
     found = json.loads(FOUND.read_text())
     for name, options in attacked().items():
         row = found[name]
-        low, high = (f"{100 * one:.3g}" for one in row["success"]["ci95"])
+        low, high = (f"{100 * one:.0f}" for one in row["success"]["ci95"])
         word = "identifies" if row["identifies"] and row["verdict"] != "leaks" else row["verdict"]
         rate = f"{row['success']['rate']:.0%} [{low}-{high}]"
-        yield f"| `{name}` | `{options}` | {word} | {rate} | {row['strongest'] or 'none works'} |"
+        yield f"| `{name} {options}` | {word} | {rate} | {row['strongest'] or 'none works'} |"
 
 
 def draw() -> None:
