@@ -17,6 +17,7 @@ from torch import Tensor
 from harness.base.ranges import Count, Finite, NonNegative, Positive
 from harness.base.vectors import Layout
 from harness.claims.answers import Facts
+from harness.claims.filters import FILTERS
 from harness.defenses.claimed import of_filter
 from harness.defenses.flower import but_scalars, scalars_kept
 from harness.defenses.registry import DEFENSES, validated_defense
@@ -214,7 +215,7 @@ class SVTPrivacy(Defense):
     version: _VERSION = "2.9.0"
 
     def operations(self, cohort: Cohort) -> list[Operation]:
-        early = Facts(version=self.version).older_than(2, 8)
+        early = Facts(version=self.version).older_than(FILTERS["nvflare:SVTPrivacy"].since)
         sent = SparseVector(
             self.fraction, self.epsilon, self.noise_var, self.gamma, self.tau, self.replace, self.steps, early
         )

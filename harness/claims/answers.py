@@ -88,14 +88,14 @@ class Facts:
         """Return R, the rounds of one client."""
         return self.participations or self.rounds
 
-    def older_than(self, major: int, minor: int) -> bool:
-        """Return whether the version is known and below major.minor, as packages are ordered: 2.7rc1 and 2 are.
+    def older_than(self, since: str) -> bool:
+        """Return whether the version is known and below another, as packages are ordered: 2.7rc1 and 2 are below 2.8.
 
         Raises:
             UsageError: it is no version.
         """
         try:
-            return self.version is not None and Version(self.version) < Version(f"{major}.{minor}")
+            return self.version is not None and Version(self.version) < Version(since)
         except InvalidVersion:
             raise UsageError(f"{self.version!r} is no version; give for example --framework-version 2.7.2") from None
 
@@ -253,6 +253,7 @@ class Filter:
         does, claims, works: in a sentence each: what it does, what it claims, how to set it so that a theorem holds.
         settings: its arguments in their order, with defaults.
         asked: the answer to arguments and facts. ran: whether tests run the package itself.
+        since: the version from which on it does what it says; older ones have an answer of their own.
     """
 
     name: str
@@ -265,6 +266,7 @@ class Filter:
     asked: Asked
     aliases: tuple[str, ...] = ()
     ran: bool = False
+    since: str = "0"
 
     def arguments(self, given: Mapping[str, Any], where: str = "") -> dict[str, Any]:
         """All its arguments, defaults among them.

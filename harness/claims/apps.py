@@ -19,8 +19,6 @@ from harness.claims.versions import asked_of
 Read = Callable[[Path], str]
 _MOST_FILES = 50
 _MODS = {"ClientSideFixedClipping": "fixedclipping_mod", "ClientSideAdaptiveClipping": "adaptiveclipping_mod"}
-#: Versions from which on a filter does what its answer says; the answers to older ones say what they do.
-_SINCE = {"flower:LocalDpMod": "1.14", "nvflare:SVTPrivacy": "2.8"}
 #: The packages of filters, where they have another name.
 _PACKAGES = {"flower": "flwr", "tff": "tensorflow_federated"}
 #: Strategies that draw clients as FedAvg does.
@@ -106,7 +104,7 @@ def _versions(source: Source, document: Mapping[str, Any]) -> None:
         asked = asked_of(package, lines, table(document, "tool", "poetry", "dependencies").get(package))
         if asked is None:
             continue
-        found.version, since = asked.text, _SINCE.get(found.filter.name, "0")
+        found.version, since = asked.text, found.filter.since
         older, below = asked.below(since)
         if version := below or asked.pinned:
             found.facts["version"] = version

@@ -32,13 +32,14 @@ from harness.claims.registry import KNOWN, METRICS, NUMPY, RAW, does_nothing, li
 
 @register(
     "flower:LocalDpMod", "s1", source="flwr 1.42.0, clientapp/mod/localdp_mod.py", ran=True, aliases=("LocalDpMod",),
+    since="1.14",
     does="clips the update to clipping_norm and adds Gaussian noise by the classical formula",
     claims="(epsilon, delta) for every reply",
     works="set sensitivity to twice clipping_norm, epsilon to 8 or less, and send no 0-d arrays",
     settings={"clipping_norm": REQUIRED, "sensitivity": REQUIRED, "epsilon": REQUIRED, "delta": REQUIRED},
 )  # fmt: skip
 def _local(arguments: Arguments, facts: Facts) -> Answer:
-    if facts.older_than(1, 14):
+    if facts.older_than(KNOWN["flower:LocalDpMod"].since):
         claimed = positive(arguments, "epsilon")[0]
         return does_nothing(
             "before 1.14.0 noise is made and not used: the update is clipped alone", facts, claimed=claimed
@@ -325,7 +326,7 @@ def _percentile(arguments: Arguments, facts: Facts) -> Answer:
 
 @register(
     "nvflare:SVTPrivacy", "s1", source="nvflare 2.9.0, app_common/filters/svt_privacy.py", ran=True,
-    aliases=("SVTPrivacy",),
+    aliases=("SVTPrivacy",), since="2.8",
     does="sends a noisy choice of fraction of all values, cut to gamma per local step, with Laplace noise",
     claims="a ledger: epsilon + ceil(fraction n) noise_var for every call, delta 0",
     works="use 2.8.0 or newer and a model without 0-d arrays; the ledger then holds to 1%, and is not small",
@@ -337,7 +338,7 @@ def _svt(arguments: Arguments, facts: Facts) -> Answer:
     fraction, gamma = number(arguments, "fraction", 0.0, 1.0 + 1e-12), positive(arguments, "gamma")[0]
     epsilon, released = positive(arguments, "epsilon", "noise_var")
     flag(arguments, "replace")
-    if facts.older_than(2, 8):
+    if facts.older_than(KNOWN["nvflare:SVTPrivacy"].since):
         answer = does_nothing("before 2.8.0 values get their noise first and are cut after it: nothing bounds them",
                                facts, claimed=epsilon)  # fmt: skip
         return answer
