@@ -15,7 +15,9 @@ from harness.attacks import (  # noqa: F401  (imported to register)
     membership,
     patches,
     slope,
+    span,
     spear,
+    token_rows,
     trap_weights,
 )
 from harness.attacks.attack import Attack, Dummy, reconstructing

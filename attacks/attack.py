@@ -106,6 +106,17 @@ def require_labels(labels: object, observation: Observation) -> None:
         raise UsageError(f"labels() gives {int(wrong[0])}, where there are {classes} classes; count them from 0")
 
 
+def labels_of_starts(attack: "Attack", observation: Observation) -> Tensor | None:
+    """What an attack says of labels at its starts; the first that it is asked.
+
+    Raises:
+        UsageError: it changes numbers little by little, and the observation is of texts.
+    """
+    if attack.reads == "images" and observation.model.vocabulary is not None:
+        raise UsageError("it changes an image little by little, which a text cannot be; use --attack auto")
+    return attack.labels_of_starts(observation)
+
+
 def require_start(position: object, rows: int) -> Tensor:
     """Positions (rows, D).
 
@@ -176,6 +187,8 @@ class Attack(Attacker):
     dealt: ClassVar[bool] = True
     """Whether it gains by processes that take a share of the victims each: not where it is over at once, or where its
     own threads take a victim each."""
+    reads: ClassVar[Literal["images", "texts", "anything"]] = "images"
+    """What it can make: numbers of images that change little by little, or tokens."""
     uses_labels: ClassVar[bool] = True
     """Whether labels matter to the images that come out: not where they are read off a layer."""
     standstill: ClassVar[tuple[int, float]] = (10, 1e-9)

@@ -3,7 +3,7 @@
 Labels are inferred as other attacks infer them; the gradient is used for nothing else.
 """
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
@@ -19,6 +19,7 @@ class Blind(Attack):
 
     max_iterations: Count = 1
     tier: ClassVar[Tier] = "informed"
+    reads: ClassVar[Literal["images", "texts", "anything"]] = "anything"
 
     def start(self, observation: Observation, keys: list[tuple[int | str, ...]]) -> Tensor:
         """Zeros (R, n*D), distances from the class means.
@@ -35,6 +36,6 @@ class Blind(Attack):
         images = observation.prior.means[labels] + position.view(*labels.shape, -1)
         return Dummy(images.reshape(*labels.shape, *observation.model.image_shape), labels)
 
-    def distance(self, observation: Observation, candidate: Tensor) -> Tensor:
+    def matching(self, observation: Observation, dummy: Dummy) -> Tensor:
         """0 for every candidate; no number where what was read is none."""
-        return 0.0 * (candidate - observation.target).sum(1)
+        return 0.0 * (dummy.images.flatten(1).sum(1) + observation.target.sum(1))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from harness.attacks.adam import Adam, AdamState
-from harness.attacks.attack import Attack, require_start
+from harness.attacks.attack import Attack, labels_of_starts, require_start
 from harness.attacks.lbfgs import LBFGSState
 from harness.attacks.stages import Stage, alike, descent
 from harness.base.devices import peak_of
@@ -151,7 +151,7 @@ def run_attack(
         observer: see :data:`Observer`; rows are reported with their index in ``observation``.
         progress: called with the number of victims that are done since the last call.
     """
-    labels = attack.labels_of_starts(observation)
+    labels = labels_of_starts(attack, observation)
     victims_per_chunk = max(chunk // attack.starts, 1)
     if observation.model.evaluates_alone:
         victims_per_chunk = min(victims_per_chunk, torch.get_num_threads() if _is_light(observation) else 1)
@@ -174,7 +174,7 @@ def memory_of_row(attack: Attack, observation: Observation) -> float:
     """Bytes that a row (a start of a victim) takes while it is attacked, measured on a victim or two."""
     few = torch.arange(min(2, observation.rows))
     seen = observation.take(few.to(observation.target.device))
-    labels = attack.labels_of_starts(seen)
+    labels = labels_of_starts(attack, seen)
 
     def begin() -> object:
         # In another order, since a chunk of many rows copies what is known of its own, and all of them are not copied.
@@ -207,7 +207,7 @@ def seconds_of_row(attack: Attack, observation: Observation, chunk: int) -> floa
 def _gradient_of_row(attack: Attack, observation: Observation, victims: int) -> float:
     seen = observation.take(torch.arange(victims, device=observation.target.device))
     lean = without_idle_coordinates(observation)
-    run = _ChunkRun(attack, seen, attack.labels_of_starts(seen), torch.arange(victims), None, lean)
+    run = _ChunkRun(attack, seen, labels_of_starts(attack, seen), torch.arange(victims), None, lean)
     position = run.position[run.active.to(run.position.device)]
     began = time.perf_counter()
     run._evaluate(position)

@@ -32,7 +32,7 @@ class Identify(Identifier):
             return _among_several(observation, candidates, labels, chunk)
         rows, count = candidates.shape[:2]
         pairs, parts = torch.arange(rows * count), []
-        for part in pairs.split(max(chunk, 2)):
+        for part in pairs.split(max(_few(observation, chunk), 2)):
             # A single row takes other kernels on the CPU than the same among many.
             row, column = (part.repeat(2) if len(part) == 1 else part).div(count, rounding_mode="floor"), part % count
             seen = observation.take(row.to(observation.target.device))
@@ -47,6 +47,15 @@ class Identify(Identifier):
         if observation.examples > 1:
             return unread_level(observation)  # nobody says what the others were
         return misfit(observation, _gradient(observation, images, labels))
+
+
+#: Most pairs at once of a network whose rows are evaluated one after another: more copies of its weights gain nothing,
+#: and memory that is given back and asked for again takes longer than the gradients.
+_LONE = 8
+
+
+def _few(observation: Observation, chunk: int) -> int:
+    return min(chunk, _LONE) if observation.model.evaluates_alone else chunk
 
 
 def _gradient(observation: Observation, images: Tensor, labels: Tensor) -> Tensor:

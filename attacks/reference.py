@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from harness.attacks.adam import Adam
-from harness.attacks.attack import Attack, Dummy
+from harness.attacks.attack import Attack, Dummy, labels_of_starts
 from harness.attacks.engine import CAP, Observer, Progress, Reconstruction, StopRules, choose_restarts
 from harness.attacks.lbfgs import LBFGS
 from harness.attacks.stages import alike
@@ -30,7 +30,7 @@ def run_reference(
         UsageError: the attack or the observation uses something only the batched engine has.
     """
     _refuse_unsupported(attack, observation)
-    labels = attack.labels_of_starts(observation)
+    labels = labels_of_starts(attack, observation)
     parts = []
     for victim in range(observation.rows):
         starts = []

@@ -13,6 +13,7 @@ from harness.datasets import (  # noqa: F401  (imported so that they register)
     lfw,
     logistic,
     mnist,
+    notes,
     retina,
     samples,
 )

@@ -32,7 +32,7 @@ class Source:
         by_hand: how else the data can be had, as words that follow "or"; empty where there is no other way.
         test: loads the publishers' own test part; None where they made none.
         held_out: share of the examples that is set aside for testing where there is no such part.
-        table: whether the examples are rows of a table instead of images.
+        table: whether the examples are rows of a table instead of images. text: whether they are texts.
     """
 
     origin: str
@@ -43,6 +43,7 @@ class Source:
     test: Loader | None = None
     held_out: float = 0.2
     table: bool = False
+    text: bool = False
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,8 @@ def source_of(name: str) -> Source:
 
 def default_model(name: str) -> str:
     """The network that a dataset is attacked with unless one is named: one that makes sense on it."""
-    return "mlp2" if source_of(name).table else "lenet"
+    source = source_of(name)
+    return "text_transformer" if source.text else "mlp2" if source.table else "lenet"
 
 
 def fetch_command(name: str) -> str:

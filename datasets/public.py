@@ -30,11 +30,11 @@ _CELLS, _TOGETHER = 4, 256
 def among(public: Dataset, private: Dataset) -> Tensor:
     """(N,) whether each public example is among the private ones.
 
-    Rows of tables have to be equal, images to be within :data:`NEAR` of each other.
+    Rows of tables and texts have to be equal, images to be within :data:`NEAR` of each other.
     """
     known = set(_digests(private))
     equal = torch.tensor([digest in known for digest in _digests(public)], dtype=torch.bool)
-    if public.columns is not None or not len(public.images) or not len(private.images):
+    if not _of_images(public) or not len(public.images) or not len(private.images):
         return equal
     return equal | _near(public.images, private.images)
 
@@ -45,7 +45,7 @@ def first_copies(dataset: Dataset) -> Tensor:
     Copies are of one class, and as alike as :func:`among` says.
     """
     rows, places = dataset.images.flatten(1).double(), torch.arange(len(dataset.labels))
-    reach = 0.0 if dataset.columns is not None else _reach(dataset.images)
+    reach = _reach(dataset.images) if _of_images(dataset) else 0.0
     for label in dataset.labels.unique():
         firsts: list[int] = []
         for place in (dataset.labels == label).nonzero()[:, 0].tolist():
@@ -57,10 +57,14 @@ def first_copies(dataset: Dataset) -> Tensor:
     return places
 
 
+def _of_images(dataset: Dataset) -> bool:
+    return dataset.columns is None and dataset.words is None
+
+
 def _digests(dataset: Dataset) -> list[bytes]:
-    """One per example: of a row of a table as it is, of an image at 8 bits, in whatever precision it was saved."""
+    """One per example: of a row of a table and a text as it is, of an image at 8 bits, in whatever precision it was saved."""
     rows = dataset.images.flatten(1)
-    kept = (rows * 255).round().to(torch.uint8) if dataset.columns is None else rows + 0.0
+    kept = (rows * 255).round().to(torch.uint8) if _of_images(dataset) else rows + 0.0
     return [hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in kept.numpy()]
 
 
@@ -138,7 +142,7 @@ def divide(dataset: Dataset, name: str, choice: str, root: Path) -> Sides:
         public = load_dataset(choice, root)
         _require_same_kind(dataset, public, choice)
         # An own file does not say what its features mean.
-        public = replace(public, columns=dataset.columns)
+        public = replace(public, columns=dataset.columns, words=dataset.words)
         if among(public, dataset).any():
             raise UsageError(
                 f"public data {choice!r} hold examples of dataset {dataset.name!r}, victims' or decoys' own; "
@@ -167,6 +171,8 @@ def _require_same_kind(dataset: Dataset, public: Dataset, choice: str) -> None:
     mend = f"use data of the same kind as {dataset.name!r}, or --prior auto"
     if public.image_shape != dataset.image_shape:
         raise UsageError(f"{told} examples of shape {public.image_shape}, not {dataset.image_shape}; {mend}")
+    if public.words not in (None, dataset.words):
+        raise UsageError(f"{told} another vocabulary; {mend}")
     if public.columns not in (None, dataset.columns):
         raise UsageError(f"{told} other columns; {mend}")
     if public.num_classes != dataset.num_classes:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from harness.base.columns import Columns
 from harness.base.limits import log
+from harness.base.words import Words
 from harness.datasets.files import DataFile
 
 _MOST_CLASSES = 100_000
@@ -17,7 +18,7 @@ _TWELVE_BITS = 2**12 - 1
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Labelled images, or the rows of a table: a row of F features is an image (1, 1, F).
+    """Labelled images; rows of a table, of which one of F features is an image (1, 1, F); or texts (``Words``).
 
     Attributes:
         name: the registered name, or the file name of own data.
@@ -25,7 +26,8 @@ class Dataset:
         labels: (N,) int64 in 0 .. num_classes - 1.
         class_names: one name per class.
         origin: one line on where the images come from, for the results document.
-        columns: what the features of a table mean; None for images.
+        columns: what the features of a table mean; None for anything else.
+        words: what the numbers of texts mean; None for anything else.
         clients: (N,) int64, the client that each example belongs to by nature; None where there is none.
         fitted_to: what its features were scaled by, in words, where that was computed from the private examples
             themselves without noise; None where it was not.
@@ -37,6 +39,7 @@ class Dataset:
     class_names: tuple[str, ...]
     origin: str
     columns: Columns | None = None
+    words: Words | None = None
     clients: Tensor | None = None
     fitted_to: str | None = None
 

@@ -111,7 +111,12 @@ def reconstructs(cell: CellResult) -> bool:
 
 def is_of_images(cell: CellResult) -> bool:
     """Whether images were reconstructed, or might have been."""
-    return reconstructs(cell) and not is_table(cell)
+    return reconstructs(cell) and not is_table(cell) and not is_of_texts(cell)
+
+
+def is_of_texts(cell: CellResult) -> bool:
+    """Whether the dataset is one of texts."""
+    return "text_exact" in cell.metrics
 
 
 def unrun(cell: CellResult) -> str:
@@ -157,6 +162,11 @@ def column_error(cell: CellResult) -> str:
 def categories_right(cell: CellResult) -> str:
     """Share of a table's categories that are right."""
     return text.percent(getattr(cell.metrics.get("categorical_accuracy"), "mean", None))
+
+
+def tokens_right(cell: CellResult) -> str:
+    """Share of a text's tokens that stand at their place."""
+    return text.percent(getattr(cell.metrics.get("tokens_right"), "mean", None))
 
 
 def has(name: str) -> Callable[[CellResult], bool]:
@@ -259,16 +269,17 @@ DETECTABLE = Column(
 )  # fmt: skip
 GUARANTEE = Column("guarantee", guarantees, wraps_at=16)
 
-TABLE_ERRORS = (
+OTHER_ERRORS = (
     Column("RMSE/std", column_error, right=True, concerns=has("continuous_rmse")),
     Column("categories", categories_right, right=True, concerns=has("categorical_accuracy")),
+    Column("tokens right", tokens_right, right=True, concerns=is_of_texts),
 )
 
 _WHO = (DEFENSE, ATTACK, TIER, SURFACE, ROUND, LOOKS, VERDICT, SUCCESS, IDENTIFIED)
 MEDIUM = (
     *_WHO,
     Column("RMSE", median_error, right=True, concerns=is_of_images),
-    *TABLE_ERRORS,
+    *OTHER_ERRORS,
     LINEUP,
     Column("guarantee", guarantees_and_theorem, wraps_at=16),
     DETECTABLE,
@@ -276,7 +287,7 @@ MEDIUM = (
 WIDE = (
     *_WHO,
     Column("RMSE med/mean", error, concerns=reconstructs),
-    *TABLE_ERRORS,
+    *OTHER_ERRORS,
     Column("PSNR", metric("psnr", 1), right=True, concerns=is_of_images),
     Column("labels", label_accuracy, right=True, concerns=reconstructs),
     Column("tau", metric("tau", 0), right=True, concerns=reconstructs),

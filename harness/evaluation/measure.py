@@ -1,4 +1,4 @@
-"""How reconstructions are measured: images pixel by pixel, table rows column by column."""
+"""How reconstructions are measured: images pixel by pixel, table rows column by column, texts token by token."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,7 +8,8 @@ from torch import Tensor
 
 from harness.datasets import Dataset
 from harness.results.schema import SuccessRule
-from harness.scoring import LpipsScorer, Pairs, Strict, TableScale, image_strict, measured, success_table
+from harness.scoring import LpipsScorer, Pairs, Strict, TableScale, TextScale, image_strict, measured, success_table
+from harness.scoring.metrics import Scale
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ def measure(dataset: Dataset, truth: Tensor, made: Tensor, lpips: LpipsScorer | 
         made: the reconstructions, finite.
         lpips: the LPIPS network, or the reason why there is none.
     """
-    scale = None if dataset.columns is None else TableScale.of(dataset.columns, dataset.images)
+    scale = scale_of(dataset)
     metrics, missing = measured(Pairs(truth, made, scale, lpips))
     if scale is None:
         return Measurements(metrics, success_table(metrics), missing)
@@ -38,4 +39,12 @@ def measure(dataset: Dataset, truth: Tensor, made: Tensor, lpips: LpipsScorer | 
 
 def strict_rule(dataset: Dataset) -> Strict:
     """The strict success rule of a dataset, on truths and reconstructions (..., C, H, W): booleans (...)."""
-    return image_strict if dataset.columns is None else TableScale.of(dataset.columns, dataset.images).strict
+    scale = scale_of(dataset)
+    return image_strict if scale is None else scale.strict
+
+
+def scale_of(dataset: Dataset) -> Scale | None:
+    """What tables and texts are measured by; None for images."""
+    if dataset.words is not None:
+        return TextScale()
+    return None if dataset.columns is None else TableScale.of(dataset.columns, dataset.images)

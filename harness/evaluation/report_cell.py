@@ -79,7 +79,9 @@ def _labels(scored: Scored) -> list[str]:
 def _foreign(scored: Scored) -> list[str]:
     """Truths lie as far from the class means of public data of their own kind as those data do."""
     prior, truth = scored.scene.observation.prior, scored.scene.truth
-    if prior is None or scored.settings.build_attack().tier == "plain":
+    # A text is as far from another one whether or not it is of its kind.
+    texts = scored.scene.dataset.words is not None
+    if prior is None or texts or scored.settings.build_attack().tier == "plain":
         return []
     labels = truth.labels.flatten()
     distances = (truth.images.flatten(0, 1).flatten(1).to(prior.means) - prior.means[labels]).square().sum(1)

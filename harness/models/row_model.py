@@ -110,6 +110,11 @@ class RowModel:
         return module
 
     @property
+    def vocabulary(self) -> int | None:
+        """How many tokens a network of texts knows; None for one that takes images."""
+        return getattr(self.plain_module, "vocabulary", None)
+
+    @property
     def evaluates_alone(self) -> bool:
         """Return whether rows are evaluated sequentially, so that nothing is gained or lost by evaluating few."""
         return self._way.alone

@@ -6,7 +6,7 @@ This is the only room of the harness that sees the truth. Tensors come in, plain
 from harness.scoring import metrics  # noqa: F401  (imported to register, in the order of documents)
 from harness.scoring.images import match, pairwise_mse
 from harness.scoring.lineup import Ranking, identity_test, lineup_test, swap_control
-from harness.scoring.metrics import METRICS, LpipsScorer, Metric, Pairs, TableScale, measured
+from harness.scoring.metrics import METRICS, LpipsScorer, Metric, Pairs, TableScale, TextScale, measured
 from harness.scoring.strongest import Attempt, Decision, strongest
 from harness.scoring.success import (
     Strict,
@@ -32,6 +32,7 @@ __all__ = [
     "Ranking",
     "Strict",
     "TableScale",
+    "TextScale",
     "Verdict",
     "blind_strict",
     "clopper_pearson",

@@ -162,7 +162,12 @@ def _confirmed(victims: Sequence[VictimRecord]) -> int | None:
         return sum(one.outcome == "success" and _is_first(one) for one in victims)
     if any(one.continuous_rmse is not None or one.categorical_accuracy is not None for one in victims):
         return None
-    return sum(one.rmse is not None and one.rmse <= STRICT_RMSE and _is_first(one) for one in victims)
+    return sum(_is_accurate(one) and _is_first(one) for one in victims)
+
+
+def _is_accurate(one: VictimRecord) -> bool:
+    exact = (one.model_extra or {}).get("text_exact")
+    return exact == 1 if exact is not None else one.rmse is not None and one.rmse <= STRICT_RMSE
 
 
 def _is_first(one: VictimRecord) -> bool:

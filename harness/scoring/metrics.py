@@ -18,12 +18,15 @@ from torch import Tensor
 from torch.nn import functional
 
 from harness.base.columns import Columns
+from harness.base.words import PAD, tokens_of
 from harness.results.files import Damaged, PlainTensor, Unreadable, checked, parse_tensors, read_bytes
 from harness.scoring.images import clamped_pixels, exact_pixels
 from harness.scoring.success import STRICT_RMSE
 
 if TYPE_CHECKING:
     import lpips
+
+Values = NDArray[np.float64]
 
 SMALLEST_SIDE = 64
 TORCHVISION_FILE = "alexnet-owt-7be5be79.pth"
@@ -156,17 +159,38 @@ def root_mean_square(errors: Tensor) -> Tensor:
     return errors.square().mean(-1).sqrt()
 
 
+@dataclass(frozen=True)
+class TextScale:
+    """Texts are compared token by token."""
+
+    def wrong(self, truth: Tensor, made: Tensor) -> Tensor:
+        """Return whether each place (..., T) of texts (..., 1, BITS, T) holds another token."""
+        return tokens_of(exact_pixels(truth)) != tokens_of(exact_pixels(made))
+
+    def strict(self, truth: Tensor, reconstruction: Tensor) -> Tensor:
+        """Return whether texts are reconstructed (...): every token right, in order, and no more of them."""
+        return ~self.wrong(truth, reconstruction).any(-1)
+
+    def told(self, truth: Tensor, made: Tensor) -> Values:
+        """Return which share (I,) of a text's tokens stands at its place."""
+        there = tokens_of(exact_pixels(truth)) != PAD
+        right = (there & ~self.wrong(truth, made)).sum(-1) / there.sum(-1).clamp_min(1)
+        return right.double().numpy()
+
+
+Scale = TableScale | TextScale
+
 # What a metric is: one record says all that documents, tables and figures need of it, and how it is computed.
 
-Values = NDArray[np.float64]
-_NO_IMAGE = "it compares images, and a table row is none"
+_NO_IMAGE = "it compares images, and {} is none"
 
 
 @dataclass(frozen=True)
 class Pairs:
     """I matched pairs (I, C, H, W): truths in [0, 1] and finite reconstructions in any range.
 
-    ``scale`` measures rows of a table, None for images; ``lpips`` is the network, or the reason why there is none.
+    ``scale`` measures rows of a table and texts, None for images; ``lpips`` is the network, or the reason why there is
+    none.
 
     Raises:
         ValueError: the shapes differ or a value is not finite.
@@ -174,7 +198,7 @@ class Pairs:
 
     truth: Tensor
     made: Tensor
-    scale: TableScale | None = None
+    scale: Scale | None = None
     lpips: LpipsScorer | str = "not asked for"
 
     def __post_init__(self) -> None:
@@ -185,13 +209,22 @@ class Pairs:
     @property
     def table(self) -> TableScale:
         """Return the scale that rows are measured by. Raises ValueError for images."""
-        if self.scale is None:
-            raise ValueError("a metric of tables was asked of images")
+        if not isinstance(self.scale, TableScale):
+            raise ValueError("a metric of tables was asked of others")
         return self.scale
+
+    @property
+    def kind(self) -> Literal["images", "tables", "texts"]:
+        """Return what they are."""
+        if self.scale is None:
+            return "images"
+        return "texts" if isinstance(self.scale, TextScale) else "tables"
 
     @cached_property
     def squared(self) -> Tensor:
-        """(I, U) squared errors after clamping to [0, 1], float64 on the CPU."""
+        """(I, U) squared errors after clamping to [0, 1], float64 on the CPU; of a text 1 for each token that is wrong."""
+        if isinstance(self.scale, TextScale):
+            return self.scale.wrong(self.truth, self.made).double()
         return (clamped_pixels(self.truth) - clamped_pixels(self.made)).flatten(1).square()
 
     @cached_property
@@ -207,7 +240,7 @@ class Metric:
     Attributes:
         name: in documents.
         measure: from pairs to values (I,).
-        of: what it applies to; documents of images do not name what is of tables alone.
+        of: what it applies to; documents do not name what is of tables, or texts, alone where there are others.
         missing: why it cannot be had for pairs that it applies to, None where it can.
         title: in tables and figures; empty where only documents have it.
         digits: decimals that are shown; None for a share, shown in percent.
@@ -219,7 +252,7 @@ class Metric:
 
     name: str
     measure: Callable[[Pairs], Values]
-    of: Literal["anything", "images", "tables"] = "anything"
+    of: Literal["anything", "images", "tables", "texts"] = "anything"
     missing: Callable[[Pairs], str | None] = lambda pairs: None
     title: str = ""
     digits: int | None = 3
@@ -230,7 +263,9 @@ class Metric:
 
     def obstacle(self, pairs: Pairs) -> str | None:
         """Return the reason why these pairs do not have it, None where they do."""
-        return _NO_IMAGE if self.of == "images" and pairs.scale is not None else self.missing(pairs)
+        if self.of == "images" and pairs.kind != "images":
+            return _NO_IMAGE.format("a table row" if pairs.kind == "tables" else "a text")
+        return self.missing(pairs)
 
 
 #: Every metric by name, in the order of documents.
@@ -247,7 +282,7 @@ def register(*metrics: Metric) -> None:
 
 def measured(pairs: Pairs) -> tuple[dict[str, Values], dict[str, str]]:
     """Every metric of these pairs by name, and those that cannot be had with the reason."""
-    asked = [metric for metric in METRICS.values() if metric.of != "tables" or pairs.scale is not None]
+    asked = [metric for metric in METRICS.values() if metric.of in ("anything", "images", pairs.kind)]
     missing = {metric.name: reason for metric in asked if (reason := metric.obstacle(pairs)) is not None}
     return {metric.name: metric.measure(pairs) for metric in asked if metric.name not in missing}, missing
 
@@ -257,6 +292,8 @@ SSIM_WINDOW = 11
 
 
 def _rmse_raw(pairs: Pairs) -> Values:
+    if pairs.kind == "texts":
+        return np.sqrt(pairs.mse)
     squared = (clamped_pixels(pairs.truth) - exact_pixels(pairs.made)).flatten(1).square()
     return squared.mean(1).sqrt().numpy()
 
@@ -353,5 +390,26 @@ register(
     Metric(
         name="categories_all_right", measure=lambda pairs: _right(pairs).amin(-1).numpy(), of="tables",
         missing=_no_categorical, low_leaks=False,
+    ),
+)  # fmt: skip
+
+
+# Metrics for texts.
+
+
+def _told(pairs: Pairs) -> Values:
+    assert isinstance(pairs.scale, TextScale)
+    return pairs.scale.told(pairs.truth, pairs.made)
+
+
+register(
+    # 1 where every token is right, in order.
+    Metric(
+        name="text_exact", measure=lambda pairs: (pairs.mse == 0).astype(np.float64), of="texts", title="exact",
+        digits=None, low_leaks=False, in_victims=True,
+    ),
+    # Share of a text's tokens that stand at their place.
+    Metric(
+        name="tokens_right", measure=_told, of="texts", title="tokens", digits=None, low_leaks=False, in_victims=True,
     ),
 )  # fmt: skip

@@ -1,0 +1,119 @@
+"""Where a network of texts reads its tokens: which weights, and from which vectors. Found by what it computes."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor, nn
+
+from harness.base.errors import UsageError
+from harness.base.words import PAD, images_of
+from harness.models import RowModel
+from harness.models.batch_norm import in_evaluation_mode
+
+_SAME = 1e-4  # of a vector's length, up to which two are one
+_TOGETHER = 128
+
+
+@dataclass(frozen=True)
+class TokenLayer:
+    """The first layer that multiplies the vector of each token, which depends on the token and its place alone.
+
+    Attributes:
+        prefix: of its module. weight: the name of its matrix, whose columns stand for the numbers of a vector.
+        width: numbers of a vector.
+    """
+
+    prefix: str
+    weight: str
+    width: int
+
+
+class _Seen(Exception):
+    """What the layer was given is known, and nothing after it has to be computed."""
+
+
+@contextmanager
+def _stopped_at(layer: nn.Module) -> Iterator[list[Tensor]]:
+    """Collect what a layer is given; the pass ends there."""
+    given: list[Tensor] = []
+
+    def see(_: nn.Module, arguments: tuple[Tensor, ...]) -> None:
+        given.append(arguments[0].detach())
+        raise _Seen
+
+    hook = layer.register_forward_pre_hook(see)
+    try:
+        yield given
+    finally:
+        hook.remove()
+
+
+def vectors_at(model: RowModel, layer: str, weights: Tensor, tokens: Tensor) -> Tensor:
+    """What the layer of that name is given of tokens (N, T) by a network with weights (P,): (N, T, E)."""
+    network, parts = model.plain(weights), []
+    with torch.no_grad(), in_evaluation_mode(network), _stopped_at(network.get_submodule(layer)) as given:
+        for some in tokens.split(_TOGETHER):
+            try:
+                network(images_of(some).to(weights))
+            except _Seen:
+                parts.append(given.pop())
+    return torch.cat(parts)
+
+
+@lru_cache(maxsize=2)
+def token_layer(model: RowModel, attack: str) -> TokenLayer:
+    """The layer by which tokens are told.
+
+    Raises:
+        UsageError: the network reads no texts, or none of its trained layers reads vectors of single tokens.
+    """
+    vocabulary, places = require_texts(model, attack), model.image_shape[-1]
+    # Two texts that share every second token: a layer that mixes tokens gives these other vectors.
+    one = torch.arange(places) % (vocabulary - 2) + 2
+    other = torch.where(torch.arange(places) % 2 == 0, one, one.flip(0))
+    same, weights = (one == other).nonzero()[:, 0], model.initial_weights([("tokens",)])[0]
+    for name, layer in model.plain_module.named_modules():
+        weight = _matrix_of(name, layer, model)
+        if weight is None:
+            continue
+        try:
+            given = vectors_at(model, name, weights, torch.stack([one, other]))
+        except RuntimeError:  # it is never called
+            continue
+        if given.dim() == 3 and given.shape[1] == places:
+            apart = (given[0, same] - given[1, same]).norm(dim=1)
+            if (apart <= _SAME * given[0, same].norm(dim=1)).all():
+                return TokenLayer(name, weight, given.shape[2])
+            break
+    raise UsageError(
+        f"attack {attack!r} needs a trained layer that reads the vectors of single tokens, which model {model.name!r} "
+        "lacks; use --attack auto"
+    )
+
+
+def _matrix_of(name: str, layer: nn.Module, model: RowModel) -> str | None:
+    """The name of a layer's matrix (out, E) that is trained; None where it has none."""
+    prefix = f"{name}." if name else ""
+    own = {nn.Linear: "weight", nn.MultiheadAttention: "in_proj_weight"}.get(type(layer))
+    return f"{prefix}{own}" if own and f"{prefix}{own}" in model.layout.names else None
+
+
+def require_texts(model: RowModel, attack: str) -> int:
+    """The size of the vocabulary. Raises UsageError: the network reads images."""
+    if model.vocabulary is None:
+        raise UsageError(
+            f"attack {attack!r} reads texts, and model {model.name!r} takes images; use --dataset notes, or another "
+            "--attack"
+        )
+    return model.vocabulary
+
+
+def candidates_at(model: RowModel, layer: TokenLayer, weights: Tensor) -> Tensor:
+    """The vectors (V, T, E) of every token at every place."""
+    vocabulary, places = model.vocabulary or 0, model.image_shape[-1]
+    every = torch.arange(vocabulary)[:, None].expand(-1, places).clone()
+    every[PAD] = PAD + 1  # a text of no tokens has no vectors
+    return vectors_at(model, layer.prefix, weights, every)

@@ -1,0 +1,64 @@
+"""What the numbers of a text mean: the public vocabulary whose numbers are written down bit by bit.
+
+A text of T places is an image (1, BITS, T) of zeros and ones: column t holds the bits of the number of token t, the
+lowest first. So texts go wherever images go, two texts are equal exactly where their images are, and no precision
+loses a token. Number 0 is no token: it fills the places behind a text's end.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+BITS = 16
+PAD, UNKNOWN = 0, 1
+#: What stands for these two in a vocabulary.
+MARKS = ("[pad]", "[unknown]")
+_PIECE = re.compile(r"\w+|[^\w\s]")
+
+
+def images_of(tokens: Tensor) -> Tensor:
+    """Images (..., 1, BITS, T) of token numbers (..., T) in 0 .. 2^BITS - 1."""
+    places = torch.arange(BITS, device=tokens.device)[:, None]
+    return ((tokens[..., None, :].long() >> places) & 1).float()[..., None, :, :]
+
+
+def tokens_of(images: Tensor) -> Tensor:
+    """Token numbers (..., T) of images (..., 1, BITS, T); anything above one half counts as a bit that is set."""
+    values = 2 ** torch.arange(BITS, device=images.device)
+    return ((images[..., 0, :, :] > 0.5).long() * values[:, None]).sum(-2)
+
+
+@dataclass(frozen=True)
+class Words:
+    """A vocabulary: token number k is ``vocabulary[k]``; the first two are :data:`MARKS`."""
+
+    vocabulary: tuple[str, ...]
+
+    @cached_property
+    def numbers(self) -> dict[str, int]:
+        """The number of each word."""
+        return {word: number for number, word in enumerate(self.vocabulary)}
+
+    def tokens(self, texts: Sequence[str], places: int) -> Tensor:
+        """Token numbers (N, places) of texts, what is longer cut off. Words are split from punctuation."""
+        rows = torch.full((len(texts), places), PAD)
+        for row, text in zip(rows, texts, strict=True):
+            found = [self.numbers.get(piece, UNKNOWN) for piece in pieces(text)][:places]
+            row[: len(found)] = torch.tensor(found, dtype=torch.long)
+        return rows
+
+    def text(self, tokens: Sequence[int]) -> str:
+        """The text of token numbers, without the places behind its end."""
+        told = [self.vocabulary[one] if one < len(self.vocabulary) else f"[{one}]" for one in tokens]
+        while told and told[-1] == MARKS[PAD]:
+            told.pop()
+        return " ".join(told)
+
+
+def pieces(text: str) -> list[str]:
+    """Words and punctuation marks of a text, in order."""
+    return _PIECE.findall(text)
