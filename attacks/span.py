@@ -10,15 +10,15 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from harness.attacks import sentences
 from harness.attacks.attack import ATTACKS, ClosedForm, validated_attack
-from harness.attacks.token_layers import TokenLayer, candidates_at, token_layer
-from harness.base.errors import UsageError
+from harness.attacks.token_layers import candidates_at, outside, row_space, token_layer
 from harness.base.words import PAD, images_of
 from harness.models.side_by_side import side_by_side
 from harness.observation import Observation
 
-#: A singular value below that share of the largest one is rounding, and a token that far outside of the span is none.
-_ROUNDING, _OUTSIDE = 1e-6, 0.1
+#: A token whose vector lies that far outside of the span is none.
+_OUTSIDE = 0.1
 
 
 @ATTACKS.register("span")
@@ -30,20 +30,23 @@ class Span(ClosedForm):
     reads: ClassVar[Literal["images", "texts", "anything"]] = "texts"
 
     def solved(self, observation: Observation) -> Tensor:
-        if observation.examples > 1:
-            raise UsageError(
-                f"attack 'span' reads one text per observation, not {observation.examples}; use --batch-size 1 and one "
-                "local step"
-            )
         layer, model = token_layer(observation.model, "span"), observation.model
+        if observation.examples > 1:
+            sentences.require_tables(model)
+            sentences.mixing_layer(model)
         gradients = model.layout.split(observation.target)[layer.weight]
         shared = candidates_at(model, layer, observation.weights[0]) if _alike(observation.weights) else None
 
         def of_row(row: int) -> Tensor:
-            vectors = candidates_at(model, layer, observation.weights[row]) if shared is None else shared
-            return images_of(told(gradients[row], vectors)).flatten()
+            if observation.examples > 1:
+                texts = sentences.of_row(observation, row, layer, shared)
+            else:
+                texts = told(
+                    gradients[row], candidates_at(model, layer, observation.weights[row]) if shared is None else shared
+                )
+            return images_of(texts).flatten()
 
-        alone = shared is not None and observation.target.device.type == "cpu"
+        alone = shared is not None and observation.target.device.type == "cpu" and observation.examples == 1
         return torch.stack(side_by_side(of_row, range(observation.rows), alone)).to(observation.target)
 
 
@@ -66,19 +69,3 @@ def told(gradient: Tensor, vectors: Tensor) -> Tensor:
     length = int(ends[0]) if len(ends) else len(tokens)
     tokens[:length] = found[:length].cpu()
     return tokens
-
-
-def row_space(gradient: Tensor) -> Tensor:
-    """Orthonormal rows (r, E) that span those of a gradient (O, E), rounding apart; none of one that is no number."""
-    values = gradient.double()
-    if not values.isfinite().all():
-        return values[:0]
-    _, sizes, rows = torch.linalg.svd(values, full_matrices=False)
-    return rows[sizes > _ROUNDING * sizes[0].clamp_min(1e-300)]
-
-
-def outside(vectors: Tensor, basis: Tensor) -> Tensor:
-    """How much of each vector (..., E) lies outside of a span (r, E), as a share of its length."""
-    unit = vectors.to(basis)
-    unit = unit / unit.norm(dim=-1, keepdim=True).clamp_min(1e-300)
-    return (unit - unit @ basis.T @ basis).norm(dim=-1)

@@ -15,6 +15,8 @@ from harness.models.batch_norm import in_evaluation_mode
 
 _SAME = 1e-4  # of a vector's length, up to which two are one
 _TOGETHER = 128
+#: A singular value below that share of the largest one is rounding.
+_ROUNDING = 3e-7
 
 
 @dataclass(frozen=True)
@@ -31,18 +33,18 @@ class TokenLayer:
     width: int
 
 
-class _Seen(Exception):
+class Seen(Exception):
     """What the layer was given is known, and nothing after it has to be computed."""
 
 
 @contextmanager
-def _stopped_at(layer: nn.Module) -> Iterator[list[Tensor]]:
+def stopped_at(layer: nn.Module) -> Iterator[list[Tensor]]:
     """Collect what a layer is given; the pass ends there."""
     given: list[Tensor] = []
 
     def see(_: nn.Module, arguments: tuple[Tensor, ...]) -> None:
         given.append(arguments[0].detach())
-        raise _Seen
+        raise Seen
 
     hook = layer.register_forward_pre_hook(see)
     try:
@@ -54,11 +56,11 @@ def _stopped_at(layer: nn.Module) -> Iterator[list[Tensor]]:
 def vectors_at(model: RowModel, layer: str, weights: Tensor, tokens: Tensor) -> Tensor:
     """What the layer of that name is given of tokens (N, T) by a network with weights (P,): (N, T, E)."""
     network, parts = model.plain(weights), []
-    with torch.no_grad(), in_evaluation_mode(network), _stopped_at(network.get_submodule(layer)) as given:
+    with torch.no_grad(), in_evaluation_mode(network), stopped_at(network.get_submodule(layer)) as given:
         for some in tokens.split(_TOGETHER):
             try:
                 network(images_of(some).to(weights))
-            except _Seen:
+            except Seen:
                 parts.append(given.pop())
     return torch.cat(parts)
 
@@ -117,3 +119,19 @@ def candidates_at(model: RowModel, layer: TokenLayer, weights: Tensor) -> Tensor
     every = torch.arange(vocabulary)[:, None].expand(-1, places).clone()
     every[PAD] = PAD + 1  # a text of no tokens has no vectors
     return vectors_at(model, layer.prefix, weights, every)
+
+
+def row_space(gradient: Tensor) -> Tensor:
+    """Orthonormal rows (r, E) that span those of a gradient (O, E), rounding apart; none of one that is no number."""
+    values = gradient.double()
+    if not values.isfinite().all():
+        return values[:0]
+    _, sizes, rows = torch.linalg.svd(values, full_matrices=False)
+    return rows[sizes > _ROUNDING * sizes[0].clamp_min(1e-300)]
+
+
+def outside(vectors: Tensor, basis: Tensor) -> Tensor:
+    """How much of each vector (..., E) lies outside of a span (r, E), as a share of its length."""
+    unit = vectors.to(basis)
+    unit = unit / unit.norm(dim=-1, keepdim=True).clamp_min(1e-300)
+    return (unit - unit @ basis.T @ basis).norm(dim=-1)

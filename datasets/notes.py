@@ -104,5 +104,7 @@ def _filled(word: str, random: torch.Generator) -> str:
 @cache
 def vocabulary() -> Words:
     """Every word that the grammar can write, in alphabetical order."""
-    fixed = {piece for form in _FORMS.values() for word in form.split() if word[0] not in "{|" for piece in pieces(word)}
+    fixed = {
+        piece for form in _FORMS.values() for word in form.split() if word[0] not in "{|" for piece in pieces(word)
+    }
     return Words((*MARKS, *sorted(fixed.union(*_FILLERS.values()))))

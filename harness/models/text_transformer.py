@@ -52,5 +52,7 @@ def text_transformer(image_shape: ImageShape, classes: int) -> nn.Module:
 def places_in(name: str, image_shape: ImageShape) -> int:
     """The places T of texts (1, BITS, T). Raises UsageError where there are images."""
     if tuple(image_shape[:2]) != (1, BITS):
-        raise UsageError(f"model {name!r} reads texts, not images of {image_shape}; use --dataset notes, or --model lenet")
+        raise UsageError(
+            f"model {name!r} reads texts, not images of {image_shape}; use --dataset notes, or --model lenet"
+        )
     return image_shape[2]
