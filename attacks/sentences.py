@@ -8,7 +8,7 @@ the one whose vectors lie nearest to the row space of that layer's gradient, and
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from harness.attacks.token_layers import (
     Seen,
     TokenLayer,
-    candidates_at,
     outside,
     row_space,
     stopped_at,
@@ -37,11 +36,11 @@ from harness.observation import Observation
 
 # A pair in the span of the first layer; a text all of whose vectors are in that of the second; how often a guess is
 # changed, and how often a text is looked for anew.
-_MAY, _RIGHT, _CHANGES, _TRIALS = 1e-4, 1e-3, 12, 5
+_MAY, _RIGHT, _CHANGES, _TRIALS = 1e-4, 1e-3, 10, 4
 # Of a label's weight at a place, what has to fall away where a text ends; of a text's weight, at least how much; and of
 # a word's weight in a text, above which it is in it.
 _FALL, _HEAVY, _USED = 0.25, 0.4, 0.35
-_EACH = 3  # most guesses of a label and length for each text that is left
+_EACH = 2  # most guesses of a label and length for each text that is left
 _SYNTHETIC = 16
 _NEVER = 50.0  # a cost above that of all that may be
 
@@ -72,8 +71,8 @@ def mixing_layer(model: RowModel) -> MixingLayer:
             if isinstance(layer, nn.Linear) and not inside and f"{name}.weight" in model.layout.names:
                 return MixingLayer(attention, name)
     raise UsageError(
-        f"attack 'span' puts several texts together behind a trained attention layer, which model {model.name!r} lacks; "
-        "use --batch-size 1"
+        f"attack 'span' puts several texts together behind a trained attention layer, which model {model.name!r} "
+        "lacks; use --batch-size 1"
     )
 
 
@@ -123,12 +122,9 @@ class Reader:
         linear = self.network.get_submodule(self.layers.linear)
         with (
             torch.no_grad(), in_evaluation_mode(self.network), _listening_to(attention, context) as heard,
-            stopped_at(linear) as given,
+            stopped_at(linear) as given, suppress(Seen),
         ):  # fmt: skip
-            try:
-                self.network(images_of(tokens).to(self.dtype))
-            except Seen:
-                pass
+            self.network(images_of(tokens).to(self.dtype))
         return given.pop(), heard.pop()
 
 
@@ -146,18 +142,18 @@ class Told:
 def told_by(observation: Observation, row: int, vectors: Tensor, layer: TokenLayer) -> Told | None:
     """Of one row; None where what was read is no number. ``vectors``: (V, T, E), of every token at every place."""
     model = observation.model
-    names = tables_of(model)
-    assert names[1] is not None
+    words, learned = tables_of(model)
+    assert learned is not None  # as was required
     parts = {name: part[row].double() for name, part in model.layout.split(observation.target).items()}
-    if not all(parts[name].isfinite().all() for name in (*names, layer.weight)):
+    if not all(parts[name].isfinite().all() for name in (words, learned, layer.weight)):
         return None
-    table, places = parts[names[0]], parts[names[1]].flatten(0, -2)
+    table, places = parts[words], parts[learned].flatten(0, -2)
     sizes = table.norm(dim=1)
     used = (sizes > _MAY * sizes.max()).nonzero()[:, 0]
     used = used[used != PAD]
     if not len(used):
         return None
-    directions = _directions(model, observation.weights[row], used, names[1])
+    directions = _directions(model, observation.weights[row], used, learned)
     may = outside(vectors[used], row_space(parts[layer.weight])) < _MAY
     return Told(used, _shares(table[used], directions), _shares(places, directions), may)
 
@@ -280,10 +276,9 @@ def require_tables(model: RowModel) -> None:
         )
 
 
-def of_row(observation: Observation, row: int, layer: TokenLayer, vectors: Tensor | None) -> Tensor:
-    """The texts (n, T) of one row. ``vectors``: of every token at every place, where all rows share them."""
+def of_row(observation: Observation, row: int, layer: TokenLayer, vectors: Tensor) -> Tensor:
+    """The texts (n, T) of one row. ``vectors``: (V, T, E), of every token at every place."""
     model, weights = observation.model, observation.weights[row]
-    vectors = candidates_at(model, layer, weights) if vectors is None else vectors
     told = told_by(observation, row, vectors, layer)
     if told is None:
         return torch.full((observation.examples, model.image_shape[-1]), PAD)

@@ -34,19 +34,16 @@ class Span(ClosedForm):
         if observation.examples > 1:
             sentences.require_tables(model)
             sentences.mixing_layer(model)
-        gradients = model.layout.split(observation.target)[layer.weight]
         shared = candidates_at(model, layer, observation.weights[0]) if _alike(observation.weights) else None
 
         def of_row(row: int) -> Tensor:
+            vectors = candidates_at(model, layer, observation.weights[row]) if shared is None else shared
             if observation.examples > 1:
-                texts = sentences.of_row(observation, row, layer, shared)
-            else:
-                texts = told(
-                    gradients[row], candidates_at(model, layer, observation.weights[row]) if shared is None else shared
-                )
-            return images_of(texts).flatten()
+                return images_of(sentences.of_row(observation, row, layer, vectors)).flatten()
+            return images_of(told(model.layout.split(observation.target)[layer.weight][row], vectors)).flatten()
 
-        alone = shared is not None and observation.target.device.type == "cpu" and observation.examples == 1
+        # A network that is run again takes the weights of one row at a time.
+        alone = shared is not None and observation.examples == 1 and observation.target.device.type == "cpu"
         return torch.stack(side_by_side(of_row, range(observation.rows), alone)).to(observation.target)
 
 

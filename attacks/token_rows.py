@@ -54,13 +54,12 @@ def tables_of(model: RowModel) -> tuple[str, str | None]:
     """
     vocabulary, places = require_texts(model, "token_rows"), model.image_shape[-1]
     named = [(name, one) for name, one in model.plain_module.named_modules() if isinstance(one, nn.Embedding)]
-    words = next((name for name, one in named if one.num_embeddings == vocabulary), None)
-    if words is None or f"{words}.weight" not in model.layout.names:
+    words, width = next(((name, one.embedding_dim) for name, one in named if one.num_embeddings == vocabulary), ("", 0))
+    if not width or f"{words}.weight" not in model.layout.names:
         raise UsageError(
             f"attack 'token_rows' needs a table of words that is trained, which model {model.name!r} lacks; use "
             "--attack span"
         )
-    width = model.plain_module.get_submodule(words).embedding_dim
     like = (
         name for name, one in model.plain_module.named_parameters()
         if one.dim() > 1 and one.shape[-1] == width and one.numel() // width == places and name != f"{words}.weight"

@@ -38,8 +38,8 @@ _MONTH = ["January", "February", "March", "April", "May", "June", "July", "Augus
 _ORGAN = ["liver", "kidney", "lung", "thyroid", "spleen", "stomach", "bladder", "pancreas"]
 _MEAL = ["bread", "milk", "eggs", "nuts", "apples", "fish", "cheese", "soy", "shrimp", "celery", "mustard", "honey"]
 _FILLERS = {
-    "first": _FIRST, "last": _LAST, "town": _TOWN, "number": _NUMBER, "day": _DAY, "drug": _DRUG, "heart": _CARD, "bone": _BONE,
-    "fear": _FEAR, "kin": _KIN, "work": _WORK, "month": _MONTH, "organ": _ORGAN, "meal": _MEAL,
+    "first": _FIRST, "last": _LAST, "town": _TOWN, "number": _NUMBER, "day": _DAY, "drug": _DRUG, "heart": _CARD,
+    "bone": _BONE, "fear": _FEAR, "kin": _KIN, "work": _WORK, "month": _MONTH, "organ": _ORGAN, "meal": _MEAL,
 }  # fmt: skip
 
 # A topic's form: {kind} is filled in, and what stands after a bar is there in every second note.

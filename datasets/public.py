@@ -62,7 +62,7 @@ def _of_images(dataset: Dataset) -> bool:
 
 
 def _digests(dataset: Dataset) -> list[bytes]:
-    """One per example: of a row of a table and a text as it is, of an image at 8 bits, in whatever precision it was saved."""
+    """One per example: of a table's row and a text as it is, of an image at 8 bits, whatever it was saved in."""
     rows = dataset.images.flatten(1)
     kept = (rows * 255).round().to(torch.uint8) if _of_images(dataset) else rows + 0.0
     return [hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in kept.numpy()]

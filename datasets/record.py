@@ -54,6 +54,11 @@ class Dataset:
         return len(self.class_names)
 
     @property
+    def trained_network(self) -> str:
+        """The network that is trained on them unless one is named."""
+        return "text_transformer" if self.words else "mlp2" if self.columns else "cnn"
+
+    @property
     def image_shape(self) -> tuple[int, int, int]:
         """The shape (C, H, W) of one image."""
         channels, height, width = self.images.shape[1:]

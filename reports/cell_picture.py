@@ -11,8 +11,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from harness.base.columns import Columns
+from harness.base.words import tokens_of
 from harness.evaluation.scores import Scored, Scores
 from harness.reports.pictures import FRAME, MOST_ROWS, drawable, plain_text, save_figure, save_grid
+from harness.reports.text_picture import save_texts
 from harness.results import CellResult, RunFolder
 
 # The picture of a cell on a table: per victim a block of strips, truth above reconstructions, a cell per feature.
@@ -135,7 +137,11 @@ def save_cell_picture(folder: RunFolder, scored: Scored, cell: CellResult) -> No
     place = f"surface {cell.surface} ({cell.tap})" if cell.surface is not None else cell.tap
     title = f"{cell.attack} against {cell.defense} at {place}, {cell.dataset}: {cell.verdict_alone}"
     path, captions = folder.picture(cell.key or ""), _captions(scored.scores.metrics, shown)
-    if scene.dataset.columns is None:
+    if scene.dataset.words is not None:
+        right = [f"{value:.0%} of tokens" for value in scored.scores.metrics["tokens_right"][:shown]]
+        true, made = (tokens_of(torch.from_numpy(images)).tolist() for images in (truth, stages[-1][1]))
+        save_texts(path, true, made, scene.dataset.words, right, title)
+    elif scene.dataset.columns is None:
         save_grid(path, truth, stages[:-1], stages[-1][1], captions, title)
     else:
         _save_table(path, truth, stages, captions, title, scene.dataset.columns)

@@ -259,7 +259,7 @@ def _details(cell: CellResult) -> list[str]:
         f"success {columns.success_rate(cell)}",
         f"RMSE median/mean {columns.error(cell)}",
         *(f"{column.title} {column.render(cell)}" for column in columns.OTHER_ERRORS if column.concerns(cell)),
-        "" if columns.is_table(cell) else f"PSNR {text.mean(cell.metrics.get('psnr'), 1)}",
+        "" if columns.is_table(cell) or columns.is_of_texts(cell) else f"PSNR {text.mean(cell.metrics.get('psnr'), 1)}",
         *(f"{column.title} {column.render(cell)}" for column in columns.own_columns([cell])),
     )
     judged = (

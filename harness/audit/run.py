@@ -14,6 +14,7 @@ from harness.audit.settings import AuditSettings, Unit
 from harness.base.errors import UsageError
 from harness.base.limits import forecast, require_memory, seconds_of
 from harness.base.progress import progress
+from harness.base.words import require_texts_for
 from harness.datasets import Dataset, load_dataset, select_victims
 from harness.defenses import Defense, PrivacyFacts
 from harness.models import RowModel
@@ -185,6 +186,7 @@ def audit(settings: AuditSettings, data_root: Path) -> AuditResult:
     """
     defense, dataset = settings.build_defense(), _dataset(settings.dataset, data_root)
     model = RowModel(settings.model, dataset.image_shape, dataset.num_classes)
+    require_texts_for(settings.model, model.vocabulary, dataset.words)
     unit = unit_of(defense, settings)
     # Told first, since a mistake in the settings shows here before anything is played.
     facts = settings.facts(unit, len(model.layout.sizes), model.layout.total)

@@ -13,6 +13,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from harness.base.errors import UsageError
+
 BITS = 16
 PAD, UNKNOWN = 0, 1
 #: What stands for these two in a vocabulary.
@@ -62,3 +64,24 @@ class Words:
 def pieces(text: str) -> list[str]:
     """Words and punctuation marks of a text, in order."""
     return _PIECE.findall(text)
+
+
+def require_texts_for(model: str, known: int | None, words: Words | None) -> None:
+    """A network reads texts where the data are texts, and knows as many tokens as their vocabulary has.
+
+    Args:
+        model: its name. known: how many tokens it knows; None for one that reads images.
+        words: the data's vocabulary; None for images and tables.
+
+    Raises:
+        UsageError: one of the two is of another kind.
+    """
+    if known is None and words is not None:
+        raise UsageError(f"model {model!r} reads images, and the data are texts; use --model text_transformer")
+    if known is not None and words is None:
+        raise UsageError(f"model {model!r} reads texts, and the data are none; use --dataset notes, or another --model")
+    if known is not None and words is not None and len(words.vocabulary) > known:
+        raise UsageError(
+            f"model {model!r} knows {known} tokens, and the data's vocabulary has {len(words.vocabulary)}; use the "
+            "vocabulary that belongs to the model"
+        )

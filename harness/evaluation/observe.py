@@ -18,6 +18,7 @@ from harness.base.devices import compute_on, fitting, is_small, peak_of, require
 from harness.base.errors import UsageError
 from harness.base.local_optimizer import PLAIN
 from harness.base.randomness import generator
+from harness.base.words import require_texts_for
 from harness.datasets import Dataset, Victims, divide, load_dataset, select_victims
 from harness.datasets.prior import Prior, fit_prior
 from harness.datasets.public import NONE
@@ -245,6 +246,7 @@ class Stage:
         model = RowModel(
             settings.model, dataset.image_shape, dataset.num_classes, whole.images, tamper and tamper.front
         )
+        require_texts_for(model.name, model.vocabulary, dataset.words)
         model.require_batch(settings.batch_size)
         if model.normalised and settings.build_optimizer().accumulate > 1:
             raise refusal(model.name, "a step takes several")

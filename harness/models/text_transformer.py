@@ -7,7 +7,7 @@ from harness.base.errors import UsageError
 from harness.base.words import BITS, PAD, tokens_of
 from harness.models.networks import MODELS, ImageShape
 
-_VOCABULARY, _WIDTH, _HEADS, _HIDDEN, _LAYERS = 1024, 384, 6, 768, 2
+_VOCABULARY, _WIDTH, _HEADS, _LAYERS = 1024, 384, 6, 2
 
 
 class TextTransformer(nn.Module):

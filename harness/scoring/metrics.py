@@ -222,7 +222,7 @@ class Pairs:
 
     @cached_property
     def squared(self) -> Tensor:
-        """(I, U) squared errors after clamping to [0, 1], float64 on the CPU; of a text 1 for each token that is wrong."""
+        """(I, U) squared errors after clamping to [0, 1], float64 on the CPU; of texts 1 for each wrong token."""
         if isinstance(self.scale, TextScale):
             return self.scale.wrong(self.truth, self.made).double()
         return (clamped_pixels(self.truth) - clamped_pixels(self.made)).flatten(1).square()

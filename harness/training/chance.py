@@ -45,6 +45,6 @@ def parameters(dataset: str, model: str | None, data_root: Path) -> int:
 
 
 def _network(test: Dataset, model: str | None) -> RowModel:
-    made = RowModel(model or ("mlp2" if test.columns else "cnn"), test.image_shape, test.num_classes, test.images)
+    made = RowModel(model or test.trained_network, test.image_shape, test.num_classes, test.images)
     made.to(torch.device("cpu"), torch.float32)
     return made

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from harness.base.devices import compute_on
 from harness.base.version import __version__
+from harness.base.words import require_texts_for
 from harness.datasets import Dataset, load_dataset
 from harness.datasets.partition import NATURAL, natural_clients, split_clients
 from harness.defenses import DEFENSES
@@ -230,8 +231,9 @@ class Clients:
         self.sources = own_sources(settings.model or "", settings.dataset, (DEFENSES, settings.defense))
         self.sources["harness"] = __version__
         train = load_dataset(settings.dataset, data_root, "train")
-        self.model_name = settings.model or ("mlp2" if train.columns else "cnn")
+        self.model_name = settings.model or train.trained_network
         self.model = RowModel(self.model_name, train.image_shape, train.num_classes, train.images)
+        require_texts_for(self.model_name, self.model.vocabulary, train.words)
         self.model.to(device, torch.float32)
         self.data = _positions(settings, train).to(device)
         require_whole_batches(

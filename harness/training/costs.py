@@ -98,7 +98,7 @@ class IterationBench:
     def __init__(self, dataset: str, model: str | None, batch_size: int, device: str, data_root: Path) -> None:
         self.data, self.batch_size = load_dataset(dataset, data_root, "train"), batch_size
         self.device = torch.device(device)
-        name = model or ("mlp2" if self.data.columns else "cnn")
+        name = model or self.data.trained_network
         self.model = RowModel(name, self.data.image_shape, self.data.num_classes)
         self.model.to(self.device, torch.float32)
 

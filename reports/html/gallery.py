@@ -199,7 +199,8 @@ def _of_cells(members: Sequence[Shown], chief: set[tuple[str, str | None]], name
     words = f"{first.defense} against {attack}", places, detail, alt
     keys = tuple(member.cell.key or "" for member in members)
     return _Candidate(
-        first.run.name, first.run.folder, cell.key or "", keys, not columns.is_table(cell),
+        first.run.name, first.run.folder, cell.key or "", keys,
+        not (columns.is_table(cell) or columns.is_of_texts(cell)),
         (first.run.name, cell.key) in chief, min((member.kind for member in members), key=GRAVITY.index), words,
     )  # fmt: skip
 

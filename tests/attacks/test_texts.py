@@ -1,0 +1,197 @@
+"""Texts: the notes, their bits, what a network of texts gives away, and what is said where none can be read."""
+
+import hashlib
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from harness.attacks import run_attack
+from harness.attacks.blind import Blind
+from harness.attacks.cpl import CPL
+from harness.attacks.sentences import mixing_layer
+from harness.attacks.span import Span
+from harness.attacks.token_layers import candidates_at, outside, row_space, token_layer
+from harness.attacks.token_rows import TokenRows, ordered
+from harness.base.errors import UsageError
+from harness.base.words import BITS, MARKS, PAD, UNKNOWN, Words, images_of, require_texts_for, tokens_of
+from harness.datasets import Dataset, divide, load_dataset
+from harness.datasets.notes import PLACES, vocabulary, written
+from harness.datasets.prior import fit_prior
+from harness.models import RowModel
+from harness.observation import Observation
+from harness.scoring import Pairs, TextScale, measured
+
+
+@pytest.fixture(scope="module")
+def notes() -> Dataset:
+    return load_dataset("notes", Path())
+
+
+@pytest.fixture(scope="module")
+def model(notes: Dataset) -> RowModel:
+    return RowModel("text_transformer", notes.image_shape, notes.num_classes)
+
+
+def seen(model: RowModel, notes: Dataset, chosen: list[list[int]], seed: int = 0) -> tuple[Observation, Tensor]:
+    """Gradients of some notes, a batch for each victim, and the tokens that are behind them (R, n, T)."""
+    keys = tuple((seed, row) for row in range(len(chosen)))
+    weights, places = model.initial_weights(list(keys)), torch.tensor(chosen)
+    gradients = model.gradient(weights, notes.images[places], notes.labels[places])
+    return Observation(model, weights, gradients, len(chosen[0]), keys), tokens_of(notes.images[places])
+
+
+def made(attack: Span | TokenRows, observation: Observation) -> Tensor:
+    return tokens_of(run_attack(attack, observation).images)
+
+
+def test_notes_are_what_they_were(notes: Dataset) -> None:
+    texts, labels = written()
+    assert hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16] == "8dc8bd9048dd9c76"
+    lengths = (tokens_of(notes.images) != PAD).sum(-1)
+    assert len(set(texts)) == len(texts) == 2_000
+    assert 8 <= int(lengths.min()) and int(lengths.max()) <= PLACES
+    assert len(vocabulary().vocabulary) <= 1_024
+    assert torch.tensor(labels).bincount().min() > 300
+    assert [vocabulary().text(row) for row in tokens_of(notes.images[:5]).tolist()] == texts[:5]
+    assert not (tokens_of(notes.images) == UNKNOWN).any()
+
+
+def test_no_note_is_private_and_public(notes: Dataset) -> None:
+    sides = divide(notes, "notes", "auto", Path())
+    private, public = ({row.numpy().tobytes() for row in one.images} for one in (sides.private, sides.public))
+    assert len(private) == len(sides.private.images) and not private & public
+
+
+def test_blind_says_a_public_note_of_the_class(notes: Dataset) -> None:
+    public = divide(notes, "notes", "auto", Path()).public
+    prior = fit_prior(public)
+    held = {row.numpy().tobytes(): int(label) for row, label in zip(public.images, public.labels, strict=True)}
+    for label, mean in enumerate(prior.means):
+        assert held[mean.reshape(notes.image_shape).numpy().tobytes()] == label
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_bits_are_exact_in_every_precision(dtype: torch.dtype) -> None:
+    tokens = torch.tensor([[0, 1, 2**BITS - 1, 12_345]])
+    assert images_of(tokens).shape == (1, 1, BITS, 4)
+    assert torch.equal(tokens_of(images_of(tokens).to(dtype)), tokens)
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("known  known.", "known known [unknown]"),
+        ("unknown known", "[unknown] known"),
+        ("", ""),
+        ("\0\x1b[31m known", "[unknown] [unknown] [unknown] [unknown]"),
+        ("Καλημέρα known \U0001f600", "[unknown] known [unknown]"),
+        ("known " * 9, "known known known known"),
+    ],
+)
+def test_other_scripts_and_control_characters_are_unknown(text: str, read: str) -> None:
+    words = Words((*MARKS, "known"))
+    assert words.text(words.tokens([text], 4)[0].tolist()) == read
+
+
+def test_places_behind_the_end_have_no_gradient(model: RowModel, notes: Dataset) -> None:
+    observation, tokens = seen(model, notes, [[0]])
+    places = model.layout.split(observation.target)["places"][0, 0]
+    assert torch.equal(places.abs().amax(1) > 0, tokens[0, 0] != PAD)
+
+
+def test_one_text_comes_back_whole(model: RowModel, notes: Dataset) -> None:
+    observation, tokens = seen(model, notes, [[place] for place in range(0, 6, 2)])
+    for attack in (Span(), TokenRows()):
+        assert torch.equal(made(attack, observation), tokens)
+        # A clip takes one unknown scale, and pruning of what is zero anyway nothing.
+        assert torch.equal(made(attack, replace(observation, target=observation.target * 1e-3)), tokens)
+
+
+def test_noise_ends_it(model: RowModel, notes: Dataset) -> None:
+    observation, tokens = seen(model, notes, [[1], [2]])
+    noise = torch.randn(observation.target.shape, generator=torch.Generator().manual_seed(0))
+    for attack in (Span(), TokenRows()):
+        found = made(attack, replace(observation, target=observation.target + 0.1 * noise))
+        assert not (found == tokens).all(-1).any()
+    broken = replace(observation, target=observation.target * torch.nan)
+    assert (made(Span(), broken) == PAD).all() and (made(TokenRows(), broken) == PAD).all()
+
+
+def test_the_span_holds_the_tokens_that_were_used_and_no_others(model: RowModel, notes: Dataset) -> None:
+    observation, tokens = seen(model, notes, [[3]])
+    layer = token_layer(model, "span")
+    gradient = model.layout.split(observation.target)[layer.weight][0]
+    length = int((tokens != PAD).sum())
+    basis = row_space(gradient)
+    assert len(basis) == length == int(torch.linalg.matrix_rank(gradient.double(), rtol=1e-6))
+    off = outside(candidates_at(model, layer, observation.weights[0]), basis)
+    there = torch.zeros(off.shape, dtype=torch.bool)
+    there[tokens[0, 0, :length], torch.arange(length)] = True
+    assert off[there].max() < 1e-5
+    assert off[~there][:, None].min() > 0.2
+    assert mixing_layer(model).linear == "encoder.0.linear1"
+
+
+def test_words_are_put_where_they_stood_by_hand() -> None:
+    places = torch.randn(5, 8, generator=torch.Generator().manual_seed(0))
+    places[4] = 0
+    table = torch.zeros(9, 8)
+    for word, place in ((7, 0), (2, 1), (7, 2), (3, 3)):
+        table[word] += places[place]
+    assert ordered(table, places, 5).tolist() == [7, 2, 7, 3, PAD]
+    assert ordered(table, None, 5).tolist() == [2, 3, 7, PAD, PAD]
+
+
+def test_several_texts_come_back_whole(model: RowModel, notes: Dataset) -> None:
+    observation, tokens = seen(model, notes, [[0, 1, 2]])
+    found = made(Span(), observation)[0]
+    assert {tuple(row) for row in found.tolist()} == {tuple(row) for row in tokens[0].tolist()}
+
+
+def test_what_a_network_of_texts_cannot_give(model: RowModel, notes: Dataset) -> None:
+    observation, _ = seen(model, notes, [[0], [1]])
+    pair, _ = seen(model, notes, [[0, 1]])
+    with pytest.raises(UsageError, match="a text cannot be"):
+        run_attack(CPL(), observation)
+    with pytest.raises(UsageError, match="not of 2; use --batch-size 1"):
+        run_attack(TokenRows(), pair)
+    with pytest.raises(UsageError, match="reads texts, and model 'lenet' takes images"):
+        token_layer(RowModel("lenet", (1, 28, 28), 10), "span")
+    with pytest.raises(UsageError, match="reads texts, not images of"):
+        RowModel("text_transformer", (1, 28, 28), 10)
+    blind = run_attack(Blind(), replace(observation, prior=fit_prior(notes)))
+    assert torch.equal(images_of(tokens_of(blind.images)), blind.images)
+
+
+@pytest.mark.parametrize(
+    ("known", "words", "said"),
+    [
+        (None, Words(MARKS), "reads images, and the data are texts"),
+        (5, None, "reads texts, and the data are none"),
+        (1, Words(MARKS), "knows 1 tokens, and the data's vocabulary has 2"),
+    ],
+)
+def test_a_network_fits_its_data(known: int | None, words: Words | None, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        require_texts_for("some", known, words)
+
+
+def test_nothing_of_a_text_is_told_to_an_attack() -> None:
+    told = {one.name for one in fields(Observation)}
+    assert not told & {"tokens", "lengths", "mask", "text", "words"}
+
+
+def test_texts_are_measured_token_by_token() -> None:
+    truth = torch.tensor([[5, 6, 7, PAD], [5, 6, 7, PAD], [5, 6, PAD, PAD]])
+    guess = torch.tensor([[5, 6, 7, PAD], [5, 9, 7, 8], [6, 5, PAD, PAD]])
+    metrics, missing = measured(Pairs(images_of(truth), images_of(guess), TextScale()))
+    assert metrics["text_exact"].tolist() == [1, 0, 0]
+    assert metrics["tokens_right"].tolist() == pytest.approx([1, 2 / 3, 0])
+    assert metrics["mse"].tolist() == [0, 0.5, 0.5]
+    assert metrics["rmse"].tolist() == metrics["rmse_raw"].tolist()
+    assert TextScale().strict(images_of(truth), images_of(guess)).tolist() == [True, False, False]
+    assert missing["psnr"] == "it compares images, and a text is none"
+    assert "continuous_rmse" not in metrics and "continuous_rmse" not in missing
