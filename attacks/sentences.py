@@ -40,8 +40,9 @@ _MAY, _RIGHT, _CHANGES, _TRIALS = 1e-4, 1e-3, 10, 4
 # Of a label's weight at a place, what has to fall away where a text ends; of a text's weight, at least how much; and of
 # a word's weight in a text, above which it is in it.
 _FALL, _HEAVY, _USED = 0.25, 0.4, 0.35
+_MORE = 0.15  # of a word, from trial to trial
 _EACH = 2  # most guesses of a label and length for each text that is left
-_SYNTHETIC = 16
+_SYNTHETIC, _LEAST = 16, 0.03
 _NEVER = 50.0  # a cost above that of all that may be
 
 
@@ -173,8 +174,14 @@ def _directions(model: RowModel, weights: Tensor, used: Tensor, places: str) -> 
 
 
 def _shares(rows: Tensor, directions: Tensor) -> Tensor:
-    """How much (N, K) of each direction (K, E), none of them negative, makes up each row (N, E)."""
-    return torch.from_numpy(np.stack([nnls(directions.T.numpy(), row.numpy())[0] for row in rows]))
+    """How much (N, K) of each direction (K, E), none of them negative, makes up each row (N, E).
+
+    A text of label y pulls towards p - e_y, so that directions weighed by the probabilities p add up to nothing: of all
+    shares that fit as well, those with the least sum are taken.
+    """
+    least = _LEAST * directions.norm(dim=1).mean()
+    known = torch.cat([directions.T, least.expand(1, len(directions))]).numpy()
+    return torch.from_numpy(np.stack([nnls(known, np.append(row.numpy(), 0.0))[0] for row in rows]))
 
 
 @dataclass(frozen=True)
@@ -212,8 +219,11 @@ def sentences(told: Told, reader: Reader, space: Tensor, examples: int) -> Tenso
         space: orthonormal rows that span the gradient of the layer behind attention: as many as there are tokens.
     """
     texts, count, tokens = torch.full((examples, told.may.shape[1]), PAD), 0, len(space)
-    for trial in range(_TRIALS):
-        for target in targets(told, tokens, examples - count, trial):
+    whole = told
+    for trial in range(2 * _TRIALS):
+        # What was taken out too much or too little may hide the others: in the end all is there again.
+        told, bold = told if trial < _TRIALS else whole, trial % _TRIALS
+        for target in targets(told, tokens, examples - count, bold):
             text = _searched(told, target, reader, space, trial)
             if text is None or (texts == text).all(1).any():
                 continue
@@ -245,7 +255,8 @@ def _searched(
     """
     counts = told.of_words[:, target.label] / target.weight
     own = (counts > _USED).nonzero()[:, 0]
-    copies = own.repeat_interleave(counts[own].round().clamp(1, 6).long())
+    # How often a word is used is known to about a quarter, and where it may be used too often nothing is lost.
+    copies = own.repeat_interleave((counts[own] * (1 + _MORE * (trial % _TRIALS))).round().clamp(1, 8).long())
     if len(copies) < target.length:
         return None
     length, places = target.length, told.may.shape[1]
