@@ -37,8 +37,8 @@ def share_of(output: Tensor, gradient: Tensor) -> Tensor:
     near = near_of(output, gradient)
     unlike = made.new_full((), torch.nan)
     found = torch.where((made - share * rows).norm() <= near * made.norm(), share, unlike)
-    # Rounding moves a gradient by a step of the probabilities' floats, below which there is nothing to see.
-    seen = rows.norm() * near > _FLOATS * _step(output, gradient) * chance.norm()
+    # Rounding moves a gradient by less than a step of the probabilities' floats, below which nothing is to be seen.
+    seen = rows.norm() * near > _step(output, gradient) * chance.norm()
     return torch.where(seen, found, torch.zeros_like(found))
 
 
@@ -49,7 +49,7 @@ def kind_of(output: Tensor, gradient: Tensor) -> str:
     smoothing = _smoothing(chance, made, near)
     if smoothing is not None:
         return f"cross-entropy with label smoothing {smoothing:.2g}"
-    rows, _ = _fitted(output, chance, made)
+    rows = chance - _one_hot(made)
     each = (made * rows).sum(1, keepdim=True) / rows.square().sum(1, keepdim=True).clamp_min(1e-30)
     weighed = bool((made - each * rows).norm() <= near * made.norm())
     return "cross-entropy with class weights, or of a part of the examples" if weighed else "no cross-entropy"

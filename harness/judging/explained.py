@@ -74,7 +74,7 @@ class _Left:
         if beyond < _UNLIKE:
             said = f"{said}, the rounding of the floats that were sent by up to {width:.2g}"
             return Check(NAME, "cannot tell", said, undecided=worst >= _HIDES)
-        mend = "check learning_rate, the optimizer, the truth's order and scale, each layer's mode"
+        mend = "check learning_rate, loss_scale, the optimizer, the truth's order and scale, each layer's mode"
         return Check(NAME, "violated", f"{said}; {mend}")
 
 
@@ -156,6 +156,11 @@ def _with_reason(check: Check, captured: CapturedClients, sent: Tensor, left: _L
         said = f"the update also shrinks the weights, as weight decay does ({float(shrunk.mean()):.2g} of them)"
         said = f"{check.detail}; {said}; none is declared"
         return replace(check, outcome="cannot tell", detail=said, undecided=True)
+    times = 1 + scaled[:, 0, 0]
+    if left.fits(alone, allowed) and bool((times > 0).all()):
+        said = f"it is {float(times.min()):.4g} to {float(times.max()):.4g} times what the truth gives"
+        said = f"{said}: a loss that is summed or divided (loss_scale), or another learning_rate"
+        return replace(check, detail=f"{check.detail}; {said}")
     return _with_other(check, sent, left.made)
 
 

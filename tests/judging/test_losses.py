@@ -136,8 +136,8 @@ READ: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "accumulated and divided once too often": ({"loss": times(1 / 4), "each": 2},
                                                {"accumulate": 2, "accumulate_sum": True, "loss_scale": 0.25}),
     "of logarithms": ({"loss": of_logarithms}, {}),
-    "given, where none is read": ({"loss": cross_entropy(reduction="sum"), "learning_rate": 0.1, "batch_size": 2,
-                                   "local_steps": 2, "optimizer": "sgd:momentum=0.9", "loss_scale": 2}, {"loss_scale": 2.0}),
+    "given beside what is read": ({"loss": cross_entropy(reduction="sum"), "learning_rate": 0.1, "batch_size": 2,
+                                   "local_steps": 2, "loss_scale": 2}, {"loss_scale": 2.0}),
 }  # fmt: skip
 
 
