@@ -163,7 +163,7 @@ class LocalOptimizer(BaseModel):
 
     @property
     def gain(self) -> float:
-        """What a step multiplies the mean of its examples' gradients by: k where batches are added up."""
+        """What a step multiplies the mean of its examples' gradients by: k where k batches are added up."""
         return self.loss_scale * (self.accumulate if self.accumulate_sum else 1)
 
     @property
@@ -205,6 +205,8 @@ class LocalOptimizer(BaseModel):
         """
         if self.is_plain:
             return gradient, memory
+        if self.loss_scale != 1:
+            gradient = gradient * self.loss_scale
         if self.schedule is None and not self.fedprox:
             return self._direction(gradient, weights, memory)
         taken, start = int(memory.get("taken", 0)), memory.get("start", weights)
@@ -216,8 +218,8 @@ class LocalOptimizer(BaseModel):
         return made, memory | {"taken": torch.tensor(taken + 1), "start": start}
 
     def _direction(self, gradient: Tensor, weights: Tensor, memory: Remembered) -> tuple[Tensor, Remembered]:
-        if self.gain != 1:
-            gradient = gradient * self.gain
+        if self.accumulate_sum:
+            gradient = gradient * self.accumulate
         if self.clip_grad_norm is not None:
             norm = gradient.norm(dim=-1, keepdim=True)
             gradient = gradient * (self.clip_grad_norm / (norm + _CLIPPED)).clamp(max=1.0)

@@ -55,8 +55,8 @@ AROUND: dict[str, tuple[str, dict[str, Any]]] = {
         "adam", {"batches": 4, "added": True, "mu": 0.7, "clip": 9.0},
     ),
     "sgd:loss_scale=4.0,weight_decay=0.1": ("sgd:weight_decay=0.1", {"times": 4.0}),
-    "adam:accumulate=2,accumulate_sum=true,clip_grad_norm=9.0,loss_scale=0.5": (
-        "adam", {"batches": 2, "added": True, "clip": 9.0, "times": 0.5},
+    "sgd:accumulate=2,accumulate_sum=true,fedprox=0.7,loss_scale=0.25,momentum=0.9": (
+        "sgd:momentum=0.9", {"batches": 2, "added": True, "mu": 0.7, "times": 0.25},
     ),
 }  # fmt: skip
 

@@ -1,6 +1,7 @@
 """What a client's loss counts is read from the gradient at its network's output; no other loss is taken for it."""
 
 import logging
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,8 @@ from harness.judging.capture import read_capture
 from harness.judging.declared import groups_of
 from harness.judging.explained import explained
 from harness.judging.federation import federations
+from harness.judging.judgement import checks_without_truth
+from harness.judging.loss_checks import NAME
 from harness.testing import digits
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -103,18 +106,24 @@ def small(image_shape: tuple[int, int, int], classes: int) -> nn.Module:
 
 
 def trained(
-    folder: Path, loss: Loss, each: int = 1, size: int = 2, parts: tuple[int, ...] = (), **facts: Any
-) -> nn.Module:
-    """Two clients on four examples each, in batches of ``size`` or these ``parts``, ``each`` of which make a step."""
+    folder: Path, loss: Loss, each: int = 1, size: int = 2, parts: tuple[int, ...] = (),
+    network: Callable[..., nn.Module] = small, by_hand: Any = None, **facts: Any,
+) -> nn.Module:  # fmt: skip
+    """Two clients on four examples each, in batches of ``size`` or these ``parts``, ``each`` of which make a step.
+
+    Args:
+        by_hand: all facts, where nothing is to be read.
+    """
     images, labels = (one.flatten(0, 1) for one in digits(2, 4))
     module = nn.Module()
     for client in range(2):
         torch.manual_seed(0)
-        module = small((1, 8, 8), CLASSES)
+        module = network((1, 8, 8), CLASSES)
         optimizer = SGD(module.parameters(), 0.1, momentum=0.9)
-        how: dict[str, Any] = {"model": f"{__name__}:small", "image_shape": (1, 8, 8), "classes": CLASSES}
+        how: dict[str, Any] = {"model": f"{__name__}:{network.__name__}", "image_shape": (1, 8, 8), "classes": CLASSES}
+        how |= by_hand or {"optimizer": optimizer}
         own, said = images[4 * client :][:4], labels[4 * client :][:4]
-        with captured(module, folder / str(client), optimizer, **how, **facts) as capture:
+        with captured(module, folder / str(client), **how, **facts) as capture:
             batches = list(zip(own.split(parts or size), said.split(parts or size), strict=True))
             for number, (batch, truth) in enumerate(batches, 1):
                 capture.batch(batch, truth)
@@ -216,3 +225,32 @@ def test_a_loss_that_is_not_seen_is_told_unless_it_is_given(
     assert read_capture(tmp_path).record.loss_scale == facts.get("loss_scale", 1.0)
     told = "its loss was not seen: taken as the mean cross-entropy of each batch; give loss_scale if it is not so"
     assert caplog.messages == ([] if facts else [f"harness: {told}"])
+
+
+def headless(image_shape: tuple[int, int, int], classes: int) -> nn.Module:
+    return nn.Sequential(small(image_shape, classes), nn.Tanh())
+
+
+BY_HAND: dict[str, tuple[dict[str, Any], str]] = {
+    "mean": ({"loss": cross_entropy()}, "holds: the entries of 3.bias are as the declared"),
+    "sum": ({"loss": cross_entropy(reduction="sum"), "size": 4}, "violated: .* times as large .*: give loss_scale"),
+    "declared sum": ({"loss": cross_entropy(reduction="sum"), "size": 4, "loss_scale": 4.0}, "holds"),
+    "smoothed": ({"loss": cross_entropy(label_smoothing=0.1)}, "holds"),
+    "squares": ({"loss": squares}, "violated: the entries of 3.bias add up to .*, those of cross-entropy to 0: anoth"),
+    "binary": ({"loss": binary}, "violated: the entries of 3.bias add up to .*, those of cross-entropy to 0: anoth"),
+    "another output": ({"loss": cross_entropy(reduction="sum"), "network": headless}, ""),
+    "a defense": ({"loss": squares, "defense": {"name": "flower:ClientSideFixedClipping",
+                                               "settings": {"clipping_norm": 5.0, "noise_multiplier": 0.0}}}, ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("how", "said"), BY_HAND.values(), ids=BY_HAND)
+def test_without_truth_the_last_bias_tells_another_loss(how: dict[str, Any], said: str, tmp_path: Path) -> None:
+    """Where all is given and nothing was watched."""
+    size = how.get("size", 2)
+    facts = {"learning_rate": 0.1, "batch_size": size, "local_steps": 4 // size, "optimizer": "sgd:momentum=0.9"}
+    trained(tmp_path, **how, by_hand=facts)
+    (clients,) = federations([read_capture(tmp_path / str(client)) for client in range(2)])
+    (group,) = groups_of([clients], "t", ["cpl"], "none", "cpu")
+    (found,) = [one for one in checks_without_truth(group) if one.name == NAME] or [None]
+    assert (found is None) == (not said) and (found is None or re.match(said, f"{found.outcome}: {found.detail}"))
