@@ -358,8 +358,8 @@ class Watch:
         found = facts_of_losses(multiples, max([one.near for one in passes], default=0.0))
         if not seen_of(multiples):
             self.unsure = {"loss_scale": "its loss was not seen: taken as the mean cross-entropy of each batch"}
-            if len(passes) > len(multiples):
-                self.unsure["accumulate_sum"] = "whether the batches of a step are added up is not seen: taken as a mean"
+            added = "whether the batches of a step are added up is not seen: taken as a mean"
+            self.unsure |= {"accumulate_sum": added} if len(passes) > len(multiples) else {}
         elif found is None:
             self.unlike["loss_scale"] = _unlike(passes)
         elif self._private is not None and "loss_scale" in found:
