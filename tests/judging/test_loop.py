@@ -375,6 +375,24 @@ def test_a_private_optimizer_is_declared(tmp_path: Path) -> None:
         read_capture(tmp_path / "other")
 
 
+@pytest.mark.parametrize(
+    ("summed", "reduction", "said"),
+    [(False, "mean", ""), (True, "mean", "its loss is 3 times the mean"), (False, "sum", "does not divide by the batch")],
+)
+def test_a_private_optimizer_is_of_means(tmp_path: Path, summed: bool, reduction: str, said: str) -> None:
+    """It may be given itself, as torch's optimizer that it is."""
+    network, loader = client(3)
+    kind: Any = type("DPOptimizer", (DPOptimizer, Optimizer), {"loss_reduction": reduction})
+    optimizer = kind(SGD(network.parameters(), 0.1))
+    with captured(network, tmp_path, optimizer):
+        for images, labels in loader:
+            (loss(network, images, labels) * (len(images) if summed else 1)).backward()
+            optimizer.step()
+    assert said in str(json.loads((tmp_path / "capture.json").read_text()).get("not_captured", ""))
+    if not said:
+        assert read_capture(tmp_path).record.expected_batch_size == 3
+
+
 def weights(network: nn.Module) -> list[Tensor]:
     return [one.detach().nan_to_num(7.0) for one in network.state_dict().values()]
 
