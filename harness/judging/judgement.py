@@ -377,7 +377,7 @@ def _not_known(group: Group) -> str | None:
 
 def _unsure(checks: Sequence[Check]) -> str | None:
     """The same, where what was sent may be of another client than the one that controls play."""
-    return next((f"cannot tell whether {one.name}: {one.detail}" for one in checks if one.undecided), None)
+    return next((f"the truth could not be checked: {one.detail}" for one in checks if one.undecided), None)
 
 
 def _undecided(document: ResultDocument, why: str, folder: RunFolder) -> ResultDocument:

@@ -377,7 +377,11 @@ def test_a_private_optimizer_is_declared(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("summed", "reduction", "said"),
-    [(False, "mean", ""), (True, "mean", "its loss is 3 times the mean"), (False, "sum", "does not divide by the batch")],
+    [
+        (False, "mean", ""),
+        (True, "mean", "its loss is 3 times the mean"),
+        (False, "sum", "does not divide by the batch"),
+    ],
 )
 def test_a_private_optimizer_is_of_means(tmp_path: Path, summed: bool, reduction: str, said: str) -> None:
     """It may be given itself, as torch's optimizer that it is."""
