@@ -252,9 +252,9 @@ def _require_possible(network: nn.Module, optimizer: object, scheduler: Any, giv
     """
     known: dict[str, Any] = {}
     if isinstance(optimizer, Optimizer):
-        optimizer = getattr(optimizer, "original_optimizer", optimizer)  # inside Opacus's
-        known["optimizer"] = {name: one for name, one in facts_of(optimizer).items() if name != "lr" or one}  # warm-up
-        known |= {"state": "carried"} if any(optimizer.state.values()) else {}
+        own: Any = getattr(optimizer, "original_optimizer", optimizer)  # inside Opacus's
+        known["optimizer"] = {name: one for name, one in facts_of(own).items() if name != "lr" or one}  # warm-up
+        known |= {"state": "carried"} if any(own.state.values()) else {}
         if scheduler is not None and getattr(scheduler, "optimizer", optimizer) is not optimizer:
             raise UsageError("the scheduler is of another optimizer; give the one whose learning rate it sets")
     require_facts(known | dict(given))

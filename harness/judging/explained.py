@@ -75,7 +75,7 @@ class _Left:
         along = (apart * made).sum(1).numpy()
         each, count = np.clip(np.abs(along) - rounding, 0, None) / self.level, len(along)
         together = max(0.0, abs(along.sum()) - rounding.sum()) / self.level / count**0.5
-        return min(1.0, 2 * min(bonferroni(2 * norm.sf(each)), 2 * norm.sf(together)))
+        return min(1.0, 2 * min(bonferroni(2 * norm.sf(each)), float(2 * norm.sf(together))))
 
     def _quiet(self, apart: Tensor, allowed: Tensor) -> Check:
         """Without noise what is left is rounding, whose width is known."""
