@@ -140,8 +140,9 @@ def _by_draws(
     ``middle``: what it sends without noise, where that is not drawn.
     """
     evidence, keys = Evidence(captured, settings), [settings.model_copy(update={"prior": NONE, "suite": None})]
-    for _ in range(PLAYS - 1):
+    for _ in range(PLAYS):
         keys.append(with_other_key(keys[-1]))
+    keys.pop(0)  # of clients that this tool played
     chosen, some = evidence.defense.chosen_at(settings.tap, captured.layout), some_of(*captured.target.shape)
     plays = torch.stack([play(cell)[:, some] for cell in keys])
     by_chance = chosen is not None and chosen.choice == "chance"
