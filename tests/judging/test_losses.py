@@ -228,6 +228,17 @@ def test_a_loss_that_is_not_seen_is_told_unless_it_is_given(
     assert caplog.messages == ([] if facts else [f"harness: {told}"])
 
 
+@pytest.mark.parametrize(("size", "times"), [(2, "2"), (4, "4")])
+def test_a_factor_that_nobody_declared_is_named(size: int, times: str, tmp_path: Path) -> None:
+    facts = {"learning_rate": 0.1, "batch_size": size, "local_steps": 4 // size, "optimizer": "sgd:momentum=0.9"}
+    trained(tmp_path, cross_entropy(reduction="sum"), size=size, by_hand=facts)
+    (clients,) = federations([read_capture(tmp_path / str(client)) for client in range(2)])
+    (group,) = groups_of([clients], "t", ["cpl"], "none", "cpu")
+    check = explained(clients, group.cell, tmp_path)
+    # Of several steps the factor is no factor: the second one began elsewhere.
+    assert check.outcome == "violated" and (f"it is {times} times what the truth gives" in check.detail) == (size == 4)
+
+
 def headless(image_shape: tuple[int, int, int], classes: int) -> nn.Module:
     return nn.Sequential(small(image_shape, classes), nn.Tanh())
 
