@@ -54,11 +54,11 @@ class Drawn:
         count, norm = known.sum(1).clamp_min(1) ** 0.5, mean.norm(dim=1)
         return left.norm(dim=1) / count, (left * mean).sum(1) / norm.clamp_min(1e-30) / count, norm / count
 
-    def usual(self) -> tuple[Tensor, Tensor]:
-        """Of every play (R, V), how far from the mean of the others it is, and how far beyond it in its direction."""
+    def usual(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The same three (R, V) of every play and the mean of the others."""
         others = [self.apart(play, without=number) for number, play in enumerate(self.plays)]
-        spread, along, _ = (torch.stack(one) for one in zip(*others, strict=True))
-        return spread, along
+        spread, along, norm = (torch.stack(one) for one in zip(*others, strict=True))
+        return spread, along, norm
 
     def signal(self, sent: Tensor) -> Tensor:
         """The squared norm (V,) of the mean on what is compared, without that of chance: two halves share none."""
@@ -77,20 +77,25 @@ def check_of_draws(name: str, sent: Tensor, grain: Tensor, drawn: Drawn, noisy: 
         grain: (V,), by how much a coordinate may be off by rounding.
         noisy: whether noise of a known law is declared, under which nobody sees more than this check does.
     """
-    spread, along = drawn.usual()
+    spread, along, norms = drawn.usual()
     found, beyond, norm = drawn.apart(sent)
     if not bool((norm > 0).all()):
         return _cannot(name, "no coordinate that was sent is among those that the defense drew on it")
-    most = student.isf(LEVEL / (4 * len(sent)), PLAYS - 1) * (1 + 1 / PLAYS) ** 0.5
+    most = student.isf(LEVEL / (4 * len(sent) + 2), PLAYS - 1) * (1 + 1 / PLAYS) ** 0.5
     slack = UNLIKE * norm + grain
     if drawn.middle is not None and bool((along.mean(0).abs() > most * along.std(0) + slack).any()):
         return check_of_draws(name, sent, grain, replace(drawn, middle=None), noisy)  # it is not their mean
     wide, far = most * spread.std(0) + slack, most * along.std(0) + slack
-    like = ((found - spread.mean(0)).abs() <= wide) & ((beyond - along.mean(0)).abs() <= far)
+    distant = (found - spread.mean(0)).abs() > wide
+    like = ~distant & ((beyond - along.mean(0)).abs() <= far)
+    # All clients together, whose noise is their own, as attackers of many see them.
+    each, all_of_them = (along / norms.clamp_min(1e-30)).mean(1), (beyond / norm).mean()
+    like &= (all_of_them - each.mean()).abs() <= most * each.std() + (slack / norm).mean()
     worst = float((found / norm).max())
     said = f"what was sent differs from the mean of {PLAYS} draws of the defense on it by {worst:.2g} of its norm"
     usual = f"draws by {float((spread / norm).mean()):.2g}"
     if not bool(like.all()):
+        usual += "" if bool(distant.any()) else ", and goes less or more in its direction than they do"
         if bool((spread.amax(0) <= slack).all()):
             mend = "check learning_rate, loss_scale, the optimizer, the truth's order and scale, each layer's mode"
             return Check(name, "violated", f"{said}, {usual}; {mend}")

@@ -22,24 +22,24 @@ from harness.testing import digits
 COUNT = 3
 
 
-def found(folder: Path, name: str, settings: dict[str, Any], wrong: bool) -> Check:
+def found(folder: Path, name: str, settings: dict[str, Any], wrong: bool, count: int = COUNT) -> Check:
     """The check of clients who play a defense on their truth, or on other images than are said to be theirs."""
-    images, labels = digits(2 * COUNT, 1)
+    images, labels = digits(2 * count, 1)
     record = CaptureRecord(
         model="mlp", image_shape=(1, 8, 8), classes=10, learning_rate=0.1, batch_size=1,
         defense={"name": name, "settings": settings},  # pyright: ignore[reportArgumentType]
     )  # fmt: skip
     before = build_module("mlp", (1, 8, 8), 10, seed=0).state_dict()
-    for client in range(COUNT):
+    for client in range(count):
         still = {one: torch.full_like(value, 0.01 * (client + 1)) for one, value in before.items()}
         own = {"images": images[client], "labels": labels[client]}
         write_capture(folder / str(client), record, before, **own, update=still)
-    (clients,) = federations([read_capture(folder / str(client)) for client in range(COUNT)])
+    (clients,) = federations([read_capture(folder / str(client)) for client in range(count)])
     (group,) = groups_of([clients], "t", ["cpl"], "none", "cpu")
     played = with_other_key(group.cell.model_copy(update={"prior": NONE, "suite": None, "seeds": (99,)}))
     stage = SimulatedStage(folder, 64, clients, played, None, None)
     sent = replace(clients, target=stage.set(played).observation.target)
-    said = replace(sent, images=images[COUNT:], labels=labels[COUNT:]) if wrong else sent
+    said = replace(sent, images=images[count:], labels=labels[count:]) if wrong else sent
     return explained(said, group.cell, folder)
 
 
@@ -77,6 +77,14 @@ def test_another_truth_is_seen_or_nothing_is_resilient(case: str, wrong: bool, t
     check, expected = found(tmp_path, name, settings, wrong), other if wrong else right
     assert ("undecided" if check.undecided else check.outcome) == expected, check
     assert check.undecided == (check.outcome == "cannot tell")
+
+
+@pytest.mark.slow
+def test_many_clients_tell_what_one_does_not(tmp_path: Path) -> None:
+    """Each under noise that hides its own truth, but for all together: it was resilient."""
+    few, many = (found(tmp_path / str(count), "fed_acdp", {"sigma": 0.15}, True, count) for count in (1, 60))
+    assert few.outcome == "holds" and many.undecided and "less or more in its direction" in many.detail, (few, many)
+    assert found(tmp_path / "right", "fed_acdp", {"sigma": 0.15}, False, 60).outcome == "holds"
 
 
 def test_a_client_that_sent_nothing_that_was_drawn_is_undecided(tmp_path: Path) -> None:
