@@ -7,56 +7,77 @@ Where only the coordinates that are sent are drawn, those that were sent have to
 Source: the two-sided t-test for one more observation (Student 1908), of sums over many coordinates.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from scipy.stats import t as student
 from torch import Tensor
 
-from harness.base.randomness import generator
 from harness.judging.evidence import LEVEL, Check
 
 #: How often a defense is played.
 PLAYS = 16
-# Of all plays, that are kept.
-_NUMBERS = 2**25
 # Of a norm: what says nothing against a truth, and from which on a spread may hide that it is another client's.
 UNLIKE, HIDES = 0.02, 0.5
 
 
 @dataclass(frozen=True, eq=False)
 class Drawn:
-    """What a defense makes of V clients' truth, over several plays (R, V, P).
+    """What a defense makes of V clients' truth, over several plays.
 
     Attributes:
+        play: makes one, (V, P), by its number; always the same one, so that none is kept.
         leaves_out: whether zeros are coordinates that were not sent.
         middle: (V, P), the mean where it is known; None where it is that of the plays.
     """
 
-    plays: Tensor
+    play: Callable[[int], Tensor]
     leaves_out: bool
     middle: Tensor | None
 
-    def mean(self, without: int | None = None) -> tuple[Tensor, Tensor]:
-        """The mean (V, P) of all plays, or all but one, and where it is known."""
-        if self.middle is not None:
-            return self.middle, torch.ones_like(self.middle, dtype=torch.bool)
-        plays = self.plays if without is None else torch.cat([self.plays[:without], self.plays[without + 1 :]])
-        counts = (plays != 0).sum(0) if self.leaves_out else torch.full_like(plays[0], len(plays))
-        return plays.sum(0) / counts.clamp_min(1), counts > 0
+    @cached_property
+    def _halves(self) -> list[tuple[Tensor, Tensor]]:
+        """Of the first half of all plays and the second: their sum, and how many are known of each coordinate."""
+        found = []
+        for first in (0, PLAYS // 2):
+            total = counts = torch.zeros(())
+            for number in range(first, first + PLAYS // 2):
+                made = self.play(number)
+                total, counts = total + made, counts + self._known(made)
+            found.append((total, counts))
+        return found
 
-    def apart(self, sent: Tensor, without: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    def _known(self, values: Tensor) -> Tensor:
+        return (values != 0 if self.leaves_out else torch.ones_like(values)).to(values.dtype)
+
+    def _mean(self, without: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The mean of all plays, or all but one, and of how many it is."""
+        if self.middle is not None:
+            return self.middle, torch.ones_like(self.middle)
+        total, counts = (one + two for one, two in zip(*self._halves, strict=True))
+        if without is not None:
+            total, counts = total - without, counts - self._known(without)
+        return total / counts.clamp_min(1), counts
+
+    @property
+    def mean(self) -> Tensor:
+        """(V, P), of all plays."""
+        return self._mean(None)[0]
+
+    def apart(self, sent: Tensor, among: bool = False) -> tuple[Tensor, Tensor, Tensor]:
         """Of what was sent, per coordinate that is compared: the distance from the mean (V,), how far it goes beyond
-        the mean in its direction (V,), and the mean's norm there (V,)."""
-        mean, known = self.mean(without)
-        known = known & (sent != 0) if self.leaves_out else known
+        the mean in its direction (V,), and the mean's norm there (V,); ``among``: it is one of the plays."""
+        mean, counts = self._mean(sent if among else None)
+        known = (counts > 0) * self._known(sent)
         left, mean = (sent - mean) * known, mean * known
         count, norm = known.sum(1).clamp_min(1) ** 0.5, mean.norm(dim=1)
         return left.norm(dim=1) / count, (left * mean).sum(1) / norm.clamp_min(1e-30) / count, norm / count
 
     def usual(self) -> tuple[Tensor, Tensor, Tensor]:
         """The same three (R, V) of every play and the mean of the others."""
-        others = [self.apart(play, without=number) for number, play in enumerate(self.plays)]
+        others = [self.apart(self.play(number), among=True) for number in range(PLAYS)]
         spread, along, norm = (torch.stack(one) for one in zip(*others, strict=True))
         return spread, along, norm
 
@@ -64,10 +85,10 @@ class Drawn:
         """The squared norm (V,) of the mean on what is compared, without that of chance: two halves share none."""
         if self.middle is not None:
             return self.middle.square().mean(1)
-        halves = [replace(self, plays=plays).mean() for plays in self.plays.chunk(2)]
-        (one, known), (two, too) = halves
-        known = known & too & (sent != 0) if self.leaves_out else known
-        return (one * two * known).sum(1) / known.sum(1).clamp_min(1)
+        (one, known), (two, too) = self._halves
+        both = (known > 0) * (too > 0) * self._known(sent)
+        product = one / known.clamp_min(1) * (two / too.clamp_min(1)) * both
+        return product.sum(1) / both.sum(1).clamp_min(1)
 
 
 def check_of_draws(name: str, sent: Tensor, grain: Tensor, drawn: Drawn, noisy: bool) -> Check:
@@ -104,12 +125,6 @@ def check_of_draws(name: str, sent: Tensor, grain: Tensor, drawn: Drawn, noisy: 
     if not noisy and bool((far > HIDES * drawn.signal(sent) / norm).any()):
         return _cannot(name, f"{said}, {usual}: other images may do so too")
     return Check(name, "holds", f"{said}, {usual}")
-
-
-def some_of(clients: int, parameters: int) -> Tensor:
-    """Return the coordinates that are compared: all, or as many as memory holds of all plays."""
-    most = max(1, _NUMBERS // (PLAYS * clients))
-    return torch.randperm(parameters, generator=generator("some coordinates"))[:most].sort().values
 
 
 def _cannot(name: str, said: str) -> Check:

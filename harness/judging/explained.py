@@ -13,7 +13,7 @@ from harness.datasets.public import NONE
 from harness.evaluation.controls import with_other_key
 from harness.experiment import CellSettings
 from harness.judging.by_chance import HIDES as _HIDES
-from harness.judging.by_chance import PLAYS, Drawn, check_of_draws, some_of
+from harness.judging.by_chance import PLAYS, Drawn, check_of_draws
 from harness.judging.by_chance import UNLIKE as _UNLIKE
 from harness.judging.evidence import LEVEL, Check, Evidence, bonferroni, level_of
 from harness.judging.federation import CapturedClients
@@ -143,14 +143,13 @@ def _by_draws(
     for _ in range(PLAYS):
         keys.append(with_other_key(keys[-1]))
     keys.pop(0)  # of clients that this tool played
-    chosen, some = evidence.defense.chosen_at(settings.tap, captured.layout), some_of(*captured.target.shape)
-    plays = torch.stack([play(cell)[:, some] for cell in keys])
+    chosen = evidence.defense.chosen_at(settings.tap, captured.layout)
     by_chance = chosen is not None and chosen.choice == "chance"
-    drawn = Drawn(plays, by_chance, None if middle is None or by_chance else middle[:, some])
+    drawn = Drawn(lambda number: play(keys[number]), by_chance, None if by_chance else middle)
     noisy = evidence.noise is not None and evidence.noise.law != "unknown"
-    sent = _as_steps(settings, captured.target)[:, some]
+    sent = _as_steps(settings, captured.target)
     check = check_of_draws(NAME, sent, captured.grain, drawn, noisy)
-    return check if check.outcome == "holds" else _with_other(check, sent, drawn.mean()[0])
+    return check if check.outcome == "holds" else _with_other(check, sent, drawn.mean)
 
 
 def _as_steps(settings: CellSettings, target: Tensor) -> Tensor:
