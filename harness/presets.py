@@ -42,7 +42,7 @@ _GATE: list[Grid] = [
     _SMALL | {"defense": ["dssgd"], "surface": ["1"]},
     _SMALL | {
         "defense": ["noise"], "surface": ["2"], "attack": ["auto"], "prior": "auto", "attack_arg": [],
-        "defense_arg": ["applies_to=gradient", "amount=0.01"],
+        "defense_arg": ["applies_to=gradient", "amount=0.01"], "all_members": True,
     },
     _SMALL | {
         "defense": ["dp_local"], "surface": ["2"], "attack": ["levels", "identify"], "prior": "auto", "attack_arg": [],

@@ -1,6 +1,7 @@
 """What an adversary reads of victims' rounds: the gradient, and where they travel the running statistics beside it."""
 
 from collections.abc import Iterable
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -98,8 +99,11 @@ def average(looks: Iterable[Tensor], sparse: bool = False) -> Tensor:
     """
     iterator = iter(looks)
     first = next(iterator)
+    second = next(iterator, None)
+    if second is None:
+        return first
     mean, times = first.double(), _there(first, sparse)
-    for look in iterator:
+    for look in chain([second], iterator):
         there = _there(look, sparse)
         times = times + there
         # A running mean does not move, not even by rounding, when it meets itself.
