@@ -79,9 +79,10 @@ def expanded(attacks: Iterable[tuple[str, Settings]]) -> list[Chosen]:
     for name, arguments in attacks:
         for chosen in _members(resolve(name), arguments):
             key = repr((chosen.attack, sorted(chosen.arguments.items())))
-            # An attack that was named beside its suite is tried for the suite.
-            if key not in found or found[key].suite is None:
-                found[key] = chosen
+            # An attack that was named beside its suite is tried for the suite, when its turn comes.
+            if chosen.suite and key in found and found[key].suite is None:
+                del found[key]
+            found.setdefault(key, chosen)
     return list(found.values())
 
 
