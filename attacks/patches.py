@@ -17,6 +17,7 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from harness.attacks.attack import ATTACKS, Attack, Dummy, validated_attack
+from harness.attacks.attacker import SHUT_OUT
 from harness.attacks.candidates import require_gradients
 from harness.attacks.stages import Stage
 from harness.base.errors import UsageError
@@ -76,7 +77,7 @@ def _require_a_head(observation: Observation) -> None:
     name, _ = observation.model.last_linear()
     if not observation.model.layout.split(observation.weights)[name].flatten(1).any(1).all():
         raise UsageError(
-            "attack 'patches' is not applicable: the head's weights are zero, so that no gradient goes below it; use "
+            f"attack 'patches' is {SHUT_OUT} the head's weights are zero, so that no gradient goes below it; use "
             "--weights, or trained ones with --training"
         )
 

@@ -27,12 +27,16 @@ class Reading(NamedTuple):
 
     @classmethod
     def joined(cls, parts: list["Reading"]) -> "Reading":
-        """Several victims' as one."""
-        names = parts[0].running
-        return cls(
-            torch.cat([part.gradients for part in parts]),
-            {name: torch.cat([part.running[name] for part in parts]) for name in names},
-        )
+        """Several victims' as one; the list is empty afterwards, since large networks fill the memory but once."""
+        running = {name: torch.cat([part.running[name] for part in parts]) for name in parts[0].running}
+        first, filled = parts[0].gradients, 0
+        gradients = first.new_empty(sum(len(part.gradients) for part in parts), *first.shape[1:])
+        del first
+        while parts:
+            made = parts.pop(0).gradients
+            gradients[filled : filled + len(made)] = made
+            filled += len(made)
+        return cls(gradients, running)
 
 
 def read_round(

@@ -222,6 +222,8 @@ class Run:
         with more of it where more of it does not hide everything."""
         settings = scored.settings
         checks = [self._positive(scored), *self._swap(scored)]
+        if self.stage.plays and settings.defense == "none":  # there is no noise to leave out
+            return checks + self._blind(settings)
         noisy = self.stage.set(smaller(settings)).observation
         clean = self.stage.set(without_noise(settings)).observation
         self._require_declared(settings, clean, noisy)

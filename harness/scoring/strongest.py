@@ -33,6 +33,8 @@ Where *several* examples lie behind one observation (a batch, local steps, a sum
 attackers that are fit for several, whoever named them: one that reconstructs and knows the defense, and a membership
 test. Both have to be withstood; the reason says which one is missing, and why.
 
+An attack that is shut out (``SHUT_OUT``) would read the network after a step of training: no row is resilient by that.
+
 An attack that a budget left too little time (``NO_TIME``) changes no other attack's verdict, and no row is resilient.
 
 Where inferred labels are at chance a suite runs again with labels known (``told``). These attacks decide among
@@ -52,6 +54,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from harness.attacks.attacker import SHUT_OUT
 from harness.results import CellResult, Identified, Lineup, SummaryRow
 from harness.results.schema import SETTLED, was_withstood
 from harness.scoring.success import upper_bound
@@ -156,6 +159,10 @@ def _reserved(
     skipped = [attempt for attempt, reason in refused if reason.startswith(SETTLED)]
     if skipped:
         reason = f"no attack leaks, but {_names(skipped)} did not run; add --all-members"
+        return replace(decision, verdict="inconclusive", reason=reason)
+    shut_out = [attempt for attempt, reason in refused if SHUT_OUT in reason]
+    if shut_out:
+        reason = f"no attack leaks, but {_names(shut_out)} reads such a network and is shut out by these weights alone"
         return replace(decision, verdict="inconclusive", reason=reason)
     told = [attempt for attempt in attempts if attempt.told]
     if told:

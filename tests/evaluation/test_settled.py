@@ -5,12 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from harness.attacks import SUITES
 from harness.attacks.suites import EXHAUSTIVE, LATEST
 from harness.evaluation import Run, evaluate
 from harness.experiment import CellSettings, expand
 from harness.functions import evaluate as evaluate_function
+from harness.models.networks import MODELS
 from harness.parallel.units import units_of
 from harness.results import Control, ResultDocument, RunFolder
 from harness.scoring.summarise import settles
@@ -109,6 +111,38 @@ def test_the_function_skips_unless_all_members_are_asked_for(tmp_path: Path) -> 
     for whole in (False, True):
         made = reasons(evaluate_function(**few, all_members=whole, data_root=NO_DATA))
         assert list(made.values()) == [None, *[None if whole else SETTLED] * 2]
+
+
+class Places(torch.nn.Module):
+    """The least that reads patches at learned places."""
+
+    def __init__(self, channels: int, classes: int, head: float) -> None:
+        super().__init__()
+        self.cut, self.head = torch.nn.Conv2d(channels, 16, 4, 4), torch.nn.Linear(16, classes)
+        self.where = torch.nn.Parameter(torch.randn(4, 16))
+        torch.nn.init.normal_(self.head.weight, std=head)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Logits (B, K)."""
+        return self.head(torch.tanh(self.cut(images).flatten(2).mT + self.where).mean(1))
+
+
+@pytest.mark.parametrize("head", [0.1, 0.0])
+def test_a_network_of_patches_is_settled_unless_its_head_is_zero(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: float
+) -> None:
+    def make(shape: tuple[int, ...], classes: int) -> torch.nn.Module:
+        return Places(shape[0], classes, head)
+
+    monkeypatch.setitem(MODELS._entries, "places", make)
+    monkeypatch.setitem(SUITES, "quick-1", {"patches": {}, "identify": {}})
+    patches, identify = cells(model="places")
+    run = run_of(tmp_path)
+    if head:
+        assert run.asked(patches).cell.verdict == "leaks" and run.asked(identify).cell.settled_by == "patches"
+    else:
+        reason = run.asked(patches).cell.not_applicable_reason
+        assert "is not applicable: the head's weights are zero" in (reason or "") and not run._settled
 
 
 UNFIT: dict[str, dict[str, Any]] = {

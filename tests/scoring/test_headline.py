@@ -97,8 +97,17 @@ def test_what_was_not_tried_is_not_said_to_have_failed(case: str) -> None:
     assert headline("leaks", attempts, noisy=True, skipped=skipped) == words
 
 
-def test_a_place_where_members_did_not_run_is_not_resilient() -> None:
-    decision = strongest([PLAIN, KNOWS], suite=True, refused=[(TELLS, "skipped: settled by patches")])
-    assert (decision.verdict, decision.reason) == (
-        "inconclusive", "no attack leaks, but identify did not run; add --all-members",
-    )  # fmt: skip
+ABSENT = {
+    "skipped: settled by patches": "no attack leaks, but patches did not run; add --all-members",
+    "attack 'patches' is not applicable: the head's weights are zero": (
+        "no attack leaks, but patches reads such a network and is shut out by these weights alone"
+    ),
+}
+
+
+@pytest.mark.parametrize("why", ABSENT)
+def test_a_place_is_not_resilient_because_a_member_did_not_run(why: str) -> None:
+    patches, needs = replace(PLAIN, attack="patches"), "attack 'patches' needs a vision transformer"
+    assert strongest([PLAIN, KNOWS], suite=True, refused=[(patches, needs)]).verdict == "resilient"
+    decision = strongest([PLAIN, KNOWS], suite=True, refused=[(patches, why)])
+    assert (decision.verdict, decision.reason) == ("inconclusive", ABSENT[why])
