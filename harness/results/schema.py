@@ -78,7 +78,7 @@ class AttackStanding(Record):
 
     @property
     def skipped(self) -> bool:
-        """Whether it did not run, since its place was settled before."""
+        """Return whether it did not run, since its place was settled before."""
         return (self.reason or "").startswith(SETTLED)
 
 
