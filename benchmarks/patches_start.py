@@ -7,6 +7,9 @@ the first ones of ``cifar10-sample`` on ``vit``, the levels 1e-5, 1e-4 and 1e-3 
 about 0.05 on the patches' layer. The last line of a level is the prior's own best image: what the class mean is off.
 """
 
+import harness  # noqa: F401
+
+# isort: split
 import sys
 import time
 from pathlib import Path
