@@ -70,14 +70,24 @@ class Patches(Attack):
         return Dummy(images.reshape(len(position), 1, *observation.model.image_shape), labels)
 
     def matching(self, observation: Observation, dummy: Dummy) -> Tensor:
-        """As ever where a scale is sought; else the share (R,) of the layer's gradient that no patches explain."""
-        if _scale_is_open(observation):
-            return super().matching(observation, dummy)
-        return unexplained(observation) + 0.0 * dummy.images.flatten(1).sum(1)
+        """As ever where a scale is sought; else the share (R,) of the layer's gradient that no patches explain.
+
+        Where that share is large, as under noise, no scale makes the image right, and none is sought.
+        """
+        loss = unexplained(observation) + 0.0 * dummy.images.flatten(1).sum(1)
+        rows = (loss < _EXPLAINED).nonzero()[:, 0]
+        if not _scale_is_open(observation) or not len(rows):
+            return loss
+        read = Dummy(dummy.images[rows], dummy.targets[rows])
+        return loss.index_copy(0, rows, Attack.matching(self, observation.take(rows), read))
 
     def effort(self, observation: Observation) -> int:
         """The gradient that was read is what the images are computed from."""
         return 1
+
+
+#: Share of the squared gradient of W below which rounding alone is unexplained.
+_EXPLAINED = 1e-3
 
 
 def _scale_is_open(observation: Observation) -> bool:
