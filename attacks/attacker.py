@@ -14,6 +14,9 @@ from harness.tampering import Tamper
 
 T = TypeVar("T")
 
+#: In the reason of an attack that reads such networks, and that only the weights at hand make impossible.
+SHUT_OUT = "not applicable:"
+
 
 @dataclass_transform(frozen_default=True)
 def validated_attack(kind: type[T]) -> type[T]:

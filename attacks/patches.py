@@ -17,6 +17,7 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from harness.attacks.attack import ATTACKS, Attack, Dummy, validated_attack
+from harness.attacks.attacker import SHUT_OUT
 from harness.attacks.candidates import require_gradients
 from harness.attacks.stages import Stage
 from harness.base.errors import UsageError
@@ -29,7 +30,8 @@ from harness.observation import Observation
 @ATTACKS.register("patches")
 @validated_attack
 class Patches(Attack):
-    """Only the scale of the closed form is optimised: a clip of each tensor rescales weights and places differently."""
+    """Only the scale of the closed form is optimised, and only where a clip of each tensor rescales weights and places
+    differently. Elsewhere there is none to find, and no gradient of the network is needed."""
 
     dealt: ClassVar[bool] = False
     uses_labels: ClassVar[bool] = False
@@ -58,7 +60,7 @@ class Patches(Attack):
         require_gradients(observation)
         embedding_of(observation.model)
         _require_a_head(observation)
-        if observation.clipping is None or observation.clipping.grouping == "whole":
+        if not _scale_is_open(observation):
             return observation.target.new_zeros(len(keys), 1)
         return -closed_form(observation).abs().amax(1, keepdim=True).clamp_min(1e-12).log()
 
@@ -67,18 +69,46 @@ class Patches(Attack):
         images = closed_form(observation) * position.exp()
         return Dummy(images.reshape(len(position), 1, *observation.model.image_shape), labels)
 
+    def matching(self, observation: Observation, dummy: Dummy) -> Tensor:
+        """As ever where a scale is sought; else the share (R,) of the layer's gradient that no patches explain.
+
+        Where that share is large, as under noise, no scale makes the image right, and none is sought.
+        """
+        loss = unexplained(observation) + 0.0 * dummy.images.flatten(1).sum(1)
+        rows = (loss < _EXPLAINED).nonzero()[:, 0]
+        if not _scale_is_open(observation) or not len(rows):
+            return loss
+        read = Dummy(dummy.images[rows], dummy.targets[rows])
+        return loss.index_copy(0, rows, Attack.matching(self, observation.take(rows), read))
+
+    def effort(self, observation: Observation) -> int:
+        """The gradient that was read is what the images are computed from."""
+        return 1
+
+
+#: Share of the squared gradient of W below which rounding alone is unexplained.
+_EXPLAINED = 1e-3
+
+
+def _scale_is_open(observation: Observation) -> bool:
+    return observation.clipping is not None and observation.clipping.grouping != "whole"
+
 
 def _require_a_head(observation: Observation) -> None:
     """Raises UsageError: a head of zeros, as torchvision makes it, lets no gradient below it.
 
     Weights alone decide, which everybody knows: what a victim's gradient is must not end the attack on another.
     """
-    name, _ = observation.model.last_linear()
-    if not observation.model.layout.split(observation.weights)[name].flatten(1).any(1).all():
+    if not observation.model.layout.split(observation.weights)[_head_of(observation.model)].flatten(1).any(1).all():
         raise UsageError(
-            "attack 'patches' is not applicable: the head's weights are zero, so that no gradient goes below it; use "
+            f"attack 'patches' is {SHUT_OUT} the head's weights are zero, so that no gradient goes below it; use "
             "--weights, or trained ones with --training"
         )
+
+
+@lru_cache(maxsize=2)
+def _head_of(model: RowModel) -> str:
+    return model.last_linear()[0]
 
 
 def closed_form(observation: Observation) -> Tensor:
@@ -87,16 +117,29 @@ def closed_form(observation: Observation) -> Tensor:
     float64 inside: errors of neighbouring patches are nearly parallel.
     """
     embedding = embedding_of(observation.model)
+    errors, mixed, finite = _read(observation, embedding)
+    pixels = torch.linalg.pinv(errors.mT) @ mixed
+    images = torch.zeros_like(pixels.flatten(1))
+    images[:, embedding.pixels.to(images.device).flatten()] = pixels.flatten(1)
+    return images.where(finite[:, None], 0.0).to(observation.target)
+
+
+def unexplained(observation: Observation) -> Tensor:
+    """The share (R,) of the squared gradient of W that is no sum of errors times patches; no number if unreadable."""
+    errors, mixed, finite = _read(observation, embedding_of(observation.model))
+    left = mixed - errors.mT @ (torch.linalg.pinv(errors.mT) @ mixed)
+    shares = left.square().sum((1, 2)) / mixed.square().sum((1, 2)).clamp_min(1e-300)
+    return shares.where(finite, torch.nan).to(observation.target)
+
+
+def _read(observation: Observation, embedding: "PatchEmbedding") -> tuple[Tensor, Tensor, Tensor]:
+    """Errors (R, N, width) of the patches, the gradient (R, width, F) of W, and which rows (R,) are finite."""
     parts = observation.model.layout.split(observation.target)
     errors = parts[embedding.places].flatten(1).unflatten(1, (-1, embedding.width))
     errors = errors[:, embedding.first : embedding.first + embedding.patches].double()
     mixed = parts[embedding.weight].flatten(2).double()
     finite = errors.isfinite().all(2).all(1) & mixed.isfinite().all(2).all(1)
-    errors, mixed = errors.nan_to_num(0.0, 0.0, 0.0), mixed.nan_to_num(0.0, 0.0, 0.0)
-    pixels = torch.linalg.pinv(errors.mT) @ mixed
-    images = torch.zeros_like(pixels.flatten(1))
-    images[:, embedding.pixels.to(images.device).flatten()] = pixels.flatten(1)
-    return images.where(finite[:, None], 0.0).to(observation.target)
+    return errors.nan_to_num(0.0, 0.0, 0.0), mixed.nan_to_num(0.0, 0.0, 0.0), finite
 
 
 @dataclass(frozen=True)

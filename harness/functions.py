@@ -23,13 +23,14 @@ def evaluate(
     *, defense: str | list[str], attack: str | list[str] = "cpl", tap: str | list[str] = "T2.step",
     defense_args: dict[str, JsonValue] | None = None, attack_args: dict[str, JsonValue] | None = None,
     device: str = "auto", adversary: str | None = None, chunk: int = 128, out: str | Path = "runs",
-    data_root: str | Path | None = None, resume: StrictBool = False, **settings: Any,
+    data_root: str | Path | None = None, resume: StrictBool = False, all_members: StrictBool = False, **settings: Any,
 ) -> ResultDocument:  # fmt: skip
     """Attacks clients that train under every one of the defenses, by every attack at every tap, and judges what leaks.
 
     Args:
         defense_args, attack_args: settings of every one of them; call it once for each that has settings of its own.
         adversary: ``honest`` refuses attacks that tamper with the model, ``tampering`` asks for one.
+        all_members: run every member of a suite, also where an earlier one settled the place.
         settings: the fields of :class:`harness.experiment.CellSettings`: ``dataset``, ``model``, ``victims``, ...
 
     Returns:
@@ -50,7 +51,7 @@ def evaluate(
     check_adversary(adversary, cells)
     with claimed(Path(out)):
         folder = RunFolder(out) if resume else RunFolder(out).anew()
-        return evaluate_cells(cells, Run(find_data_root(data_root), folder, chunk, resume))
+        return evaluate_cells(cells, Run(find_data_root(data_root), folder, chunk, resume, settles=not all_members))
 
 
 @typed

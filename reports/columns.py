@@ -120,7 +120,9 @@ def is_of_texts(cell: CellResult) -> bool:
 
 
 def unrun(cell: CellResult) -> str:
-    """What is said of a cell that could not be run; a part of it may stand in another cell."""
+    """What is said of a cell that was not run; a part of it may stand in another cell."""
+    if cell.settled_by is not None:
+        return "skipped"
     return "not whole" if (cell.not_applicable_reason or "").startswith(IN_PART) else "not run"
 
 

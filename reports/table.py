@@ -119,7 +119,11 @@ def _why(row: SummaryRow) -> str:
 
 
 def _uninformative(row: SummaryRow) -> str:
-    return ", ".join(dict.fromkeys(text.safe(attack.attack, 24) for attack in row.attacks if not attack.informative))
+    return ", ".join(
+        dict.fromkeys(
+            text.safe(attack.attack, 24) for attack in row.attacks if not (attack.informative or attack.skipped)
+        )
+    )
 
 
 def _lines(rows: Iterable[SummaryRow]) -> RenderableType:
@@ -287,7 +291,8 @@ def _reasons(cells: Iterable[CellResult]) -> list[RenderableType]:
             kind = cell.verdict if cell.not_applicable_reason is None else columns.unrun(cell)
             reason = text.safe(cell.not_applicable_reason or cell.verdict_reason or "no reason recorded", 300)
             place = f"{text.safe(cell.defense, 40)} / {text.safe(cell.attack, 24)} / {columns.surface(cell)}"
-            affected[f"{kind}: {reason}"].append(place + columns.circumstances(cell))
+            said = reason if cell.settled_by else f"{kind}: {reason}"
+            affected[said].append(place + columns.circumstances(cell))
     return [Text(f"{reason} ({'; '.join(places)})") for reason, places in affected.items()]
 
 

@@ -129,7 +129,7 @@ def attack(folder: Path) -> None:
     found = {}
     for name, options in attacked().items():
         own = folder / name.replace(":", "-")
-        told = f"--defense {name} {options} --attack auto --dataset digits --no-pictures --resume"
+        told = f"--defense {name} {options} --attack auto --all-members --dataset digits --no-pictures --resume"
         run(["evaluate", *shlex.split(told), "--out", str(own)])
         document = json.loads((own / "results.json").read_text())
         (row,) = document["summary"]

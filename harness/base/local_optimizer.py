@@ -23,7 +23,7 @@ Remembered = dict[str, Tensor]
 _BelowOne = Annotated[float, Field(ge=0, lt=1)]
 _Name = Literal["sgd", "adam", "adamw", "rmsprop"]
 # What a training loop does around its optimizer; no argument of torch's.
-_AROUND = {"clip_grad_norm", "schedule", "accumulate", "accumulate_sum", "fedprox"}
+_AROUND = {"clip_grad_norm", "schedule", "accumulate", "accumulate_sum", "fedprox", "loss_scale"}
 _COMMON = {"weight_decay"} | _AROUND
 _ARGUMENTS: dict[_Name, set[str]] = {
     "sgd": _COMMON | {"momentum", "dampening", "nesterov"}, "adam": _COMMON | {"betas", "eps"},
@@ -63,6 +63,7 @@ class LocalOptimizer(BaseModel):
         accumulate: batches k whose gradients make one step: their mean, as where each loss is divided by k.
         accumulate_sum: whether it is their sum instead, k times as much.
         fedprox: mu of FedProx, whose loss has mu / 2 times the squared distance to the weights before the round.
+        loss_scale: what the loss is of the mean cross-entropy of its batch: its size, where ``reduction="sum"``.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -80,6 +81,7 @@ class LocalOptimizer(BaseModel):
     accumulate: Count = 1
     accumulate_sum: bool = False
     fedprox: NonNegative = 0.0
+    loss_scale: Positive = 1.0
 
     @model_validator(mode="before")
     @classmethod
@@ -160,9 +162,9 @@ class LocalOptimizer(BaseModel):
         return Adaptive((1 - self.alpha) ** 0.5 if self.name == "rmsprop" else 1.0, self.eps / self.gain)
 
     @property
-    def gain(self) -> int:
-        """What a step multiplies the mean of its examples' gradients by: k where batches are added up."""
-        return self.accumulate if self.accumulate_sum else 1
+    def gain(self) -> float:
+        """What a step multiplies the mean of its examples' gradients by: k where k batches are added up."""
+        return self.loss_scale * (self.accumulate if self.accumulate_sum else 1)
 
     @property
     def is_stateful(self) -> bool:
@@ -203,6 +205,8 @@ class LocalOptimizer(BaseModel):
         """
         if self.is_plain:
             return gradient, memory
+        if self.loss_scale != 1:
+            gradient = gradient * self.loss_scale
         if self.schedule is None and not self.fedprox:
             return self._direction(gradient, weights, memory)
         taken, start = int(memory.get("taken", 0)), memory.get("start", weights)

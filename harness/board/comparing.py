@@ -249,8 +249,10 @@ def rebuild(card: Card, place: Workspace) -> Card:
         use_threads(threads)
     device = "cpu" if card.environment.get("device") == "cpu" else choose_device("auto")
     asked = [one.model_copy(update={"device": device}) for one in cells_of(card)]
-    run = Run(place.data_root, RunFolder(place.scratch), place.chunk, resume=place.resume)
-    stored = with_told([run.cell(settings) for settings in asked], run.done)
+    run = Run(place.data_root, RunFolder(place.scratch), place.chunk, resume=place.resume, settles=True)
+    # What the card skips is skipped again where it is settled again; all else is made.
+    skipped = {one.result.attack for one in card.cells if one.result.settled_by}
+    stored = with_told([run.asked(settings, settings.attack in skipped) for settings in asked], run.done)
     made = [one.cell for one in with_controls(stored, run.done)]
     where = environment(device)
     document = document_of(made, where)

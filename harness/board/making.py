@@ -49,13 +49,15 @@ def make_card(
     cells = [_cell(one) for one in stored]
     (row,) = summarise(one.result for one in cells)
     trained = None if training is None else _training(training)
+    # What was not run says nothing of it.
+    promised = next((one.cell.privacy for one in stored if one.cell.not_applicable_reason is None), [])
     shown = [Shown(run, one.cell, setting(one.cell), *label(one.cell.defense, one.cell.defense_args)) for one in stored]
     return Card(
         status="evaluated" if fault is None else "unreliable", reason=fault,
         reported=reported_for(CellSettings.model_validate(cells[0].settings)),
         environment={name: environment.get(name) for name in _OF_A_MACHINE},  # pyright: ignore[reportArgumentType]
         command="\n".join(evaluate_commands(shown)), row=row, cells=cells, training=trained,
-        statement=_statement(trained.privacy if trained else stored[0].cell.privacy, Tap(row.tap)),
+        statement=_statement(trained.privacy if trained else promised, Tap(row.tap)),
     ).sealed()  # fmt: skip
 
 

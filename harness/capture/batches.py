@@ -9,16 +9,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-from torch import Tensor
 from torch.utils.data import RandomSampler, SequentialSampler, SubsetRandomSampler
 from torch.utils.data.distributed import DistributedSampler
 
 # Samplers whose passes take every example once.
 _IN_PASSES = (RandomSampler, SequentialSampler, SubsetRandomSampler, DistributedSampler)
-# How near a loss's gradient must be to that of cross-entropy, relative to its norm: it may be in half precision.
-_NEAR = 0.05
-
 Steps = Sequence[tuple[int, ...]]
 """Of each step the sizes of its batches; () where they were not seen."""
 
@@ -129,29 +124,3 @@ def _of_sizes(sizes: list[int], loaders: Sequence[Loader], tell: Callable[[str],
              "train the captured round in whole passes or with drop_last")  # fmt: skip
         return {}
     return {"batch_size": size, "examples": sum(sizes[:each]), "epochs": passes}
-
-
-def share_of(output: Tensor, gradient: Tensor) -> Tensor:
-    """Which part of the mean cross-entropy of its examples a batch's loss is; NaN of another loss.
-
-    Args:
-        output, gradient: (B, K), of the network, logits or their logarithmic softmax, and the loss's with respect to
-            it.
-    """
-    output, gradient = output.double(), gradient.double() * len(output)
-    labels = torch.zeros_like(output).scatter_(1, gradient.argmin(1, keepdim=True), 1.0)
-    best = gradient.new_full((), torch.nan)
-    for one in (output.softmax(1) - labels, -labels):
-        share = (gradient * one).sum() / one.square().sum()
-        near = (gradient - share * one).norm() <= _NEAR * gradient.norm()
-        best = torch.where(near, share, best)
-    return best
-
-
-def adds_up(shares: Sequence[float | None], batches: int) -> bool | None:
-    """Whether the gradients of these batches of a step are added up, not averaged; None where nobody can tell."""
-    known = [one for one in shares if one is not None]
-    for told, expected in ((True, 1.0), (False, 1.0 / batches)):
-        if len(known) == batches and all(abs(one / expected - 1) < _NEAR for one in known):
-            return told
-    return None

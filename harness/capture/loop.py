@@ -129,10 +129,7 @@ class Round:
             ((_, moved),) = sent.items()
             seen = _dtype_of(moved) | ({} if watch is None else watch.facts(moved))
             _tell_of_contradictions(given, seen)
-            for fact, doubt in {} if watch is None else watch.unsure.items():
-                if fact not in given:
-                    log.warning("harness: %s; give %s if it is not so", doubt, fact)
-            problems = [*([] if watch is None else watch.problems), *_not_finite(moved)]
+            problems = [*([] if watch is None else _problems(watch, given)), *_not_finite(moved)]
             record = _record_of(seen | dict(given), problems)
             kept = truth or {} if watch is None else watch.of_steps(truth or {}, moved)
             images, labels = (kept.get(name) for name in ("images", "labels"))
@@ -146,6 +143,17 @@ class Round:
     def _tell(self, reason: str) -> None:
         if not self._strict:  # who catches it has the reason
             log.warning("harness: %r is not captured because %s", str(self.folder), reason)
+
+
+def _problems(watch: Watch, given: Mapping[str, Any]) -> list[str]:
+    """What keeps a training from being captured; what is merely taken for granted is told."""
+    doubts = [(fact, doubt) for fact, doubt in watch.unsure.items() if fact not in given]
+    if doubts:
+        log.warning("harness: %s; give %s if it is not so", "; ".join(doubt for _, doubt in doubts),
+                    " and ".join(fact for fact, _ in doubts))  # fmt: skip
+    for fact in watch.unlike.keys() & given.keys():
+        log.warning("harness: %s is given as %s, and %s", fact, given[fact], watch.unlike[fact].partition(";")[0])
+    return [*watch.problems, *(reason for fact, reason in watch.unlike.items() if fact not in given)]
 
 
 def _not_finite(sent: Arrays) -> list[str]:
@@ -244,8 +252,9 @@ def _require_possible(network: nn.Module, optimizer: object, scheduler: Any, giv
     """
     known: dict[str, Any] = {}
     if isinstance(optimizer, Optimizer):
-        known["optimizer"] = {name: one for name, one in facts_of(optimizer).items() if name != "lr" or one}  # warm-up
-        known |= {"state": "carried"} if any(optimizer.state.values()) else {}
+        own: Any = getattr(optimizer, "original_optimizer", optimizer)  # inside Opacus's
+        known["optimizer"] = {name: one for name, one in facts_of(own).items() if name != "lr" or one}  # warm-up
+        known |= {"state": "carried"} if any(own.state.values()) else {}
         if scheduler is not None and getattr(scheduler, "optimizer", optimizer) is not optimizer:
             raise UsageError("the scheduler is of another optimizer; give the one whose learning rate it sets")
     require_facts(known | dict(given))

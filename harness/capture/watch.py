@@ -9,7 +9,7 @@ import gc
 import inspect
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import wraps
@@ -23,7 +23,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from harness.base.errors import UsageError, in_one_line
-from harness.capture.batches import Loader, adds_up, batches_of, loader_of, share_of
+from harness.capture.batches import Loader, batches_of, loader_of
+from harness.capture.losses import MEND, facts_of_losses, kind_of, near_of, seen_of, share_of
 from harness.judging.capture import Declared, facts_of
 
 # What libraries wrap around a network, as its only part.
@@ -34,12 +35,31 @@ _WRAPPERS = {
 
 @dataclass
 class _Pass:
-    """A batch that went through a network, and whether a gradient came back, of which share, and made a step."""
+    """A batch that went through a network, and whether a gradient came back, and made a step.
+
+    Attributes:
+        share: which multiple of its mean cross-entropy the loss is, times ``scale``, by which a scaler multiplied it.
+        near: how much that may be off, relative to it.
+        kept: of the first batches, the output and the gradient there.
+    """
 
     examples: int
     back: bool = False
     counts: bool = False
     share: Tensor | None = None
+    scale: float = 1.0
+    near: float = 0.0
+    kept: tuple[Tensor, Tensor] | None = None
+
+    def came_back(self, output: Tensor, gradient: Tensor, keep: bool) -> None:
+        """The gradient at the output is there."""
+        self.share, self.near = share_of(output, gradient), near_of(output, gradient)
+        self.kept = (output, gradient.clone()) if keep else None
+
+    @property
+    def multiple(self) -> float | None:
+        """Of its mean cross-entropy; None where it was not seen."""
+        return None if self.share is None else float(self.share) / self.scale
 
 
 @dataclass
@@ -51,7 +71,7 @@ class _Network:
     classes: int | None = None
     waiting: list[_Pass] = field(default_factory=list)
     all: list[_Pass] = field(default_factory=list)
-    first: list[_Pass] = field(default_factory=list)
+    made: list[list[_Pass]] = field(default_factory=list)
     steps: list[tuple[int, ...]] = field(default_factory=list)
 
     def passed(self, given: Iterable[Any], made: Any) -> None:
@@ -73,17 +93,17 @@ class _Network:
         trained[0].register_hook(_safe(lambda _: setattr(one, "back", True)))
         logits = next((other for other in trained if other.dim() == 2), None)
         if logits is not None:
-            self.classes, scores = int(logits.shape[1]), logits.detach()
-            if not self.steps:
-                logits.register_hook(_safe(lambda gradient: setattr(one, "share", share_of(scores, gradient.detach()))))
+            # A copy: what is computed in place from here on is no output of the network's.
+            self.classes, scores, keep = int(logits.shape[1]), logits.detach().clone(), not self.steps
+            logits.register_hook(_safe(lambda gradient: one.came_back(scores, gradient.detach(), keep)))
 
-    def stepped(self, counts: bool) -> None:
-        """The optimizer took a step, or only seemed to."""
+    def stepped(self, counts: bool, scale: float = 1.0) -> None:
+        """The optimizer took a step, or only seemed to; ``scale``: what a scaler multiplied the losses by."""
         if counts:
             made = [one for one in self.waiting if one.back]
             for one in made:
-                one.counts = True
-            self.first = self.first or made
+                one.counts, one.scale = True, scale
+            self.made.append(made)
             self.steps.append(tuple(one.examples for one in made))
         self.waiting.clear()
 
@@ -130,7 +150,7 @@ class Watch:
         self.rates: list[float] = []
         self.carried = False
         self.unsure: dict[str, str] = {}
-        self._scale: float | None = None  # at the first step
+        self.unlike: dict[str, str] = {}
         self._given = network
         self._asked = None if loader is None else (id(getattr(loader, "batch_sampler", None)), _facts_of_loader(loader))
         # By the sampler of their batches, which is kept so that it stays this one's name.
@@ -255,7 +275,6 @@ class Watch:
         counts = skipped is None or not bool(skipped)
         if counts:
             now = facts_of(optimizer)
-            self._scale = self._scale or _scale()
             self.rates.append(now["lr"])
             for one in self._drawn.values():
                 one.used = len(one.places or ())
@@ -265,11 +284,15 @@ class Watch:
                 )
             if _names_of(optimizer) != self._trained and len(self._optimizers) == 1:
                 self._tell("other parameters were trained later in the round; train the same in every step")
+        scale = _scale() if counts else 1.0
         for network in self._networks.values():
-            network.stepped(counts)
+            network.stepped(counts, scale)
 
     def facts(self, names: Iterable[str] | None = None) -> dict[str, Any]:
         """The facts of a capture that were seen; what could not be told is in ``problems``.
+
+        In ``unsure`` stands what is taken for granted unless the fact is given, and in ``unlike`` why there is no
+        capture unless it is.
 
         Args:
             names: of the arrays that were sent, which tell the client's network from one that holds it.
@@ -293,7 +316,7 @@ class Watch:
             found |= self._of_privacy(self._private)
         steps = [()] * len(self.rates) if network is None else network.steps
         found |= batches_of(steps, self._loaders(), self._tell) if steps else {}
-        return found | ({} if network is None else self._accumulated(network, found))
+        return found | ({} if network is None else self._of_losses(network))
 
     def _loaders(self) -> list[Loader]:
         """Whose batches may be the client's: the one that is given, else all in use at the first step."""
@@ -313,6 +336,8 @@ class Watch:
         if type(wrapper).__name__ != "DPOptimizer":
             self._tell(f"how {type(wrapper).__name__} changes its steps is not known; give the defense")
             return {}
+        if getattr(wrapper, "loss_reduction", "mean") != "mean":
+            self._tell("its private optimizer does not divide by the batch; train with loss_reduction='mean'")
         settings = {"noise_multiplier": wrapper.noise_multiplier, "max_grad_norm": wrapper.max_grad_norm}
         expected = getattr(wrapper, "expected_batch_size", None)
         return {"defense": Declared(name="make_private", settings=settings)} | (
@@ -326,14 +351,34 @@ class Watch:
         inside = {id(part) for one in named for part in one.module.modules() if part is not one.module}
         return next((one for one in named if id(one.module) not in inside), None)
 
-    def _accumulated(self, network: "_Network", found: Mapping[str, Any]) -> dict[str, Any]:
-        """Whether the batches of a step are added up: of their mean alone nothing has to be said."""
-        batches = found.get("accumulate", 1)
-        shares = [None if one.share is None else float(one.share) / (self._scale or 1.0) for one in network.first]
-        added = adds_up(shares, batches) if batches > 1 else False
-        if added is None:
-            self.unsure = {"accumulate_sum": "whether the batches of a step are added up is not seen: taken as a mean"}
-        return {"accumulate_sum": True} if added else {}
+    def _of_losses(self, network: "_Network") -> dict[str, Any]:
+        """What the losses count; of the mean cross-entropy of all examples of a step nothing has to be said."""
+        passes = [one for step in network.made for one in step]
+        multiples = [[one.multiple for one in step] for step in network.made]
+        found = facts_of_losses(multiples, max([one.near for one in passes], default=0.0))
+        if not seen_of(multiples):
+            self.unsure = {"loss_scale": "its loss was not seen: taken as the mean cross-entropy of each batch"}
+            added = "whether the batches of a step are added up is not seen: taken as a mean"
+            self.unsure |= {"accumulate_sum": added} if len(passes) > len(multiples) else {}
+        elif found is None:
+            self.unlike["loss_scale"] = _unlike(passes)
+        elif self._private is not None and "loss_scale" in found:
+            self.unlike["loss_scale"] = (
+                f"its loss is {found['loss_scale']:g} times the mean cross-entropy, which its private optimizer clips; "
+                "capture a round with the mean"
+            )
+        return found or {}
+
+
+def _unlike(passes: Sequence[_Pass]) -> str:
+    """Why the losses of batches are not all of one multiple of their mean cross-entropy."""
+    multiples = [one.multiple for one in passes if one.multiple]
+    if not any(one != one for one in multiples):
+        said = f"its losses are from {min(multiples):.4g} to {max(multiples):.4g} times the mean cross-entropy"
+        return f"{said} of a batch; capture a round with reduction='mean', or with batches of one size"
+    first = next((one.kept for one in passes if one.kept and one.multiple and one.multiple != one.multiple), None)
+    kind = "not cross-entropy in every step" if first is None else kind_of(*first)
+    return f"its loss is {kind}, which no attack plays; {MEND}"
 
 
 def _facts_of_loader(loader: Any) -> Loader:

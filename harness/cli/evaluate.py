@@ -8,6 +8,7 @@ import difflib
 import shlex
 import sys
 import tomllib
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,7 @@ from harness.base.errors import UsageError, in_one_line
 from harness.cli.app import DONE, INVALID, app, resumable
 from harness.cli.console import Screen
 from harness.cli.options import (
+    AllMembersOption,
     AssignmentsOption,
     ChunkOption,
     ClusterArgs,
@@ -274,6 +276,7 @@ def evaluate_command(
     out: OutOption = Path("runs"),
     data_root: DataRootOption = None,
     resume: ResumeOption = False,
+    all_members: AllMembersOption = False,
     pictures: Annotated[bool, typer.Option(help="Draw a grid of reconstructions per cell.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result document and nothing else.")] = False,
     shard: ShardOption = None,
@@ -287,37 +290,49 @@ def evaluate_command(
     given = settings | {
         "defense": defense, "attack": attack, "adversary": adversary, "dataset": dataset, "model": model,
         "surface": surface, "tap": tap, "seed": seed, "training": training, "defense_arg": defense_arg,
-        "attack_arg": attack_arg,
+        "attack_arg": attack_arg, "all_members": all_members or None,
     }  # fmt: skip
     where, part = choose_device(device), Shard.parse(shard) if shard else None
     require_one_way(shard, jobs, cluster, cluster_arg)
-    cells = [cell for options in merge(given, preset, config) for cell in cells_from(options, where)]
+    grids = merge(given, preset, config)
+    cells, settles = [cell for options in grids for cell in cells_from(options, where)], not _whole(grids)
     if cluster and threads is None:
         threads = 1
     # Of a shard or a cluster's tasks, processes are started by others.
     root = find_data_root(data_root)
     stage = Stage(root, chunk)
-    jobs, threads = chosen_jobs(jobs, threads, lambda: 1 if part or cluster else suitable_jobs(cells, stage))
+    jobs, threads = chosen_jobs(jobs, threads, lambda: 1 if part or cluster else suitable_jobs(cells, stage, settles))
     draw = save_cell_picture if pictures else None
-    job = Job(root, out, 0.0, chunk, threads, draw)
+    job = Job(root, out, 0.0, chunk, threads, draw, settles=settles)
     if part:
         command = without(context.find_root().obj, ("--shard", "--out"), ("--resume", "--json"))
         with resumable():
             return _show_shard(make_shard(cells, job, part, command), part, as_json, out)
     with resumable(), claimed(out):
         folder = RunFolder(out) if resume else RunFolder(out).anew()
-        if cluster or (jobs > 1 and not is_one_group(cells)):
+        if cluster or (jobs > 1 and not is_one_group(cells, settles)):
             document = _spread(cells, replace(job, since=folder.since), jobs, cluster, cluster_arg)
         else:
             own_draw = partial(draw, folder) if draw else None
             with crew(min(jobs, largest_crew(cells)), threads, cells) as everyone:
-                document = evaluate(
-                    cells, Run(root, folder, chunk, resume, own_draw, stage=stage, engine=everyone.attack)
-                )
+                run = Run(root, folder, chunk, resume, own_draw, stage=stage, engine=everyone.attack, settles=settles)
+                document = evaluate(cells, run)
         if pictures:
             save_curves(folder.pictures, document.cells)
     show(document, as_json, out)
     return DONE if document.valid else INVALID
+
+
+def _whole(grids: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether every member of a suite runs.
+
+    Raises:
+        UsageError: a configuration file says neither yes nor no.
+    """
+    said = [options["all_members"] for options in grids if options.get("all_members") is not None]
+    if any(not isinstance(one, bool) for one in said):
+        raise UsageError("all_members is neither true nor false; write all_members = true, and check --config")
+    return any(said)
 
 
 def _spread(

@@ -39,6 +39,9 @@ ChunkOption = Annotated[
 OutOption = Annotated[Path, typer.Option(help="Folder for the results.")]
 DataRootOption = Annotated[Path | None, typer.Option(help="Folder of datasets.")]
 ResumeOption = Annotated[bool, typer.Option("--resume", help="Continue an earlier run in the folder.")]
+AllMembersOption = Annotated[
+    bool, typer.Option("--all-members", help="Run every member of a suite, also where one settled the place.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 PooledSeedOption = Annotated[list[str] | None, typer.Option(help="Comma-separated; seeds are pooled (0).")]
 ShardOption = Annotated[

@@ -427,7 +427,7 @@ def _honest_weights(model: RowModel, settings: CellSettings, keys: list[Key]) ->
         raise
     if not loaded.isfinite().all():
         raise UsageError(f"weights {settings.weights!r} hold NaN or infinity; train them again")
-    return loaded.expand(len(keys), -1).clone()
+    return loaded.expand(len(keys), -1)
 
 
 def _refuse_other_than_trained(settings: CellSettings, error: UsageError) -> None:

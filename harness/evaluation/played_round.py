@@ -12,6 +12,7 @@ from torch import Tensor
 from harness.base.errors import UsageError
 from harness.base.vectors import Layout
 from harness.experiment import CellSettings
+from harness.federation.client_round import first_step
 from harness.federation.context import RoundContext, State
 from harness.federation.examples import ExampleGradients, NetworkBatch, NetworkGradients
 from harness.federation.memory import RoundVariates, read_state, read_variates
@@ -93,8 +94,13 @@ class PlayedRound:
         if self.model.normalised:
             self._running.append(RunningStatistics(self.model.normalised, len(self.weights)))
         settings, keep = self.settings, KeepTap(self.settings.tap)
+        gradients = NetworkGradients(self._batch, self._gradients)
+        if not settings.tap.of_update:
+            # The rest of the round shows nothing there, and takes several copies of large networks.
+            first_step(gradients, self.weights, settings.build_defense(), context, [keep])
+            return keep.seen(settings.defense)
         play_round(
-            NetworkGradients(self._batch, self._gradients), self.weights, settings.build_defense(), context,
+            gradients, self.weights, settings.build_defense(), context,
             self._steps, [keep], together=settings.together if settings.tap.at_server else None,
             variates=self._variates, optimizer=settings.build_optimizer(),
             sent_as=settings.sent_as and getattr(torch, settings.sent_as),

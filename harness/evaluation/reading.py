@@ -1,6 +1,7 @@
 """What an adversary reads of victims' rounds: the gradient, and where they travel the running statistics beside it."""
 
 from collections.abc import Iterable
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -26,12 +27,16 @@ class Reading(NamedTuple):
 
     @classmethod
     def joined(cls, parts: list["Reading"]) -> "Reading":
-        """Several victims' as one."""
-        names = parts[0].running
-        return cls(
-            torch.cat([part.gradients for part in parts]),
-            {name: torch.cat([part.running[name] for part in parts]) for name in names},
-        )
+        """Several victims' as one; the list is empty afterwards, since large networks fill the memory but once."""
+        running = {name: torch.cat([part.running[name] for part in parts]) for name in parts[0].running}
+        first, filled = parts[0].gradients, 0
+        gradients = first.new_empty(sum(len(part.gradients) for part in parts), *first.shape[1:])
+        del first
+        while parts:
+            made = parts.pop(0).gradients
+            gradients[filled : filled + len(made)] = made
+            filled += len(made)
+        return cls(gradients, running)
 
 
 def read_round(
@@ -98,8 +103,11 @@ def average(looks: Iterable[Tensor], sparse: bool = False) -> Tensor:
     """
     iterator = iter(looks)
     first = next(iterator)
+    second = next(iterator, None)
+    if second is None:
+        return first
     mean, times = first.double(), _there(first, sparse)
-    for look in iterator:
+    for look in chain([second], iterator):
         there = _there(look, sparse)
         times = times + there
         # A running mean does not move, not even by rounding, when it meets itself.

@@ -4,6 +4,7 @@ The main job makes all cells of a run and the result document.
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -41,9 +42,10 @@ from harness.observation import Observation
 from harness.results import CellResult, Control, ResultDocument, RunFolder, StoredCell, VictimRecord, cell_key
 from harness.results.environment import environment
 from harness.results.record import OWN_CONTROL, Facts
+from harness.results.schema import SETTLED
 from harness.scoring import LpipsScorer, negative_control_failed
 from harness.scoring.derived import findings, version_of
-from harness.scoring.summarise import summarise
+from harness.scoring.summarise import settles, summarise
 from harness.scoring.verdict import fault_of
 
 
@@ -60,6 +62,7 @@ class Run:
         on_cell: called with every finished cell and control.
         stage: where the victims come from, if not from the datasets alone.
         engine: what attacks.
+        settles: skip what is left of a suite at a place that leaks to one of its members.
     """
 
     def __init__(
@@ -72,12 +75,14 @@ class Run:
         on_cell: Callable[[CellResult], None] | None = None,
         stage: Stage | None = None,
         engine: Engine = in_one_process,
+        settles: bool = False,
     ) -> None:
         self.folder, self.chunk, self.resume, self.draw, self.on_cell = folder, chunk, resume, draw, on_cell
-        self.stage, self.engine = stage or Stage(data_root, chunk), engine
+        self.stage, self.engine, self.settles = stage or Stage(data_root, chunk), engine, settles
         self.lpips = LpipsScorer.load(data_root)
         self.done: dict[str, StoredCell] = {}
         self.outlook = Outlook()
+        self._settled: dict[str, str] = {}
         self._attacked: set[str] = set()
         self._declared: set[str] = set()
         self._sources: dict[tuple[object, ...], dict[str, str]] = {}
@@ -97,6 +102,37 @@ class Run:
                 # What was impossible may no longer be: the data is fetched, say.
                 if stored is None or stored.is_impossible or not self._controls_at_hand(stored):
                     stored = self._fresh(settings, key, identity, control)
+            self.done[key] = stored
+            if self.on_cell:
+                self.on_cell(stored.cell)
+        return self.done[key]
+
+    def asked(self, settings: CellSettings, may_skip: bool = True) -> StoredCell:
+        """One cell that was asked for: of a suite, the row that says so where an earlier member settled the place.
+
+        What an earlier run left of such a member is taken as it is. ``may_skip``: else it runs in any case.
+        """
+        place = settings.model_dump_json(exclude={"attack", "attack_args"})
+        settler = self._settled.get(place) if self.settles and settings.suite and may_skip else None
+        if settler is not None and (skipped := self._skipped(settings, settler)):
+            return skipped
+        stored = self.cell(settings)
+        if settles(stored.cell):
+            self._settled.setdefault(place, settings.attack)
+        return stored
+
+    def _skipped(self, settings: CellSettings, settler: str) -> StoredCell | None:
+        """The row of a member that is skipped; None where it was tried before."""
+        identity = self.identity(settings)
+        key = cell_key(identity)
+        stored = self.done.get(key) or (self.folder.read_cell(key, identity) if self.resume else None)
+        if stored is not None and not stored.is_impossible:
+            return None
+        if key not in self.done:
+            with self.folder.alone_with(key), self.outlook.at(settings, None):
+                if stored is None or stored.cell.settled_by != settler:
+                    cell = impossible_cell(settings, key, None, f"{SETTLED}{settler}", self.stage.prior(settings))
+                    stored = self._kept(key, identity, cell, [])
             self.done[key] = stored
             if self.on_cell:
                 self.on_cell(stored.cell)
@@ -152,6 +188,9 @@ class Run:
             victims = victim_records(scored, key, control)
             if self.draw and control is None:
                 self.draw(scored, cell)
+        return self._kept(key, identity, cell, victims)
+
+    def _kept(self, key: str, identity: dict[str, Any], cell: CellResult, victims: list[VictimRecord]) -> StoredCell:
         stored = StoredCell(schema_version=SCHEMA_VERSION, settings=identity, cell=cell, victims=victims)
         self._unwritten.append((key, identity, cell, victims))
         if not all(one.is_impossible for one in (stored, *self.done.values())):
@@ -183,6 +222,8 @@ class Run:
         with more of it where more of it does not hide everything."""
         settings = scored.settings
         checks = [self._positive(scored), *self._swap(scored)]
+        if self.stage.plays and settings.defense == "none":  # there is no noise to leave out
+            return checks + self._blind(settings)
         noisy = self.stage.set(smaller(settings)).observation
         clean = self.stage.set(without_noise(settings)).observation
         self._require_declared(settings, clean, noisy)
@@ -261,7 +302,7 @@ def evaluate(cells: list[CellSettings], run: Run) -> ResultDocument:
     Where no cell is possible nothing is written, and what an earlier run left is kept.
 
     Raises:
-        UsageError: there are no cells, or every one is impossible; the message is that of the first.
+        UsageError: there are no cells, or every one is impossible; the message is what most of them say.
     """
     if not cells:
         raise UsageError("there is no cell to evaluate; name a defense and an attack")
@@ -269,14 +310,15 @@ def evaluate(cells: list[CellSettings], run: Run) -> ResultDocument:
     written, took = 0.0, 0.0
     with run.outlook.over(cells, run.at_hand):
         for settings in cells:
-            asked.append(run.cell(settings))
+            asked.append(run.asked(settings))
             began = time.monotonic()
             if len(asked) < len(cells) and not _impossible(asked) and began - written > took / _SHARE:
                 _write(asked, run, cells[0].device, complete=False)
                 written = time.monotonic()
                 took = written - began
     if _impossible(asked):
-        raise UsageError(asked[0].cell.not_applicable_reason or "no cell could be evaluated")
+        reasons = Counter(stored.cell.not_applicable_reason for stored in asked)
+        raise UsageError(reasons.most_common(1)[0][0] or "no cell could be evaluated")
     return _write(asked, run, cells[0].device)
 
 

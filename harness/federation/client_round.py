@@ -66,11 +66,7 @@ def train_locally(
     for step in range(steps):
         now = context.at_step(step)
         here = weights if step == 0 else (weights + moved).to(weights.dtype)
-        examples, now = _examples(gradients, here, defense, now)
-        made = defense.client_step(examples, now)
-        for recorder in recorders:
-            recorder.step(examples, made, now)
-        direction = made.step.to(precision)
+        direction = _stepped(gradients, here, defense, now, recorders).to(precision)
         total = total + direction
         if not optimizer.is_plain:
             made_of_it, memory = optimizer.direction(direction, here.to(precision), memory)
@@ -79,6 +75,27 @@ def train_locally(
         moved = -now.learning_rate * (taken if variates is None else variates.followed(taken, step + 1))
     update = moved if variates is None else -context.learning_rate * total
     return LocalTraining(total / steps, update.double(), moved.double())
+
+
+def first_step(
+    gradients: GradientSource, weights: Tensor, defense: Defense, context: RoundContext, recorders: Sequence[Recorder]
+) -> None:
+    """Shows recorders the first local step of N clients, and plays no more of the round.
+
+    Args and errors are those of :func:`train_locally`.
+    """
+    _stepped(gradients, defense.received(weights, context), defense, context.at_step(0), recorders)
+
+
+def _stepped(
+    gradients: GradientSource, weights: Tensor, defense: Defense, context: RoundContext, recorders: Sequence[Recorder]
+) -> Tensor:
+    """The direction (N, P) of a local step at these weights, which recorders have seen."""
+    examples, now = _examples(gradients, weights, defense, context)
+    made = defense.client_step(examples, now)
+    for recorder in recorders:
+        recorder.step(examples, made, now)
+    return made.step
 
 
 def _examples(

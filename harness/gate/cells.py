@@ -44,10 +44,14 @@ class Victim:
 
 @dataclass(frozen=True)
 class GateCell:
-    """A cell's effective settings and its victims by identity."""
+    """A cell's effective settings and its victims by identity.
+
+    ``settled_by``: the member of its suite that settled the place before, so that nobody was attacked; else None.
+    """
 
     settings: Settings
     victims: Mapping[str, Victim]
+    settled_by: str | None = None
 
     @property
     def place(self) -> tuple[str, ...]:
@@ -96,8 +100,9 @@ def read_runs(paths: Iterable[Path], only_today: bool = False) -> tuple[list[Gat
         only_today: refuse a verdict that another version's rules made and today's do not; else it is told.
 
     Returns:
-        The cells, the versions they were made with, and what is wrong with the runs in plain sentences: a failed
-        negative control, or cells whose files are missing or damaged and that are left out.
+        The cells, those that were skipped among them, the versions they were made with, and what is wrong with the
+        runs in plain sentences: a failed negative control, or cells whose files are missing or damaged and that are
+        left out.
 
     Raises:
         UsageError: a folder holds no finished run, the runs were made with different versions, or a verdict is not that
@@ -130,7 +135,9 @@ def _cells_of(path: Path, document: ResultDocument, problems: list[str]) -> list
     folder = RunFolder(path if os.path.isdir(path) else path.parent)
     found = []
     for cell in document.cells:
-        if cell.not_applicable_reason or not (cell.role == "cell" or cell.control in _ATTACK_CONTROLS):
+        if (cell.not_applicable_reason and not cell.settled_by) or not (
+            cell.role == "cell" or cell.control in _ATTACK_CONTROLS
+        ):
             continue
         stored = folder.find_cell(cell.key or "")
         if stored is None:
@@ -160,12 +167,18 @@ def merged(cells: Iterable[StoredCell]) -> list[GateCell]:
     """Stored cells as the gate sees them; a control that repeats a cell's settings joins that cell."""
     members: dict[str, list[StoredCell]] = defaultdict(list)
     settings: dict[str, Settings] = {}
+    settlers: dict[str, str | None] = {}
     for stored in cells:
         own = effective(stored)
         key = repr(sorted(own.items()))
         settings[key] = own
         members[key].append(stored)
-    return [GateCell(settings[key], _victims(same)) for key, same in members.items()]
+        settlers[key] = stored.cell.settled_by
+    return [
+        GateCell(settings[key], victims, None if victims else settlers[key])
+        for key, same in members.items()
+        for victims in [_victims(same)]
+    ]
 
 
 def _victims(cells: Iterable[StoredCell]) -> dict[str, Victim]:

@@ -73,14 +73,16 @@ def _without_defense(settings: Settings) -> Settings:
 
 
 def _contrast(a: Sequence[GateCell], b: Sequence[GateCell], apart: _Apart) -> tuple[list[Contrast], list[str]]:
-    pairs = [(one, other) for one in a for other in b if not apart(one, other)]
-    if not pairs:
+    met = [(one, other) for one in a for other in b if not apart(one, other)]
+    # Where one was skipped there is nothing to compare, and nothing that only one has.
+    pairs = [pair for pair in met if not any(cell.settled_by for cell in pair)]
+    if not met:
         raise UsageError(
             f"the two have no cell in common{_nearest(a, b, apart)}; compare runs of the same preset, or name "
             "--defense X,Y"
         )
-    met = {id(cell) for pair in pairs for cell in pair}
-    alone = [cell.title for cell in (*a, *b) if id(cell) not in met]
+    known = {id(cell) for pair in met for cell in pair}
+    alone = [cell.title for cell in (*a, *b) if id(cell) not in known and not cell.settled_by]
     return [contrast(*pair) for pair in pairs], alone
 
 

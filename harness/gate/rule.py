@@ -7,6 +7,9 @@ has one direction that fails: leaking more where something protects, leaking les
 attack is broken. The other direction is news, a family of its own. A cell without room for such an effect in a
 direction is left out of that direction's family.
 
+A cell that was skipped, since its place was settled before, is compared with nothing. Where the baseline does not have
+the attack that settled the place, this attack is held against the strongest one there.
+
 What cannot be compared fails too, with an outcome of its own: a gate that is silent about a cell does not guard it. An
 extra cell is news. So are other versions, another processor or number of threads, under which networks and noise may be
 drawn anew: nothing here goes by equal bits. Before and after are two draws for the same victims then, which the paired
@@ -168,7 +171,7 @@ FAMILY_ALPHA = 0.01
 
 Kind = Literal[
     "regression", "broken attack", "invalid run", "missing", "incomparable",
-    "other versions", "extra", "more resilient", "stronger attack", "unmoved",
+    "other versions", "extra", "more resilient", "stronger attack", "skipped", "unmoved",
 ]  # fmt: skip
 FAILING: tuple[Kind, ...] = ("regression", "broken attack", "invalid run", "missing", "incomparable")
 
@@ -282,22 +285,74 @@ def check(
     """
     faults = [Finding("invalid run", "", "", problem) for problem in problems]
     news = [Finding("other versions", "every cell", "", other) for other in _other_minors(baseline.versions, versions)]
-    matching = match_cells(baseline.cells, cells)
-    if not matching.same and not matching.other_settings:
+    skipped, ran = [cell for cell in cells if cell.settled_by], [cell for cell in cells if not cell.settled_by]
+    matching = match_cells(baseline.cells, ran)
+    spared = [cell for cell in matching.missing if any(_spares(one, cell) for one in skipped)]
+    instead = _settlers(skipped, matching.extra, baseline.cells)
+    if not matching.same and not matching.other_settings and not instead:
         if problems:
             raise UsageError(f"nothing can be compared: {problems[0]}; run harness evaluate again")
         raise UsageError("no cell of the baseline is in the runs; check the preset, or add --update for a new baseline")
     findings = (
-        faults + news + [_finding("missing", cell, "in the baseline but not in the runs") for cell in matching.missing]
+        faults
+        + news
+        + [
+            _finding("missing", cell, "in the baseline but not in the runs")
+            for cell in matching.missing
+            if not _holds(spared, cell)
+        ]
     )
-    findings += [_finding("extra", cell, "not in the baseline; add --update to guard it") for cell in matching.extra]
+    findings += [
+        _finding("extra", cell, "not in the baseline; add --update to guard it")
+        for cell in matching.extra
+        if not any(cell is settler for _, settler in instead)
+    ]
+    findings += [_finding("skipped", cell, f"settled by {cell.settled_by}, which leaks there") for cell in skipped]
     findings += [
         _finding("incomparable", after, f"other settings: {', '.join(changed[:3])}")
         for _, after, changed in matching.other_settings
     ]
-    findings += _moved(matching.same)
-    order = [*FAILING, "other versions", "stronger attack", "more resilient", "extra", "unmoved"]
+    findings += _moved([*matching.same, *instead])
+    order = [*FAILING, "other versions", "stronger attack", "more resilient", "extra", "skipped", "unmoved"]
     return Report(sorted(findings, key=lambda finding: order.index(finding.kind)))
+
+
+#: What a control that tests the attack has otherwise than its cell, beside the defense's own settings.
+_OF_A_CONTROL = ("defense", "noise_scale", "tap", "observations")
+
+
+def _spares(skipped: GateCell, old: GateCell) -> bool:
+    """Whether a cell of the baseline is one that was skipped, or a control of that one."""
+    if not old.tests_the_attack:
+        return not differences(old.settings, skipped.settings)
+    return not differences(*(_without(one.settings, *_OF_A_CONTROL) for one in (old, skipped)))
+
+
+def _without(settings: Settings, *names: str) -> Settings:
+    return {name: value for name, value in settings.items() if name.partition(".")[0] not in names}
+
+
+def _settlers(
+    skipped: Sequence[GateCell], extra: Sequence[GateCell], baseline: Sequence[GateCell]
+) -> list[tuple[GateCell, GateCell]]:
+    """Attacks that settled a guarded place and are not in the baseline, each behind the strongest one there.
+
+    What they bring back is news of the place, whose other attacks did not run.
+    """
+    found = list[tuple[GateCell, GateCell]]()
+    for settler in extra:
+        place, name = _without(settler.settings, "attack"), settler.settings.get("attack")
+        spared = [one for one in skipped if one.settled_by == name and _without(one.settings, "attack") == place]
+        own = {key: value for key, value in settler.settings.items() if key not in place}
+        old = [cell for cell in baseline if not differences(_without(cell.settings, "attack") | own, place | own)]
+        if spared and old and not settler.tests_the_attack:
+            found.append((max(old, key=_strength), settler))
+    return found
+
+
+def _strength(cell: GateCell) -> tuple[float, float]:
+    ranks = [victim.rank for victim in cell.victims.values() if victim.rank is not None]
+    return float(cell.successes.mean()), -sum(ranks) / len(ranks) if ranks else 0.0
 
 
 def _moved(pairs: Sequence[tuple[GateCell, GateCell]]) -> list[Finding]:

@@ -63,7 +63,7 @@ class Declared(BaseModel):
 
 
 # Keys beside the optimizer that are part of how it steps.
-_BESIDE = ("schedule", "accumulate", "accumulate_sum", "fedprox", "clip_grad_norm")
+_BESIDE = ("schedule", "accumulate", "accumulate_sum", "fedprox", "clip_grad_norm", "loss_scale")
 
 
 def _usual(name: str) -> Any:
@@ -92,6 +92,7 @@ class CaptureRecord(BaseModel):
             0, and then ``learning_rate`` is the first above.
         accumulate: batches k whose gradients made one local step: their mean, or with ``accumulate_sum`` their sum.
         fedprox: mu of FedProx.
+        loss_scale: what the loss of a batch is of its mean cross-entropy: the batch's size, where ``reduction="sum"``.
         clip_grad_norm: C, down to which each step's gradient was scaled.
         state: of the optimizer at the start: ``new``, or ``carried`` over from an earlier round: what that left is
             taken away where it is known (``harness/judging/carried.py``).
@@ -120,6 +121,7 @@ class CaptureRecord(BaseModel):
     accumulate: Count = 1
     accumulate_sum: bool = False
     fedprox: NonNegative = 0.0
+    loss_scale: Positive = 1.0
     clip_grad_norm: Positive | None = None
     state: Literal["new", "carried"] = "new"
     dtype: Literal["float16", "bfloat16"] | None = None

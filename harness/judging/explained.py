@@ -1,16 +1,20 @@
 """Whether the truth explains what was sent: the same clients are played on it, and what is left is looked at."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
-from scipy.stats import chi2
+from scipy.stats import chi2, norm
 from torch import Tensor
 
 from harness.datasets.public import NONE
 from harness.evaluation.controls import with_other_key
 from harness.experiment import CellSettings
+from harness.judging.by_chance import HIDES as _HIDES
+from harness.judging.by_chance import PLAYS, Drawn, check_of_draws
+from harness.judging.by_chance import UNLIKE as _UNLIKE
 from harness.judging.evidence import LEVEL, Check, Evidence, bonferroni, level_of
 from harness.judging.federation import CapturedClients
 from harness.judging.noise_checks import GIVE_SIZE, drawn_levels
@@ -18,10 +22,6 @@ from harness.judging.rounding import HALF, SINGLE, moved_by_rounding
 from harness.judging.stage import SimulatedStage
 
 NAME = "the truth explains what was sent"
-# Of the norm, between what was sent and what the truth gives.
-_UNLIKE = 0.02
-# Of the norm, from which on rounding may hide that the truth is another client's.
-_HIDES = 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,9 +44,13 @@ class _Left:
         """The check of what is left, where so much (V, P) of each coordinate is the rounding of the client's steps."""
         if self.level is None:
             return self._quiet(apart, torch.zeros_like(apart) if allowed is None else allowed)
-        p_value, found = self._p_value(apart, allowed), float(apart.square().mean().sqrt()) * self.unit
+        found, along = float(apart.square().mean().sqrt()) * self.unit, self._along(apart, allowed)
         said = f"what is left is noise of deviation {found:.3g}, declared is {self.level * self.unit:.3g}{self.factor}"
-        return Check(NAME, "holds" if p_value >= LEVEL else "violated", said, p_value)
+        p_value = min(1.0, 2 * min(self._p_value(apart, allowed), along))
+        if p_value >= LEVEL:
+            return Check(NAME, "holds", said, p_value)
+        more = ", and more or less of what the truth gives than noise hides" if along < LEVEL else ""
+        return Check(NAME, "violated", f"{said}{more}", p_value)
 
     def fits(self, left: Tensor, allowed: Tensor | None) -> bool:
         """Whether this is as small or as noisy as it must be, once two numbers of each client were fitted to it."""
@@ -62,6 +66,17 @@ class _Left:
         least, most = (np.square(np.clip(norms + side * rounding, 0, None) / self.level) for side in (-1, 1))
         return bonferroni(np.minimum(1, 2 * np.minimum(chi2.cdf(most, freedom), chi2.sf(least, freedom))))
 
+    def _along(self, apart: Tensor, allowed: Tensor | None) -> float:
+        """The p-value of how far each goes, and all go together, in the direction of what the truth gives, where noise
+        is one normal number."""
+        assert self.level is not None
+        made = self.made / self.made.norm(dim=1, keepdim=True).clamp_min(1e-30)
+        rounding = self.grain + (0.0 if allowed is None else allowed.norm(dim=1).numpy())
+        along = (apart * made).sum(1).numpy()
+        each, count = np.clip(np.abs(along) - rounding, 0, None) / self.level, len(along)
+        together = max(0.0, abs(along.sum()) - rounding.sum()) / self.level / count**0.5
+        return min(1.0, 2 * min(bonferroni(2 * norm.sf(each)), float(2 * norm.sf(together))))
+
     def _quiet(self, apart: Tensor, allowed: Tensor) -> Check:
         """Without noise what is left is rounding, whose width is known."""
         norms = self.made.norm(dim=1).clamp_min(1e-30).numpy()
@@ -74,7 +89,7 @@ class _Left:
         if beyond < _UNLIKE:
             said = f"{said}, the rounding of the floats that were sent by up to {width:.2g}"
             return Check(NAME, "cannot tell", said, undecided=worst >= _HIDES)
-        mend = "check learning_rate, the optimizer, the truth's order and scale, each layer's mode"
+        mend = "check learning_rate, loss_scale, the optimizer, the truth's order and scale, each layer's mode"
         return Check(NAME, "violated", f"{said}; {mend}")
 
 
@@ -85,8 +100,6 @@ def explained(captured: CapturedClients, settings: CellSettings, data_root: Path
     """
     noise = Evidence(captured, settings).noise
     level = level_of(noise)
-    if noise is not None and level is None:
-        return Check(NAME, "cannot tell", "the noise's level is not declared as one number")
     quiet = settings.model_copy(update={"noise_scale": 0.0, "prior": NONE, "suite": None})
 
     def play(clients: CapturedClients, cell: CellSettings = quiet) -> Tensor:
@@ -94,8 +107,10 @@ def explained(captured: CapturedClients, settings: CellSettings, data_root: Path
         return _as_steps(settings, stage.set(cell).observation.target.cpu())
 
     made, again = play(captured), play(captured, with_other_key(quiet))
-    if not torch.equal(made, again):
-        return Check(NAME, "cannot tell", "the defense draws more than noise at random, such as coordinates")
+    if (noise is not None and level is None) or not torch.equal(made, again):
+        # What is drawn but for the noise may be next to nothing, such as the rounding of integers.
+        alike = bool(((made - again).norm(dim=1) <= _UNLIKE * made.norm(dim=1)).all())
+        return _by_draws(captured, settings, made if alike else None, lambda cell: play(captured, cell))
     sent, (shrunk, factor) = _as_steps(settings, captured.target), _shrunk(captured, settings, made)
     grain, evidence = captured.grain.numpy() * sent.shape[1] ** 0.5, Evidence(captured, settings)
     left = _Left(shrunk, grain, level, evidence.unit, factor)
@@ -115,6 +130,26 @@ def explained(captured: CapturedClients, settings: CellSettings, data_root: Path
         return check
     said = f"{check.detail}; or the client computes in half precision, which may send it: capture one without"
     return replace(check, outcome="cannot tell", detail=said, undecided=True)
+
+
+def _by_draws(
+    captured: CapturedClients, settings: CellSettings, middle: Tensor | None, play: Callable[[CellSettings], Tensor]
+) -> Check:
+    """The check where the defense draws more than noise of one known level, such as coordinates.
+
+    ``middle``: what it sends without noise, where that is not drawn.
+    """
+    evidence, keys = Evidence(captured, settings), [settings.model_copy(update={"prior": NONE, "suite": None})]
+    for _ in range(PLAYS):
+        keys.append(with_other_key(keys[-1]))
+    keys.pop(0)  # of clients that this tool played
+    chosen = evidence.defense.chosen_at(settings.tap, captured.layout)
+    by_chance = chosen is not None and chosen.choice == "chance"
+    drawn = Drawn(lambda number: play(keys[number]), by_chance, None if by_chance else middle)
+    noisy = evidence.noise is not None and evidence.noise.law != "unknown"
+    sent = _as_steps(settings, captured.target)
+    check = check_of_draws(NAME, sent, captured.grain, drawn, noisy)
+    return check if check.outcome == "holds" else _with_other(check, sent, drawn.mean)
 
 
 def _as_steps(settings: CellSettings, target: Tensor) -> Tensor:
@@ -156,6 +191,12 @@ def _with_reason(check: Check, captured: CapturedClients, sent: Tensor, left: _L
         said = f"the update also shrinks the weights, as weight decay does ({float(shrunk.mean()):.2g} of them)"
         said = f"{check.detail}; {said}; none is declared"
         return replace(check, outcome="cannot tell", detail=said, undecided=True)
+    times = 1 + scaled[:, 0, 0]
+    if left.fits(alone, allowed) and bool((times > 0).all()):
+        told = dict.fromkeys(f"{float(one):.4g}" for one in (times.min(), times.max()))
+        said = f"it is {' to '.join(told)} times what the truth gives"
+        said = f"{said}: a loss that is summed or divided (loss_scale), or another learning_rate"
+        return replace(check, detail=f"{check.detail}; {said}")
     return _with_other(check, sent, left.made)
 
 

@@ -342,7 +342,7 @@ def _client(
     coarse = torch.finfo(getattr(torch, record.dtype or "float32"))
     grain = max(capture.moved.grain, coarse.eps * float(moved.abs().max()))
     if capture.kind == "gradient":
-        times = record.learning_rate / record.rate / (record.accumulate if record.accumulate_sum else 1)
+        times = record.learning_rate / record.rate / (record.local_optimizer or PLAIN).gain
         return before.float(), (moved * times).float(), grain * times, {}
     # In float64: a small step is the difference of numbers that are nearly alike.
     update = moved.double() - before.double() if capture.kind == "after" else moved.double()

@@ -28,6 +28,7 @@ from harness.judging.declared import Group
 from harness.judging.evidence import Check, Evidence, pooled
 from harness.judging.explained import explained
 from harness.judging.federation import CapturedClients
+from harness.judging.loss_checks import fits_loss
 from harness.judging.noise_checks import FACTS, GIVE_SIZE, fits_facts
 from harness.judging.plan import Line
 from harness.judging.stage import CapturedStage, GroupsStage, Kin, SimulatedStage, kin_of
@@ -339,8 +340,9 @@ def checks_without_truth(group: Group) -> list[Check]:
     """All that updates alone tell of what is declared."""
     captured, cell = group.captured, group.cell
     # What Adam sends is no sum of gradients, whose ranks are known.
-    fits = fits_facts(Evidence(captured, cell)) if captured.sums else None
-    return [*([fits] if fits else []), *(checks_of(captured, cell) if captured.record.defense else [])]
+    evidence = Evidence(captured, cell)
+    fits = [fits_facts(evidence) if captured.sums else None, fits_loss(evidence)]
+    return [*(one for one in fits if one), *(checks_of(captured, cell) if captured.record.defense else [])]
 
 
 def stated(group: Group) -> list[Statement]:
@@ -375,7 +377,7 @@ def _not_known(group: Group) -> str | None:
 
 def _unsure(checks: Sequence[Check]) -> str | None:
     """The same, where what was sent may be of another client than the one that controls play."""
-    return next((f"cannot tell whether {one.name}: {one.detail}" for one in checks if one.undecided), None)
+    return next((f"the truth could not be checked: {one.detail}" for one in checks if one.undecided), None)
 
 
 def _undecided(document: ResultDocument, why: str, folder: RunFolder) -> ResultDocument:

@@ -36,7 +36,7 @@ _QUANTILE = 0.95
 _FEW = 0.05
 # Norms of clients who trained alike differ by less.
 _TIMES = 2.0
-_CHECK = "check learning_rate, the optimizer and its settings, the loss, and that values were sent and no codes"
+_CHECK = "check learning_rate, loss_scale, the optimizer and its settings, and that values were sent and no codes"
 
 
 @dataclass(frozen=True)

@@ -267,12 +267,15 @@ _LEAST_VICTIMS, _LEAST_OF_LARGER, _LARGER = 8, 2, 2**19
 _OF_A_PROCESS = 1e9
 
 
-def is_one_group(cells: Sequence[CellSettings]) -> bool:
-    """Whether cells differ in the tap alone, and so are made one after another."""
-    return len(_work_of_groups(cells)) == 1
+def is_one_group(cells: Sequence[CellSettings], settles: bool = False) -> bool:
+    """Whether cells differ in the tap alone, and so are made one after another.
+
+    ``settles``: members of a suite are, too, since one may spare the others.
+    """
+    return len(_work_of_groups(cells, settles)) == 1
 
 
-def suitable_jobs(cells: Sequence[CellSettings], stage: Stage) -> int:
+def suitable_jobs(cells: Sequence[CellSettings], stage: Stage, settles: bool = False) -> int:
     """As many processes as this machine has cores and the run has groups of cells, or victims; one where they would
     not pay.
 
@@ -280,7 +283,7 @@ def suitable_jobs(cells: Sequence[CellSettings], stage: Stage) -> int:
     """
     if any(cell.device != "cpu" for cell in cells):
         return 1
-    groups = _work_of_groups(cells)
+    groups = _work_of_groups(cells, settles)
     if len(groups) == 1:
         try:
             data = stage.dataset(cells[0].dataset)
@@ -337,9 +340,10 @@ def _victims(cell: CellSettings) -> int:
     return cell.victims * len(cell.seeds)
 
 
-def _work_of_groups(cells: Sequence[CellSettings]) -> list[float]:
+def _work_of_groups(cells: Sequence[CellSettings], settles: bool = False) -> list[float]:
     groups: dict[str, float] = {}
     for cell in cells:
-        name = cell.model_dump_json(exclude={"tap"})
+        together = {"tap", "attack", "attack_args"} if settles and cell.suite else {"tap"}
+        name = cell.model_dump_json(exclude=together)
         groups[name] = max(groups.get(name, 0.0), work_of(cell))
     return list(groups.values())

@@ -29,7 +29,8 @@ class Unit:
 
     Attributes:
         name: a hash of what they have in common; it is the same in every process that is given the same cells.
-        cells: settings that differ in the tap alone, in the order asked for. control: which control they are, if any.
+        cells: settings that differ in the tap alone, and of a suite in the attack, in the order asked for.
+        control: which control they are, if any.
     """
 
     name: str
@@ -39,7 +40,10 @@ class Unit:
     def make(self, run: Run) -> None:
         """Makes its cells, or finds them made."""
         for settings in self.cells:
-            run.cell(settings, self.control)
+            if self.control:
+                run.cell(settings, self.control)
+            else:
+                run.asked(settings)
 
     @property
     def work(self) -> float:
@@ -51,15 +55,18 @@ class Unit:
         """What it is, for a person who waits."""
         first = self.cells[0]
         control = f" ({self.control} control)" if self.control else ""
-        return f"{first.attack} vs {first.defense} on {first.dataset}{control}"
+        attack = first.attack if len({cell.attack for cell in self.cells}) == 1 else first.suite
+        return f"{attack} vs {first.defense} on {first.dataset}{control}"
 
 
 def units_of(cells: Sequence[CellSettings], run: Run) -> list[Unit]:
     """The cells of a run as units, in the order asked for."""
     groups: dict[str, list[CellSettings]] = {}
     for settings in cells:
-        identity = run.identity(settings)
-        groups.setdefault(cell_key(identity | {"tap": None}), []).append(settings)
+        # What settles a place decides over the suite's other members there.
+        together = ("tap", "attack", "attack_args") if run.settles and settings.suite else ("tap",)
+        identity = run.identity(settings) | dict.fromkeys(together)
+        groups.setdefault(cell_key(identity), []).append(settings)
     return [Unit(name, tuple(members)) for name, members in groups.items()]
 
 
@@ -75,9 +82,11 @@ def shared_controls(units: Sequence[Unit], run: Run) -> dict[str, Unit]:
 
 
 def undefended(unit: Unit, run: Run) -> dict[str, Unit]:
-    """The undefended controls of a unit's cells, by name."""
+    """The undefended controls of a unit's cells, by name; of a suite none where its members may not need them."""
     controls = {}
     for settings in unit.cells:
+        if run.settles and settings.suite:
+            continue
         if not _is_own_control(settings):
             control = positive_control(settings)
             name = cell_key(run.identity(control, "positive"))
@@ -147,6 +156,7 @@ class Job:
         chunk: rows attacked together.
         threads: that each worker computes with; None leaves it to torch.
         draw: makes a picture of every new cell.
+        settles: see :class:`harness.evaluation.Run`.
         workers: that share the memory of one machine; on a cluster as many may be on one node, or fewer.
     """
 
@@ -157,12 +167,13 @@ class Job:
     threads: int | None = None
     draw: Draw | None = None
     workers: int = 1
+    settles: bool = False
 
     def run(self) -> Run:
         """A run that shares its folder with others, and takes what they made."""
         folder = RunFolder(self.out, self.since, shared=True)
         draw = partial(self.draw, folder) if self.draw else None
-        return Run(self.data_root, folder, self.chunk, resume=True, draw=draw)
+        return Run(self.data_root, folder, self.chunk, resume=True, draw=draw, settles=self.settles)
 
 
 def make(job: Job, task: Task) -> None:

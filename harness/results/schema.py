@@ -29,6 +29,9 @@ from harness.results.record import (
     VerdictWord,
 )
 
+#: How the reason of a member of a suite begins that did not run, since its place leaks to the member named behind it.
+SETTLED = "skipped: settled by "
+
 # Which attacks a defense may be said to have withstood.
 
 
@@ -72,6 +75,11 @@ class AttackStanding(Record):
     def was_withstood(self) -> bool:
         """See :func:`was_withstood`."""
         return was_withstood(self.verdict, self.informative, self.identifies, bool(self.flags))
+
+    @property
+    def skipped(self) -> bool:
+        """Return whether it did not run, since its place was settled before."""
+        return (self.reason or "").startswith(SETTLED)
 
 
 class SummaryRow(Place):
@@ -139,7 +147,8 @@ class CellResult(Place):
     sentences on why the attack was not fit to find anything there; ``bound`` is the theorem beside all that,
     None in documents that are older than it; ``detectable``: what clients could see of a server that tampers, None for
     others; ``seconds`` is wall-clock time. A cell that is impossible has ``not_applicable_reason``, no metrics, and all
-    its victims counted as not applicable.
+    its victims counted as not applicable; so has a member of a suite that was skipped, whose reason begins with
+    :data:`SETTLED`.
     """
 
     key: str | None = None
@@ -184,6 +193,12 @@ class CellResult(Place):
     def succeeds(self) -> bool:
         """Return whether the attack shows what it is after: that it leaks, or that it identifies."""
         return self.verdict == "leaks" if self.identified is None else self.identified.identifies
+
+    @property
+    def settled_by(self) -> str | None:
+        """Return the member of the suite that settled the place before this one; None of a cell that was tried."""
+        reason = self.not_applicable_reason or ""
+        return reason.removeprefix(SETTLED) if reason.startswith(SETTLED) else None
 
     @property
     def hidden(self) -> int:

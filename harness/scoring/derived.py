@@ -15,7 +15,7 @@ from harness.attacks.suites import LATEST
 from harness.base.version import __version__
 from harness.results import CellResult, Identified, Lineup, Place, Rate, SummaryRow, VictimRecord
 from harness.scoring.success import STRICT_RMSE
-from harness.scoring.summarise import summarise
+from harness.scoring.summarise import settles, summarise
 from harness.scoring.verdict import LEAK_P, Verdict, judge, judge_identity
 
 # Of a row, beside the verdict, what is read first.
@@ -89,6 +89,8 @@ def _of_cell(
     cell: CellResult, victims: Sequence[VictimRecord], known: Mapping[str, CellResult], version: str | None
 ) -> Finding | None:
     who = f"{cell.attack} against {cell.defense} at {cell.tap} on {cell.dataset}"
+    if cell.settled_by is not None and not _made_under(version, cell.suite):
+        return _of_skipped(who, cell, [one for one in known.values() if _is_settler(one, cell)])
     if cell.not_applicable_reason is not None:
         said = "it is impossible:"
         return (
@@ -106,6 +108,20 @@ def _of_cell(
     if today == cell.verdict:
         return None
     return _differing(who, cell.verdict, today, "its victims say", version, cell.suite)
+
+
+def _is_settler(one: CellResult, skipped: CellResult) -> bool:
+    """Whether a cell is of the attack that is named as why another did not run."""
+    alike = one.attack == skipped.settled_by and one.suite == skipped.suite and one.labels == skipped.labels
+    return alike and one.role == "cell" and _place(one) == _place(skipped)
+
+
+def _of_skipped(who: str, cell: CellResult, named: Sequence[CellResult]) -> Finding | None:
+    if not named:
+        return Finding("unchecked", f"verdict not checked: {cell.settled_by}, which settled {who}, is not beside it")
+    if any(settles(one) for one in named) and cell.verdict == "inconclusive":
+        return None
+    return Finding("differs", f"{who} was changed: it is skipped, but {cell.settled_by} does not settle its place")
 
 
 def _derived(cell: CellResult, victims: Sequence[VictimRecord]) -> Verdict:
@@ -216,5 +232,5 @@ def _of_ranks(test: Lineup | Identified, victims: Iterable[VictimRecord]) -> Ite
         yield f"it says p = {test.p_value}, which the ranks of its victims cannot have"
 
 
-def _place(row: SummaryRow) -> str:
+def _place(row: Place) -> str:
     return row.model_dump_json(include=set(Place.model_fields))

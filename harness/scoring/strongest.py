@@ -33,6 +33,8 @@ Where *several* examples lie behind one observation (a batch, local steps, a sum
 attackers that are fit for several, whoever named them: one that reconstructs and knows the defense, and a membership
 test. Both have to be withstood; the reason says which one is missing, and why.
 
+An attack that is shut out (``SHUT_OUT``) would read the network after a step of training: no row is resilient by that.
+
 An attack that a budget left too little time (``NO_TIME``) changes no other attack's verdict, and no row is resilient.
 
 Where inferred labels are at chance a suite runs again with labels known (``told``). These attacks decide among
@@ -52,8 +54,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from harness.attacks.attacker import SHUT_OUT
 from harness.results import CellResult, Identified, Lineup, SummaryRow
-from harness.results.schema import was_withstood
+from harness.results.schema import SETTLED, was_withstood
 from harness.scoring.success import upper_bound
 from harness.scoring.verdict import CONFIRMED_SUCCESSES, LEAK_P, RESILIENT_RATE, VICTIMS_NEEDED, too_few
 
@@ -153,6 +156,14 @@ def _reserved(
     if late:
         reason = f"no attack leaks, but the budget left {_names(late)} too little time; judge without --budget"
         return replace(decision, verdict="inconclusive", reason=reason)
+    skipped = [attempt for attempt, reason in refused if reason.startswith(SETTLED)]
+    if skipped:
+        reason = f"no attack leaks, but {_names(skipped)} did not run; add --all-members"
+        return replace(decision, verdict="inconclusive", reason=reason)
+    shut_out = [attempt for attempt, reason in refused if SHUT_OUT in reason]
+    if shut_out:
+        reason = f"no attack leaks, but {_names(shut_out)} reads such a network and is shut out by these weights alone"
+        return replace(decision, verdict="inconclusive", reason=reason)
     told = [attempt for attempt in attempts if attempt.told]
     if told:
         again = _of_reconstructions(told, told)
@@ -217,7 +228,7 @@ def _of_reconstructions(attempts: Sequence[Attempt], tried: Sequence[Attempt]) -
 
 def _what_leaks(standing: Sequence[Attempt], tried: int) -> str:
     """What came back, by which attacks: images, or no more than traces of them."""
-    accurate = [attempt for attempt in standing if _is_accurate(attempt, tried)]
+    accurate = [attempt for attempt in standing if is_accurate(attempt, tried)]
     if not accurate:
         return f"{_names(standing)} of {tried} attacks: {_traces(standing)}"
     said = f"{_names(accurate)} of {tried} attacks: images come back"
@@ -235,7 +246,7 @@ def leak_level(tried: int) -> float:
     return min(LEAK_P, FAMILY_P / tried)
 
 
-def _is_accurate(leak: Attempt, tried: int) -> bool:
+def is_accurate(leak: Attempt, tried: int) -> bool:
     """Whether accurate images remain significant among so many attacks."""
     # A document from before accurate images were tested has no p-value of theirs: it stands by what it says.
     confirmed = 0.0 if leak.lineup.confirmed_p_value is None else leak.lineup.confirmed_p_value
@@ -245,7 +256,7 @@ def _is_accurate(leak: Attempt, tried: int) -> bool:
 def _stands(leak: Attempt, tried: int) -> bool:
     """Whether a leak remains one among so many attacks."""
     by_lineup = leak.lineup.p_value is not None and leak.lineup.p_value < leak_level(tried)
-    return by_lineup or _is_accurate(leak, tried)
+    return by_lineup or is_accurate(leak, tried)
 
 
 def _obstacle(attempts: Sequence[Attempt], leaking: Sequence[Attempt], working: Sequence[Attempt]) -> str | None:

@@ -4,9 +4,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
+from harness.attacks.attacker import ATTACKS
+from harness.attacks.suites import EXHAUSTIVE
 from harness.results import AttackStanding, CellResult, Identified, Place, SummaryRow
 from harness.results.record import BLIND, TIERS, TierWord
-from harness.scoring.strongest import WHO_IS_TOLD, Attempt, strongest
+from harness.scoring.strongest import WHO_IS_TOLD, Attempt, is_accurate, strongest
 from harness.scoring.verdict import within_networks
 
 # What a place's verdict comes to in a few words: withstood by whom, or not.
@@ -19,14 +21,16 @@ TELLS = "tells who took part"
 
 
 def headline(
-    verdict: Literal["leaks", "resilient", "inconclusive"], attempts: Sequence[Attempt], noisy: bool = False
-) -> str:
+    verdict: Literal["leaks", "resilient", "inconclusive"], attempts: Sequence[Attempt], noisy: bool = False,
+    skipped: Sequence[Attempt] = (),
+) -> str:  # fmt: skip
     """The verdict over all attacks at one place, by what those who were withstood know.
 
     Args:
         verdict: of the place.
         attempts: all attacks that were possible there.
         noisy: whether noise is declared on what is read there, so that knowing the defense is knowing its noise.
+        skipped: members of a suite that did not run, since the place was settled before.
     """
     known = "the noise" if noisy else "the defense"
     if verdict == "inconclusive":
@@ -35,10 +39,11 @@ def headline(
         leaking = [attempt for attempt in attempts if attempt.verdict == "leaks"]
         if all(one.tampering for one in leaking):
             return "fell only to a server that tampers"
-        only = (
-            "only to attackers who know" if all(one.informed for one in leaking) else "to attackers who need not know"
-        )
-        return f"fell {only} {known}"
+        if not all(one.informed for one in leaking):
+            return f"fell to attackers who need not know {known}"
+        # An attacker who was not tried may have needed no more.
+        only = "" if any(not one.informed for one in skipped) else "only "
+        return f"fell {only}to attackers who know {known}"
     # Who is told the labels is the same attacker again, and counts once.
     withstood = list({attempt.attack: attempt for attempt in attempts if attempt.was_withstood}.values())
     if not withstood:
@@ -91,6 +96,7 @@ def _row(cells: list[CellResult]) -> SummaryRow:
     told = _told(cells)
     attempts, noisy = [_attempt(cell, cell.key in told) for cell in possible], any(cell.noise for cell in possible)
     refused = [(_attempt(cell, False), cell.not_applicable_reason) for cell in cells if cell.not_applicable_reason]
+    skipped = [_attempt(cell, False) for cell in cells if cell.settled_by]
     examples = max(cell.hidden for cell in cells)
     suite = next((cell.suite for cell in cells if cell.suite), None)
     decision = strongest(attempts, noisy, suite is not None, examples, refused)
@@ -104,10 +110,24 @@ def _row(cells: list[CellResult]) -> SummaryRow:
         strongest=decision.attack,
         tier=_highest(cell.tier for cell in possible if cell.attack != BLIND),
         suite=suite,
-        headline=headline(decision.verdict, attempts, noisy),
+        headline=headline(decision.verdict, attempts, noisy, skipped),
         identifies=any(identified) if identified else None,
         attacks=[_standing(cell, cell.key in told) for cell in cells],
     )
+
+
+def settles(cell: CellResult) -> bool:
+    """Whether a suite's other members need not run at the place of this one: images come back to an attack that is fit.
+
+    All its controls held, and the leak stands however many of the attacks that there are were tried beside it. An
+    attack that finds nothing settles nothing, and traces leave open whether images come back to another attack.
+    """
+    member = cell.role == "cell" and cell.suite is not None and cell.suite not in EXHAUSTIVE
+    tried = cell.identified is None and cell.not_applicable_reason is None
+    if not (member and tried and cell.verdict == "leaks") or cell.flags or cell.warnings:
+        return False
+    held = any(check.kind == "positive" for check in cell.controls) and all(check.held for check in cell.controls)
+    return held and is_accurate(_attempt(cell, False), len(list(ATTACKS)))
 
 
 def _highest(tiers: Iterable[TierWord]) -> TierWord:

@@ -28,7 +28,7 @@ def verdict_value(kind: str) -> Value:
 def _word(item: Decided | Shown, told: bool) -> Value:
     """The verdict; where an attack that reconstructs nothing tells the truth among look-alikes, that too."""
     value = verdict_value(item.kind)
-    says_so = told and item.kind not in ("impossible", "invalid")
+    says_so = told and item.kind not in ("impossible", "skipped", "invalid")
     return Value(f"{value.shown} · identifies", value.order, value.kind) if says_so else value
 
 

@@ -11,6 +11,7 @@ from harness.reports import text
 from harness.reports.html.judged import Budget
 from harness.reports.html.places import Shown
 from harness.reports.html.run_data import RunData
+from harness.scoring.summarise import settles
 from harness.training import TrainSettings
 
 _MOST = 6
@@ -125,7 +126,15 @@ def _evaluate(members: Sequence[Shown]) -> str:
     suite = _suite(members)
     arguments = dict.fromkeys(part for item in members for part in _arguments(item, attack=suite is None))
     attacks = every("attack") if suite is None else _option("attack", suite)
-    return " ".join(["harness evaluate", every("defense"), attacks, every("tap"), *_common(members[0]), *arguments])
+    whole = ["--all-members"] if suite and _ran_on(members) else []
+    return " ".join(
+        ["harness evaluate", every("defense"), attacks, every("tap"), *_common(members[0]), *arguments, *whole]
+    )
+
+
+def _ran_on(members: Sequence[Shown]) -> bool:
+    """Whether members of a suite ran at a place that an earlier one had settled."""
+    return any(settles(item.cell) for item in members) and not any(item.cell.settled_by for item in members)
 
 
 def _suite(members: Sequence[Shown]) -> str | None:

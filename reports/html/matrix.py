@@ -159,7 +159,7 @@ def _tried(place: Decided) -> tuple[tuple[str, str], ...]:
     for cell in place.cells:
         who = columns.unrun(cell) if cell.not_applicable_reason is not None else cell.tier
         found.setdefault(who, []).append(f"{text.safe(cell.attack, 40)} {_found(cell)}".strip())
-    order = ("plain", "informed", "tampering", "not whole", "not run")
+    order = ("plain", "informed", "tampering", "not whole", "not run", "skipped")
     return tuple((who, ", ".join(found[who])) for who in order if who in found)
 
 

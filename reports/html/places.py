@@ -11,7 +11,7 @@ from harness.results import CellResult, SummaryRow
 
 _CANONICAL = json.JSONEncoder(sort_keys=True, default=str)
 #: The worst first: what counts where a defense does differently at several places.
-GRAVITY = ("invalid", "leaks", "inconclusive", "resilient", "impossible")
+GRAVITY = ("invalid", "leaks", "inconclusive", "resilient", "impossible", "skipped")
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,10 @@ class Shown:
 
     @property
     def kind(self) -> str:
-        """The verdict; ``impossible`` where it could not be run, ``invalid`` where it must not be used."""
+        """The verdict; ``impossible`` where it could not be run, ``skipped`` where its place was settled before,
+        ``invalid`` where it must not be used."""
         if self.cell.not_applicable_reason is not None:
-            return "impossible"
+            return "skipped" if self.cell.settled_by else "impossible"
         return self.cell.verdict_alone if self.run.valid else "invalid"
 
     @property
@@ -62,7 +63,7 @@ class Decided:
     @property
     def refused(self) -> list[CellResult]:
         """Cells that were asked for and could not be run."""
-        return [cell for cell in self.cells if cell.not_applicable_reason is not None]
+        return [cell for cell in self.cells if cell.not_applicable_reason is not None and not cell.settled_by]
 
     @property
     def kind(self) -> str:

@@ -172,7 +172,8 @@ def _row(card: Card) -> Row:
 
 def _facts(card: Card) -> list[tuple[str, str]]:
     row, trained, statement = card.row, card.training, card.statement
-    bound = next((at_most(one.result.bound, event_of(one.result, "strict image")) for one in card.cells), "")
+    bounds = (at_most(one.result.bound, event_of(one.result, "strict image")) for one in card.cells if one.result.bound)
+    bound = next(bounds, "")
     versions = card.environment.get("versions")
     known = versions if isinstance(versions, dict) else {}
     facts = [

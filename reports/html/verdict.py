@@ -72,7 +72,8 @@ def strength(place: Decided) -> tuple[bool, bool, int]:
     withstood, and how many attacks were."""
     withstood, leaking = _withstood(place), [one for one in place.summary.attacks if one.verdict == "leaks"]
     informed = any(one.tier != "plain" for one in withstood)
-    return all(one.tier != "plain" for one in leaking), informed, len(withstood)
+    spared = [one for one in place.summary.attacks if one.skipped]
+    return all(one.tier != "plain" for one in [*leaking, *spared]), informed, len(withstood)
 
 
 def tried(places: Sequence[Decided]) -> str:

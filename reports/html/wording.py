@@ -11,11 +11,11 @@ Placed = CellResult | SummaryRow
 # A symbol and a word beside every colour: colour is never the only carrier.
 SYMBOLS = {
     "leaks": "✖", "resilient": "✔", "inconclusive": "?", "impossible": "–", "untried": "·", "invalid": "!",
-    "identifies": "◎", "plausible": "≈",
+    "skipped": "»", "identifies": "◎", "plausible": "≈",
 }  # fmt: skip
 WORDS = {
     "leaks": "LEAKS", "resilient": "resilient", "inconclusive": "undecided", "impossible": "not run",
-    "untried": "not seen", "invalid": "invalid", "plausible": "plausible",
+    "skipped": "skipped", "untried": "not seen", "invalid": "invalid", "plausible": "plausible",
 }  # fmt: skip
 
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from harness.attacks import run_attack
-from harness.attacks.patches import Patches, closed_form, embedding_of
+from harness.attacks.attack import Attack, Dummy
+from harness.attacks.patches import Patches, closed_form, embedding_of, unexplained
 from harness.base.errors import UsageError
 from harness.models import RowModel
 from harness.models.networks import MODELS
@@ -137,3 +138,22 @@ def test_one_unreadable_victim_leaves_the_others_alone(victims: Victims, digits:
     made = closed_form(seen)
     assert not made[1].any()
     torch.testing.assert_close(made[[0, 2]], digits(3, 1)[0].flatten(1)[[0, 2]], atol=1e-4, rtol=0)
+
+
+def test_under_noise_no_scale_is_sought(victims: Victims, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It costs gradients of the network, and no scale makes such an image right; a readable row beside it has one."""
+    seen = victims(3, model="vit")
+    seen.target[1:] += 0.1 * torch.randn(seen.target[1:].shape, generator=torch.Generator().manual_seed(0))
+    seen, sought = replace(seen, clipping=Clipping(9.0, "layer", "example")), list[int]()
+
+    def counted(attack: Attack, observation: Observation, dummy: Dummy) -> Tensor:
+        sought.append(observation.rows)
+        return dummy.images.flatten(1).sum(1)
+
+    monkeypatch.setattr(Attack, "matching", counted)
+    shares = unexplained(seen)
+    assert shares[0] < 1e-6 and (shares[1:] > 0.01).all()
+    run_attack(Patches(max_iterations=2), seen)
+    assert sought and set(sought) == {1}
+    run_attack(Patches(max_iterations=2), seen.take(torch.tensor([1, 2])))
+    assert set(sought) == {1}

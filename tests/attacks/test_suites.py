@@ -5,19 +5,23 @@ from typing import Any
 import pytest
 
 from harness.attacks import ATTACKS, SUITES, expanded, members
-from harness.attacks.suites import DROPPED, LATEST, Chosen, resolve
+from harness.attacks.suites import DROPPED, EXHAUSTIVE, LATEST, Chosen, resolve
 from harness.base.errors import UsageError
 from harness.experiment import CellSettings, cell_settings, expand, usual_prior
 
 MEMBERS = ("cpl", "map", "identify", "analytic", "spear", "learned", "slope", "levels")
+LAST = {"inverting_gradients": {"max_iterations": 1000}}
 
 
 def test_a_suite_never_changes() -> None:
     """Whoever changes this line changes what published verdicts mean: other members are another version."""
-    members_now: dict[str, dict[str, Any]] = {name: {} for name in MEMBERS}
-    assert {"auto-7": members_now | {"inverting_gradients": {"max_iterations": 1000}}} == SUITES
+    members_now: dict[str, dict[str, Any]] = {name: {} for name in MEMBERS} | LAST
+    assert {"auto-7": members_now, "auto-8": {"patches": {}} | members_now} == SUITES and EXHAUSTIVE == ("auto-7",)
+    assert list(SUITES["auto-8"]) == [
+        "patches", "analytic", "spear", "learned", "levels", "slope", "identify", "cpl", "map", "inverting_gradients",
+    ]  # fmt: skip
     assert LATEST["auto"] in SUITES and not (set(LATEST) | set(SUITES) | set(DROPPED)) & set(ATTACKS)
-    assert [f"auto-{number}" for number in range(1, len(DROPPED) + 2)] == [*DROPPED, LATEST["auto"]]
+    assert [f"auto-{number}" for number in range(1, 9)] == [*DROPPED, *SUITES]
 
 
 @pytest.mark.parametrize("name", SUITES)
@@ -28,13 +32,14 @@ def test_its_members_exist_with_such_settings(name: str) -> None:
     assert "blind" not in SUITES[name]
 
 
-def suite(name: str = "auto-7") -> list[Chosen]:
+def suite(name: str = "auto-8") -> list[Chosen]:
     return [Chosen(member, settings, name) for member, settings in SUITES[name].items()]
 
 
 EXPANDED: dict[str, tuple[list[tuple[str, dict[str, Any]]], list[Chosen]]] = {
     "the latest": ([("auto", {})], suite()),
-    "by its version": ([("auto-7", {})], suite()),
+    "by its version": ([("auto-8", {})], suite()),
+    "an older one": ([("auto-7", {})], suite("auto-7")),
     "an attack alone": ([("cpl", {})], [Chosen("cpl")]),
     "a member beside it is its own": ([("auto", {}), ("cpl", {})], suite()),
     "and before it": ([("cpl", {}), ("auto", {})], suite()),
@@ -61,21 +66,21 @@ def test_cells_of_a_suite() -> None:
     grid = {"attack": [("auto", {}), ("dlg", {})], "defense": [("none", {})]}
     cells = expand(grid, prior="auto", dataset="digits")
     assert [(cell.attack, cell.attack_args, cell.suite) for cell in cells] == [
-        *((name, settings, "auto-7") for name, settings in SUITES["auto-7"].items()), ("dlg", {}, None),
+        *((name, settings, "auto-8") for name, settings in SUITES["auto-8"].items()), ("dlg", {}, None),
     ]  # fmt: skip
-    assert cells[0].identity()["suite"] == "auto-7" and "suite" not in cells[-1].identity()
+    assert cells[0].identity()["suite"] == "auto-8" and "suite" not in cells[-1].identity()
 
 
 @pytest.mark.parametrize(
     ("attacks", "prior"),
-    [(["auto"], "auto"), (["cpl", "auto-7"], "auto"), (["identify"], "auto"), (["cpl", "dlg"], "none")],
+    [(["auto"], "auto"), (["cpl", "auto-8"], "auto"), (["identify"], "auto"), (["cpl", "dlg"], "none")],
 )
 def test_a_suite_knows_public_data(attacks: list[str], prior: str) -> None:
     assert usual_prior(attacks) == prior
 
 
 MISTAKES: dict[str, tuple[Any, str]] = {
-    "settings": (lambda: expanded([("auto", {"tv": 1})]), "'auto-7' is a suite, which takes no settings; leave"),
+    "settings": (lambda: expanded([("auto", {"tv": 1})]), "'auto-8' is a suite, which takes no settings; leave"),
     "nothing public": (
         lambda: expand({"attack": [("auto", {})], "defense": [("none", {})]}, prior="none"), "use --prior auto",
     ),
@@ -84,12 +89,12 @@ MISTAKES: dict[str, tuple[Any, str]] = {
     "a stored cell of an earlier version": (
         lambda: cell_settings(attack="cpl", suite="auto-1", prior="auto"), "^suite auto-1 belongs to 0.1.7; use auto$",
     ),
-    "no member": (lambda: cell_settings(attack="dlg", suite="auto-7", prior="auto"), "use attack 'auto'"),
+    "no member": (lambda: cell_settings(attack="dlg", suite="auto-8", prior="auto"), "use attack 'auto'"),
     "a member with settings": (
-        lambda: cell_settings(attack="cpl", attack_args={"tv": 1}, suite="auto-7", prior="auto"), "use attack 'auto'",
+        lambda: cell_settings(attack="cpl", attack_args={"tv": 1}, suite="auto-8", prior="auto"), "use attack 'auto'",
     ),
     "a member without its settings": (
-        lambda: cell_settings(attack="inverting_gradients", suite="auto-7", prior="auto"), "use attack 'auto'",
+        lambda: cell_settings(attack="inverting_gradients", suite="auto-8", prior="auto"), "use attack 'auto'",
     ),
     "no suite": (lambda: cell_settings(attack="cpl", suite="auto", prior="auto"), "use attack 'auto'"),
 }  # fmt: skip

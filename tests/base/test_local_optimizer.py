@@ -54,6 +54,10 @@ AROUND: dict[str, tuple[str, dict[str, Any]]] = {
     "adam:accumulate=4,accumulate_sum=true,clip_grad_norm=9.0,fedprox=0.7": (
         "adam", {"batches": 4, "added": True, "mu": 0.7, "clip": 9.0},
     ),
+    "sgd:loss_scale=4.0,weight_decay=0.1": ("sgd:weight_decay=0.1", {"times": 4.0}),
+    "sgd:accumulate=2,accumulate_sum=true,fedprox=0.7,loss_scale=0.25,momentum=0.9": (
+        "sgd:momentum=0.9", {"batches": 2, "added": True, "mu": 0.7, "times": 0.25},
+    ),
 }  # fmt: skip
 
 
@@ -67,7 +71,7 @@ def played(text: str, gradients: Tensor, start: Tensor) -> Tensor:
 
 def by_torch(
     make: Make, gradients: Tensor, start: Tensor, clip: float | None = None, rates: tuple[float, ...] | None = None,
-    mu: float = 0.0, batches: int = 1, added: bool = False,
+    mu: float = 0.0, batches: int = 1, added: bool = False, times: float = 1.0,
 ) -> Tensor:  # fmt: skip
     """Losses whose gradients in the batches of a step are these on average, summed up by autograd as loops do it."""
     weights = start[0].clone().requires_grad_(True)
@@ -75,7 +79,7 @@ def by_torch(
     for step, gradient in enumerate(gradients):
         optimizer.zero_grad()
         for apart in uneven:
-            loss = weights @ gradient[0] * (1 + apart) + mu / 2 * (weights - start[0]).square().sum()
+            loss = times * weights @ gradient[0] * (1 + apart) + mu / 2 * (weights - start[0]).square().sum()
             (loss if added else loss / batches).backward()
         if clip:
             torch.nn.utils.clip_grad_norm_([weights], clip)
@@ -164,6 +168,7 @@ FIRST: dict[str, tuple[str, dict[str, Any]]] = {
     "adam": ("adam", {}), "adamw:weight_decay=0.1": ("adamw:weight_decay=0.1", {}), "rmsprop": ("rmsprop", {}),
     "rmsprop:alpha=0.9,momentum=0.5": ("rmsprop:alpha=0.9,momentum=0.5", {}), "adam:fedprox=0.7": ("adam", {"mu": 0.7}),
     "adam:accumulate=4,accumulate_sum=true": ("adam", {"batches": 4, "added": True}),
+    "adam:loss_scale=4": ("adam", {"times": 4.0}), "rmsprop:loss_scale=0.1": ("rmsprop", {"times": 0.1}),
     "adamw:schedule=0.02": ("adamw", {"rates": (0.02,)}),
     "sgd:accumulate=4,accumulate_sum=true,weight_decay=0.1": ("sgd:weight_decay=0.1", {"batches": 4, "added": True}),
 }  # fmt: skip

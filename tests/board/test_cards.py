@@ -49,6 +49,20 @@ def test_who_is_told_the_labels_is_on_the_card_and_missed_where_it_is_not(
     assert compare(without, resumed).differences and compare(without, resumed, statistically=True).differences
 
 
+@pytest.mark.parametrize("whole", [(), ("--all-members",)])
+def test_a_card_skips_again_what_it_skipped_and_makes_what_it_made(
+    harness: Harness, tmp_path: Path, whole: tuple[str, ...]
+) -> None:
+    asked = "evaluate --defense none --attack tiny --surface 2 --victims 24 --dataset digits --model logistic"
+    assert harness(*f"{asked} --no-pictures --out run".split(), *whole).code == 0
+    (card,) = collect([Path("run")]).cards
+    skipped = [one.result.settled_by for one in card.cells]
+    assert skipped == [None, None if whole else "analytic"] and card.row.verdict == "leaks"
+    again = rebuild(card, Workspace(tmp_path / "none", tmp_path / "made"))
+    assert again.content() == card.content() and compare(card, again).exact
+    assert compare(card, again, statistically=True).differences == []
+
+
 def test_a_card_says_what_was_evaluated(card: Card) -> None:
     assert (card.status, card.row.suite, card.row.tap) == ("evaluated", "tiny-2", "T0.in")
     assert [one.result.attack for one in card.cells] == ["analytic", "identify"]

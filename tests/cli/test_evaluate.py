@@ -111,7 +111,7 @@ class Asked(list[Any]):
 def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     recorder = Asked()
     monkeypatch.setattr(command, "evaluate", recorder)
-    monkeypatch.setattr(command, "suitable_jobs", lambda cells, stage: 1)
+    monkeypatch.setattr(command, "suitable_jobs", lambda cells, stage, settles: 1)
     return recorder
 
 

@@ -22,7 +22,7 @@ MISTAKES: dict[str, tuple[str, str]] = {
     "defense": ("evaluate --defense fed_acpd", "did you mean 'fed_acdp'"),
     "attack": (EVALUATE + "--attack cpll", "did you mean 'cpl'"),
     "settings of a suite": ("evaluate --defense none --attack auto --attack-arg max_iterations=1", "takes no settings"),
-    "settings of a suite beside others": (EVALUATE + "--attack cpl,auto-7 --attack-arg auto.tv=1", "NAME.key=value"),
+    "settings of a suite beside others": (EVALUATE + "--attack cpl,auto-8 --attack-arg auto.tv=1", "NAME.key=value"),
     "settings of a member": (
         "evaluate --defense none --attack auto,dlg --attack-arg cpl.tv=1",
         "name it with --attack",

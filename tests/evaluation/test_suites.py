@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from harness.attacks import SUITES
 from harness.base.errors import UsageError
 from harness.evaluation.observe import Stage
 from harness.evaluation.report_cell import flags_of
@@ -26,7 +27,7 @@ def suite_cells(**values: Any) -> list[CellSettings]:
 
 @pytest.fixture(scope="module")
 def document(small: Any, tmp_path_factory: pytest.TempPathFactory) -> ResultDocument:
-    """Members on two images at a time, which five of them refuse, and an attack named beside, without the slowest."""
+    """Members on two images at a time, which six of them refuse, and an attack named beside, without the slowest."""
     folder = tmp_path_factory.mktemp("suite")
     few = {"attack_args": {"max_iterations": 1}, "prior": "auto", "model": "logistic", "victims": 3, "batch_size": 2}
     quick = [cell for cell in suite_cells(batch_size=2) if cell.attack != "inverting_gradients"]
@@ -35,15 +36,15 @@ def document(small: Any, tmp_path_factory: pytest.TempPathFactory) -> ResultDocu
 
 def test_the_suite_stands_in_every_row(document: ResultDocument) -> None:
     asked = {cell.attack: cell for cell in document.cells if cell.role == "cell"}
-    assert list(asked) == ["cpl", "map", "identify", "analytic", "spear", "learned", "slope", "levels", "dlg"]
-    assert {name for name, cell in asked.items() if cell.suite == "auto-7"} == set(asked) - {"dlg"}
+    assert list(asked) == [*(name for name in SUITES["auto-8"] if name != "inverting_gradients"), "dlg"]
+    assert {name for name, cell in asked.items() if cell.suite == "auto-8"} == set(asked) - {"dlg"}
     (row,) = document.summary
-    assert row.suite == "auto-7" and row.tier == "informed" and len(row.attacks) == 9 and row.headline
+    assert row.suite == "auto-8" and row.tier == "informed" and len(row.attacks) == 10 and row.headline
 
 
 def test_what_is_impossible_is_recorded_and_fails_nothing(document: ResultDocument) -> None:
     impossible = {cell.attack for cell in document.cells if cell.not_applicable_reason and cell.role == "cell"}
-    assert impossible == {"analytic", "spear", "learned", "levels"} and document.valid
+    assert impossible == {"patches", "analytic", "spear", "learned", "levels"} and document.valid
 
 
 def test_controls_are_nobodys_suite(document: ResultDocument) -> None:
@@ -56,7 +57,7 @@ def test_its_numbers_are_those_of_its_members(small: Any, tmp_path: Path) -> Non
     own = [cell for cell in suite_cells() if cell.attack == "map"]
     alone = [one.model_copy(update={"suite": None}) for one in own]
     first, second = (small.play(cells, tmp_path, resume=True) for cells in (own, alone))
-    assert first.cells[0].key != second.cells[0].key and first.cells[0].suite == "auto-7"
+    assert first.cells[0].key != second.cells[0].key and first.cells[0].suite == "auto-8"
     assert first.cells[0].observation_id == second.cells[0].observation_id
     assert first.cells[0].metrics == second.cells[0].metrics
     assert len(list((tmp_path / "reconstructions").glob("*.npz"))) == 2  # the attack's and the blind control's
@@ -153,13 +154,13 @@ def test_where_labels_are_guessed_who_uses_them_is_told(drowned: Any) -> None:
     _, _, document = drowned
     asked = [cell for cell in document.cells if cell.role == "cell"]
     assert [(cell.attack, cell.labels) for cell in asked] == [
-        ("map", "inferred"), ("map", "known"), ("analytic", "inferred"),
+        ("analytic", "inferred"), ("map", "inferred"), ("map", "known"),
     ]  # fmt: skip
-    assert asked[0].flags and asked[0].told == asked[1].key and not asked[1].flags and not asked[2].told
+    assert asked[1].flags and asked[1].told == asked[2].key and not asked[2].flags and not asked[0].told
     keys = {cell.key for cell in document.cells}
     assert all(key in keys for cell in document.cells for key in cell.needed) and document.planned == 3
     (row,) = document.summary
-    assert [one.told for one in row.attacks] == [False, True, False]
+    assert [one.told for one in row.attacks] == [False, False, True]
 
 
 def test_a_resumed_run_takes_over_who_was_told(small: Any, drowned: Any) -> None:

@@ -62,3 +62,11 @@ def test_cells_meet_their_own_kind(cell: Made) -> None:
     assert pair.a.startswith("fed_cdp") and pair.b.startswith("noise")
     with pytest.raises(UsageError, match=r"no cell in common: .* differ in dataset .* -> mnist-sample; compare"):
         contrast_runs(a, [cell(dataset="mnist-sample")])
+
+
+def test_a_skipped_cell_is_compared_with_nothing_and_missed_by_nobody(cell: Made) -> None:
+    skipped = GateCell(cell().settings, {}, settled_by="patches")
+    patches = cell(attack="patches")
+    contrasts, alone = contrast_runs([cell(), patches], [skipped, patches])
+    assert [pair.a for pair in contrasts] == [patches.title] and not alone
+    assert contrast_runs([cell()], [skipped]) == ([], [])

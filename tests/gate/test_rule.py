@@ -213,3 +213,42 @@ def test_without_the_effect_rule_or_holm_honest_runs_would_alarm(cell: Made) -> 
         for draw in range(1, 11)
     ]
     assert np.mean(bare) > 0.3
+
+
+def skipped(cell: Made, **settings: Any) -> GateCell:
+    return GateCell(cell(**settings).settings, {}, settled_by="patches")
+
+
+PATCHES = {"attack": "patches"}
+SKIPPED: dict[str, tuple[list[tuple[float, dict[str, Any]]], list[tuple[float, dict[str, Any]]], list[str], bool]] = {
+    "beside an equal settler": ([(1.0, PATCHES), (0.0, {})], [(1.0, PATCHES)], ["skipped", "unmoved"], False),
+    "beside a settler that found nothing before": (
+        [(0.0, PATCHES), (0.0, {})], [(1.0, PATCHES)], ["regression", "skipped"], True,
+    ),
+    "where nothing came back before": ([(0.0, {})], [(1.0, PATCHES)], ["regression", "skipped"], True),
+    "where it came back before": ([(1.0, {})], [(1.0, PATCHES)], ["skipped", "unmoved"], False),
+    "where another brought it back": (
+        [(0.0, {}), (1.0, {"attack": "map"})], [(1.0, PATCHES), (1.0, {"attack": "map"})],
+        ["skipped", "unmoved", "unmoved"], False,
+    ),
+    "with its controls": (
+        [(1.0, PATCHES), (0.0, {}), (1.0, {"noise_scale": 0.0}), (1.0, {"defense": "none"})], [(1.0, PATCHES)],
+        ["skipped", "unmoved"], False,
+    ),
+    "but not another attack's": (
+        [(1.0, PATCHES), (0.0, {}), (1.0, {"noise_scale": 0.0, "attack": "map"})], [(1.0, PATCHES)],
+        ["missing", "skipped", "unmoved"], True,
+    ),
+    "but not at another tap": (
+        [(1.0, PATCHES), (0.0, {}), (0.0, {"tap": "T1.out"})], [(1.0, PATCHES)],
+        ["missing", "skipped", "unmoved"], True,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SKIPPED)
+def test_a_skipped_cell_is_no_regression_but_its_place_may_be(cell: Made, case: str) -> None:
+    before, after, expected, failed = SKIPPED[case]
+    old, new = ([cell(leak, 48, 1, **own) for leak, own in side] for side in (before, after))
+    report = verdict(old, [*new, skipped(cell)])
+    assert (sorted(kinds(report)), report.failed) == (expected, failed)

@@ -229,10 +229,6 @@ def test_more_steps_than_declared_are_seen(federation: Federation, steps: int) -
     assert check is not None and check.outcome == ("holds" if steps == 1 else "violated"), check
 
 
-def test_of_a_defense_that_draws_coordinates_it_cannot_tell(federation: Federation, tmp_path: Path) -> None:
-    assert told(federation(2, declared={"name": "dssgd", "settings": {}}), tmp_path).outcome == "cannot tell"
-
-
 @pytest.mark.parametrize(("moved", "outcome"), [(1.0, "holds"), (3.0, "cannot tell")])
 def test_counts_of_batches_are_counts_or_were_changed(federation: Federation, moved: float, outcome: str) -> None:
     declared = {"name": "LocalDpMod", "settings": {"clipping_norm": 1, "sensitivity": 2, "epsilon": 8, "delta": 1e-5}}

@@ -146,5 +146,5 @@ def test_rounding_moves_what_is_next_to_nothing() -> None:
 def test_what_may_be_another_client_is_not_resilient() -> None:
     kept = Check("the truth explains what was sent", "cannot tell", "why", undecided=True)
     said = judgement._unsure([kept, replace(kept, undecided=False)])
-    assert said == "cannot tell whether the truth explains what was sent: why"
+    assert said == "the truth could not be checked: why"
     assert judgement._unsure([replace(kept, undecided=False)]) is None

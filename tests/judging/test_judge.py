@@ -539,7 +539,7 @@ def test_another_machine_s_order_of_bytes_is_read(federation: Federation, judge:
 
 ALIKE: list[Any] = [
     (5, "none", {}, "leaks"), pytest.param(59, "none", {}, "leaks", marks=pytest.mark.slow),
-    pytest.param(59, "fed_cdp", CDP["settings"], "resilient", marks=pytest.mark.slow),
+    pytest.param(59, "fed_cdp", CDP["settings"], "inconclusive", marks=pytest.mark.slow),
 ]  # fmt: skip
 
 

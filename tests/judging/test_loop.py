@@ -375,6 +375,28 @@ def test_a_private_optimizer_is_declared(tmp_path: Path) -> None:
         read_capture(tmp_path / "other")
 
 
+@pytest.mark.parametrize(
+    ("summed", "reduction", "said"),
+    [
+        (False, "mean", ""),
+        (True, "mean", "its loss is 3 times the mean"),
+        (False, "sum", "does not divide by the batch"),
+    ],
+)
+def test_a_private_optimizer_is_of_means(tmp_path: Path, summed: bool, reduction: str, said: str) -> None:
+    """It may be given itself, as torch's optimizer that it is."""
+    network, loader = client(3)
+    kind: Any = type("DPOptimizer", (DPOptimizer, Optimizer), {"loss_reduction": reduction})
+    optimizer = kind(SGD(network.parameters(), 0.1))
+    with captured(network, tmp_path, optimizer):
+        for images, labels in loader:
+            (loss(network, images, labels) * (len(images) if summed else 1)).backward()
+            optimizer.step()
+    assert said in str(json.loads((tmp_path / "capture.json").read_text()).get("not_captured", ""))
+    if not said:
+        assert read_capture(tmp_path).record.expected_batch_size == 3
+
+
 def weights(network: nn.Module) -> list[Tensor]:
     return [one.detach().nan_to_num(7.0) for one in network.state_dict().values()]
 
@@ -507,14 +529,18 @@ def test_a_warm_up_begins_at_0(tmp_path: Path) -> None:
     assert (made.learning_rate, made.state) == (0.1, "new")
 
 
-@pytest.mark.parametrize("facts", [{}, {"accumulate_sum": True}, {"accumulate_sum": True, "accumulate": 2}])
+SUMS: list[dict[str, Any]] = [{}, {"accumulate_sum": True}, {"accumulate_sum": True, "accumulate": 2}]
+
+
+@pytest.mark.parametrize("facts", SUMS)
 def test_sums_of_batches_can_be_given(tmp_path: Path, caplog: pytest.LogCaptureFixture, facts: Any) -> None:
-    """A loss whose gradient tells nothing is told of, unless they are."""
+    """An output that is no row of scores for each example tells nothing of the loss, which is told, unless given."""
     network, loader = client(8, 4)
-    optimizer = SGD(network.parameters(), 0.1)
-    with captured(network, tmp_path, optimizer, **facts):
+    whole = nn.Sequential(network, nn.Unflatten(1, (1, 5)))
+    optimizer = SGD(whole.parameters(), 0.1)
+    with captured(whole, tmp_path, optimizer, model="m:make", classes=5, loss_scale=1.0, **facts):
         for images, labels in loader:
-            network(images).square().mean(1)[labels > 1].sum().backward()
+            nn.functional.cross_entropy(whole(images)[:, 0], labels).backward()
         optimizer.step()
     made = read_capture(tmp_path).record
     assert (made.accumulate, made.accumulate_sum) == (2, bool(facts))

@@ -54,6 +54,18 @@ def test_the_same_bytes_as_one_process(harness: Command, small: Small, content: 
 
 
 @pytest.mark.slow
+def test_what_is_settled_is_skipped_alike(harness: Command, content: Callable[[Path], Any]) -> None:
+    asked = (
+        "evaluate", "--dataset", "digits", "--model", "mlp,logistic", "--defense", "none", "--attack", "auto",
+        "--surface", "2", "--victims", "6", "--no-pictures", "--threads", "1",
+    )  # fmt: skip
+    assert harness(*asked, "--out", "one").code == 0
+    done = in_processes(asked, "two", "--jobs", "2")
+    assert done.returncode == 0, done.stderr
+    assert content(Path("two")) == content(Path("one"))
+
+
+@pytest.mark.slow
 def test_a_worker_that_grows_is_kept() -> None:
     pytest.importorskip("psutil", reason="without it loky ends no worker")
     executor = begin_workers(1, threads=1)

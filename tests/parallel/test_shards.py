@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from harness.attacks import SUITES
 from harness.base.errors import UsageError
 from harness.cli import run
 from harness.experiment import cell_settings
@@ -53,6 +54,24 @@ def test_the_same_bytes_as_one_process(
     assert merged.code == 0
     assert content(Path("all")) == content(Path("one"))
     assert json.loads(merged.out)["cells"] == json.loads(Path("all/results.json").read_text())["cells"]
+
+
+def test_what_is_settled_is_skipped_alike_in_shards(
+    harness: Command, content: Callable[[Path], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A place's members are one shard's, and no other would make them."""
+    monkeypatch.setitem(SUITES, "trio-1", {"analytic": {}, "identify": {}, "cpl": {"max_iterations": 2}})
+    asked = (
+        "evaluate", "--dataset", "digits", "--model", "mlp,logistic", "--defense", "none", "--attack", "trio-1",
+        "--surface", "2", "--victims", "6", "--no-pictures", "--threads", "1",
+    )  # fmt: skip
+    assert harness(*asked, "--out", "one").code == 0
+    for index in (1, 2):
+        assert harness(*asked, "--shard", f"{index}/2", "--out", "part").code == 0
+    assert harness("merge", "part", "--out", "all").code == 0
+    assert content(Path("all")) == content(Path("one"))
+    cells = json.loads(Path("all/results.json").read_text())["cells"]
+    assert sum(cell["not_applicable_reason"] == "skipped: settled by analytic" for cell in cells) == 4
 
 
 @pytest.mark.slow

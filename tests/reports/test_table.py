@@ -282,3 +282,10 @@ def test_a_cell_alone_is_green_only_where_it_may_claim_resilience(facts: dict[st
 @pytest.mark.parametrize(("epsilon", "words"), [(8540.0, "8.54e+03, too large to promise anything"), (9.9, "9.9")])
 def test_a_large_epsilon_is_no_good_news(epsilon: float, words: str) -> None:
     assert epsilon_words(epsilon) == words
+
+
+def test_a_skipped_row_says_who_settled_its_place() -> None:
+    facts = {"attack": "cpl", "verdict": "inconclusive", "asr": {}, "confirmed": 0}
+    skipped = a_cell(**facts, not_applicable_reason="skipped: settled by patches")
+    said = words(printed(a_cell(attack="patches"), skipped))
+    assert "skipped: settled by patches (fed_cdp / cpl / 2)" in said and "skipped: skipped" not in said

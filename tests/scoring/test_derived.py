@@ -54,6 +54,33 @@ def test_an_edited_cell_differs_from_its_victims(changes: dict[str, object], sai
     assert one.kind == "differs" and said in one.line
 
 
+def skipped(by: str = "cpl", **changes: object) -> CellResult:
+    return CellResult(
+        **PLACE | {"attack": "map", **changes}, model="m", seeds=[0], victims=64, key="1" * 20, suite="auto-8",
+        outcomes=Outcomes(not_applicable=64), not_applicable_reason=f"skipped: settled by {by}",
+    )  # fmt: skip
+
+
+CHANGED, ALONE = "it is skipped, but cpl does not settle its place", "which settled"
+UNSETTLED: dict[str, tuple[CellResult, dict[str, object], str]] = {
+    "its place leaks": (skipped(), {}, ""),
+    "nothing leaks there": (skipped(), {"verdict": "inconclusive"}, CHANGED),
+    "its controls failed": (skipped(), {"controls": [WORKS, Control(name="swap", held=False)]}, CHANGED),
+    "it claims something itself": (skipped(verdict="resilient"), {}, CHANGED),
+    "another place leaks": (skipped(tap="T1.out"), {}, ALONE),
+    "another attack leaks": (skipped("dlg"), {}, ALONE),
+    "it is of no suite": (skipped(), {"suite": None}, ALONE),
+}
+
+
+@pytest.mark.parametrize("case", UNSETTLED)
+def test_a_skipped_row_needs_the_leak_that_settled_its_place(case: str) -> None:
+    row, changes, said = UNSETTLED[case]
+    leak = a_leak().model_copy(update={"suite": "auto-8"} | changes)
+    lines = [one.line for one in findings([leak, row], {leak.key or "": its_victims()}, __version__)]
+    assert sum(said in line for line in lines) == 1 if said else not lines
+
+
 OTHERS: dict[str, tuple[Callable[[], list[VictimRecord]], str, str, str]] = {
     "another version": (its_victims, "0.1.0", "outdated", "made under 0.1.0's rules: resilient; under today's: leaks"),
     "no victims": (list, __version__, "unchecked", "verdict not checked"),
@@ -85,7 +112,8 @@ def test_the_images_of_a_victim_are_the_examples_of_an_older_cell() -> None:
 
 
 ATTACKED = (
-    "evaluate --defense none --dataset digits --model logistic --attack tiny --surface 2 --victims 24 --no-pictures"
+    "evaluate --defense none --dataset digits --model logistic --attack tiny --surface 2 --victims 24 --no-pictures "
+    "--all-members"
 )
 
 

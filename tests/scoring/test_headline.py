@@ -77,3 +77,37 @@ def test_attacks_that_were_named_themselves_need_one_that_was_fit() -> None:
         unknown = "who do not know the noise" in alone.reason
         missing = not any(a.informed and a.was_withstood for a in attempts)
         assert unknown == (alone.verdict == "resilient" and missing)
+
+
+SPARED: dict[str, tuple[list[Attempt], list[Attempt], str]] = {
+    "nobody": ([leaking(KNOWS)], [], "fell only to attackers who know the noise"),
+    "one who knows as much": ([leaking(KNOWS)], [TELLS], "fell only to attackers who know the noise"),
+    "one who need not know": ([leaking(KNOWS)], [PLAIN, TELLS], "fell to attackers who know the noise"),
+    "whoever, behind one who need not know": (
+        [leaking(PLAIN)],
+        [KNOWS],
+        "fell to attackers who need not know the noise",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SPARED)
+def test_what_was_not_tried_is_not_said_to_have_failed(case: str) -> None:
+    attempts, skipped, words = SPARED[case]
+    assert headline("leaks", attempts, noisy=True, skipped=skipped) == words
+
+
+ABSENT = {
+    "skipped: settled by patches": "no attack leaks, but patches did not run; add --all-members",
+    "attack 'patches' is not applicable: the head's weights are zero": (
+        "no attack leaks, but patches reads such a network and is shut out by these weights alone"
+    ),
+}
+
+
+@pytest.mark.parametrize("why", ABSENT)
+def test_a_place_is_not_resilient_because_a_member_did_not_run(why: str) -> None:
+    patches, needs = replace(PLAIN, attack="patches"), "attack 'patches' needs a vision transformer"
+    assert strongest([PLAIN, KNOWS], suite=True, refused=[(patches, needs)]).verdict == "resilient"
+    decision = strongest([PLAIN, KNOWS], suite=True, refused=[(patches, why)])
+    assert (decision.verdict, decision.reason) == ("inconclusive", ABSENT[why])

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.attacks import SUITES
 from harness.reports.html.commands import _quoted, evaluate_commands, train_command
 from harness.reports.html.places import shown_cells
 from harness.reports.html.run_data import RunData
 from harness.reports.html.runs import read_runs
 from harness.reports.html.tables import privacy_table
-from harness.results import CellResult
+from harness.results import CellResult, Lineup
 
 
 def commands(*cells: CellResult, settings: dict | None = None) -> list[str]:
@@ -115,3 +116,16 @@ def test_a_name_is_one_harmless_word(name: str) -> None:
 def test_what_a_shell_would_obey_is_quoted(name: str) -> None:
     assert len(shlex.split(_quoted(name))) == 1
     assert "\n" not in _quoted(name)
+
+
+@pytest.mark.parametrize(("skips", "whole"), [(True, False), (False, True)])
+def test_a_suite_that_ran_on_where_its_place_was_settled_runs_on_again(
+    a_cell: Callable, skips: bool, whole: bool
+) -> None:
+    first, *others = SUITES["auto-8"]
+    leak = Lineup(p_value=2e-4, confirmed_p_value=2e-4)
+    skipped = {"not_applicable_reason": f"skipped: settled by {first}", "verdict": "inconclusive"} if skips else {}
+    cells = [a_cell(attack=first, suite="auto-8", lineup=leak, key=first)]
+    cells += [a_cell(attack=name, suite="auto-8", lineup=leak, key=name, **skipped) for name in others]
+    [command] = commands(*cells)
+    assert "--attack auto-8" in command and command.endswith(" --all-members") == whole

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
+from harness.reports.html import make_page
 from harness.reports.html.chart import INK, inline
 from harness.reports.html.gallery import gallery
 from harness.reports.html.matrix import Promise, matrices, promise
@@ -17,7 +18,7 @@ from harness.reports.html.runs import read_runs
 from harness.reports.html.training import leakage, utility_chart
 from harness.reports.html.verdict import verdict
 from harness.reports.pictures import first_rows_box, last_row_boxes
-from harness.results import Control, Identified, Statement
+from harness.results import Control, Identified, Outcomes, Statement
 from harness.results.record import OWN_CONTROL
 from harness.scoring.strongest import IN_PART
 
@@ -180,3 +181,21 @@ def test_a_figure_takes_the_ink_of_the_page() -> None:
     figure.text(0.5, 0.5, "words", color=INK, parse_math=False)
     drawn = str(inline(figure, "name", "", ""))
     assert "currentColor" in drawn and INK not in drawn and "style=" not in drawn
+
+
+def test_who_was_skipped_is_not_among_those_who_were_tried(tmp_path: Path, a_cell: Callable, a_run: Callable) -> None:
+    cells = [
+        a_cell(attack="patches", suite="auto-8"),
+        a_cell(
+            attack="cpl", suite="auto-8", verdict="inconclusive", asr={}, controls=[], confirmed=0,
+            outcomes=Outcomes(not_applicable=60), not_applicable_reason="skipped: settled by patches",
+        ),
+    ]  # fmt: skip
+    runs = read_runs([a_run(tmp_path, cells, pictures=False)])
+    [matrix], shown = matrices(decided_places(runs)), shown_cells(runs)
+    [entry] = matrix.rows[0].entries
+    assert dict(entry.tried)["skipped"] == "cpl" and not matrix.refused and entry.kind == "leaks"
+    assert [one.kind for one in shown] == ["leaks", "skipped"]
+    assert verdict(runs, decided_places(runs)).tried.startswith("1 attack tried (patches)")
+    page = make_page(runs)
+    assert "skipped: settled by patches" in page and "--all-members" not in page

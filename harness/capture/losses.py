@@ -1,0 +1,131 @@
+"""What a client's loss is, read from its gradient at the network's output: which multiple of the mean cross-entropy.
+
+Attacks play the mean cross-entropy of a batch. A sum over the batch is a multiple of it, and so is a mean that is
+divided by something. Label smoothing, class weights and other losses are none.
+
+Source: the gradient of cross-entropy at logits z is softmax(z) less the target, times what each example counts.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# How near the gradient must be to that of cross-entropy, relative to its norm, and in steps of its floats.
+_NEAR, _FLOATS = 1e-3, 4
+# Labels are found with a scale, and the scale with labels, so often.
+_FITS = 3
+# Of a sum of probabilities: from which on an output is no logarithm of them.
+_LOGARITHM = 0.02
+
+MEND = "capture a round with the mean cross-entropy, or give loss_scale to judge it as that many times the mean"
+
+
+def share_of(output: Tensor, gradient: Tensor) -> Tensor:
+    """Return which multiple of the mean cross-entropy of its examples a batch's loss is.
+
+    Args:
+        output: (B, K), of the network, logits or their logarithmic softmax.
+        gradient: (B, K), of the loss with respect to it.
+
+    Returns:
+        One number; NaN of another loss, 0 where the gradient is too small to tell.
+    """
+    chance, made = output.double().softmax(1), gradient.double() * len(output)
+    rows, share = _fitted(output, chance, made)
+    near = near_of(output, gradient)
+    unlike = made.new_full((), torch.nan)
+    found = torch.where((made - share * rows).norm() <= near * made.norm(), share, unlike)
+    # Rounding moves a gradient by less than a step of the probabilities' floats, below which nothing is to be seen.
+    seen = rows.norm() * near > _step(output, gradient) * chance.norm()
+    return torch.where(seen, found, torch.zeros_like(found))
+
+
+def kind_of(output: Tensor, gradient: Tensor) -> str:
+    """Say what loss has such a gradient, which is no multiple of that of the mean cross-entropy."""
+    chance, made = output.double().softmax(1), gradient.double() * len(output)
+    near = near_of(output, gradient)
+    smoothing = _smoothing(chance, made, near)
+    if smoothing is not None:
+        return f"cross-entropy with label smoothing {smoothing:.2g}"
+    rows = chance - _one_hot(made)
+    each = (made * rows).sum(1, keepdim=True) / rows.square().sum(1, keepdim=True).clamp_min(1e-30)
+    weighed = bool((made - each * rows).norm() <= near * made.norm())
+    return "cross-entropy with class weights, or of a part of the examples" if weighed else "no cross-entropy"
+
+
+def _step(*values: Tensor) -> float:
+    return max(torch.finfo(one.dtype).eps for one in values)
+
+
+def near_of(output: Tensor, gradient: Tensor) -> float:
+    """How much a multiple may be off by the rounding of floats, relative to it."""
+    return max(_NEAR, _FLOATS * _step(output, gradient))
+
+
+def _fitted(output: Tensor, chance: Tensor, made: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradients (B, K) of each example's cross-entropy, under the labels that fit best, and their multiple."""
+    logarithms = ((output.double().exp().sum(1) - 1).abs() < _LOGARITHM).all() & (made <= 0).all()
+    labels = _one_hot(made)
+    rows, share = made, made.new_ones(())
+    for _ in range(_FITS):
+        rows = torch.where(logarithms, -labels, chance - labels)
+        share = (made * rows).sum() / rows.square().sum()
+        # Also of an example whose gradient is 0, as it is where the network is sure.
+        labels = torch.where(logarithms, labels, _one_hot(made / share.clamp_min(1e-30) - chance))
+    return rows, share
+
+
+def _one_hot(values: Tensor) -> Tensor:
+    return torch.zeros_like(values).scatter_(1, values.argmin(1, keepdim=True), 1.0)
+
+
+def _smoothing(chance: Tensor, made: Tensor, near: float) -> float | None:
+    """The label smoothing a of gradients s (p - (1 - a) e_y - a / K); None where there is none such."""
+    left, size = made, made.shape[1]
+    for _ in range(_FITS):
+        labels = _one_hot(left)
+        columns = torch.stack([(chance - labels).flatten(), (labels - 1 / size).flatten()], 1).cpu()
+        fit = torch.linalg.lstsq(columns, made.flatten()[:, None].cpu()).solution
+        scale, smoothed = fit[:, 0].tolist()
+        apart = (made.cpu() - (columns @ fit).reshape(made.shape)).norm()
+        if scale > 0 and 0 < smoothed < scale and bool(apart <= near * made.cpu().norm()):
+            return smoothed / scale
+        left = made / scale - chance if scale > 0 else made
+    return None
+
+
+def facts_of_losses(steps: Sequence[Sequence[float | None]], near: float) -> dict[str, Any] | None:
+    """Return the facts of a capture about what its losses count.
+
+    Args:
+        steps: of each step the multiples of its batches' losses; None or 0 where one was not seen, NaN of another loss.
+        near: how much they may be off, relative to them.
+
+    Returns:
+        None where they are not all of one multiple.
+    """
+    seen = seen_of(steps)
+    if not seen:
+        return {}
+    first, batches = seen[0], len(steps[0])
+    if not all(abs(one / first - 1) <= 2 * near for one in seen):
+        return None
+    if batches > 1 and abs(first * batches - 1) <= near:
+        return {}
+    scale = _rounded(first, near)
+    return ({"accumulate_sum": True} if batches > 1 else {}) | ({} if scale == 1 else {"loss_scale": scale})
+
+
+def seen_of(steps: Sequence[Sequence[float | None]]) -> list[float]:
+    """Return the multiples that were seen."""
+    return [one for step in steps for one in step if one]
+
+
+def _rounded(multiple: float, near: float) -> float:
+    """A multiple as it was meant, such as the size of a batch or a part of 1, but for rounding."""
+    for one in (float(round(multiple)), 1 / max(1, round(1 / multiple))):
+        if one and abs(multiple / one - 1) <= near:
+            return one
+    return multiple
