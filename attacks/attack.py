@@ -187,8 +187,6 @@ class Attack(Attacker):
     dealt: ClassVar[bool] = True
     """Whether it gains by processes that take a share of the victims each: not where it is over at once, or where its
     own threads take a victim each."""
-    reads: ClassVar[Literal["images", "texts", "anything"]] = "images"
-    """What it can make: numbers of images that change little by little, or tokens."""
     uses_labels: ClassVar[bool] = True
     """Whether labels matter to the images that come out: not where they are read off a layer."""
     standstill: ClassVar[tuple[int, float]] = (10, 1e-9)

@@ -1,7 +1,7 @@
 """What every attack has in common, whether it reconstructs examples or only tells them apart."""
 
 from dataclasses import fields
-from typing import Any, ClassVar, TypeVar, cast, dataclass_transform
+from typing import Any, ClassVar, Literal, TypeVar, cast, dataclass_transform
 
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass as validated
@@ -13,6 +13,7 @@ from harness.observation import Observation, Tier
 from harness.tampering import Tamper
 
 T = TypeVar("T")
+Reads = Literal["images", "texts", "anything"]
 
 #: In the reason of an attack that reads such networks, and that only the weights at hand make impossible.
 SHUT_OUT = "not applicable:"
@@ -30,12 +31,14 @@ class Attacker:
 
     ``reads_level``: whether it holds the level of the noise, where that follows the private gradient, against its
     candidates: then more of such noise hides nothing from it.
+    ``reads``: what it can make, numbers of images that change little by little, or tokens.
     ``several``: whether what it believes of the noise, of clips and of masks is right where several examples lie behind
     one observation, so that its failure there says something.
     """
 
     tier: ClassVar[Tier] = "plain"
     reads_level: ClassVar[bool] = False
+    reads: ClassVar[Reads] = "images"
     several: ClassVar[bool] = False
 
     def parameters(self) -> dict[str, Any]:
@@ -57,7 +60,9 @@ class Attacker:
 
 @validated_attack
 class Identifier(Attacker):
-    """Says which of some known images lies behind an observation. It reconstructs nothing."""
+    """Says which of some known examples lies behind an observation. It reconstructs nothing."""
+
+    reads: ClassVar[Reads] = "anything"
 
     def distances(self, observation: Observation, candidates: Tensor, labels: Tensor, chunk: int = 128) -> Tensor:
         """Return the improbability of each candidate: (R, C) float64 on the CPU, the least for the most probable.

@@ -3,11 +3,12 @@
 Labels are inferred as other attacks infer them; the gradient is used for nothing else.
 """
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from torch import Tensor
 
 from harness.attacks.attack import ATTACKS, Attack, Count, Dummy, validated_attack
+from harness.attacks.attacker import Reads
 from harness.base.errors import UsageError
 from harness.observation import Observation, Tier
 
@@ -19,7 +20,7 @@ class Blind(Attack):
 
     max_iterations: Count = 1
     tier: ClassVar[Tier] = "informed"
-    reads: ClassVar[Literal["images", "texts", "anything"]] = "anything"
+    reads: ClassVar[Reads] = "anything"
 
     def start(self, observation: Observation, keys: list[tuple[int | str, ...]]) -> Tensor:
         """Zeros (R, n*D), distances from the class means.

@@ -5,13 +5,14 @@ fewer than a vector has numbers, every other token lies outside of it. Idea: Pet
 Inversion for Large Language Models" (NeurIPS 2024), who take the query matrix.
 """
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from harness.attacks import sentences
 from harness.attacks.attack import ATTACKS, ClosedForm, validated_attack
+from harness.attacks.attacker import Reads
 from harness.attacks.token_layers import candidates_at, outside, row_space, token_layer
 from harness.base.words import PAD, images_of
 from harness.models.side_by_side import side_by_side
@@ -27,7 +28,7 @@ class Span(ClosedForm):
     """It has no settings of its own."""
 
     uses_labels: ClassVar[bool] = False
-    reads: ClassVar[Literal["images", "texts", "anything"]] = "texts"
+    reads: ClassVar[Reads] = "texts"
 
     def solved(self, observation: Observation) -> Tensor:
         layer, model = token_layer(observation.model, "span"), observation.model

@@ -15,7 +15,7 @@ from harness.base.errors import UsageError
 Settings = Mapping[str, Any]
 
 #: By the suite's name and version: its members, each with what differs from its defaults. Members that are impossible
-#: at a place are recorded as not applicable there.
+#: at a place are recorded as not applicable there; those that read images are no members for texts, nor the reverse.
 SUITES: dict[str, Mapping[str, Settings]] = {
     # inverting_gradients takes 1,000 iterations, because its rate falls at fixed shares of them. Where inferred labels
     # are at chance, the members that use labels run a second time with labels known.
@@ -26,6 +26,7 @@ SUITES: dict[str, Mapping[str, Settings]] = {
     # Closed forms come first, since a place where images come back to one of them is settled. Of those that search,
     # the one that need not know the defense comes before the one that does: what falls to it says more.
     "auto-8": {
+        "token_rows": {}, "span": {},
         "patches": {}, "analytic": {}, "spear": {}, "learned": {}, "levels": {}, "slope": {}, "identify": {},
         "cpl": {}, "map": {}, "inverting_gradients": {"max_iterations": 1000},
     },

@@ -6,12 +6,13 @@ Feature Leakage in Collaborative Learning", IEEE S&P 2019, section 4.1); the sec
 ``patches``).
 """
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from harness.attacks.attack import ATTACKS, ClosedForm, validated_attack
+from harness.attacks.attacker import Reads
 from harness.attacks.token_layers import require_texts
 from harness.base.errors import UsageError
 from harness.base.words import PAD, images_of
@@ -27,7 +28,7 @@ class TokenRows(ClosedForm):
     """Without learned places words stand in the order of their numbers, since nothing tells a better one."""
 
     uses_labels: ClassVar[bool] = False
-    reads: ClassVar[Literal["images", "texts", "anything"]] = "texts"
+    reads: ClassVar[Reads] = "texts"
 
     def solved(self, observation: Observation) -> Tensor:
         model = observation.model

@@ -20,6 +20,7 @@ from harness.base.limits import require_steps, require_time
 from harness.base.local_optimizer import LocalOptimizer, UpdateReading, optimizer_of, reading_of, settle_rate
 from harness.base.ranges import Count, CountOrNone, NonNegative, Positive, Repeats, Share
 from harness.datasets import choose_public, default_model
+from harness.datasets.catalogue import source_of
 from harness.datasets.public import AUTO, NONE
 from harness.defenses import DEFENSES, Cohort, Defense
 from harness.federation.taps import SURFACES, TAPS_OF_VARIATES, Tap, check_tap
@@ -399,10 +400,17 @@ def expand(grid: dict[str, list[Any]], **common: Any) -> list[CellSettings]:
         values = dict(zip(grid, combination, strict=True))
         values["defense"], values["defense_args"] = values["defense"]
         chosen = values["attack"]
+        if chosen.suite and not _reads(chosen.attack, (common | values).get("dataset", "")):
+            continue
         values |= {"attack": chosen.attack, "attack_args": dict(chosen.arguments), "suite": chosen.suite}
         values |= values.pop("model_at", {})
         cells.append(cell_settings(**(common | values)))
     return cells
+
+
+def _reads(attack: str, dataset: str) -> bool:
+    """Whether a member of a suite can make what a dataset holds, images or texts."""
+    return ATTACKS[attack].reads in ("anything", "texts" if source_of(dataset).text else "images")
 
 
 def check_adversary(adversary: str | None, cells: list[CellSettings]) -> None:

@@ -52,7 +52,7 @@ def test_notes_are_what_they_were(notes: Dataset) -> None:
     assert hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16] == "8dc8bd9048dd9c76"
     lengths = (tokens_of(notes.images) != PAD).sum(-1)
     assert len(set(texts)) == len(texts) == 2_000
-    assert 8 <= int(lengths.min()) and int(lengths.max()) <= PLACES
+    assert int(lengths.min()) >= 8 and int(lengths.max()) <= PLACES
     assert len(vocabulary().vocabulary) <= 1_024
     assert torch.tensor(labels).bincount().min() > 300
     assert [vocabulary().text(row) for row in tokens_of(notes.images[:5]).tolist()] == texts[:5]
