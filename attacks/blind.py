@@ -37,6 +37,10 @@ class Blind(Attack):
         images = observation.prior.means[labels] + position.view(*labels.shape, -1)
         return Dummy(images.reshape(*labels.shape, *observation.model.image_shape), labels)
 
-    def matching(self, observation: Observation, dummy: Dummy) -> Tensor:
+    def distance(self, observation: Observation, candidate: Tensor) -> Tensor:
         """0 for every candidate; no number where what was read is none."""
+        return 0.0 * (candidate - observation.target).sum(1)
+
+    def matching(self, observation: Observation, dummy: Dummy) -> Tensor:
+        """The same without a gradient, which a text has none of."""
         return 0.0 * (dummy.images.flatten(1).sum(1) + observation.target.sum(1))

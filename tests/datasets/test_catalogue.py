@@ -20,9 +20,9 @@ from harness.datasets.samples import BUNDLED
 GENERATED = ["logistic-0-0", "logistic-1-1", "logistic-5-5"]
 NAMES = [
     "acs-income", "adult", "cancer", "cifar10", "cifar10-sample", "digits", "emnist", "emnist-bymerge",
-    "fashion-mnist", "lfw", *GENERATED, "mnist", "mnist-sample", "retina",
+    "fashion-mnist", "lfw", *GENERATED, "mnist", "mnist-sample", "notes", "retina",
 ]  # fmt: skip
-BUNDLED_NAMES = ["cancer", "cifar10-sample", "digits", *GENERATED, "mnist-sample"]
+BUNDLED_NAMES = ["cancer", "cifar10-sample", "digits", *GENERATED, "mnist-sample", "notes"]
 
 
 @pytest.fixture(autouse=True)
