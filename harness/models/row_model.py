@@ -111,7 +111,7 @@ class RowModel:
 
     @property
     def vocabulary(self) -> int | None:
-        """How many tokens a network of texts knows; None for one that takes images."""
+        """The number of tokens that a network of texts knows; None for one that takes images."""
         return getattr(self.plain_module, "vocabulary", None)
 
     @property

@@ -34,9 +34,13 @@ def document(small: Any, tmp_path_factory: pytest.TempPathFactory) -> ResultDocu
     return small.play([*quick, small.cell(attack="dlg", **few)], folder)
 
 
+#: The first is slow; the others read texts, and the cells are of images.
+LEFT_OUT = ("inverting_gradients", "token_rows", "span")
+
+
 def test_the_suite_stands_in_every_row(document: ResultDocument) -> None:
     asked = {cell.attack: cell for cell in document.cells if cell.role == "cell"}
-    assert list(asked) == [*(name for name in SUITES["auto-8"] if name != "inverting_gradients"), "dlg"]
+    assert list(asked) == [*(name for name in SUITES["auto-8"] if name not in LEFT_OUT), "dlg"]
     assert {name for name, cell in asked.items() if cell.suite == "auto-8"} == set(asked) - {"dlg"}
     (row,) = document.summary
     assert row.suite == "auto-8" and row.tier == "informed" and len(row.attacks) == 10 and row.headline
