@@ -143,7 +143,7 @@ class Told:
 def told_by(observation: Observation, row: int, vectors: Tensor, layer: TokenLayer) -> Told | None:
     """Of one row; None where what was read is no number. ``vectors``: (V, T, E), of every token at every place."""
     model = observation.model
-    words, learned = tables_of(model)
+    words, learned = tables_of(model, "span")
     assert learned is not None  # as was required
     parts = {name: part[row].double() for name, part in model.layout.split(observation.target).items()}
     if not all(parts[name].isfinite().all() for name in (words, learned, layer.weight)):
@@ -280,7 +280,7 @@ def _searched(
 
 def require_tables(model: RowModel) -> None:
     """Raises UsageError: the network has no trained tables of words and places, which tell texts apart."""
-    if tables_of(model)[1] is None:
+    if tables_of(model, "span")[1] is None:
         raise UsageError(
             f"attack 'span' tells several texts apart by learned places, which model {model.name!r} lacks; use "
             "--batch-size 1"

@@ -53,8 +53,9 @@ def stopped_at(layer: nn.Module) -> Iterator[list[Tensor]]:
         hook.remove()
 
 
-def vectors_at(model: RowModel, layer: str, weights: Tensor, tokens: Tensor) -> Tensor:
-    """What the layer of that name is given of tokens (N, T) by a network with weights (P,): (N, T, E)."""
+def vectors_at(model: RowModel, layer: str, weights: Tensor, tokens: Tensor) -> Tensor | None:
+    """What the layer of that name is given of tokens (N, T) by a network with weights (P,): (N, T, E); None if it is
+    never called."""
     network, parts = model.plain(weights), []
     with torch.no_grad(), in_evaluation_mode(network), stopped_at(network.get_submodule(layer)) as given:
         for some in tokens.split(_TOGETHER):
@@ -62,7 +63,7 @@ def vectors_at(model: RowModel, layer: str, weights: Tensor, tokens: Tensor) -> 
                 network(images_of(some).to(weights))
             except Seen:
                 parts.append(given.pop())
-    return torch.cat(parts)
+    return torch.cat(parts) if parts else None
 
 
 @lru_cache(maxsize=2)
@@ -81,9 +82,8 @@ def token_layer(model: RowModel, attack: str) -> TokenLayer:
         weight = _matrix_of(name, layer, model)
         if weight is None:
             continue
-        try:
-            given = vectors_at(model, name, weights, torch.stack([one, other]))
-        except RuntimeError:  # it is never called
+        given = vectors_at(model, name, weights, torch.stack([one, other]))
+        if given is None:  # it is never called
             continue
         if given.dim() == 3 and given.shape[1] == places:
             apart = (given[0, same] - given[1, same]).norm(dim=1)
@@ -118,7 +118,9 @@ def candidates_at(model: RowModel, layer: TokenLayer, weights: Tensor) -> Tensor
     vocabulary, places = model.vocabulary or 0, model.image_shape[-1]
     every = torch.arange(vocabulary)[:, None].expand(-1, places).clone()
     every[PAD] = PAD + 1  # a text of no tokens has no vectors
-    return vectors_at(model, layer.prefix, weights, every)
+    vectors = vectors_at(model, layer.prefix, weights, every)
+    assert vectors is not None  # it was called when it was found
+    return vectors
 
 
 def row_space(gradient: Tensor) -> Tensor:

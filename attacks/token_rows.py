@@ -32,7 +32,7 @@ class TokenRows(ClosedForm):
 
     def solved(self, observation: Observation) -> Tensor:
         model = observation.model
-        words, places = tables_of(model)
+        words, places = tables_of(model, "token_rows")
         if observation.examples > 1:
             raise UsageError(
                 f"attack 'token_rows' orders the words of one text, not of {observation.examples}; use --batch-size 1 "
@@ -47,19 +47,19 @@ class TokenRows(ClosedForm):
         return images_of(torch.stack(found)).flatten(1).to(observation.target)
 
 
-def tables_of(model: RowModel) -> tuple[str, str | None]:
+def tables_of(model: RowModel, attack: str) -> tuple[str, str | None]:
     """Names of the trained table of words, and of learned places that are added to it; None where there are none.
 
     Raises:
         UsageError: the table is not trained, or the network reads no texts.
     """
-    vocabulary, places = require_texts(model, "token_rows"), model.image_shape[-1]
+    vocabulary, places = require_texts(model, attack), model.image_shape[-1]
     named = [(name, one) for name, one in model.plain_module.named_modules() if isinstance(one, nn.Embedding)]
     words, width = next(((name, one.embedding_dim) for name, one in named if one.num_embeddings == vocabulary), ("", 0))
     if not width or f"{words}.weight" not in model.layout.names:
         raise UsageError(
-            f"attack 'token_rows' needs a table of words that is trained, which model {model.name!r} lacks; use "
-            "--attack span"
+            f"attack {attack!r} needs a table of words that is trained here, which model {model.name!r} lacks; use "
+            "--attack span with --batch-size 1"
         )
     like = (
         name for name, one in model.plain_module.named_parameters()

@@ -11,7 +11,7 @@ from torch import Tensor
 from harness.attacks import run_attack
 from harness.attacks.blind import Blind
 from harness.attacks.cpl import CPL
-from harness.attacks.sentences import mixing_layer
+from harness.attacks.sentences import mixing_layer, require_tables
 from harness.attacks.span import Span
 from harness.attacks.token_layers import candidates_at, outside, row_space, token_layer
 from harness.attacks.token_rows import TokenRows, ordered
@@ -160,6 +160,11 @@ def test_what_a_network_of_texts_cannot_give(model: RowModel, notes: Dataset) ->
         run_attack(TokenRows(), pair)
     with pytest.raises(UsageError, match="reads texts, and model 'lenet' takes images"):
         token_layer(RowModel("lenet", (1, 28, 28), 10), "span")
+    fixed = RowModel("text_transformer+only(head)", notes.image_shape, notes.num_classes)
+    with pytest.raises(UsageError, match="attack 'span' needs a table of words that is trained here"):
+        require_tables(fixed)
+    with pytest.raises(UsageError, match="reads the vectors of single tokens"):
+        token_layer(fixed, "span")
     with pytest.raises(UsageError, match="reads texts, not images of"):
         RowModel("text_transformer", (1, 28, 28), 10)
     blind = run_attack(Blind(), replace(observation, prior=fit_prior(notes)))
