@@ -144,6 +144,11 @@ class Dummy:
     images: Tensor
     targets: Tensor
 
+    @property
+    def shown(self) -> Tensor:
+        """The images that gradients are computed of."""
+        return self.images
+
 
 @validated_attack
 class Attack(Attacker):
@@ -241,7 +246,7 @@ class Attack(Attacker):
 
     def matching(self, observation: Observation, dummy: Dummy) -> Tensor:
         """Matching loss (R,): the only number by which iterates and restarts are chosen."""
-        candidate = dummy_gradient(observation, dummy.images, dummy.targets, self.clips(observation))
+        candidate = dummy_gradient(observation, dummy.shown, dummy.targets, self.clips(observation))
         return self.mismatch(observation, candidate, dummy)
 
     def clips(self, observation: Observation) -> bool:

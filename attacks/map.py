@@ -16,6 +16,7 @@ from torch import Tensor
 from harness.attacks.attack import Attack, Dummy, pixel_count
 from harness.attacks.attacker import ATTACKS, validated_attack
 from harness.attacks.candidates import dummy_gradient
+from harness.attacks.disguised import EXAMPLES_OF_FORMS, likely_disguises
 from harness.attacks.labels import open_labels
 from harness.attacks.lbfgs import LBFGS
 from harness.attacks.residual import knows_clip, misfit, surprise
@@ -33,9 +34,14 @@ _HELD = 2**25
 
 @dataclass(frozen=True)
 class Placed(Dummy):
-    """Dummy data with the whitened coordinates (R, n, D) that different ones were placed at."""
+    """Dummy data with the whitened coordinates (R, n, D) that they were placed at, and images as they were disguised."""
 
     coordinates: Tensor
+    disguised: Tensor
+
+    @property
+    def shown(self) -> Tensor:
+        return self.disguised
 
 
 @ATTACKS.register("map")
@@ -44,6 +50,7 @@ class MaximumAPosteriori(Attack):
     """L-BFGS in coordinates in which the prior is standard normal, from the class means.
 
     ``label_starts``: of one example, as many of the classes that noise leaves open are tried, the objective chooses.
+    Of an image that was changed before its gradient, by one of some known changes, as many of these are tried.
     """
 
     objective: Literal["likelihood"] = "likelihood"
@@ -72,7 +79,9 @@ class MaximumAPosteriori(Attack):
         assert labels is not None
         tried = labels.new_full((observation.rows, self.label_starts, observation.examples), -1)
         tried[:, 0] = labels
-        if self._reads_one_bias(observation):
+        if _is_disguised(observation):
+            tried[:] = labels[:, None]
+        elif self._reads_one_bias(observation):
             likely = open_labels(observation, self.label_starts)
             tried[:, : likely.shape[1], 0] = likely
         return tried.repeat_interleave(self.restarts, 1)
@@ -92,14 +101,34 @@ class MaximumAPosteriori(Attack):
         drawn = [row for row, key in enumerate(keys) if observation.examples > 1 or int(key[-1]) % self.restarts]
         if drawn:
             start[drawn] = normal_rows([("map", *keys[row]) for row in drawn], (size,), start)
-        return start
+        return torch.cat([start, self._forms(observation, keys)[:, None]], 1) if _is_disguised(observation) else start
+
+    def _forms(self, observation: Observation, keys: list[tuple[int | str, ...]]) -> Tensor:
+        """The change (R,) of images that each start takes for the one that was made: as likely as its place says."""
+        labels, victims = self.labels(observation), {key[:-1]: row for row, key in enumerate(keys)}
+        assert labels is not None
+        rows = torch.tensor(list(victims.values()), device=observation.target.device)
+        order = likely_disguises(observation.take(rows), labels[rows, 0])
+        own = dict(zip(victims, order.tolist(), strict=True))
+        made = [own[key[:-1]][int(key[-1]) // self.restarts % order.shape[1]] for key in keys]
+        return torch.tensor(made).to(observation.target)
 
     def dummy(self, observation: Observation, position: Tensor, labels: Tensor | None) -> Dummy:
         assert labels is not None and observation.prior is not None
-        coordinates = position.reshape(len(position), observation.unknowns, -1)
-        images = observation.prior.place(observation.in_places(coordinates), labels)
+        whole, forms = position, None
+        if _is_disguised(observation):
+            whole, forms = position[:, :-1], position[:, -1].detach().long().tolist()
+        coordinates = whole.reshape(len(position), observation.unknowns, -1)
         shape = (len(position), observation.examples, *observation.model.image_shape)
-        return Placed(images.reshape(shape), labels, coordinates)
+        images = observation.prior.place(observation.in_places(coordinates), labels).reshape(shape)
+        if forms is None:
+            return Placed(images, labels, coordinates, images)
+        made = [observation.disguises[form](image) for form, image in zip(forms, images, strict=True)]
+        return Placed(images, labels, coordinates, torch.stack(made))
+
+    def effort(self, observation: Observation) -> int:
+        whole = EXAMPLES_OF_FORMS * len(observation.disguises) if _is_disguised(observation) else 0
+        return whole // self.starts  # once for all starts
 
     def stop_below(self, observation: Observation) -> Tensor:
         """Without noise, where all of the gradient is explained; else no loss, which may be negative, is the end."""
@@ -121,3 +150,8 @@ class MaximumAPosteriori(Attack):
             made, classes = images[rows].to(seen.target), labels[rows].to(seen.target.device)
             parts.append(dummy_gradient(seen, made, classes, self.clips(seen), differentiable=False).detach())
         return misfit(observation, torch.cat(parts), pixel_count(observation), best=False)
+
+
+def _is_disguised(observation: Observation) -> bool:
+    """Whether one image was read, after one of some known changes."""
+    return bool(observation.disguises) and observation.examples == 1

@@ -126,7 +126,7 @@ class _OneStart:
     def _matching(self, dummy: Dummy) -> Tensor:
         if self.attack.closed_form:  # computed already: it says itself how well it fits, and nothing is descended
             return self.attack.matching(self.observation, dummy)
-        loss = self._loss(dummy.images[0], dummy.targets[0])
+        loss = self._loss(dummy.shown[0], dummy.targets[0])
         gradients = torch.autograd.grad(loss, self.parameters, create_graph=True)
         candidate = torch.cat([gradient.reshape(-1) for gradient in gradients])[None]
         clipping = self.observation.clipping
