@@ -34,7 +34,7 @@ _HELD = 2**25
 
 @dataclass(frozen=True)
 class Placed(Dummy):
-    """Dummy data with the whitened coordinates (R, n, D) that they were placed at, and images as clients changed them."""
+    """Dummy data with the whitened coordinates (R, n, D) that they were placed at, and images as they were changed."""
 
     coordinates: Tensor
     disguised: Tensor
