@@ -1,4 +1,4 @@
-"""ATS: training images are transformed by a policy that was searched for; here it is given, and not searched.
+"""ATS: training images are transformed by a policy, which ``ats_search`` finds on public images.
 
 Source: Gao et al. 2021, "Privacy-preserving Collaborative Learning with Automatic Transformation Search", section
 3, as in ATSPrivacy 2496fc95, ``policy.py``, ``autoaugment.py`` and ``benchmark/comm.py``: a list of the policy is drawn
@@ -70,6 +70,17 @@ def _sides(number: int) -> list[Transform]:
     if name == "solarize":
         return [lambda images: torch.where(images * 255 < 256 * (1 - strength / 9), images, 1 - images)]
     return [{"invert": lambda images: 1 - images, "autocontrast": _stretched}[name]]
+
+
+def _is_here(number: int) -> bool:
+    try:
+        return bool(_sides(number))
+    except KeyError:
+        return False
+
+
+#: The transforms that are here.
+NUMBERS = tuple(number for number in range(len(_TABLE)) if _is_here(number))
 
 
 @dataclass(frozen=True)
