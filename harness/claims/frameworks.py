@@ -571,6 +571,33 @@ def _fixed_lines(answer: Answer, whole: dict[int, tuple[float, Parts]], accounta
             ))  # fmt: skip
 
 
+# Encryption.
+
+
+@register(
+    "nvflare:HEModelEncryptor", "s1", source="nvflare 2.9.0, app_opt/he/model_encryptor.py", ran=True,
+    aliases=("HEModelEncryptor",), does="encrypts the update (CKKS); the server adds ciphertexts", claims="no epsilon",
+    works="add noise on every client before encryption",
+    settings={"tenseal_context_file": "client_context.tenseal", "encrypt_layers": None, "aggregation_weights": None,
+              "weigh_by_local_iter": True, "data_kinds": None},
+)  # fmt: skip
+def _encrypted(arguments: Arguments, facts: Facts) -> Answer:
+    flag(arguments, "weigh_by_local_iter")
+    layers, delta = arguments["encrypt_layers"], facts.delta or 1e-5
+    names = isinstance(layers, list) and layers and all(isinstance(one, str) for one in layers)
+    if not (layers is None or isinstance(layers, str) or names):
+        raise UsageError(
+            f"encrypt_layers must be names of layers or a regular expression, got {layers!r}; leave it out for all"
+        )
+    some = layers if isinstance(layers, str) else ", ".join(layers or ())
+    read = f"it reads every layer but {some} in clear" if some else "it reads nothing, and nothing is added to the sum"
+    answer = Answer(notes=["all clients hold one secret key: one of them, on the wire or with the server, reads every "
+                           "update", "the number of local steps and the metrics leave in clear"])  # fmt: skip
+    answer.nothing(line_of("client", read, delta), facts)
+    answer.nothing(line_of("client", "clients decrypt the exact sum", delta, "client"), facts)
+    return answer
+
+
 # What changes an update and has no random part that a theorem covers.
 
 
@@ -600,9 +627,6 @@ _MORE: list[Any] = [
     ("nvflare:ModelQuantizer", "s1", "NVFlare f3b7c1bff, app_opt/pt/quantization/",
      "rounds numbers to 16, 8 or 4 bits", _DETERMINISTIC, "no epsilon",
      "put it after noise, where it costs nothing", ("ModelQuantizer",)),
-    ("nvflare:HEModelEncryptor", "s1", "NVFlare f3b7c1bff, app_opt/he/model_encryptor.py",
-     "encrypts the update; the server adds ciphertexts", "all clients hold one secret key and read the exact sum",
-     "no epsilon", "add noise on every client before encryption", ("HEModelEncryptor",)),
     ("flower:SecAggPlus", "s1", "flwr 77068b8497, server/workflow/secure_aggregation/secaggplus_workflow.py",
      "masks updates, so that the server reads their sum", "the sum is exact", "no epsilon",
      "add noise on every client before the masks", ("SecAggPlusWorkflow",)),

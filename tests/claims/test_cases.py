@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from harness.base.errors import UsageError
 from harness.claims.answers import Answer, Facts
 from harness.claims.filters import FILTERS, find_filter
 
@@ -393,7 +394,7 @@ def test_nothing_is_proven_where_a_condition_is_known_to_fail(case: str) -> None
 
 
 #: Filters of which nothing is proven at any arguments.
-NEVER = ("nvflare:ExcludeVars", "nvflare:ModelQuantizer", "nvflare:HEModelEncryptor", "flower:SecAggPlus",
+NEVER = ("nvflare:ExcludeVars", "nvflare:ModelQuantizer", "flower:SecAggPlus",
          "paper:Soteria", "paper:PRECODE", "paper:ATS", "paper:Outpost", "paper:CENSOR", "paper:LoRA", "paper:QSGD",
          "paper:signSGD", "paper:top-k")  # fmt: skip
 
@@ -402,6 +403,25 @@ NEVER = ("nvflare:ExcludeVars", "nvflare:ModelQuantizer", "nvflare:HEModelEncryp
 def test_nothing_is_proven_of_what_has_no_noise(name: str) -> None:
     answer = ask(name, {"any": 1})
     assert [line.epsilon for line in answer.proven] == [None] and answer.lines[0].why
+
+
+@pytest.mark.parametrize(("layers", "read"), [
+    (None, "reads nothing"), ("", "reads nothing"), (["conv", "fc"], "every layer but conv, fc in clear"),
+    ("^conv", "every layer but ^conv in clear"),
+])  # fmt: skip
+def test_encryption_hides_layers_from_the_server_alone(layers: Any, read: str) -> None:
+    answer = ask("nvflare:HEModelEncryptor", {"encrypt_layers": layers}, rounds=3)
+    assert [(line.view, line.epsilon, line.rounds) for line in answer.proven] == [
+        ("server", None, 3), ("client", None, 3)
+    ]  # fmt: skip
+    assert read in answer.lines[0].why and "exact sum" in answer.lines[1].why and not answer.broken
+    assert "one secret key" in answer.notes[0]
+
+
+@pytest.mark.parametrize("layers", [[], 3, [1], True, {"a": 1}])
+def test_layers_that_nvflare_refuses_are_refused(layers: Any) -> None:
+    with pytest.raises(UsageError, match="names of layers or a regular expression"):
+        ask("nvflare:HEModelEncryptor", {"encrypt_layers": layers})
 
 
 def test_flowers_accountant_claims_what_dp_accounting_says_of_removing_a_client() -> None:

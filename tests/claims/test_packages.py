@@ -287,6 +287,45 @@ def levels(largest):
     kind = importlib.import_module("nvflare.app_opt.pt.quantization.ada_quant").AdaQuantizer
     return kind().get_number_of_quantization_levels(4, torch.tensor([0.0, largest]))[1]
 """
+ENCRYPTED = """
+import json, logging, sys
+logging.disable(logging.CRITICAL)
+import numpy as np
+import tenseal as ts
+from nvflare.apis.dxo import DXO, DataKind, MetaKey
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable
+from nvflare.app_opt.he import model_encryptor
+from nvflare.lighter.impl.he import HEBuilder
+
+builder = HEBuilder()
+builder.initialize(None, None)
+server, client, other = (ts.context_from(builder.get_serialized_context(one)) for one in (False, True, True))
+model_encryptor.load_tenseal_context_from_workspace = lambda *_: client
+
+def sent(layers=None, steps=3, **data):
+    one, here = model_encryptor.HEModelEncryptor(encrypt_layers=layers), FLContext()
+    one.handle_event(EventType.START_RUN, here)
+    here.set_peer_context(FLContext())
+    data = {name: np.asarray(values) for name, values in data.items()}
+    dxo = DXO(DataKind.WEIGHT_DIFF, data=data, meta={MetaKey.NUM_STEPS_CURRENT_ROUND: steps})
+    return one.process_dxo(dxo, Shareable(), here)
+
+def received(values, context):
+    return ts.ckks_vector_from(context, values.serialize())
+
+def kinds(layers=None):
+    return [type(one).__name__ for one in sent(layers, a=[1.0, 2.0], b=[[1.0]], count=7.0).data.values()]
+
+def apart():
+    values = np.random.default_rng(0).normal(size=4000)
+    return float(np.abs(np.subtract(sent(a=values, steps=1).data["a"].decrypt(), values)).max())
+
+def total():
+    one, two = (received(sent(a=values).data["a"], server) for values in ([1.0, 2.0], [3.0, 5.0]))
+    return received(one + two, other).decrypt()
+"""
 OPACUS = """
 import json, logging, math, sys, warnings
 warnings.simplefilter("ignore")
@@ -423,7 +462,8 @@ def banded(rounds, apart):
     rows, columns = (np.linalg.norm(matrix, axis=axis) for axis in (1, 0))
     return [asked[0], bands, float(rows.max()), float(columns.max()) > 1.1]
 """
-SCRIPTS = {"flwr": FLOWER, "nvflare": NVFLARE, "opacus": OPACUS, "pfl": PFL}
+TENSEAL = "nvflare==2.9.0 tenseal==0.3.18"
+SCRIPTS = {"flwr": FLOWER, "nvflare": NVFLARE, TENSEAL: ENCRYPTED, "opacus": OPACUS, "pfl": PFL}
 of_messages = partial(Fact, older={"flwr==1.12.0": ABSENT})
 since_28 = partial(Fact, older={"nvflare==2.7.2": ABSENT})
 LOCAL, FIXED = "2.2 LocalDpMod", "2.4 fixed clipping"
@@ -558,6 +598,25 @@ FACTS: dict[str, list[Fact]] = {
         Fact("3.3 adaquant: 2^ceil(log2 ceil(max(1, sqrt(range bits ln 4/.01)))) - 1 levels",
              "[levels(1.0), levels(0.01)]", [127, 7]),
     ],
+    TENSEAL: [
+        Fact("3.3 CKKS with degree 8192, bits 60-40-40 and scale 2^40",
+             "[builder.poly_modulus_degree, builder.coeff_mod_bit_sizes, builder.scale_bits]",
+             [8192, [60, 40, 40], 40]),
+        Fact("3.3 all clients hold a secret key, the server none",
+             "[one.has_secret_key() for one in (server, client, other)]", [False, True, True]),
+        Fact("3.3 it is the same: one client reads what another sent",
+             "received(sent(a=[1.0, 2.0], steps=1).data['a'], other).decrypt()", [1.0, 2.0]),
+        Fact("3.3 the server reads nothing", "received(sent(a=[1.0]).data['a'], server).decrypt()", "ValueError"),
+        Fact("3.3 clients read the exact sum, of values times steps", "total()", [12.0, 21.0], 1e-6),
+        Fact("3.3 precision of numbers around 1 is better than 1e-8", "[apart() < 1e-8, apart() > 0]", [True, True]),
+        Fact("3.3 all layers are encrypted by default, 0-d ones too", "[kinds(), kinds('')]", [["CKKSVector"] * 3] * 2),
+        Fact("3.3 a list leaves the rest in clear", "kinds(['a'])", ["CKKSVector", "ndarray", "ndarray"]),
+        Fact("3.3 and so does a regular expression", "kinds('^b')", ["ndarray", "CKKSVector", "ndarray"]),
+        Fact("3.3 what is in clear is times steps", "float(sent(['b'], a=[2.0], b=[1.0]).data['a'][0])", 6.0),
+        Fact("3.3 steps leave in clear", "sent(a=[1.0]).get_meta_prop(MetaKey.NUM_STEPS_CURRENT_ROUND)", 3),
+        Fact("3.3 an empty list raises", "kinds([])", "IndexError"),
+        Fact("3.3 names that no layer has raise", "[len(kinds(['other']))]", "ValueError"),
+    ],
     "opacus": [
         Fact("4 factor min(1, C/(norm + 1e-6))", "[factor(1e-6, 1e-6), factor(4.0, 1.0), factor(0.5, 1.0)]",
              [0.5, 0.25, 1.0]),
@@ -626,10 +685,14 @@ NEWEST = {one.source.partition(",")[0].replace(" ", "==") for one in FILTERS.val
 OLDER = ("flwr==1.29.0", "flwr==1.12.0", "nvflare==2.7.2", "opacus==1.5.4")
 
 
-@pytest.mark.parametrize("package", [*sorted(NEWEST), *OLDER])
+@pytest.mark.parametrize("package", [*sorted(NEWEST), *OLDER, TENSEAL])
 def test_facts_about_a_package(package: str, python_with: Callable[[str], Path]) -> None:
-    name, _, version = package.partition("==")
-    code = f"from importlib import metadata; assert metadata.version({name!r}) == {version!r}\n{SCRIPTS[name]}{RUNNER}"
+    name = package if package in FACTS else package.partition("==")[0]
+    versions = dict(one.split("==") for one in package.split())
+    checked = (
+        f"from importlib.metadata import version; assert {versions} == {{one: version(one) for one in {versions}}}"
+    )
+    code = f"{checked}\n{SCRIPTS[name]}{RUNNER}"
     asked = json.dumps([(one.said, one.expression) for one in FACTS[name]])
     done = subprocess.run([python_with(package), "-c", code], input=asked, capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0, done.stderr[-2000:]
