@@ -378,6 +378,7 @@ NOTHING: dict[str, tuple[str, dict[str, Any], dict[str, Any], bool, str, float |
                     4.37717),
     "BLT, rising": ("jax_privacy:BufferedToeplitz", {**BLT, "buf_decay": [0.9], "output_scale": [2]}, TURNS, False,
                     "do not fall", 3.11932),
+    "HE": ("nvflare:HEModelEncryptor", {}, {}, False, "one secret key", None),
     "5 off": ("flip:local_dp", {"dp_enabled": False}, {}, False, "leaves as it is", None),
 }  # fmt: skip
 
