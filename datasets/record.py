@@ -34,7 +34,7 @@ class Dataset:
         texts: the texts as they were written, for a network that reads them by a tokenizer of its own; None for
             anything else, or where nobody kept them.
         clients: (N,) int64, the client that each example belongs to by nature; None where there is none.
-        fitted_to: what its features were scaled or numbered by, in words, where that was computed from the private examples
+        fitted_to: what its features were made with, in words, where that was computed from the private examples
             themselves without noise; None where it was not.
     """
 
@@ -77,9 +77,7 @@ class Dataset:
         """The examples at some positions (n,), in the given order, under the same name and with the same classes."""
         clients = None if self.clients is None else self.clients[positions]
         texts = None if self.texts is None else tuple(self.texts[place] for place in positions.tolist())
-        return replace(
-            self, images=self.images[positions], labels=self.labels[positions], clients=clients, texts=texts
-        )
+        return replace(self, images=self.images[positions], labels=self.labels[positions], clients=clients, texts=texts)
 
 
 def build_dataset(

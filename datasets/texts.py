@@ -75,7 +75,9 @@ def _tell_what_is_lost(dataset: Dataset, cut: int) -> None:
     tokens, words = tokens_of(dataset.images), dataset.words
     assert words is not None
     unknown = float((tokens == words.unknown).sum()) / float((tokens != PAD).sum()) if words.unknown else 0.0
-    lost = [f"{unknown:.1%} of its tokens are not among the {len(words.vocabulary):,} of the vocabulary"] * (unknown > 0)
+    lost = [f"{unknown:.1%} of its tokens are not among the {len(words.vocabulary):,} of the vocabulary"] * (
+        unknown > 0
+    )
     lost += [f"{cut:,} of {len(tokens):,} texts are cut to {tokens.shape[1]} tokens"] * (cut > 0)
     if lost:
         log.warning("harness: %s: %s", dataset.name, "; ".join(lost))

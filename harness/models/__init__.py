@@ -7,4 +7,14 @@ from harness.models.networks import MODELS, build_module, find_factory
 from harness.models.row_model import RowModel, cross_entropy
 from harness.models.tokenizers import words_of
 
-__all__ = ["MODELS", "Frozen", "RowModel", "build_module", "cross_entropy", "find_factory", "group_norm", "no_dropout", "words_of"]
+__all__ = [
+    "MODELS",
+    "Frozen",
+    "RowModel",
+    "build_module",
+    "cross_entropy",
+    "find_factory",
+    "group_norm",
+    "no_dropout",
+    "words_of",
+]

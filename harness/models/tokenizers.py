@@ -1,5 +1,6 @@
 """Tokenizers that belong to networks: a tokenizer.json is read by the library ``tokenizers``, and runs no code."""
 
+import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -61,11 +62,12 @@ def words_of(model: str | None) -> Words | None:
     Raises:
         UsageError: there is no such network, or its tokenizer cannot be read.
     """
-    brought = getattr(find_factory(model), "tokenizer", None) if model else None
+    brought: Any = getattr(find_factory(model), "tokenizer", None) if model else None
     if brought is None:
         return None
     try:
-        path = Path(brought() if callable(brought) else brought)
+        given: Any = brought() if callable(brought) else brought
+        path = Path(given)
     except TypeError as error:
         raise UsageError(f"model {model!r} has a tokenizer that is no path ({in_one_line(error)}); {_MEND}") from error
     facts = path.stat() if path.is_file() else None
@@ -107,9 +109,9 @@ def _read(path: Path, _: object) -> Tokenizer:
 
 def _parsed(content: str) -> Any:
     try:
-        from tokenizers import Tokenizer as Library
+        library: Any = importlib.import_module("tokenizers")  # compiled, without types
     except ImportError as error:
         raise UsageError(f"this model's tokenizer needs the library tokenizers; {EXTRA}") from error
-    made = Library.from_str(content)
+    made = library.Tokenizer.from_str(content)
     made.no_padding()
     return made
