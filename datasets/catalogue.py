@@ -59,6 +59,8 @@ class DatasetStatus:
 
 
 OWN = Source("own data", "the owner's", find=lambda root: root)
+OWN_TEXTS = Source("own texts", "the owner's", find=lambda root: root, text=True)
+IMAGE_ENDING, TEXT_ENDINGS = ".npz", (".csv", ".parquet")
 _ELSEWHERE = Source("an installed package", "see that package", find=lambda root: root)
 _sources: dict[str, Source] = {}
 
@@ -73,8 +75,16 @@ def add(name: str, source: Source) -> Callable[[Loader], Loader]:
     return decorate
 
 
+def is_own_data(name: str) -> bool:
+    """Whether the name of a dataset is that of a user's own file."""
+    return name.endswith((IMAGE_ENDING, *TEXT_ENDINGS))
+
+
 def source_of(name: str) -> Source:
-    """The source of a registered dataset; one from another package may have none and gets a placeholder."""
+    """The source of a registered dataset or own file; a dataset from another package may have none, and gets a
+    placeholder."""
+    if is_own_data(name):
+        return OWN_TEXTS if name.endswith(TEXT_ENDINGS) else OWN
     return _sources.get(name, _ELSEWHERE)
 
 

@@ -16,9 +16,11 @@ from torch import Tensor
 
 from harness.base.errors import UsageError
 from harness.base.randomness import generator
-from harness.datasets.catalogue import DATASETS, OWN, source_of
+from harness.base.words import Words
+from harness.datasets.catalogue import DATASETS, IMAGE_ENDING, TEXT_ENDINGS, is_own_data, source_of
 from harness.datasets.files import DataFile
 from harness.datasets.record import Dataset, build_dataset
+from harness.datasets.texts import load_own_texts, read_by
 
 # A user's own data: an .npz file with the arrays `images` and `labels`.
 
@@ -94,8 +96,6 @@ def data_root(option: str | Path | None) -> Path:
 # How the arrays of a file of another kind become an .npz, by its ending.
 _CONVERT = {
     ".npy": "images = numpy.load(OLD), labels from a file of their own",
-    ".parquet": "table = pandas.read_parquet(OLD), then numpy.stack of its columns",
-    ".csv": "table = pandas.read_csv(OLD), then its columns as images (rows, 1, features) from 0 to 1",
     ".pt": "images, labels = torch.load(OLD, weights_only=True)",
     ".pth": "images, labels = torch.load(OLD, weights_only=True)",
     ".safetensors": "arrays = safetensors.numpy.load_file(OLD)",
@@ -104,25 +104,27 @@ _CONVERT = {
 
 
 def dataset_name(name: str) -> str:
-    """The registered name behind ``name``; of a path that ends in .npz the path.
+    """The registered name behind ``name``; of the path of an own file the path.
 
     Raises:
         UsageError: unknown, or a path of another kind of file, with how to convert it.
     """
-    if name.endswith(".npz"):
+    if is_own_data(name):
         return name
     ending = Path(name).suffix.lower()
     if ending in _CONVERT or os.sep in name:
         how = f" with {_CONVERT[ending]}" if ending in _CONVERT else ""
         raise UsageError(
-            f"{name!r} is no .npz file, which own data are read from; convert it{how}: "
+            f"{name!r} is no .npz file, nor .csv or .parquet, which own data are read from; convert it{how}: "
             "numpy.savez('NEW.npz', images=images, labels=labels)"
         )
     return DATASETS.resolve(name)
 
 
-def load_dataset(name: str, root: Path, part: Part | None = None) -> Dataset:
-    """Load a registered dataset, or own data where ``name`` is a path that ends in .npz.
+def load_dataset(
+    name: str, root: Path, part: Part | None = None, words: Words | None = None, places: int | None = None
+) -> Dataset:  # fmt: skip
+    """Load a registered dataset, or own data where ``name`` is the path of a file.
 
     Args:
         name: a registered name, or a path.
@@ -132,21 +134,30 @@ def load_dataset(name: str, root: Path, part: Part | None = None) -> Dataset:
             dataset's source (a quarter of LFW and the tables as in the papers, a fifth of everything else). None, which
             attacks use, is all that the loader reads: the publishers' training part, or all examples where there is
             none.
+        words: how texts become tokens; None for the vocabulary that belongs to them.
+        places: most tokens of a text; None for as many as the longest has, and of none more than a limit.
 
     Raises:
         UsageError: unknown name, missing, damaged or unfit data; one line that names the mend.
     """
-    own = (name := dataset_name(name)).endswith(".npz")
-    source = OWN if own else source_of(name)
+    source = source_of(name := dataset_name(name))
     if part == "test" and source.test:
-        dataset = source.test(root)
+        dataset = read_by(source.test(root), words, places)
     else:
-        dataset = load_own(Path(os.path.expanduser(name))) if own else DATASETS[name](root)
+        dataset = _whole(name, root, words, places)
         if part is None:
             return dataset
         if not source.test:
             dataset = take_part(dataset, part, source.held_out)
     return replace(dataset, origin=f"{dataset.origin}, {part} part")
+
+
+def _whole(name: str, root: Path, words: Words | None, places: int | None) -> Dataset:
+    if name.endswith(TEXT_ENDINGS):
+        return load_own_texts(Path(os.path.expanduser(name)), words, places)
+    if name.endswith(IMAGE_ENDING):
+        return load_own(Path(os.path.expanduser(name)))
+    return read_by(DATASETS[name](root), words, places)
 
 
 @dataclass(frozen=True, eq=False)

@@ -78,6 +78,7 @@ def load_notes(root: Path) -> Dataset:
         class_names=tuple(_FORMS),
         origin=_SOURCE.origin,
         words=words,
+        texts=tuple(texts),
     )
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from harness.base.errors import UsageError
-from harness.datasets.catalogue import DATASETS, OWN, source_of
+from harness.datasets.catalogue import source_of
 from harness.datasets.load import dataset_name, load_dataset, take_part
 from harness.datasets.record import Dataset
 
@@ -114,7 +114,7 @@ class Sides:
 
 
 def choose_public(choice: str) -> str:
-    """The canonical name of what ``--prior`` says: none, auto, a registered dataset or a path that ends in .npz.
+    """The canonical name of what ``--prior`` says: none, auto, a registered dataset or an own file.
 
     Raises:
         UsageError: there is no such dataset.
@@ -131,15 +131,15 @@ def divide(dataset: Dataset, name: str, choice: str, root: Path) -> Sides:
 
     Args:
         dataset: all of what ``name`` loads.
-        name: a registered name, or a path that ends in .npz.
-        choice: ``auto``, another registered name, or a path that ends in .npz.
+        name: a registered name, or an own file.
+        choice: ``auto``, another registered name, or an own file.
         root: the data root.
 
     Raises:
         UsageError: there are no such public data, or they are of another kind, too few, or hold private examples.
     """
     if choice != AUTO:
-        public = load_dataset(choice, root)
+        public = load_dataset(choice, root, words=dataset.words, places=dataset.image_shape[-1])
         _require_same_kind(dataset, public, choice)
         # An own file does not say what its features mean.
         public = replace(public, columns=dataset.columns, words=dataset.words)
@@ -156,7 +156,7 @@ def divide(dataset: Dataset, name: str, choice: str, root: Path) -> Sides:
 
 
 def _divided(dataset: Dataset, name: str, root: Path) -> Sides:
-    source = OWN if name.endswith(".npz") else source_of(DATASETS.resolve(name))
+    source = source_of(dataset_name(name))
     if source.test:
         private, public, part = dataset, source.test(root), "test part"
     else:

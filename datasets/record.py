@@ -1,5 +1,7 @@
 """What a dataset is, and the one gate through which arrays from files become one."""
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -8,10 +10,11 @@ from torch import Tensor
 
 from harness.base.columns import Columns
 from harness.base.limits import log
-from harness.base.words import Words
+from harness.base.words import TextShape, Words
 from harness.datasets.files import DataFile
 
 _MOST_CLASSES = 100_000
+_NUMBER = re.compile(r"-?[0-9]{1,9}")
 # Many cameras put so much into 16 bits, and their images would be almost black.
 _TWELVE_BITS = 2**12 - 1
 
@@ -28,8 +31,10 @@ class Dataset:
         origin: one line on where the images come from, for the results document.
         columns: what the features of a table mean; None for anything else.
         words: what the numbers of texts mean; None for anything else.
+        texts: the texts as they were written, for a network that reads them by a tokenizer of its own; None for
+            anything else, or where nobody kept them.
         clients: (N,) int64, the client that each example belongs to by nature; None where there is none.
-        fitted_to: what its features were scaled by, in words, where that was computed from the private examples
+        fitted_to: what its features were made with, in words, where that was computed from the private examples
             themselves without noise; None where it was not.
     """
 
@@ -40,13 +45,15 @@ class Dataset:
     origin: str
     columns: Columns | None = None
     words: Words | None = None
+    texts: tuple[str, ...] | None = None
     clients: Tensor | None = None
     fitted_to: str | None = None
 
     @property
     def uncovered(self) -> str | None:
         """Return the reason why no epsilon of a training covers these data; None where one may."""
-        return self.fitted_to and f"dataset {self.name} is scaled by {self.fitted_to}; no epsilon covers it"
+        how = "scaled by" if self.words is None else "written in"
+        return self.fitted_to and f"dataset {self.name} is {how} {self.fitted_to}; no epsilon covers it"
 
     @property
     def num_classes(self) -> int:
@@ -60,14 +67,17 @@ class Dataset:
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
-        """The shape (C, H, W) of one image."""
+        """The shape (C, H, W) of one image; that of a text says how large its vocabulary is."""
+        if self.words is not None:
+            return TextShape(len(self.words.vocabulary), self.images.shape[-1])
         channels, height, width = self.images.shape[1:]
         return channels, height, width
 
     def take(self, positions: Tensor) -> "Dataset":
         """The examples at some positions (n,), in the given order, under the same name and with the same classes."""
         clients = None if self.clients is None else self.clients[positions]
-        return replace(self, images=self.images[positions], labels=self.labels[positions], clients=clients)
+        texts = None if self.texts is None else tuple(self.texts[place] for place in positions.tolist())
+        return replace(self, images=self.images[positions], labels=self.labels[positions], clients=clients, texts=texts)
 
 
 def build_dataset(
@@ -155,6 +165,30 @@ def _check_labels(file: DataFile, labels: np.ndarray, count: int) -> None:
         raise file.wrong(f"has labels of type {labels.dtype}", "save the labels as integers")
     if labels.min() < 0:
         raise file.wrong(f"has a negative label ({labels.min()})", "number the classes from 0")
+
+
+def class_numbers(file: DataFile, labels: Sequence[str]) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Numbers (N,) and names of classes that are written as numbers from 0, or as names, which are numbered in order.
+
+    Raises:
+        UsageError: a label is empty, negative, or too large.
+    """
+    empty = next((place for place, label in enumerate(labels, 1) if not label.strip()), None)
+    if empty is not None:
+        raise file.wrong(f"has no label in row {empty}", "give one label per text")
+    if all(_NUMBER.fullmatch(label) for label in labels):
+        numbers = np.array([int(label) for label in labels])
+        _check_labels(file, numbers, len(labels))
+        largest = int(numbers.max())
+        if largest >= _MOST_CLASSES:
+            raise file.wrong(f"has label {largest}", "number the classes from 0")
+        _tell_unused_labels(file, numbers, largest)
+        return numbers, tuple(str(label) for label in range(largest + 1))
+    names = tuple(sorted(set(labels)))
+    if len(names) >= _MOST_CLASSES:
+        raise file.wrong(f"has {len(names)} classes", f"give fewer than {_MOST_CLASSES}")
+    places = {name: place for place, name in enumerate(names)}
+    return np.array([places[label] for label in labels]), names
 
 
 def _tell_unused_labels(file: DataFile, labels: np.ndarray, largest: int) -> None:

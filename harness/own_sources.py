@@ -12,6 +12,7 @@ from typing import Any
 
 from harness.base.registry import Registry
 from harness.datasets import DATASETS
+from harness.datasets.catalogue import is_own_data
 from harness.datasets.public import AUTO, NONE
 from harness.models import MODELS, find_factory
 from harness.models.networks import PREFIX
@@ -77,8 +78,8 @@ def _source_of(module: str) -> str:
 
 
 def _data_source(role: str, name: str) -> dict[str, str]:
-    """The digest of an .npz file, or of the plugin behind a registered dataset."""
-    if not name.endswith(".npz"):
+    """The digest of an own file, or of the plugin behind a registered dataset."""
+    if not is_own_data(name):
         return {f"{role}_source": digest for digest in plugin_source(DATASETS, name).values()}
     digest = digest_of_file(Path(name).expanduser())
     return {f"{role}_file": digest} if digest else {}

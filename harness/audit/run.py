@@ -17,7 +17,7 @@ from harness.base.progress import progress
 from harness.base.words import require_texts_for
 from harness.datasets import Dataset, load_dataset, select_victims
 from harness.defenses import Defense, PrivacyFacts
-from harness.models import RowModel
+from harness.models import RowModel, words_of
 from harness.privacy import Statement
 
 # From scores to a bound: guesses about canaries, how many were right, and what that says of a claim.
@@ -184,7 +184,7 @@ def audit(settings: AuditSettings, data_root: Path) -> AuditResult:
     Raises:
         UsageError: the settings do not fit the model, the data or the defense.
     """
-    defense, dataset = settings.build_defense(), _dataset(settings.dataset, data_root)
+    defense, dataset = settings.build_defense(), _dataset(settings.dataset, data_root, settings.model)
     model = RowModel(settings.model, dataset.image_shape, dataset.num_classes)
     require_texts_for(settings.model, model.vocabulary, dataset.words)
     unit = unit_of(defense, settings)
@@ -244,5 +244,5 @@ def _real_gradients(model: RowModel, dataset: Dataset, settings: AuditSettings) 
 
 
 @lru_cache(maxsize=4)
-def _dataset(name: str, data_root: Path) -> Dataset:
-    return load_dataset(name, data_root)
+def _dataset(name: str, data_root: Path, model: str) -> Dataset:
+    return load_dataset(name, data_root, words=words_of(model))

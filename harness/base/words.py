@@ -6,7 +6,8 @@ loses a token. Number 0 is no token: it fills the places behind a text's end.
 """
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,6 +18,8 @@ from harness.base.errors import UsageError
 
 BITS = 16
 PAD, UNKNOWN = 0, 1
+#: Tokens that a network without a tokenizer of its own knows, and so the words that own texts are written in.
+MOST_WORDS = 1024
 #: What stands for these two in a vocabulary.
 MARKS = ("[pad]", "[unknown]")
 _PIECE = re.compile(r"\w+|[^\w\s]")
@@ -34,11 +37,34 @@ def tokens_of(images: Tensor) -> Tensor:
     return ((images[..., 0, :, :] > 0.5).long() * values[:, None]).sum(-2)
 
 
+class TextShape(tuple[int, int, int]):
+    """The shape (1, BITS, T) of texts, which also says how many token numbers there are.
+
+    Attributes:
+        vocabulary: that number.
+    """
+
+    vocabulary: int
+
+    def __new__(cls, vocabulary: int, places: int) -> "TextShape":
+        made = super().__new__(cls, (1, BITS, places))
+        made.vocabulary = vocabulary
+        return made
+
+    def __getnewargs__(self) -> tuple[int, int]:
+        return self.vocabulary, self[2]
+
+
 @dataclass(frozen=True)
 class Words:
     """A vocabulary: token number k is ``vocabulary[k]``; the first two are :data:`MARKS`."""
 
     vocabulary: tuple[str, ...]
+
+    @property
+    def unknown(self) -> int | None:
+        """The number of whatever is not in the vocabulary; None where there is nothing that is not."""
+        return UNKNOWN
 
     @cached_property
     def numbers(self) -> dict[str, int]:
@@ -53,12 +79,23 @@ class Words:
             row[: len(found)] = torch.tensor(found, dtype=torch.long)
         return rows
 
+    def lengths(self, texts: Sequence[str]) -> list[int]:
+        """How many tokens each text has, if none is cut off."""
+        return [len(pieces(text)) for text in texts]
+
     def text(self, tokens: Sequence[int]) -> str:
         """The text of token numbers, without the places behind its end."""
         told = [self.vocabulary[one] if one < len(self.vocabulary) else f"[{one}]" for one in tokens]
         while told and told[-1] == MARKS[PAD]:
             told.pop()
         return " ".join(told)
+
+
+def most_frequent(texts: Iterable[str]) -> Words:
+    """The vocabulary of some texts: their most frequent words, in alphabetical order where they are as frequent."""
+    counts = Counter(piece for text in texts for piece in pieces(text))
+    ordered = sorted(counts, key=lambda word: (-counts[word], word))
+    return Words((*MARKS, *ordered[: MOST_WORDS - len(MARKS)]))
 
 
 def pieces(text: str) -> list[str]:

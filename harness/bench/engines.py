@@ -144,7 +144,7 @@ class Turns:
 @contextmanager
 def crew_for(settings: CellSettings, stage: Stage, jobs: int | None) -> Iterator[Crew]:
     """The processes that attack a cell's victims; as many as ``harness evaluate`` takes, where none are named."""
-    data = stage.dataset(settings.dataset)
+    data = stage.dataset(settings.dataset, settings.model)
     count = suitable_crew([settings], data.image_shape, data.num_classes) if jobs is None else jobs
     with crew(count, threads_per_job(count) if count > 1 else None, [settings]) as everyone:
         yield everyone
@@ -293,7 +293,7 @@ def _comparable(attack: Attack, iterations: int) -> Attack:
 
 
 def _usual_batch(stage: Stage, dataset: str, model: str) -> int:
-    data = stage.dataset(dataset)
+    data = stage.dataset(dataset, model)
     return _JOINT if trained_layers(build_module(model, data.image_shape, data.num_classes, seed=0)) else 1
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from harness.attacks import SUITES
 from harness.base.errors import UsageError
 from harness.base.version import SCHEMA_VERSION
+from harness.datasets.catalogue import is_own_data
 from harness.experiment import CellSettings, cell_settings
 from harness.models.networks import is_own
 from harness.results.card import KIND, Card
@@ -75,7 +76,7 @@ def cells_of(card: Card) -> list[CellSettings]:
     for one in card.cells:
         files = [name for name in ("weights", "server_state", "variates", "trained") if one.settings.get(name)]
         named = [str(one.settings.get(name, "")) for name in ("dataset", "model", "prior")]
-        if files or any(is_own(name) or name.endswith(".npz") for name in named):
+        if files or any(is_own(name) or is_own_data(name) for name in named):
             raise UsageError(f"the card names files that it does not hold; {_MEND}")
     asked = [cell_settings(**one.settings) for one in card.cells]
     if any(one.noise_scale != 1 for one in asked):

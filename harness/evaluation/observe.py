@@ -18,7 +18,7 @@ from harness.base.devices import compute_on, fitting, is_small, peak_of, require
 from harness.base.errors import UsageError
 from harness.base.local_optimizer import PLAIN
 from harness.base.randomness import generator
-from harness.base.words import require_texts_for
+from harness.base.words import Words, require_texts_for
 from harness.datasets import Dataset, Victims, divide, load_dataset, select_victims
 from harness.datasets.prior import Prior, fit_prior
 from harness.datasets.public import NONE
@@ -28,7 +28,7 @@ from harness.evaluation.reading import Reading, known_batches, read_round
 from harness.evaluation.sending import CLIENTS, Sent, detectable, sent_by, tampering_of
 from harness.experiment import CellSettings
 from harness.federation.knowledge import carrying, coding_at, cut_at, noise_at
-from harness.models import RowModel
+from harness.models import RowModel, words_of
 from harness.models.batch_norm import UNCOVERED, refusal
 from harness.observation import Observation, Simulated, Simulation
 from harness.own_sources import own_sources
@@ -164,15 +164,16 @@ class Stage:
 
     def __init__(self, data_root: Path, chunk: int) -> None:
         self.data_root, self.chunk = data_root, chunk
-        self._datasets: dict[str, Dataset] = {}
-        self._rooms: dict[tuple[str, str], Room] = {}
+        self._datasets: dict[tuple[str, Words | None], Dataset] = {}
+        self._rooms: dict[tuple[str, str, Words | None], Room] = {}
         self._scenes: dict[tuple[str, int], Scene] = {}
 
-    def dataset(self, name: str) -> Dataset:
-        """A dataset, loaded at its first use."""
-        if name not in self._datasets:
-            self._datasets[name] = load_dataset(name, self.data_root)
-        return self._datasets[name]
+    def dataset(self, name: str, model: str | None = None) -> Dataset:
+        """A dataset, loaded at its first use; its texts are read by the tokenizer of a model that brings one."""
+        words = words_of(model)
+        if (name, words) not in self._datasets:
+            self._datasets[name, words] = load_dataset(name, self.data_root, words=words)
+        return self._datasets[name, words]
 
     def own_sources(self, settings: CellSettings) -> dict[str, str]:
         """Digests of the user's own files that a cell takes its numbers from."""
@@ -186,13 +187,14 @@ class Stage:
             UsageError: its public data do not fit its dataset, or hold private examples.
         """
         name, choice = settings.dataset, settings.prior
-        if (name, choice) not in self._rooms:
-            whole = self.dataset(name)
+        whole = self.dataset(name, settings.model)
+        key = name, choice, whole.words
+        if key not in self._rooms:
             if choice == NONE:
                 return Room(whole, None)
             sides = divide(whole, name, choice, self.data_root)
-            self._rooms[name, choice] = Room(sides.private, fit_prior(sides.public), sides.public)
-        return self._rooms[name, choice]
+            self._rooms[key] = Room(sides.private, fit_prior(sides.public), sides.public)
+        return self._rooms[key]
 
     def prior(self, settings: CellSettings) -> Prior | None:
         """What an informed attacker of a cell knows of its data; None where it can know nothing."""
@@ -231,7 +233,7 @@ class Stage:
         return None if scene is None or (scene.detectable and count < CLIENTS) else scene.first(count)
 
     def _fresh(self, settings: CellSettings) -> Scene:
-        whole, room = self.dataset(settings.dataset), self.room(settings)
+        whole, room = self.dataset(settings.dataset, settings.model), self.room(settings)
         dataset = room.private
         rows = settings.victims * len(settings.seeds)
         try:
@@ -283,7 +285,8 @@ class Stage:
         """What is sent (V, P) in the place of honest weights, and what of that clients could see."""
         changed, honest = sent.first(model, weights), model
         if model.front is not None:
-            honest = RowModel(settings.model, model.image_shape, model.classes, self.dataset(settings.dataset).images)
+            images = self.dataset(settings.dataset, settings.model).images
+            honest = RowModel(settings.model, model.image_shape, model.classes, images)
             honest.to(weights.device, weights.dtype)
         own = weights[:, weights.shape[1] - honest.layout.total :]
         return changed, detectable(sent.tamper, (model, changed), (honest, own), truth, settings.batch_size)

@@ -55,7 +55,7 @@ class CapturedStage(Stage):
         self._room = Room(self._whole, None if public is None else fit_prior(public), public)
         self._noisy = noise_of(captured, declared) is not None
 
-    def dataset(self, name: str) -> Dataset:
+    def dataset(self, name: str, model: str | None = None) -> Dataset:
         return self._whole
 
     def room(self, settings: CellSettings) -> Room:
@@ -114,8 +114,8 @@ class GroupsStage(Stage):
         super().__init__(data_root, chunk)
         self._stages = stages
 
-    def dataset(self, name: str) -> Dataset:
-        return self._stages[name].dataset(name)
+    def dataset(self, name: str, model: str | None = None) -> Dataset:
+        return self._stages[name].dataset(name, model)
 
     def room(self, settings: CellSettings) -> Room:
         return self._stages[settings.dataset].room(settings)

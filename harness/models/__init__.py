@@ -1,9 +1,20 @@
 """Networks, and their evaluation for many rows at once."""
 
-from harness.models import extractor_networks, text_transformer, transformer  # noqa: F401  (imported so that they register)
+from harness.models import extractor_networks, minilm, text_transformer, transformer  # noqa: F401  (so that they register)
 from harness.models.changes import group_norm, no_dropout
 from harness.models.extractor_networks import Frozen
 from harness.models.networks import MODELS, build_module, find_factory
 from harness.models.row_model import RowModel, cross_entropy
+from harness.models.tokenizers import words_of
 
-__all__ = ["MODELS", "Frozen", "RowModel", "build_module", "cross_entropy", "find_factory", "group_norm", "no_dropout"]
+__all__ = [
+    "MODELS",
+    "Frozen",
+    "RowModel",
+    "build_module",
+    "cross_entropy",
+    "find_factory",
+    "group_norm",
+    "no_dropout",
+    "words_of",
+]

@@ -4,10 +4,10 @@ import torch
 from torch import Tensor, nn
 
 from harness.base.errors import UsageError
-from harness.base.words import BITS, PAD, tokens_of
+from harness.base.words import BITS, MOST_WORDS, PAD, tokens_of
 from harness.models.networks import MODELS, ImageShape
 
-_VOCABULARY, _WIDTH, _HEADS, _LAYERS = 1024, 384, 6, 2
+_WIDTH, _HEADS, _LAYERS = 384, 6, 2
 
 
 class TextTransformer(nn.Module):
@@ -46,7 +46,7 @@ class TextTransformer(nn.Module):
 @MODELS.register("text_transformer")
 def text_transformer(image_shape: ImageShape, classes: int) -> nn.Module:
     """An encoder of two layers, width 384 and 1,024 words (about 2.8 million parameters)."""
-    return TextTransformer(_VOCABULARY, places_in("text_transformer", image_shape), _WIDTH, classes)
+    return TextTransformer(MOST_WORDS, places_in("text_transformer", image_shape), _WIDTH, classes)
 
 
 def places_in(name: str, image_shape: ImageShape) -> int:

@@ -286,7 +286,7 @@ def suitable_jobs(cells: Sequence[CellSettings], stage: Stage, settles: bool = F
     groups = _work_of_groups(cells, settles)
     if len(groups) == 1:
         try:
-            data = stage.dataset(cells[0].dataset)
+            data = stage.dataset(cells[0].dataset, cells[0].model)
         except UsageError:  # said when the cell is made
             return 1
         return suitable_crew(cells, data.image_shape, data.num_classes)

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from harness.datasets import Dataset, load_dataset
-from harness.models import RowModel
+from harness.models import RowModel, words_of
 from harness.training.loop import accuracy_of
 
 UNTRAINED = 20
@@ -25,7 +25,7 @@ def chance_level(dataset: str, model: str | None, data_root: Path) -> float:
 
     A network that is mostly noise does not guess at 1/classes: it prefers some classes, and scatters widely.
     """
-    test = load_dataset(dataset, data_root, "test")
+    test = load_dataset(dataset, data_root, "test", words_of(model))
     network = _network(test, model)
     every = max(len(test.labels) // _EXAMPLES, 1)  # spread out: the first ones may be of one class
     some = replace(test, images=test.images[::every], labels=test.labels[::every])
@@ -41,7 +41,7 @@ def _largest_share(test: Dataset) -> float:
 @lru_cache(maxsize=16)
 def parameters(dataset: str, model: str | None, data_root: Path) -> int:
     """P of the network that is trained on a dataset."""
-    return _network(load_dataset(dataset, data_root, "test"), model).layout.total
+    return _network(load_dataset(dataset, data_root, "test", words_of(model)), model).layout.total
 
 
 def _network(test: Dataset, model: str | None) -> RowModel:

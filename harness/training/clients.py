@@ -20,7 +20,7 @@ from harness.federation.memory import RoundVariates
 from harness.federation.recorders import RoundRecorder
 from harness.federation.server_round import receive
 from harness.federation.taps import Tap
-from harness.models import RowModel
+from harness.models import RowModel, words_of
 from harness.models.batch_norm import Buffers, JointGradients, RunningStatistics, refusal
 from harness.own_sources import own_sources
 from harness.results.files import Damaged
@@ -230,7 +230,7 @@ class Clients:
         device = compute_on(settings.device)
         self.sources = own_sources(settings.model or "", settings.dataset, (DEFENSES, settings.defense))
         self.sources["harness"] = __version__
-        train = load_dataset(settings.dataset, data_root, "train")
+        train = load_dataset(settings.dataset, data_root, "train", words_of(settings.model))
         self.model_name = settings.model or train.trained_network
         self.model = RowModel(self.model_name, train.image_shape, train.num_classes, train.images)
         require_texts_for(self.model_name, self.model.vocabulary, train.words)

@@ -23,7 +23,7 @@ from harness.base.progress import counted
 from harness.datasets import Dataset, load_dataset
 from harness.defenses import DEFENSES, Cohort, Defense, ExampleGradients, RoundContext
 from harness.federation.client_round import train_locally
-from harness.models import RowModel
+from harness.models import RowModel, words_of
 
 # What a local iteration costs without this harness: plain SGD, and clipped noisy SGD by torch.func's gradients.
 
@@ -96,7 +96,7 @@ class IterationBench:
     """One local iteration of SGD on batches of a dataset, by any method."""
 
     def __init__(self, dataset: str, model: str | None, batch_size: int, device: str, data_root: Path) -> None:
-        self.data, self.batch_size = load_dataset(dataset, data_root, "train"), batch_size
+        self.data, self.batch_size = load_dataset(dataset, data_root, "train", words_of(model)), batch_size
         self.device = torch.device(device)
         name = model or self.data.trained_network
         self.model = RowModel(name, self.data.image_shape, self.data.num_classes)

@@ -178,7 +178,10 @@ class Training:
         self.train_chunks = partial(map, self.clients.learn)
         self.defense, self.model, self.model_name = self.clients.defense, self.clients.model, self.clients.model_name
         self.train, self.data, self.sources = self.clients.train, self.clients.data, self.clients.sources
-        self.test = on_device(load_dataset(settings.dataset, data_root, "test"), self.data.device)
+        self.test = on_device(
+            load_dataset(settings.dataset, data_root, "test", self.train.words, self.train.image_shape[-1]),
+            self.data.device,
+        )
         self.overlap = self.data.numel() / len(self.data.unique())
         travels = UNCOVERED if self.model.normalised else None
         self.holdings = Holdings(
