@@ -1,11 +1,13 @@
 """A user's own texts: a file with the columns ``text`` and ``label``, CSV or Parquet."""
 
 import csv
+import importlib
 import io
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -120,7 +122,7 @@ def _of_csv(file: DataFile, content: bytes) -> dict[str, list[str]]:
 
 def _of_parquet(file: DataFile, content: bytes) -> dict[str, list[str]]:
     try:
-        from pyarrow import parquet
+        parquet: Any = importlib.import_module("pyarrow.parquet")  # compiled, without types
     except ImportError as error:
         raise file.wrong("needs pyarrow", "pip install 'gradient-leakage-harness[text]', or save it as .csv") from error
     try:
