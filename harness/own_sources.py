@@ -16,6 +16,7 @@ from harness.datasets.catalogue import is_own_data
 from harness.datasets.public import AUTO, NONE
 from harness.models import MODELS, find_factory
 from harness.models.networks import PREFIX
+from harness.models.tokenizers import tokenizer_file
 from harness.results.files import Unreadable, sha256
 
 #: What the digests are of, in words.
@@ -40,8 +41,7 @@ def own_sources(model: str, dataset: str, *chosen: tuple[Registry[Any], str], pr
     found = {}
     model = model.partition("+")[0]  # changes are this project's
     if ":" in model:
-        find_factory(model)
-        found["model_source"] = _source_of(model.partition(":")[0])
+        found["model_source"] = _source_of(model)
     elif model:
         found |= plugin_source(MODELS, model)
     if dataset:
@@ -70,11 +70,13 @@ def own_files(model: str, *chosen: tuple[Registry[Any], str]) -> dict[Path, str 
     return {file: digest_of_file(file) for file in found}
 
 
-def _source_of(module: str) -> str:
-    """Of a user's network; of torchvision, which no user changes, the version."""
+def _source_of(model: str) -> str:
+    """Of a user's network, and the tokenizer that it brings; of torchvision, which no user changes, the version."""
+    tokenizer, module = tokenizer_file(model), model.partition(":")[0]
     if module == PREFIX[:-1]:
         return _digest_of([version(module)])
-    return _digest_of_all(importlib.import_module(module))
+    source, own = _digest_of_all(importlib.import_module(module)), tokenizer and digest_of_file(tokenizer)
+    return _digest_of([source, own]) if own else source
 
 
 def _data_source(role: str, name: str) -> dict[str, str]:

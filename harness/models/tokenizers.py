@@ -62,16 +62,25 @@ def words_of(model: str | None) -> Words | None:
     Raises:
         UsageError: there is no such network, or its tokenizer cannot be read.
     """
-    brought: Any = getattr(find_factory(model), "tokenizer", None) if model else None
-    if brought is None:
+    path = tokenizer_file(model)
+    if path is None:
         return None
-    try:
-        given: Any = brought() if callable(brought) else brought
-        path = Path(given)
-    except TypeError as error:
-        raise UsageError(f"model {model!r} has a tokenizer that is no path ({in_one_line(error)}); {_MEND}") from error
     facts = path.stat() if path.is_file() else None
     return _read(path, facts and (facts.st_mtime_ns, facts.st_size))
+
+
+def tokenizer_file(model: str | None) -> Path | None:
+    """The tokenizer.json that a network brings along, which is not looked at; None where it brings none.
+
+    Raises:
+        UsageError: there is no such network, or what it brings is no path.
+    """
+    brought: Any = getattr(find_factory(model), "tokenizer", None) if model else None
+    try:
+        given: Any = brought() if callable(brought) else brought
+        return None if given is None else Path(given)
+    except TypeError as error:
+        raise UsageError(f"model {model!r} has a tokenizer that is no path ({in_one_line(error)}); {_MEND}") from error
 
 
 def brings(tokenizer: Callable[[], Path]) -> Callable[[Factory], Factory]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from harness.base.errors import UsageError
 from harness.own_sources import own_sources
 from harness.training import Training
 
@@ -113,6 +114,20 @@ def test_any_callable_may_make_a_network(harness: Harness) -> None:
     sys.modules.pop("network_of_mine", None)
     assert set(own_sources("network_of_mine:made", "own.npz")) == {"model_source", "dataset_file"}
     assert own_sources("lenet", "digits", prior="auto") == own_sources("lenet", "digits", prior="none") == {}
+
+
+def test_a_tokenizer_that_a_network_brings_counts(harness: Harness) -> None:
+    Path("network_of_mine.py").write_text(NETWORK.format(width=16) + "\nmake.tokenizer = 'tokenizer.json'\n")
+    sys.modules.pop("network_of_mine", None)
+    found = []
+    for content in ("one", "another", "one"):
+        Path("tokenizer.json").write_text(content)
+        found.append(own_sources("network_of_mine:make", "digits"))
+    assert found[0] == found[2] != found[1]
+    Path("network_of_mine.py").write_text(NETWORK.format(width=16) + "\nmake.tokenizer = 3\n")
+    sys.modules.pop("network_of_mine", None)
+    with pytest.raises(UsageError, match="a tokenizer that is no path"):
+        own_sources("network_of_mine:make", "digits")
 
 
 def test_a_file_of_public_data_counts(harness: Harness) -> None:
