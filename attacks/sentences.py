@@ -1,298 +1,347 @@
-"""Sentences from the gradients of several texts: which of the tokens that were used stand together, and in which order.
+"""Sentences from the gradients of several texts: which tokens stood together, and in which order.
 
-How it is done is ours. The first layer that reads tokens says of each token at each place whether it may have been
-there. The gradients of the tables of words and places are sums over the texts of a loss's derivatives, whose direction
-follows the label: so they say, of each label, which words were used how often, and how long its texts are. The layer
-behind the first attention reads vectors that depend on whole texts: a guess of a text is changed, token by token, into
-the one whose vectors lie nearest to the row space of that layer's gradient, and is right where all of them lie in it.
+How it is done is ours. Where a word was used once, its row of the table's gradient is the loss's derivative by one
+token, and the first attention's gradient, a sum over words and places of known vectors, has the derivative by the query
+of that token. Such a derivative is a sum over the tokens to which the word listens, which are those of its own text:
+every term can be computed but for whether it is there. So the text is a sparse solution, none of it negative, of as
+many equations as the vectors have numbers; its place is the one that fits best. A text whose sum equals what was seen
+is right, and with its gradient taken away the words of the others are rarer.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
-import numpy as np
 import torch
-from scipy.optimize import linear_sum_assignment, nnls
+from scipy.optimize import nnls
 from torch import Tensor, nn
 
-from harness.attacks.token_layers import (
-    Seen,
-    TokenLayer,
-    outside,
-    row_space,
-    stopped_at,
-    token_layer,
-)
+from harness.attacks.token_layers import outside, row_space, token_layer, vectors_at
 from harness.attacks.token_rows import tables_of
 from harness.base.errors import UsageError
-from harness.base.randomness import generator
 from harness.base.words import PAD, images_of
-from harness.models import RowModel, cross_entropy
+from harness.models import RowModel
 from harness.models.batch_norm import in_evaluation_mode
 from harness.observation import Observation
 
-# A pair in the span of the first layer; a text all of whose vectors are in that of the second; how often a guess is
-# changed, and how often a text is looked for anew.
-_MAY, _RIGHT, _CHANGES, _TRIALS = 1e-4, 1e-3, 10, 4
-# Of a label's weight at a place, what has to fall away where a text ends; of a text's weight, at least how much; and of
-# a word's weight in a text, above which it is in it.
-_FALL, _HEAVY, _USED = 0.25, 0.4, 0.35
-_MORE = 0.15  # of a word, from trial to trial
-_EACH = 2  # most guesses of a label and length for each text that is left
-_SYNTHETIC, _LEAST = 16, 0.03
-_NEVER = 50.0  # a cost above that of all that may be
+# Vectors that are one; a pair in the span of the first layer; of the largest row of the table, the least of a word.
+_SAME, _MAY, _USED = 1e-4, 1e-4, 1e-4
+# Of a sum: how far a right text's may be off, and of its gradient by the one word.
+_RIGHT, _ITS_OWN = 1e-3, 1e-2
+# Words from which a text is looked for, in vain, before the search ends; how often its weights are computed anew.
+_TRIES, _ROUNDS = 12, 6
+# Terms that are chosen, one after the other, to see which place fits; after these many, a third of the places stays.
+_TERMS, _SIFTED = 30, (10, 20)
+# Of the typical weight of a place, what a text has at least; bytes of one batch of equations.
+_HEAVY, _BYTES = 0.4, 2**28
 
 
 @dataclass(frozen=True)
-class MixingLayer:
-    """The first attention, and the first linear layer behind it, which reads what attention made of each token."""
+class FirstAttention:
+    """The first attention of a network of texts.
 
-    attention: str
-    linear: str
-
-
-@lru_cache(maxsize=2)
-def mixing_layer(model: RowModel) -> MixingLayer:
-    """Find both in the order of a forward pass.
-
-    Raises:
-        UsageError: the network has no such layers.
+    Attributes:
+        name: of its module; norm: of the layer whose output it reads.
+        before: what is added to what it says is the norm's input, not its output.
     """
-    attention = token_layer(model, "span").prefix
-    if isinstance(model.plain_module.get_submodule(attention), nn.MultiheadAttention):
-        called = [prefix.removesuffix(".") for prefix, _ in model.called_layers()]
-        later = called[called.index(attention) + 1 :] if attention in called else []
-        for name in later:
-            layer = model.plain_module.get_submodule(name)
-            # The matrix behind the heads is called as a part of attention itself.
-            inside = name.startswith(f"{attention}.")
-            if isinstance(layer, nn.Linear) and not inside and f"{name}.weight" in model.layout.names:
-                return MixingLayer(attention, name)
-    raise UsageError(
-        f"attack 'span' puts several texts together behind a trained attention layer, which model {model.name!r} "
-        "lacks; use --batch-size 1"
-    )
+
+    name: str
+    norm: str
+    before: bool
+
+    @property
+    def matrix(self) -> str:
+        """The name of its trained matrix (3 E, E) of queries, keys and values."""
+        return f"{self.name}.in_proj_weight"
 
 
 @contextmanager
-def _listening_to(attention: nn.Module, text: tuple[Tensor, Tensor | None] | None) -> Iterator[list[Any]]:
-    """Collect what attention is given; with a ``text``, its tokens are what all others listen to."""
-    heard: list[Any] = []
+def _calls(network: nn.Module) -> Iterator[list[tuple[str, nn.Module, Tensor, Tensor]]]:
+    """Collect, in order, each module's name, itself, its first input and its output."""
+    seen: list[tuple[str, nn.Module, Tensor, Tensor]] = []
+    hooks = []
+    for name, module in network.named_modules():
 
-    def listen(_: nn.Module, given: tuple[Tensor, ...], named: dict[str, Any]) -> Any:
-        heard.append((given[0].detach(), named.get("key_padding_mask")))
-        if text is None:
-            return None
-        keys, hidden = text
-        count = len(given[0])
-        named = named | {"key_padding_mask": None if hidden is None else hidden.expand(count, -1)}
-        keys = keys.expand(count, -1, -1)
-        return (given[0], keys, keys), named
+        def see(module: nn.Module, given: tuple[Tensor, ...], out: object, name: str = name) -> None:
+            value = out[0] if isinstance(out, tuple) else out
+            if given and isinstance(given[0], Tensor) and isinstance(value, Tensor):
+                seen.append((name, module, given[0].detach(), value.detach()))
 
-    hook = attention.register_forward_pre_hook(listen, with_kwargs=True)
+        hooks.append(module.register_forward_hook(see))
     try:
-        yield heard
+        yield seen
     finally:
-        hook.remove()
+        for hook in hooks:
+            hook.remove()
+
+
+@lru_cache(maxsize=2)
+def first_attention(model: RowModel) -> FirstAttention:
+    """Find it by what the network computes.
+
+    Raises:
+        UsageError: the network's first trained layer is no such attention, or its words have no trained table.
+    """
+    words, _ = tables_of(model, "span")
+    name, places = token_layer(model, "span").prefix, model.image_shape[-1]
+    network = model.plain(model.initial_weights([("tokens",)])[0])
+    text = torch.arange(places)[None] % ((model.vocabulary or 0) - 2) + 2
+    with torch.no_grad(), in_evaluation_mode(network), _calls(network) as calls:
+        network(images_of(text).to(next(network.parameters())))
+
+    def same(one: Tensor, other: Tensor) -> bool:
+        return one.shape == other.shape and bool((one - other).norm() <= _SAME * other.norm())
+
+    attended = next(((given, out) for at, module, given, out in calls if at == name and _attends(module)), None)
+    if attended is not None:
+        for norm, module, given, out in calls:
+            if isinstance(module, nn.LayerNorm) and same(out, attended[0]):
+                for added, before in ((given, True), (out, False)):
+                    if any(same(read, added + attended[1]) for _, _, read, _ in calls):
+                        return FirstAttention(name, norm, before)
+    raise UsageError(
+        f"attack 'span' tells several texts apart by the first attention behind a table {words.split('.')[0]!r} and a "
+        f"layer norm, which model {model.name!r} lacks; use --batch-size 1"
+    )
+
+
+def _attends(module: nn.Module) -> bool:
+    return isinstance(module, nn.MultiheadAttention) and module.in_proj_weight is not None
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """The pairs of a word and a place that may have been used, and what the first attention makes of each.
+
+    Attributes:
+        words: (W,), the tokens that were used. rows: (W, E), of each the table's gradient. sums: (W, 3 E), of each the
+            derivatives by query, key and value, over the deviation, summed over where it stands.
+        word, place: (N,), of each pair, ``word`` an index into ``words``.
+        centred: (N, E), the norm's input less its mean, over its deviation. deviation: (N,).
+        queries, keys: (N, H, D). values: (H, N, E), of each head behind the last matrix.
+    """
+
+    words: Tensor
+    rows: Tensor
+    sums: Tensor
+    word: Tensor
+    place: Tensor
+    centred: Tensor
+    deviation: Tensor
+    queries: Tensor
+    keys: Tensor
+    values: Tensor
+
+    def text(self, chosen: Tensor, places: int) -> Tensor:
+        """The tokens (T,) of some of the pairs (N,)."""
+        tokens = torch.full((places,), PAD)
+        tokens[self.place[chosen]] = self.words[self.word[chosen]]
+        return tokens
+
+    def terms(self, own: Tensor, said: Tensor, there: Tensor) -> Tensor:
+        """What each pair would add (R, N, H, D) to the derivative by the query of pairs ``own``. ``said``: (R, E)."""
+        return torch.einsum("rhn,nhd->rnhd", self._weights(own, said, there).float(), self.keys.float())
+
+    def total(self, own: Tensor, said: Tensor, there: Tensor) -> Tensor:
+        """What those that are there add (R, H, D) together."""
+        return torch.einsum("rhn,nhd->rhd", self._weights(own, said, there) * there, self.keys)
+
+    def _weights(self, own: Tensor, said: Tensor, there: Tensor) -> Tensor:
+        scores = torch.einsum("rhd,nhd->rhn", self.queries[own], self.keys) / self.keys.shape[2] ** 0.5
+        exponentials = (scores - scores.amax(2, keepdim=True)).exp()
+        attended = exponentials / (exponentials * there).sum(2, keepdim=True)
+        gained = torch.einsum("hne,re->rhn", self.values, said)
+        mean = (attended * there * gained).sum(2, keepdim=True)
+        return attended * (gained - mean) / self.keys.shape[2] ** 0.5
+
+
+@dataclass(frozen=True)
+class Listening:
+    """What a word's derivatives are if it stood at the places of pairs ``own`` (R,).
+
+    Attributes:
+        query: (R, H, D), by its query. said: (R, E), by what attention said to it. unsaid: (R, E, 0 or 2), directions
+            in which the latter is not known, since a norm has no derivative there.
+    """
+
+    own: Tensor
+    query: Tensor
+    said: Tensor
+    unsaid: Tensor
 
 
 class Reader:
-    """A network with weights (P,), stopped at its mixing layer."""
+    """What can be read of gradients (P,) of a network with weights (P,)."""
 
-    def __init__(self, model: RowModel, weights: Tensor) -> None:
-        self.layers, self.network = mixing_layer(model), model.plain(weights)
-        self.dtype = weights.dtype
+    def __init__(self, model: RowModel, weights: Tensor, target: Tensor) -> None:
+        self.model, self.weights = model, weights
+        self.found, (self.table, _) = first_attention(model), tables_of(model, "span")
+        network = model.plain(weights).double().requires_grad_(False)
+        self.attention, self.norm = (network.get_submodule(name) for name in (self.found.name, self.found.norm))
+        self.places = model.image_shape[-1]
+        self.largest = float(self.of(target, self.table).norm(dim=1).max())
 
-    def vectors(self, tokens: Tensor, text: Tensor | None = None) -> Tensor:
-        """What the layer behind attention reads of tokens (N, T): (N, T, E).
+    def of(self, target: Tensor, name: str) -> Tensor:
+        """The part of a gradient (P,) that is of the weights of that name."""
+        return self.model.layout.split(target[None])[name][0].double()
 
-        Args:
-            text: (T,), to which attention listens; None where each row listens to itself.
-        """
-        context = None if text is None else self._heard(text)
-        return self._read(tokens, context)[0]
+    def pairs(self, target: Tensor) -> Pairs | None:
+        """Those that may have been used; None where the share of each word in the gradient cannot be told."""
+        rows, matrix = self.of(target, self.table), self.of(target, self.found.matrix)
+        used = (rows.norm(dim=1) > _USED * self.largest).nonzero()[:, 0]
+        used = used[used != PAD]
+        if not len(used) or len(used) + self.places > rows.shape[1]:
+            return None
+        given = vectors_at(self.model, self.found.norm, self.weights, used[:, None].expand(-1, self.places))
+        assert given is not None  # it was called when it was found
+        given = given.double()
+        deviation = (given.var(-1, unbiased=False) + self.norm.eps).sqrt()
+        centred = (given - given.mean(-1, keepdim=True)) / deviation[..., None]
+        read = centred * self.norm.weight + self.norm.bias
+        word, place = (outside(read, row_space(matrix)) < _MAY).nonzero().T
+        if not len(word):
+            return None
+        three = read[word, place] @ self.attention.in_proj_weight.T + self.attention.in_proj_bias
+        queries, keys, values = three.unflatten(1, (3, self.attention.num_heads, -1)).unbind(1)
+        last = self.attention.out_proj.weight.unflatten(1, (self.attention.num_heads, -1))
+        return Pairs(
+            used, rows[used], self._sums(given, matrix), word, place, centred[word, place], deviation[word, place],
+            queries, keys, torch.einsum("nhd,ehd->hne", values, last),
+        )  # fmt: skip
 
-    def _heard(self, text: Tensor) -> tuple[Tensor, Tensor | None]:
-        return self._read(text[None], None)[1]
+    def _sums(self, given: Tensor, matrix: Tensor) -> Tensor:
+        """Vectors (W, T, E) are sums of one of the word and one of the place, but for their deviation."""
+        parts = torch.cat([given[:, 0], given[0, 1:] - given[:1, 0]])
+        parts = torch.cat([(parts - parts.mean(1, keepdim=True)) * self.norm.weight, self.norm.bias[None]])
+        return (matrix @ torch.linalg.pinv(parts))[:, : len(given)].T
 
-    def _read(self, tokens: Tensor, context: tuple[Tensor, Tensor | None] | None) -> tuple[Tensor, Any]:
-        attention = self.network.get_submodule(self.layers.attention)
-        linear = self.network.get_submodule(self.layers.linear)
-        with (
-            torch.no_grad(), in_evaluation_mode(self.network), _listening_to(attention, context) as heard,
-            stopped_at(linear) as given, suppress(Seen),
-        ):  # fmt: skip
-            self.network(images_of(tokens).to(self.dtype))
-        return given.pop(), heard.pop()
+    def listening(self, pairs: Pairs, own: Tensor) -> Listening:
+        """Of one word, at the places of pairs ``own`` (R,)."""
+        word, centred, deviation = pairs.word[own], pairs.centred[own], pairs.deviation[own, None]
+        derivatives = pairs.sums[word] * deviation
+        query = derivatives.unflatten(1, (3, self.attention.num_heads, -1))[:, 0]
+        back, gain = derivatives @ self.attention.in_proj_weight, self.norm.weight
+        if self.found.before:
+            back = back * gain
+            back = back - back.mean(1, keepdim=True) - centred * (back * centred).mean(1, keepdim=True)
+            return Listening(own, query, pairs.rows[word] - back / deviation, centred.new_zeros(*centred.shape, 0))
+        unsaid = torch.stack([1 / gain.expand_as(centred), centred / gain], 2)
+        return Listening(own, query, pairs.rows[word] * deviation / gain - back, unsaid)
 
-
-@dataclass(frozen=True)
-class Told:
-    """What the tables say of one observation: the words that were used (W,), how much of each label (W, K) and of each
-    place (T, K) they are, and which word may be where (W, T)."""
-
-    words: Tensor
-    of_words: Tensor
-    of_places: Tensor
-    may: Tensor
-
-
-def told_by(observation: Observation, row: int, vectors: Tensor, layer: TokenLayer) -> Told | None:
-    """Of one row; None where what was read is no number. ``vectors``: (V, T, E), of every token at every place."""
-    model = observation.model
-    words, learned = tables_of(model, "span")
-    assert learned is not None  # as was required
-    parts = {name: part[row].double() for name, part in model.layout.split(observation.target).items()}
-    if not all(parts[name].isfinite().all() for name in (words, learned, layer.weight)):
-        return None
-    table, places = parts[words], parts[learned].flatten(0, -2)
-    sizes = table.norm(dim=1)
-    used = (sizes > _MAY * sizes.max()).nonzero()[:, 0]
-    used = used[used != PAD]
-    if not len(used):
-        return None
-    directions = _directions(model, observation.weights[row], used, learned)
-    may = outside(vectors[used], row_space(parts[layer.weight])) < _MAY
-    return Told(used, _shares(table[used], directions), _shares(places, directions), may)
-
-
-def _directions(model: RowModel, weights: Tensor, used: Tensor, places: str) -> Tensor:
-    """(K, E): where the loss of each label pulls a token, on average over made-up texts of the words that were used."""
-    network, length = model.plain(weights), model.image_shape[-1]
-    random = generator("span", "made-up texts")
-    texts = used[torch.randint(len(used), (_SYNTHETIC, length), generator=random)]
-    table = dict(network.named_parameters())[places]
-    found = []
-    with torch.enable_grad(), in_evaluation_mode(network):
-        for label in range(model.classes):
-            loss = cross_entropy(network, images_of(texts).to(weights), torch.full((_SYNTHETIC,), label))
-            found.append(torch.autograd.grad(loss, table)[0].double().flatten(0, -2).mean(0))
-    return torch.stack(found) * length
+    def without(self, target: Tensor, text: Tensor, word: Tensor) -> Tensor | None:
+        """A gradient less that of a text (T,), at the label at which the row of one of its words is explained."""
+        seen, best, left = self.of(target, self.table)[word], _ITS_OWN, None
+        for label in range(self.model.classes):
+            images, labels = images_of(text[None, None]).to(self.weights), torch.tensor([[label]])
+            own = self.model.gradient(self.weights[None], images, labels)[0]
+            row = self.of(own, self.table)[word]
+            share = (seen @ row) / row.square().sum().clamp_min(1e-300)
+            off = float((seen - share * row).norm() / seen.norm())
+            if off < best:
+                best, left = off, target - share * own
+        return left
 
 
-def _shares(rows: Tensor, directions: Tensor) -> Tensor:
-    """How much (N, K) of each direction (K, E), none of them negative, makes up each row (N, E).
-
-    A text of label y pulls towards p - e_y, so that directions weighed by the probabilities p add up to nothing: of all
-    shares that fit as well, those with the least sum are taken.
-    """
-    least = _LEAST * directions.norm(dim=1).mean()
-    known = torch.cat([directions.T, least.expand(1, len(directions))]).numpy()
-    return torch.from_numpy(np.stack([nnls(known, np.append(row.numpy(), 0.0))[0] for row in rows]))
-
-
-@dataclass(frozen=True)
-class Target:
-    """A text that may be there: its label, how many tokens it has, and what each of them weighs at least."""
-
-    label: int
-    length: int
-    weight: float
-
-
-def targets(told: Told, tokens: int, texts: int, trial: int) -> list[Target]:
-    """Where the weight of a label falls from one place to the next, texts of that label end. The heaviest first.
-
-    Args:
-        tokens: how many all texts have that are left. texts: how many are left; the last one has all tokens.
-        trial: from 0; every further one doubts less of what it sees.
-    """
-    reached = torch.cat([told.of_places, torch.zeros(1, told.of_places.shape[1]).double()])
-    here, falls = reached[:-1], reached[:-1] - reached[1:]
-    lengths = torch.arange(1, len(reached))[:, None].expand_as(here)
-    if texts == 1:
-        ends, falls = lengths == tokens, here
-    else:
-        heavy = falls * lengths > _HEAVY / 2**trial * here.sum() / texts
-        ends = heavy & (falls > _FALL / 2**trial * here) & (lengths < tokens)
-    found = [Target(label, place + 1, float(falls[place, label])) for place, label in ends.nonzero().tolist()]
-    return sorted((one for one in found if one.weight > 0), key=lambda one: -one.length * one.weight)[: _EACH * texts]
-
-
-def sentences(told: Told, reader: Reader, space: Tensor, examples: int) -> Tensor:
-    """The texts (n, T) of an observation, empty where one was not found.
-
-    Args:
-        space: orthonormal rows that span the gradient of the layer behind attention: as many as there are tokens.
-    """
-    texts, count, tokens = torch.full((examples, told.may.shape[1]), PAD), 0, len(space)
-    whole = told
-    for trial in range(2 * _TRIALS):
-        # What was taken out too much or too little may hide the others: in the end all is there again.
-        told, bold = told if trial < _TRIALS else whole, trial % _TRIALS
-        for target in targets(told, tokens, examples - count, bold):
-            text = _searched(told, target, reader, space, trial)
-            if text is None or (texts == text).all(1).any():
-                continue
-            texts[count], count, tokens = text, count + 1, tokens - int((text != PAD).sum())
-            if count == examples:
-                return texts
-            told = _without(told, text)
+def sentences(reader: Reader, target: Tensor, examples: int) -> Tensor:
+    """The texts (n, T) of a gradient (P,), empty where one was not found."""
+    texts = torch.full((examples, reader.places), PAD)
+    for count in range(examples):
+        found = _next(reader, target)
+        if found is None:
+            break
+        texts[count], target = found
     return texts
 
 
-def _without(told: Told, text: Tensor) -> Told:
-    """What is left without a text: its words weigh, each time, what those of them weigh that stand in no other text."""
-    words, places = told.of_words.clone(), told.of_places.clone()
-    gone, length = torch.stack([(text == word).sum() for word in told.words]), int((text != PAD).sum())
-    label = int(words[gone > 0].sum(0).argmax())
-    each = (words[gone > 0, label] / gone[gone > 0]).quantile(0.25)
-    words[:, label] -= gone * each
-    places[:length, label] -= each
-    return replace(told, of_words=words.clamp_min(0.0), of_places=places.clamp_min(0.0))
-
-
-def _searched(
-    told: Told, target: Target, reader: Reader, space: Tensor, trial: int
-) -> Tensor | None:  # fmt: skip
-    """One text of that length, of the words that are left; None where the search ends elsewhere.
-
-    A text is an assignment of words to places; costs are how far outside of ``space`` each word at each place lies
-    when it listens to the last guess.
-    """
-    counts = told.of_words[:, target.label] / target.weight
-    own = (counts > _USED).nonzero()[:, 0]
-    # How often a word is used is known to about a quarter, and where it may be used too often nothing is lost.
-    copies = own.repeat_interleave((counts[own] * (1 + _MORE * (trial % _TRIALS))).round().clamp(1, 8).long())
-    if len(copies) < target.length:
+def _next(reader: Reader, target: Tensor) -> tuple[Tensor, Tensor] | None:
+    """One text, and the gradient without it. Words with short rows first: they were used once, in a long text."""
+    pairs = reader.pairs(target)
+    if pairs is None:
         return None
-    length, places = target.length, told.may.shape[1]
-    rows = (copies[:, None] == own).long().argmax(1)
-    may = told.may[own][:, :length]
-    grid = torch.full((len(own), places), PAD)
-    grid[:, :length] = told.words[own][:, None]
-    random = generator("span", "guess", target.label, length, trial)
-    costs, text, before = torch.rand(may.shape, generator=random).double(), torch.empty(0), set[bytes]()
-    for _ in range(_CHANGES):
-        text = torch.full((places,), PAD)
-        order, chosen = linear_sum_assignment(costs.where(may, _NEVER)[rows].T.numpy())
-        text[torch.from_numpy(order)] = told.words[copies[torch.from_numpy(chosen)]]
-        if text.numpy().tobytes() in before:
-            break
-        before.add(text.numpy().tobytes())
-        costs = outside(reader.vectors(grid, text)[:, :length], space)
-    off = outside(reader.vectors(text[None])[0, :length], space).max()
-    return text if float(off) < _RIGHT else None
+    for word in pairs.rows.norm(dim=1).argsort()[:_TRIES].tolist():
+        text = _heard(reader, pairs, word)
+        left = None if text is None else reader.without(target, text, pairs.words[word])
+        if text is not None and left is not None:
+            return text, left
+    return None
 
 
-def require_tables(model: RowModel) -> None:
-    """Raises UsageError: the network has no trained tables of words and places, which tell texts apart."""
-    if tables_of(model, "span")[1] is None:
-        raise UsageError(
-            f"attack 'span' tells several texts apart by learned places, which model {model.name!r} lacks; use "
-            "--batch-size 1"
-        )
+def _heard(reader: Reader, pairs: Pairs, word: int) -> Tensor | None:
+    """The text (T,) to which a word listens; None where there is none that says all it heard."""
+    own = (pairs.word == word).nonzero()[:, 0]
+    there = torch.ones(len(pairs.word)).double()
+    if not len(own):
+        return None
+    heard = reader.listening(pairs, own[_best(pairs, reader.listening(pairs, own))][None])
+    said = heard.said
+    for _ in range(_ROUNDS):
+        terms = pairs.terms(heard.own, said, there)[0].flatten(1).double()
+        scale = terms.norm(dim=1).mean().clamp_min(1e-300)
+        if not bool(terms.isfinite().all()):
+            return None
+        there = _chosen(pairs, torch.from_numpy(nnls((terms / scale).T.numpy(), (heard.query.flatten() / scale).numpy())[0]))
+        said, off = _explained(pairs, heard, there)
+        if off < _RIGHT:
+            return pairs.text(there > 0, reader.places)
+    return None
 
 
-def of_row(observation: Observation, row: int, layer: TokenLayer, vectors: Tensor) -> Tensor:
-    """The texts (n, T) of one row. ``vectors``: (V, T, E), of every token at every place."""
-    model, weights = observation.model, observation.weights[row]
-    told = told_by(observation, row, vectors, layer)
-    if told is None:
-        return torch.full((observation.examples, model.image_shape[-1]), PAD)
-    name = f"{mixing_layer(model).linear}.weight"
-    space = row_space(model.layout.split(observation.target)[name][row])
-    return sentences(told, Reader(model, weights), space, observation.examples)
+def _best(pairs: Pairs, heard: Listening) -> int:
+    """Which of the places (R,) of a word explains best, by the terms that are chosen one after the other, what it
+    heard."""
+    there, count = torch.ones(len(pairs.word)).double(), heard.query[0].numel()
+    off = []
+    for some in torch.arange(len(heard.own)).split(max(1, _BYTES // (4 * count * len(pairs.word)))):
+        terms = pairs.terms(heard.own[some], heard.said[some], there).flatten(2)
+        off.append(_left(terms, heard.query[some].flatten(1).float()))
+    return int(torch.cat(off).argmin())
+
+
+def _left(terms: Tensor, wanted: Tensor) -> Tensor:
+    """What share (R,) of vectors (R, M) is left when some of the terms (R, N, M) are weighed; infinite, of those that
+    were sifted out."""
+    terms = terms / terms.norm(dim=2, keepdim=True).clamp_min(1e-30)
+    rows, rest = torch.arange(len(terms)), wanted
+    chosen = torch.zeros(len(terms), 0, dtype=torch.long)
+    for count in range(1, _TERMS + 1):
+        fits = (terms[rows] @ rest[..., None])[..., 0].scatter(1, chosen, -1.0)
+        chosen = torch.cat([chosen, fits.argmax(1, keepdim=True)], 1)
+        own = terms[rows[:, None], chosen]
+        products = own @ own.mT + 1e-6 * torch.eye(count)
+        weights = torch.linalg.solve(products, own @ wanted[rows][..., None])
+        rest = wanted[rows] - (own.mT @ weights)[..., 0]
+        if count in _SIFTED and len(rows) > 3:
+            best = rest.norm(dim=1).div(wanted[rows].norm(dim=1)).argsort()[: (len(rows) + 2) // 3]
+            rows, chosen, rest = rows[best], chosen[best], rest[best]
+    return torch.full((len(terms),), torch.inf).index_put((rows,), rest.norm(dim=1) / wanted[rows].norm(dim=1))
+
+
+def _chosen(pairs: Pairs, weights: Tensor) -> Tensor:
+    """One pair of each place up to the end of a text (N,): the heaviest; behind the end they are light."""
+    grid = weights.new_zeros(len(pairs.words), int(pairs.place.max()) + 1)
+    grid[pairs.word, pairs.place] = weights
+    heaviest, words = grid.max(0)
+    typical = heaviest[heaviest > 0].median() if bool((heaviest > 0).any()) else heaviest[0]
+    length = int((heaviest - _HEAVY * typical).clamp(-typical, typical).cumsum(0).argmax()) + 1
+    return ((pairs.place < length) & (words[pairs.place] == pairs.word) & (weights > 0)).double()
+
+
+def _explained(pairs: Pairs, heard: Listening, there: Tensor) -> tuple[Tensor, float]:
+    """What attention said (1, E), and the share of what a word heard that a text does not explain."""
+    along = torch.cat([heard.said[..., None], heard.unsaid], 2)[0].T
+    sums = torch.stack([pairs.total(heard.own, one[None], there).flatten() for one in along])
+    query = heard.query.flatten()
+    if len(sums) == 1:
+        return heard.said, float((query - sums[0]).norm() / query.norm())
+    weights = torch.linalg.lstsq(sums[1:].T, (query - sums[0])[:, None]).solution[:, 0]
+    off = query - sums[0] - weights @ sums[1:]
+    return heard.said + weights @ along[1:], float(off.norm() / query.norm())
+
+
+def of_row(observation: Observation, row: int) -> Tensor:
+    """The texts (n, T) of one row."""
+    weights, target = observation.weights[row].cpu(), observation.target[row].cpu()
+    if not target.isfinite().all():
+        return torch.full((observation.examples, observation.model.image_shape[-1]), PAD)
+    return sentences(Reader(observation.model, weights, target), target, observation.examples)

@@ -33,14 +33,14 @@ class Span(ClosedForm):
     def solved(self, observation: Observation) -> Tensor:
         layer, model = token_layer(observation.model, "span"), observation.model
         if observation.examples > 1:
-            sentences.require_tables(model)
-            sentences.mixing_layer(model)
-        shared = candidates_at(model, layer, observation.weights[0]) if _alike(observation.weights) else None
+            sentences.first_attention(model)
+        alike = observation.examples == 1 and _alike(observation.weights)
+        shared = candidates_at(model, layer, observation.weights[0]) if alike else None
 
         def of_row(row: int) -> Tensor:
-            vectors = candidates_at(model, layer, observation.weights[row]) if shared is None else shared
             if observation.examples > 1:
-                return images_of(sentences.of_row(observation, row, layer, vectors)).flatten()
+                return images_of(sentences.of_row(observation, row)).flatten()
+            vectors = candidates_at(model, layer, observation.weights[row]) if shared is None else shared
             return images_of(told(model.layout.split(observation.target)[layer.weight][row], vectors)).flatten()
 
         # A network that is run again takes the weights of one row at a time.
