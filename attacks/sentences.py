@@ -33,6 +33,8 @@ _RIGHT, _ITS_OWN = 1e-3, 1e-2
 _TRIES, _ROUNDS = 12, 6
 # Terms that are chosen, one after the other, to see which place fits; after these many, a third of the places stays.
 _TERMS, _SIFTED = 30, (10, 20)
+# Of what the second best place leaves unexplained, the most that the best one may leave.
+_CLEARLY = 0.9
 # Of the typical weight of a place, what a text has at least; bytes of one batch of equations.
 _HEAVY, _BYTES = 0.4, 2**28
 
@@ -96,7 +98,7 @@ def first_attention(model: RowModel) -> FirstAttention:
     attended = next(((given, out) for at, module, given, out in calls if at == name and _attends(module)), None)
     if attended is not None:
         for norm, module, given, out in calls:
-            if isinstance(module, nn.LayerNorm) and same(out, attended[0]):
+            if _norms(module) and same(out, attended[0]):
                 for added, before in ((given, True), (out, False)):
                     if any(same(read, added + attended[1]) for _, _, read, _ in calls):
                         return FirstAttention(name, norm, before)
@@ -107,7 +109,11 @@ def first_attention(model: RowModel) -> FirstAttention:
 
 
 def _attends(module: nn.Module) -> bool:
-    return isinstance(module, nn.MultiheadAttention) and module.in_proj_weight is not None
+    return isinstance(module, nn.MultiheadAttention) and None not in (module.in_proj_weight, module.in_proj_bias)
+
+
+def _norms(module: nn.Module) -> bool:
+    return isinstance(module, nn.LayerNorm) and module.elementwise_affine and module.bias is not None
 
 
 @dataclass(frozen=True)
@@ -178,7 +184,9 @@ class Reader:
         self.model, self.weights = model, weights
         self.found, (self.table, _) = first_attention(model), tables_of(model, "span")
         network = model.plain(weights).double().requires_grad_(False)
-        self.attention, self.norm = (network.get_submodule(name) for name in (self.found.name, self.found.norm))
+        attention, norm = (network.get_submodule(name) for name in (self.found.name, self.found.norm))
+        assert isinstance(attention, nn.MultiheadAttention) and isinstance(norm, nn.LayerNorm)  # as they were found
+        self.attention, self.norm = attention, norm
         self.places = model.image_shape[-1]
         self.largest = float(self.of(target, self.table).norm(dim=1).max())
 
@@ -269,33 +277,37 @@ def _next(reader: Reader, target: Tensor) -> tuple[Tensor, Tensor] | None:
 
 def _heard(reader: Reader, pairs: Pairs, word: int) -> Tensor | None:
     """The text (T,) to which a word listens; None where there is none that says all it heard."""
-    own = (pairs.word == word).nonzero()[:, 0]
-    there = torch.ones(len(pairs.word)).double()
-    if not len(own):
+    own = _place(pairs, reader.listening(pairs, (pairs.word == word).nonzero()[:, 0]))
+    if own is None:
         return None
-    heard = reader.listening(pairs, own[_best(pairs, reader.listening(pairs, own))][None])
+    heard, there = reader.listening(pairs, own[None]), torch.ones(len(pairs.word)).double()
     said = heard.said
     for _ in range(_ROUNDS):
         terms = pairs.terms(heard.own, said, there)[0].flatten(1).double()
         scale = terms.norm(dim=1).mean().clamp_min(1e-300)
         if not bool(terms.isfinite().all()):
             return None
-        there = _chosen(pairs, torch.from_numpy(nnls((terms / scale).T.numpy(), (heard.query.flatten() / scale).numpy())[0]))
+        there = _chosen(
+            pairs, torch.from_numpy(nnls((terms / scale).T.numpy(), (heard.query.flatten() / scale).numpy())[0])
+        )
         said, off = _explained(pairs, heard, there)
         if off < _RIGHT:
             return pairs.text(there > 0, reader.places)
     return None
 
 
-def _best(pairs: Pairs, heard: Listening) -> int:
-    """Which of the places (R,) of a word explains best, by the terms that are chosen one after the other, what it
-    heard."""
+def _place(pairs: Pairs, heard: Listening) -> Tensor | None:
+    """At which of its places a word explains, by terms that are chosen one after the other, what it heard; None where
+    none does so better than all others."""
     there, count = torch.ones(len(pairs.word)).double(), heard.query[0].numel()
-    off = []
+    off = [torch.empty(0)]
     for some in torch.arange(len(heard.own)).split(max(1, _BYTES // (4 * count * len(pairs.word)))):
         terms = pairs.terms(heard.own[some], heard.said[some], there).flatten(2)
         off.append(_left(terms, heard.query[some].flatten(1).float()))
-    return int(torch.cat(off).argmin())
+    best = torch.cat(off).sort()
+    if not len(best.values) or (best.values[1:2] * _CLEARLY < best.values[0]).any():
+        return None
+    return heard.own[best.indices[0]]
 
 
 def _left(terms: Tensor, wanted: Tensor) -> Tensor:

@@ -1,17 +1,18 @@
 """Texts: the notes, their bits, what a network of texts gives away, and what is said where none can be read."""
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from harness.attacks import run_attack
 from harness.attacks.blind import Blind
 from harness.attacks.cpl import CPL
-from harness.attacks.sentences import mixing_layer, require_tables
+from harness.attacks.sentences import FirstAttention, first_attention
 from harness.attacks.span import Span
 from harness.attacks.token_layers import candidates_at, outside, row_space, token_layer
 from harness.attacks.token_rows import TokenRows, ordered
@@ -20,7 +21,7 @@ from harness.base.words import BITS, MARKS, PAD, UNKNOWN, Words, images_of, requ
 from harness.datasets import Dataset, divide, load_dataset
 from harness.datasets.notes import PLACES, vocabulary, written
 from harness.datasets.prior import fit_prior
-from harness.models import RowModel
+from harness.models import MODELS, RowModel
 from harness.observation import Observation
 from harness.scoring import Pairs, TextScale, measured
 
@@ -132,7 +133,6 @@ def test_the_span_holds_the_tokens_that_were_used_and_no_others(model: RowModel,
     there[tokens[0, 0, :length], torch.arange(length)] = True
     assert off[there].max() < 1e-5
     assert off[~there][:, None].min() > 0.2
-    assert mixing_layer(model).linear == "encoder.0.linear1"
 
 
 def test_words_are_put_where_they_stood_by_hand() -> None:
@@ -145,10 +145,56 @@ def test_words_are_put_where_they_stood_by_hand() -> None:
     assert ordered(table, None, 5).tolist() == [2, 3, 7, PAD, PAD]
 
 
-def test_several_texts_come_back_whole(model: RowModel, notes: Dataset) -> None:
-    observation, tokens = seen(model, notes, [[0, 1, 2]])
-    found = made(Span(), observation)[0]
-    assert {tuple(row) for row in found.tolist()} == {tuple(row) for row in tokens[0].tolist()}
+class NormBehind(nn.Module):
+    """Attention reads what a norm made of the words, and adds what it says to that, as BERT does."""
+
+    def __init__(self, vocabulary: int, places: int, classes: int) -> None:
+        super().__init__()
+        self.vocabulary = vocabulary
+        self.words, self.places = nn.Embedding(vocabulary, 192), nn.Parameter(torch.randn(1, places, 192))
+        self.first, self.layer = nn.LayerNorm(192), nn.TransformerEncoderLayer(192, 4, 64, 0.0, batch_first=True)
+        self.head = nn.Linear(192, classes)
+        nn.init.normal_(self.first.bias, std=0.1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        tokens = tokens_of(images).clamp_max(self.vocabulary - 1)
+        there = tokens != PAD
+        hidden = self.layer(self.first(self.words(tokens) + self.places), src_key_padding_mask=~there)
+        return self.head((hidden * there[..., None]).sum(1) / there.sum(1, keepdim=True))
+
+
+@pytest.fixture(scope="module")
+def behind(notes: Dataset) -> Iterator[RowModel]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(MODELS._entries, "norm_behind", lambda shape, classes: NormBehind(1_024, shape[2], classes))
+        yield RowModel("norm_behind", notes.image_shape, notes.num_classes)
+
+
+def as_sets(texts: Tensor) -> list[set[tuple[int, ...]]]:
+    return [{tuple(text) for text in row} for row in texts.tolist()]
+
+
+@pytest.mark.parametrize(("network", "texts"), [
+    ("model", 3), ("behind", 3), pytest.param("model", 8, marks=pytest.mark.slow),
+])  # fmt: skip
+def test_several_texts_come_back_whole(
+    network: str, texts: int, notes: Dataset, request: pytest.FixtureRequest
+) -> None:
+    of = request.getfixturevalue(network)
+    observation, tokens = seen(of, notes, [list(range(texts))])
+    assert as_sets(made(Span(), observation)) == as_sets(tokens)
+
+
+def test_each_text_has_a_scale_of_its_own(model: RowModel, notes: Dataset) -> None:
+    """As clips of single examples leave it: a sum of gradients, each times a number that nobody knows."""
+    (one, of_one), (other, of_other) = (seen(model, notes, [[place]]) for place in (0, 1))
+    both = replace(one, target=0.3 * one.target + 0.05 * other.target, examples=2)
+    assert as_sets(made(Span(), both)) == as_sets(torch.cat([of_one, of_other], 1))
+
+
+def test_where_attention_stands_is_found(model: RowModel, behind: RowModel) -> None:
+    assert first_attention(model) == FirstAttention("encoder.0.self_attn", "encoder.0.norm1", before=True)
+    assert first_attention(behind) == FirstAttention("layer.self_attn", "first", before=False)
 
 
 def test_what_a_network_of_texts_cannot_give(model: RowModel, notes: Dataset) -> None:
@@ -162,7 +208,7 @@ def test_what_a_network_of_texts_cannot_give(model: RowModel, notes: Dataset) ->
         token_layer(RowModel("lenet", (1, 28, 28), 10), "span")
     fixed = RowModel("text_transformer+only(head)", notes.image_shape, notes.num_classes)
     with pytest.raises(UsageError, match="attack 'span' needs a table of words that is trained here"):
-        require_tables(fixed)
+        first_attention(fixed)
     with pytest.raises(UsageError, match="reads the vectors of single tokens"):
         token_layer(fixed, "span")
     with pytest.raises(UsageError, match="reads texts, not images of"):
