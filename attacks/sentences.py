@@ -10,6 +10,7 @@ is right, and with its gradient taken away the words of the others are rarer.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -183,8 +184,11 @@ class Reader:
     def __init__(self, model: RowModel, weights: Tensor, target: Tensor) -> None:
         self.model, self.weights = model, weights
         self.found, (self.table, _) = first_attention(model), tables_of(model, "span")
-        network = model.plain(weights).double().requires_grad_(False)
-        attention, norm = (network.get_submodule(name) for name in (self.found.name, self.found.norm))
+        network = model.plain(weights)
+        attention, norm = (
+            deepcopy(network.get_submodule(name)).double().requires_grad_(False)
+            for name in (self.found.name, self.found.norm)
+        )
         assert isinstance(attention, nn.MultiheadAttention) and isinstance(norm, nn.LayerNorm)  # as they were found
         self.attention, self.norm = attention, norm
         self.places = model.image_shape[-1]

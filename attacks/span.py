@@ -13,13 +13,14 @@ from torch import Tensor
 from harness.attacks import sentences
 from harness.attacks.attack import ATTACKS, ClosedForm, validated_attack
 from harness.attacks.attacker import Reads
-from harness.attacks.token_layers import candidates_at, outside, row_space, token_layer
+from harness.attacks.token_layers import TokenLayer, candidates_at, outside, read_before, row_space, token_layer
 from harness.base.words import PAD, images_of
 from harness.models.side_by_side import side_by_side
 from harness.observation import Observation
 
-#: A token whose vector lies that far outside of the span is none.
-_OUTSIDE = 0.1
+#: A token whose vector lies that far outside of the span is none; nor is one that lies so much further outside than all
+#: before it, where that is more than rounding.
+_OUTSIDE, _FURTHER, _ROUNDING = 0.1, 10.0, 1e-3
 
 
 @ATTACKS.register("span")
@@ -34,7 +35,7 @@ class Span(ClosedForm):
         layer, model = token_layer(observation.model, "span"), observation.model
         if observation.examples > 1:
             sentences.first_attention(model)
-        alike = observation.examples == 1 and _alike(observation.weights)
+        alike = observation.examples == 1 and _alike(observation, layer)
         shared = candidates_at(model, layer, observation.weights[0]) if alike else None
 
         def of_row(row: int) -> Tensor:
@@ -48,8 +49,11 @@ class Span(ClosedForm):
         return torch.stack(side_by_side(of_row, range(observation.rows), alone)).to(observation.target)
 
 
-def _alike(weights: Tensor) -> bool:
-    return bool((weights == weights[:1]).all())
+def _alike(observation: Observation, layer: TokenLayer) -> bool:
+    """Whether the layer is given the same vectors in all rows."""
+    parts = observation.model.layout.split(observation.weights)
+    before = (parts[name] for name in read_before(observation.model, layer))
+    return all(bool((part == part[:1]).all()) for part in before)
 
 
 def told(gradient: Tensor, vectors: Tensor) -> Tensor:
@@ -63,7 +67,8 @@ def told(gradient: Tensor, vectors: Tensor) -> Tensor:
     if not len(basis):
         return tokens
     near, found = outside(vectors, basis).min(0)
-    ends = (near > _OUTSIDE).nonzero()
+    before = torch.cat([near.new_full((1,), _OUTSIDE), near.cummax(0).values[:-1] * _FURTHER])
+    ends = (near > before.clamp(_ROUNDING, _OUTSIDE)).nonzero()
     length = int(ends[0]) if len(ends) else len(tokens)
     tokens[:length] = found[:length].cpu()
     return tokens

@@ -1,7 +1,7 @@
 """Where a network of texts reads its tokens: which weights, and from which vectors. Found by what it computes."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -43,7 +43,7 @@ def stopped_at(layer: nn.Module) -> Iterator[list[Tensor]]:
     given: list[Tensor] = []
 
     def see(_: nn.Module, arguments: tuple[Tensor, ...]) -> None:
-        given.append(arguments[0].detach())
+        given.append(arguments[0])
         raise Seen
 
     hook = layer.register_forward_pre_hook(see)
@@ -111,6 +111,20 @@ def require_texts(model: RowModel, attack: str) -> int:
             "--attack"
         )
     return model.vocabulary
+
+
+@lru_cache(maxsize=2)
+def read_before(model: RowModel, layer: TokenLayer) -> tuple[str, ...]:
+    """Names of the weights on which depends what a layer is given."""
+    network = model.plain(model.initial_weights([("tokens",)])[0])
+    text = torch.arange(model.image_shape[-1])[None] % ((model.vocabulary or 0) - 2) + 2
+    named = {name: one for name, one in network.named_parameters() if name in model.layout.names}
+    with torch.enable_grad(), in_evaluation_mode(network), stopped_at(network.get_submodule(layer.prefix)) as given:
+        with suppress(Seen):
+            network(images_of(text).to(next(iter(named.values()))))
+        vectors = given.pop().square().sum()
+        of = torch.autograd.grad(vectors, list(named.values()), allow_unused=True) if vectors.requires_grad else ()
+    return tuple(name for name, one in zip(named, of, strict=False) if one is not None)
 
 
 def candidates_at(model: RowModel, layer: TokenLayer, weights: Tensor) -> Tensor:

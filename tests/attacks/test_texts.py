@@ -13,8 +13,8 @@ from harness.attacks import run_attack
 from harness.attacks.blind import Blind
 from harness.attacks.cpl import CPL
 from harness.attacks.sentences import FirstAttention, first_attention
-from harness.attacks.span import Span
-from harness.attacks.token_layers import candidates_at, outside, row_space, token_layer
+from harness.attacks.span import Span, told
+from harness.attacks.token_layers import candidates_at, outside, read_before, row_space, token_layer
 from harness.attacks.token_rows import TokenRows, ordered
 from harness.base.errors import UsageError
 from harness.base.words import BITS, MARKS, PAD, UNKNOWN, Words, images_of, require_texts_for, tokens_of
@@ -246,3 +246,25 @@ def test_texts_are_measured_token_by_token() -> None:
     assert TextScale().strict(images_of(truth), images_of(guess)).tolist() == [True, False, False]
     assert missing["psnr"] == "it compares images, and a text is none"
     assert "continuous_rmse" not in metrics and "continuous_rmse" not in missing
+
+
+def test_an_end_is_seen_where_vectors_behind_it_lie_near(model: RowModel) -> None:
+    """The vectors of a trained network are alike: a token behind the end may lie within what noise is allowed."""
+    width = 6
+    basis = torch.eye(width)[:3]
+    vectors = torch.nn.functional.normalize(torch.ones(4, 5, width) - 2 * torch.eye(width)[4], dim=2)
+    for place, token in enumerate((2, 3, 1)):
+        vectors[token, place] = basis[place]
+    vectors[2, 3] = basis[0] + 0.07 * torch.eye(width)[5]
+    assert told(torch.diag(torch.tensor([3.0, 2, 1, 0, 0, 0])), vectors).tolist() == [2, 3, 1, PAD, PAD]
+
+
+def test_which_weights_come_before_a_layer(model: RowModel, behind: RowModel) -> None:
+    names = {"words.weight", "places", "encoder.0.norm1.weight", "encoder.0.norm1.bias"}
+    assert set(read_before(model, token_layer(model, "span"))) == names
+    assert set(read_before(behind, token_layer(behind, "span"))) == {
+        "words.weight",
+        "places",
+        "first.weight",
+        "first.bias",
+    }
