@@ -10,7 +10,6 @@ from harness.base.errors import UsageError, safe
 from harness.board.reading import is_of
 from harness.evaluation.promised import covers
 from harness.experiment import CellSettings
-from harness.federation.taps import Tap
 from harness.gate.cells import merged
 from harness.own_sources import OWN_NAMES
 from harness.papers.grid import SAMPLES
@@ -52,12 +51,13 @@ def make_card(
     # What was not run says nothing of it.
     promised = next((one.cell.privacy for one in stored if one.cell.not_applicable_reason is None), [])
     shown = [Shown(run, one.cell, setting(one.cell), *label(one.cell.defense, one.cell.defense_args)) for one in stored]
+    settings = CellSettings.model_validate(cells[0].settings)
     return Card(
         status="evaluated" if fault is None else "unreliable", reason=fault,
-        reported=reported_for(CellSettings.model_validate(cells[0].settings)),
+        reported=reported_for(settings),
         environment={name: environment.get(name) for name in _OF_A_MACHINE},  # pyright: ignore[reportArgumentType]
         command="\n".join(evaluate_commands(shown)), row=row, cells=cells, training=trained,
-        statement=_statement(trained.privacy if trained else promised, Tap(row.tap)),
+        statement=_statement(trained.privacy if trained else promised, settings),
     ).sealed()  # fmt: skip
 
 
@@ -94,8 +94,8 @@ def _training(document: TrainDocument) -> CardTraining:
     )  # fmt: skip
 
 
-def _statement(statements: Sequence[Statement], tap: Tap) -> Statement | None:
-    covering = [one for one in statements if covers(one, tap) and one.epsilon is not None]
+def _statement(statements: Sequence[Statement], settings: CellSettings) -> Statement | None:
+    covering = [one for one in statements if covers(one, settings.tap) and one.epsilon is not None]
     return min(covering, key=lambda one: one.epsilon or 0.0, default=None)
 
 

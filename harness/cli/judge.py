@@ -45,14 +45,13 @@ from harness.judging.plan import (
     Reading,
     Share,
     efforts_of,
-    fitted,
     folders_of,
     lines_of,
     readings_of,
     said_in_all,
     seconds_in,
+    shares_of,
     total_of,
-    whole_of,
     within_budget,
 )
 from harness.judging.stage import Kin
@@ -62,7 +61,6 @@ from harness.reports.cell_picture import save_cell_picture, save_guesses
 from harness.reports.table import claimed_and_proven, print_results
 from harness.results import RunFolder, claimed, write_atomic
 from harness.results.atomic import tell_replaced
-from harness.scoring import LpipsScorer
 
 _COLOURS = {"holds": "green", "violated": "red", "more than declared": "yellow", "cannot tell": "yellow"}
 
@@ -128,11 +126,7 @@ def judge_command(
         return [*groups, *companions(groups, kin, root)], kin
 
     def shared(groups: Sequence[Group], kin: Kin | None, processes: int) -> list[Share]:
-        efforts = efforts_of(groups, kin, root, chunk, processes)
-        if most is None:
-            return whole_of(efforts)
-        LpipsScorer.load(root)  # takes of the budget too, and is kept
-        return fitted(efforts, most, time.monotonic() - began)
+        return shares_of(efforts_of(groups, kin, root, chunk, processes), most, root, began)
 
     if plan:
         readings, found = readings_of(captures, truth)

@@ -31,6 +31,7 @@ from harness.judging.stage import CapturedStage, Kin, SimulatedStage
 from harness.judging.without_truth import STAND_INS, observed, shuffled, stand_ins_of
 from harness.observation import Observation
 from harness.results.arrays import StoredArrays
+from harness.scoring import LpipsScorer
 from harness.scoring.lineup import lineup_test, swap_control
 from harness.scoring.strongest import IN_PART, NO_TIME
 
@@ -382,6 +383,14 @@ class Share:
 def whole_of(efforts: Sequence[Effort]) -> list[Share]:
     """All of everything that is possible."""
     return [Share(one, 0 if one.refused else one.cell.victims) for one in efforts]
+
+
+def shares_of(efforts: Sequence[Effort], budget: float | None, data_root: Path, began: float) -> list[Share]:
+    """All work, or what fits into a budget in seconds that counts from ``began`` (of ``time.monotonic``)."""
+    if budget is None:
+        return whole_of(efforts)
+    LpipsScorer.load(data_root)  # takes of the budget too, and is kept
+    return fitted(efforts, budget, time.monotonic() - began)
 
 
 def fitted(efforts: Sequence[Effort], budget: float, spent: float = 0.0) -> list[Share]:
