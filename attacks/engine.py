@@ -1,5 +1,6 @@
 """Runs an attack on many victims at once: chunks, restarts, freezing of finished rows, best-so-far by loss."""
 
+import logging
 import math
 import time
 from collections.abc import Callable
@@ -14,8 +15,11 @@ from harness.attacks.attack import Attack, labels_of_starts, require_start
 from harness.attacks.lbfgs import LBFGSState
 from harness.attacks.stages import Stage, alike, descent
 from harness.base.devices import peak_of
+from harness.base.errors import lacks_memory
 from harness.models.side_by_side import side_by_side
 from harness.observation import Observation
+
+log = logging.getLogger(__name__)
 
 # Coordinates of a gradient that no image moves are left out while an attack descends: they only cost time.
 
@@ -156,13 +160,36 @@ def run_attack(
     if observation.model.evaluates_alone:
         victims_per_chunk = min(victims_per_chunk, torch.get_num_threads() if _is_light(observation) else 1)
     lean, parts, groups = without_idle_coordinates(observation), [], alike(observation)
-    for victims in (part for group in groups for part in group.split(victims_per_chunk)):
-        parts.append(_ChunkRun(attack, observation, labels, victims, observer, lean).run())
-        if progress:
-            progress(len(victims))
+    waiting = [part for group in groups for part in group.split(victims_per_chunk)]
+    while waiting:
+        victims = waiting.pop(0)
+        if len(victims) > victims_per_chunk:
+            waiting[:0] = victims.split(victims_per_chunk)
+            continue
+        try:
+            made = _ChunkRun(attack, observation, labels, victims, observer, lean).run()
+        except Exception as error:
+            if len(victims) == 1 or not lacks_memory(error):
+                raise
+            made = None
+        if made is not None:
+            parts.append(made)
+            if progress:
+                progress(len(victims))
+            continue
+        # Only here, since the exception holds what the chunk held.
+        victims_per_chunk = len(victims) // 2
+        waiting.insert(0, victims)
+        _tell_less(victims_per_chunk, observation)
     starts = {name: torch.cat([getattr(part, name) for part in parts]) for name in parts[0].__dataclass_fields__}
     chosen, order = choose_restarts(Reconstruction(**starts), attack.starts), torch.cat(groups).argsort()
     return Reconstruction(**{name: getattr(chosen, name)[order] for name in starts})
+
+
+def _tell_less(victims: int, observation: Observation) -> None:
+    log.warning("harness: memory ended; the attack goes on with %d victims at a time", victims)
+    if observation.target.device.type == "cuda":
+        torch.cuda.empty_cache()
 
 
 def _is_light(observation: Observation) -> bool:

@@ -18,17 +18,20 @@ _MOST_THREADS = 1024
 
 
 def choose_device(name: str) -> str:
-    """``cpu`` or ``cuda`` for ``auto``, ``cpu`` or ``cuda``.
+    """``cpu``, ``cuda`` or ``cuda:N`` (the N-th GPU, from 0) for ``auto`` or one of these.
 
     Raises:
-        UsageError: a GPU is asked for where there is none.
+        UsageError: a GPU is asked for where there is none, or not that many.
     """
-    if name not in ("auto", "cpu", "cuda"):
-        raise UsageError(f"unknown device {name!r}; choose auto, cpu or cuda")
+    kind, _, number = name.partition(":")
+    if name not in ("auto", "cpu", "cuda") and not (kind == "cuda" and number.isascii() and number.isdecimal()):
+        raise UsageError(f"unknown device {name!r}; choose auto, cpu, cuda or cuda:N, where N counts GPUs from 0")
     available = torch.cuda.is_available()
-    if name == "cuda" and not available:
+    if kind == "cuda" and not available:
         raise UsageError("no CUDA device is available here; use --device cpu")
-    return "cuda" if available and name != "cpu" else "cpu"
+    if number and int(number) >= (count := torch.cuda.device_count()):
+        raise UsageError(f"--device {name}: the GPUs here are {', '.join(f'cuda:{one}' for one in range(count))}")
+    return name if kind == "cuda" else "cuda" if available and name != "cpu" else "cpu"
 
 
 def compute_on(name: str) -> torch.device:

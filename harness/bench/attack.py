@@ -155,10 +155,10 @@ def _successes(scene: Scene, truth: Tensor, images: Tensor) -> np.ndarray:
 
 
 def _peak_memory(device: str, everyone: Crew) -> int:
-    if device == "cuda":
-        return round(torch.cuda.max_memory_allocated() / 2**20)
+    if device != "cpu":
+        return round(torch.cuda.max_memory_allocated(device) / 2**20)
     return round((peak_memory() + sum(everyone.peaks.values())) / 2**20)
 
 
 def _device_name(device: str) -> str:
-    return torch.cuda.get_device_name() if device == "cuda" else "cpu"
+    return torch.cuda.get_device_name(device) if device != "cpu" else "cpu"

@@ -150,6 +150,13 @@ def crew_for(settings: CellSettings, stage: Stage, jobs: int | None) -> Iterator
         yield everyone
 
 
+def _now() -> float:
+    """Seconds, once a GPU has done what it was given."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
 @dataclass(frozen=True)
 class Bench:
     """What a bench is made with: the batched ``engine``, its ``chunk``, and the ``cores`` that both may use."""
@@ -161,9 +168,9 @@ class Bench:
     def timed(self, scene: Scene, settings: CellSettings, victims: int) -> tuple[float, Reconstruction]:
         """Seconds of the batched engine for the first victims, and what it made."""
         seen = scene.observation.take(torch.arange(victims))
-        began = time.perf_counter()
+        began = _now()
         made = self.engine(reconstructing(settings.build_attack()), seen, self.chunk, None)
-        return time.perf_counter() - began, made
+        return _now() - began, made
 
 
 def take_turns(bench: Bench, scene: Scene, settings: CellSettings, ends: float) -> Turns:
@@ -207,11 +214,11 @@ def arithmetic_alone(scene: Scene, rows: int, cores: int) -> float:
 def _seconds(work: Callable[[], object], apart: bool, cores: int) -> float:
     """Of one ``work`` among many."""
     side_by_side(lambda _: work(), range(cores), apart)
-    began, times = time.perf_counter(), 0
-    while times < _TURNS or time.perf_counter() - began < 1.0:
+    began, times = _now(), 0
+    while times < _TURNS or _now() - began < 1.0:
         side_by_side(lambda _: work(), range(cores), apart)
         times += cores
-    return (time.perf_counter() - began) / times
+    return (_now() - began) / times
 
 
 def _reference(
@@ -219,9 +226,9 @@ def _reference(
 ) -> tuple[float, Reconstruction]:
     seen = scene.observation.take(torch.tensor(victims))
     with with_threads(threads):
-        began = time.perf_counter()
+        began = _now()
         made = run_reference(reconstructing(settings.build_attack()), seen)
-        return time.perf_counter() - began, made
+        return _now() - began, made
 
 
 _PASSES = 5
@@ -326,11 +333,9 @@ def _with_all_cores(work: Callable[[], float]) -> Callable[[], float]:
 
 def _timed(work: Callable[[], float], everyone: Crew) -> tuple[float, float]:
     """Seconds, and seconds of the processor, per victim and iteration."""
-    began, spent = time.perf_counter(), time.process_time() + everyone.seconds
+    began, spent = _now(), time.process_time() + everyone.seconds
     done = work()
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    return (time.perf_counter() - began) / done, (time.process_time() + everyone.seconds - spent) / done
+    return (_now() - began) / done, (time.process_time() + everyone.seconds - spent) / done
 
 
 def _rounded(seconds: float) -> float:

@@ -1,6 +1,6 @@
 """Makes a card again from its own settings, and says what differs from it.
 
-Every field is compared; where versions differ, victims are compared statistically.
+Every field is compared; where versions differ, and on GPUs, victims are compared statistically.
 """
 
 import re
@@ -47,8 +47,8 @@ class Comparison:
 def compare(card: Card, again: Card, statistically: bool = False) -> Comparison:
     """A card beside the same made again.
 
-    Where both were made with the same versions on the same kind of processor, everything must be equal. Where not, or
-    if asked for, what draws noise is compared as ``harness check`` compares runs; all else must be equal still.
+    Where both were made with the same versions on the same kind of processor, everything must be equal. Where not, on
+    a GPU, or if asked for, what draws noise is compared as ``harness check`` compares runs. All else must be equal.
     """
     other = [
         f"{name} {card.environment.get(name)} there, {again.environment.get(name)} here"
@@ -59,6 +59,8 @@ def compare(card: Card, again: Card, statistically: bool = False) -> Comparison:
         f"{name} {there} there, {here} here"
         for name, there, here in other_versions(card.environment.get("versions"), again.environment.get("versions"))
     ]
+    if not other and again.environment.get("device") not in (None, "cpu"):
+        other.append("a GPU adds up in another order each time")
     if not other and not statistically:
         found = differing(card.model_dump(mode="json"), again.model_dump(mode="json"))
         return Comparison([one for one in found if not one.startswith("hash:")], exact=True)

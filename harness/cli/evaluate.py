@@ -60,7 +60,7 @@ from harness.experiment import (
     usual_prior,
 )
 from harness.federation.memory import read_state
-from harness.parallel.clusters import evaluate_on_cluster
+from harness.parallel.clusters import device_there, evaluate_on_cluster
 from harness.parallel.crew import crew, is_one_group, largest_crew, suitable_jobs
 from harness.parallel.plan import make_shard
 from harness.parallel.processes import evaluate_in_processes
@@ -292,8 +292,9 @@ def evaluate_command(
         "surface": surface, "tap": tap, "seed": seed, "training": training, "defense_arg": defense_arg,
         "attack_arg": attack_arg, "all_members": all_members or None,
     }  # fmt: skip
-    where, part = choose_device(device), Shard.parse(shard) if shard else None
+    part = Shard.parse(shard) if shard else None
     require_one_way(shard, jobs, cluster, cluster_arg)
+    where = device_there(device, cluster, cluster_arg or []) if cluster else choose_device(device)
     grids = merge(given, preset, config)
     cells, settles = [cell for options in grids for cell in cells_from(options, where)], not _whole(grids)
     if cluster and threads is None:

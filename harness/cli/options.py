@@ -32,7 +32,7 @@ def at_least_one(chunk: int) -> int:
 
 AssignmentsOption = Annotated[list[str] | None, typer.Option(help="[NAME.]key=value, repeated.")]
 SurfaceOption = Annotated[list[str] | None, typer.Option(help="0 server, 1 update, 2 local step; all by default.")]
-DeviceOption = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 ChunkOption = Annotated[
     int, typer.Option(callback=at_least_one, help="Most victims attacked together; fewer if memory is short.")
 ]

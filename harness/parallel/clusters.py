@@ -18,7 +18,7 @@ from typing import Any
 
 from loky.process_executor import ProcessPoolExecutor
 
-from harness.base.devices import use_threads
+from harness.base.devices import choose_device, use_threads
 from harness.base.errors import UsageError, in_one_line, lacks_memory
 from harness.base.limits import granted, share_memory
 from harness.base.progress import hush, progress
@@ -212,6 +212,7 @@ def make_elsewhere(job: Job, unit: Unit, *known: Files) -> Files:
     own = _workplace(job)
     for files in known:
         own.take(files)
+    choose_device(unit.cells[0].device)
     unit.make(own.run)
     return own.give()
 
@@ -311,6 +312,7 @@ def make_part(cells: list[CellSettings], job: Job, shard: Shard) -> None:
     hush()
     use_threads(job.threads)
     share_slurm_node(job.workers)
+    choose_device(cells[0].device)
     run = job.run()
     units = units_of(cells, run)
     for unit in [*shard.of(list(shared_controls(units, run).values())), *shard.of(units)]:
@@ -320,6 +322,7 @@ def make_part(cells: list[CellSettings], job: Job, shard: Shard) -> None:
 CLUSTERS = ("ray", "slurm")
 
 # As submitit names them; all else that is said of a job is Slurm's own.
+_GPUS = {"gpus", "gpus_per_node", "gpus_per_task", "gres"}
 _OF_SUBMITIT = {"timeout_min", "mem_gb", "gpus_per_node", "cpus_per_task", "nodes", "name"}
 
 
@@ -337,11 +340,32 @@ def evaluate_on_cluster(
     """
     given = _parsed(assignments)
     if cluster == "ray":
+        given.setdefault("gpus", str(int(cells[0].device != "cpu")))
         return evaluate_on_ray(cells, job, _ray_options(given, jobs))
     if cluster == "slurm":
         where = given.pop("executor", "slurm")
         return evaluate_on_slurm(cells, job, jobs, where, {_named(name): _number(given[name]) for name in given})
     raise UsageError(f"unknown cluster {cluster!r}; choose {' or '.join(CLUSTERS)}")
+
+
+def device_there(name: str, cluster: str, assignments: Sequence[str]) -> str:
+    """The device on which a cluster's tasks compute, of which this machine may have none.
+
+    ``auto`` is a GPU where GPUs are asked for, and a processor else. A task that finds none says so.
+
+    Raises:
+        UsageError: a device of one machine, or GPUs that are not asked for.
+    """
+    given = _parsed(assignments)
+    if given.get("executor") == "local":
+        return choose_device(name)
+    asked = any(_number(given[key]) for key in given.keys() & _GPUS)
+    if name not in ("auto", "cpu", "cuda"):
+        raise UsageError(f"--device {name} is of one machine; with --cluster use auto, cpu or cuda")
+    if name == "cuda" and not asked and (cluster == "slurm" or "gpus" in given):
+        key = "gpus_per_node=1" if cluster == "slurm" else "gpus=1"
+        raise UsageError(f"--device cuda needs GPUs, and none are asked for; add --cluster-arg {key}")
+    return "cuda" if name == "cuda" or (name == "auto" and asked) else "cpu"
 
 
 def _named(name: str) -> str:
@@ -361,7 +385,7 @@ def _ray_options(given: dict[str, str], jobs: int) -> RayOptions:
     unknown = sorted(given.keys() - {"address", "gpus"})
     if unknown:
         raise UsageError(f"--cluster-arg {unknown[0]!r} is unknown to ray; it takes address and gpus")
-    gpus = _number(given.get("gpus", "0"))
+    gpus = _number(given["gpus"])
     if isinstance(gpus, str) or not 0 <= gpus <= 8:
         raise UsageError(f"--cluster-arg gpus must be 0 to 8, a fraction for several tasks on one, not {gpus}")
     return RayOptions(given.get("address", "local"), float(gpus))

@@ -98,4 +98,6 @@ def _version(library: str) -> str | None:
 
 
 def _device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    # The driver of a cluster may have none of its GPUs.
+    here = device.type == "cuda" and torch.cuda.is_available()
+    return torch.cuda.get_device_name(device) if here else device.type

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.attacks import Attack, Reconstruction, run_attack, validated_attack
+from harness.attacks import Attack, Reconstruction, engine, run_attack, validated_attack
 from harness.attacks.cpl import CPL
 from harness.attacks.dlg import IDLG
 from harness.attacks.engine import CAP, CONVERGED, DIVERGED, HOPELESS, choose_restarts
@@ -46,6 +46,27 @@ def test_a_row_alone_gives_the_bits_it_gives_among_rows_that_stop_earlier(
     for row in range(3):
         alone = run_attack(attack, observation.take(torch.tensor([row])))
         assert_same_bits(alone, [0], together, [row])
+
+
+def test_less_memory_than_was_forecast_halves_the_chunk(
+    victims: Victims, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a GPU does that others use too: work goes on, and no number is another one."""
+    attack, observation, run, tried = CPL(max_iterations=2), victims(5), engine._ChunkRun.run, list[int]()
+
+    def scarce(self: Any) -> Reconstruction:
+        tried.append(len(self.victims))
+        if len(self.victims) > 1:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return run(self)
+
+    whole = run_attack(attack, observation)
+    monkeypatch.setattr(engine._ChunkRun, "run", scarce)
+    assert_same_bits(run_attack(attack, observation, chunk=4), [*range(5)], whole, [*range(5)])
+    assert tried == [4, 2, 1, 1, 1, 1, 1] and "goes on with 1 victims at a time" in caplog.text
+    monkeypatch.setattr(engine._ChunkRun, "run", lambda _: (_ for _ in ()).throw(MemoryError))
+    with pytest.raises(MemoryError):
+        run_attack(attack, observation)
 
 
 def test_iterates_are_judged_by_matching_loss_not_by_the_last_one(victims: Victims) -> None:

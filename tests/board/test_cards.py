@@ -25,6 +25,13 @@ def test_a_true_card_is_made_again_byte_by_byte(card: Card, again: tuple[Card, P
     assert compare(card, again[0]).differences == [] and compare(card, again[0]).exact
 
 
+def test_on_a_gpu_a_card_is_compared_statistically(card: Card) -> None:
+    """Its sums are added in another order each time, so that an honest card would not be made again to the bit."""
+    made = card.model_copy(update={"environment": card.environment | {"device": "Some GPU"}}).sealed()
+    found = compare(made, made)
+    assert not found.exact and found.differences == [] and "a GPU adds up in another order" in found.notes[0]
+
+
 @pytest.mark.slow
 def test_who_is_told_the_labels_is_on_the_card_and_missed_where_it_is_not(
     harness: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -156,7 +156,7 @@ MISTAKES: dict[str, tuple[str, str]] = {
     "labels": (EVALUATE + "--labels guess", "'inferred' or 'known'"),
     "engine": (EVALUATE + "--engine fast", "'batched' or 'reference'"),
     "precision": (EVALUATE + "--dtype float16", "'float32' or 'float64'"),
-    "device": (EVALUATE + "--device tpu", "auto, cpu or cuda"),
+    "device": (EVALUATE + "--device tpu", "auto, cpu, cuda or cuda:N"),
     # more than the data has
     "victims than images": ("evaluate --defense none --dataset digits --victims 5000", "ask for fewer"),
     "no look": (EVALUATE + "--observations 0", "observations: Input should be greater"),

@@ -9,6 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+
+from harness.base.errors import UsageError
+from harness.experiment import cell_settings
+from harness.parallel.clusters import device_there, make_part
+from harness.parallel.units import Job, Shard
 
 Command = Callable[..., Any]
 Small = tuple[str, ...]
@@ -90,6 +96,15 @@ MISTAKES = {
     "no assignment": (("--cluster", "ray", "--cluster-arg", "auto"), "is no key=value; write for example address=auto"),
     "no such key": (("--cluster", "ray", "--cluster-arg", "nodes=3"), "is unknown to ray; it takes address and gpus"),
     "gpus in words": (("--cluster", "ray", "--cluster-arg", "gpus=all"), "gpus must be 0 to 8"),
+    "a GPU of Slurm's that is not asked for": (
+        ("--cluster", "slurm", "--device", "cuda"),
+        "--cluster-arg gpus_per_node=1",
+    ),
+    "a GPU of Ray's that is not asked for": (
+        ("--cluster", "ray", "--device", "cuda", "--cluster-arg", "gpus=0"),
+        "--cluster-arg gpus=1",
+    ),
+    "one GPU of many machines'": (("--cluster", "ray", "--device", "cuda:1"), "cuda:1 is of one machine"),
     "jobs of Ray": (("--cluster", "ray", "--jobs", "4"), "--jobs says nothing to Ray"),
 }
 
@@ -123,3 +138,26 @@ def test_a_cluster_that_is_not_there(harness: Command, small: Small, package: st
     pytest.importorskip(package)
     done = harness(*small, "--cluster", *options)
     assert done.code == 2 and words in done.err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("device", "cluster", "given", "there"),
+    [
+        ("auto", "ray", [], "cpu"), ("auto", "ray", ["gpus=0.5"], "cuda"), ("cuda", "ray", [], "cuda"),
+        ("auto", "slurm", ["partition=gpu"], "cpu"), ("auto", "slurm", ["gres=gpu:1"], "cuda"),
+        ("cuda", "slurm", ["gpus_per_node=1"], "cuda"), ("cpu", "slurm", ["gpus_per_node=1"], "cpu"),
+        ("auto", "slurm", ["executor=local", "gpus_per_node=1"], "cpu"),
+    ],
+)  # fmt: skip
+def test_the_device_is_that_of_the_tasks_not_of_who_sends_them(
+    device: str, cluster: str, given: list[str], there: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert device_there(device, cluster, given) == there
+
+
+def test_a_task_without_the_gpu_of_its_cells_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    cell = cell_settings(dataset="digits", model="logistic", attack="analytic", device="cuda")
+    with pytest.raises(UsageError, match="no CUDA device is available here"):
+        make_part([cell], Job(tmp_path, tmp_path, 0.0, 8, 1, None), Shard(1, 1))
