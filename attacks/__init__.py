@@ -4,6 +4,7 @@ from harness.attacks import (  # noqa: F401  (imported to register)
     analytic,
     blind,
     cpl,
+    decode,
     dlg,
     gradinversion,
     identify,

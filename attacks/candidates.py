@@ -149,11 +149,9 @@ _HELD = 2**25
 
 
 def drawn_of_class(observation: Observation, label: int, count: int, name: str) -> Tensor:
-    """``count`` images (N, D) drawn from what public data say of a class, the same ones for every observation."""
-    prior = observation.prior
-    assert prior is not None
-    where = torch.randn(1, count, prior.means.shape[1], generator=generator(name, label)).to(prior.means)
-    return prior.place(where, torch.full((1, count), label, device=where.device))[0]
+    """``count`` examples (N, D) drawn from what public data say of a class, the same ones for every observation."""
+    assert observation.prior is not None
+    return observation.prior.drawn(label, count, generator(name, label))
 
 
 def gradient_of(seen: Observation, images: Tensor, label: int, differentiable: bool = True) -> Tensor:

@@ -26,7 +26,7 @@ SUITES: dict[str, Mapping[str, Settings]] = {
     # Closed forms come first, since a place where images come back to one of them is settled. Of those that search,
     # the one that need not know the defense comes before the one that does: what falls to it says more.
     "auto-8": {
-        "token_rows": {}, "span": {},
+        "token_rows": {}, "span": {}, "decode": {},
         "patches": {}, "analytic": {}, "spear": {}, "learned": {}, "levels": {}, "slope": {}, "identify": {},
         "cpl": {}, "map": {}, "inverting_gradients": {"max_iterations": 1000},
     },

@@ -22,6 +22,8 @@ class Prior:
         groups: (K,) int64, which of the G covariances a class has: one of its own, or that of all classes pooled.
         directions: (G, D, d), orthonormal columns. scales: (G, d), standard deviations along them.
         rest: (G,), the standard deviation along everything else, so that no image has probability 0.
+        texts: (N, D), the public examples themselves where they are texts, of which no Gaussian can be drawn; None for
+            images. classes: (N,), theirs.
     """
 
     name: str
@@ -31,6 +33,18 @@ class Prior:
     directions: Tensor
     scales: Tensor
     rest: Tensor
+    texts: Tensor | None = None
+    classes: Tensor | None = None
+
+    def drawn(self, label: int, count: int, random: torch.Generator) -> Tensor:
+        """Examples (count, D) of a class: from the Gaussian, or of texts public ones, of any class if it has none."""
+        if self.texts is None or self.classes is None:
+            where = torch.randn(1, count, self.means.shape[1], generator=random).to(self.means)
+            return self.place(where, torch.full((1, count), label, device=where.device))[0]
+        own = (self.classes == label).nonzero()[:, 0]
+        own = own if len(own) else torch.arange(len(self.texts), device=own.device)
+        chosen = torch.cat([torch.randperm(len(own), generator=random) for _ in range(-(-count // len(own)))])[:count]
+        return self.texts[own[chosen.to(own.device)]]
 
     def place(self, coordinates: Tensor, labels: Tensor) -> Tensor:
         """The images (R, n, D) at whitened coordinates (R, n, D) of classes (R, n).
@@ -56,12 +70,17 @@ class Prior:
     def to(self, device: torch.device, dtype: torch.dtype) -> "Prior":
         """A copy on another device and in another floating-point precision."""
         moved = {name: getattr(self, name).to(device, dtype) for name in ("means", "directions", "scales", "rest")}
-        return replace(self, groups=self.groups.to(device), **moved)
+        texts = {
+            "texts": None if self.texts is None else self.texts.to(device, dtype),
+            "classes": None if self.classes is None else self.classes.to(device),
+        }
+        return replace(self, groups=self.groups.to(device), **moved, **texts)
 
     def fingerprint(self) -> str:
         """A hash of its numbers."""
         digest = hashlib.sha256()
-        for tensor in (self.means, self.groups, self.directions, self.scales, self.rest):
+        texts = () if self.texts is None or self.classes is None else (self.texts, self.classes)
+        for tensor in (self.means, self.groups, self.directions, self.scales, self.rest, *texts):
             digest.update(tensor.cpu().contiguous().numpy().tobytes())
         return digest.hexdigest()[:20]
 
@@ -123,7 +142,7 @@ def _of_texts(public: Dataset, rows: Tensor) -> Prior:
     none = torch.zeros(1, width, 1)
     return Prior(
         public.name, len(rows), middle.float(), torch.zeros(classes, dtype=torch.long), none, torch.zeros(1, 1),
-        torch.zeros(1),
+        torch.zeros(1), rows.float(), public.labels,
     )  # fmt: skip
 
 

@@ -1,0 +1,112 @@
+"""Decode: informed, it writes whole texts at noise at which attackers who do not know the noise write none."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from harness.attacks import run_attack
+from harness.attacks.decode import Decode, together
+from harness.attacks.span import Span
+from harness.attacks.token_rows import TokenRows
+from harness.base.errors import UsageError
+from harness.base.randomness import generator
+from harness.base.words import PAD, tokens_of
+from harness.datasets import Dataset, divide, load_dataset
+from harness.datasets.prior import Prior, fit_prior
+from harness.models import RowModel
+from harness.observation import Noise, Observation
+
+Read = tuple[Observation, Tensor]
+
+
+@pytest.fixture(scope="module")
+def sides() -> tuple[Dataset, Prior]:
+    data = divide(load_dataset("notes", Path()), "notes", "auto", Path())
+    return data.private, fit_prior(data.public)
+
+
+@pytest.fixture(scope="module")
+def read(sides: tuple[Dataset, Prior]) -> Read:
+    """Gradients of three notes without noise, and the notes (3, T)."""
+    notes, prior = sides
+    model, keys = (
+        RowModel("text_transformer", notes.image_shape, notes.num_classes),
+        tuple((0, row) for row in range(3)),
+    )
+    weights, rows = model.initial_weights(list(keys)), torch.arange(3)[:, None]
+    gradients = model.gradient(weights, notes.images[rows], notes.labels[rows])
+    return Observation(model, weights, gradients, 1, keys, prior=prior), tokens_of(notes.images[:3])
+
+
+def noisy(observation: Observation, deviation: float) -> Observation:
+    noise = deviation * torch.randn(observation.target.shape, generator=torch.Generator().manual_seed(1))
+    return replace(observation, target=observation.target + noise, noise=Noise("gaussian", deviation))
+
+
+def made(attack: Decode | Span | TokenRows, observation: Observation) -> Tensor:
+    return tokens_of(run_attack(attack, observation).images)[:, 0]
+
+
+def test_a_text_comes_back_at_noise_that_stops_who_does_not_know_it(read: Read) -> None:
+    observation, texts = read
+    seen = noisy(observation, 0.015)
+    assert torch.equal(made(Decode(tries=0), seen), texts)
+    plain = replace(seen, noise=None, prior=None)
+    assert not any((made(attack, plain) == texts).all(1).any() for attack in (Span(), TokenRows()))
+    assert not (made(Decode(tries=0), noisy(observation, 1.0)) == texts).all(1).any()
+
+
+def test_without_noise_and_public_texts_nothing_is_missed(read: Read) -> None:
+    observation, texts = read
+    assert torch.equal(made(Decode(tries=0), replace(observation, prior=None)), texts)
+    assert torch.equal(made(Decode(tries=0), replace(observation, target=observation.target * 1e-3)), texts)
+
+
+def test_broken_numbers_give_no_text(read: Read) -> None:
+    broken = replace(read[0], target=read[0].target * torch.nan)
+    assert (made(Decode(), broken) == PAD).all()
+
+
+def test_the_whole_gradient_decides_between_words_that_are_as_likely(read: Read) -> None:
+    """At noise where the tables leave some words in doubt."""
+    observation, texts = read
+    seen, texts = noisy(observation, 0.04).take(torch.tensor([0])), texts[:1]
+    right = [int((made(Decode(tries=tries), seen) == texts).sum()) for tries in (0, 40)]
+    assert right[1] > right[0]
+
+
+@pytest.mark.parametrize("noise", [1e-3, 0.05])
+def test_scores_are_log_likelihood_ratios(noise: float) -> None:
+    """Over many draws, e^score is on average 1 where a word did not stand there, as a likelihood ratio is."""
+    random, width, count = torch.Generator().manual_seed(0), 300, 400
+    own, ratios, right = torch.randn(4, width, generator=random).double() / width**0.5 * 0.2, [], []
+    for _ in range(count):
+        words = own.repeat(2, 1) * torch.tensor([1.0] * 4 + [0.0] * 4)[:, None]
+        words = words + noise * torch.randn(8, width, generator=random)
+        scores = together(words, own + noise * torch.randn(4, width, generator=random), noise**2)
+        right.append(scores[:4].argmax(0).eq(torch.arange(4)).double().mean())
+        ratios.append((scores[4:].exp()).mean())
+    assert float(torch.stack(ratios).mean()) < 1.5
+    assert float(torch.stack(right).mean()) > (0.99 if noise == 1e-3 else 0.3)
+
+
+def test_what_decode_cannot_read(read: Read, sides: tuple[Dataset, Prior]) -> None:
+    observation, _ = read
+    with pytest.raises(UsageError, match="reads one text, not 2; use --batch-size 1"):
+        run_attack(Decode(), replace(observation, examples=2))
+    with pytest.raises(UsageError, match="noise of a known level"):
+        run_attack(Decode(), replace(observation, noise=Noise("gaussian", None)))
+
+
+def test_public_texts_are_drawn_as_they_are(sides: tuple[Dataset, Prior]) -> None:
+    _, prior = sides
+    assert prior.texts is not None and prior.classes is not None
+    drawn = prior.drawn(2, 40, generator("a test"))
+    known = {row.numpy().tobytes() for row in prior.texts[prior.classes == 2]}
+    assert len({row.numpy().tobytes() for row in drawn}) == 40
+    assert all(row.numpy().tobytes() in known for row in drawn)
+    other = replace(prior, texts=prior.texts.flip(0))
+    assert prior.fingerprint() != other.fingerprint() and prior.to(torch.device("cpu"), torch.float64).texts is not None
