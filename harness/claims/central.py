@@ -27,6 +27,7 @@ from harness.claims.answers import (
     flag,
     number,
     positive,
+    share,
     whole,
 )  # fmt: skip
 from harness.claims.epsilons import Relation
@@ -103,13 +104,15 @@ def _local(arguments: Arguments, facts: Facts) -> Answer:
     own, claimed, asked = facts.delta or 1e-5, None, arguments["epsilon"]
     if arguments["delta"] is not None:
         own = number(arguments, "delta", 0.0, 1.0)
+    if asked is not None and arguments["relative_noise_stddev"] is not None:
+        raise UsageError("epsilon and relative_noise_stddev both say how much noise there is; give one of them")
     if arguments["relative_noise_stddev"] is not None:
         sigma = positive(arguments, "relative_noise_stddev")[0]
     elif asked is not None:
         claimed = positive(arguments, "epsilon")[0]
         sigma = 1 / epsilons.gaussian_mu(claimed, own)
     else:
-        raise UsageError("pfl:GaussianMechanism needs relative_noise_stddev, or epsilon and delta; add --arg epsilon=1")
+        raise UsageError("it needs relative_noise_stddev, or epsilon and delta; add --arg epsilon=1")
     answer = Answer(notes=[f"noise of {sigma:.4g} clipping bounds", "the random seed comes from the server's context"])
     line = line_of("client", "exact Gaussian", facts.delta or own, claimed=claimed, claimed_delta=claimed and own)
     answer.gaussian(line, {"zero-out": 1 / sigma, "replace": 2 / sigma}, facts, judged="zero-out")
@@ -461,7 +464,7 @@ def buffered_column(decays: Any, scales: Any, rounds: int) -> list[float]:
     ):
         raise UsageError("buf_decay and output_scale must be lists of one length; write --arg buf_decay=[0.9]")
     pairs = [
-        (number({"buf_decay": decay}, "buf_decay", -1e-300, 1.0), number({"output_scale": scale}, "output_scale"))
+        (share({"buf_decay": decay}, "buf_decay", zero=True), number({"output_scale": scale}, "output_scale"))
         for decay, scale in zip(decays, scales, strict=True)
     ]
     return [1.0, *(sum(scale * decay**step for decay, scale in pairs) for step in range(rounds - 1))]

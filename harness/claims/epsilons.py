@@ -156,6 +156,7 @@ _DEVIATIONS = 10.0  # of noise beyond which a loss counts as infinite: 1e-23 of 
 _TAIL = 1e-14  # of the probability, outside the window of a composition
 _INTERVAL, _MOST_BUCKETS, _MOST_SINGLE = 5e-4, 1 << 21, 1 << 16  # buckets of a composition, and of one step
 _SMALLEST_SIGMA = 0.05
+_WIDEST = 100.0  # interval, from which on buckets say nothing
 _LARGEST = 1000.0  # epsilon, from which on loss distributions would be too long
 
 
@@ -190,17 +191,18 @@ def _composed(parts: tuple[tuple[Step, int], ...], delta: float) -> float:
 
 
 def sampled_epsilon(parts: Sequence[tuple[float, float, int]], delta: float, relation: Relation = "zero-out") -> float:
-    """Return epsilon of parts (sigma, rate, steps) of Poisson-sampled Gaussian noise: the least of two bounds."""
+    """Return epsilon of parts (sigma, rate, steps) of Poisson-sampled Gaussian noise: the least of several bounds."""
     scale = 2 if relation == "replace" else 1
     everybody = gaussian_epsilon(scale * math.sqrt(sum(steps / sigma**2 for sigma, _, steps in parts)), delta)
     if all(rate == 1 for _, rate, _ in parts) or min(sigma for sigma, _, _ in parts) < _SMALLEST_SIGMA:
         return everybody
     if relation == "replace" and everybody > 1e5:
         return everybody
-    if relation != "replace" and (rough := renyi_epsilon(parts, delta)) > _LARGEST:
+    rough = math.inf if relation == "replace" else renyi_epsilon(parts, delta)
+    if _LARGEST < rough < math.inf:
         return min(everybody, rough)
     steps = [(Step("gaussian", sigma, rate, relation), count) for sigma, rate, count in parts]
-    return min(everybody, composed_epsilon(steps, delta))
+    return min(everybody, rough, composed_epsilon(steps, delta))
 
 
 def laplace_epsilon(epsilon: float, count: int, delta: float) -> float:
@@ -211,11 +213,15 @@ def laplace_epsilon(epsilon: float, count: int, delta: float) -> float:
 
 
 def _one_direction(parts: Sequence[tuple[Step, int]], delta: float, adding: bool) -> float:
+    """Epsilon in one direction; infinite where its losses do not fit into buckets that say anything."""
     steps = sum(count for _, count in parts)
     spans = [high - low for low, high in (_range(step, adding) for step, _ in parts)]
     interval = max(min(_INTERVAL, 1e-2 / math.sqrt(steps)), max(spans) / _MOST_SINGLE, 1e-5)
-    while (found := _window_of(parts, interval, adding)) is None:
+    found = None
+    while interval < _WIDEST and (found := _window_of(parts, interval, adding)) is None:
         interval *= 2
+    if found is None:
+        return math.inf
     single, low, high = found
     size = 1 << max(4, int(high - low + 1).bit_length())
     spectrum, first, finite = np.ones(size // 2 + 1, dtype=complex), 0, 1.0
@@ -344,7 +350,10 @@ def _epsilon_of(mass: Array, first: int, interval: float, delta: float) -> float
         return 0.0
     place = max(low, 0)
     total, smaller = rest(place)
-    return interval * (first + place) + max(0.0, math.log((total - delta) / smaller)) if smaller > 0 else 0.0
+    if total <= delta:
+        return interval * (first + place)
+    within = max(0.0, math.log((total - delta) / smaller)) if smaller > 0 else interval
+    return interval * (first + place) + within
 
 
 # Noise that is correlated over rounds, and other rules.

@@ -4,7 +4,7 @@ import math
 
 from harness.base.errors import UsageError
 from harness.claims import epsilons
-from harness.claims.answers import REQUIRED, Answer, Arguments, Facts, Line, choice, flag, number, positive
+from harness.claims.answers import REQUIRED, Answer, Arguments, Facts, Line, choice, flag, number, positive, share
 from harness.claims.epsilons import Relation
 from harness.claims.registry import NUMPY, RAW, does_nothing, line_of, register
 
@@ -16,7 +16,7 @@ _OPENFL = {"noise_multiplier": 0.1, "clip_norm": 1.0, "clip_frequency": 1, "samp
 def _tutorial(arguments: Arguments, facts: Facts) -> Answer:
     """Noise on the sum of a Poisson sample of collaborators, divided by their expected number."""
     noise, _ = positive(arguments, "noise_multiplier", "clip_norm")
-    rate, delta = number(arguments, "sample_rate", 0.0, 1 + 1e-12), number(arguments, "delta", 0.0, 1.0)
+    rate, delta = share(arguments, "sample_rate"), number(arguments, "delta", 0.0, 1.0)
     asked, parts = facts.delta or delta, [(noise, rate, facts.rounds)]
     answer = Answer(unknown=["the model has no buffers: they leave without clip and noise"])
     if facts.buffers == "none" or facts.scalars == 0:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from harness.base.errors import UsageError
+from harness.claims import epsilons
 from harness.claims.answers import Answer, Facts
 from harness.claims.filters import FILTERS, find_filter
 
@@ -116,6 +117,8 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], Lines, bool]] = {
     "9 LeNet": ("nvflare:SVTPrivacy", {}, {"numbers": 61_706, "scalars": 0}, [
         ("replace", 1, 617.599, CLOSED, plain(6171 * 0.1 + coins(61_706, 6171))),
         ("replace", 1, 62.4503, CLOSED, ("laplace", 0.1, 6171, 1e-5, coins(61_706, 6171))),
+        ("zero-out", 1, 309.049, CLOSED, plain(6171 * 0.05 + coins(61_706, 6171))),
+        ("zero-out", 1, 24.0128, CLOSED, ("laplace", 0.05, 6171, 1e-5, coins(61_706, 6171))),
     ], True),
     "9 FLIP": ("nvflare:SVTPrivacy", {}, {"numbers": 7_033_225, "scalars": 0}, [
         ("replace", 1, 70332.8, CLOSED, plain(703_323 * 0.1 + coins(7_033_225, 703_323))),
@@ -314,6 +317,29 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], Lines, bool]] = {
         ("replace", 1, 1_800_046.7, CLOSED, plain(900_000 * 2 + coins(10**6, 900_000, 21, 4))),
     ], True),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("epsilon", [1e-3, 0.1, 1.0, 30.0, 1e3, 1e6, 1e8, 1e20])
+def test_one_laplace_release_of_any_size_loses_what_its_law_says(epsilon: float) -> None:
+    """Its delta is 1 - e^((epsilon' - epsilon)/2)."""
+    exact = epsilon + 2 * math.log1p(-1e-5)
+    found = epsilons.laplace_epsilon(epsilon, 1, 1e-5)
+    assert exact <= found <= min(epsilon, exact + 1e-3 * epsilon)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("epsilon", "count"), [(1.0, 10**9), (0.1, 10**12), (1e8, 10**6), (1e29, 10**12)])
+def test_what_no_loss_distribution_holds_is_bounded_by_the_sum(epsilon: float, count: int) -> None:
+    """The mean of the losses is what is lost at the least: about epsilon^2/2 each, or epsilon less 1."""
+    mean = count * (epsilon - 1 + math.exp(-epsilon))
+    assert 0.99 * mean <= epsilons.laplace_epsilon(epsilon, count, 1e-5) <= count * epsilon
+
+
+def test_a_small_delta_is_bounded_by_renyi_divergences() -> None:
+    parts = [(1.0, 0.1, 10)]
+    assert epsilons.sampled_epsilon(parts, 1e-29) <= epsilons.renyi_epsilon(parts, 1e-29) < 17
+    settings = {**ENGINE, "accountant": "rdp", "sample_rate": 0.1, "steps": 10}
+    assert not ask("opacus:PrivacyEngine", settings, delta=1e-29).broken
 
 
 # Other numbers of what a quick case asks as well.
