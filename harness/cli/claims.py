@@ -24,7 +24,10 @@ def claims_command(
         list[str] | None,
         typer.Argument(help="Configurations (.toml, .py, .json, .conf, .yaml), or names such as flower:LocalDpMod."),
     ] = None,
-    arg: Annotated[list[str] | None, typer.Option(help="key=value, an argument of the filter; repeated.")] = None,
+    defense: Annotated[list[str] | None, typer.Option(help="A name, as among the sources; repeated.")] = None,
+    arg: Annotated[
+        list[str] | None, typer.Option("--arg", "--defense-arg", help="key=value, an argument of the filter; repeated.")
+    ] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds; from the source, else 1.")] = None,
     clients: Annotated[int | None, typer.Option(help="Clients of the federation.")] = None,
     per_round: Annotated[int | None, typer.Option(help="Clients that take part in a round.")] = None,
@@ -64,7 +67,7 @@ def claims_command(
     ):  # fmt: skip
         if value is not None and value not in allowed:
             raise UsageError(f"unknown --{name} {value!r}; choose {', '.join(allowed)}")
-    if not sources:
+    if not (names := [*(sources or []), *(defense or [])]):
         _print_known(as_json)
         return DONE
     known_size, known_scalars = (None, None) if model is None else network(model)
@@ -77,7 +80,7 @@ def claims_command(
         "scalars": known_scalars if scalars is None else scalars, "buffers": buffers, "delta": delta,
         "version": framework_version,
     }  # fmt: skip
-    rows, unknown = _answered(sources, _assigned(arg or []), {k: v for k, v in given.items() if v is not None})
+    rows, unknown = _answered(names, _assigned(arg or []), {k: v for k, v in given.items() if v is not None})
     shown = [
         row for row in rows
         if unit in (None, row["unit"]) and (relation in (None, row["relation"]) or row["relation"] == _ANY)

@@ -92,6 +92,11 @@ def test_a_claim_that_fails_ends_with_1(line: Harness, epsilon: int, code: int) 
     assert line(f"{text} --fail-on none").code == 0
 
 
+def test_a_name_may_be_given_as_evaluate_takes_it(line: Harness) -> None:
+    other = LOCAL.replace("claims ", "claims --defense ").replace("--arg", "--defense-arg")
+    assert line(other.format(8)).out == line(LOCAL.format(8)).out
+
+
 def test_the_delta_that_is_lost_at_the_claims_epsilon_stands_beside_it(line: Harness) -> None:
     for epsilon, delta in ((8, 7.9706e-6), (10, 2.2654e-5)):
         first, *_ = rows(line, f"{LOCAL.format(epsilon)} --scalars 0")
