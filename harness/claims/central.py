@@ -376,7 +376,7 @@ def _trees(noise: float, trees: list[int], facts: Facts) -> Answer:
 
 @register(
     "jax_privacy:BufferedToeplitz", "s0", aliases=("BufferedToeplitz",),
-    source="jax_privacy 8967688c, matrix_factorization/buffered_toeplitz.py", claims="no number of its own",
+    source="jax_privacy 2.0.0, matrix_factorization/buffered_toeplitz.py", ran=True, claims="no number of its own",
     does="adds noise that buffers of the model's size correlate over the rounds",
     works="let the server enforce min_separation and max_participations",
     settings={"noise_multiplier": REQUIRED, "buf_decay": REQUIRED, "output_scale": REQUIRED, "clip": 1.0,
@@ -388,7 +388,8 @@ def _buffered(arguments: Arguments, facts: Facts) -> Answer:
 
 
 @register(
-    "jax_privacy:BandedToeplitz", "s0", source="jax_privacy 8967688c, matrix_factorization/toeplitz.py",
+    "jax_privacy:BandedToeplitz", "s0", source="jax_privacy 2.0.0, matrix_factorization/toeplitz.py",
+    ran=True,
     claims="no number of its own",
     does="adds noise that a banded matrix of square-root coefficients correlates over the rounds",
     works="let the server enforce as many rounds between two turns as there are bands",
@@ -471,7 +472,7 @@ def buffered_column(decays: Any, scales: Any, rounds: int) -> list[float]:
 
 
 @register(
-    "jax_privacy:banded", "s0", source="jax_privacy 8967688c, matrix_factorization/ and accounting.py",
+    "jax_privacy:banded", "s0", source="jax_privacy 2.0.0, experimental/accounting.py", ran=True,
     aliases=("amplified_bandmf_event",), claims="no number of its own: its event is for an accountant",
     does="adds noise that a banded matrix correlates over the steps, with samples of groups in turn",
     works="draw batches by Poisson samples from one of bands groups in turn",

@@ -396,6 +396,8 @@ NOTHING: dict[str, tuple[str, dict[str, Any], dict[str, Any], bool, str, float |
     "APPFL Adam": ("appfl:dp", STEPS, {**PLAIN, "optimizer": "adam", "local_steps": 1}, True, "adam moves", 10),
     "APPFL, as shipped": ("appfl:dp", {"epsilon": 1}, {**PLAIN, "local_steps": 100}, True, "clip_grad is off", 100),
     "APPFL BatchNorm": ("appfl:dp", STEPS, {"local_steps": 1, "buffers": "float"}, True, "buffers leave", 10),
+    "APPFL, masked": ("appfl:dp", {**STEPS, "use_secure_agg": True}, {**PLAIN, "local_steps": 1}, True,
+                      "masks go on the update before its noise", 10),
     "APPFL, no steps": ("appfl:dp", STEPS, PLAIN, True, "add --local-steps", None),
     "FedML nbafl": ("fedml:dp", {"dp_solution_type": "nbafl", "epsilon": 0.5}, {}, True, "does not act", None),
     "FedML ldp": ("fedml:dp", {"dp_solution_type": "ldp", "epsilon": 0.5}, {}, True, "which nothing clips", None),
