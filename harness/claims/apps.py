@@ -41,12 +41,14 @@ def read_project(path: Path, text: str, read: Read) -> Source:
     if not app:
         raise UsageError(f"{path}: has no table [tool.flwr.app]; give the pyproject.toml of a Flower app")
     source, config = _project(path, document, str(path))
-    files = _app_files(path.parent, table(app, "components"))
-    _read_code({file: read(file) for file in files}, config, source)
+    files = {file: read(file) for file in _app_files(path.parent, table(app, "components"))}
+    _read_code(files, config, source)
     if _file(path.parent, table(app, "components").get("clientapp")) not in files:
         source.facts.pop("clients_clip", None)  # the file that may list the mod is not there
     where = f"{path}: [tool.flwr.app.config]"
-    if known := {name: config[name] for name in FILTERS["flip:local_dp"].settings if name in config}:
+    known = {name: config[name] for name in FILTERS["flip:local_dp"].settings if name in config}
+    # Another filter of the code has the keys for itself, unless the code is FLIP's.
+    if known and (not source.found or any("flip" in text for text in files.values())):
         said = "FLIP's local_dp runs, which has these keys"
         source.found.append(Found(FILTERS["flip:local_dp"], known, where, ifs=[said]))
     elif not files and {"noise_multiplier", "clipping_norm", "num_sampled_clients"} <= config.keys():
