@@ -10,6 +10,7 @@ without replacement); Koskela, Jälkö, Honkela 2020 and Doroshenko et al. 2022 
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -156,6 +157,7 @@ _DEVIATIONS = 10.0  # of noise beyond which a loss counts as infinite: 1e-23 of 
 _TAIL = 1e-14  # of the probability, outside the window of a composition
 _INTERVAL, _MOST_BUCKETS, _MOST_SINGLE = 5e-4, 1 << 21, 1 << 16  # buckets of a composition, and of one step
 _SMALLEST_SIGMA = 0.05
+_MOST_PARTS = 32  # whose loss distributions are composed
 _WIDEST = 100.0  # interval, from which on buckets say nothing
 _LARGEST = 1000.0  # epsilon, from which on loss distributions would be too long
 
@@ -190,6 +192,23 @@ def _composed(parts: tuple[tuple[Step, int], ...], delta: float) -> float:
     return max(_one_direction(parts, delta, adding) for adding in ((False, True) if both else (False,)))
 
 
+def merged(parts: Sequence[tuple[float, float, int]]) -> list[tuple[float, float, int]]:
+    """Return parts (sigma, rate, steps) with the steps of equal ones added up, by rate and sigma."""
+    steps: Counter[tuple[float, float]] = Counter()
+    for sigma, rate, count in parts:
+        steps[rate, sigma] += count
+    return [(sigma, rate, count) for (rate, sigma), count in sorted(steps.items())]
+
+
+def _few(parts: Sequence[tuple[float, float, int]]) -> list[tuple[float, float, int]]:
+    """Parts that lose no less and are not too many: of near ones all steps get the least noise and the largest rate."""
+    parts = merged(parts)
+    size = math.ceil(len(parts) / _MOST_PARTS)
+    groups = [parts[first : first + size] for first in range(0, len(parts), size)]
+    return [(min(one[0] for one in group), max(one[1] for one in group), sum(one[2] for one in group))
+            for group in groups]  # fmt: skip
+
+
 def sampled_epsilon(parts: Sequence[tuple[float, float, int]], delta: float, relation: Relation = "zero-out") -> float:
     """Return epsilon of parts (sigma, rate, steps) of Poisson-sampled Gaussian noise: the least of several bounds."""
     scale = 2 if relation == "replace" else 1
@@ -198,6 +217,7 @@ def sampled_epsilon(parts: Sequence[tuple[float, float, int]], delta: float, rel
         return everybody
     if relation == "replace" and everybody > 1e5:
         return everybody
+    parts = _few(parts)
     rough = math.inf if relation == "replace" else renyi_epsilon(parts, delta)
     if _LARGEST < rough < math.inf:
         return min(everybody, rough)

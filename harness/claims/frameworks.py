@@ -474,6 +474,7 @@ def _kept(arguments: Arguments) -> bool:
 
 
 Parts = list[tuple[float, float, int]]
+_MOST_KINDS = 1000  # of an accountant's parts, so that an answer takes seconds
 
 
 def _history(history: Any) -> Parts:
@@ -492,6 +493,8 @@ def _history(history: Any) -> Parts:
         raise UsageError(
             'history must be a list of [sigma above 0, rate in (0, 1], steps above 0]; give "history": [[1.0, 0.01, 5]]'
         ) from None
+    if (kinds := len(epsilons.merged(parts))) > _MOST_KINDS:
+        raise UsageError(f"the history has {kinds} different sigmas and rates; ask about {_MOST_KINDS} at most")
     return parts
 
 

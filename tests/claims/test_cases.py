@@ -338,6 +338,16 @@ def test_what_no_loss_distribution_holds_is_bounded_by_the_sum(epsilon: float, c
     assert 0.99 * mean <= epsilons.laplace_epsilon(epsilon, count, 1e-5) <= count * epsilon
 
 
+def test_equal_parts_count_as_one_and_many_lose_no_more_than_a_bound() -> None:
+    """A schedule of noise from 1 to 1.3: more than that of its end throughout, less than that of its start."""
+    assert epsilons.sampled_epsilon([(1.0, 0.1, 3)] * 40, 1e-5) == epsilons.sampled_epsilon([(1.0, 0.1, 120)], 1e-5)
+    parts = [(1 + 0.3 * one / 120, 0.1, 1) for one in range(120)]
+    low, found, high = (epsilons.sampled_epsilon(one, 1e-5) for one in ([(1.3, 0.1, 120)], parts, [(1.0, 0.1, 120)]))
+    assert low < found < high
+    grouped = epsilons.sampled_epsilon([(sigma, 0.1, 4) for sigma, *_ in parts[::4]], 1e-5)
+    assert grouped == pytest.approx(found, rel=1e-9)
+
+
 def test_a_small_delta_is_bounded_by_renyi_divergences() -> None:
     parts = [(1.0, 0.1, 10)]
     assert epsilons.sampled_epsilon(parts, 1e-29) <= epsilons.renyi_epsilon(parts, 1e-29) < 17

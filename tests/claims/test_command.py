@@ -370,6 +370,8 @@ MISTAKES = {
     "two steps": ("", f"{OPACUS} --arg sample_rate=0.5 --arg steps=2 --local-steps 3",
                   "--local-steps 3 contradicts steps 2"),
     "two rates": ("", f"{OPACUS} --arg sample_rate=0.5 --examples 32 --batch-size 8", "contradicts sample_rate 0.5"),
+    "many kinds of steps": (json.dumps({"history": [[1 + one / 1e4, 0.1, 1] for one in range(1001)]}),
+                            "claims source.json", "has 1001 different sigmas and rates; ask about 1000"),
     "half a step": ('{"history": [[1, 0.5, 1.5]]}', "claims source.json", "history must be a list of [sigma above 0"),
     "corrected": ("", f"claims pfl:BandedMatrixFactorization {JOB.replace('compositions', 'iterations')} --arg "
                   "corrected=no", "corrected must be true or false, got 'no'"),
