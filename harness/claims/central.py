@@ -14,6 +14,8 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+
 from harness.base.errors import UsageError
 from harness.claims import epsilons
 from harness.claims.answers import (
@@ -468,7 +470,8 @@ def buffered_column(decays: Any, scales: Any, rounds: int) -> list[float]:
         (share({"buf_decay": decay}, "buf_decay", zero=True), number({"output_scale": scale}, "output_scale"))
         for decay, scale in zip(decays, scales, strict=True)
     ]
-    return [1.0, *(sum(scale * decay**step for decay, scale in pairs) for step in range(rounds - 1))]
+    steps = np.arange(rounds - 1.0)
+    return [1.0, *sum((scale * decay**steps for decay, scale in pairs), np.zeros(rounds - 1)).tolist()]
 
 
 @register(
