@@ -55,7 +55,7 @@ def _classical(arguments: Arguments, facts: Facts, prefix: str = "") -> Answer:
     )
     delta = number(arguments, f"{prefix}delta", 0.0, 1.0)
     answer = Answer(notes=[METRICS, NUMPY, "every other view, and each example of the client, loses at most this"])
-    no_scalars(answer, facts, "leave without clip, and mostly without noise")
+    no_scalars(answer, facts, "leave without clip, and in messages without noise")
     if facts.buffers == "int":
         answer.fails.append("integer arrays raise an error once the clip acts, and their noise is cut to whole numbers")
     deviation = epsilons.classical_deviation(sensitivity, epsilon, delta)
