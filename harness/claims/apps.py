@@ -234,6 +234,8 @@ def _note_call(
     one = Found(found, {}, where)
     if module and not _is_of(module, name):
         one.ifs.append(f"{name} of {module} does what {name} of {_package(found.name)} does")
+    if found.name.startswith("nvflare:"):
+        one.ifs.append("the job lets it filter what train returns, at the clients")
     if found.name == "opacus:PrivacyEngine":
         if code in engines.own:
             return  # of an engine that the file defines

@@ -67,9 +67,6 @@ def claims_command(
     ):  # fmt: skip
         if value is not None and value not in allowed:
             raise UsageError(f"unknown --{name} {value!r}; choose {', '.join(allowed)}")
-    if not (names := [*(sources or []), *(defense or [])]):
-        _print_known(as_json)
-        return DONE
     known_size, known_scalars = (None, None) if model is None else network(model)
     given = {
         "rounds": rounds, "clients": clients, "per_round": per_round, "participations": participations,
@@ -80,7 +77,13 @@ def claims_command(
         "scalars": known_scalars if scalars is None else scalars, "buffers": buffers, "delta": delta,
         "version": framework_version,
     }  # fmt: skip
-    rows, unknown = _answered(names, _assigned(arg or []), {k: v for k, v in given.items() if v is not None})
+    facts = {name: value for name, value in given.items() if value is not None}
+    if not (names := [*(sources or []), *(defense or [])]):
+        if facts or arg:
+            raise UsageError("nothing to ask about; name a file, or a filter such as flower:LocalDpMod")
+        _print_known(as_json)
+        return DONE
+    rows, unknown = _answered(names, _assigned(arg or []), facts)
     shown = [
         row for row in rows
         if unit in (None, row["unit"]) and (relation in (None, row["relation"]) or row["relation"] == _ANY)

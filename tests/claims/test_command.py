@@ -335,6 +335,7 @@ MISTAKES = {
                 "output_scale=1", "must be lists of one length"),
     "cohort": ("", "claims tff:gaussian_fixed --arg noise_multiplier=1 --arg clients_per_round=9 --clients 3",
                "lower it or raise --clients"),
+    "facts of nothing": ("", "claims --rounds 3", "name a file, or a filter such as flower:LocalDpMod"),
     "an unknown one first": ("", "claims flower:LocalDpMod --arg clip=true", "has an argument 'clip'"),
     "given twice": ("", f"{LOCAL.format(1)} --arg epsilon=2", "--arg epsilon=... is given twice"),
     "a name with a mistake": ("", "claims flower:localdpmod", "did you mean flower:LocalDpMod?"),

@@ -281,6 +281,8 @@ NVFLARE: dict[str, Case] = {
     "a server's": ("workflows = []\n" + CHAIN % ("", ""), CONF, 1, ["the filter acts at the server"]),
     "kinds": (CHAIN % ("", 'args.data_kinds = ["WEIGHTS"]'), CONF, 1, ["if: results are of kind WEIGHTS"]),
     "all kinds": (CHAIN % ("", 'args.data_kinds = ["WEIGHTS", "WEIGHT_DIFF"]'), CONF, 1, ["-", "of kind"]),
+    "in code": ("job.to_server(SVTPrivacy(), filter_type=FilterType.TASK_DATA)", "source.py --parameters 61706", 1,
+                ["if: the job lets it filter what train returns, at the clients"]),
     "kinds in code": ("SVTPrivacy(data_kinds=['WEIGHTS'])", "source.py --parameters 61706", 1, ["of kind WEIGHTS"]),
     "args that are a list": (CHAIN % ("", "args = [1]"), CONF, 2, ["write an object of arguments"]),
     "a key twice": ('{"defense": "flip:local_dp", "args": {"dp_epsilon": 1, "dp_epsilon": 100}}', "source.json", 2,
