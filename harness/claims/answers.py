@@ -266,12 +266,12 @@ def _counts(facts: Facts) -> list[int]:
     return [1] if facts.taking_part == 1 else [1, facts.taking_part]
 
 
-#: Arguments that are a bound, a rate of change or a number of something, whatever they change of an answer; and shares.
+#: Arguments, whatever they change of an answer: bounds and numbers of something, rates of change that may be 0, shares.
 _POSITIVE = (
     "clip", "clip_frequency", "clipping_bound", "clipping_norm", "clients_per_round", "initial_clipping_bound",
-    "initial_clipping_norm", "initial_l2_norm_clip", "l2_norm_clip", "learning_rate", "log_space_step_size",
-    "sensitivity",
+    "initial_clipping_norm", "initial_l2_norm_clip", "l2_norm_clip", "sensitivity",
 )  # fmt: skip
+_RATES = ("learning_rate", "log_space_step_size")
 _SHARES = ("adaptive_clipping_norm_quantile", "target_clipped_quantile", "target_unclipped_quantile")
 Arguments = Mapping[str, Any]
 Asked = Callable[[Arguments, Facts], Answer]
@@ -318,10 +318,20 @@ class Filter:
             raise UsageError(f"{at}{self.name} needs {missing}; add --arg {missing}=...")
         try:
             for name in (name for name, value in merged.items() if value is not None):
-                _ = positive(merged, name) if name in _POSITIVE else name in _SHARES and share(merged, name, zero=True)
+                _check(merged, name)
         except UsageError as mistake:
             raise UsageError(f"{where or self.name}: {mistake}") from None
         return merged
+
+
+def _check(arguments: Arguments, name: str) -> None:
+    """Refuses an argument that can be of no kind of filter, by its name."""
+    if name in _POSITIVE:
+        positive(arguments, name)
+    elif name in _SHARES:
+        share(arguments, name, zero=True)
+    elif name in _RATES and (value := number(arguments, name)) < 0:
+        raise UsageError(f"{name} must be 0 or more, got {value:g}; set --arg {name}=NUMBER")
 
 
 def positive(arguments: Arguments, *names: str) -> list[float]:

@@ -349,6 +349,8 @@ MISTAKES = {
                                      "tff:tree_aggregation: l2_norm_clip must be above 0, got -1"),
     "quantile": ("", "claims tff:gaussian_adaptive --arg noise_multiplier=1 --arg clients_per_round=99 --arg "
                  "target_unclipped_quantile=7", "target_unclipped_quantile must be from 0 to 1, got 7"),
+    "rate of a bound": ("", "claims tff:gaussian_adaptive --arg noise_multiplier=1 --arg clients_per_round=99 --arg "
+                        "learning_rate=-1", "tff:gaussian_adaptive: learning_rate must be 0 or more, got -1"),
     "fraction": ("", "claims nvflare:SVTPrivacy --arg fraction=1.5", "fraction must be above 0, and 1 at most"),
     "decay": ("", "claims jax_privacy:BufferedToeplitz --arg noise_multiplier=1 --arg buf_decay=[1.5] --arg "
               "output_scale=[1]", "buf_decay must be from 0 to 1, got 1.5"),
