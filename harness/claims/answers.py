@@ -10,11 +10,27 @@ from typing import Any, Literal
 from packaging.version import InvalidVersion, Version
 
 from harness.base.errors import UsageError
-from harness.claims.epsilons import Relation, gaussian_epsilon
+from harness.claims.epsilons import Relation, gaussian_delta, gaussian_epsilon
 
 Weights = Literal["equal", "private"] | tuple[float, ...]
 REQUIRED = "required"
 _MOST, _BEYOND = 10**12, 1e30
+
+
+#: Facts that are counted, and the options of those that have another name.
+COUNTED = ("rounds", "participations", "clients", "per_round", "examples", "batch_size", "local_epochs", "local_steps",
+           "numbers")  # fmt: skip
+OPTIONS = {"numbers": "--parameters"}
+
+
+def counted(name: str, value: Any, fix: str = "write such a number") -> None:
+    """Refuses what is no whole number of 1 or more.
+
+    Raises:
+        UsageError: it is not.
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MOST:
+        raise UsageError(f"{name} must be a whole number from 1 to {_MOST:g}, got {value!r}; {fix}")
 
 
 @dataclass(frozen=True)
@@ -60,12 +76,9 @@ class Facts:
     sampler: str | None = None
 
     def __post_init__(self) -> None:
-        counted = ("rounds", "participations", "clients", "per_round", "examples", "batch_size", "local_epochs",
-                   "local_steps", "numbers")  # fmt: skip
-        for name in counted:
-            value = getattr(self, name)
-            if value is not None and not 1 <= value <= _MOST:
-                raise UsageError(f"{name.replace('_', ' ')} must be 1 to {_MOST:g}, got {value}; give a number in it")
+        for name in COUNTED:
+            if (value := getattr(self, name)) is not None:
+                counted(OPTIONS.get(name, "--" + name.replace("_", "-")), value)
         if self.clients and self.per_round and self.per_round > self.clients:
             raise UsageError(
                 f"{self.per_round} clients per round of {self.clients}; lower --per-round or raise --clients"
@@ -74,14 +87,25 @@ class Facts:
             raise UsageError(
                 f"{self.participations} participations of {self.rounds} rounds; lower that, or raise --rounds"
             )
-        if self.scalars is not None and self.scalars < 0:
-            raise UsageError(f"--scalars must be 0 or more, got {self.scalars}; give the number of 0-d arrays")
+        if self.local_steps and self.local_epochs:
+            raise UsageError("--local-steps and --local-epochs both say how long a client trains; give one of them")
+        if self.scalars is not None and not 0 <= self.scalars <= (self.numbers or _MOST):
+            most = "" if self.numbers is None else f" and no more than the {self.numbers} numbers"
+            raise UsageError(f"--scalars must be 0 or more{most}, got {self.scalars}; give the number of 0-d arrays")
         if self.delta is not None and not 1 / _BEYOND <= self.delta < 1:
             raise UsageError(f"delta must lie in (0, 1), got {self.delta:g}; give for example --delta 1e-5")
-        if isinstance(self.weights, tuple) and not all(0 < one < _BEYOND for one in self.weights):
-            raise UsageError("public weights must be above 0; give for example --weights public:100,200")
+        if isinstance(self.weights, tuple):
+            self._weigh(self.weights)
         if self.version is not None and not re.fullmatch(r"\d{1,4}(\.\d{1,4})*\w*", self.version):
             raise UsageError(f"{self.version!r} is no version; give for example --framework-version 2.7.2")
+
+    def _weigh(self, weights: tuple[float, ...]) -> None:
+        """Refuses public weights that are none, or are not those of the clients that are known."""
+        if not all(0 < one < _BEYOND for one in weights):
+            raise UsageError("public weights must be above 0; give for example --weights public:100,200")
+        if len(weights) != (self.clients or len(weights)) or len(weights) < (self.per_round or 0):
+            known = self.clients or self.per_round
+            raise UsageError(f"{len(weights)} public weights for {known} clients; give --weights one for each client")
 
     @property
     def taking_part(self) -> int:
@@ -109,6 +133,7 @@ class Line:
         claimed, claimed_delta: None where nothing is claimed of it.
         judged: whether the claim stands or falls by this line.
         at_claim: epsilon at the claim's delta, by which the claim is judged; None where that is ``delta``.
+        delta_at_claim: the exact delta at the claimed epsilon, of Gaussian noise without samples.
         ifs: conditions of this line alone that nobody said, as "cohorts are Poisson samples".
     """
 
@@ -125,6 +150,7 @@ class Line:
     judged: bool = True
     sampler: str = "none"
     at_claim: float | None = None
+    delta_at_claim: float | None = None
     ifs: tuple[str, ...] = ()
 
     def filled(self, epsilon: Callable[[float], float], **changes: Any) -> "Line":
@@ -184,9 +210,11 @@ class Answer:
                 claimed = line.claimed if count == 1 else None
                 if claims:
                     claimed = claims[-1] if count == whole else claims[0]
-                said = bound.words() if bound.by_samples(line.delta) else ""
-                one = replace(line, relation=relation, rounds=count, mu=math.sqrt(count) * mu, claimed=claimed,
-                              why=line.why + said, judged=relation == judged)  # fmt: skip
+                drawn, whole_mu = bound.by_samples(line.delta), math.sqrt(count) * mu
+                exact = claimed is not None and not drawn and not lost
+                one = replace(line, relation=relation, rounds=count, mu=whole_mu, claimed=claimed,
+                              why=line.why + (bound.words() if drawn else ""), judged=relation == judged,
+                              delta_at_claim=gaussian_delta(whole_mu, claimed or 0.0) if exact else None)  # fmt: skip
                 self.lines.append(one.filled(bound.least))
 
     def nothing(self, line: Line, facts: Facts) -> None:
@@ -238,6 +266,13 @@ def _counts(facts: Facts) -> list[int]:
     return [1] if facts.taking_part == 1 else [1, facts.taking_part]
 
 
+#: Arguments, whatever they change of an answer: bounds and numbers of something, rates of change that may be 0, shares.
+_POSITIVE = (
+    "clip", "clip_frequency", "clipping_bound", "clipping_norm", "clients_per_round", "initial_clipping_bound",
+    "initial_clipping_norm", "initial_l2_norm_clip", "l2_norm_clip", "sensitivity",
+)  # fmt: skip
+_RATES = ("learning_rate", "log_space_step_size")
+_SHARES = ("adaptive_clipping_norm_quantile", "target_clipped_quantile", "target_unclipped_quantile")
 Arguments = Mapping[str, Any]
 Asked = Callable[[Arguments, Facts], Answer]
 
@@ -281,7 +316,22 @@ class Filter:
         merged = {**self.settings, **given}
         if missing := next((name for name, value in merged.items() if value is REQUIRED), None):
             raise UsageError(f"{at}{self.name} needs {missing}; add --arg {missing}=...")
+        try:
+            for name in (name for name, value in merged.items() if value is not None):
+                _check(merged, name)
+        except UsageError as mistake:
+            raise UsageError(f"{where or self.name}: {mistake}") from None
         return merged
+
+
+def _check(arguments: Arguments, name: str) -> None:
+    """Refuses an argument that can be of no kind of filter, by its name."""
+    if name in _POSITIVE:
+        positive(arguments, name)
+    elif name in _SHARES:
+        share(arguments, name, zero=True)
+    elif name in _RATES and (value := number(arguments, name)) < 0:
+        raise UsageError(f"{name} must be 0 or more, got {value:g}; set --arg {name}=NUMBER")
 
 
 def positive(arguments: Arguments, *names: str) -> list[float]:
@@ -306,6 +356,19 @@ def number(arguments: Arguments, name: str, above: float = -math.inf, below: flo
         limits = " and ".join([f"above {above:g}"] * (above > -math.inf) + [f"below {below:g}"] * (below < math.inf))
         raise UsageError(f"{name} must be {limits}, got {value:g}; set --arg {name}=NUMBER")
     return float(value)
+
+
+def share(arguments: Arguments, name: str, zero: bool = False) -> float:
+    """One argument as a number from 0 to 1, which may be ``zero`` or not.
+
+    Raises:
+        UsageError: it is not.
+    """
+    value = number(arguments, name)
+    if not 0 <= value <= 1 or (value == 0 and not zero):
+        limits = "from 0 to 1" if zero else "above 0, and 1 at most"
+        raise UsageError(f"{name} must be {limits}, got {value:g}; set --arg {name}=NUMBER")
+    return value
 
 
 def whole(arguments: Arguments, name: str, least: int = 1) -> int:

@@ -41,12 +41,14 @@ def read_project(path: Path, text: str, read: Read) -> Source:
     if not app:
         raise UsageError(f"{path}: has no table [tool.flwr.app]; give the pyproject.toml of a Flower app")
     source, config = _project(path, document, str(path))
-    files = _app_files(path.parent, table(app, "components"))
-    _read_code({file: read(file) for file in files}, config, source)
+    files = {file: read(file) for file in _app_files(path.parent, table(app, "components"))}
+    _read_code(files, config, source)
     if _file(path.parent, table(app, "components").get("clientapp")) not in files:
         source.facts.pop("clients_clip", None)  # the file that may list the mod is not there
     where = f"{path}: [tool.flwr.app.config]"
-    if known := {name: config[name] for name in FILTERS["flip:local_dp"].settings if name in config}:
+    known = {name: config[name] for name in FILTERS["flip:local_dp"].settings if name in config}
+    # Another filter of the code has the keys for itself, unless the code is FLIP's.
+    if known and (not source.found or any("flip" in text for text in files.values())):
         said = "FLIP's local_dp runs, which has these keys"
         source.found.append(Found(FILTERS["flip:local_dp"], known, where, ifs=[said]))
     elif not files and {"noise_multiplier", "clipping_norm", "num_sampled_clients"} <= config.keys():
@@ -78,15 +80,15 @@ def _project(path: Path, document: dict[str, Any], name: str) -> tuple[Source, d
     source = Source(name)
     where = f"{path}: [tool.flwr.app.config]"
     config = once(flat(table(document, "tool", "flwr", "app", "config")), where)
-    if is_whole(rounds := config.get("num_server_rounds")):
-        source.facts["rounds"] = rounds
-    elif "num_server_rounds" in config:
-        source.unsettled["rounds"] = f"the job has 1 round: num-server-rounds = {rounds!r} is no number; add --rounds"
+    if "num_server_rounds" in config:
+        source.facts["rounds"] = config["num_server_rounds"]
+        source.keys["rounds"] = f"{where}: num-server-rounds"
     federations = table(document, "tool", "flwr", "federations")
     named = federations.get("default") if "default" in federations else _only(federations)
     options = once(flat(table(federations, str(named))), f"{path}: federation {named}")
-    if is_whole(clients := options.get("options.num_supernodes")):
-        source.facts["clients"] = clients
+    if "options.num_supernodes" in options:
+        source.facts["clients"] = options["options.num_supernodes"]
+        source.keys["clients"] = f"{path}: federation {named}: options.num-supernodes"
     return source, config
 
 
@@ -193,6 +195,7 @@ def _note_rounds(starts: list[Any], source: Source) -> None:
     found = set(map(repr, starts))
     if len(found) == 1 and is_whole(starts[0]):
         source.facts["rounds"] = starts[0]
+        source.keys["rounds"] = f"{source.name}: num_rounds of the code"
     elif found and "rounds" not in source.facts:
         source.unsettled["rounds"] = "the job has 1 round: the code has no one number for it; add --rounds"
     elif found:
@@ -231,6 +234,8 @@ def _note_call(
     one = Found(found, {}, where)
     if module and not _is_of(module, name):
         one.ifs.append(f"{name} of {module} does what {name} of {_package(found.name)} does")
+    if found.name.startswith("nvflare:"):
+        one.ifs.append("the job lets it filter what train returns, at the clients")
     if found.name == "opacus:PrivacyEngine":
         if code in engines.own:
             return  # of an engine that the file defines
@@ -253,7 +258,7 @@ def _note_call(
         one.open.pop("max_grad_norm", None)  # no epsilon depends on it
         _note_engine(one, call, code, engines)
     if "strategy" in settings:
-        _note_strategy(one, call, code, source.facts.get("clients"))
+        _note_strategy(one, call, code)
     source.found.append(one)
 
 
@@ -324,7 +329,7 @@ def _maker(call: ast.Call, code: Code) -> str | None:
 # Strategies.
 
 
-def _note_strategy(one: Found, call: ast.Call, code: Code, clients: int | None) -> None:
+def _note_strategy(one: Found, call: ast.Call, code: Code) -> None:
     """Adds the strategy that a wrapper wraps, and how many clients it draws, where the code says so."""
     first = call.args[0] if call.args and not isinstance(call.args[0], ast.Starred) else None
     wrapped = next((word.value for word in call.keywords if word.arg == "strategy"), first)
@@ -334,22 +339,19 @@ def _note_strategy(one: Found, call: ast.Call, code: Code, clients: int | None) 
     if not isinstance(node, ast.Call) or module is None or module.partition(".")[0] not in ("", "flwr"):
         return
     name = one.facts["server_optimizer"] = code.name_of(node.func)
-    per_round = _per_round(node, code, clients) if name in _STRATEGIES else None
-    if per_round is not None:
-        one.facts["per_round"] = per_round
+    one.drawn = _drawn(node, code) if name in _STRATEGIES else None
 
 
-def _per_round(strategy: ast.Call, code: Code, clients: int | None) -> int | None:
-    """K = max(int(N fraction), least), as Flower draws clients; None where one of them is no literal."""
-    known, unsaid = code.arguments(strategy, dict.fromkeys(("fraction_train", "fraction_fit", "min_train_nodes",
-                                                            "min_fit_clients")))  # fmt: skip
-    if clients is None or strategy.args or unsaid.keys() & {"fraction_train", "fraction_fit", "min_train_nodes",
-                                                            "min_fit_clients"}:  # fmt: skip
+_SHARES, _LEAST = ("fraction_train", "fraction_fit"), ("min_train_nodes", "min_fit_clients")
+
+
+def _drawn(strategy: ast.Call, code: Code) -> tuple[float, int] | None:
+    """The share of clients that Flower draws, and the least number; None where one of them is no literal."""
+    known, unsaid = code.arguments(strategy, dict.fromkeys((*_SHARES, *_LEAST)))
+    if strategy.args or unsaid.keys() & {*_SHARES, *_LEAST}:
         return None
-    fraction = known.get("fraction_train", known.get("fraction_fit", 1.0))
-    least = known.get("min_train_nodes", known.get("min_fit_clients", 2))
-    if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 <= fraction <= 1:
+    part = next((known[name] for name in _SHARES if name in known), 1.0)
+    least = next((known[name] for name in _LEAST if name in known), 2)
+    if isinstance(part, bool) or not isinstance(part, int | float) or not 0 <= part <= 1:
         return None
-    if not is_whole(least):
-        return None
-    return min(clients, max(int(clients * fraction), least))
+    return (part, least) if is_whole(least) else None

@@ -14,6 +14,8 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+
 from harness.base.errors import UsageError
 from harness.claims import epsilons
 from harness.claims.answers import (
@@ -27,6 +29,7 @@ from harness.claims.answers import (
     flag,
     number,
     positive,
+    share,
     whole,
 )  # fmt: skip
 from harness.claims.epsilons import Relation
@@ -103,13 +106,15 @@ def _local(arguments: Arguments, facts: Facts) -> Answer:
     own, claimed, asked = facts.delta or 1e-5, None, arguments["epsilon"]
     if arguments["delta"] is not None:
         own = number(arguments, "delta", 0.0, 1.0)
+    if asked is not None and arguments["relative_noise_stddev"] is not None:
+        raise UsageError("epsilon and relative_noise_stddev both say how much noise there is; give one of them")
     if arguments["relative_noise_stddev"] is not None:
         sigma = positive(arguments, "relative_noise_stddev")[0]
     elif asked is not None:
         claimed = positive(arguments, "epsilon")[0]
         sigma = 1 / epsilons.gaussian_mu(claimed, own)
     else:
-        raise UsageError("pfl:GaussianMechanism needs relative_noise_stddev, or epsilon and delta; add --arg epsilon=1")
+        raise UsageError("it needs relative_noise_stddev, or epsilon and delta; add --arg epsilon=1")
     answer = Answer(notes=[f"noise of {sigma:.4g} clipping bounds", "the random seed comes from the server's context"])
     line = line_of("client", "exact Gaussian", facts.delta or own, claimed=claimed, claimed_delta=claimed and own)
     answer.gaussian(line, {"zero-out": 1 / sigma, "replace": 2 / sigma}, facts, judged="zero-out")
@@ -373,7 +378,7 @@ def _trees(noise: float, trees: list[int], facts: Facts) -> Answer:
 
 @register(
     "jax_privacy:BufferedToeplitz", "s0", aliases=("BufferedToeplitz",),
-    source="jax_privacy 8967688c, matrix_factorization/buffered_toeplitz.py", claims="no number of its own",
+    source="jax_privacy 2.0.0, matrix_factorization/buffered_toeplitz.py", ran=True, claims="no number of its own",
     does="adds noise that buffers of the model's size correlate over the rounds",
     works="let the server enforce min_separation and max_participations",
     settings={"noise_multiplier": REQUIRED, "buf_decay": REQUIRED, "output_scale": REQUIRED, "clip": 1.0,
@@ -385,7 +390,8 @@ def _buffered(arguments: Arguments, facts: Facts) -> Answer:
 
 
 @register(
-    "jax_privacy:BandedToeplitz", "s0", source="jax_privacy 8967688c, matrix_factorization/toeplitz.py",
+    "jax_privacy:BandedToeplitz", "s0", source="jax_privacy 2.0.0, matrix_factorization/toeplitz.py",
+    ran=True,
     claims="no number of its own",
     does="adds noise that a banded matrix of square-root coefficients correlates over the rounds",
     works="let the server enforce as many rounds between two turns as there are bands",
@@ -461,14 +467,15 @@ def buffered_column(decays: Any, scales: Any, rounds: int) -> list[float]:
     ):
         raise UsageError("buf_decay and output_scale must be lists of one length; write --arg buf_decay=[0.9]")
     pairs = [
-        (number({"buf_decay": decay}, "buf_decay", -1e-300, 1.0), number({"output_scale": scale}, "output_scale"))
+        (share({"buf_decay": decay}, "buf_decay", zero=True), number({"output_scale": scale}, "output_scale"))
         for decay, scale in zip(decays, scales, strict=True)
     ]
-    return [1.0, *(sum(scale * decay**step for decay, scale in pairs) for step in range(rounds - 1))]
+    steps = np.arange(rounds - 1.0)
+    return [1.0, *sum((scale * decay**steps for decay, scale in pairs), np.zeros(rounds - 1)).tolist()]
 
 
 @register(
-    "jax_privacy:banded", "s0", source="jax_privacy 8967688c, matrix_factorization/ and accounting.py",
+    "jax_privacy:banded", "s0", source="jax_privacy 2.0.0, experimental/accounting.py", ran=True,
     aliases=("amplified_bandmf_event",), claims="no number of its own: its event is for an accountant",
     does="adds noise that a banded matrix correlates over the steps, with samples of groups in turn",
     works="draw batches by Poisson samples from one of bands groups in turn",

@@ -10,6 +10,7 @@ without replacement); Koskela, Jälkö, Honkela 2020 and Doroshenko et al. 2022 
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -156,6 +157,8 @@ _DEVIATIONS = 10.0  # of noise beyond which a loss counts as infinite: 1e-23 of 
 _TAIL = 1e-14  # of the probability, outside the window of a composition
 _INTERVAL, _MOST_BUCKETS, _MOST_SINGLE = 5e-4, 1 << 21, 1 << 16  # buckets of a composition, and of one step
 _SMALLEST_SIGMA = 0.05
+_MOST_PARTS = 32  # whose loss distributions are composed
+_WIDEST = 100.0  # interval, from which on buckets say nothing
 _LARGEST = 1000.0  # epsilon, from which on loss distributions would be too long
 
 
@@ -189,18 +192,37 @@ def _composed(parts: tuple[tuple[Step, int], ...], delta: float) -> float:
     return max(_one_direction(parts, delta, adding) for adding in ((False, True) if both else (False,)))
 
 
+def merged(parts: Sequence[tuple[float, float, int]]) -> list[tuple[float, float, int]]:
+    """Return parts (sigma, rate, steps) with the steps of equal ones added up, by rate and sigma."""
+    steps: Counter[tuple[float, float]] = Counter()
+    for sigma, rate, count in parts:
+        steps[rate, sigma] += count
+    return [(sigma, rate, count) for (rate, sigma), count in sorted(steps.items())]
+
+
+def _few(parts: Sequence[tuple[float, float, int]]) -> list[tuple[float, float, int]]:
+    """Parts that lose no less and are not too many: of near ones all steps get the least noise and the largest rate."""
+    parts = merged(parts)
+    size = math.ceil(len(parts) / _MOST_PARTS)
+    groups = [parts[first : first + size] for first in range(0, len(parts), size)]
+    return [(min(one[0] for one in group), max(one[1] for one in group), sum(one[2] for one in group))
+            for group in groups]  # fmt: skip
+
+
 def sampled_epsilon(parts: Sequence[tuple[float, float, int]], delta: float, relation: Relation = "zero-out") -> float:
-    """Return epsilon of parts (sigma, rate, steps) of Poisson-sampled Gaussian noise: the least of two bounds."""
+    """Return epsilon of parts (sigma, rate, steps) of Poisson-sampled Gaussian noise: the least of several bounds."""
     scale = 2 if relation == "replace" else 1
     everybody = gaussian_epsilon(scale * math.sqrt(sum(steps / sigma**2 for sigma, _, steps in parts)), delta)
     if all(rate == 1 for _, rate, _ in parts) or min(sigma for sigma, _, _ in parts) < _SMALLEST_SIGMA:
         return everybody
     if relation == "replace" and everybody > 1e5:
         return everybody
-    if relation != "replace" and (rough := renyi_epsilon(parts, delta)) > _LARGEST:
+    parts = _few(parts)
+    rough = math.inf if relation == "replace" else renyi_epsilon(parts, delta)
+    if _LARGEST < rough < math.inf:
         return min(everybody, rough)
     steps = [(Step("gaussian", sigma, rate, relation), count) for sigma, rate, count in parts]
-    return min(everybody, composed_epsilon(steps, delta))
+    return min(everybody, rough, composed_epsilon(steps, delta))
 
 
 def laplace_epsilon(epsilon: float, count: int, delta: float) -> float:
@@ -211,11 +233,15 @@ def laplace_epsilon(epsilon: float, count: int, delta: float) -> float:
 
 
 def _one_direction(parts: Sequence[tuple[Step, int]], delta: float, adding: bool) -> float:
+    """Epsilon in one direction; infinite where its losses do not fit into buckets that say anything."""
     steps = sum(count for _, count in parts)
     spans = [high - low for low, high in (_range(step, adding) for step, _ in parts)]
     interval = max(min(_INTERVAL, 1e-2 / math.sqrt(steps)), max(spans) / _MOST_SINGLE, 1e-5)
-    while (found := _window_of(parts, interval, adding)) is None:
+    found = None
+    while interval < _WIDEST and (found := _window_of(parts, interval, adding)) is None:
         interval *= 2
+    if found is None:
+        return math.inf
     single, low, high = found
     size = 1 << max(4, int(high - low + 1).bit_length())
     spectrum, first, finite = np.ones(size // 2 + 1, dtype=complex), 0, 1.0
@@ -344,7 +370,10 @@ def _epsilon_of(mass: Array, first: int, interval: float, delta: float) -> float
         return 0.0
     place = max(low, 0)
     total, smaller = rest(place)
-    return interval * (first + place) + max(0.0, math.log((total - delta) / smaller)) if smaller > 0 else 0.0
+    if total <= delta:
+        return interval * (first + place)
+    within = max(0.0, math.log((total - delta) / smaller)) if smaller > 0 else interval
+    return interval * (first + place) + within
 
 
 # Noise that is correlated over rounds, and other rules.

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from harness.base.errors import UsageError
-from harness.claims.answers import Answer, Filter
+from harness.claims.answers import Answer, Facts, Filter, counted
 
 #: Arguments that no number depends on, so that it does not matter what they are.
 UNCOUNTED = (
@@ -29,6 +29,7 @@ class Found:
         facts: of this filter alone. unsettled: what nobody said, by the fact that would settle it.
         version: of its package, as the source asks for it.
         target: the epsilon and delta that the source asks for, in place of what an accountant would report.
+        drawn: the share of all clients that a round draws, and the least number of them.
     """
 
     filter: Filter
@@ -41,6 +42,32 @@ class Found:
     unsettled: dict[str, str] = field(default_factory=dict)
     version: str | None = None
     target: tuple[float, float] | None = None
+    drawn: tuple[float, int] | None = None
+
+    def known(self, source: "Source", given: Mapping[str, Any]) -> Facts:
+        """What is known of the federation: what is ``given`` on the command line goes before what the source says.
+
+        Raises:
+            UsageError: a fact is none, or two contradict each other.
+        """
+        where = self.where or source.name
+        for fact, key in source.keys.items():
+            if fact not in given:
+                fix = f"write such a number, or add --{fact.replace('_', '-')}"
+                counted(key, source.facts[fact], fix)
+        said = {**source.facts, **self.facts}
+        for one, other in (("local_steps", "local_epochs"), ("local_epochs", "local_steps")):
+            if one in given:
+                said.pop(other, None)
+        said |= given
+        clients = said.get("clients")
+        if self.drawn and clients and "per_round" not in given:
+            part, least = self.drawn
+            said["per_round"] = min(clients, max(int(clients * part), least))
+        try:
+            return Facts(**said)
+        except UsageError as mistake:
+            raise UsageError(f"{where}: {mistake}") from None
 
     def filled(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """All arguments, with those ``given`` on the command line before those of the source.
@@ -70,7 +97,8 @@ class Found:
             given: facts and arguments of the command line.
         """
         answer.fails += self.fails
-        answer.unknown += [*self.ifs, *(text for fact, text in self.unsettled.items() if fact not in given)]
+        settled = {*given, *(["local_epochs"] if "local_steps" in given else [])}
+        answer.unknown += [*self.ifs, *(text for fact, text in self.unsettled.items() if fact not in settled)]
         kinds = arguments.get("data_kinds")
         if isinstance(kinds, list) and kinds and not set(_KINDS) <= {str(kind) for kind in kinds}:
             answer.unknown.append(f"results are of kind {' or '.join(map(str, kinds))}: every other leaves as it is")
@@ -108,11 +136,16 @@ def _is_entry(entry: Any) -> bool:
 
 @dataclass
 class Source:
-    """What was read: filters, facts as they are named in :class:`harness.claims.answers.Facts`, unknown classes."""
+    """What was read: filters, facts as they are named in :class:`harness.claims.answers.Facts`, unknown classes.
+
+    Attributes:
+        keys: of facts that are counted: the file and the key that say them, whatever they say.
+    """
 
     name: str
     found: list[Found] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
+    keys: dict[str, str] = field(default_factory=dict)
     unsettled: dict[str, str] = field(default_factory=dict)
     unknown: list[str] = field(default_factory=list)
 

@@ -22,6 +22,7 @@ from harness.claims.answers import (
     flag,
     number,
     positive,
+    share,
     whole,
 )
 from harness.claims.epsilons import Relation
@@ -47,12 +48,14 @@ def _local(arguments: Arguments, facts: Facts) -> Answer:
     return _classical(arguments, facts)
 
 
-def _classical(arguments: Arguments, facts: Facts) -> Answer:
-    """A clip, and noise by the classical formula."""
-    bound, sensitivity, epsilon = positive(arguments, "clipping_norm", "sensitivity", "epsilon")
-    delta = number(arguments, "delta", 0.0, 1.0)
+def _classical(arguments: Arguments, facts: Facts, prefix: str = "") -> Answer:
+    """A clip, and noise by the classical formula, from arguments whose names have a prefix."""
+    bound, sensitivity, epsilon = positive(
+        arguments, f"{prefix}clipping_norm", f"{prefix}sensitivity", f"{prefix}epsilon"
+    )
+    delta = number(arguments, f"{prefix}delta", 0.0, 1.0)
     answer = Answer(notes=[METRICS, NUMPY, "every other view, and each example of the client, loses at most this"])
-    no_scalars(answer, facts, "leave without clip and noise")
+    no_scalars(answer, facts, "leave without clip, and in messages without noise")
     if facts.buffers == "int":
         answer.fails.append("integer arrays raise an error once the clip acts, and their noise is cut to whole numbers")
     deviation = epsilons.classical_deviation(sensitivity, epsilon, delta)
@@ -83,7 +86,7 @@ def _classical(arguments: Arguments, facts: Facts) -> Answer:
 def _flip(arguments: Arguments, facts: Facts) -> Answer:
     if not flag(arguments, "dp_enabled"):
         return does_nothing("dp-enabled is false: the update leaves as it is", facts)
-    return _classical({name.removeprefix("dp_"): value for name, value in arguments.items()}, facts)
+    return _classical(arguments, facts, "dp_")
 
 
 _CENTRAL = {
@@ -128,6 +131,8 @@ def _wrapped(answer: Answer, arguments: Arguments, facts: Facts) -> None:
 def _largest_weight(answer: Answer, facts: Facts, typed: int) -> float:
     """The largest weight of a client in the mean; and what is known of clients and weights."""
     count = facts.per_round
+    if count is None and facts.clients is not None and typed > facts.clients:
+        raise UsageError(f"num_sampled_clients {typed} is above the {facts.clients} clients; add --per-round")
     if count is None:
         answer.unknown.append(f"{typed} clients answer in every round, as num_sampled_clients says")
         count = typed
@@ -137,8 +142,10 @@ def _largest_weight(answer: Answer, facts: Facts, typed: int) -> float:
     if facts.weights == "equal":
         return 1 / count
     if isinstance(facts.weights, tuple):
-        smallest = sorted(facts.weights)[: max(count - 1, 0)]
-        return max(facts.weights) / (max(facts.weights) + sum(smallest)) if len(facts.weights) >= count else 1.0
+        if len(facts.weights) < count:
+            raise UsageError(f"{len(facts.weights)} public weights for {count} clients; give --weights one for each")
+        smallest = sorted(facts.weights)[: count - 1]
+        return max(facts.weights) / (max(facts.weights) + sum(smallest))
     answer.notes.append("the numbers of examples weigh the mean and are private: one client may have all the weight")
     return 1.0
 
@@ -240,7 +247,7 @@ _BIT_DEVIATIONS = 6.0  # of the bit's noise, beyond which it lies with probabili
 def _adaptive(arguments: Arguments, facts: Facts) -> Answer:
     noise, typed = positive(arguments, "noise_multiplier")[0], whole(arguments, "num_sampled_clients")
     rate = number(arguments, "clip_norm_lr", 0.0)
-    target = number(arguments, "target_clipped_quantile", -1e-300, 1 + 1e-12)
+    target = share(arguments, "target_clipped_quantile", zero=True)
     bits = typed / 20 if arguments["clipped_count_stddev"] is None else positive(arguments, "clipped_count_stddev")[0]
     if noise >= 2 * bits:
         raise UsageError(
@@ -253,9 +260,9 @@ def _adaptive(arguments: Arguments, facts: Facts) -> Answer:
     replies = facts.per_round or typed
     vector = (noise**-2 - (2 * bits) ** -2) ** -0.5
     # Noise goes by the new bound, the clip by the old one, and nothing cuts off the noise of the share of clipped.
-    share = 1 + _BIT_DEVIATIONS * bits / replies
+    noisiest = 1 + _BIT_DEVIATIONS * bits / replies
     alone = 2.0 if facts.weights in (None, "private") else 1.0  # a private weight goes with the client
-    least = vector * math.exp(-rate * (share - target)) / (weight * typed)
+    least = vector * math.exp(-rate * (noisiest - target)) / (weight * typed)
     answer.warnings.append(
         "the rule counts clipped updates where its source counts unclipped ones: the bound runs off to 0 or infinity"
     )
@@ -335,7 +342,7 @@ def _percentile(arguments: Arguments, facts: Facts) -> Answer:
               "acceptance_passes": None},
 )  # fmt: skip
 def _svt(arguments: Arguments, facts: Facts) -> Answer:
-    fraction, gamma = number(arguments, "fraction", 0.0, 1.0 + 1e-12), positive(arguments, "gamma")[0]
+    fraction, gamma = share(arguments, "fraction"), positive(arguments, "gamma")[0]
     epsilon, released = positive(arguments, "epsilon", "noise_var")
     flag(arguments, "replace")
     if facts.older_than(KNOWN["nvflare:SVTPrivacy"].since):
@@ -363,18 +370,18 @@ def _svt(arguments: Arguments, facts: Facts) -> Answer:
     no_scalars(answer, facts, "leave as they are")
     if passes > 1:
         answer.notes.append(f"counted after the run, by the {passes} passes of the ledger, which depend on the data")
-    pure = count * released + asked
-    for rounds in dict.fromkeys((1, facts.taking_part)):
-        common = {"rounds": rounds, "view": "server", "unit": "client", "relation": "replace"}
-        answer.lines.append(Line(
-            **common, epsilon=rounds * pure, delta=0.0, claimed=rounds * (epsilon + count * released),
-            claimed_delta=0.0, why=f"{count} Laplace releases, and at most {asked:.3g} for each choice of them",
-        ))  # fmt: skip
-        composed = epsilons.laplace_epsilon(released, rounds * count, delta) + rounds * asked
-        answer.lines.append(Line(
-            **common, epsilon=composed, delta=delta, why="the same releases, composed by their loss distribution",
-            judged=False,
-        ))  # fmt: skip
+    # Without the client its values are 0: half as far off as another's, but as far for the choice, by magnitudes.
+    halves: dict[Relation, float] = {"replace": 1.0, "zero-out": 0.5}
+    for relation, half in halves.items():
+        for rounds in dict.fromkeys((1, facts.taking_part)):
+            line = Line(
+                "server", "client", relation, rounds, rounds * (count * half * released + asked), 0.0,
+                f"{count} Laplace releases, and at most {asked:.3g} for each choice of them",
+                claimed=rounds * (epsilon + count * released), claimed_delta=0.0, judged=relation == "replace",
+            )  # fmt: skip
+            composed = epsilons.laplace_epsilon(half * released, rounds * count, delta) + rounds * asked
+            why = "the same releases, composed by their loss distribution"
+            answer.lines += [line, replace(line, epsilon=composed, delta=delta, why=why, claimed=None, judged=False)]
     return answer
 
 
@@ -418,6 +425,10 @@ def _opacus(arguments: Arguments, facts: Facts) -> Answer:
     rounds = facts.taking_part
     if arguments["history"] is not None:
         parts = _history(arguments["history"])
+        if facts.examples and facts.batch_size:
+            length = _batches(facts)
+            for rate in {rate for _, rate, _ in parts} - {1 / length, 1 / max(1, length - 1)}:  # by floating point
+                agree("1/batches of --examples and --batch-size", 1 / length, "a rate of the history,", rate)
         if not arguments["poisson_sampling"]:
             mu = math.sqrt(sum(_uses(rate, steps) / sigma**2 for sigma, rate, steps in parts))
             _fixed_lines(answer, {rounds: (mu, parts)}, accountant, delta)
@@ -463,6 +474,7 @@ def _kept(arguments: Arguments) -> bool:
 
 
 Parts = list[tuple[float, float, int]]
+_MOST_KINDS = 1000  # of an accountant's parts, so that an answer takes seconds
 
 
 def _history(history: Any) -> Parts:
@@ -481,6 +493,8 @@ def _history(history: Any) -> Parts:
         raise UsageError(
             'history must be a list of [sigma above 0, rate in (0, 1], steps above 0]; give "history": [[1.0, 0.01, 5]]'
         ) from None
+    if (kinds := len(epsilons.merged(parts))) > _MOST_KINDS:
+        raise UsageError(f"the history has {kinds} different sigmas and rates; ask about {_MOST_KINDS} at most")
     return parts
 
 
@@ -492,7 +506,7 @@ def _steps(arguments: Arguments, facts: Facts, answer: Answer) -> tuple[float, f
         agree("--local-steps", facts.local_steps, "steps", steps)
     given = arguments["sample_rate"]
     if given is not None:
-        given = number(arguments, "sample_rate", 0.0, 1 + 1e-12)
+        given = share(arguments, "sample_rate")
         if facts.examples is None or facts.batch_size is None:
             batches = round(1 / given, 9)
             return given, given, steps or math.ceil(batches) * (facts.local_epochs or 1)
@@ -500,8 +514,7 @@ def _steps(arguments: Arguments, facts: Facts, answer: Answer) -> tuple[float, f
         answer.nothing(line_of("example", "the sampling rate is not known; add --examples and --batch-size",
                              facts.delta or 1e-5, "everybody", claimed=math.inf), facts)  # fmt: skip
         return None
-    batches = facts.examples / facts.batch_size
-    length = max(1, math.floor(batches) if facts.drop_last else math.ceil(batches))
+    length = _batches(facts)
     if given is not None:
         agree("1/batches of --examples and --batch-size", 1 / length, "sample_rate", given)
     per_epoch = int(1 / (1 / length))  # one less than the length where floating point says so
@@ -512,6 +525,12 @@ def _steps(arguments: Arguments, facts: Facts, answer: Answer) -> tuple[float, f
     if changes:
         answer.notes.append("strictly adding or removing an example changes the divisor that every coordinate shows")
     return 1 / length, 1 / per_epoch, steps
+
+
+def _batches(facts: Facts) -> int:
+    """The length of the loader."""
+    batches = (facts.examples or 1) / (facts.batch_size or 1)
+    return max(1, math.floor(batches) if facts.drop_last else math.ceil(batches))
 
 
 def _reported(parts: Parts, accountant: str, delta: float) -> float:

@@ -4,7 +4,7 @@ import math
 
 from harness.base.errors import UsageError
 from harness.claims import epsilons
-from harness.claims.answers import REQUIRED, Answer, Arguments, Facts, Line, choice, flag, number, positive
+from harness.claims.answers import REQUIRED, Answer, Arguments, Facts, Line, choice, flag, number, positive, share
 from harness.claims.epsilons import Relation
 from harness.claims.registry import NUMPY, RAW, does_nothing, line_of, register
 
@@ -16,7 +16,7 @@ _OPENFL = {"noise_multiplier": 0.1, "clip_norm": 1.0, "clip_frequency": 1, "samp
 def _tutorial(arguments: Arguments, facts: Facts) -> Answer:
     """Noise on the sum of a Poisson sample of collaborators, divided by their expected number."""
     noise, _ = positive(arguments, "noise_multiplier", "clip_norm")
-    rate, delta = number(arguments, "sample_rate", 0.0, 1 + 1e-12), number(arguments, "delta", 0.0, 1.0)
+    rate, delta = share(arguments, "sample_rate"), number(arguments, "delta", 0.0, 1.0)
     asked, parts = facts.delta or delta, [(noise, rate, facts.rounds)]
     answer = Answer(unknown=["the model has no buffers: they leave without clip and noise"])
     if facts.buffers == "none" or facts.scalars == 0:
@@ -66,12 +66,12 @@ def _tutorial_sum(arguments: Arguments, facts: Facts) -> Answer:
 
 
 @register(
-    "appfl:dp", "s1", source="APPFL 9920b1ae, appfl/privacy/dp.py and algorithm/trainer/vanilla_trainer.py",
+    "appfl:dp", "s1", source="appfl 1.12.0, privacy/dp.py and algorithm/trainer/vanilla_trainer.py", ran=True,
     does="adds Laplace or Gaussian noise to the weights after training, for a sensitivity of one clipped step",
     claims="epsilon for every reply (delta 1e-5 with Gaussian noise)",
     works="set clip_grad, train one step with plain SGD, and use a model without buffers",
     settings={"use_dp": True, "dp_mechanism": "laplace", "epsilon": REQUIRED, "clip_grad": False, "clip_value": 1.0,
-              "clip_norm": 1},
+              "clip_norm": 1, "use_secure_agg": False},
 )  # fmt: skip
 def _appfl(arguments: Arguments, facts: Facts) -> Answer:
     if not flag(arguments, "use_dp"):
@@ -87,6 +87,8 @@ def _appfl(arguments: Arguments, facts: Facts) -> Answer:
         return does_nothing("clip_norm is the order of the norm, and only 1 and 2 are counted", facts, claimed=epsilon)
     answer = Answer(notes=["noise is sized for one step, and the clip is of a batch's gradient", NUMPY])
     _trained_plainly(answer, arguments, facts)
+    if flag(arguments, "use_secure_agg"):
+        answer.fails.append("with use_secure_agg masks go on the update before its noise, which is not sent")
     if kind == "gaussian":
         mu = steps * epsilon / math.sqrt(2 * math.log(1.25 / 1e-5))
         line = line_of("client", f"exact Gaussian; {steps} local steps", facts.delta or 1e-5, claimed=epsilon,
@@ -131,7 +133,7 @@ def _trained_plainly(answer: Answer, arguments: Arguments, facts: Facts) -> None
 
 
 @register(
-    "fedml:dp", "s1", source="FedML 03e11dfe, python/fedml/core/dp/ and core/alg_frame/",
+    "fedml:dp", "s1", source="fedml 0.9.6, core/dp/ and core/alg_frame/", ran=True,
     does="ldp and cdp add noise to weights that nothing clips; nbafl and dp_clip are accepted and never act",
     claims="(epsilon, delta)",
     works="none: use a filter that clips the update",
@@ -141,7 +143,7 @@ def _trained_plainly(answer: Answer, arguments: Arguments, facts: Facts) -> None
               "accountant_type": None, "privacy_budget": None},
 )  # fmt: skip
 def _fedml(arguments: Arguments, facts: Facts) -> Answer:
-    kind = str(arguments["dp_solution_type"]).strip().lower()
+    kind = str(arguments["dp_solution_type"]).strip()
     if not flag(arguments, "enable_dp"):
         return does_nothing("enable_dp is false: the weights leave as they are", facts)
     reasons = {

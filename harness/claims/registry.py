@@ -3,10 +3,16 @@
 from collections.abc import Callable
 from typing import Any
 
+from packaging.version import Version
+
+from harness.base.errors import UsageError
 from harness.claims.answers import Answer, Asked, Facts, Filter, Line
 
 KNOWN: dict[str, Filter] = {}
 
+#: The oldest and the newest release that was read and run, by framework.
+READ = {"flower": ("1.12.0", "1.42.0"), "nvflare": ("2.7.2", "2.9.0"), "opacus": ("1.5.4", "1.6.0"),
+        "pfl": ("0.6.0", "0.6.0")}  # fmt: skip
 METRICS = "the number of examples and the metrics leave without noise"
 NUMPY = "whoever knows numpy's random seed knows the noise"
 RAW = "the server receives raw updates"
@@ -29,6 +35,26 @@ def find_filter(name: str) -> Filter | None:
         if name == one.name or last in one.aliases:
             return one
     return None
+
+
+def unread(name: str, version: str | None) -> str | None:
+    """The condition that a version which was not read does what the nearest does that was; None where it was read.
+
+    Raises:
+        UsageError: it is of another major version, of which nothing is known.
+    """
+    framework = name.partition(":")[0]
+    if version is None or framework not in READ:
+        return None
+    asked, (oldest, newest) = Version(version), READ[framework]
+    if not Version(oldest).major <= asked.major <= Version(newest).major:
+        raise UsageError(
+            f"version {version} of {framework} is not known, {oldest} to {newest} are; add --framework-version {newest}"
+        )
+    if Version(oldest) <= asked <= Version(newest):
+        return None
+    nearest = oldest if asked < Version(oldest) else newest
+    return f"{framework} {version}, which was not read, does what {nearest} does"
 
 
 def line_of(unit: str, why: str, delta: float, view: str = "server", **settings: Any) -> Line:

@@ -3,6 +3,7 @@
 A value is taken where the file says it for certain; every other one has to be given, or is printed as "if".
 """
 
+import difflib
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,9 +13,25 @@ from harness.base.errors import UsageError
 from harness.claims.apps import read_app, read_project
 from harness.claims.documents import Hocon, read_json, read_yaml
 from harness.claims.filters import FILTERS, find_filter
-from harness.claims.found import Found, Source, check_number, flat, in_a_line, is_whole, listed, once, table
+from harness.claims.found import Found, Source, check_number, flat, in_a_line, listed, once, table
 
 _MOST_BYTES = 1 << 20
+
+
+def source_of(name: str) -> Source:
+    """A file, or a known filter by its name.
+
+    Raises:
+        UsageError: it is neither, or the file cannot be read.
+    """
+    if not os.path.exists(name):
+        if found := find_filter(name):
+            return Source(name, [Found(found, {}, "")])
+        if ":" in name:
+            near = difflib.get_close_matches(name, FILTERS, 1, 0.8)
+            meant = f"; did you mean {near[0]}?" if near else "; harness claims lists those that are known"
+            raise UsageError(f"unknown filter {name!r}{meant}")
+    return read_source(Path(name))
 
 
 def read_source(path: Path) -> Source:
@@ -40,11 +57,13 @@ def read_source(path: Path) -> Source:
 
 def _text(path: Path) -> str:
     try:
+        if os.path.isdir(path):
+            raise UsageError(f"{path}: a folder; give a file in it, such as its pyproject.toml")
         if not os.path.isfile(path):
             raise UsageError(f"{path}: neither a file nor a known filter; harness claims lists the filters")
         if path.stat().st_size > _MOST_BYTES:
             raise UsageError(f"{path}: larger than 1 MiB; give the configuration alone")
-        return path.read_bytes().decode("utf-8")
+        return path.read_bytes().decode("utf-8-sig" if path.suffix == ".py" else "utf-8")  # as their readers do
     except UnicodeDecodeError:
         raise UsageError(f"{path}: not text in UTF-8; save it as UTF-8") from None
     except OSError as error:
@@ -91,6 +110,8 @@ _FACTS = {
     "num_local_steps": "local_steps", "num_local_epochs": "local_epochs", "train_batch_size": "batch_size",
     "num_clients": "clients",
 }  # fmt: skip
+#: The key that APPFL does not look at, by its mode of training.
+_UNUSED = {"epoch": "num_local_steps", "step": "num_local_epochs"}
 _OPTIMIZERS = ("client_optimizer", "optim", "momentum", "weight_decay")
 
 
@@ -108,13 +129,14 @@ def _platform(path: Path, document: dict[str, Any], source: Source) -> bool:
         known = {key: said[key] for key in FILTERS[name].settings if said.get(key) is not None}
         ifs = [f"the tutorial's implementation {name[-1]} runs"] if name.startswith("openfl") else []
         source.found.append(Found(FILTERS[name], known, f"{path}: {name.partition(':')[0]}", ifs=ifs))
+    modes = {value for key, value in pairs if key == "mode" and isinstance(value, str)} & _UNUSED.keys()
+    unused = _UNUSED[modes.pop()] if len(modes) == 1 else None
     for key, fact in _FACTS.items():
-        if (value := said.get(key)) is None:
+        if (value := said.get(key)) is None or key == unused:
             continue
-        if not is_whole(value):
-            raise UsageError(f"{path}: {key} must be a whole number, got {value!r}; write it without quotes")
         if source.facts.setdefault(fact, value) != value:
             raise UsageError(f"{path}: {key} = {value} contradicts {source.facts[fact]} of another key; keep one")
+        source.keys.setdefault(fact, f"{path}: {key}")
     if names:
         _note_optimizer(path, said, source)
     return bool(names)

@@ -2,10 +2,9 @@
 
 import json
 import math
-import os
+import re
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -14,6 +13,7 @@ from harness.base.errors import UsageError, in_a_row
 from harness.cli.app import DONE, MISTAKE, REGRESSION, app
 from harness.cli.options import JsonOption
 
+_ANY = "any"  # relation, of a row that has no number in either
 UNITS, RELATIONS = ("client", "example"), ("replace", "zero-out", "add-remove")
 _COLUMNS = ("defense", "acts", "unit", "relation", "view", "claimed", "proven", "over", "why")
 
@@ -24,7 +24,10 @@ def claims_command(
         list[str] | None,
         typer.Argument(help="Configurations (.toml, .py, .json, .conf, .yaml), or names such as flower:LocalDpMod."),
     ] = None,
-    arg: Annotated[list[str] | None, typer.Option(help="key=value, an argument of the filter; repeated.")] = None,
+    defense: Annotated[list[str] | None, typer.Option(help="A name, as among the sources; repeated.")] = None,
+    arg: Annotated[
+        list[str] | None, typer.Option("--arg", "--defense-arg", help="key=value, an argument of the filter; repeated.")
+    ] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds; from the source, else 1.")] = None,
     clients: Annotated[int | None, typer.Option(help="Clients of the federation.")] = None,
     per_round: Annotated[int | None, typer.Option(help="Clients that take part in a round.")] = None,
@@ -64,9 +67,6 @@ def claims_command(
     ):  # fmt: skip
         if value is not None and value not in allowed:
             raise UsageError(f"unknown --{name} {value!r}; choose {', '.join(allowed)}")
-    if not sources:
-        _print_known(as_json)
-        return DONE
     known_size, known_scalars = (None, None) if model is None else network(model)
     given = {
         "rounds": rounds, "clients": clients, "per_round": per_round, "participations": participations,
@@ -77,8 +77,17 @@ def claims_command(
         "scalars": known_scalars if scalars is None else scalars, "buffers": buffers, "delta": delta,
         "version": framework_version,
     }  # fmt: skip
-    rows, unknown = _answered(sources, _assigned(arg or []), {k: v for k, v in given.items() if v is not None})
-    shown = [row for row in rows if unit in (None, row["unit"]) and relation in (None, row["relation"])]
+    facts = {name: value for name, value in given.items() if value is not None}
+    if not (names := [*(sources or []), *(defense or [])]):
+        if facts or arg:
+            raise UsageError("nothing to ask about; name a file, or a filter such as flower:LocalDpMod")
+        _print_known(as_json)
+        return DONE
+    rows, unknown = _answered(names, _assigned(arg or []), facts)
+    shown = [
+        row for row in rows
+        if unit in (None, row["unit"]) and (relation in (None, row["relation"]) or row["relation"] == _ANY)
+    ]  # fmt: skip
     if rows and not shown:
         there = ", ".join(dict.fromkeys(f"{row['unit']} {row['relation']}" for row in rows))
         asked = " ".join(f"--{name} {value}" for name, value in (("unit", unit), ("relation", relation)) if value)
@@ -99,37 +108,33 @@ Row = dict[str, Any]
 def _answered(sources: list[str], given: dict[str, Any], facts: dict[str, Any]) -> tuple[list[Row], list[str]]:
     """A row for each line of each filter of the sources, and the classes that nothing is known of."""
     from harness.claims.answers import Facts
-    from harness.claims.filters import find_filter
-    from harness.claims.found import Found, Source
-    from harness.claims.sources import read_source
+    from harness.claims.registry import unread
+    from harness.claims.sources import source_of
 
+    Facts(**{"rounds": max(1, facts.get("participations", 1)), **facts})  # a mistake of the command line is no source's
     rows, unknown = [], []
-    used: set[str] = set()
-    for name in sources:
-        if (named := find_filter(name)) and not os.path.exists(name):
-            source = Source(name, [Found(named, {}, "")])
-        elif ":" in name and not os.path.exists(name):
-            raise UsageError(f"unknown filter {name!r}; harness claims lists those that are known")
-        else:
-            source = read_source(Path(name))
+    sources_read = [source_of(name) for name in dict.fromkeys(sources)]
+    settings = {name for source in sources_read for found in source.found for name in given
+                if name in found.filter.settings}  # fmt: skip
+    if unused := next((name for name in given if name not in settings), None):
+        raise UsageError(f"no filter of the sources has an argument {unused!r}; leave --arg {unused}=... out")
+    for source in sources_read:
         unknown += [f"{one} ({source.name})" for one in source.unknown]
         for found in source.found:
-            used.update(key for key in given if key in found.filter.settings)
-            arguments, known = found.filled(given), Facts(**{**source.facts, **found.facts, **facts})
+            where = found.where or source.name
+            arguments, known = found.filled(given), found.known(source, facts)
             try:
                 answer = found.filter.asked(arguments, known)
+                answer.unknown += [one] if (one := unread(found.filter.name, known.version)) else []
             except UsageError as mistake:
-                raise UsageError(f"{found.where or name}: {mistake}") from None
+                raise UsageError(f"{where}: {mistake}") from None
             except (ArithmeticError, ValueError, MemoryError) as mistake:
                 raise UsageError(
-                    f"{found.where or name}: no epsilon follows from these numbers ({mistake}); change the arguments"
+                    f"{where}: no epsilon follows from these numbers ({mistake}); change the arguments"
                 ) from None
             answer.unknown += [text for fact, text in source.unsettled.items() if fact not in facts]
             found.stated(answer, arguments, {**given, **facts})
-            version = facts.get("version") or found.version
-            rows += list(_rows(found.filter, answer, found.where or name, version))
-    if unused := next((key for key in given if key not in used), None):
-        raise UsageError(f"no filter of the sources has an argument {unused!r}; leave --arg {unused}=... out")
+            rows += list(_rows(found.filter, answer, where, facts.get("version") or found.version))
     return rows, unknown
 
 
@@ -138,9 +143,11 @@ def _rows(one: Any, answer: Any, where: str, version: str | None) -> Iterator[Ro
     for line, proven in zip(answer.lines, answer.proven, strict=True):
         holds = not proven.exceeded if line.claimed is not None and line.judged else None
         yield {
-            "defense": one.name, "acts": one.acts, "unit": line.unit, "relation": line.relation, "view": line.view,
+            "defense": one.name, "acts": one.acts, "unit": line.unit,
+            "relation": _ANY if line.epsilon is None else line.relation, "view": line.view,
             "rounds": line.rounds, "claimed_epsilon": _finite(line.claimed), "claimed_delta": line.claimed_delta,
             "proven": _finite(proven.epsilon), "proven_at_claimed_delta": _finite(_at_claim(proven)),
+            "delta_at_claimed_epsilon": None if proven.epsilon is None else proven.delta_at_claim,
             "would_be": _finite(line.epsilon) if answer.fails else None, "delta": line.delta, "mu": line.mu,
             "sampler": line.sampler, "holds": holds, "notes": line.why,
             "conditions": {"fails": answer.fails, "unknown": [*answer.unknown, *line.ifs]}, "warnings": answer.warnings,
@@ -195,7 +202,9 @@ def _cells(row: Row) -> tuple[str, ...]:
     at = ""
     if at_claim is not None and row["claimed_delta"] not in (None, row["delta"]):
         at = f"{_number(at_claim)} at the claim's delta; "
-    why = f"{verdict.get(row['holds'], '')}{at}{row['notes']}"
+    lost = row["delta_at_claimed_epsilon"]
+    spent = "" if lost is None else f"delta {lost:.5g} at the claim's epsilon; "
+    why = f"{verdict.get(row['holds'], '')}{at}{spent}{row['notes']}"
     return (row["defense"], row["acts"], row["unit"], row["relation"], row["view"], claimed, proven, over, why)
 
 
@@ -228,12 +237,13 @@ def _assigned(pairs: list[str]) -> dict[str, Any]:
         name, equals, text = pair.partition("=")
         if not equals or not name:
             raise UsageError(f"--arg {pair!r} is no key=value; write for example --arg epsilon=8")
+        if (name := name.replace("-", "_")) in found:
+            raise UsageError(f"--arg {name}=... is given twice; keep the one that counts")
         try:
-            found[name.replace("-", "_")] = json.loads(
-                {"True": "true", "False": "false", "None": "null"}.get(text, text)
-            )
+            found[name] = json.loads({"True": "true", "False": "false", "None": "null"}.get(text, text))
         except (ValueError, RecursionError):
-            found[name.replace("-", "_")] = text
+            short = re.fullmatch(r"[-+]?(\d+\.|\d*\.\d+)([eE][-+]?\d+)?", text)  # .5 and 5., which JSON has not
+            found[name] = float(text) if short else text
     return found
 
 

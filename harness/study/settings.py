@@ -15,7 +15,7 @@ from harness.training.settings import BatchSampling, ClientSampling
 #: Named defenses with what differs from their defaults.
 Defenses = tuple[tuple[str, dict[str, Any]], ...]
 
-_NOISE = ("sigma", "amount", "noise_multiplier", "relative_noise_stddev")
+_NOISE = ("sigma", "amount", "noise_multiplier", "relative_noise_stddev", "sensitivity", "dp_sensitivity")
 
 
 class FrontierSettings(BaseModel):

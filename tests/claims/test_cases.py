@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from harness.base.errors import UsageError
+from harness.claims import epsilons
 from harness.claims.answers import Answer, Facts
 from harness.claims.filters import FILTERS, find_filter
 
@@ -116,6 +117,8 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], Lines, bool]] = {
     "9 LeNet": ("nvflare:SVTPrivacy", {}, {"numbers": 61_706, "scalars": 0}, [
         ("replace", 1, 617.599, CLOSED, plain(6171 * 0.1 + coins(61_706, 6171))),
         ("replace", 1, 62.4503, CLOSED, ("laplace", 0.1, 6171, 1e-5, coins(61_706, 6171))),
+        ("zero-out", 1, 309.049, CLOSED, plain(6171 * 0.05 + coins(61_706, 6171))),
+        ("zero-out", 1, 24.0128, CLOSED, ("laplace", 0.05, 6171, 1e-5, coins(61_706, 6171))),
     ], True),
     "9 FLIP": ("nvflare:SVTPrivacy", {}, {"numbers": 7_033_225, "scalars": 0}, [
         ("replace", 1, 70332.8, CLOSED, plain(703_323 * 0.1 + coins(7_033_225, 703_323))),
@@ -134,6 +137,9 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], Lines, bool]] = {
         ("zero-out", 20, 62.2407, CLOSED, gaussian(math.sqrt(60))),
         ("replace", 20, 185.189, CLOSED, gaussian(2 * math.sqrt(60))),
     ], True),
+    "hello-dp": ("opacus:PrivacyEngine", {"noise_multiplier": 1.111, "sample_rate": 1 / 891, "steps": 44_549}, {}, [
+        ("zero-out", 1, 1.0, BUCKETS, poisson(1.111, 1 / 891, 44_549)),
+    ], False),
     "11": ("opacus:PrivacyEngine", {**ENGINE, "engine": "per-round"},
            {"examples": 4000, "batch_size": 32, "local_epochs": 1, "rounds": 3}, [
         ("zero-out", 1, 0.6139, BUCKETS, poisson(1, 1 / 125, 125)),
@@ -316,6 +322,39 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], Lines, bool]] = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("epsilon", [1e-3, 0.1, 1.0, 30.0, 1e3, 1e6, 1e8, 1e20])
+def test_one_laplace_release_of_any_size_loses_what_its_law_says(epsilon: float) -> None:
+    """Its delta is 1 - e^((epsilon' - epsilon)/2)."""
+    exact = epsilon + 2 * math.log1p(-1e-5)
+    found = epsilons.laplace_epsilon(epsilon, 1, 1e-5)
+    assert exact <= found <= min(epsilon, exact + 1e-3 * epsilon)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("epsilon", "count"), [(1.0, 10**9), (0.1, 10**12), (1e8, 10**6), (1e29, 10**12)])
+def test_what_no_loss_distribution_holds_is_bounded_by_the_sum(epsilon: float, count: int) -> None:
+    """The mean of the losses is what is lost at the least: about epsilon^2/2 each, or epsilon less 1."""
+    mean = count * (epsilon - 1 + math.exp(-epsilon))
+    assert 0.99 * mean <= epsilons.laplace_epsilon(epsilon, count, 1e-5) <= count * epsilon
+
+
+def test_equal_parts_count_as_one_and_many_lose_no_more_than_a_bound() -> None:
+    """A schedule of noise from 1 to 1.3: more than that of its end throughout, less than that of its start."""
+    assert epsilons.sampled_epsilon([(1.0, 0.1, 3)] * 40, 1e-5) == epsilons.sampled_epsilon([(1.0, 0.1, 120)], 1e-5)
+    parts = [(1 + 0.3 * one / 120, 0.1, 1) for one in range(120)]
+    low, found, high = (epsilons.sampled_epsilon(one, 1e-5) for one in ([(1.3, 0.1, 120)], parts, [(1.0, 0.1, 120)]))
+    assert low < found < high
+    grouped = epsilons.sampled_epsilon([(sigma, 0.1, 4) for sigma, *_ in parts[::4]], 1e-5)
+    assert grouped == pytest.approx(found, rel=1e-9)
+
+
+def test_a_small_delta_is_bounded_by_renyi_divergences() -> None:
+    parts = [(1.0, 0.1, 10)]
+    assert epsilons.sampled_epsilon(parts, 1e-29) <= epsilons.renyi_epsilon(parts, 1e-29) < 17
+    settings = {**ENGINE, "accountant": "rdp", "sample_rate": 0.1, "steps": 10}
+    assert not ask("opacus:PrivacyEngine", settings, delta=1e-29).broken
+
+
 # Other numbers of what a quick case asks as well.
 REPEATED = ("9 FLIP", "11 odd")
 
@@ -367,6 +406,8 @@ NOTHING: dict[str, tuple[str, dict[str, Any], dict[str, Any], bool, str, float |
     "APPFL Adam": ("appfl:dp", STEPS, {**PLAIN, "optimizer": "adam", "local_steps": 1}, True, "adam moves", 10),
     "APPFL, as shipped": ("appfl:dp", {"epsilon": 1}, {**PLAIN, "local_steps": 100}, True, "clip_grad is off", 100),
     "APPFL BatchNorm": ("appfl:dp", STEPS, {"local_steps": 1, "buffers": "float"}, True, "buffers leave", 10),
+    "APPFL, masked": ("appfl:dp", {**STEPS, "use_secure_agg": True}, {**PLAIN, "local_steps": 1}, True,
+                      "masks go on the update before its noise", 10),
     "APPFL, no steps": ("appfl:dp", STEPS, PLAIN, True, "add --local-steps", None),
     "FedML nbafl": ("fedml:dp", {"dp_solution_type": "nbafl", "epsilon": 0.5}, {}, True, "does not act", None),
     "FedML ldp": ("fedml:dp", {"dp_solution_type": "ldp", "epsilon": 0.5}, {}, True, "which nothing clips", None),

@@ -92,6 +92,31 @@ def test_a_claim_that_fails_ends_with_1(line: Harness, epsilon: int, code: int) 
     assert line(f"{text} --fail-on none").code == 0
 
 
+def test_a_name_may_be_given_as_evaluate_takes_it(line: Harness) -> None:
+    other = LOCAL.replace("claims ", "claims --defense ").replace("--arg", "--defense-arg")
+    assert line(other.format(8)).out == line(LOCAL.format(8)).out
+
+
+def test_the_delta_that_is_lost_at_the_claims_epsilon_stands_beside_it(line: Harness) -> None:
+    for epsilon, delta in ((8, 7.9706e-6), (10, 2.2654e-5)):
+        first, *_ = rows(line, f"{LOCAL.format(epsilon)} --scalars 0")
+        assert first["delta_at_claimed_epsilon"] == pytest.approx(delta, rel=1e-4)
+        assert f"delta {delta:.5g} at the claim's epsilon" in line(LOCAL.format(epsilon)).out
+    (unproven, *_) = rows(line, f"{LOCAL.format(8)} --scalars 1")
+    assert unproven["delta_at_claimed_epsilon"] is None
+
+
+def test_a_row_without_a_number_is_of_any_relation_and_a_source_counts_once(line: Harness) -> None:
+    for relation in ("replace", "zero-out", "add-remove"):
+        (row,) = rows(line, f"claims nvflare:PercentilePrivacy nvflare:PercentilePrivacy --relation {relation}")
+        assert (row["relation"], row["proven"]) == ("any", None)
+
+
+@pytest.mark.parametrize(("text", "epsilon"), [(".5", 0.5), ("5.", 5.0), ("5e-1", 0.5), ("+.5e0", 0.5)])
+def test_a_number_may_begin_or_end_with_its_point(line: Harness, text: str, epsilon: float) -> None:
+    assert rows(line, LOCAL.format(text))[0]["claimed_epsilon"] == epsilon
+
+
 def test_a_claim_that_holds_at_its_own_delta_holds_at_a_smaller_one_too(line: Harness) -> None:
     text = f"{LOCAL.format(8)} --scalars 0 --delta 1e-9"
     first, *_ = rows(line, text)
@@ -310,6 +335,29 @@ MISTAKES = {
                 "output_scale=1", "must be lists of one length"),
     "cohort": ("", "claims tff:gaussian_fixed --arg noise_multiplier=1 --arg clients_per_round=9 --clients 3",
                "lower it or raise --clients"),
+    "facts of nothing": ("", "claims --rounds 3", "name a file, or a filter such as flower:LocalDpMod"),
+    "an unknown one first": ("", "claims flower:LocalDpMod --arg clip=true", "has an argument 'clip'"),
+    "given twice": ("", f"{LOCAL.format(1)} --arg epsilon=2", "--arg epsilon=... is given twice"),
+    "a name with a mistake": ("", "claims flower:localdpmod", "did you mean flower:LocalDpMod?"),
+    "a folder": ("", "claims .", ".: a folder; give a file in it"),
+    "version": ("", f"{LOCAL.format(1)} --framework-version 99", "version 99 of flower is not known"),
+    "a fact of the command line": ("", f"{LOCAL.format(1)} --rounds 0", "harness: --rounds must be a whole number"),
+    "size": ("", f"{LOCAL.format(1)} --parameters 0", "--parameters must be a whole number"),
+    "more scalars than numbers": ("", f"{LOCAL.format(1)} --parameters 5 --scalars 6", "no more than the 5 numbers"),
+    "steps and epochs": ("", f"{OPACUS} --local-steps 5 --local-epochs 2", "both say how long a client trains"),
+    "a bound that changes nothing": ("", "claims tff:tree_aggregation --arg noise_multiplier=1 --arg l2_norm_clip=-1",
+                                     "tff:tree_aggregation: l2_norm_clip must be above 0, got -1"),
+    "quantile": ("", "claims tff:gaussian_adaptive --arg noise_multiplier=1 --arg clients_per_round=99 --arg "
+                 "target_unclipped_quantile=7", "target_unclipped_quantile must be from 0 to 1, got 7"),
+    "rate of a bound": ("", "claims tff:gaussian_adaptive --arg noise_multiplier=1 --arg clients_per_round=99 --arg "
+                        "learning_rate=-1", "tff:gaussian_adaptive: learning_rate must be 0 or more, got -1"),
+    "fraction": ("", "claims nvflare:SVTPrivacy --arg fraction=1.5", "fraction must be above 0, and 1 at most"),
+    "decay": ("", "claims jax_privacy:BufferedToeplitz --arg noise_multiplier=1 --arg buf_decay=[1.5] --arg "
+              "output_scale=[1]", "buf_decay must be from 0 to 1, got 1.5"),
+    "two noises": ("", "claims pfl:GaussianMechanism --arg clipping_bound=1 --arg epsilon=1 --arg "
+                   "relative_noise_stddev=2", "epsilon and relative_noise_stddev both say how much noise"),
+    "weights and clients": ("", f"{MEAN} --weights public:1,2 --clients 9", "2 public weights for 9 clients"),
+    "sampled above all": ("", f"{MEAN} --clients 5", "num_sampled_clients 9 is above the 5 clients"),
     "unit": ("", f"{LOCAL.format(1)} --unit example", "no row for --unit example; there are rows for: client replace"),
     "relation": ("", f"{LOCAL.format(1)} --relation add-remove --json", "client replace, client zero-out"),
     "participations": ("", f"{LOCAL.format(1)} --participations 5", "5 participations of 1 rounds"),
@@ -325,6 +373,8 @@ MISTAKES = {
     "two steps": ("", f"{OPACUS} --arg sample_rate=0.5 --arg steps=2 --local-steps 3",
                   "--local-steps 3 contradicts steps 2"),
     "two rates": ("", f"{OPACUS} --arg sample_rate=0.5 --examples 32 --batch-size 8", "contradicts sample_rate 0.5"),
+    "many kinds of steps": (json.dumps({"history": [[1 + one / 1e4, 0.1, 1] for one in range(1001)]}),
+                            "claims source.json", "has 1001 different sigmas and rates; ask about 1000"),
     "half a step": ('{"history": [[1, 0.5, 1.5]]}', "claims source.json", "history must be a list of [sigma above 0"),
     "corrected": ("", f"claims pfl:BandedMatrixFactorization {JOB.replace('compositions', 'iterations')} --arg "
                   "corrected=no", "corrected must be true or false, got 'no'"),

@@ -462,8 +462,172 @@ def banded(rounds, apart):
     rows, columns = (np.linalg.norm(matrix, axis=axis) for axis in (1, 0))
     return [asked[0], bands, float(rows.max()), float(columns.max()) > 1.1]
 """
+BARE = """
+import json, logging, math, os, sys, types
+from types import SimpleNamespace as Fake
+import torch
+logging.disable(logging.CRITICAL)
+
+def bare(*names):  # packages without what they import of other packages
+    for name in names:
+        parent, _, own = name.rpartition(".")
+        folders = [os.path.join(one, own) for one in (sys.modules[parent].__path__ if parent else sys.path)]
+        sys.modules[name] = types.ModuleType(name)
+        sys.modules[name].__path__ = [one for one in folders if os.path.isdir(one)]
+"""
+APPFL = f"""{BARE}
+sys.modules["wandb"] = types.ModuleType("wandb")
+bare("appfl", "appfl.algorithm", "appfl.algorithm.trainer")
+from appfl.algorithm.trainer.vanilla_trainer import VanillaTrainer
+from appfl.privacy import SecureAggregator
+from omegaconf import OmegaConf
+
+class Network(torch.nn.Module):
+    def __init__(self, size, slope):
+        super().__init__()
+        self.weight, self.slope = torch.nn.Parameter(torch.zeros(size)), slope
+        self.register_buffer("mean", torch.full((9,), 3.0))
+
+    def forward(self, x):
+        return x * self.weight.sum() * self.slope
+
+class Log:
+    def __getattr__(self, name):
+        return lambda *_: None
+
+def sent(slope=0.0, size=4, **settings):  # a gradient of that slope in every weight
+    told = {{"optim": "SGD", "optim_args": {{"lr": 0.5}}, "mode": "step", "num_local_steps": 1, "train_batch_size": 1,
+            "use_dp": True, "clip_value": 1.0, "clip_norm": 2, "epsilon": 4.0, "device": "cpu", **settings}}
+    data = torch.utils.data.TensorDataset(torch.ones(4, 1), torch.zeros(4, 1))
+    trainer = VanillaTrainer(Network(size, slope), lambda made, _: made.sum(), lambda *_: 0.0, data, None,
+                             OmegaConf.create(told), Log())
+    trainer.client_id = "a"
+    trainer.runtime_context = {{"all_client_ids": ["a", "b"], "round_id": 1, "secure_agg_secret": b"s"}}
+    trainer.train()
+    return trainer.get_parameters()[0]
+
+def mask():
+    other = SecureAggregator("b", ["a", "b"], b"s", torch.device("cpu"))
+    return other.mask_update({{"weight": torch.zeros(9999), "mean": torch.zeros(9)}}, 1)[0]
+
+def unmasked():
+    return sent(2.0, 9999, dp_mechanism="gaussian", use_secure_agg=True)["flat"] + mask()
+
+EXACT = {{"epsilon": 1e12, "dp_mechanism": "gaussian"}}  # noise of next to nothing
+"""
+FEDML = f"""{BARE}
+from collections import OrderedDict
+bare("fedml", "fedml.core", "fedml.core.alg_frame")
+from fedml.core.alg_frame.client_trainer import ClientTrainer
+from fedml.core.alg_frame.context import Context
+sys.modules["fedml.core"].Context = Context
+from fedml.core.alg_frame.server_aggregator import ServerAggregator
+from fedml.core.dp.frames.dp_clip import DP_Clip
+from fedml.core.dp.mechanisms.dp_mechanism import DPMechanism
+from fedml.core.security.fedml_defender import FedMLDefender as Defender
+torch.manual_seed(0)
+
+def told(**more):
+    return Fake(**{{"enable_dp": True, "epsilon": 0.5, "delta": 0.1, "mechanism_type": "gaussian", "sensitivity": 1.0,
+                   "C": 10.0, "clipping_norm": 1.0, "noise_multiplier": 1.0, "train_data_num_in_total": 10,
+                   "comm_round": 5, "client_num_per_round": 2, "client_num_in_total": 1000, "stddev": 1.0,
+                   "robust_threshold": 1, "dataset": "mnist", **more}})
+
+def model(size, value=0.0):
+    return OrderedDict(w=torch.full((size,), value))
+
+class Part:
+    def get_model_params(self):
+        return self.params
+
+    def set_model_params(self, params):
+        self.params = params
+
+class Client(Part, ClientTrainer):
+    def train(self, *_):
+        pass
+
+class Server(Part, ServerAggregator):
+    def test(self, *_):
+        pass
+
+def client(kind, size=20_000, value=0.0, **more):
+    made = Client(None, told(dp_solution_type=kind, **more))
+    made.set_model_params(model(size, value))
+    made.on_after_local_training(None, None, None)
+    return made.get_model_params()["w"]
+
+def received(kind, norm, **more):  # of a client's weights of that length
+    weights, _ = Server(None, told(dp_solution_type=kind, **more)).on_before_aggregation([(1, model(4, norm / 2))])
+    return float(weights[0][1]["w"].norm())
+
+def defended(kind, **more):  # whether a defense is called before, at and after the mean
+    Server(None, told(enable_dp=False, enable_defense=True, defense_type=kind, **more))
+    made = Defender.get_instance()
+    return [made.is_defense_before_aggregation(), made.is_defense_on_aggregation(), made.is_defense_after_aggregation()]
+
+def crfl():
+    defended("crfl")
+    return [float(Defender.get_instance().defender.clip_weight_norm(model(4, 9.0), 2.1)["w"].norm()),
+            Defender.get_instance().defender.sigma, Defender.get_instance().defender._crfl_compute_param_for_mnist()]
+
+def scales():
+    clip = DP_Clip(told())
+    clip.compute_noise((1,), 2.0), clip.compute_noise((1,), 2.0)
+    return clip._scale
+"""
+JAX = """
+import json, math, sys
+import jax
+jax.config.update("jax_enable_x64", True)
+from dp_accounting.pld import PLDAccountant
+from jax_privacy.experimental.accounting import amplified_bandmf_event
+from jax_privacy.matrix_factorization import buffered_toeplitz, toeplitz
+
+def buffered(decay=(0.9,), scale=(0.1,)):
+    return buffered_toeplitz.BufferedToeplitz.build(buf_decay=list(decay), output_scale=list(scale))
+
+TWO = buffered((0.95, 0.5), (0.1, 0.25))
+
+def turns(column, count, apart, rounds):
+    found = toeplitz.minsep_sensitivity_squared(column, min_sep=apart, max_participations=count, n=rounds)
+    return math.sqrt(found)
+
+def root(bands):
+    column = toeplitz.optimal_max_error_strategy_coefs(bands)
+    return column / jax.numpy.linalg.norm(column)
+
+def epsilon(rate):
+    event = amplified_bandmf_event(0.680599, 2000, num_bands=48, sampling_prob=rate)
+    return PLDAccountant(value_discretization_interval=1e-3).compose(event).get_epsilon(1e-6)
+"""
+OPENFL = """
+import json, sys
+import numpy as np
+from openfl.pipelines import kc_pipeline, stc_pipeline
+from openfl.pipelines.random_shift_pipeline import RandomShiftTransformer
+
+def sparse(values, share):
+    return stc_pipeline.SparsityTransformer(share).forward(np.array(values))[0].tolist()
+
+def ternary(values):
+    return sorted(map(float, stc_pipeline.TernaryTransformer().forward(np.array(values))[1]["int_to_float"].values()))
+
+def shifted():
+    data, metadata = RandomShiftTransformer().forward(np.array([1.0, 2.0]))
+    return (data - [float(one) for one in metadata["int_to_float"].values()]).tolist()
+"""
 TENSEAL = "nvflare==2.9.0 tenseal==0.3.18"
-SCRIPTS = {"flwr": FLOWER, "nvflare": NVFLARE, TENSEAL: ENCRYPTED, "opacus": OPACUS, "pfl": PFL}
+#: What is installed for a package whose own requirements are many times as large as the part that is asked about.
+INSTALLED = {
+    "appfl==1.12.0": "appfl==1.12.0 opacus==1.6.0 omegaconf==2.3.0 antlr4-python3-runtime==4.9.3 PyYAML==6.0.3 "
+    "opt_einsum==3.4.0 --no-deps",
+    "fedml==0.9.6": "fedml==0.9.6 --no-deps",
+}
+SCRIPTS = {
+    "flwr": FLOWER, "nvflare": NVFLARE, TENSEAL: ENCRYPTED, "opacus": OPACUS, "pfl": PFL, "appfl": APPFL,
+    "fedml": FEDML, "jax_privacy": JAX, "openfl": OPENFL,
+}  # fmt: skip
 of_messages = partial(Fact, older={"flwr==1.12.0": ABSENT})
 since_28 = partial(Fact, older={"nvflare==2.7.2": ABSENT})
 LOCAL, FIXED = "2.2 LocalDpMod", "2.4 fixed clipping"
@@ -680,12 +844,81 @@ FACTS: dict[str, list[Fact]] = {
         Fact("7 banded LM: it counts 42 at that rate: sigma .6806 is epsilon 2",
              "accountant(0.68060, 42, 0.005).epsilon", 2.0, 2e-3),
     ],
+    "appfl": [
+        Fact("6 Laplace noise of 2 clip_value lr / epsilon on the weights",
+             "sent(size=20_000)['weight'].abs().mean().item()", 0.25, 0.03),
+        Fact("6 which is the default mechanism; gaussian: by the classical formula at 1e-5",
+             "sent(size=20_000, dp_mechanism='gaussian')['weight'].std().item()",
+             math.sqrt(2 * math.log(1.25e5)) / 4, 0.03),
+        Fact("6 buffers leave raw", "sent(dp_mechanism='gaussian')['mean'].tolist()", [3.0] * 9),
+        Fact("6 without clip_grad nothing is clipped", "sent(100.0, **EXACT)['weight'].norm().item()", 100.0),
+        Fact("6 with it each step's gradient is, by clip_norm as the order of the norm",
+             "[sent(100.0, clip_grad=True, clip_norm=one, **EXACT)['weight'].norm(one).item() for one in (1, 2)]",
+             [0.5, 0.5]),
+        Fact("6 several steps move weights by several clips",
+             "sent(100.0, clip_grad=True, num_local_steps=3, **EXACT)['weight'].norm().item()", 1.5),
+        Fact("6 mode epoch reads num_local_epochs alone",
+             "sent(1.0, mode='epoch', num_local_epochs=3, num_local_steps=9, **EXACT)['weight'].mean().item()", -6.0),
+        Fact("6 mode step num_local_steps alone",
+             "sent(1.0, num_local_epochs=9, num_local_steps=2, **EXACT)['weight'].mean().item()", -1.0),
+        Fact("6 a mask has deviation 1", "mask().std().item()", 1.0, 0.03),
+        Fact("6 any client's secret takes another's mask off", "unmasked()[-9:].abs().max().item() < 1e-5", True),
+        Fact("6 masked updates carry no noise at all", "(unmasked()[:-9] + 1).abs().max().item() < 1e-5", True),
+    ],
+    "fedml": [
+        Fact("9 nbafl and dp_clip never act", "[client(one).abs().max().item() for one in ('nbafl', 'dp_clip')]",
+             [0.0, 0.0]),
+        Fact("9 nor do they at the server", "[received(one, 100.0, max_grad_norm=1.0) for one in ('nbafl', 'dp_clip')]",
+             [100.0, 100.0]),
+        Fact("9 ldp: Gaussian noise by the classical formula, 4.4951", "client('ldp').std().item()", 4.4951, 0.03),
+        Fact("9 which nothing clips", "client('ldp', value=1e6).mean().item()", 1e6),
+        Fact("9 cdp clips weights, and only with max_grad_norm",
+             "[received('cdp', 100.0), received('cdp', 100.0, max_grad_norm=1.0)]", [100.0, 1.0]),
+        Fact("9 epsilon above 1 is refused", "client('ldp', epsilon=2.0)", "ValueError"),
+        Fact("9 Laplace: scale sensitivity/(epsilon - ln(1 - delta))",
+             "DPMechanism('laplace', 0.5, 0.1, 1.0).get_rdp_scale()", 1 / (0.5 - math.log(0.9))),
+        Fact("9 names are not cut to small letters", "client('LDP')", "Exception: dp solution is not defined"),
+        Fact("9 dp_clip's scale is divided anew for every tensor", "scales()", 0.25),
+        Fact("9 and its server step returns nothing", "DP_Clip(told()).add_global_noise(model(2))", None),
+        Fact("9 weak_dp and robust_learning_rate are accepted and never called",
+             "[defended(one) for one in ('weak_dp', 'robust_learning_rate')]", [[False] * 3] * 2),
+        Fact("9 cdp with its RDP accountant raises",
+             "Server(None, told(dp_solution_type='cdp', enable_rdp_accountant=True, rdp_alpha=2.0))", "TypeError"),
+        Fact("9 Soteria cannot be selected", "defended('soteria')", "Exception: args.defense_type is not defined"),
+        Fact("9 nor can WBC", "defended('wbc')", "Exception: args.defense_type is not defined"),
+        Fact("9 crfl scales the global weights to .1 t + 2 and adds sigma .01", "crfl()", [2.1, 0.01, 2.1]),
+    ],
+    "jax_privacy": [
+        Fact("8 BLT: c_0 = 1, c_t = sum w th^(t-1)", "buffered().toeplitz_coefs(4).tolist()", [1.0, 0.1, 0.09, 0.081]),
+        Fact("8 BLT: once in 1,000 rounds S 1.025978",
+             "math.sqrt(buffered_toeplitz.sensitivity_squared(buffered(), 1000))", 1.025978, 1e-6),
+        Fact("8 BLT: 10 times, 100 apart, 3.244440", "turns(buffered().toeplitz_coefs(1000), 10, 100, 1000)", 3.244440,
+             1e-6),
+        Fact("8 BLT of two buffers: 1.131873", "math.sqrt(buffered_toeplitz.sensitivity_squared(TWO, 1000))", 1.131873,
+             1e-6),
+        Fact("8 and 3.583116", "turns(TWO.toeplitz_coefs(1000), 10, 100, 1000)", 3.583116, 1e-6),
+        Fact("8 banded: square-root coefficients", "toeplitz.optimal_max_error_strategy_coefs(4).tolist()",
+             [1.0, 0.5, 0.375, 0.3125]),
+        Fact("8 banded: bands apart, k turns cost sqrt(k)", "turns(root(8), 10, 8, 80)", math.sqrt(10), 1e-6),
+        Fact("8 banded: ceil(T/b) compositions on samples of groups, at 48 times the rate: 24.966", "epsilon(0.24)",
+             24.966, 1e-3),
+    ],
+    "openfl": [
+        Fact("5 STC keeps the top share of each tensor", "sparse([3.0, 1.0, 0.5, 0.2, 0.1], 0.4)",
+             [3.0, 1.0, 0.0, 0.0, 0.0]),
+        Fact("5 and adds 1e-7 to all where one is negative", "sparse([0.5, -0.25, 0.125, 0.0, 0.0], 0.4)[1]",
+             -0.25 + 1e-7, 5e-8),
+        Fact("5 then +- the mean over all entries, zeros among them", "ternary([3.0, -1.0] + [0.0] * 8)",
+             [-0.4, 0.0, 0.4]),
+        Fact("5 KC: 6 clusters", "len(set(kc_pipeline.KmeansTransformer().forward(np.arange(99.0))[0].ravel()))", 6),
+        Fact("5 RandomShift sends the shift beside: the identity", "shifted()", [1.0, 2.0], 1e-5),
+    ],
 }  # fmt: skip
 NEWEST = {one.source.partition(",")[0].replace(" ", "==") for one in FILTERS.values() if one.ran}
 OLDER = ("flwr==1.29.0", "flwr==1.12.0", "nvflare==2.7.2", "opacus==1.5.4")
 
 
-@pytest.mark.parametrize("package", [*sorted(NEWEST), *OLDER, TENSEAL])
+@pytest.mark.parametrize("package", [*sorted(NEWEST), *OLDER, TENSEAL, "openfl==1.9"])
 def test_facts_about_a_package(package: str, python_with: Callable[[str], Path]) -> None:
     name = package if package in FACTS else package.partition("==")[0]
     versions = dict(one.split("==") for one in package.split())
@@ -694,7 +927,8 @@ def test_facts_about_a_package(package: str, python_with: Callable[[str], Path])
     )
     code = f"{checked}\n{SCRIPTS[name]}{RUNNER}"
     asked = json.dumps([(one.said, one.expression) for one in FACTS[name]])
-    done = subprocess.run([python_with(package), "-c", code], input=asked, capture_output=True, text=True, timeout=1800)
+    python = python_with(INSTALLED.get(package, package))
+    done = subprocess.run([python, "-c", code], input=asked, capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout.splitlines()[-1])
     refuted = []

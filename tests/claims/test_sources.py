@@ -63,9 +63,6 @@ STRATEGIES: dict[str, Case] = {
     "settings of a mapping": (app(WRAPPED.format("s = FedAvg(**kw)", "s"), federations=TWO), EQUAL, 0, [ANSWER]),
     "rounds that are no literal": (app(WRAPPED.format("start(grid=g, num_rounds=f())", "FedAvg()")), EQUAL, 0,
                                    ["if: the job has 3 rounds, as num-server-rounds says", "3 rounds"]),
-    "rounds as text": (app(WRAPPED.format("", "FedAvg()"), config="").copy() | {"pyproject.toml": project().replace(
-        "num-server-rounds = 3", "num-server-rounds = '3'")}, EQUAL, 0,
-        ["if: the job has 1 round: num-server-rounds = '3'"]),
     "rounds of the code": (app(WRAPPED.format("start(grid=g, num_rounds=5)", "FedAvg()")), EQUAL, 0, ["5 rounds"]),
 }  # fmt: skip
 
@@ -216,6 +213,10 @@ PLATFORMS: dict[str, Case] = {
               ["epsilon has two values, 1 and 9"]),
     "two keys of a fact": (APPFL.format(1, "true", "true", 1) + "num_global_epochs: 2\ncomm_round: 3", YAML, 2,
                            ["contradicts 3 of another key"]),
+    "masked": (APPFL.format(1, "true", "true", 1) + "aggregator_kwargs: {use_secure_agg: yes}", YAML, 1,
+               ["masks go on the update before its noise", "none (would be 0.750977)"]),
+    "FedML in capitals": ("dp_args: {enable_dp: yes, dp_solution_type: LDP}", "source.yaml", 2,
+                          ["unknown dp_solution_type 'LDP'"]),
     "FedML": ("dp_args: {enable_dp: 'no', dp_solution_type: ldp}", "source.yaml", 2,
               ["enable_dp must be true or false"]),
     "FedML off": ("dp_args: {enable_dp: no, dp_solution_type: ldp}", "source.yaml", 0, ["enable_dp is false"]),
@@ -248,7 +249,14 @@ VERSIONS: dict[str, Case] = {
     **{f"nvflare {version}": ("SVTPrivacy()", f"source.py --parameters 61706 --scalars 0 --framework-version {version}",
                               1, ["before 2.8.0" if old else "617.599"])
        for version,
-       old in {"2.7rc1": True, "2": True, "2.7.2": True, "2.8.0rc1": True, "2.8": False, "3": False}.items()},
+       old in {"2.7rc1": True, "2": True, "2.7.2": True, "2.8.0rc1": True, "2.8": False, "2.9": False}.items()},
+    "newer than read": ("SVTPrivacy()", "source.py --parameters 61706 --framework-version 2.10", 1,
+                        ["617.599", "if: nvflare 2.10, which was not read, does what 2.9.0 does"]),
+    "older than read": (LOCAL.format(1.0), "source.py --framework-version 1.9", 1,
+                        ["if: flower 1.9, which was not read, does what 1.12.0 does"]),
+    "another major": ("SVTPrivacy()", "source.py --parameters 61706 --framework-version 3", 2,
+                      ["source.py, line 1: version 3 of nvflare is not known, 2.7.2 to 2.9.0 are; add --framework"]),
+    "another major, pinned": _asks("flwr==0.17", "server.py, line 1: version 0.17 of flower is not known", code=2),
     "of another package": (app("SVTPrivacy()", asks="flwr==1.20.0"), "pyproject.toml --parameters 61706 --scalars 0", 1,
                            ["617.599", "newest known: nvflare"]),
     "of NVFlare": (app("SVTPrivacy()", asks="nvflare==2.7.2"), "pyproject.toml --parameters 61706", 1,
@@ -273,6 +281,8 @@ NVFLARE: dict[str, Case] = {
     "a server's": ("workflows = []\n" + CHAIN % ("", ""), CONF, 1, ["the filter acts at the server"]),
     "kinds": (CHAIN % ("", 'args.data_kinds = ["WEIGHTS"]'), CONF, 1, ["if: results are of kind WEIGHTS"]),
     "all kinds": (CHAIN % ("", 'args.data_kinds = ["WEIGHTS", "WEIGHT_DIFF"]'), CONF, 1, ["-", "of kind"]),
+    "in code": ("job.to_server(SVTPrivacy(), filter_type=FilterType.TASK_DATA)", "source.py --parameters 61706", 1,
+                ["if: the job lets it filter what train returns, at the clients"]),
     "kinds in code": ("SVTPrivacy(data_kinds=['WEIGHTS'])", "source.py --parameters 61706", 1, ["of kind WEIGHTS"]),
     "args that are a list": (CHAIN % ("", "args = [1]"), CONF, 2, ["write an object of arguments"]),
     "a key twice": ('{"defense": "flip:local_dp", "args": {"dp_epsilon": 1, "dp_epsilon": 100}}', "source.json", 2,
@@ -300,9 +310,74 @@ STATES: dict[str, Case] = {
     "contradicted by steps": ('{"history": [[1.0, 0.1, 2]]}', "source.json --arg steps=5", 2, ["steps contradicts"]),
 }  # fmt: skip
 
+ROUNDS, CLIENTS = "[tool.flwr.app.config]: num-server-rounds must be", "options.num-supernodes must be"
+CENTRAL = app(WRAPPED.format(SHARE, "s"), federations=TWO)
+UNCODED = {"pyproject.toml": project("noise-multiplier = 1\nclipping-norm = 1\nnum-sampled-clients = 20", TWO)}
+
+
+def _changed(before: str, after: str) -> dict[str, str]:
+    return {**CENTRAL, "pyproject.toml": CENTRAL["pyproject.toml"].replace(before, after)}
+
+
+FACTS: dict[str, Case] = {
+    **{f"rounds {value}": (_changed("rounds = 3", f"rounds = {value}"), EQUAL, 2,
+                           ["pyproject.toml: [tool", ROUNDS, "or add --rounds"])
+       for value in ("-5", "0", "2.5", "true", "nan", "'3'", "[3]", "9e99")},
+    **{f"clients {value}": (_changed("nodes = 10\n", f"nodes = {value}\n"), EQUAL, 2,
+                            ["pyproject.toml: federation small", CLIENTS, "or add --clients"])
+       for value in ("-5", "0", "2.5", "true", "'10'")},
+    "rounds by hand": (_changed("rounds = 3", "rounds = -5"), f"{EQUAL} --rounds 4", 0, ["4 rounds"]),
+    "rounds of the code": (app(WRAPPED.format("start(grid=g, num_rounds=-1)", "FedAvg()")), EQUAL, 2,
+                           ["num_rounds of the code must be", "got -1"]),
+    "more sampled than there are": (UNCODED, EQUAL, 2,
+                                    ["num_sampled_clients 20 is above the 10 clients; add --per-round"]),
+    "and how many come": (UNCODED, f"{EQUAL} --per-round 4", 0, ["but 4 clients take part"]),
+    "weights of others": (CENTRAL, "pyproject.toml --weights public:1,2,3", 2, ["3 public weights for 10 clients"]),
+    "too few weights": ("s = FedAvg()\n" + WRAPPED.format("", "s"), "source.py --weights public:1", 2,
+                        ["source.py, line 4: 1 public weights for 2 clients"]),
+    "steps and epochs": (APPFL.format(1, "true", "true", 1) + "num_local_epochs: 3", YAML, 2,
+                         ["source.yaml: appfl: --local-steps and --local-epochs both say"]),
+    "steps by its mode": (APPFL.format(1, "true", "true", 1) + "num_local_epochs: 3\nmode: step", YAML, 0,
+                          ["exact Gaussian; 1 local steps"]),
+    "epochs by its mode": (APPFL.format(1, "true", "true", 1) + "num_local_epochs: 3\nmode: epoch",
+                           f"{YAML} --examples 100 --batch-size 10", 1, ["exact Gaussian; 30 local steps"]),
+    "steps by hand": (APPFL.format(1, "true", "true", 1) + "num_local_epochs: 3", f"{YAML} --local-steps 2", 1,
+                      ["exact Gaussian; 2 local steps"]),
+    "a target's delta": ("make_private_with_epsilon(target_epsilon=3.0, target_delta=1.5, epochs=2)",
+                         "source.py --arg noise_multiplier=1", 2, ["source.py, line 1: delta must lie in (0, 1)"]),
+    "steps of a target": ("make_private_with_epsilon(target_epsilon=3.0, target_delta=1e-5, epochs=2)",
+                          "source.py --arg noise_multiplier=1 --examples 100 --batch-size 10 --local-steps 7", 0,
+                          ["2.57347", "-", "a round trains 2 epochs"]),
+    "a name by its file": ({"pyproject.toml": "[tool.flwr.app.config]\ndp-epsilon = -1"}, "pyproject.toml", 2,
+                           ["dp_epsilon must be above 0, got -1; set --arg dp_epsilon=NUMBER"]),
+    "keys of another filter": (app("LocalDpMod(1.0, 2.0, context.run_config['dp-epsilon'], 1e-5)",
+                                   config="dp-epsilon = 1.0"), "pyproject.toml --scalars 0", 0,
+                               ["claim holds", "-", "flip:local_dp"]),
+    "keys of both": (app("import flip\nLocalDpMod(1.0, 2.0, context.run_config['dp-epsilon'], 1e-5)",
+                         config="dp-epsilon = 1.0"), "pyproject.toml --scalars 0", 1, ["flip:local_dp"]),
+    "a mark of bytes": ("\ufeff" + LOCAL.format(1.0), "source.py --scalars 0", 0, ["claim holds"]),
+    "rates of a history": ('{"history": [[1.0, 0.1, 5]]}', "source.json --examples 500 --batch-size 5", 2,
+                           ["0.01 contradicts a rate of the history, 0.1"]),
+    "its own rate": ('{"history": [[1.0, 0.01, 5]]}', "source.json --examples 500 --batch-size 5", 0, ["claim holds"]),
+    "one less by floating point": (f'{{"history": [[1.0, {1 / 92}, 5]]}}', "source.json --examples 93 --batch-size 1",
+                                   0, ["claim holds"]),
+}  # fmt: skip
+
 KINDS = {"strategies": STRATEGIES, "values": VALUES, "arguments": ARGUMENTS, "platforms": PLATFORMS,
-         "versions": VERSIONS, "nvflare": NVFLARE, "states": STATES}  # fmt: skip
+         "versions": VERSIONS, "nvflare": NVFLARE, "states": STATES, "facts": FACTS}  # fmt: skip
 CASES = {f"{kind}: {name}": case for kind, cases in KINDS.items() for name, case in cases.items()}
+
+
+def test_the_share_that_is_drawn_is_of_the_clients_that_are_said(
+    harness: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("app").mkdir()
+    for name, text in CENTRAL.items():
+        Path(name).write_text(text)
+    asked = [f"{EQUAL} --clients 50 {more}" for more in ("", "--per-round 10", "--per-round 2")]
+    first, second, other = (harness("claims", *one.split()).out for one in asked)
+    assert first == second != other
 
 
 @pytest.mark.parametrize("case", CASES)

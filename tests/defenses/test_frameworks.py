@@ -60,7 +60,7 @@ def test_what_passes_without_noise_takes_the_limit_and_the_statement(layout: Lay
     assert noise is not None and noise.leaves_some_bare != limited
     stated = local.statements(PrivacyFacts(Cohort(rounds=1), 2, scalars=len(layout.scalars)))
     assert [one.epsilon is not None for one in stated] == [limited] * len(stated)
-    assert limited or "1 0-d arrays leave without clip and noise" in stated[0].notes
+    assert limited or "1 0-d arrays leave without clip, and in messages without noise" in stated[0].notes
 
 
 def test_flowers_bound_runs_away_and_noise_goes_by_the_next_one() -> None:

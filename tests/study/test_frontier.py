@@ -15,6 +15,7 @@ from harness.reports.frontier import print_frontier, save_frontier
 from harness.results import read_results
 from harness.results.frontier import FrontierDocument, FrontierPoint
 from harness.study.climb import answer
+from harness.study.settings import noise_setting
 from harness.training import read_training
 
 Harness = Callable[..., Any]
@@ -112,6 +113,15 @@ def test_trained_weights_are_attacked_and_the_bound_counts_their_training(harnes
     initial = harness(*line, "--out", "g")
     other = {one["level"]: one for one in json.loads(initial.out)["points"]}
     assert points[3]["ceiling"] > other[3]["ceiling"]
+
+
+@pytest.mark.parametrize(("defense", "setting"), [
+    ("flower:LocalDpMod", "sensitivity"), ("flip:local_dp", "dp_sensitivity"),
+    ("flower:ServerSideFixedClipping", "noise_multiplier"), ("opacus:PrivacyEngine", "noise_multiplier"),
+    ("pfl:CentrallyAppliedPrivacyMechanism", "relative_noise_stddev"),
+])  # fmt: skip
+def test_the_level_of_a_frameworks_filter_is_its_own_setting(defense: str, setting: str) -> None:
+    assert noise_setting(defense) == setting
 
 
 MISTAKES = {
