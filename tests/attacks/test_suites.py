@@ -16,7 +16,7 @@ LAST = {"inverting_gradients": {"max_iterations": 1000}}
 def test_a_suite_never_changes() -> None:
     """Whoever changes this line changes what published verdicts mean: other members are another version."""
     members_now: dict[str, dict[str, Any]] = {name: {} for name in MEMBERS} | LAST
-    more = {"token_rows": {}, "span": {}, "patches": {}}
+    more = {"token_rows": {}, "span": {}, "decode": {}, "patches": {}}
     assert {"auto-7": members_now, "auto-8": more | members_now} == SUITES and EXHAUSTIVE == ("auto-7",)
     assert list(SUITES["auto-8"]) == [
         *more, "analytic", "spear", "learned", "levels", "slope", "identify", "cpl", "map", "inverting_gradients",
@@ -66,12 +66,12 @@ def test_what_a_name_stands_for(case: str) -> None:
 def test_cells_of_a_suite() -> None:
     grid = {"attack": [("auto", {}), ("dlg", {})], "defense": [("none", {})]}
     cells = expand(grid, prior="auto", dataset="digits")
-    of_images = {name: own for name, own in SUITES["auto-8"].items() if name not in ("token_rows", "span")}
+    of_images = {name: own for name, own in SUITES["auto-8"].items() if name not in ("token_rows", "span", "decode")}
     assert [(cell.attack, cell.attack_args, cell.suite) for cell in cells] == [
         *((name, settings, "auto-8") for name, settings in of_images.items()), ("dlg", {}, None),
     ]  # fmt: skip
     texts = expand(grid, prior="auto", dataset="notes")
-    assert [cell.attack for cell in texts] == ["token_rows", "span", "identify", "dlg"]
+    assert [cell.attack for cell in texts] == ["token_rows", "span", "decode", "identify", "dlg"]
     assert {cell.model for cell in texts} == {"text_transformer"}
     assert cells[0].identity()["suite"] == "auto-8" and "suite" not in cells[-1].identity()
 

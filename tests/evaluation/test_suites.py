@@ -35,7 +35,7 @@ def document(small: Any, tmp_path_factory: pytest.TempPathFactory) -> ResultDocu
 
 
 #: The first is slow; the others read texts, and the cells are of images.
-LEFT_OUT = ("inverting_gradients", "token_rows", "span")
+LEFT_OUT = ("inverting_gradients", "token_rows", "span", "decode")
 
 
 def test_the_suite_stands_in_every_row(document: ResultDocument) -> None:
