@@ -149,7 +149,7 @@ def _alone(captured: CapturedClients, cell: CellSettings, data_root: Path) -> Ca
     )  # fmt: skip
     settings = cell.model_copy(update=_facts(alone))
     stage = SimulatedStage(data_root, len(before), alone, settings, None, None)
-    model = RowModel(settings.model, record.image_shape, record.classes)
+    model = RowModel(settings.model, record.shape, record.classes)
     model.require_batch(1)
     keys: list[Key] = [(0, client) for client in range(len(before))]
     truth, weights = stage.choose(stage.dataset(""), len(before), settings), stage.start(model, settings, keys)
@@ -312,7 +312,7 @@ def _counts(captured: CapturedClients, kin: Kin) -> _Counts:
     """What the last layer's bias tells; of a client in several rounds the first."""
     assert captured.labels is not None and captured.images is not None
     record, reading = captured.record, update_reading(captured.record, captured.record.defense)
-    model = RowModel(record.model, record.image_shape, record.classes)
+    model = RowModel(record.model, record.shape, record.classes)
     model.take_buffers(captured.buffers)
     _, bias = model.last_linear()
     if bias is None:
@@ -322,7 +322,7 @@ def _counts(captured: CapturedClients, kin: Kin) -> _Counts:
     rows = torch.tensor(sorted(first.values()) or range(captured.clients))
     before, target = captured.before[rows], captured.target[rows]
     after = before + reading.update(target, before) if captured.of_update else before
-    probes = kin.look_alikes.images[:_PROBES].expand(len(rows), -1, *record.image_shape).to(before)
+    probes = kin.look_alikes.images[:_PROBES].expand(len(rows), -1, *record.shape).to(before)
     with torch.no_grad():
         answers = [model.logits(at, probes).softmax(-1).mean(1) for at in (before, after.to(before))]
     shares = torch.stack(answers).mean(0) - model.layout.split(target)[bias]

@@ -139,7 +139,7 @@ def given_away(captured: CapturedClients, settings: CellSettings, data_root: Pat
     """
     if not captured.running:
         return None
-    model = RowModel(settings.model, captured.record.image_shape, captured.record.classes)
+    model = RowModel(settings.model, captured.record.shape, captured.record.classes)
     model.take_buffers(captured.buffers)
     found = _statistics(model, captured.running, settings)
     first = next(name for name in model.places if name in found)
@@ -162,7 +162,7 @@ def _simulated(captured: CapturedClients, settings: CellSettings, data_root: Pat
     """Running statistics of the same clients, their local steps taken on the truth."""
     quiet = settings.model_copy(update={"noise_scale": 0.0, "prior": NONE, "suite": None})
     stage = SimulatedStage(data_root, captured.clients, captured, quiet, None, None)
-    model = RowModel(settings.model, captured.record.image_shape, captured.record.classes)
+    model = RowModel(settings.model, captured.record.shape, captured.record.classes)
     keys: list[Key] = [(0, client) for client in range(captured.clients)]
     truth, weights = stage.choose(stage.dataset(""), captured.clients, quiet), stage.start(model, quiet, keys)
     return stage.look(model, weights, truth, keys, quiet).running

@@ -25,7 +25,7 @@ def trained_network(captures: Sequence[Capture]) -> tuple[nn.Module, str]:
         UsageError: they sent different parts, or the network cannot be built.
     """
     record = captures[0].record
-    module = build_module(record.model, record.image_shape, record.classes, seed=0)
+    module = build_module(record.model, record.shape, record.classes, seed=0)
     own = {name for name, _ in module.named_parameters(remove_duplicate=False)}
     parts = [_sent(capture, module, own) for capture in captures]
     for capture, part in zip(captures, parts, strict=True):
@@ -38,7 +38,7 @@ def trained_network(captures: Sequence[Capture]) -> tuple[nn.Module, str]:
     if not parts[0] or parts[0] == own:
         return module, record.model
     model = f"{record.model}+{named_only(parts[0], module)}"
-    return build_module(model, record.image_shape, record.classes, seed=0), model
+    return build_module(model, record.shape, record.classes, seed=0), model
 
 
 def _sent(capture: Capture, module: nn.Module, own: set[str]) -> set[str]:
@@ -72,7 +72,7 @@ def fixed_values(record: CaptureRecord, module: nn.Module, attacked: bool) -> di
     }  # fmt: skip
     if not attacked or not rest:
         return rest
-    again = build_module(record.model, record.image_shape, record.classes, seed=1).state_dict()
+    again = build_module(record.model, record.shape, record.classes, seed=1).state_dict()
     return {name: value for name, value in rest.items() if torch.equal(value, again[name])}
 
 
