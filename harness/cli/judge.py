@@ -77,7 +77,8 @@ def judge_command(
         str | None, typer.Option(help="Data of the same kind that no client holds: a dataset, or FILE.npz.")
     ] = None,
     attack: Annotated[
-        list[str] | None, typer.Option(help="Comma-separated or repeated (auto with --prior; else cpl, of texts token_rows and span).")
+        list[str] | None,
+        typer.Option(help="Comma-separated or repeated (auto with --prior; else cpl, of texts token_rows and span)."),
     ] = None,
     update_model: Annotated[str, typer.Option(help="Of several local steps: avg, path or unroll.")] = "unroll",
     device: DeviceOption = "auto",
