@@ -475,9 +475,10 @@ def _truth(capture: Capture, words: Words | None) -> tuple[Tensor, Tensor]:
     expected = record.step_size if capture.kind == "gradient" else record.truths
     # Asked before values are read: they may be more than memory holds.
     if capture.truths != expected:
+        held = f"{capture.truths} true {record.kind.many}"
         raise UsageError(
-            f"capture {str(capture.folder)!r}: {capture.truths} true {record.kind.many}, but batch_size {record.batch_size} and "
-            f"local_steps {record.local_steps} make {expected}; give those the client trained on, in order"
+            f"capture {str(capture.folder)!r}: {held}, but batch_size {record.batch_size} and local_steps "
+            f"{record.local_steps} make {expected}; give those the client trained on, in order"
         )
     images, labels = true_texts(capture, words, expected) if record.data == "text" else _true_images(capture, expected)
     places = list(range(expected) if capture.kind == "gradient" else record.slots())
