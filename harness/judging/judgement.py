@@ -245,13 +245,13 @@ class Judgement:
         """Over all groups, of how many clients each attack brings an image back; None of a single group."""
         if self.document is None or len(self.groups) == 1:
             return None
-        counts: dict[str, list[int]] = {}
+        counts, many = dict[str, list[int]](), self.groups[0].captured.record.kind.many
         for cell in self.document.cells:
             if cell.role == "cell" and cell.identified is None and cell.not_applicable_reason is None:
                 found = counts.setdefault(cell.attack, [0, 0])
                 found[0], found[1] = found[0] + cell.outcomes.success, found[1] + cell.victims
         return "all clients together: " + ", ".join(
-            f"{attack} brings images of {found} of {count} back" for attack, (found, count) in counts.items()
+            f"{attack} brings {many} of {found} of {count} back" for attack, (found, count) in counts.items()
         )
 
     def record(self) -> dict[str, Any]:

@@ -190,10 +190,11 @@ def _of_cells(members: Sequence[Shown], chief: set[tuple[str, str | None]], name
     inward = sorted(members, key=lambda member: -(member.cell.surface or 0))
     places = wording.join([wording.where(member.cell) for member in inward])
     attack, success = text.safe(cell.attack, 40), f"success {columns.success_rate(cell)}"
+    texts = columns.is_of_texts(cell)
+    near = f"tokens right {columns.tokens_right(cell)}" if texts else f"median RMSE {columns.median_error(cell)}"
     alt = (
-        f"Grid of victims: each row shows a true image, its reconstruction along the iterations of {attack}, and the "
-        f"final one. Defense {first.defense}, read {places}, {first.setting}. Verdict {cell.verdict_alone}, {success}, "
-        f"median RMSE {columns.median_error(cell)}."
+        f"{_shown(cell, attack)} Defense {first.defense}, read {places}, {first.setting}. Verdict "
+        f"{cell.verdict_alone}, {success}, {near}."
     )
     detail = " · ".join(filter(None, (success, first.arguments, first.setting if name_setting else "")))
     words = f"{first.defense} against {attack}", places, detail, alt
@@ -203,6 +204,15 @@ def _of_cells(members: Sequence[Shown], chief: set[tuple[str, str | None]], name
         not (columns.is_table(cell) or columns.is_of_texts(cell)),
         (first.run.name, cell.key) in chief, min((member.kind for member in members), key=GRAVITY.index), words,
     )  # fmt: skip
+
+
+def _shown(cell: CellResult, attack: str) -> str:
+    if columns.is_of_texts(cell):
+        return f"Victims: each true text, and below it what {attack} made of it, wrong tokens marked."
+    return (
+        f"Grid of victims: each row shows a true {cell.kind.one}, its reconstruction along the iterations of {attack}, "
+        "and the final one."
+    )
 
 
 def _guesses(runs: Sequence[RunData]) -> list[_Candidate]:

@@ -1,6 +1,8 @@
 """Captures of texts: written, read, judged; and what is said of those that are none."""
 
+import io
 import json
+import re
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from torch import Tensor, nn
 
 from harness.base.words import PAD, TextShape, tokens_of
@@ -21,6 +24,8 @@ from harness.judging.declared import cells_of
 from harness.judging.federation import gathered
 from harness.judging.stage import CapturedStage, kin_of
 from harness.observation import Observation
+from harness.reports.table import print_results
+from harness.results import ResultDocument
 
 KNOWN, PLACES, TOPICS, RATE = len(vocabulary().vocabulary), 44, 6, 0.1
 
@@ -105,7 +110,18 @@ def test_texts_of_own_networks_leak(tmp_path: Path, judge: Any, drawn: None) -> 
     assert [(cell["attack"], cell["verdict"], cell["outcomes"]["success"]) for cell in cells] == [
         ("token_rows", "leaks", 8), ("span", "leaks", 8),
     ]  # fmt: skip
-    assert len(list((tmp_path / "out" / "pictures").glob("*.png"))) == 2
+    out = tmp_path / "out"
+    assert len(list((out / "pictures").glob("*.png"))) == 2
+    # What comes back is called a text, never an image, in the terminal and on the page.
+    screen = Console(file=io.StringIO(), width=200)
+    print_results(ResultDocument.model_validate_json((out / "results.json").read_text()), screen)
+    assert run(["report", str(out), "--out", str(tmp_path / "page.html")]) == 0
+    page = re.sub(
+        "<(style|script).*?</\\1>|<[^>]*>|scikit-image", " ", (tmp_path / "page.html").read_text(), flags=re.S
+    )
+    assert "texts come back" in screen.file.getvalue() and "reconstructs private texts" in page
+    for told in (screen.file.getvalue(), page):
+        assert "image" not in told.lower()
 
 
 def test_members_of_a_suite_that_make_images_are_none_of_texts(tmp_path: Path) -> None:
