@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from pydantic import TypeAdapter
 
-from harness.base.errors import in_a_row
+from harness.base.errors import in_a_row, safe
 from harness.base.words import PAD, Words
 from harness.reports.pictures import FRAME, drawable, plain_text, save_figure
 from harness.results.record import Record
@@ -82,9 +82,13 @@ def texts_of(beside: Mapping[Any, Any]) -> list[ShownText]:
         found = TypeAdapter(list[ShownText]).validate_json(beside.get(_BESIDE, "[]"))
     except ValueError:
         return []
-    words = [word for one in found for word in (*(one.truth or ()), *(word for word, _ in one.made))]
-    fits = len(found) <= _MOST_TEXTS and len(words) <= _MOST_WORDS and max(map(len, words), default=0) <= _MOST_LETTERS
-    return found if fits else []
+    words = sum(len(one.truth or ()) + len(one.made) for one in found)
+    return [_tame(one) for one in found] if len(found) <= _MOST_TEXTS and words <= _MOST_WORDS else []
+
+
+def _tame(text: ShownText) -> ShownText:
+    truth = None if text.truth is None else [_seen(word) for word in text.truth]
+    return ShownText(caption=safe(text.caption), truth=truth, made=[(_seen(word), wrong) for word, wrong in text.made])
 
 
 def _shown(truth: Sequence[int] | None, made: Sequence[int], words: Words, caption: str) -> ShownText:

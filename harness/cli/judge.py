@@ -151,7 +151,7 @@ def judge_command(
     shares = shared(groups, kin, jobs) if most else []
     groups = within_budget(groups, shares) if shares else groups
     cells = [cell for group in groups for cell in group.cells]
-    drawn = partial(save_cell_picture, folder), partial(_draw_guess, folder)
+    drawn = partial(save_cell_picture, folder), partial(_draw_guess, folder, kin)
     with (
         resumable(),
         claimed(out),
@@ -250,13 +250,13 @@ def _chosen_public(prior: str | None) -> str:
     return public
 
 
-def _draw_guess(folder: RunFolder, made: Guess) -> None:
-    assert made.images is not None
+def _draw_guess(folder: RunFolder, kin: Kin | None, made: Guess) -> None:
+    assert made.images is not None and kin is not None
     captions = [one for one in made.estimates for _ in range(made.images.shape[1])]
     group = "".join(f"_{word}" for word in made.group.split())
     save_guesses(
         folder.pictures / f"judged_{made.attack}{group}.png", made.images.flatten(0, 1).cpu().numpy(), captions,
-        f"{made.attack}: what it makes of the captured clients (no truth known)",
+        f"{made.attack}: what it makes of the captured clients (no truth known)", kin.look_alikes.words,
     )  # fmt: skip
 
 
