@@ -202,12 +202,12 @@ class CaptureRecord(BaseModel):
 
     @property
     def kind(self) -> Kind:
-        """What its examples are called."""
+        """The words for its examples."""
         return TEXTS if self.data == "text" else IMAGES
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Of one example, as networks are made of it."""
+        """The shape of one example, as networks are made of it."""
         if self.vocabulary is None or self.places is None:
             return self.image_shape
         return TextShape(self.vocabulary, self.places)

@@ -8,11 +8,13 @@ import torch
 from torch import Tensor
 
 from harness.base.errors import UsageError
+from harness.base.randomness import generator
 from harness.base.words import MARKS, PAD, Words, images_of, tokens_of
 from harness.datasets import Dataset
 from harness.datasets.files import DataFile
 from harness.judging.capture import FACTS, Capture, CaptureRecord
 from harness.models.tokenizers import read_tokenizer
+from harness.observation import Observation
 from harness.results.files import sha256
 
 _MEND = "give the tokenizer.json that belongs to the network"
@@ -141,3 +143,35 @@ def of_their_kind(data: Dataset, record: CaptureRecord, choice: str, known: Word
     return replace(
         data, images=images_of(_in_places(tokens[fit], places)), words=whole_vocabulary(data.words, record), texts=None
     )
+
+
+# How well texts explain what was sent, where nobody knows the truth.
+
+# Coordinates that are looked at, by far more than there are examples times labels.
+_LOOKED_AT = 200_000
+
+
+def unexplained(seen: Observation, images: Tensor) -> np.ndarray:
+    """The share (R,) of what each client sent that texts (R, n, 1, BITS, T) leave unexplained, whatever their labels.
+
+    Cross-entropy's gradient is linear in the label, so that what a batch sends is a sum of the gradients of its texts
+    under every label, each with a factor of its own; the factors of a clip are among these.
+    """
+    total = seen.target.shape[1]
+    some = torch.randperm(total, generator=generator("unexplained", total))[:_LOOKED_AT].to(seen.target.device)
+    shares = []
+    for row, texts in enumerate(images):
+        target = seen.target[row, some].double()
+        sent = target.norm().clamp_min(1e-300)
+        made = torch.stack([_gradient(seen, row, text, label)[some].double()
+                            for text in texts for label in range(seen.model.classes)])  # fmt: skip
+        fitted = torch.linalg.lstsq(made.T, target[:, None], driver="gelsd" if made.is_cpu else "gels").solution
+        shares.append(float((target - (made.T @ fitted)[:, 0]).norm() / sent))
+    return np.array(shares)
+
+
+def _gradient(seen: Observation, row: int, text: Tensor, label: int) -> Tensor:
+    """The gradient (P,) of one text under a label."""
+    where = seen.target.device
+    labels = torch.full((1, 1), label, device=where)
+    return seen.model.gradient(seen.weights[row : row + 1], text[None, None].to(seen.target), labels)[0]

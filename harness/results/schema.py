@@ -224,7 +224,7 @@ class CellResult(Place):
 
     @property
     def kind(self) -> Kind:
-        """What its examples are called."""
+        """Return the words for its examples."""
         return kind_of(self.metrics)
 
     @property

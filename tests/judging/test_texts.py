@@ -123,6 +123,26 @@ def test_texts_of_own_networks_leak(tmp_path: Path, judge: Any, drawn: None) -> 
         assert "image" not in told.lower()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("sent", "said"), [("as declared", "plausibly reconstructed"), ("other", "could not tell")])
+def test_without_the_truth_texts_are_held_against_what_was_sent(
+    tmp_path: Path, judge: Any, sent: str, said: str
+) -> None:
+    folders = train(tmp_path / "captures", clients=3)
+    for number, folder in enumerate(folders):
+        (folder / "truth.npz").unlink()
+        if sent == "other":  # what no text explains, of the same size
+            with np.load(folder / "before.npz") as before, np.load(folder / "after.npz") as after:
+                random = np.random.default_rng(number)
+                moved = {name: before[name] + random.permutation((after[name] - before[name]).ravel()).reshape(
+                    before[name].shape) for name in before.files}  # fmt: skip
+            np.savez(folder / "after.npz", **moved)
+    code, document, _ = judge(folders, "--prior", "notes", "--attack", "token_rows")
+    (estimate,) = document["estimates"]
+    assert estimate["estimates"] == [said] * 3 and code in (0, 3)
+    assert max(estimate["left"]) < 0.01 if sent == "as declared" else min(estimate["left"]) > 0.9
+
+
 def test_members_of_a_suite_that_make_images_are_none_of_texts(tmp_path: Path) -> None:
     clients = gathered([read_capture(folder) for folder in train(tmp_path, clients=2)])
     assert [cell.attack for cell in cells_of(clients, "texts", ["auto"], "notes", "cpu")] == [
