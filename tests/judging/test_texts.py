@@ -208,6 +208,39 @@ def test_own_texts_are_read_by_the_tokenizer_of_the_captures(tmp_path: Path) -> 
         assert tuple(part.image_shape) == (1, 16, PLACES)
 
 
+def too_large(folder: Path) -> None:
+    with (folder / "tokenizer.json").open("r+b") as stream:
+        stream.truncate(2**26 + 1)
+
+
+WORDS = vocabulary().vocabulary
+NOT_ITS_OWN: dict[str, tuple[Callable[[Path], object], str]] = {
+    "of more tokens": (lambda folder: tokenizer(folder, (*WORDS, "more")), "has 482 tokens, and the network's"),
+    "of fewer than are used": (lambda folder: tokenizer(folder, WORDS[:9]), ", which the tokenizer lacks; give the"),
+    "none at all": (lambda folder: (folder / "tokenizer.json").write_text("{}"), "is no tokenizer"),
+    "code": (lambda folder: (folder / "tokenizer.json").write_text("import os"), "is no tokenizer"),
+    "too large": (too_large, "is larger than 64 MiB"),
+}
+
+
+@pytest.mark.parametrize(("change", "said"), NOT_ITS_OWN.values(), ids=NOT_ITS_OWN.keys())
+def test_a_tokenizer_that_is_not_the_networks(
+    tmp_path: Path, judge: Any, change: Callable[[Path], object], said: str
+) -> None:
+    pytest.importorskip("tokenizers")
+    (folder,) = train(tmp_path / "captures", clients=1, tokenizer=str(tokenizer(tmp_path)))
+    change(folder)
+    code, document, line = judge([folder])
+    assert (code, document) == (2, None) and line.count("\n") == 1 and said in line
+
+
+def test_a_batch_of_one_class_is_judged(tmp_path: Path, judge: Any) -> None:
+    folders = train(tmp_path / "captures", clients=2, batch=2, one_class=True)
+    assert len({int(one) for folder in folders for one in np.load(folder / "truth.npz")["labels"]}) == 1
+    code, document, _ = judge(folders, "--attack", "span")
+    assert code == 0 and document["results"]["cells"][0]["not_applicable_reason"] is None
+
+
 def edit(folder: Path, **changes: Any) -> None:
     path = folder / "capture.json"
     path.write_text(json.dumps({name: one for name, one in (json.loads(path.read_text()) | changes).items()
