@@ -31,11 +31,12 @@ Piece = tuple[str, bool]
 
 
 class ShownText(Record):
-    """A text beside what came back of it; ``truth`` is None where nobody knows it."""
+    """A text beside what came back of it; ``truth`` is None where nobody knows it, or where it stands above."""
 
     caption: str
     truth: list[str] | None
     made: list[Piece]
+    label: str = "came back"
 
 
 def save_texts(
@@ -58,6 +59,11 @@ def save_texts(
         _shown(None if truth is None else truth[place], guess, words, caption)
         for place, (guess, caption) in enumerate(zip(made, captions, strict=True))
     ]
+    save_shown(path, texts, title)
+
+
+def save_shown(path: Path, texts: Sequence[ShownText], title: str) -> None:
+    """The same of texts whose words are known. Raises UsageError."""
     blocks = [(one, [] if one.truth is None else _plain(one.truth), _lines(one.made)) for one in texts]
     lines = sum(len(true) + len(guess) for _, true, guess in blocks)
     height = _TOP + lines * _LINE + len(blocks) * _GAP + 0.3
@@ -69,7 +75,7 @@ def save_texts(
     for one, true, guess in blocks:
         figure.add_artist(_rule(at + 0.05, height))
         at = _write(figure, "truth", true, at, height) if true else at
-        at = _write(figure, "came back", guess, at, height, one.caption) - _GAP
+        at = _write(figure, one.label, guess, at, height, one.caption) - _GAP
     save_figure(figure, path, **{_BESIDE: json.dumps([one.model_dump() for one in texts])})
 
 
@@ -88,7 +94,8 @@ def texts_of(beside: Mapping[Any, Any]) -> list[ShownText]:
 
 def _tame(text: ShownText) -> ShownText:
     truth = None if text.truth is None else [_seen(word) for word in text.truth]
-    return ShownText(caption=safe(text.caption), truth=truth, made=[(_seen(word), wrong) for word, wrong in text.made])
+    made = [(_seen(word), wrong) for word, wrong in text.made]
+    return ShownText(caption=safe(text.caption), truth=truth, made=made, label=safe(text.label))
 
 
 def _shown(truth: Sequence[int] | None, made: Sequence[int], words: Words, caption: str) -> ShownText:
