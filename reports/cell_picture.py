@@ -11,7 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from harness.base.columns import Columns
-from harness.base.words import tokens_of
+from harness.base.words import Words, tokens_of
 from harness.evaluation.scores import Scored, Scores
 from harness.reports.pictures import FRAME, MOST_ROWS, drawable, plain_text, save_figure, save_grid
 from harness.reports.text_picture import save_texts
@@ -175,17 +175,24 @@ _ACROSS, _TILE, _CAPTION, _TITLE = 8, 1.15, 0.4, 0.4  # in inches
 _LETTERS = 16  # of a line above a tile
 
 
-def save_guesses(path: Path, images: np.ndarray, captions: Sequence[str], title: str) -> None:
-    """Write a PNG of the first images, at most 24, with what is said of each.
+def save_guesses(
+    path: Path, images: np.ndarray, captions: Sequence[str], title: str, words: Words | None = None
+) -> None:  # fmt: skip
+    """Write a PNG of the first images, or texts, at most 24, with what is said of each.
 
     Args:
         path: where to write; it appears whole or not at all.
         images: (n, C, H, W), n >= 1; values outside [0, 1] are clamped; C is 1 (grey) or 3 (red, green, blue).
         captions: one per image.
+        words: of texts, what their numbers mean; None of images.
 
     Raises:
         UsageError: the folder cannot be written.
     """
+    if words is not None:
+        texts = tokens_of(torch.from_numpy(images[:MOST_SHOWN])).tolist()
+        save_texts(path, None, texts, words, captions[:MOST_SHOWN], title)
+        return
     shown = min(len(images), MOST_SHOWN)
     across, down = min(_ACROSS, shown), math.ceil(shown / _ACROSS)
     figure = Figure(

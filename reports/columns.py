@@ -6,6 +6,7 @@ from typing import Any
 
 from rich.text import Text
 
+from harness.base.kinds import ROWS, TEXTS, Kind, together
 from harness.experiment import named_settings
 from harness.reports import text
 from harness.reports.text import first_in_lineup
@@ -99,13 +100,18 @@ def circumstances(cell: Row) -> str:
     return when + (f" / seen {looks(cell)}" if cell.observations > 1 else "")
 
 
+def kinds_of(cells: Iterable[CellResult]) -> Kind:
+    """What the examples of some cells are called."""
+    return together(cell.kind for cell in cells if cell.metrics)
+
+
 def is_table(cell: CellResult) -> bool:
     """Whether the dataset is a table: its rows have errors by kind of column."""
-    return "categorical_accuracy" in cell.metrics
+    return cell.kind == ROWS
 
 
 def reconstructs(cell: CellResult) -> bool:
-    """Whether the attack does more than tell images apart."""
+    """Whether the attack does more than tell examples apart."""
     return cell.identified is None
 
 
@@ -116,7 +122,7 @@ def is_of_images(cell: CellResult) -> bool:
 
 def is_of_texts(cell: CellResult) -> bool:
     """Whether the dataset is one of texts."""
-    return "text_exact" in cell.metrics
+    return cell.kind == TEXTS
 
 
 def unrun(cell: CellResult) -> str:
@@ -288,7 +294,7 @@ MEDIUM = (
 )
 WIDE = (
     *_WHO,
-    Column("RMSE med/mean", error, concerns=reconstructs),
+    Column("RMSE med/mean", error, concerns=lambda cell: reconstructs(cell) and not is_of_texts(cell)),
     *OTHER_ERRORS,
     Column("PSNR", metric("psnr", 1), right=True, concerns=is_of_images),
     Column("labels", label_accuracy, right=True, concerns=reconstructs),

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from harness.base.kinds import EVERY, together
 from harness.reports import columns, text
 from harness.reports.columns import VERDICT_COLOURS
 from harness.reports.pictures import FRAME, drawable, plain_text, save_figure
@@ -21,11 +22,12 @@ from harness.scoring.verdict import CONFIRMED_SUCCESSES
 
 # A frontier for people: what each level of noise costs, proves, and lets out; and the best of it in words.
 
+_KIND = together(EVERY)
 _NOTES = (
     "accuracy: of a model trained here with that defense and noise; with few test examples, a point or two is noise",
     "epsilon: proven for that very run, against whoever reads there, for the unit beside it; none: nothing is proven. "
     "Above 10 it promises nothing",
-    "success: images (or rows) that the best attack brings back within an RMSE of 0.1, with its 95% interval",
+    f"success: {_KIND.many} that the best attack brings back ({_KIND.success}), with its 95% interval",
     "at most: what no attacker whatever exceeds, by a theorem; none exists where the noise hides nothing provably",
 )
 

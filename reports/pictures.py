@@ -119,15 +119,18 @@ def _draw(page: Axes, corner: tuple[float, float], image: np.ndarray) -> None:
     page.add_patch(Rectangle((left, upper - _TILE), _TILE, _TILE, fill=False, edgecolor=FRAME, linewidth=0.6))
 
 
-def save_figure(figure: Figure, path: Path) -> None:
+def save_figure(figure: Figure, path: Path, **beside: str) -> None:
     """Write a PNG, whole or not at all.
+
+    Args:
+        beside: what stands beside the pixels in the file, by its name.
 
     Raises:
         UsageError: the folder cannot be written.
     """
     buffer = io.BytesIO()
     # Without the software's name equal inputs give equal bytes whatever matplotlib wrote them.
-    figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
+    figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None, **beside})
     write_atomic(path, buffer.getvalue())
 
 

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +154,7 @@ _SUMMARY = (
 
 
 _MEANING = (
-    "leaks: the attack reconstructs private images, or its output is closer to the true image than to similar images "
+    "leaks: the attack reconstructs private {many}, or its output is closer to the true {one} than to similar {many} "
     "(p < 0.001). resilient: no leak was found, the attack works without the defense, and at most 5% of victims can be "
     "reconstructed (95% confidence). inconclusive: the evidence supports neither claim. plain: the attacker does not "
     "know the noise; informed: it knows the defense and its settings; tampering: the same, and the server sends "
@@ -261,7 +262,7 @@ def _details(cell: CellResult) -> list[str]:
     told = (f"identified {columns.identified(cell)}", f"lineup p {columns.lineup(cell)}", columns.outcomes(cell))
     measured = (
         f"success {columns.success_rate(cell)}",
-        f"RMSE median/mean {columns.error(cell)}",
+        "" if columns.is_of_texts(cell) else f"RMSE median/mean {columns.error(cell)}",
         *(f"{column.title} {column.render(cell)}" for column in columns.OTHER_ERRORS if column.concerns(cell)),
         "" if columns.is_table(cell) or columns.is_of_texts(cell) else f"PSNR {text.mean(cell.metrics.get('psnr'), 1)}",
         *(f"{column.title} {column.render(cell)}" for column in columns.own_columns([cell])),
@@ -319,7 +320,8 @@ def _said(cells: Iterable[CellResult], of: Callable[[CellResult], list[str]]) ->
 
 def _footer(document: ResultDocument, folder: Path | None) -> Text:
     counted = of_document(document.summary, document.cells)
-    footer = Text("\n".join(["", _MEANING, *([counted.words] if counted else []), ""]), style="dim")
+    meaning = _MEANING.format(**asdict(columns.kinds_of(document.cells)))
+    footer = Text("\n".join(["", meaning, *([counted.words] if counted else []), ""]), style="dim")
     if document.valid:
         footer.append(
             "The run is valid: no negative control failed, and no attack did what a theorem rules out.",

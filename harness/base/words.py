@@ -51,6 +51,17 @@ class TextShape(tuple[int, int, int]):
         made.vocabulary = vocabulary
         return made
 
+    @property
+    def places(self) -> int:
+        """T, most tokens of a text."""
+        return self[2]
+
+    def drawn(self, texts: int, generator: torch.Generator) -> Tensor:
+        """So many made-up texts (N, 1, BITS, T), each of another length."""
+        tokens = torch.randint(PAD + 1, self.vocabulary, (texts, self.places), generator=generator)
+        lengths = self.places - torch.arange(texts)[:, None] % self.places
+        return images_of(tokens.where(torch.arange(self.places) < lengths, PAD))
+
     def __getnewargs__(self) -> tuple[int, int]:
         return self.vocabulary, self[2]
 

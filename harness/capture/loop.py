@@ -19,8 +19,11 @@ from torch.optim import Optimizer
 from harness.base.building import one_line
 from harness.base.errors import UsageError, in_one_line
 from harness.base.local_optimizer import with_rate
-from harness.capture.watch import Watch
+from harness.base.words import PAD
+from harness.capture.watch import Watch, are_tokens
 from harness.judging.capture import (
+    OF_TEXTS,
+    TOKENIZER,
     UNFINISHED,
     Arrays,
     CaptureRecord,
@@ -46,16 +49,30 @@ class Watched:
     def __init__(self) -> None:
         self.images: list[Tensor] = []
         self.labels: list[Tensor] = []
+        self.lengths: list[Tensor] = []
 
-    def batch(self, images: Tensor, labels: Tensor) -> None:
-        """Keep what a step trains on, (B, C, H, W) in [0, 1] and (B,), as the operator's own truth."""
+    def batch(self, images: Tensor, labels: Tensor, lengths: Tensor | None = None) -> None:
+        """Keep what a step trains on, (B, C, H, W) in [0, 1] and (B,), as the operator's own truth.
+
+        Of texts these are token numbers (B, T), and where a text ends: behind its last number but 0, unless that is
+        said by ``lengths`` (B,).
+        """
         self.images.append(images.detach().cpu().clone())
         self.labels.append(labels.detach().cpu().clone())
+        if are_tokens(images):
+            places = torch.arange(1, images.shape[1] + 1)
+            ends = (self.images[-1] != PAD).long().mul(places).amax(1) if lengths is None else lengths
+            self.lengths.append(ends.detach().cpu().clone())
 
     @property
     def truth(self) -> dict[str, Any]:
-        """Images and labels of all batches; {} where none was kept."""
-        return {"images": torch.cat(self.images), "labels": torch.cat(self.labels)} if self.images else {}
+        """Images and labels of all batches, or tokens, lengths and labels; {} where none was kept."""
+        labels = {"labels": torch.cat(self.labels)} if self.labels else {}
+        if not self.lengths:
+            return {"images": torch.cat(self.images)} | labels if self.images else {}
+        most = max(one.shape[1] for one in self.images)
+        wide = [torch.nn.functional.pad(one, (0, most - one.shape[1]), value=PAD) for one in self.images]
+        return {"tokens": torch.cat(wide), "lengths": torch.cat(self.lengths)} | labels
 
 
 class Round:
@@ -127,13 +144,14 @@ class Round:
             if self.over:
                 return
             ((_, moved),) = sent.items()
+            given, tokenizer = _with_tokenizer(given)
             seen = _dtype_of(moved) | ({} if watch is None else watch.facts(moved))
             _tell_of_contradictions(given, seen)
             problems = [*([] if watch is None else _problems(watch, given)), *_not_finite(moved)]
             record = _record_of(seen | dict(given), problems)
             kept = truth or {} if watch is None else watch.of_steps(truth or {}, moved)
-            images, labels = (kept.get(name) for name in ("images", "labels"))
-            write_capture(self.folder, record, before, images=images, labels=labels, **sent)
+            named: dict[str, Any] = {**kept, **sent}
+            write_capture(self.folder, record, before, tokenizer=tokenizer, **named)
             self.over = True
             if isinstance(record, NotCaptured):
                 self._tell(str(record.not_captured))
@@ -143,6 +161,12 @@ class Round:
     def _tell(self, reason: str) -> None:
         if not self._strict:  # who catches it has the reason
             log.warning("harness: %r is not captured because %s", str(self.folder), reason)
+
+
+def _with_tokenizer(given: Mapping[str, Any]) -> tuple[dict[str, Any], Path | None]:
+    """Facts that call a tokenizer as it is called in the capture's folder, and its path; None where there is none."""
+    path = given.get("tokenizer")
+    return ({**given}, None) if path is None else ({**given, "tokenizer": TOKENIZER}, Path(path))
 
 
 def _problems(watch: Watch, given: Mapping[str, Any]) -> list[str]:
@@ -170,20 +194,21 @@ def _dtype_of(sent: Arrays) -> dict[str, Any]:
 
 def _record_of(facts: Mapping[str, Any], problems: Sequence[str]) -> CaptureRecord | NotCaptured:
     """The record of a capture, or what keeps these facts from being one."""
+    facts = {"format": 1, **of_their_kind(facts)}
     try:
         record = CaptureRecord(**facts)
     except ValidationError as error:
         missing = [str(one["loc"][0]) for one in error.errors() if one["type"] == "missing"]
         if problems and missing == ["batch_size"]:  # sizes that nobody can give as one
-            return NotCaptured(not_captured="; ".join(problems), **{"format": 1, **facts})
+            return NotCaptured(not_captured="; ".join(problems), **facts)
         asked = (
             f"{' and '.join(missing)} could not be read from its training; give {'it' if len(missing) == 1 else 'them'}"
         )
         # What went wrong is why something is missing.
         reason = "; ".join([*problems, asked if missing else one_line(error)])
-        return NotCaptured(not_captured=reason, **{"format": 1, **facts})
+        return NotCaptured(not_captured=reason, **facts)
     # What was not seen but given is no problem; a training that is of no known law is.
-    return NotCaptured(not_captured="; ".join(problems), **{"format": 1, **facts}) if problems else record
+    return NotCaptured(not_captured="; ".join(problems), **facts) if problems else record
 
 
 def _tell_of_contradictions(given: Mapping[str, Any], seen: Mapping[str, Any]) -> None:
@@ -212,7 +237,9 @@ def captured(
 
     Read from the training, unless they are given: optimizer, learning rates as used, steps really taken, batch size,
     number of examples, passes, frozen parameters, image shape, classes, and a network whose class takes no arguments.
-    With a ``learning_rate`` all are given, and nothing is read but what is frozen.
+    With a ``learning_rate`` all are given, and nothing is read but what is frozen. Of a network that takes token
+    numbers (B, T), ``vocabulary`` and ``places`` are given, and where it has a tokenizer the path of its tokenizer.json
+    as ``tokenizer``.
 
     Args:
         folder: of this client and round alone.
@@ -260,6 +287,12 @@ def _require_possible(network: nn.Module, optimizer: object, scheduler: Any, giv
     require_facts(known | dict(given))
 
 
+def of_their_kind(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Facts with the format that they are of: a vocabulary or places are of texts."""
+    texts = any(given.get(name) is not None for name in OF_TEXTS)
+    return ({"format": 2, "data": "text"} if texts else {}) | dict(given)
+
+
 def is_by_hand(given: Mapping[str, Any]) -> bool:
     """Whether all facts of a capture are given, and none is to be read."""
     return "learning_rate" in given
@@ -271,13 +304,15 @@ def require_facts(given: Mapping[str, Any]) -> None:
     Raises:
         UsageError, ValidationError: one is unknown or out of range.
     """
+    given = of_their_kind(_with_tokenizer(given)[0])
     if is_by_hand(given):
         CaptureRecord(**given)
         return
     known: dict[str, Any] = {"model": "read"} | {name: one for name, one in given.items() if name not in _OF_STEPS}
     known = ({"accumulate": 2} if known.get("accumulate_sum") else {}) | known
     rate = with_rate(known["optimizer"])[1] if "optimizer" in known else None
-    known = _READ_LATER | ({} if rate is None else {"learning_rate": rate}) | known
+    later = {name: one for name, one in _READ_LATER.items() if name != "image_shape" or "data" not in known}
+    known = later | ({} if rate is None else {"learning_rate": rate}) | known
     CaptureRecord(**known)
 
 

@@ -64,11 +64,12 @@ class _Pass:
 
 @dataclass
 class _Network:
-    """A network that may be the client's, and what went through it."""
+    """A network that may be the client's, and what went through it; ``reads``: texts did."""
 
     module: nn.Module
     image_shape: tuple[int, ...] | None = None
     classes: int | None = None
+    reads: bool = False
     waiting: list[_Pass] = field(default_factory=list)
     all: list[_Pass] = field(default_factory=list)
     made: list[list[_Pass]] = field(default_factory=list)
@@ -85,6 +86,7 @@ class _Network:
         trained = [one for one in outputs if isinstance(one, Tensor) and one.requires_grad]
         if images.dim() == 4:
             self.image_shape = tuple(images.shape[1:])
+        self.reads = self.reads or are_tokens(images)
         if not trained:
             return
         one = _Pass(len(images))
@@ -111,6 +113,11 @@ class _Network:
         """Whether the gradients of all earlier passes are gone, or are none that a step is taken with."""
         made = [one.grad for one in self.module.parameters() if one.grad is not None]
         return not any(bool(one.any()) for one in made) or not all(bool(one.isfinite().all()) for one in made)
+
+
+def are_tokens(values: Tensor) -> bool:
+    """Whether a batch is of token numbers (B, T)."""
+    return values.dim() == 2 and not values.is_floating_point()
 
 
 def _safe(look: Callable[[Tensor], Any]) -> Callable[[Tensor], None]:
@@ -312,6 +319,7 @@ class Watch:
         if network is not None:
             read = {"model": name_of(network.module), "image_shape": network.image_shape, "classes": network.classes}
             found |= {name: value for name, value in read.items() if value is not None}
+            found |= {"format": 2, "data": "text"} if network.reads else {}
         if self._private is not None:
             found |= self._of_privacy(self._private)
         steps = [()] * len(self.rates) if network is None else network.steps

@@ -62,6 +62,8 @@ from harness.reports.table import claimed_and_proven, print_results
 from harness.results import RunFolder, claimed, write_atomic
 from harness.results.atomic import tell_replaced
 
+# What is tried where nothing is public.
+_WITHOUT_PRIOR = {"images": ("cpl",), "text": ("token_rows", "span")}
 _COLOURS = {"holds": "green", "violated": "red", "more than declared": "yellow", "cannot tell": "yellow"}
 
 
@@ -73,7 +75,8 @@ def judge_command(
         str | None, typer.Option(help="Data of the same kind that no client holds: a dataset, or FILE.npz.")
     ] = None,
     attack: Annotated[
-        list[str] | None, typer.Option(help="Comma-separated or repeated (auto with --prior, else cpl).")
+        list[str] | None,
+        typer.Option(help="Comma-separated or repeated (auto with --prior; else cpl, of texts token_rows and span)."),
     ] = None,
     update_model: Annotated[str, typer.Option(help="Of several local steps: avg, path or unroll.")] = "unroll",
     device: DeviceOption = "auto",
@@ -115,13 +118,14 @@ def judge_command(
         return judge_checks([read_capture(path, truth) for path in captures], names_of(captures), as_json)
     root, where, folder = find_data_root(data_root), choose_device(device), RunFolder(out)
     public = _chosen_public(prior)
-    named = split_lists(attack or (["cpl"] if public == NONE else ["auto"]))
-    if not named:
+    named = split_lists(attack or ([] if public == NONE else ["auto"]))
+    if attack and not named:
         raise UsageError("--attack is empty; give it a value or leave it out")
 
     def asked(found: Sequence[Capture]) -> tuple[list[Group], Kin | None]:
         clients = federations(found)
-        groups = groups_of(clients, names_of([one.folder for one in found]), named, public, where, update_model)
+        attacks = named or list(_WITHOUT_PRIOR[found[0].record.data])
+        groups = groups_of(clients, names_of([one.folder for one in found]), attacks, public, where, update_model)
         kin = chosen_kin(clients, public, root)
         return [*groups, *companions(groups, kin, root)], kin
 
@@ -141,7 +145,7 @@ def judge_command(
     shares = shared(groups, kin, jobs) if most else []
     groups = within_budget(groups, shares) if shares else groups
     cells = [cell for group in groups for cell in group.cells]
-    drawn = partial(save_cell_picture, folder), partial(_draw_guess, folder)
+    drawn = partial(save_cell_picture, folder), partial(_draw_guess, folder, kin)
     with (
         resumable(),
         claimed(out),
@@ -164,7 +168,7 @@ def judge_command(
 def _jobs_of(groups: Sequence[Group], jobs: int | None, threads: int | None) -> tuple[int, int | None]:
     first, cells = groups[0].captured, [cell for group in groups for cell in group.cells]
     attacked = cells if first.images is not None else with_stand_ins(cells)
-    shape, classes = first.record.image_shape, first.record.classes
+    shape, classes = first.record.shape, first.record.classes
     return chosen_jobs(jobs, threads, lambda: suitable_crew(attacked, shape, classes), most=largest_crew(attacked))
 
 
@@ -240,13 +244,13 @@ def _chosen_public(prior: str | None) -> str:
     return public
 
 
-def _draw_guess(folder: RunFolder, made: Guess) -> None:
-    assert made.images is not None
+def _draw_guess(folder: RunFolder, kin: Kin | None, made: Guess) -> None:
+    assert made.images is not None and kin is not None
     captions = [one for one in made.estimates for _ in range(made.images.shape[1])]
     group = "".join(f"_{word}" for word in made.group.split())
     save_guesses(
         folder.pictures / f"judged_{made.attack}{group}.png", made.images.flatten(0, 1).cpu().numpy(), captions,
-        f"{made.attack}: what it makes of the captured clients (no truth known)",
+        f"{made.attack}: what it makes of the captured clients (no truth known)", kin.look_alikes.words,
     )  # fmt: skip
 
 

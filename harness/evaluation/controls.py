@@ -104,7 +104,7 @@ def judge_positive(name: str, cell: CellResult) -> Control:
     strict = cell.asr.get("strict")
     back = not cell.succeeds and strict is not None and brings_back(strict, cell.lineup.p_value)
     held, does = cell.succeeds or back, "leak" if cell.identified is None else "identify"
-    shown = "brings images back" if back else "leaks" if cell.identified is None else "identifies"
+    shown = f"brings {cell.kind.many} back" if back else "leaks" if cell.identified is None else "identifies"
     detail = f"the attack {shown} {who}" if held else f"the attack does not {does} even {who}"
     if not held and not took_steps(cell):
         detail = _STILL
@@ -123,7 +123,7 @@ def judge_blind(*cells: CellResult) -> Control:
     if cells[0].not_applicable_reason:
         return checked(BLIND, False, cells[0].not_applicable_reason, *cells)
     control, luck = _not_leaking(BLIND, [cell.lineup.p_value for cell in cells], *cells), cells[0].asr["strict"]
-    detail = f"{control.detail}; {luck.successes} of {luck.n} images accurate by luck"
+    detail = f"{control.detail}; {luck.successes} of {luck.n} {cells[0].kind.many} accurate by luck"
     return control.model_copy(update={"detail": detail, "by_luck": luck})
 
 

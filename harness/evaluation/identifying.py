@@ -25,7 +25,7 @@ from harness.scoring.lineup import MANY
 from harness.scoring.lineup_pool import Answer, Question
 from harness.scoring.verdict import identified_of
 
-NOTHING = "the attack tells images apart and reconstructs none"
+NOTHING = "the attack tells known examples apart and reconstructs none"
 _GIVEN = "the candidates are of the truth's class"
 
 

@@ -98,7 +98,7 @@ _BOTH = "the model may know its victims, and only Gaussian noise is put together
 _COPIES = "a client of the training holds a record up to {} times, and the noise is made for one"
 _TWICE = "a record is there more than once, and the noise is made for one"
 _ROWS = "how many rows of a table one guess is accurate for is not known here"
-_NO_LOOK_ALIKES = "no victim has unused images of its class as decoys"
+_NO_LOOK_ALIKES = "no victim has unused examples of its class as decoys"
 
 
 def cell_result(

@@ -149,7 +149,7 @@ def _alone(captured: CapturedClients, cell: CellSettings, data_root: Path) -> Ca
     )  # fmt: skip
     settings = cell.model_copy(update=_facts(alone))
     stage = SimulatedStage(data_root, len(before), alone, settings, None, None)
-    model = RowModel(settings.model, record.image_shape, record.classes)
+    model = RowModel(settings.model, record.shape, record.classes)
     model.require_batch(1)
     keys: list[Key] = [(0, client) for client in range(len(before))]
     truth, weights = stage.choose(stage.dataset(""), len(before), settings), stage.start(model, settings, keys)
@@ -215,13 +215,13 @@ def _of_one_step(alone: Group, run: Run) -> Measured:
             continue
         tried.append(made)
         if made.succeeds:
-            back, count = made.outcomes.success, made.victims
-            shown = f"{back} of {count} images come back" if back else "what it makes is nearest to the true images"
+            back, count, many = made.outcomes.success, made.victims, made.kind.many
+            shown = f"{back} of {count} {many} come back" if back else f"what it makes is nearest to the true {many}"
             said = f"{ALONE} of the same job: {cell.attack} leaks, as it must: {shown} (p = {made.tested_p or 0:.2g})"
             return Measured(ALONE, cell.attack, said, back, count, None, made.tested_p, True)
     if not tried:
         asked = [cell for cell in [*alone.cells, *(cell for cell, _ in alone.late)] if _rebuilds(cell)]
-        why = "no attack had the time" if asked else "no image attack was asked for"
+        why = "no attack had the time" if asked else "no attack that reconstructs was asked for"
         return Measured(ALONE, "", f"{ALONE} of the same job: {why}", held=False if asked else None)
     return _untold(tried)
 
@@ -234,7 +234,7 @@ def _untold(tried: Sequence[CellResult]) -> Measured:
         said = f"{names} brings nothing back, so that their failure on what was captured says nothing"
         return Measured(ALONE, names, f"{ALONE} of the same job: {said}", 0, count, held=False)
     few = ", too few to test" if count < FEWEST_TOLD else ", no more than chance may bring"
-    said = f"{most.attack} brings {back} of {count} images back{few} (p = {most.tested_p or 1:.2g})"
+    said = f"{most.attack} brings {back} of {count} {most.kind.many} back{few} (p = {most.tested_p or 1:.2g})"
     return Measured(ALONE, most.attack, f"{ALONE} of the same job: {said}", back, count, None, most.tested_p)
 
 
@@ -312,7 +312,7 @@ def _counts(captured: CapturedClients, kin: Kin) -> _Counts:
     """What the last layer's bias tells; of a client in several rounds the first."""
     assert captured.labels is not None and captured.images is not None
     record, reading = captured.record, update_reading(captured.record, captured.record.defense)
-    model = RowModel(record.model, record.image_shape, record.classes)
+    model = RowModel(record.model, record.shape, record.classes)
     model.take_buffers(captured.buffers)
     _, bias = model.last_linear()
     if bias is None:
@@ -322,7 +322,7 @@ def _counts(captured: CapturedClients, kin: Kin) -> _Counts:
     rows = torch.tensor(sorted(first.values()) or range(captured.clients))
     before, target = captured.before[rows], captured.target[rows]
     after = before + reading.update(target, before) if captured.of_update else before
-    probes = kin.look_alikes.images[:_PROBES].expand(len(rows), -1, *record.image_shape).to(before)
+    probes = kin.look_alikes.images[:_PROBES].expand(len(rows), -1, *record.shape).to(before)
     with torch.no_grad():
         answers = [model.logits(at, probes).softmax(-1).mean(1) for at in (before, after.to(before))]
     shares = torch.stack(answers).mean(0) - model.layout.split(target)[bias]

@@ -17,10 +17,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator, validate_call
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+    validate_call,
+)
 
 from harness.base.building import one_line
 from harness.base.errors import UsageError
+from harness.base.kinds import IMAGES, TEXTS, Kind
 from harness.base.local_optimizer import (
     PLAIN,
     LocalOptimizer,
@@ -31,19 +41,32 @@ from harness.base.local_optimizer import (
     with_rate,
 )
 from harness.base.ranges import Clip, Count, CountOrNone, Delta, Finite, NonNegative, Positive
+from harness.base.words import BITS, TextShape
 from harness.results.arrays import ENDINGS, MEND, StoredArrays, pickled_beside
 from harness.results.atomic import remove_plain, write_atomic
-from harness.results.files import MOST_OF_A_DOCUMENT, Absent, parse_json, read_stored, sha256
+from harness.results.files import (
+    MOST_OF_A_DOCUMENT,
+    MOST_OF_A_TOKENIZER,
+    Absent,
+    parse_json,
+    read_bytes,
+    read_stored,
+    sha256,
+)
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 #: The names of a capture's files: what it says, and arrays before and after the client's training.
-FACTS, BEFORE, TRUTH = "capture.json", "before", "truth"
+FACTS, BEFORE, TRUTH, TOKENIZER = "capture.json", "before", "truth", "tokenizer.json"
+#: The arrays of a truth, by what the data are; the first has a row for each example.
+TRUTHS = {"images": ("images", "labels"), "text": ("tokens", "lengths", "labels")}
 #: What the client sent, one of three: its model, the model's change, or the gradient of one step.
 Sent = Literal["after", "update", "gradient"]
 SENT: tuple[Sent, ...] = ("after", "update", "gradient")
 
+#: Facts that texts alone have.
+OF_TEXTS = ("vocabulary", "places", "tokenizer")
 #: Of heavy-ball momentum whose coefficient nobody says.
 MOMENTUM = "momentum"
 # Frameworks whose first round is 1.
@@ -74,8 +97,14 @@ class CaptureRecord(BaseModel):
     """The facts of a capture; the numbers are in the arrays beside it.
 
     Attributes:
-        model: ``module:factory``, called with ``image_shape`` and ``classes``, or a model of this project.
-        image_shape: (C, H, W).
+        format: 2 of texts, 1 of all else.
+        data: ``images``, rows of tables among them, or ``text``.
+        model: ``module:factory``, called with ``image_shape`` and ``classes``, of texts with ``vocabulary``,
+            ``places`` and ``classes``; or a model of this project.
+        image_shape: (C, H, W); of texts it follows from the places.
+        vocabulary, places: of texts, how many token numbers there are, of which 0 fills the places behind a text's
+            end, and the most tokens of a text.
+        tokenizer: of texts, the name of a tokenizer.json beside the record; None where numbers stand for themselves.
         classes: K, of the network's output.
         learning_rate: of local training.
         local_steps: L, before the client sent.
@@ -106,9 +135,13 @@ class CaptureRecord(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    format: Literal[1] = 1
+    format: Literal[1, 2] = 1
+    data: Literal["images", "text"] = "images"
     model: str
     image_shape: tuple[_Side, _Side, _Side]
+    vocabulary: Annotated[int, Field(ge=3, le=2**BITS)] | None = None
+    places: _Side | None = None
+    tokenizer: str | None = None
     classes: Annotated[int, Field(ge=2, le=100_000)]
     learning_rate: Positive
     batch_size: Count
@@ -136,6 +169,48 @@ class CaptureRecord(BaseModel):
     client: str | None = None
     round: CountOrNone = 0
     first_round: Literal[0, 1] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_one_kind(cls, given: Any) -> Any:
+        """The shape of texts follows from their places; nothing of theirs stands in a record of images."""
+        if not isinstance(given, Mapping):
+            return given
+        texts = given.get("data") == "text"
+        named = [name for name in OF_TEXTS if given.get(name) is not None]
+        if texts and given.get("format", 1) != 2:
+            raise ValueError('a capture of texts is of format 2; add "format": 2')
+        if not texts and (named or given.get("format") == 2):
+            raise ValueError(f'{named[0] if named else "format 2"} is of texts; add "data": "text", or take it out')
+        if not texts:
+            return given
+        if not {"vocabulary", "places"} <= set(named):
+            raise ValueError("vocabulary and places of texts, which the network is made of, are missing; give both")
+        name = given.get("tokenizer")
+        if name is not None and (not isinstance(name, str) or Path(name).name != name):
+            raise ValueError(f"tokenizer {name!r} is no name of a file in the capture's folder; put it there")
+        shape = (1, BITS, given["places"])
+        if tuple(given.get("image_shape") or shape) != shape:
+            raise ValueError("image_shape is of images, and the data are texts; take it out")
+        return {**given, "image_shape": shape}
+
+    @model_serializer(mode="wrap")
+    def _as_its_kind(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without what the other kind of data has."""
+        aside = {"image_shape"} if self.data == "text" else {"data", *OF_TEXTS}
+        return {name: value for name, value in handler(self).items() if name not in aside}
+
+    @property
+    def kind(self) -> Kind:
+        """The words for its examples."""
+        return TEXTS if self.data == "text" else IMAGES
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """The shape of one example, as networks are made of it."""
+        if self.vocabulary is None or self.places is None:
+            return self.image_shape
+        return TextShape(self.vocabulary, self.places)
 
     @model_validator(mode="before")
     @classmethod
@@ -267,7 +342,8 @@ Arrays = Mapping[str, Any]
 
 def write_capture(
     folder: Path | str, record: "CaptureRecord | NotCaptured", before: Arrays, *, images: ArrayLike | None = None,
-    labels: ArrayLike | None = None, **sent: Arrays,
+    labels: ArrayLike | None = None, tokens: ArrayLike | None = None, lengths: ArrayLike | None = None,
+    tokenizer: Path | str | None = None, **sent: Arrays,
 ) -> Path:  # fmt: skip
     """Write what one client sent in one round, and return the folder.
 
@@ -276,23 +352,33 @@ def write_capture(
         record: how the client trained; or why that is not known, with what is known.
         before: the model that the client started from, arrays or tensors named as in its ``state_dict()``.
         images, labels: the truth, (n, C, H, W) in [0, 1] and (n,) in the order trained; it stays with who writes it.
+        tokens, lengths: the truth of texts in the place of images, (n, T) and (n,).
+        tokenizer: of texts, the tokenizer.json that is copied beside a record which names it.
         sent: one of ``after``, ``update`` (after less before) and ``gradient`` (of a single step), named as ``before``.
 
     Raises:
-        UsageError: not exactly one of the three was given, images come without labels, or the folder cannot be written.
+        UsageError: not exactly one of the three was given, the truth is not whole, or the folder cannot be written.
     """
     folder = Path(folder)
     if len(sent) != 1 or not sent.keys() <= set(SENT):
         raise UsageError(f"a capture holds one of {', '.join(SENT)}, not {', '.join(sent) or 'none'}")
-    if (images is None) != (labels is None):
-        raise UsageError("the truth of a capture is images with their labels; give both or neither")
+    given = {"images": images, "tokens": tokens, "lengths": lengths, "labels": labels}
+    truth = {name: values for name, values in given.items() if values is not None}
+    if truth and set(truth) not in map(set, TRUTHS.values()):
+        raise UsageError(
+            "the truth of a capture is images with their labels; give both or neither" if tokens is None
+            else "the truth of texts is tokens with their lengths and labels; give all or none"
+        )  # fmt: skip
+    read = None if tokenizer is None else read_bytes(Path(tokenizer), MOST_OF_A_TOKENIZER)
     ((kind, moved),) = sent.items()
     # First: whatever happens now, nothing of an earlier capture stands beside this one.
     mark_not_captured(folder, UNFINISHED)
     write_atomic(folder / f"{BEFORE}.npz", _packed(before), "the capture's folder")
     write_atomic(folder / f"{kind}.npz", _packed(moved), "the capture's folder")
-    if images is not None and labels is not None:
-        write_atomic(folder / f"{TRUTH}.npz", _packed({"images": images, "labels": labels}), "the capture's folder")
+    if truth:
+        write_atomic(folder / f"{TRUTH}.npz", _packed(truth), "the capture's folder")
+    if read is not None:
+        write_atomic(folder / TOKENIZER, read, "the capture's folder")
     # Last: a folder without it is no capture.
     write_atomic(folder / FACTS, record.model_dump_json(indent=1).encode(), "the capture's folder")
     return folder
@@ -324,7 +410,7 @@ def mark_not_captured(folder: Path, reason: str) -> None:
         OutputError: the folder cannot be written.
     """
     # First: where the disk is full or the process is killed, no earlier round is taken for this one.
-    for stale in (FACTS, *(f"{stem}{end}" for stem in (BEFORE, TRUTH, *SENT) for end in ENDINGS)):
+    for stale in (FACTS, TOKENIZER, *(f"{stem}{end}" for stem in (BEFORE, TRUTH, *SENT) for end in ENDINGS)):
         remove_plain(folder / stale, "the capture's folder")
     said = NotCaptured(not_captured=reason).model_dump_json(indent=1)
     write_atomic(folder / FACTS, said.encode(), "the capture's folder")
@@ -375,7 +461,8 @@ class Capture:
 
     Attributes:
         before, moved: arrays by the names of the ``state_dict``, read when asked for; ``kind`` says what ``moved`` is.
-        truth: ``images`` (n, C, H, W) and ``labels`` (n,) as they stand in the file; None where it was not kept.
+        truth: ``images`` (n, C, H, W) and ``labels`` (n,) as they stand in the file, of texts ``tokens`` (n, T),
+            ``lengths`` (n,) and ``labels``; None where it was not kept.
         digest: of the files, in hexadecimal.
     """
 
@@ -387,12 +474,23 @@ class Capture:
     truth: StoredArrays | None
     digest: str
 
+    @property
+    def truths(self) -> int:
+        """How many true examples there are; 0 where the truth was not kept."""
+        shape = () if self.truth is None else self.truth.shapes[TRUTHS[self.record.data][0]]
+        return shape[0] if shape else 0
+
+    @property
+    def tokenizer(self) -> Path | None:
+        """Where the tokenizer of texts is; None where there is none."""
+        return None if self.record.tokenizer is None else self.folder / self.record.tokenizer
+
 
 def read_capture(folder: Path, truth: Path | None = None) -> Capture:
     """A capture's folder.
 
     Args:
-        truth: a file of ``images`` and ``labels`` instead of the folder's own.
+        truth: a file of a truth's arrays instead of the folder's own.
 
     Raises:
         UsageError: a file is missing, damaged, or holds what it should not; one line that names the file and the fix.
@@ -417,12 +515,23 @@ def read_capture(folder: Path, truth: Path | None = None) -> Capture:
         )
     before, moved, own = _file(folder, BEFORE), _file(folder, present[0]), truth or _file(folder, TRUTH)
     known = StoredArrays(own) if truth or own.exists() else None
-    for name in ("images", "labels"):
-        if known is not None and name not in known:
-            raise UsageError(f"{str(own)!r} has no array {name!r}; a truth is images and labels")
+    if known is not None and (missing := next((name for name in TRUTHS[record.data] if name not in known), None)):
+        raise UsageError(_incomplete(own, known, missing, record.data))
     found_before, found_moved = StoredArrays(before), StoredArrays(moved)
-    digest = "-".join(sha256(path)[:16] for path in (facts, before, moved))
+    files = [facts, before, moved, *([folder / record.tokenizer] if record.tokenizer else [])]
+    digest = "-".join(sha256(path)[:16] for path in files)
     return Capture(folder, record, found_before, found_moved, present[0], known, digest)
+
+
+def _incomplete(file: Path, truth: StoredArrays, missing: str, data: str) -> str:
+    """What is said of a truth that lacks an array."""
+    *most, last = TRUTHS[data]
+    other = "text" if data == "images" else "images"
+    if TRUTHS[other][0] in truth:
+        what = {"images": "images", "text": "texts"}
+        return f"{str(file)!r} is a truth of {what[other]}, and the capture is of {what[data]}; correct data in {FACTS}"
+    whole = f"{', '.join(most)} and {last}"
+    return f"{str(file)!r} has no array {missing!r}; a truth is {whole}"
 
 
 def _file(folder: Path, stem: str) -> Path:

@@ -17,7 +17,7 @@ from harness.experiment import AS_CAPTURED, CellSettings, cell_settings
 from harness.federation.context import RoundContext
 from harness.federation.knowledge import noise_at
 from harness.federation.taps import Tap
-from harness.judging.capture import Declared
+from harness.judging.capture import CaptureRecord, Declared
 from harness.judging.federation import CapturedClients
 from harness.observation import Noise, UpdateModel
 
@@ -86,7 +86,7 @@ def cells_of(
     """
     if update_model not in get_args(UpdateModel):
         raise UsageError(f"unknown update model {update_model!r}; use --update-model avg, path or unroll")
-    attempts = expanded([(name, {}) for name in attacks])
+    attempts = [one for one in expanded([(name, {}) for name in attacks]) if _is_asked(one, captured.record)]
     if prior == NONE:
         _require_none_public(attempts)
     record, update = captured.record, captured.of_update
@@ -113,6 +113,12 @@ def cells_of(
     ]  # fmt: skip
     _require_same_in_rounds(captured, cells[0])
     return cells
+
+
+def _is_asked(chosen: Chosen, record: CaptureRecord) -> bool:
+    """Whether an attack was named, or is a member of a suite that can make what the captures hold."""
+    kind = "texts" if record.data == "text" else "images"
+    return chosen.suite is None or ATTACKS[chosen.attack].reads in ("anything", kind)
 
 
 def _require_none_public(attempts: Sequence[Chosen]) -> None:

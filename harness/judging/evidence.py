@@ -70,7 +70,7 @@ class Evidence:
     def module(self) -> nn.Module:
         """The clients' network, in whatever state."""
         record = self.captured.record
-        return build_module(record.model, record.image_shape, record.classes, seed=0)
+        return build_module(record.model, record.shape, record.classes, seed=0)
 
     @cached_property
     def layout(self) -> Layout:
@@ -193,7 +193,7 @@ def ranks_of(module: nn.Module, record: CaptureRecord, examples: int) -> dict[st
     ]  # fmt: skip
     try:
         with torch.no_grad():
-            module.eval()(torch.zeros(1, *record.image_shape))
+            module.eval()(torch.zeros(1, *record.shape))
     finally:
         for hook in hooks:
             hook.remove()

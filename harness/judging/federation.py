@@ -16,6 +16,7 @@ from harness.base.building import build
 from harness.base.errors import UsageError
 from harness.base.local_optimizer import PLAIN, UpdateReading, reading_of
 from harness.base.vectors import Layout
+from harness.base.words import Words
 from harness.datasets import Dataset
 from harness.datasets.files import DataFile
 from harness.datasets.record import build_dataset
@@ -31,6 +32,7 @@ from harness.judging.parts import (
     frozen_names,
     trained_network,
 )
+from harness.judging.texts import true_texts, words_of_captures
 from harness.models.batch_norm import Buffers, RunningStatistics, trained_layers
 
 _OWN = {"client", "round", "framework", "examples", "format", "state"}
@@ -65,6 +67,7 @@ class CapturedClients:
         layout: of ``before`` and ``target``: the parameters that were trained and sent.
         sampling: how the number of examples behind a step is known.
         names: of the clients, as the captures have them; () where they are nobody's.
+        words: of texts, what their numbers mean; None where nobody says so, and of all else.
         not_known: the defense that is declared and that nobody here knows, so that none is played; None of any other.
         foreign: whether ``layout`` is that of the files, since the factory's network lacks some of the tensors.
     """
@@ -87,6 +90,7 @@ class CapturedClients:
     foreign: bool = False
     names: tuple[str | None, ...] = ()
     not_known: str | None = None
+    words: Words | None = None
     counted: Buffers = field(default_factory=dict)
 
     @property
@@ -191,7 +195,8 @@ def _together(captures: Sequence[Capture], attacked: bool, earlier: Earlier) -> 
     moved = {name: torch.stack([part[3][name] for part in parts]) for name in sorted(names)}
     whole = {name for name, buffer in module.named_buffers() if not buffer.is_floating_point()}
     counted = {name: moved.pop(name) for name in sorted(names & whole)}
-    known = [_truth(capture) for capture in captures if attacked and capture.truth is not None]
+    words = words_of_captures(captures) if attacked else None
+    known = [_truth(capture, words) for capture in captures if attacked and capture.truth is not None]
     return CapturedClients(
         record, torch.stack([part[0] for part in parts]),
         _shared_buffers(captures, states, module) if attacked else {},
@@ -203,7 +208,8 @@ def _together(captures: Sequence[Capture], attacked: bool, earlier: Earlier) -> 
         tuple(sorted({capture.record.rounds_before for capture in captures})),
         hashlib.sha256(" ".join(capture.digest for capture in captures).encode()).hexdigest(),
         layout, sampling, foreign is not None, tuple(capture.record.client for capture in captures),
-        None if first.record.defense is None or is_known(first.record.defense) else first.record.defense.name, counted,
+        None if first.record.defense is None or is_known(first.record.defense) else first.record.defense.name,
+        words, counted,
     )  # fmt: skip
 
 
@@ -213,9 +219,8 @@ def _as_drawn(capture: Capture) -> CaptureRecord:
     Another number than the batch of a single step under a clip of each example was drawn (Poisson), and ``batch_size``
     is what was expected. Else fewer than the steps take are a smaller last batch.
     """
-    record, truth = capture.record, capture.truth
+    record, count = capture.record, capture.truths
     steps = 1 if capture.kind == "gradient" else record.local_steps
-    count = 0 if truth is None else (truth.shapes["images"] or (0,))[0]
     usual = record.step_size if capture.kind == "gradient" else record.truths
     if count in (0, usual) or record.expected_batch_size or record.accumulate > 1:
         return record
@@ -268,11 +273,11 @@ def _require_alike(captures: Sequence[Capture]) -> None:
                 f"{str(first.folder)!r} holds {first.kind}, {str(other.folder)!r} {other.kind}; judge them apart"
             )
         ours, theirs = (one.record.model_dump(exclude=may_differ) for one in (first, other))
-        differing = next((name for name in ours if ours[name] != theirs[name]), None)
+        differing = next((name for name in ours | theirs if ours.get(name) != theirs.get(name)), None)
         if differing:
             raise UsageError(
-                f"captures differ in {differing}: {ours[differing]!r} in {str(first.folder)!r}, {theirs[differing]!r} "
-                f"in {str(other.folder)!r}; judge them apart"
+                f"captures differ in {differing}: {ours.get(differing)!r} in {str(first.folder)!r}, "
+                f"{theirs.get(differing)!r} in {str(other.folder)!r}; judge them apart"
             )
     without = [capture for capture in captures if capture.truth is None]
     if 0 < len(without) < len(captures):
@@ -463,29 +468,34 @@ def _running(captures: Sequence[Capture], states: Sequence[dict[str, Tensor]], m
     return {name: torch.stack([row[name] for row in rows]) for name in names}
 
 
-def _truth(capture: Capture) -> tuple[Tensor, Tensor]:
+def _truth(capture: Capture, words: Words | None) -> tuple[Tensor, Tensor]:
     """Images (n, C, H, W) and labels (n,) of one client, as the counts in its record demand, in the places of its
     steps."""
+    record = capture.record
+    expected = record.step_size if capture.kind == "gradient" else record.truths
+    # Asked before values are read: they may be more than memory holds.
+    if capture.truths != expected:
+        held = f"{capture.truths} true {record.kind.many}"
+        raise UsageError(
+            f"capture {str(capture.folder)!r}: {held}, but batch_size {record.batch_size} and local_steps "
+            f"{record.local_steps} make {expected}; give those the client trained on, in order"
+        )
+    images, labels = true_texts(capture, words, expected) if record.data == "text" else _true_images(capture, expected)
+    places = list(range(expected) if capture.kind == "gradient" else record.slots())
+    return images[places], labels[places]
+
+
+def _true_images(capture: Capture, expected: int) -> tuple[Tensor, Tensor]:
     assert capture.truth is not None
     found, record = capture.truth, capture.record
-    expected = record.step_size if capture.kind == "gradient" else record.truths
-    shape = found.shapes["images"]
-    count = shape[0] if shape else 0
-    # Asked before values are read: they may be more than memory holds.
-    if count != expected:
-        raise UsageError(
-            f"capture {str(capture.folder)!r}: {count} true images, but batch_size {record.batch_size} and "
-            f"local_steps {record.local_steps} make {expected}; give those the client trained on, in order"
-        )
-    file = DataFile(found.path)
+    file, shape = DataFile(found.path), found.shapes["images"]
     if math.prod(shape) != expected * math.prod(record.image_shape) or math.prod(found.shapes["labels"]) != expected:
         raise file.wrong(
             f"has images of shape {shape[1:]} and labels {found.shapes['labels']}, not {tuple(record.image_shape)} and "
             f"({expected},)", "check image_shape",
         )  # fmt: skip
     truth = checked_truth(file, found["images"], found["labels"], record)
-    places = range(expected) if capture.kind == "gradient" else record.slots()
-    return truth.images[list(places)], truth.labels[list(places)]
+    return truth.images, truth.labels
 
 
 def checked_truth(file: DataFile, images: np.ndarray, labels: np.ndarray, record: CaptureRecord) -> Dataset:

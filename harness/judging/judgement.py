@@ -139,7 +139,7 @@ def given_away(captured: CapturedClients, settings: CellSettings, data_root: Pat
     """
     if not captured.running:
         return None
-    model = RowModel(settings.model, captured.record.image_shape, captured.record.classes)
+    model = RowModel(settings.model, captured.record.shape, captured.record.classes)
     model.take_buffers(captured.buffers)
     found = _statistics(model, captured.running, settings)
     first = next(name for name in model.places if name in found)
@@ -162,7 +162,7 @@ def _simulated(captured: CapturedClients, settings: CellSettings, data_root: Pat
     """Running statistics of the same clients, their local steps taken on the truth."""
     quiet = settings.model_copy(update={"noise_scale": 0.0, "prior": NONE, "suite": None})
     stage = SimulatedStage(data_root, captured.clients, captured, quiet, None, None)
-    model = RowModel(settings.model, captured.record.image_shape, captured.record.classes)
+    model = RowModel(settings.model, captured.record.shape, captured.record.classes)
     keys: list[Key] = [(0, client) for client in range(captured.clients)]
     truth, weights = stage.choose(stage.dataset(""), captured.clients, quiet), stage.start(model, quiet, keys)
     return stage.look(model, weights, truth, keys, quiet).running
@@ -245,13 +245,13 @@ class Judgement:
         """Over all groups, of how many clients each attack brings an image back; None of a single group."""
         if self.document is None or len(self.groups) == 1:
             return None
-        counts: dict[str, list[int]] = {}
+        counts, many = dict[str, list[int]](), self.groups[0].captured.record.kind.many
         for cell in self.document.cells:
             if cell.role == "cell" and cell.identified is None and cell.not_applicable_reason is None:
                 found = counts.setdefault(cell.attack, [0, 0])
                 found[0], found[1] = found[0] + cell.outcomes.success, found[1] + cell.victims
         return "all clients together: " + ", ".join(
-            f"{attack} brings images of {found} of {count} back" for attack, (found, count) in counts.items()
+            f"{attack} brings {many} of {found} of {count} back" for attack, (found, count) in counts.items()
         )
 
     def record(self) -> dict[str, Any]:

@@ -22,7 +22,7 @@ def fits_loss(evidence: Evidence) -> Check | None:
     captured = evidence.captured
     if evidence.settings.defense != "none" or captured.not_known or captured.foreign or not captured.sums:
         return None
-    name = bias_of_logits(evidence.module, captured.record.image_shape)
+    name = bias_of_logits(evidence.module, captured.record.shape)
     if name not in evidence.layout.names:
         return None
     values = evidence.tensors()[evidence.layout.names.index(name)]

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from harness.base.errors import UsageError
 from harness.base.vectors import Layout
-from harness.judging.capture import Capture, CaptureRecord
+from harness.judging.capture import FACTS, Capture, CaptureRecord
 from harness.models.changes import named_only
 from harness.models.networks import build_module
 from harness.models.weights_files import stored_names
@@ -25,7 +25,11 @@ def trained_network(captures: Sequence[Capture]) -> tuple[nn.Module, str]:
         UsageError: they sent different parts, or the network cannot be built.
     """
     record = captures[0].record
-    module = build_module(record.model, record.image_shape, record.classes, seed=0)
+    module = build_module(record.model, record.shape, record.classes, seed=0)
+    if record.data == "text" and not hasattr(module, "vocabulary"):
+        raise UsageError(
+            f"model {record.model!r} takes images, and the captures are of texts; correct model or data in {FACTS}"
+        )
     own = {name for name, _ in module.named_parameters(remove_duplicate=False)}
     parts = [_sent(capture, module, own) for capture in captures]
     for capture, part in zip(captures, parts, strict=True):
@@ -38,7 +42,7 @@ def trained_network(captures: Sequence[Capture]) -> tuple[nn.Module, str]:
     if not parts[0] or parts[0] == own:
         return module, record.model
     model = f"{record.model}+{named_only(parts[0], module)}"
-    return build_module(model, record.image_shape, record.classes, seed=0), model
+    return build_module(model, record.shape, record.classes, seed=0), model
 
 
 def _sent(capture: Capture, module: nn.Module, own: set[str]) -> set[str]:
@@ -72,7 +76,7 @@ def fixed_values(record: CaptureRecord, module: nn.Module, attacked: bool) -> di
     }  # fmt: skip
     if not attacked or not rest:
         return rest
-    again = build_module(record.model, record.image_shape, record.classes, seed=1).state_dict()
+    again = build_module(record.model, record.shape, record.classes, seed=1).state_dict()
     return {name: value for name, value in rest.items() if torch.equal(value, again[name])}
 
 
@@ -179,7 +183,7 @@ def fitted_arrays(
             "What a client does not train may be missing in what it sent; before.npz needs all of the network but what "
             "the factory loads itself"
             if parts and shapes
-            else "Check model, image_shape and classes in capture.json"
+            else f"Check model, classes and image_shape (of texts: vocabulary and places) in {FACTS}"
         )
         rest = f"; and {len(problems) - _TOLD} more" if len(problems) > _TOLD else ""
         raise UsageError(f"{str(arrays.path)!r} does not fit the network: {'; '.join(problems[:_TOLD])}{rest}. {mend}")

@@ -91,7 +91,7 @@ def readings_of(folders: Sequence[Path], truth: Path | None = None) -> tuple[lis
             continue
         said = capture.record.model_dump(mode="json", exclude_none=True, exclude={"format"})
         facts = {name: value for name, value in said.items() if value not in ([], {})}
-        known = None if capture.truth is None else next(iter(capture.truth.shapes["images"]), 0)
+        known = None if capture.truth is None else capture.truths
         told.append(Reading(str(folder), facts, capture.kind, _numbers(capture.moved), known))
         found.append(capture)
     return told, found

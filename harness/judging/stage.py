@@ -20,6 +20,7 @@ from harness.evaluation.reading import Reading
 from harness.experiment import CellSettings
 from harness.judging.declared import noise_of
 from harness.judging.federation import CapturedClients
+from harness.judging.texts import of_their_kind, whole_vocabulary
 from harness.models import RowModel
 from harness.tampering import Tamper
 
@@ -141,7 +142,9 @@ class SimulatedStage(CapturedStage):
 def _truth_of(captured: CapturedClients) -> Dataset:
     assert captured.images is not None and captured.labels is not None
     names = tuple(str(label) for label in range(captured.record.classes))
-    return Dataset("captures", captured.images.flatten(0, 1), captured.labels.flatten(), names, "truth of captures")
+    images, labels = captured.images.flatten(0, 1), captured.labels.flatten()
+    words = whole_vocabulary(captured.words, captured.record)
+    return Dataset("captures", images, labels, names, "truth of captures", words=words)
 
 
 def _with_truth_first(truth: Dataset, look_alikes: Dataset | None) -> Dataset:
@@ -149,7 +152,7 @@ def _with_truth_first(truth: Dataset, look_alikes: Dataset | None) -> Dataset:
         return truth
     return replace(
         look_alikes, name="captures", images=torch.cat([truth.images, look_alikes.images]),
-        labels=torch.cat([truth.labels, look_alikes.labels]), clients=None,
+        labels=torch.cat([truth.labels, look_alikes.labels]), clients=None, texts=None,
     )  # fmt: skip
 
 
@@ -173,7 +176,10 @@ def kin_of(clients: Sequence[CapturedClients], choice: str, root: Path) -> Kin:
     Raises:
         UsageError: it is of another kind, or too small; a class that the clients hold has no example in it.
     """
-    data, record = load_dataset(choice, root), clients[0].record
+    record, words = clients[0].record, clients[0].words
+    data = load_dataset(choice, root, words=words, places=record.places)
+    if record.data == "text":
+        data = of_their_kind(data, record, choice, words)
     mend = "use data of the same kind as the clients'"
     if data.image_shape != tuple(record.image_shape):
         raise UsageError(
@@ -186,7 +192,7 @@ def kin_of(clients: Sequence[CapturedClients], choice: str, root: Path) -> Kin:
     known = [(one.images, one.labels) for one in clients if one.images is not None and one.labels is not None]
     if known:
         images, labels = (torch.cat([values.flatten(0, 1) for values in part]) for part in zip(*known, strict=True))
-        truth = Dataset("captures", images, labels, names, "", data.columns)
+        truth = Dataset("captures", images, labels, names, "", data.columns, data.words)
         own = among(data, truth)
         data = data.take((~own).nonzero()[:, 0])
         if own.any():

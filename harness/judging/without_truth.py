@@ -25,6 +25,7 @@ from harness.evaluation.watching import Foresight
 from harness.experiment import CellSettings
 from harness.judging.federation import CapturedClients
 from harness.judging.stage import Kin, SimulatedStage
+from harness.judging.texts import unexplained
 from harness.observation import Observation
 from harness.results import CellResult, RunFolder, StoredCell
 
@@ -45,8 +46,8 @@ class Guess:
 
     Attributes:
         images: (V, n, C, H, W) and labels (V, n), what it made of each; None, as all figures, where it is impossible.
-        left: (V,), how much of the matching loss is left; ``shuffled`` of the shuffled, ``usual`` the most that
-            successful stand-ins have left, None where none succeeded.
+        left: (V,), how much of the matching loss is left, of texts what they leave unexplained; ``shuffled`` of the
+            shuffled, ``usual`` the most that successful stand-ins have left, None where none succeeded.
         estimates: one for each client; ``reason`` says why.
         stand_ins: the cell of the stand-ins.
         group: which clients they are, where they are not all; empty where they are.
@@ -99,7 +100,13 @@ def guess(
     made = _attacked(seen, "what was captured", settings, chunk, engine)
     hidden = replace(seen, target=shuffled(seen))
     drowned = _attacked(hidden, "what was captured, shuffled", settings, chunk, engine)
-    left, left_of_shuffled, usual = _of(made, attack), _of(drowned, attack), _usual(stored, attack)
+    if attack.reads == "texts":
+        doubled = scene.observation.known_to(attack.tier)
+        again = _attacked(doubled, "stand-ins", own, chunk, engine)
+        left, left_of_shuffled = unexplained(seen, made.images), unexplained(hidden, drowned.images)
+        usual = _usual_of_texts(stored, unexplained(doubled, again.images), captured)
+    else:
+        left, left_of_shuffled, usual = _of(made, attack), _of(drowned, attack), _usual(stored, attack)
     likeness = Likeness.of(captured.target, scene.observation.target)
     estimates, reason = _estimates(stored.cell, left, left_of_shuffled, usual, likeness)
     return Guess(settings.attack, made.images, made.labels, left, left_of_shuffled, usual, estimates, reason, stored)
@@ -182,6 +189,14 @@ def _usual(stored: StoredCell, attack: Attack) -> float | None:
         return None
     loss, first = np.array(known).T
     return float(np.quantile(_left(loss, first, attack), _QUANTILE))
+
+
+def _usual_of_texts(stored: StoredCell, left: np.ndarray, captured: CapturedClients) -> float | None:
+    """The same of texts, of stand-ins of whom all came back: at least what rounding of what was captured may leave."""
+    failed = {victim.victim for victim in stored.victims if victim.outcome != "success"}
+    back = [share for number, share in enumerate(left) if number not in failed]
+    rounding = captured.grain * captured.target.shape[1] ** 0.5 / captured.target.double().norm(dim=1)
+    return max(float(np.quantile(back, _QUANTILE)), float(rounding.max())) if back else None
 
 
 @dataclass(frozen=True)

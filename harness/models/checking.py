@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from harness.base.errors import UsageError, in_one_line
 from harness.base.vectors import Layout
+from harness.base.words import TextShape
 from harness.models.batch_norm import in_evaluation_mode
 from harness.models.networks import PREFIX, ImageShape
 from harness.models.rows import Way
@@ -72,7 +73,10 @@ class Trial:
             noise = torch.randn(2, *parameter.shape, generator=generator) * 0.3 / inputs**0.5
             moved.append((parameter + noise.to(parameter)).reshape(2, -1))
         weights = torch.cat(moved, dim=1)
-        images = torch.rand(2, 2, *image_shape, generator=generator)
+        if isinstance(image_shape, TextShape):
+            images = image_shape.drawn(4, generator).unflatten(0, (2, 2))
+        else:
+            images = torch.rand(2, 2, *image_shape, generator=generator)
         return cls(weights, images.to(weights), torch.randint(classes, (2, 2), generator=generator))
 
     def double(self) -> "Trial":
@@ -145,17 +149,17 @@ def refuse_other_functions(name: str, module: nn.Module, trial: Trial, classes: 
 
 @torch.no_grad()
 def _logits(name: str, module: nn.Module, images: Tensor, classes: int) -> Tensor:
+    what = "texts" if hasattr(module, "vocabulary") else "images"
     try:
         logits = module(images)
     except Exception as error:  # the user's own code may raise anything
         mend = "give larger images, or choose another --model" if name.startswith(PREFIX) else "fix it"
-        raise UsageError(
-            f"model {name!r} fails on images {tuple(images.shape)}: {in_one_line(error)}; {mend}"
-        ) from error
+        size = tuple(images.shape) if what == "images" else f"of token numbers {(len(images), images.shape[-1])}"
+        raise UsageError(f"model {name!r} fails on {what} {size}: {in_one_line(error)}; {mend}") from error
     shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
     if shape != (len(images), classes):
         raise UsageError(
-            f"model {name!r} gives {shape} for {len(images)} images of {classes} classes; return one logit per class"
+            f"model {name!r} gives {shape} for {len(images)} {what} of {classes} classes; return one logit per class"
         )
     return logits
 

@@ -1,7 +1,8 @@
 """The networks of the papers and of torchvision (``torchvision:resnet18``), and any network of the user's own.
 
 A factory takes the image shape (C, H, W) and the number of classes and returns a module that maps images
-(B, C, H, W) in [0, 1] to logits (B, K). None has trained weights.
+(B, C, H, W) in [0, 1] to logits (B, K). None has trained weights. The user's own networks of texts are made of the size
+of the vocabulary, the most tokens of a text and the number of classes, and take token numbers (B, T).
 """
 
 import difflib
@@ -9,6 +10,7 @@ import importlib
 import math
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +18,7 @@ from torch.nn import functional
 
 from harness.base.errors import UsageError, in_one_line
 from harness.base.registry import Registry, own_code
+from harness.base.words import TextShape, tokens_of
 from harness.models.batch_norm import keep_running_statistics
 from harness.models.changes import is_random, split_name
 
@@ -224,17 +227,19 @@ def build_module(name: str, image_shape: ImageShape, classes: int, seed: int) ->
             depends on random layers.
     """
     factory, (_, changes) = find_factory(name), split_name(name)
+    own = ":" in name and not name.startswith(PREFIX)
+    texts = image_shape if own and isinstance(image_shape, TextShape) else None
     with torch.random.fork_rng(devices=[]):
         # Not torch.manual_seed: it seeds accelerators too, which nothing puts back, and is slow where there is none.
         torch.default_generator.manual_seed(seed)
         try:
             with own_code():
-                module = factory(image_shape, classes)
+                module = factory(image_shape, classes) if texts is None else _of_texts(factory, texts, classes)
         except UsageError:
             raise
         except Exception as error:  # the user's own code may raise anything
             problem = in_one_line(error)
-            raise UsageError(f"model {name!r} failed to build for images {image_shape}: {problem}; fix it") from error
+            raise UsageError(f"model {name!r} failed to build for {_said(image_shape, problem)}") from error
     if not isinstance(module, nn.Module):
         raise UsageError(f"model {name!r} returned {type(module).__name__}; its factory must return a torch.nn.Module")
     for change in changes:
@@ -242,12 +247,44 @@ def build_module(name: str, image_shape: ImageShape, classes: int, seed: int) ->
             module = change(module)
         except UsageError as error:
             raise UsageError(f"model {name!r}: {error}") from error
+    if texts is not None:
+        _let_read(module, texts.vocabulary)
     _refuse_random_layers(name, module)
     _fix_untrained_parameters(module)
     _refuse_untrained_networks(name, module)
     _keep_what_layers_get(module)
     keep_running_statistics(module)
     return module.float()
+
+
+def _of_texts(factory: Callable[..., nn.Module], shape: TextShape, classes: int) -> nn.Module:
+    return factory(shape.vocabulary, shape.places, classes)
+
+
+def _said(image_shape: ImageShape, problem: str) -> str:
+    """What a factory was called with, what then went wrong, and how to mend it."""
+    if not isinstance(image_shape, TextShape):
+        return f"images {image_shape}: {problem}; fix it"
+    return (
+        f"texts of {image_shape.vocabulary} tokens and {image_shape.places} places: {problem}; name a factory "
+        "(vocabulary, places, classes)"
+    )
+
+
+def _let_read(module: nn.Module, vocabulary: int) -> None:
+    """A network of token numbers (B, T) takes texts as they are here; numbers that it does not know are its last."""
+    module.vocabulary = vocabulary  # pyright: ignore[reportArgumentType]  # Module declares parameters and layers only
+    module.register_forward_pre_hook(_Tokens(vocabulary))
+
+
+@dataclass(frozen=True)
+class _Tokens:
+    """A hook that makes token numbers of the bits of texts."""
+
+    vocabulary: int
+
+    def __call__(self, _: nn.Module, given: tuple[Tensor, ...]) -> tuple[Tensor]:
+        return (tokens_of(given[0]).clamp_max(self.vocabulary - 1),)
 
 
 def _keep_what_layers_get(module: nn.Module) -> None:

@@ -200,8 +200,8 @@ def ways_of(module: nn.Module, weights: int, joint: bool) -> list[Way]:
     recurrent = any(isinstance(layer, nn.RNNBase | nn.RNNCellBase) for layer in module.modules())
     if large:
         return [*alone, *together]
-    # The library's recurrent layers can only be evaluated alone.
-    return [*together, *alone] if recurrent else together
+    # The library's recurrent layers can only be evaluated alone, and so can attention that looks where a text ends.
+    return [*together, *alone] if recurrent or hasattr(module, "vocabulary") else together
 
 
 def _trains_each_layer(module: nn.Module) -> bool:

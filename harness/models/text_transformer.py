@@ -53,6 +53,7 @@ def places_in(name: str, image_shape: ImageShape) -> int:
     """The places T of texts (1, BITS, T). Raises UsageError where there are images."""
     if tuple(image_shape[:2]) != (1, BITS):
         raise UsageError(
-            f"model {name!r} reads texts, not images of {image_shape}; use --dataset notes, or --model lenet"
+            f"model {name!r} reads texts, not images of {image_shape}; give it texts, such as --dataset notes, or use "
+            "another model, such as lenet"
         )
     return image_shape[2]

@@ -13,10 +13,9 @@ from torch import Tensor
 from harness.base.errors import UsageError, in_one_line
 from harness.base.words import BITS, MARKS, PAD, Words
 from harness.models.networks import Factory, find_factory
-from harness.results.files import read_bytes
+from harness.results.files import MOST_OF_A_TOKENIZER, read_bytes
 
 EXTRA = "pip install 'gradient-leakage-harness[text]'"
-_MOST_BYTES = 64 * 2**20
 _MEND = "give the tokenizer.json that belongs to the network"
 
 
@@ -65,6 +64,15 @@ def words_of(model: str | None) -> Words | None:
     path = tokenizer_file(model)
     if path is None:
         return None
+    return read_tokenizer(path)
+
+
+def read_tokenizer(path: Path) -> Tokenizer:
+    """The tokenizer of a tokenizer.json; nothing in it is executed.
+
+    Raises:
+        UsageError: it cannot be read, is too large, or is no tokenizer whose number 0 fills places.
+    """
     facts = path.stat() if path.is_file() else None
     return _read(path, facts and (facts.st_mtime_ns, facts.st_size))
 
@@ -95,7 +103,7 @@ def brings(tokenizer: Callable[[], Path]) -> Callable[[Factory], Factory]:
 
 @lru_cache(maxsize=4)
 def _read(path: Path, _: object) -> Tokenizer:
-    content = read_bytes(path, _MOST_BYTES)
+    content = read_bytes(path, MOST_OF_A_TOKENIZER)
     try:
         text = content.decode()
         made = _parsed(text)

@@ -27,6 +27,8 @@ from harness.base.errors import UsageError
 MOST_BYTES = 16 * 2**30
 #: Documents: results, baselines, settings.
 MOST_OF_A_DOCUMENT = 256 * 2**20
+#: Tokenizers of texts.
+MOST_OF_A_TOKENIZER = 64 * 2**20
 
 _KINDS = {
     stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device",

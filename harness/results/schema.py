@@ -8,6 +8,7 @@ from typing import Any, Literal, Self
 
 from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
+from harness.base.kinds import Kind, kind_of
 from harness.base.version import SCHEMA_VERSION
 from harness.results.record import (
     Bound,
@@ -220,6 +221,11 @@ class CellResult(Place):
     def tested_p(self) -> float | None:
         """The p-value of truths against look-alikes, by reconstructions or by the attack's own probabilities."""
         return self.lineup.p_value if self.identified is None else self.identified.p_value
+
+    @property
+    def kind(self) -> Kind:
+        """Return the words for its examples."""
+        return kind_of(self.metrics)
 
     @property
     def kappa(self) -> Rate | None:

@@ -54,7 +54,7 @@ def lineup_test(
     max_decoys: int = 200,
     strict: Strict = image_strict,
 ) -> Ranking:
-    """Rank every true image among unused images of its class by clamped RMSE to the victim's reconstructions.
+    """Rank every true image among unused examples of its class by clamped RMSE to the victim's reconstructions.
 
     A candidate's distance is that to the nearest of the victim's K reconstructions, so nothing has to be matched and
     batches are tested like single images. Null hypothesis: within a class, truths and decoys are exchangeable given
@@ -177,7 +177,7 @@ def _test(pools: list[ClassPool], shape: tuple[int, ...], seed: int, permutation
     informative = sizes > 1
     first, count = informative & (ranks == 1.0), int(informative.sum())
     if count == 0:
-        return Ranking(ranks, sizes, first, Lineup(reason="no victim has unused images of its class as decoys"))
+        return Ranking(ranks, sizes, first, Lineup(reason="no victim has unused examples of its class as decoys"))
     # Sums of the same ranks in another order may differ by rounding: count those as ties.
     ((rank_sum, hits, _),) = observed
     p_rank = (1 + (null[:, 0] <= rank_sum + _ROUNDING).sum()) / (1 + permutations)

@@ -55,6 +55,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from harness.attacks.attacker import SHUT_OUT
+from harness.base.kinds import IMAGES, Kind
 from harness.results import CellResult, Identified, Lineup, SummaryRow
 from harness.results.schema import SETTLED, was_withstood
 from harness.scoring.success import upper_bound
@@ -80,7 +81,8 @@ class Attempt:
     ``identifies``: None for an attack that reconstructs; ``informed``: whether it knows the defense's noise;
     ``flags``: why it was not fit there; ``tampering``: whether its server sends weights of its own making;
     ``several``: whether it is fit where several examples lie behind one observation; ``told``: whether it is a second
-    run, with labels known; ``found``: how well it tells truths, None for an attack that reconstructs.
+    run, with labels known; ``found``: how well it tells truths, None for an attack that reconstructs;
+    ``kind``: what it makes.
     """
 
     attack: str
@@ -97,6 +99,7 @@ class Attempt:
     several: bool = False
     told: bool = False
     found: Identified | None = None
+    kind: Kind = IMAGES
 
     @property
     def bound(self) -> float:
@@ -227,11 +230,11 @@ def _of_reconstructions(attempts: Sequence[Attempt], tried: Sequence[Attempt]) -
 
 
 def _what_leaks(standing: Sequence[Attempt], tried: int) -> str:
-    """What came back, by which attacks: images, or no more than traces of them."""
+    """What came back, by which attacks: whole examples, or no more than traces of them."""
     accurate = [attempt for attempt in standing if is_accurate(attempt, tried)]
     if not accurate:
         return f"{_names(standing)} of {tried} attacks: {_traces(standing)}"
-    said = f"{_names(accurate)} of {tried} attacks: images come back"
+    said = f"{_names(accurate)} of {tried} attacks: {accurate[0].kind.many} come back"
     faint = [attempt for attempt in standing if attempt not in accurate]
     return f"{said}; {_names(faint)}: {_traces(faint)}" if faint else said
 

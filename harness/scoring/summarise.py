@@ -144,6 +144,7 @@ def _attempt(cell: CellResult, told: bool) -> Attempt:
         cell.attack, cell.verdict, _obstacle(cell), cell.confirmed, cell.outcomes.success, cell.victims, cell.lineup,
         None if cell.identified is None else cell.identified.identifies, cell.tier != "plain",
         tuple(cell.flags), cell.tier == "tampering", cell.several, told, cell.identified,
+        cell.kind,
     )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from harness.reports import columns, text
+from harness.reports.columns import kinds_of
 from harness.reports.html import wording
 from harness.reports.html.places import Decided, Shown
 from harness.reports.html.run_data import RunData
@@ -83,11 +84,12 @@ def resilience_table(places: Sequence[Decided]) -> Table:
         *_PLACE, Head("tier", choice=True), Head("strongest attack", choice=True), Head("success [95%]", number=True),
         Head("lineup p", number=True), Head("why", wide=True), Head("attacks tried"), Head("suite", choice=True),
     )  # fmt: skip
+    kind = kinds_of(cell for place in places for cell in place.cells)
     return make(
         "resilience", "What leaks where: the strongest attack decides", titles, rows,
-        "Success: share of images with RMSE at most 0.1 (rows of tables: every category right and RMSE at most 0.1 "
-        "standard deviations), with its 95% interval, over victims. Lineup p: probability that true images are this "
-        "much closer than look-alikes by chance; a place may leak by it alone.",
+        f"Success: share of {kind.many} that came back ({kind.success}), with its 95% interval, over victims. Lineup "
+        f"p: probability that true {kind.many} are this much closer than look-alikes by chance; a place may leak by it "
+        "alone.",
     )  # fmt: skip
 
 
@@ -110,7 +112,7 @@ def cell_table(cells: Sequence[Shown]) -> Table:
         "cells", "Every attack at every place", titles, [_cell(item, own) for item in cells],
         "RMSE and RMSE/std are medians over all victims; PSNR, SSIM, LPIPS and tau are means. A victim that is never "
         "reconstructed counts with the iteration cap in tau. An informed attacker knows the defense and its noise. An "
-        "attacker that identifies distinguishes known images and reconstructs none. A tampering server sends weights "
+        "attacker that identifies distinguishes known examples and reconstructs none. A tampering server sends weights "
         "of its own making; a client could see the Kolmogorov-Smirnov distances of weights and gradients from those of "
         "an honest round.",
     )  # fmt: skip

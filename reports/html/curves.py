@@ -1,13 +1,15 @@
 """The figures of a page: distributions of errors, success over thresholds, and what a theorem bounds."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 
+from harness.base.kinds import Kind
 from harness.reports import text
-from harness.reports.columns import VERDICT_COLOURS, success_rate
+from harness.reports.columns import VERDICT_COLOURS, kinds_of, success_rate
 from harness.reports.html import chart
 from harness.reports.html.chart import INK, Chart, Line, inline
 from harness.reports.text import at_most, blind, event_of
@@ -18,7 +20,7 @@ from harness.scoring import METRICS
 
 _DISTRIBUTIONS_NOTE = (
     "Each row is a hill of the victims of one defense: the higher, the more of them; the tick is the median. "
-    "A low RMSE and LPIPS and a high PSNR and SSIM mean that images came back."
+    "A low RMSE and LPIPS and a high PSNR and SSIM, or a high share of tokens, mean that something came back."
 )
 _METRICS = [
     (name, metric.title, metric.limits) for name, metric in METRICS.items() if metric.title and metric.in_victims
@@ -74,7 +76,7 @@ def _hill(panel, place: int, values: np.ndarray, limits: tuple[float, float], co
 # Figure: share of images that came back, with its 95% interval.
 
 _SUCCESS_NOTE = (
-    "Each row is a defense and the surfaces of observation; the dot is the share of images with RMSE at most 0.1, "
+    "Each row is a defense and the surfaces of observation; the dot is the share of {many} that came back ({success}), "
     "the bar its 95% interval, over victims."
 )
 
@@ -104,7 +106,12 @@ def success_chart(name: str, title: str, rows: Sequence[Line]) -> Chart | None:
     chart.say(panel, xlabel="success [95%]")
     spoken = "; ".join(f"{row.label}: {success_rate(row.shown.cell)}" for row in rated[:12])
     heading = "Success with intervals"
-    return Chart(heading, inline(figure, name, f"{heading}: {title}", f"{spoken}."), _SUCCESS_NOTE + rest)
+    note = _SUCCESS_NOTE.format(**asdict(_kind(rated))) + rest
+    return Chart(heading, inline(figure, name, f"{heading}: {title}", f"{spoken}."), note)
+
+
+def _kind(rows: Sequence[Line]) -> Kind:
+    return kinds_of(row.shown.cell for row in rows)
 
 
 def _percent(rate: float | None) -> float:
@@ -174,11 +181,15 @@ _THEOREM_NOTE = (
     "nothing limits a better attack. A rate significantly beyond the edge makes the run invalid. Small shares are "
     "drawn wider."
 )
-_EVENTS = {"first in its lineup": "first in the lineup", "strict image": "RMSE at most 0.1"}
 _BOUND = chart.COLOURS[0]
 _TICKS = (0.0, 0.01, 0.05, 0.2, 0.5, 1.0)
 _HALF = 0.36  # of a row
 _NONE, _WORD, _GAP = "no bound exists", 0.32, 0.03  # its length, and what is left free beside it
+
+
+def _events(kind: Kind) -> dict[str, str]:
+    """Each event in words."""
+    return {"first in its lineup": "first in the lineup", "strict image": kind.success}
 
 
 def theorem_chart(name: str, title: str, rows: Sequence[Line]) -> Chart | None:
@@ -187,7 +198,8 @@ def theorem_chart(name: str, title: str, rows: Sequence[Line]) -> Chart | None:
     if not known:
         return None
     known, rest = chart.cut(known)
-    events = {event: words for event, words in _EVENTS.items() if any(event_of(row.shown.cell, event) for row in known)}
+    there = _events(_kind(known)).items()
+    events = {event: words for event, words in there if any(event_of(row.shown.cell, event) for row in known)}
     figure, panels = chart.panels(len(known), len(events))
     for panel, (event, words) in zip(panels, events.items(), strict=True):
         for place, row in enumerate(known):
@@ -250,7 +262,7 @@ def _spoken(row: Line) -> str:
     cell = row.shown.cell
     said = (
         f"{words} {text.rate(event.measured)}, blind {blind(event)}, {at_most(cell.bound, event)}"
-        for name, words in _EVENTS.items()
+        for name, words in _events(cell.kind).items()
         if (event := event_of(cell, name))
     )
     return f"{row.label}: {'; '.join(said)}"

@@ -15,6 +15,7 @@ from harness.reports.html.judged import Estimate
 from harness.reports.html.places import GRAVITY, Decided, Shown
 from harness.reports.html.run_data import RunData, UnreadableRun, read_bytes
 from harness.reports.pictures import first_rows_box, last_row_boxes
+from harness.reports.text_picture import ShownText, texts_of
 from harness.results import CellResult
 
 # Pictures of a run folder, made small: PNG only, of a bounded size, decoded and encoded again.
@@ -79,8 +80,11 @@ _MOST_BYTES, _MOST_PICTURES = 2_200_000, 72
 
 @dataclass(frozen=True)
 class Picture(wording.Marked):
-    """A picture of one or more places that show the same; ``anchor`` is where entries of the matrix link to, ``file``
-    where it lies whole, ``chief`` whether it is of the attack that decides."""
+    """A picture of one or more places that show the same, or in its place the texts that it shows.
+
+    ``anchor`` is where entries of the matrix link to, ``file`` where it lies whole, ``chief`` whether it is of the
+    attack that decides.
+    """
 
     anchor: str
     kind: str
@@ -93,6 +97,7 @@ class Picture(wording.Marked):
     source: str
     width: int
     height: int
+    texts: Sequence[ShownText] = ()
 
 
 @dataclass
@@ -103,6 +108,11 @@ class Gallery:
     anchors: dict[tuple[str, str], str] = field(default_factory=dict)
     pairs: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
+
+    @property
+    def has_texts(self) -> bool:
+        """Whether any of it is text."""
+        return any(picture.texts for picture in self.pictures)
 
     @property
     def chief(self) -> list[Picture]:
@@ -133,11 +143,13 @@ def gallery(decided: Sequence[Decided], shown: Sequence[Shown], runs: Sequence[R
         if spent > _MOST_BYTES or len(made.pictures) >= _MOST_PICTURES:
             over += 1
             continue
-        content, *size = shrink(picture)
+        texts = texts_of(picture.info)
+        content, width, height = shrink(picture)
         spent += len(content)
         anchor = f"picture-{len(made.pictures) + 1}"
         made.anchors |= {(candidate.run, key): anchor for key in candidate.keys}
-        made.pictures.append(candidate.shown(anchor, data_uri(content, "webp"), *size))
+        source = "" if texts else data_uri(content, "webp")
+        made.pictures.append(candidate.shown(anchor, source, width, height, texts))
     _say_what_is_missing(made, unread, over)
     return made
 
@@ -165,9 +177,9 @@ class _Candidate:
     kind: str
     words: tuple[str, str, str, str]
 
-    def shown(self, anchor: str, source: str, width: int, height: int) -> Picture:
+    def shown(self, anchor: str, source: str, width: int, height: int, texts: Sequence[ShownText]) -> Picture:
         file = f"{self.run}/pictures/{text.safe(self.key, 64)}.png"
-        return Picture(anchor, self.kind, *self.words, file, self.chief, source, width, height)
+        return Picture(anchor, self.kind, *self.words, file, self.chief, source, width, height, texts)
 
 
 def _alike(chief: set[tuple[str, str | None]], shown: Sequence[Shown]) -> list[_Candidate]:
@@ -190,10 +202,11 @@ def _of_cells(members: Sequence[Shown], chief: set[tuple[str, str | None]], name
     inward = sorted(members, key=lambda member: -(member.cell.surface or 0))
     places = wording.join([wording.where(member.cell) for member in inward])
     attack, success = text.safe(cell.attack, 40), f"success {columns.success_rate(cell)}"
+    texts = columns.is_of_texts(cell)
+    near = f"tokens right {columns.tokens_right(cell)}" if texts else f"median RMSE {columns.median_error(cell)}"
     alt = (
-        f"Grid of victims: each row shows a true image, its reconstruction along the iterations of {attack}, and the "
-        f"final one. Defense {first.defense}, read {places}, {first.setting}. Verdict {cell.verdict_alone}, {success}, "
-        f"median RMSE {columns.median_error(cell)}."
+        f"{_shown(cell, attack)} Defense {first.defense}, read {places}, {first.setting}. Verdict "
+        f"{cell.verdict_alone}, {success}, {near}."
     )
     detail = " · ".join(filter(None, (success, first.arguments, first.setting if name_setting else "")))
     words = f"{first.defense} against {attack}", places, detail, alt
@@ -203,6 +216,15 @@ def _of_cells(members: Sequence[Shown], chief: set[tuple[str, str | None]], name
         not (columns.is_table(cell) or columns.is_of_texts(cell)),
         (first.run.name, cell.key) in chief, min((member.kind for member in members), key=GRAVITY.index), words,
     )  # fmt: skip
+
+
+def _shown(cell: CellResult, attack: str) -> str:
+    if columns.is_of_texts(cell):
+        return f"Victims: each true text, and below it what {attack} made of it, wrong tokens marked."
+    return (
+        f"Grid of victims: each row shows a true {cell.kind.one}, its reconstruction along the iterations of {attack}, "
+        "and the final one."
+    )
 
 
 def _guesses(runs: Sequence[RunData]) -> list[_Candidate]:

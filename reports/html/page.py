@@ -12,10 +12,12 @@ from typing import ClassVar
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from harness.base.kinds import Kind
 from harness.base.registry import Registry
 from harness.datasets import DATASETS
 from harness.models import MODELS
 from harness.reports import text
+from harness.reports.columns import kinds_of
 from harness.reports.html import chart, commands, wording
 from harness.reports.html.chart import Chart
 from harness.reports.html.curves import distribution_chart, success_chart, tau_chart, theorem_chart
@@ -108,6 +110,7 @@ class Page:
     """All that the template shows, in its order."""
 
     about: About
+    kind: Kind
     verdict: Overview
     matrices: list[Matrix]
     gallery: Gallery
@@ -140,7 +143,8 @@ def make_page(runs: Sequence[RunData], earlier: Sequence[RunData] = ()) -> str:
     groups = grouped(cells)
     tables, figures = tables_of(runs, earlier, places, cells), _all_figures(groups)
     page = Page(
-        about(runs), verdict(runs, places), matrices(places), gallery(places, cells, runs), figures,
+        about(runs), kinds_of(item.cell for item in cells), verdict(runs, places), matrices(places),
+        gallery(places, cells, runs), figures,
         utility_chart(runs, places), trend_section([*earlier, *runs]),
         {table.name: _short(table) for table in tables if not table.name.startswith("paper-")},
         [_short(table) for table in tables if table.name.startswith("paper-")],
@@ -152,7 +156,7 @@ def make_page(runs: Sequence[RunData], earlier: Sequence[RunData] = ()) -> str:
     if len(groups) > len(figures):
         more = wording.plural(len(groups) - len(figures), "more group")
         page.left_out.append(f"figures of {more} of cells; the tables have their numbers")
-    return _render(page)
+    return render("report.html.j2", page.kind, page=page)
 
 
 def _short(table: Table) -> Table:
@@ -199,19 +203,15 @@ def _templates() -> Environment:
     )  # fmt: skip
 
 
-def _render(page: Page) -> str:
-    return render("report.html.j2", page=page)
-
-
-def render(template: str, **values: object) -> str:
-    """A page of ours: it loads nothing, and runs no script but its own."""
+def render(template: str, kind: Kind, **values: object) -> str:
+    """A page of ours on examples of a kind: it loads nothing, and runs no script but its own."""
     style, script = _own("report.css"), _own("report.js")
     policy = (
         f"default-src 'none'; img-src data:; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
         "base-uri 'none'; form-action 'none'"
     )
     return _templates().get_template(template).render(
-        style=Markup(style), script=Markup(script), policy=policy, meanings=wording.MEANINGS,
+        style=Markup(style), script=Markup(script), policy=policy, meanings=wording.meanings(kind),
         symbols=wording.SYMBOLS, words=wording.WORDS, **values,
     )  # fmt: skip
 

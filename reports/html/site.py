@@ -5,7 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.base.kinds import EVERY, together
 from harness.reports import text
+from harness.reports.columns import kinds_of
 from harness.reports.html import wording
 from harness.reports.html.cell_tables import cell_table, control_table, verdict_value
 from harness.reports.html.page import render
@@ -19,9 +21,11 @@ from harness.results import CellResult
 from harness.results.card import Card
 from harness.scoring.strongest import over_places
 
+# Rows may be of any kind of data.
+_KIND = together(EVERY)
 _COLUMNS = (
     ("surface", "where an adversary reads: 2 inside the client, 1 what leaves it, 0 what arrives at the server"),
-    ("success", "images, or table rows, that the best attack brings back (RMSE at most 0.1), with its 95% interval"),
+    ("success", f"{_KIND.many} that the best attack brings back ({_KIND.success}), with its 95% interval"),
     ("lineup p", "the chance of truths that near, or nearer, where nothing leaks; a row may leak by it alone"),
     ("at most", "what no attacker whatever can exceed, by a theorem; none exists where noise hides nothing provably"),
     ("epsilon", "the smallest that is proven, at a delta of 1e-5, and covers what is read there, and whose it is; none "
@@ -68,9 +72,10 @@ def make_site(cards: Sequence[Card], left_out: Sequence[str] = ()) -> dict[str, 
     )
     skipped, chance = [text.safe(line, 300) for line in left_out], counted.words if counted else ""
     site = Site(_headline(cards), chance, board, skipped, cards[0].name)
-    pages = {"index.html": render("site.html.j2", site=site).encode()}
+    pages = {"index.html": render("site.html.j2", _KIND, site=site).encode()}
     for card in cards:
-        pages[f"rows/{card.name}.html"] = render("row.html.j2", row=_row(card)).encode()
+        kind = kinds_of(one.result for one in card.cells)
+        pages[f"rows/{card.name}.html"] = render("row.html.j2", kind, row=_row(card)).encode()
         pages[f"cards/{card.name}.json"] = card.content()
     return pages
 

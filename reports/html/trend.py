@@ -69,7 +69,7 @@ def trend_table(runs: Sequence[RunData]) -> Table:
         Head("moved", number=True),
     )  # fmt: skip
     note = (
-        "Runs in the order given, largest changes first. Success: share of reconstructed images. Mean rank of the "
+        "Runs in the order given, largest changes first. Success: share of what was reconstructed. Mean rank of the "
         "truth among look-alikes: 0 is nearest, 0.5 is chance. RMSE: median over victims."
     )
     note += f" The last {MOST_RUNS} of {len(names)} runs." if first else ""

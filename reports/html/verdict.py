@@ -151,7 +151,7 @@ def _headline(places: Sequence[Decided]) -> list[Line]:
         some = {name: own for name, own in found.items() if _worst(own) == kind}
         lines += _leaking(some, len(found)) if kind == "leaks" else _alike(kind, some)
     if told:
-        words = f"Behind {_names(told)}, an attacker who is shown the true image among look-alikes identifies it."
+        words = f"Behind {_names(told)}, an attacker who is shown the truth among look-alikes identifies it."
         lines.append(Line("identifies", words))
     return lines
 

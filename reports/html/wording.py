@@ -1,8 +1,10 @@
 """What verdicts, surfaces and guarantees mean, in plain words."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
+from harness.base.kinds import Kind
 from harness.reports import columns, text
 from harness.results import CellResult, SummaryRow
 
@@ -33,13 +35,19 @@ class Marked:
         return WORDS[self.kind]
 
 
-MEANINGS = {
-    "leaks": "the attack reconstructs private images or rows, or its output is closer to the true one than to similar "
+_MEANINGS = {
+    "leaks": "the attack reconstructs private {many}, or its output is closer to the true {one} than to similar "
     "ones (p < 0.001), even if no eye sees it",
     "resilient": "no leak was found, the attack works without the defense, and at most 5% of victims can be "
     "reconstructed (95% confidence); an observation, not a promise",
     "inconclusive": "the evidence supports neither; the reason is beside it",
 }
+
+
+def meanings(kind: Kind) -> dict[str, str]:
+    """What each verdict says of examples of a kind."""
+    return {verdict: words.format(**asdict(kind)) for verdict, words in _MEANINGS.items()}
+
 
 SURFACES = {2: "inside the client", 1: "on the way", 0: "at the server"}
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from harness.attacks.membership import Membership
+from harness.base.kinds import IMAGES
 from harness.experiment import cell_settings
 from harness.judging.beside import ALONE, MEMBERSHIP, WHO, _of_one_step, companions, distinct_places, label_counts
 from harness.judging.capture import CaptureRecord, read_capture
@@ -57,7 +58,7 @@ ONE_STEP: dict[str, tuple[dict[str, tuple[int, int, bool]], tuple[str, ...], str
                    "cpl brings 1 of 1 images back, too few to test (p = 0.03)", None),
     "one of eight": ({"cpl": (1, 8, False)}, (), "cpl brings 1 of 8 images back, no more than chance may bring", None),
     "none": ({"cpl": (0, 8, False)}, (), "cpl brings nothing back, so that their failure on what", False),
-    "nothing asked for": ({}, (), "no image attack was asked for", None),
+    "nothing asked for": ({}, (), "no attack that reconstructs was asked for", None),
     "no time": ({}, ("cpl",), "no attack had the time", False),
 }  # fmt: skip
 
@@ -69,7 +70,7 @@ def test_what_one_step_tells_is_said_as_it_was(
     made = {
         name: SimpleNamespace(
             attack=name, identified=None, not_applicable_reason=None, succeeds=leaks, victims=count, tested_p=0.03,
-            outcomes=SimpleNamespace(success=back),
+            outcomes=SimpleNamespace(success=back), kind=IMAGES,
         )
         for name, (back, count, leaks) in tried.items()
     }  # fmt: skip

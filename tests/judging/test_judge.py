@@ -340,6 +340,14 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], tuple[str, ...], str]] = {
     "a truth without labels": (
         lambda folder: np.savez(folder / "truth.npz", images=np.zeros((1, 1, 8, 8))), (), "has no array 'labels'",
     ),
+    "a truth of texts": (
+        lambda folder: np.savez(folder / "truth.npz", tokens=np.ones((1, 3), int), lengths=[3], labels=[1]), (),
+        "is a truth of texts, and the capture is of images; correct data in capture.json",
+    ),
+    "a network of texts": (
+        lambda folder: edit(folder, model="text_transformer"), (), "reads texts, not images of (1, 8, 8); give it",
+    ),
+    "a prior of texts": (lambda folder: None, ("--prior", "notes"), "has examples of shape (1, 16, 40), not (1, 8, 8)"),
     "sent what it got": (lambda folder: same(folder), (), "sent what it got"),
     "an unknown prior": (lambda folder: None, ("--prior", "digitz"), "did you mean 'digits'"),
     "another kind of prior": (lambda folder: None, ("--prior", "mnist-sample"), "has examples of shape (1, 28, 28)"),

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from harness.base.errors import UsageError
+from harness.base.words import TextShape, images_of
 from harness.models import RowModel
 
 SHAPE, CLASSES = (1, 8, 8), 4
@@ -288,3 +289,66 @@ def test_what_does_not_move_with_the_network_is_named(module: types.ModuleType) 
     model = row_model(module, KeepsATensor).to(torch.device("cpu"), torch.float32)
     with pytest.raises(UsageError, match=r"fails on cpu in float64.*register_buffer"):
         model.to(torch.device("cpu"), torch.float64)
+
+
+class Reads(nn.Module):
+    """Token numbers (B, T), one row of a table for each place; ``looks``: its flow depends on where texts end."""
+
+    def __init__(self, vocabulary: int, places: int, classes: int, looks: bool = False) -> None:
+        super().__init__()
+        self.words, self.places = nn.Embedding(vocabulary, 4), nn.Embedding(places, 4)
+        self.head, self.looks = nn.Linear(4, classes), looks
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        there = (tokens != 0)[..., None]
+        hidden = self.words(tokens) + self.places(torch.arange(tokens.shape[1]))
+        if self.looks and bool(there.all()):
+            return self.head(hidden.tanh().mean(1))
+        return self.head((hidden.tanh() * there).sum(1) / there.sum(1).clamp_min(1))
+
+
+def reads(vocabulary: int, places: int, classes: int) -> nn.Module:
+    return Reads(vocabulary, places, classes)
+
+
+def looks(vocabulary: int, places: int, classes: int) -> nn.Module:
+    return Reads(vocabulary, places, classes, looks=True)
+
+
+@pytest.mark.parametrize("factory", ["reads", "looks"])
+def test_a_network_of_texts_takes_token_numbers(factory: str) -> None:
+    model = RowModel(f"{__name__}:{factory}", TextShape(9, 5), CLASSES)
+    assert model.vocabulary == 9
+    weights = model.initial_weights([("a",), ("b",)])
+    tokens, labels = torch.tensor([[[3, 8, 2, 0, 0]], [[7, 7, 1, 4, 4]]]), torch.tensor([[1], [2]])
+    for row, gradient in enumerate(model.gradient(weights, images_of(tokens), labels)):
+        network = Reads(9, 5, CLASSES)
+        network.load_state_dict(model.state(weights[row]))
+        nn.functional.cross_entropy(network(tokens[row]), labels[row]).backward()
+        made = [one.grad for one in network.parameters() if one.grad is not None]
+        assert torch.allclose(gradient, torch.cat([one.flatten() for one in made]), atol=1e-6)
+    # What an attacker tries may be no token at all.
+    assert model.logits(weights, images_of(tokens * 5_000)).isfinite().all()
+
+
+def of_images(image_shape: tuple[int, ...], classes: int) -> nn.Module:
+    return nn.Linear(image_shape[-1], classes)
+
+
+def wrong_places(vocabulary: int, places: int, classes: int) -> nn.Module:
+    return Reads(vocabulary, places - 1, classes)
+
+
+@pytest.mark.parametrize(
+    ("factory", "said"),
+    [
+        (
+            "of_images",
+            r"failed to build for texts of 9 tokens and 5 places: .*; name a factory \(vocabulary, places, classes\)",
+        ),
+        ("wrong_places", r"fails on texts of token numbers \(2, 5\): IndexError: index out of range in self; fix it"),
+    ],
+)
+def test_a_network_that_reads_no_such_texts(factory: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        RowModel(f"{__name__}:{factory}", TextShape(9, 5), CLASSES)

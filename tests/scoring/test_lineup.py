@@ -210,7 +210,7 @@ def test_without_decoys_nothing_is_claimed() -> None:
     indices = torch.tensor([[0], [1]])
     result = lineup_test(images[indices], indices, images, labels, seed=0)
     assert result.sizes.tolist() == [[1], [1]] and not result.first.any()
-    assert result.lineup == Lineup(reason="no victim has unused images of its class as decoys")
+    assert result.lineup == Lineup(reason="no victim has unused examples of its class as decoys")
 
 
 def test_slots_without_decoys_are_left_out() -> None:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from harness.base.kinds import IMAGES, ROWS, TEXTS, Kind
 from harness.results import Lineup
 from harness.scoring import Attempt, strongest
 
@@ -191,3 +192,8 @@ def test_who_knows_the_labels_is_asked_where_they_are_guessed(case: str) -> None
     attempts, verdict, words = LABELS[case]
     decision = strongest(attempts, suite=True)
     assert decision.verdict == verdict and words in decision.reason, decision.reason
+
+
+@pytest.mark.parametrize(("kind", "said"), [(IMAGES, "images"), (ROWS, "table rows"), (TEXTS, "texts")])
+def test_what_comes_back_is_called_what_it_is(kind: Kind, said: str) -> None:
+    assert strongest([replace(leaks("span"), kind=kind)]).reason == f"span of 1 attacks: {said} come back"

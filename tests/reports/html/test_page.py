@@ -11,8 +11,12 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from matplotlib.figure import Figure
 
+from harness.base.words import MARKS, PAD, Words
 from harness.reports.html import make_page, read_runs
+from harness.reports.pictures import save_figure
+from harness.reports.text_picture import save_texts
 from harness.results import RunFolder
 
 Outline = Any  # an outline of conftest
@@ -116,6 +120,7 @@ def check_tame(outline: Outline) -> None:
         "section", "p", "ul", "li", "span", "strong", "small", "div", "table", "caption", "thead", "tbody", "tr", "th",
         "td", "dl", "dt", "dd", "b", "details", "summary", "figure", "figcaption", "img", "pre", "code", "footer",
         "script", "svg", "desc", "g", "path", "defs", "clippath", "rect", "use", "text", "br",
+        "bdi", "mark",
     }  # fmt: skip
 
 
@@ -129,6 +134,29 @@ def test_hostile_names_render_as_text(
     check_tame(outline)
     shown = "".join(mark if mark.isprintable() else "?" for mark in name)
     assert shown[:30] in outline.text
+    assert str(1234567 * 7) not in outline.text
+
+
+def test_hostile_texts_are_shown_as_they_are(
+    tmp_path: Path, a_cell: Callable, a_run: Callable, outline_of: OutlineOf
+) -> None:
+    """Also of a file that somebody else wrote; one that holds something else, or too much, is a picture like others."""
+    texts = {"text_exact": {"mean": 1.0}, "tokens_right": {"mean": 1.0}}
+    cells = [a_cell("none", surface, key=f"{surface}" * 8, metrics=texts) for surface in (2, 1, 0)]
+    folder = RunFolder(a_run(tmp_path / "eval", cells))
+    words = Words((*MARKS, *NASTY))
+    truth = [[*range(2, len(words.vocabulary)), PAD], [3, PAD, PAD, *[PAD] * (len(NASTY) - 2)]]
+    made = [truth[0], [4, *truth[1][1:]]]
+    save_texts(folder.picture("2" * 8), truth, made, words, ["100% of tokens", NASTY[0]], "title")
+    forged = [{"caption": "\x1b", "truth": None, "made": [["\u202e\x00" + "a" * 900, True]]}]
+    for key, beside in (("1" * 8, json.dumps(forged)), ("0" * 8, json.dumps(forged * 65))):
+        save_figure(Figure(), folder.picture(key), texts=beside)
+    page = make_page(read_runs([folder.path]))
+    outline = outline_of(page)
+    check_tame(outline)
+    assert len(outline.all("img")) == 1 and "\x1b" not in page and "\u202e" not in page
+    for shown in (NASTY[0], NASTY[1], "{{ 1234567*7 }}", "\\u202egnp.exe", "\\u0000" + "a" * 60 + "\u2026"):
+        assert shown[:60] in outline.text
     assert str(1234567 * 7) not in outline.text
 
 
