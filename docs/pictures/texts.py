@@ -12,31 +12,34 @@ from harness.cli import run
 from harness.reports.text_picture import ShownText, save_shown, texts_of
 from harness.results import ResultDocument
 
-ATTACK = "token_rows"
-LEVELS = [None, 0.001, 0.003, 0.01, 0.1]
+ATTACKS = ("token_rows", "decode")
+LEVELS = [None, 0.001, 0.003, 0.01, 0.03]
 
 
 def main(folder: Path) -> None:
-    shown = [_at(folder, sigma) for sigma in LEVELS]
+    shown = [one for sigma in LEVELS for one in _at(folder, sigma)]
     first, *others = shown
     rest = [one.model_copy(update={"truth": None}) for one in others]
-    save_shown(Path(__file__).with_name("texts.png"), [first, *rest], f"One private note, and what {ATTACK} reads")
+    title = "One private note, and what is read of it: token_rows (plain), decode (knows the noise)"
+    save_shown(Path(__file__).with_name("texts.png"), [first, *rest], title)
 
 
-def _at(folder: Path, sigma: float | None) -> ShownText:
-    """The first victim, whoever it is."""
-    out = folder / f"{ATTACK}-{sigma}"
+def _at(folder: Path, sigma: float | None) -> list[ShownText]:
+    """The first victim, whoever it is, as each attack reads it."""
+    out = folder / f"texts-{sigma}"
     defense = "none" if sigma is None else "fed_cdp"
     setting = [] if sigma is None else ["--defense-arg", f"fed_cdp.sigma={sigma:g}"]
-    line = ["evaluate", "--defense", defense, *setting, "--attack", ATTACK, "--dataset", "notes", "--surface", "2"]
-    if run([*line, "--victims", "64", "--out", str(out), "--resume"]):
+    line = ["evaluate", "--defense", defense, *setting, "--attack", ",".join(ATTACKS), "--dataset", "notes"]
+    if run([*line, "--surface", "2", "--victims", "64", "--all-members", "--out", str(out), "--resume"]):
         raise SystemExit(f"{out} has no results")
     document = ResultDocument.model_validate_json((out / "results.json").read_text())
-    (cell,) = (cell for cell in document.cells if cell.role == "cell")
-    (first, *_) = texts_of(Image.open(out / "pictures" / f"{cell.key}.png").info)
-    label = "no defense" if sigma is None else f"σ = {sigma:g}"
-    print(label, cell.asr["strict"], cell.metrics["tokens_right"])
-    return first.model_copy(update={"label": label})
+    found = []
+    for cell in (cell for cell in document.cells if cell.role == "cell"):
+        label = f"{'no defense' if sigma is None else f'σ = {sigma:g}'}, {cell.attack}"
+        print(label, cell.asr["strict"], cell.metrics["tokens_right"], cell.verdict)
+        (first, *_) = texts_of(Image.open(out / "pictures" / f"{cell.key}.png").info)
+        found.append(first.model_copy(update={"label": label}))
+    return found
 
 
 if __name__ == "__main__":
