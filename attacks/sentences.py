@@ -30,12 +30,11 @@ from harness.observation import Observation
 _SAME, _MAY, _USED = 1e-4, 1e-4, 1e-4
 # Of a sum: how far a right text's may be off, and of its gradient by the one word.
 _RIGHT, _ITS_OWN = 1e-3, 1e-2
-# Words from which a text is looked for, in vain, before the search ends; how often its weights are computed anew.
-_TRIES, _ROUNDS = 12, 6
-# Terms that are chosen, one after the other, to see which place fits; after these many, a third of the places stays.
+# Words from which a text is looked for, in vain, before the search ends; places that are tried of each; how often the
+# weights of pairs are computed anew.
+_TRIES, _PLACES, _ROUNDS = 12, 3, 8
+# Pairs that are chosen, one after the other, to see which place fits; after these many, a third of the places stays.
 _TERMS, _SIFTED = 30, (10, 20)
-# Of what the second best place leaves unexplained, the most that the best one may leave.
-_CLEARLY = 0.9
 # Of the typical weight of a place, what a text has at least; bytes of one batch of equations.
 _HEAVY, _BYTES = 0.4, 2**28
 
@@ -146,36 +145,86 @@ class Pairs:
         tokens[self.place[chosen]] = self.words[self.word[chosen]]
         return tokens
 
-    def terms(self, own: Tensor, said: Tensor, there: Tensor) -> Tensor:
-        """What each pair would add (R, N, H, D) to the derivative by the query of pairs ``own``. ``said``: (R, E)."""
-        return torch.einsum("rhn,nhd->rnhd", self._weights(own, said, there).float(), self.keys.float())
+    def exponentials(self, own: int) -> Tensor:
+        """How much (H, N) pair ``own`` would listen to each, up to a factor of each head."""
+        scores = torch.einsum("hd,nhd->hn", self.queries[own], self.keys) / self.keys.shape[2] ** 0.5
+        return (scores - scores.amax(1, keepdim=True)).exp()
 
-    def total(self, own: Tensor, said: Tensor, there: Tensor) -> Tensor:
-        """What those that are there add (R, H, D) together."""
-        return torch.einsum("rhn,nhd->rhd", self._weights(own, said, there) * there, self.keys)
+    def total(self, own: int, said: Tensor, there: Tensor) -> Tensor:
+        """The derivative (H, D) by the query of pair ``own``, were ``said`` (E,) that by what attention said to it."""
+        attended, gained = self.exponentials(own) * there, self.values @ said
+        attended = attended / attended.sum(1, keepdim=True)
+        gained = gained - (attended * gained).sum(1, keepdim=True)
+        return torch.einsum("hn,nhd->hd", attended * gained, self.keys) / self.keys.shape[2] ** 0.5
 
-    def _weights(self, own: Tensor, said: Tensor, there: Tensor) -> Tensor:
-        scores = torch.einsum("rhd,nhd->rhn", self.queries[own], self.keys) / self.keys.shape[2] ** 0.5
-        exponentials = (scores - scores.amax(2, keepdim=True)).exp()
-        attended = exponentials / (exponentials * there).sum(2, keepdim=True)
-        gained = torch.einsum("hne,re->rhn", self.values, said)
-        mean = (attended * there * gained).sum(2, keepdim=True)
-        return attended * (gained - mean) / self.keys.shape[2] ** 0.5
+    def spread(self, own: int) -> Tensor:
+        """Weights (N,) of pairs before anything is known: all of a place are alike, and pair ``own`` is there."""
+        count = self.place.bincount()[self.place].double()
+        there = torch.where(self.place == self.place[own], 0.0, 1 / count)
+        there[own] = 1.0
+        return there
 
 
 @dataclass(frozen=True)
 class Listening:
-    """What a word's derivatives are if it stood at the places of pairs ``own`` (R,).
+    """What a word's derivatives are if it stood at the place of pair ``own``.
 
     Attributes:
-        query: (R, H, D), by its query. said: (R, E), by what attention said to it. unsaid: (R, E, 0 or 2), directions
-            in which the latter is not known, since a norm has no derivative there.
+        query: (H, D), by its query. said: (E,), by what attention said to it. unsaid: (E, 0 or 2), directions in which
+            the latter is not known, since a norm has no derivative there.
     """
 
-    own: Tensor
+    own: int
     query: Tensor
     said: Tensor
     unsaid: Tensor
+
+
+@dataclass(frozen=True)
+class Guess:
+    """What the equations of a word are not linear in.
+
+    Attributes:
+        there: (N,), how much each pair is in its text. gain: (H,), the derivative by what each head says, times that,
+            on average over the text. said: (0 or 2,), along the directions that are not known.
+    """
+
+    there: Tensor
+    gain: Tensor
+    said: Tensor
+
+    @classmethod
+    def first(cls, pairs: Pairs, heard: Listening) -> "Guess":
+        there, gained = pairs.spread(heard.own), pairs.values @ heard.said
+        attended = pairs.exponentials(heard.own) * there
+        return cls(there, (attended * gained).sum(1) / attended.sum(1), heard.said.new_zeros(heard.unsaid.shape[1]))
+
+
+def equations(pairs: Pairs, heard: Listening, guess: Guess) -> tuple[Tensor, Tensor]:
+    """Columns (M, N) of the pairs, whose weighted sum is zero at a word's own text, and (M, H + 0 or 2) derivatives of
+    that sum by ``gain`` and ``said``.
+
+    With softmax weights e_j / Z, Z the sum over the text, the query's derivative is the sum of e_j (g_j - gain) k_j / Z,
+    and Z that of e_j: so the sum of e_j ((g_j - gain) k_j - derivative) is zero, and that of e_j (g_j - gain) is.
+    """
+    width = pairs.keys.shape[2] ** 0.5
+    exponentials, keys = pairs.exponentials(heard.own), pairs.keys.transpose(0, 1) / width
+    unsaid = torch.einsum("hne,ek->hnk", pairs.values, heard.unsaid)
+    less = exponentials * (pairs.values @ heard.said + unsaid @ guess.said - guess.gain[:, None])
+    columns = less[..., None] * keys - exponentials[..., None] * heard.query[:, None]
+    heads = 1 / columns.norm(dim=2).mean(1).clamp_min(1e-300)
+    sums = heads * heard.query.norm(dim=1)
+    attended = exponentials * guess.there
+    by_gain = [
+        torch.block_diag(*(-heads[:, None] * torch.einsum("hn,hnd->hd", attended, keys))[..., None]),
+        torch.diag(-sums * attended.sum(1)),
+    ]
+    by_said = [
+        (torch.einsum("hn,hnk,hnd->hdk", attended, unsaid, keys) * heads[:, None, None]).flatten(0, 1),
+        torch.einsum("hn,hnk->hk", attended, unsaid) * sums[:, None],
+    ]
+    columns = torch.cat([(columns * heads[:, None, None]).transpose(1, 2).flatten(0, 1), less * sums[:, None]])
+    return columns, torch.cat([torch.cat(by_gain), torch.cat(by_said)], 1)
 
 
 class Reader:
@@ -203,7 +252,7 @@ class Reader:
         rows, matrix = self.of(target, self.table), self.of(target, self.found.matrix)
         used = (rows.norm(dim=1) > _USED * self.largest).nonzero()[:, 0]
         used = used[used != PAD]
-        if not len(used) or len(used) + self.places > rows.shape[1]:
+        if not len(used):
             return None
         given = vectors_at(self.model, self.found.norm, self.weights, used[:, None].expand(-1, self.places))
         assert given is not None  # it was called when it was found
@@ -211,14 +260,15 @@ class Reader:
         deviation = (given.var(-1, unbiased=False) + self.norm.eps).sqrt()
         centred = (given - given.mean(-1, keepdim=True)) / deviation[..., None]
         read = centred * self.norm.weight + self.norm.bias
-        word, place = (outside(read, row_space(matrix)) < _MAY).nonzero().T
-        if not len(word):
+        may = outside(read, row_space(matrix)) < _MAY
+        (word, place), there = may.nonzero().T, may.any(0)
+        if not len(word) or len(used) + int(there.sum()) > rows.shape[1]:
             return None
         three = read[word, place] @ self.attention.in_proj_weight.T + self.attention.in_proj_bias
         queries, keys, values = three.unflatten(1, (3, self.attention.num_heads, -1)).unbind(1)
         last = self.attention.out_proj.weight.unflatten(1, (self.attention.num_heads, -1))
         return Pairs(
-            used, rows[used], self._sums(given, matrix), word, place, centred[word, place], deviation[word, place],
+            used, rows[used], self._sums(given[:, there], matrix), word, place, centred[word, place], deviation[word, place],
             queries, keys, torch.einsum("nhd,ehd->hne", values, last),
         )  # fmt: skip
 
@@ -228,18 +278,17 @@ class Reader:
         parts = torch.cat([(parts - parts.mean(1, keepdim=True)) * self.norm.weight, self.norm.bias[None]])
         return (matrix @ torch.linalg.pinv(parts))[:, : len(given)].T
 
-    def listening(self, pairs: Pairs, own: Tensor) -> Listening:
-        """Of one word, at the places of pairs ``own`` (R,)."""
-        word, centred, deviation = pairs.word[own], pairs.centred[own], pairs.deviation[own, None]
-        derivatives = pairs.sums[word] * deviation
-        query = derivatives.unflatten(1, (3, self.attention.num_heads, -1))[:, 0]
+    def listening(self, pairs: Pairs, own: int) -> Listening:
+        """Of the word of pair ``own``, at its place."""
+        row, centred, deviation = pairs.rows[pairs.word[own]], pairs.centred[own], pairs.deviation[own]
+        derivatives = pairs.sums[pairs.word[own]] * deviation
+        query = derivatives.unflatten(0, (3, self.attention.num_heads, -1))[0]
         back, gain = derivatives @ self.attention.in_proj_weight, self.norm.weight
         if self.found.before:
             back = back * gain
-            back = back - back.mean(1, keepdim=True) - centred * (back * centred).mean(1, keepdim=True)
-            return Listening(own, query, pairs.rows[word] - back / deviation, centred.new_zeros(*centred.shape, 0))
-        unsaid = torch.stack([1 / gain.expand_as(centred), centred / gain], 2)
-        return Listening(own, query, pairs.rows[word] * deviation / gain - back, unsaid)
+            back = back - back.mean() - centred * (back * centred).mean()
+            return Listening(own, query, row - back / deviation, row.new_zeros(len(row), 0))
+        return Listening(own, query, row * deviation / gain - back, torch.stack([1 / gain, centred / gain], 1))
 
     def without(self, target: Tensor, text: Tensor, word: Tensor) -> Tensor | None:
         """A gradient less that of a text (T,), at the label at which the row of one of its words is explained."""
@@ -281,37 +330,54 @@ def _next(reader: Reader, target: Tensor) -> tuple[Tensor, Tensor] | None:
 
 def _heard(reader: Reader, pairs: Pairs, word: int) -> Tensor | None:
     """The text (T,) to which a word listens; None where there is none that says all it heard."""
-    own = _place(pairs, reader.listening(pairs, (pairs.word == word).nonzero()[:, 0]))
-    if own is None:
-        return None
-    heard, there = reader.listening(pairs, own[None]), torch.ones(len(pairs.word)).double()
-    said = heard.said
-    for _ in range(_ROUNDS):
-        terms = pairs.terms(heard.own, said, there)[0].flatten(1).double()
-        scale = terms.norm(dim=1).mean().clamp_min(1e-300)
-        if not bool(terms.isfinite().all()):
-            return None
-        there = _chosen(
-            pairs, torch.from_numpy(nnls((terms / scale).T.numpy(), (heard.query.flatten() / scale).numpy())[0])
-        )
-        said, off = _explained(pairs, heard, there)
-        if off < _RIGHT:
-            return pairs.text(there > 0, reader.places)
+    own = (pairs.word == word).nonzero()[:, 0].tolist()
+    for heard in _best([reader.listening(pairs, one) for one in own], pairs):
+        guess = Guess.first(pairs, heard)
+        for _ in range(_ROUNDS):
+            columns, derivatives = equations(pairs, heard, guess)
+            if not bool(columns.isfinite().all() and derivatives.isfinite().all()):
+                break
+            guess = _nearer(pairs, heard.own, guess, columns, derivatives)
+            text = _chosen(pairs, guess.there)
+            if _unexplained(pairs, heard, text) < _RIGHT:
+                return pairs.text(text > 0, reader.places)
     return None
 
 
-def _place(pairs: Pairs, heard: Listening) -> Tensor | None:
-    """At which of its places a word explains, by terms that are chosen one after the other, what it heard; None where
-    none does so better than all others."""
-    there, count = torch.ones(len(pairs.word)).double(), heard.query[0].numel()
-    off = [torch.empty(0)]
-    for some in torch.arange(len(heard.own)).split(max(1, _BYTES // (4 * count * len(pairs.word)))):
-        terms = pairs.terms(heard.own[some], heard.said[some], there).flatten(2)
-        off.append(_left(terms, heard.query[some].flatten(1).float()))
-    best = torch.cat(off).sort()
-    if not len(best.values) or (best.values[1:2] * _CLEARLY < best.values[0]).any():
-        return None
-    return heard.own[best.indices[0]]
+def _nearer(pairs: Pairs, own: int, guess: Guess, columns: Tensor, derivatives: Tensor) -> Guess:
+    """A step of Gauss and Newton: weights that are not negative, and changes of ``gain`` and ``said`` of any sign."""
+    others = (pairs.place != pairs.place[own]).nonzero()[:, 0]
+    scale = columns.norm(dim=0).mean() / derivatives.norm(dim=0).clamp_min(1e-300)
+    either = derivatives * scale
+    known = torch.cat([columns[:, others], either, -either], 1)
+    found = torch.from_numpy(nnls(known.numpy(), -columns[:, own].numpy(), maxiter=50 * known.shape[1])[0])
+    there = torch.zeros_like(guess.there)
+    there[others], there[own] = found[: len(others)], 1.0
+    more, less = found[len(others) :].chunk(2)
+    gain, said = ((more - less) * scale).split([len(guess.gain), len(guess.said)])
+    return Guess(there, guess.gain + gain, guess.said + said)
+
+
+def _best(places: list[Listening], pairs: Pairs) -> list[Listening]:
+    """The places at which a word explains best, by pairs that are chosen one after the other, what it heard."""
+    if len(places) <= _PLACES:
+        return places
+    off, count = [], max(1, _BYTES // (4 * places[0].query.numel() * len(pairs.word)))
+    for first in range(0, len(places), count):
+        systems = [_without_derivatives(pairs, heard) for heard in places[first : first + count]]
+        off.append(_left(*(torch.stack(parts) for parts in zip(*systems, strict=True))))
+    best = torch.cat(off).nan_to_num(torch.inf).sort()
+    return [places[index] for index in best.indices[:_PLACES].tolist()]
+
+
+def _without_derivatives(pairs: Pairs, heard: Listening) -> tuple[Tensor, Tensor]:
+    """The first guess's columns (N, M) and what they have to add up to (M,), both less what derivatives explain."""
+    columns, derivatives = equations(pairs, heard, Guess.first(pairs, heard))
+    basis = torch.linalg.qr(derivatives / derivatives.norm(dim=0).clamp_min(1e-300))[0]
+    columns = columns - basis @ (basis.T @ columns)
+    wanted = -columns[:, heard.own]
+    columns[:, pairs.place == pairs.place[heard.own]] = 0.0
+    return columns.T.float(), wanted.float()
 
 
 def _left(terms: Tensor, wanted: Tensor) -> Tensor:
@@ -343,16 +409,13 @@ def _chosen(pairs: Pairs, weights: Tensor) -> Tensor:
     return ((pairs.place < length) & (words[pairs.place] == pairs.word) & (weights > 0)).double()
 
 
-def _explained(pairs: Pairs, heard: Listening, there: Tensor) -> tuple[Tensor, float]:
-    """What attention said (1, E), and the share of what a word heard that a text does not explain."""
-    along = torch.cat([heard.said[..., None], heard.unsaid], 2)[0].T
-    sums = torch.stack([pairs.total(heard.own, one[None], there).flatten() for one in along])
-    query = heard.query.flatten()
-    if len(sums) == 1:
-        return heard.said, float((query - sums[0]).norm() / query.norm())
-    weights = torch.linalg.lstsq(sums[1:].T, (query - sums[0])[:, None]).solution[:, 0]
-    off = query - sums[0] - weights @ sums[1:]
-    return heard.said + weights @ along[1:], float(off.norm() / query.norm())
+def _unexplained(pairs: Pairs, heard: Listening, there: Tensor) -> float:
+    """The share of what a word heard that a text does not explain, whatever is said in directions that nobody knows."""
+    sums = torch.stack([pairs.total(heard.own, said, there).flatten() for said in (heard.said, *heard.unsaid.T)])
+    left = heard.query.flatten() - sums[0]
+    if len(sums) > 1:
+        left = left - sums[1:].T @ torch.linalg.lstsq(sums[1:].T, left[:, None]).solution[:, 0]
+    return float((left.norm() / heard.query.norm()).nan_to_num(torch.inf))
 
 
 def of_row(observation: Observation, row: int) -> Tensor:

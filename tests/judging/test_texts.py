@@ -146,7 +146,7 @@ def test_without_the_truth_texts_are_held_against_what_was_sent(
 def test_members_of_a_suite_that_make_images_are_none_of_texts(tmp_path: Path) -> None:
     clients = gathered([read_capture(folder) for folder in train(tmp_path, clients=2)])
     assert [cell.attack for cell in cells_of(clients, "texts", ["auto"], "notes", "cpu")] == [
-        "token_rows", "span", "identify",
+        "token_rows", "span", "decode", "identify",
     ]  # fmt: skip
     assert [cell.attack for cell in cells_of(clients, "texts", ["cpl"], "none", "cpu")] == ["cpl"]
 
