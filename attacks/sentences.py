@@ -3,9 +3,10 @@
 How it is done is ours. Where a word was used once, its row of the table's gradient is the loss's derivative by one
 token, and the first attention's gradient, a sum over words and places of known vectors, has the derivative by the query
 of that token. Such a derivative is a sum over the tokens to which the word listens, which are those of its own text:
-every term can be computed but for whether it is there. So the text is a sparse solution, none of it negative, of as
-many equations as the vectors have numbers; its place is the one that fits best. A text whose sum equals what was seen
-is right, and with its gradient taken away the words of the others are rarer.
+every term can be computed but for whether it is there, and for one number of each head. So the text is a sparse
+solution, none of it negative, of as many equations as the vectors have numbers; its place is one of those that fit
+best. A text whose sum equals what was seen is right, and with its gradient taken away the words of the others are
+rarer.
 """
 
 from collections.abc import Iterator
@@ -31,8 +32,8 @@ _SAME, _MAY, _USED = 1e-4, 1e-4, 1e-4
 # Of a sum: how far a right text's may be off, and of its gradient by the one word.
 _RIGHT, _ITS_OWN = 1e-3, 1e-2
 # Words from which a text is looked for, in vain, before the search ends; places that are tried of each; how often the
-# weights of pairs are computed anew.
-_TRIES, _PLACES, _ROUNDS = 12, 3, 8
+# weights of pairs are computed anew, and how often without coming nearer.
+_TRIES, _PLACES, _ROUNDS, _PATIENCE = 8, 3, 8, 2
 # Pairs that are chosen, one after the other, to see which place fits; after these many, a third of the places stays.
 _TERMS, _SIFTED = 30, (10, 20)
 # Of the typical weight of a place, what a text has at least; bytes of one batch of equations.
@@ -204,8 +205,8 @@ def equations(pairs: Pairs, heard: Listening, guess: Guess) -> tuple[Tensor, Ten
     """Columns (M, N) of the pairs, whose weighted sum is zero at a word's own text, and (M, H + 0 or 2) derivatives of
     that sum by ``gain`` and ``said``.
 
-    With softmax weights e_j / Z, Z the sum over the text, the query's derivative is the sum of e_j (g_j - gain) k_j / Z,
-    and Z that of e_j: so the sum of e_j ((g_j - gain) k_j - derivative) is zero, and that of e_j (g_j - gain) is.
+    With softmax weights e_j / Z, the query's derivative is the sum of e_j (g_j - gain) k_j / Z, and Z that of e_j. So
+    the sum of e_j ((g_j - gain) k_j - derivative) is zero, and by the definition of gain that of e_j (g_j - gain).
     """
     width = pairs.keys.shape[2] ** 0.5
     exponentials, keys = pairs.exponentials(heard.own), pairs.keys.transpose(0, 1) / width
@@ -267,10 +268,9 @@ class Reader:
         three = read[word, place] @ self.attention.in_proj_weight.T + self.attention.in_proj_bias
         queries, keys, values = three.unflatten(1, (3, self.attention.num_heads, -1)).unbind(1)
         last = self.attention.out_proj.weight.unflatten(1, (self.attention.num_heads, -1))
-        return Pairs(
-            used, rows[used], self._sums(given[:, there], matrix), word, place, centred[word, place], deviation[word, place],
-            queries, keys, torch.einsum("nhd,ehd->hne", values, last),
-        )  # fmt: skip
+        own, sums = (word, place), self._sums(given[:, there], matrix)
+        values = torch.einsum("nhd,ehd->hne", values, last)
+        return Pairs(used, rows[used], sums, *own, centred[own], deviation[own], queries, keys, values)
 
     def _sums(self, given: Tensor, matrix: Tensor) -> Tensor:
         """Vectors (W, T, E) are sums of one of the word and one of the place, but for their deviation."""
@@ -332,14 +332,15 @@ def _heard(reader: Reader, pairs: Pairs, word: int) -> Tensor | None:
     """The text (T,) to which a word listens; None where there is none that says all it heard."""
     own = (pairs.word == word).nonzero()[:, 0].tolist()
     for heard in _best([reader.listening(pairs, one) for one in own], pairs):
-        guess = Guess.first(pairs, heard)
-        for _ in range(_ROUNDS):
+        guess, off = Guess.first(pairs, heard), [torch.inf]
+        while len(off) <= _ROUNDS and min(off[-_PATIENCE:]) <= min(off):
             columns, derivatives = equations(pairs, heard, guess)
             if not bool(columns.isfinite().all() and derivatives.isfinite().all()):
                 break
             guess = _nearer(pairs, heard.own, guess, columns, derivatives)
             text = _chosen(pairs, guess.there)
-            if _unexplained(pairs, heard, text) < _RIGHT:
+            off.append(_unexplained(pairs, heard, text))
+            if off[-1] < _RIGHT:
                 return pairs.text(text > 0, reader.places)
     return None
 

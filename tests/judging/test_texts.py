@@ -235,7 +235,7 @@ def test_a_tokenizer_that_is_not_the_networks(
 
 
 def test_a_batch_of_one_class_is_judged(tmp_path: Path, judge: Any) -> None:
-    folders = train(tmp_path / "captures", clients=2, batch=2, one_class=True)
+    folders = train(tmp_path / "captures", clients=1, batch=2, one_class=True)
     assert len({int(one) for folder in folders for one in np.load(folder / "truth.npz")["labels"]}) == 1
     code, document, _ = judge(folders, "--attack", "span")
     assert code == 0 and document["results"]["cells"][0]["not_applicable_reason"] is None
