@@ -14,7 +14,7 @@ from harness.base.errors import UsageError
     [
         ("cpll", {}, "unknown attack 'cpll'; did you mean 'cpl'?"),
         ("gradinversin", {}, "did you mean 'gradinversion'?"),
-        ("xyzzy", {}, "known: analytic, blind, cpl, dlg, gradinversion, identify, idlg, imprint, inverting_gradients"),
+        ("xyzzy", {}, "known: analytic, blind, cpl, decode, dlg, gradinversion, identify, idlg, imprint"),
         ("cpl", {"restart": 2}, "attack 'cpl' has no setting 'restart'; did you mean 'restarts'?"),
         ("cpl", {"zzz": 2}, "has no setting 'zzz'; it has: objective"),
         ("cpl", {"langevin": 0.1}, "has no setting 'langevin'"),

@@ -158,6 +158,8 @@ def test_the_device_is_that_of_the_tasks_not_of_who_sends_them(
 
 def test_a_task_without_the_gpu_of_its_cells_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for name in ("hush", "use_threads", "share_slurm_node"):  # which last as long as a process
+        monkeypatch.setattr(f"harness.parallel.clusters.{name}", lambda *_: None)
     cell = cell_settings(dataset="digits", model="logistic", attack="analytic", device="cuda")
     with pytest.raises(UsageError, match="no CUDA device is available here"):
         make_part([cell], Job(tmp_path, tmp_path, 0.0, 8, 1, None), Shard(1, 1))
