@@ -31,7 +31,7 @@ from harness.base.local_optimizer import (
     with_rate,
 )
 from harness.base.ranges import Clip, Count, CountOrNone, Delta, Finite, NonNegative, Positive
-from harness.results.arrays import ENDINGS, MEND, StoredArrays, pickled_beside
+from harness.results.arrays import ENDINGS, MEND, MEND_TRUTH, StoredArrays, other_beside
 from harness.results.atomic import remove_plain, write_atomic
 from harness.results.files import MOST_OF_A_DOCUMENT, Absent, parse_json, read_stored, sha256
 
@@ -60,6 +60,17 @@ class Declared(BaseModel):
 
     name: str
     settings: Mapping[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _settings_apart(cls, given: Any) -> Any:
+        """A name alone is a defense with its usual settings; those beside the name are told where they belong."""
+        if isinstance(given, str):
+            return {"name": given}
+        beside = [] if not isinstance(given, Mapping) else sorted(map(str, given.keys() - cls.model_fields.keys()))
+        if beside:
+            raise ValueError(f'{beside[0]} belongs into settings: {{"name": ..., "settings": {{"{beside[0]}": ...}}}}')
+        return given
 
 
 # Keys beside the optimizer that are part of how it steps.
@@ -413,10 +424,12 @@ def read_capture(folder: Path, truth: Path | None = None) -> Capture:
         found = " and ".join(present) or "none"
         raise UsageError(
             f"capture {str(folder)!r} must hold one of {', '.join(SENT)} as {' or '.join(ENDINGS)}, it has "
-            f"{found}{pickled_beside(folder)}"
+            f"{found}{other_beside(folder, *SENT)}"
         )
     before, moved, own = _file(folder, BEFORE), _file(folder, present[0]), truth or _file(folder, TRUTH)
-    known = StoredArrays(own) if truth or own.exists() else None
+    known = StoredArrays(own, MEND_TRUTH) if truth or own.exists() else None
+    if known is None and (other := sorted(folder.glob(f"{TRUTH}.*"))):
+        raise UsageError(f"{str(other[0])!r} is of a kind that is not read; {MEND_TRUTH}, or take it away")
     for name in ("images", "labels"):
         if known is not None and name not in known:
             raise UsageError(f"{str(own)!r} has no array {name!r}; a truth is images and labels")
@@ -550,10 +563,11 @@ def _declared(piece: Any, config: Mapping[str, Any]) -> Declared:
     return Declared(name=f"{kind.__module__}.{kind.__qualname__}", settings=told)
 
 
-def draws_batches(defense: Declared | None) -> bool:
-    """Whether a framework's defense is declared with Poisson sampling, whose batches are of any size."""
+def draws_batches(defense: Declared | None) -> bool | None:
+    """Whether a framework's defense is declared with Poisson sampling, whose batches are of any size; None where it
+    does not say."""
     if defense is None or defense.name.rpartition(".")[2] != "make_private":
-        return False
+        return None
     return bool(defense.settings.get("poisson_sampling", True))
 
 

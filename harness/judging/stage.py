@@ -1,5 +1,6 @@
 """Captured clients in the place of simulated ones: what they sent is read as it is, their controls are simulated."""
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +23,26 @@ from harness.judging.declared import noise_of
 from harness.judging.federation import CapturedClients
 from harness.models import RowModel
 from harness.tampering import Tamper
+
+# What mends a simulated client, by what mends one that is captured; the longer words first.
+_OF_CAPTURES = {
+    "--batch-size 1 and one local step": "captures of one step on one example",
+    "a smaller --batch-size": "captures of fewer examples",
+    "--batch-size 1": "captures of one example",
+    "--model mlp2 or another attack": "another --attack, such as cpl",
+    "--prior auto, or --prior FILE.npz": "--prior NAME, or --prior FILE.npz",
+    "--prior auto": "--prior NAME",
+}
+# Options of evaluate that judge lacks.
+_NOT_HERE = re.compile(r"--(?!attack\b(?!-)|prior|update-model|device|chunk)[a-z][a-z-]*")
+
+
+def of_captures(reason: str) -> str:
+    """Why a cell is impossible, with the fix that captures have: their settings are what was captured."""
+    for simulated, captured in _OF_CAPTURES.items():
+        reason = reason.replace(simulated, captured)
+    odd = _NOT_HERE.search(reason)
+    return f"{reason} ({odd[0]} is of evaluate: of captures, choose another --attack)" if odd else reason
 
 
 class CapturedStage(Stage):
@@ -60,6 +81,9 @@ class CapturedStage(Stage):
 
     def room(self, settings: CellSettings) -> Room:
         return self._room if settings.prior != NONE else Room(self._whole, None)
+
+    def mended(self, reason: str) -> str:
+        return of_captures(reason)
 
     def own_sources(self, settings: CellSettings) -> dict[str, str]:
         # The dataset is the captures' truth, and comes from no file of the user's.
@@ -113,6 +137,9 @@ class GroupsStage(Stage):
     def __init__(self, data_root: Path, chunk: int, stages: Mapping[str, CapturedStage]) -> None:
         super().__init__(data_root, chunk)
         self._stages = stages
+
+    def mended(self, reason: str) -> str:
+        return of_captures(reason)
 
     def dataset(self, name: str, model: str | None = None) -> Dataset:
         return self._stages[name].dataset(name, model)

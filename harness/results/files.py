@@ -170,8 +170,11 @@ _LARGEST = 2**30
 def parse_json(content: bytes) -> Any:
     """The value of a JSON text. Raises Damaged."""
     try:
-        return from_json(content)
+        # Editors and shells of Windows put a mark before what they save.
+        return from_json(content.removeprefix(b"\xef\xbb\xbf"))
     except ValueError as error:
+        if content.startswith((b"\xff\xfe", b"\xfe\xff")):
+            raise Damaged("is text in UTF-16; save it in UTF-8") from error
         raise Damaged("is not complete JSON") from error
 
 
