@@ -316,6 +316,8 @@ class Watch:
             found |= self._of_privacy(self._private)
         steps = [()] * len(self.rates) if network is None else network.steps
         found |= batches_of(steps, self._loaders(), self._tell) if steps else {}
+        if not self.rates and not self.problems:
+            self._tell("no optimizer of torch took a step in it; train in the captured part, or give all facts")
         return found | ({} if network is None else self._of_losses(network))
 
     def _loaders(self) -> list[Loader]:
@@ -377,6 +379,8 @@ def _unlike(passes: Sequence[_Pass]) -> str:
         said = f"its losses are from {min(multiples):.4g} to {max(multiples):.4g} times the mean cross-entropy"
         return f"{said} of a batch; capture a round with reduction='mean', or with batches of one size"
     first = next((one.kept for one in passes if one.kept and one.multiple and one.multiple != one.multiple), None)
+    if first is not None and not all(bool(one.isfinite().all()) for one in first):
+        return "its loss became NaN or infinity: its training diverged; capture another round"
     kind = "not cross-entropy in every step" if first is None else kind_of(*first)
     return f"its loss is {kind}, which no attack plays; {MEND}"
 

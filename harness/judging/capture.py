@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator, validate_call
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator, validate_call
 
 from harness.base.building import one_line
 from harness.base.errors import UsageError
@@ -77,6 +77,17 @@ class Declared(BaseModel):
 _BESIDE = ("schedule", "accumulate", "accumulate_sum", "fedprox", "clip_grad_norm", "loss_scale")
 
 
+def _three_sides(given: Any) -> Any:
+    if not isinstance(given, Sequence) or isinstance(given, str) or len(given) != 3:
+        raise ValueError("write [channels, height, width], such as [1, 28, 28]")
+    return given
+
+
+def _coarser(given: Any) -> Any:
+    """The numbers sent; those of float32 need no word."""
+    return None if given == "float32" else given
+
+
 def _usual(name: str) -> Any:
     return LocalOptimizer.model_fields[name].default
 
@@ -119,7 +130,7 @@ class CaptureRecord(BaseModel):
 
     format: Literal[1] = 1
     model: str
-    image_shape: tuple[_Side, _Side, _Side]
+    image_shape: Annotated[tuple[_Side, _Side, _Side], BeforeValidator(_three_sides)]
     classes: Annotated[int, Field(ge=2, le=100_000)]
     learning_rate: Positive
     batch_size: Count
@@ -135,7 +146,7 @@ class CaptureRecord(BaseModel):
     loss_scale: Positive = 1.0
     clip_grad_norm: Positive | None = None
     state: Literal["new", "carried"] = "new"
-    dtype: Literal["float16", "bfloat16"] | None = None
+    dtype: Annotated[Literal["float16", "bfloat16"] | None, BeforeValidator(_coarser)] = None
     drop_last: bool | None = None
     order: Literal["same", "reshuffled"] | None = None
     examples: Count | None = None
@@ -144,7 +155,7 @@ class CaptureRecord(BaseModel):
     rounds: Count | None = None
     defense: Declared | None = None
     framework: str | None = None
-    client: str | None = None
+    client: Annotated[str, Field(coerce_numbers_to_str=True)] | None = None
     round: CountOrNone = 0
     first_round: Literal[0, 1] | None = None
 
@@ -155,6 +166,8 @@ class CaptureRecord(BaseModel):
         if not isinstance(given, Mapping):
             return given
         beside = {name: given[name] for name in _BESIDE if given.get(name) not in (None, _usual(name))}
+        if given.get("optimizer", "") is None:
+            given = {name: value for name, value in given.items() if name != "optimizer"}
         optimizer = given.get("optimizer", PLAIN.name)
         if optimizer == MOMENTUM or (not beside and "optimizer" not in given):
             if beside:
