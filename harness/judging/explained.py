@@ -89,7 +89,10 @@ class _Left:
         if beyond < _UNLIKE:
             said = f"{said}, the rounding of the floats that were sent by up to {width:.2g}"
             return Check(NAME, "cannot tell", said, undecided=worst >= _HIDES)
-        mend = "check learning_rate, loss_scale, the optimizer, the truth's order and scale, each layer's mode"
+        mend = (
+            "check learning_rate, loss_scale, clip_grad_norm, the optimizer, the truth's order and scale, each layer's "
+            "mode"
+        )
         return Check(NAME, "violated", f"{said}; {mend}")
 
 
@@ -195,7 +198,8 @@ def _with_reason(check: Check, captured: CapturedClients, sent: Tensor, left: _L
     if left.fits(alone, allowed) and bool((times > 0).all()):
         told = dict.fromkeys(f"{float(one):.4g}" for one in (times.min(), times.max()))
         said = f"it is {' to '.join(told)} times what the truth gives"
-        said = f"{said}: a loss that is summed or divided (loss_scale), or another learning_rate"
+        clipped = ", clip_grad_norm" if bool((times < 1).all()) else ""
+        said = f"{said}: a loss that is summed or divided (loss_scale){clipped}, or another learning_rate"
         return replace(check, detail=f"{check.detail}; {said}")
     return _with_other(check, sent, left.made)
 

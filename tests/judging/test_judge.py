@@ -21,6 +21,7 @@ from harness.experiment import cell_settings
 from harness.judging.capture import read_capture
 from harness.judging.noise_checks import BOUND, ENOUGH, NO_MORE
 from harness.judging.stage import of_captures
+from harness.judging.without_truth import Likeness, _estimates
 from harness.models.networks import build_module
 from harness.parallel.crew import Crew
 from harness.results import RunFolder
@@ -99,6 +100,15 @@ def test_without_truth_noise_is_seen_to_protect(federation: Federation, judge: A
     _, document, _ = judge(folders, "--prior", "digits", "--attack", "map")
     (made,) = document["estimates"]
     assert made["estimates"] == ["no"] * 3 and "stand-ins under the declared defense it" in made["reason"]
+
+
+@pytest.mark.parametrize(("defense", "said"), [("none", "could not tell"), ("fed_cdp", "no")])
+def test_no_is_said_of_a_defense_and_not_of_an_attack_that_reads_no_such_client(defense: str, said: str) -> None:
+    outcomes = types.SimpleNamespace(success=0)
+    cell: Any = types.SimpleNamespace(defense=defense, victims=24, controls=[], outcomes=outcomes)
+    alike = Likeness(np.ones(2), np.ones(2))
+    estimates, reason = _estimates(cell, np.ones(2), np.ones(2), None, alike)
+    assert estimates == [said] * 2 and ("use --attack auto" in reason) == (defense == "none")
 
 
 def test_an_update_that_was_shuffled_is_not_plausible(federation: Federation, judge: Any) -> None:
