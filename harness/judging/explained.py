@@ -195,6 +195,9 @@ def _with_reason(check: Check, captured: CapturedClients, sent: Tensor, left: _L
         said = f"{check.detail}; {said}; none is declared"
         return replace(check, outcome="cannot tell", detail=said, undecided=True)
     times = 1 + scaled[:, 0, 0]
+    if left.fits(alone, allowed) and bool((times < 0).all()):
+        said = f"it is {float(times.min()):.4g} to {float(times.max()):.4g} times what the truth gives"
+        return replace(check, detail=f"{check.detail}; {said}: an update is after less before, a gradient goes uphill")
     if left.fits(alone, allowed) and bool((times > 0).all()):
         told = dict.fromkeys(f"{float(one):.4g}" for one in (times.min(), times.max()))
         said = f"it is {' to '.join(told)} times what the truth gives"

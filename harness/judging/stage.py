@@ -30,6 +30,7 @@ _OF_CAPTURES = {
     "a smaller --batch-size": "captures of fewer examples",
     "--batch-size 1": "captures of one example",
     "--model mlp2 or another attack": "another --attack, such as cpl",
+    "--dataset notes, or another --attack": "another --attack",
     "--prior auto, or --prior FILE.npz": "--prior NAME, or --prior FILE.npz",
     "--prior auto": "--prior NAME",
 }

@@ -461,6 +461,7 @@ REASONS = {
         "no bias; use --attack-arg label_rule=row_sum or --labels known (--attack-arg is of evaluate: of captures, "
         "choose another --attack)"
     ),
+    "takes images; use --dataset notes, or another --attack": "takes images; use another --attack",
     "adds up no gradients; use --attack cpl": "adds up no gradients; use --attack cpl",
 }
 
