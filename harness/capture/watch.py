@@ -24,6 +24,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from harness.base.errors import UsageError, in_one_line
 from harness.capture.batches import Loader, batches_of, loader_of
+from harness.capture.clips import Clips
 from harness.capture.losses import MEND, facts_of_losses, kind_of, near_of, seen_of, share_of
 from harness.judging.capture import Declared, facts_of
 
@@ -163,6 +164,7 @@ class Watch:
         self._handles: list[Any] = []
         self._trained: set[int] = set()
         self._private: Any = None
+        self._clips = Clips()
 
     def __enter__(self) -> "Watch":
         self._safely(self._start)
@@ -249,9 +251,13 @@ class Watch:
             self._safely(network.passed, [*given, *named.values()], made)
 
         self._handles.append(module.register_forward_hook(_Look(look), with_kwargs=True))
+        self._handles += self._clips.follow(module.parameters())
 
     def _begins(self, optimizer: Optimizer) -> None:
-        if not self._is_ours(optimizer) or any(optimizer is one for one, _ in self._optimizers):
+        if not self._is_ours(optimizer):
+            return
+        self._clips.stepped(_parameters(optimizer), _scale())
+        if any(optimizer is one for one, _ in self._optimizers):
             return
         if not self._networks:
             self._find(optimizer)
@@ -314,6 +320,8 @@ class Watch:
             found |= {name: value for name, value in read.items() if value is not None}
         if self._private is not None:
             found |= self._of_privacy(self._private)
+        else:
+            found |= self._clips.facts(self.unsure)
         steps = [()] * len(self.rates) if network is None else network.steps
         found |= batches_of(steps, self._loaders(), self._tell) if steps else {}
         if not self.rates and not self.problems:
