@@ -34,8 +34,11 @@ _OF_CAPTURES = {
     "--prior auto, or --prior FILE.npz": "--prior NAME, or --prior FILE.npz",
     "--prior auto": "--prior NAME",
 }
-# Options of evaluate that judge lacks.
-_NOT_HERE = re.compile(r"--(?!attack\b(?!-)|prior|update-model|device|chunk)[a-z][a-z-]*")
+# Options of evaluate that judge lacks are all but these.
+_HERE = (
+    "attack|budget|checks-only|chunk|data-root|device|jobs|json|out|plan|prior|resume|threads|truth|update-model"
+)  # fmt: skip
+_NOT_HERE = re.compile(rf"--(?!(?:{_HERE})(?![a-z-]))[a-z][a-z-]*")
 
 
 def of_captures(reason: str) -> str:

@@ -462,6 +462,7 @@ REASONS = {
         "choose another --attack)"
     ),
     "takes images; use --dataset notes, or another --attack": "takes images; use another --attack",
+    "alone it fits into --budget 7h": "alone it fits into --budget 7h",
     "adds up no gradients; use --attack cpl": "adds up no gradients; use --attack cpl",
 }
 
