@@ -59,7 +59,7 @@ class Client:
     expected: int | None = None
     per_layer: bool = False
     of_update: bool = False
-    noisy: Literal["all", "last", "first", "weights"] = "all"
+    noisy: Literal["all", "last", "first", "weights", "not last bias"] = "all"
     draws: Literal["right", "shared", "each tensor", "each step"] = "right"
     noise_before_clip: bool = False
     law: Literal["normal", "laplace", "uniform", "signs"] = "normal"
@@ -122,7 +122,10 @@ class Client:
             if self.draws == "each tensor":
                 random.manual_seed(1)
             drawn = self.deviation * self._unit(one.shape, random)
-            chosen = {"all": True, "last": number >= last, "first": number < 2, "weights": one.dim() > 1}[self.noisy]
+            chosen = {
+                "all": True, "last": number >= last, "first": number < 2, "weights": one.dim() > 1,
+                "not last bias": number < last + 1,
+            }[self.noisy]  # fmt: skip
             noisy.append(one + drawn if chosen and self.deviation else one)
         return noisy
 
@@ -442,6 +445,8 @@ def _planted() -> list[Case]:
         Case("only the last layer", _cdp(), wrong(noisy="last"), ENOUGH),
         Case("only the first layer", _cdp(), wrong(noisy="first"), ENOUGH),
         Case("biases left out", _cdp(), wrong(noisy="weights"), ENOUGH),
+        Case("the last bias left out in all", _sdp(clip=0.5, sigma=0.2),
+             wrong(clip=0.5, deviation=0.1, of_update=True, noisy="not last bias"), ENOUGH, clients=8),
         Case("noise before the clip", _cdp(), wrong(noise_before_clip=True), ENOUGH),
         Case("Laplace noise of the same level", _cdp(), wrong(law="laplace"), SHAPE),
         Case("tosses of a sign of the same level", _cdp(), wrong(batch=4, law="signs"), SHAPE),

@@ -99,7 +99,7 @@ _CONVERT = {
     ".pt": "images, labels = torch.load(OLD, weights_only=True)",
     ".pth": "images, labels = torch.load(OLD, weights_only=True)",
     ".safetensors": "arrays = safetensors.numpy.load_file(OLD)",
-    ".h5": "with h5py.File(OLD), then its arrays",
+    ".h5": "file = h5py.File(OLD), of which images and labels are two arrays",
 }
 
 
@@ -113,6 +113,11 @@ def dataset_name(name: str) -> str:
         return name
     ending = Path(name).suffix.lower()
     if ending in _CONVERT or os.sep in name:
+        if Path(name).is_dir():
+            raise UsageError(
+                f"{name!r} is a folder; give the path of an .npz, .csv or .parquet file. Pictures in a folder for each "
+                "class are read by --dataset retina, from a folder of that name in --data-root"
+            )
         how = f" with {_CONVERT[ending]}" if ending in _CONVERT else ""
         raise UsageError(
             f"{name!r} is no .npz file, nor .csv or .parquet, which own data are read from; convert it{how}: "

@@ -23,6 +23,8 @@ from harness.results.files import MOST_OF_A_DOCUMENT, Unreadable, read_bytes
 MOST_PLACES = 64
 _COLUMNS = ("text", "label")
 _MEND = "give a file with the columns text and label"
+# Whoever has images or numbers in such a file may not know that it is taken for texts.
+_NUMBERS = "save images and tables of numbers as .npz: numpy.savez('NEW.npz', images=images, labels=labels)"
 _KEPT = "\t\n\r"
 
 
@@ -97,7 +99,7 @@ def _columns(file: DataFile) -> tuple[list[str], list[str]]:
     if missing:
         raise file.wrong(
             f"has no column {missing[0]!r}",
-            f"{_MEND}, or save a table of numbers as .npz: numpy.savez('NEW.npz', images=rows, labels=labels)",
+            f"{_MEND}, or {_NUMBERS}",
         )
     texts, labels = (columns[name] for name in _COLUMNS)
     if not texts:
@@ -124,13 +126,14 @@ def _of_parquet(file: DataFile, content: bytes) -> dict[str, list[str]]:
     try:
         parquet: Any = importlib.import_module("pyarrow.parquet")  # compiled, without types
     except ImportError as error:
-        raise file.wrong("needs pyarrow", "pip install 'gradient-leakage-harness[text]', or save it as .csv") from error
+        mend = f"pip install 'gradient-leakage-harness[text]', save texts as .csv, or {_NUMBERS}"
+        raise file.wrong("needs pyarrow", mend) from error
     try:
         table = parquet.read_table(io.BytesIO(content))
         named = [name for name in _COLUMNS if name in table.column_names]
         columns = {name: table.column(name).to_pylist() for name in named}
     except Exception as error:  # a damaged file may make it raise anything
-        raise file.wrong(f"cannot be read as Parquet ({in_one_line(error)})", _MEND) from error
+        raise file.wrong(f"cannot be read as Parquet ({in_one_line(error)})", f"{_MEND}, or {_NUMBERS}") from error
     for name, values in columns.items():
         wrong = next((place for place, value in enumerate(values) if not isinstance(value, str | int)), None)
         if wrong is not None:

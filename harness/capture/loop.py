@@ -90,7 +90,12 @@ class Round:
 
     def __enter__(self) -> "Round":
         with self.told():
-            self.folder.mkdir(parents=True, exist_ok=True)
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+            except OSError as problem:
+                raise UsageError(
+                    f"its folder {str(self.folder)!r} cannot be made ({problem.strerror}); name another"
+                ) from problem
             try:
                 self._lock.acquire()
             except Timeout as problem:

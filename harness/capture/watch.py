@@ -24,6 +24,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from harness.base.errors import UsageError, in_one_line
 from harness.capture.batches import Loader, batches_of, loader_of
+from harness.capture.clips import Clips
 from harness.capture.losses import MEND, facts_of_losses, kind_of, near_of, seen_of, share_of
 from harness.judging.capture import Declared, facts_of
 
@@ -170,6 +171,7 @@ class Watch:
         self._handles: list[Any] = []
         self._trained: set[int] = set()
         self._private: Any = None
+        self._clips = Clips()
 
     def __enter__(self) -> "Watch":
         self._safely(self._start)
@@ -256,9 +258,13 @@ class Watch:
             self._safely(network.passed, [*given, *named.values()], made)
 
         self._handles.append(module.register_forward_hook(_Look(look), with_kwargs=True))
+        self._handles += self._clips.follow(module.parameters())
 
     def _begins(self, optimizer: Optimizer) -> None:
-        if not self._is_ours(optimizer) or any(optimizer is one for one, _ in self._optimizers):
+        if not self._is_ours(optimizer):
+            return
+        self._clips.stepped(_parameters(optimizer), _scale())
+        if any(optimizer is one for one, _ in self._optimizers):
             return
         if not self._networks:
             self._find(optimizer)
@@ -322,8 +328,12 @@ class Watch:
             found |= {"format": 2, "data": "text"} if network.reads else {}
         if self._private is not None:
             found |= self._of_privacy(self._private)
+        else:
+            found |= self._clips.facts(self.unsure)
         steps = [()] * len(self.rates) if network is None else network.steps
         found |= batches_of(steps, self._loaders(), self._tell) if steps else {}
+        if not self.rates and not self.problems:
+            self._tell("no optimizer of torch took a step in it; train in the captured part, or give all facts")
         return found | ({} if network is None else self._of_losses(network))
 
     def _loaders(self) -> list[Loader]:
@@ -385,6 +395,8 @@ def _unlike(passes: Sequence[_Pass]) -> str:
         said = f"its losses are from {min(multiples):.4g} to {max(multiples):.4g} times the mean cross-entropy"
         return f"{said} of a batch; capture a round with reduction='mean', or with batches of one size"
     first = next((one.kept for one in passes if one.kept and one.multiple and one.multiple != one.multiple), None)
+    if first is not None and not all(bool(one.isfinite().all()) for one in first):
+        return "its loss became NaN or infinity: its training diverged; capture another round"
     kind = "not cross-entropy in every step" if first is None else kind_of(*first)
     return f"its loss is {kind}, which no attack plays; {MEND}"
 

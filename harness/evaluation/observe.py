@@ -175,6 +175,10 @@ class Stage:
             self._datasets[name, words] = load_dataset(name, self.data_root, words=words)
         return self._datasets[name, words]
 
+    def mended(self, reason: str) -> str:
+        """Why a cell is impossible, in words of who asked for it."""
+        return reason
+
     def own_sources(self, settings: CellSettings) -> dict[str, str]:
         """Digests of the user's own files that a cell takes its numbers from."""
         chosen = (DEFENSES, settings.defense), (ATTACKS, settings.attack)

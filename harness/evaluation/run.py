@@ -178,7 +178,10 @@ class Run:
         except (OutputError, WrongDeclaration):
             raise
         except UsageError as error:
-            cell, victims = impossible_cell(settings, key, control, str(error), self.stage.prior(settings)), []
+            cell, victims = (
+                impossible_cell(settings, key, control, self.stage.mended(str(error)), self.stage.prior(settings)),
+                [],
+            )
         else:
             verdict = scored.scores.verdict(checks)
             cell = cell_result(scored, key, control, checks, verdict)

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
@@ -42,7 +43,7 @@ from harness.base.local_optimizer import (
 )
 from harness.base.ranges import Clip, Count, CountOrNone, Delta, Finite, NonNegative, Positive
 from harness.base.words import BITS, TextShape
-from harness.results.arrays import ENDINGS, MEND, StoredArrays, pickled_beside
+from harness.results.arrays import ENDINGS, MEND, MEND_TRUTH, StoredArrays, other_beside
 from harness.results.atomic import remove_plain, write_atomic
 from harness.results.files import (
     MOST_OF_A_DOCUMENT,
@@ -84,9 +85,31 @@ class Declared(BaseModel):
     name: str
     settings: Mapping[str, Any] = Field(default_factory=dict)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _settings_apart(cls, given: Any) -> Any:
+        """A name alone is a defense with its usual settings; those beside the name are told where they belong."""
+        if isinstance(given, str):
+            return {"name": given}
+        beside = [] if not isinstance(given, Mapping) else sorted(map(str, given.keys() - cls.model_fields.keys()))
+        if beside:
+            raise ValueError(f'{beside[0]} belongs into settings: {{"name": ..., "settings": {{"{beside[0]}": ...}}}}')
+        return given
+
 
 # Keys beside the optimizer that are part of how it steps.
 _BESIDE = ("schedule", "accumulate", "accumulate_sum", "fedprox", "clip_grad_norm", "loss_scale")
+
+
+def _three_sides(given: Any) -> Any:
+    if not isinstance(given, Sequence) or isinstance(given, str) or len(given) != 3:
+        raise ValueError("write [channels, height, width], such as [1, 28, 28]")
+    return given
+
+
+def _coarser(given: Any) -> Any:
+    """The numbers sent; those of float32 need no word."""
+    return None if given == "float32" else given
 
 
 def _usual(name: str) -> Any:
@@ -138,7 +161,7 @@ class CaptureRecord(BaseModel):
     format: Literal[1, 2] = 1
     data: Literal["images", "text"] = "images"
     model: str
-    image_shape: tuple[_Side, _Side, _Side]
+    image_shape: Annotated[tuple[_Side, _Side, _Side], BeforeValidator(_three_sides)]
     vocabulary: Annotated[int, Field(ge=3, le=2**BITS)] | None = None
     places: _Side | None = None
     tokenizer: str | None = None
@@ -157,7 +180,7 @@ class CaptureRecord(BaseModel):
     loss_scale: Positive = 1.0
     clip_grad_norm: Positive | None = None
     state: Literal["new", "carried"] = "new"
-    dtype: Literal["float16", "bfloat16"] | None = None
+    dtype: Annotated[Literal["float16", "bfloat16"] | None, BeforeValidator(_coarser)] = None
     drop_last: bool | None = None
     order: Literal["same", "reshuffled"] | None = None
     examples: Count | None = None
@@ -166,7 +189,7 @@ class CaptureRecord(BaseModel):
     rounds: Count | None = None
     defense: Declared | None = None
     framework: str | None = None
-    client: str | None = None
+    client: Annotated[str, Field(coerce_numbers_to_str=True)] | None = None
     round: CountOrNone = 0
     first_round: Literal[0, 1] | None = None
 
@@ -219,6 +242,8 @@ class CaptureRecord(BaseModel):
         if not isinstance(given, Mapping):
             return given
         beside = {name: given[name] for name in _BESIDE if given.get(name) not in (None, _usual(name))}
+        if given.get("optimizer", "") is None:
+            given = {name: value for name, value in given.items() if name != "optimizer"}
         optimizer = given.get("optimizer", PLAIN.name)
         if optimizer == MOMENTUM or (not beside and "optimizer" not in given):
             if beside:
@@ -511,10 +536,12 @@ def read_capture(folder: Path, truth: Path | None = None) -> Capture:
         found = " and ".join(present) or "none"
         raise UsageError(
             f"capture {str(folder)!r} must hold one of {', '.join(SENT)} as {' or '.join(ENDINGS)}, it has "
-            f"{found}{pickled_beside(folder)}"
+            f"{found}{other_beside(folder, *SENT)}"
         )
     before, moved, own = _file(folder, BEFORE), _file(folder, present[0]), truth or _file(folder, TRUTH)
-    known = StoredArrays(own) if truth or own.exists() else None
+    known = StoredArrays(own, MEND_TRUTH) if truth or own.exists() else None
+    if known is None and (other := sorted(folder.glob(f"{TRUTH}.*"))):
+        raise UsageError(f"{str(other[0])!r} is of a kind that is not read; {MEND_TRUTH}, or take it away")
     if known is not None and (missing := next((name for name in TRUTHS[record.data] if name not in known), None)):
         raise UsageError(_incomplete(own, known, missing, record.data))
     found_before, found_moved = StoredArrays(before), StoredArrays(moved)
@@ -659,10 +686,11 @@ def _declared(piece: Any, config: Mapping[str, Any]) -> Declared:
     return Declared(name=f"{kind.__module__}.{kind.__qualname__}", settings=told)
 
 
-def draws_batches(defense: Declared | None) -> bool:
-    """Whether a framework's defense is declared with Poisson sampling, whose batches are of any size."""
+def draws_batches(defense: Declared | None) -> bool | None:
+    """Whether a framework's defense is declared with Poisson sampling, whose batches are of any size; None where it
+    does not say."""
     if defense is None or defense.name.rpartition(".")[2] != "make_private":
-        return False
+        return None
     return bool(defense.settings.get("poisson_sampling", True))
 
 

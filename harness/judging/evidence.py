@@ -1,14 +1,17 @@
 """What checks of a declared defense go by, and how they answer."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from scipy.stats import poisson
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from harness.base.vectors import Layout
 from harness.evaluation.played_round import server_state
@@ -181,10 +184,11 @@ def ranks_of(module: nn.Module, record: CaptureRecord, examples: int) -> dict[st
 
     Such a gradient is the sum, over the rows that the layer is given, of an outer product for each row.
     """
-    rows: dict[str, int] = {}
+    rows, calls = dict[str, int](), Counter[str]()
 
     def count(name: str, _: nn.Module, given: tuple[Tensor, ...]) -> None:
         rows[name] = rows.get(name, 0) + given[0].shape[:-1].numel() * examples
+        calls[name] += 1
 
     layers = [(f"{name}.weight" if name else "weight", layer) for name, layer in module.named_modules()]
     hooks = [
@@ -192,15 +196,27 @@ def ranks_of(module: nn.Module, record: CaptureRecord, examples: int) -> dict[st
         for name, layer in layers if type(layer) is nn.Linear
     ]  # fmt: skip
     try:
-        with torch.no_grad():
+        with torch.no_grad(), _Uses(module) as uses:
             module.eval()(torch.zeros(1, *record.shape))
     finally:
         for hook in hooks:
             hook.remove()
-    # A weight that other layers use too gets their gradients on top.
+    # A weight that is used elsewhere too, by another layer or as a matrix, gets those gradients on top.
     names = [id(weight) for _, weight in module.named_parameters(remove_duplicate=False)]
     alone = {name for name, weight in module.named_parameters() if names.count(id(weight)) == 1}
-    return {name: most for name, most in rows.items() if name in alone}
+    return {name: most for name, most in rows.items() if name in alone and uses.counts[name] <= calls[name]}
+
+
+class _Uses(TorchFunctionMode):
+    """Counts the functions of torch that are given each weight of a network."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self._names, self.counts = {id(weight): name for name, weight in module.named_parameters()}, Counter[str]()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.counts.update(self._names[id(one)] for one in tree_leaves((args, kwargs)) if id(one) in self._names)
+        return func(*args, **(kwargs or {}))
 
 
 def bonferroni(p_values: np.ndarray) -> float:

@@ -89,7 +89,10 @@ class _Left:
         if beyond < _UNLIKE:
             said = f"{said}, the rounding of the floats that were sent by up to {width:.2g}"
             return Check(NAME, "cannot tell", said, undecided=worst >= _HIDES)
-        mend = "check learning_rate, loss_scale, the optimizer, the truth's order and scale, each layer's mode"
+        mend = (
+            "check learning_rate, loss_scale, clip_grad_norm, the optimizer, the truth's order and scale, each layer's "
+            "mode"
+        )
         return Check(NAME, "violated", f"{said}; {mend}")
 
 
@@ -192,10 +195,14 @@ def _with_reason(check: Check, captured: CapturedClients, sent: Tensor, left: _L
         said = f"{check.detail}; {said}; none is declared"
         return replace(check, outcome="cannot tell", detail=said, undecided=True)
     times = 1 + scaled[:, 0, 0]
+    if left.fits(alone, allowed) and bool((times < 0).all()):
+        said = f"it is {float(times.min()):.4g} to {float(times.max()):.4g} times what the truth gives"
+        return replace(check, detail=f"{check.detail}; {said}: an update is after less before, a gradient goes uphill")
     if left.fits(alone, allowed) and bool((times > 0).all()):
         told = dict.fromkeys(f"{float(one):.4g}" for one in (times.min(), times.max()))
         said = f"it is {' to '.join(told)} times what the truth gives"
-        said = f"{said}: a loss that is summed or divided (loss_scale), or another learning_rate"
+        clipped = ", clip_grad_norm" if bool((times < 1).all()) else ""
+        said = f"{said}: a loss that is summed or divided (loss_scale){clipped}, or another learning_rate"
         return replace(check, detail=f"{check.detail}; {said}")
     return _with_other(check, sent, left.made)
 

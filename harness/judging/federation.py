@@ -257,8 +257,9 @@ def _sampling(capture: Capture) -> Sampling:
     record = capture.record
     if record.expected_batch_size or not _clips_examples(record):
         return "fixed"
-    if draws_batches(record.defense):
-        return "poisson"
+    drawn = draws_batches(record.defense)
+    if drawn is not None:
+        return "poisson" if drawn else "fixed"
     return "unknown" if capture.truth is None else "fixed"
 
 
@@ -490,9 +491,10 @@ def _true_images(capture: Capture, expected: int) -> tuple[Tensor, Tensor]:
     found, record = capture.truth, capture.record
     file, shape = DataFile(found.path), found.shapes["images"]
     if math.prod(shape) != expected * math.prod(record.image_shape) or math.prod(found.shapes["labels"]) != expected:
+        right = math.prod(shape) == expected * math.prod(record.image_shape)
         raise file.wrong(
             f"has images of shape {shape[1:]} and labels {found.shapes['labels']}, not {tuple(record.image_shape)} and "
-            f"({expected},)", "check image_shape",
+            f"({expected},)", "give one number, its class, as the label of an image" if right else "check image_shape",
         )  # fmt: skip
     truth = checked_truth(file, found["images"], found["labels"], record)
     return truth.images, truth.labels

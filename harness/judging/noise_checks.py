@@ -278,8 +278,19 @@ def _enough(evidence: Evidence, names: list[str], weaker: np.ndarray, found: np.
         return Check(ENOUGH, "cannot tell", UNKNOWN_LEVEL)
     norms, sizes = evidence.norms(each=True)
     rounding = np.stack([evidence.rounding(size) for size in sizes], 1)
-    p_values = np.concatenate([chi2.cdf(((norms + rounding) / level) ** 2, sizes), weaker], 1)
-    p_value = bonferroni(p_values)
+    squares = ((norms + rounding) / level) ** 2
+    p_values = np.concatenate([chi2.cdf(squares, sizes), weaker], 1)
+    p_value = min(1.0, 2 * bonferroni(p_values))
+    # A small tensor tells little of one client, and more of all together: their noises are independent.
+    together = chi2.cdf(squares.sum(0), len(squares) * sizes)
+    if p_value >= LEVEL and (of_all := min(1.0, 2 * bonferroni(together))) < LEVEL:
+        column = int(together.argmin())
+        seen = float(np.sqrt(np.square(norms[:, column]).mean() / sizes[column])) * unit
+        return Check(
+            ENOUGH, "violated", f"{evidence.layout.names[column]} of all {len(squares)} clients together has a root "
+            f"mean square of {seen:.3g}, declared is noise of deviation {level * unit:.3g}: it is off or weaker there",
+            of_all,
+        )  # fmt: skip
     if p_value >= LEVEL:
         said = f"every tensor varies as much as noise of deviation {level * unit:.3g} does, or more"
         return Check(ENOUGH, "holds", said, p_value)

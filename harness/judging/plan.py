@@ -27,7 +27,7 @@ from harness.experiment import CellSettings
 from harness.judging.beside import ALONE
 from harness.judging.capture import FACTS, Capture, read_capture
 from harness.judging.declared import Group, noise_of
-from harness.judging.stage import CapturedStage, Kin, SimulatedStage
+from harness.judging.stage import CapturedStage, Kin, SimulatedStage, of_captures
 from harness.judging.without_truth import STAND_INS, observed, shuffled, stand_ins_of
 from harness.observation import Observation
 from harness.results.arrays import StoredArrays
@@ -206,7 +206,7 @@ def efforts_of(
             try:
                 each = bench.each(cell)
             except UsageError as problem:
-                found.append(Effort(group, cell, 0.0, str(problem)))
+                found.append(Effort(group, cell, 0.0, of_captures(str(problem))))
             else:
                 dealt = cell.device == "cpu" and not bench.alone and getattr(cell.build_attack(), "dealt", False)
                 found.append(Effort(group, cell, each, None, jobs if dealt else 1, bench.scoring))

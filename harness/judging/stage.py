@@ -1,5 +1,6 @@
 """Captured clients in the place of simulated ones: what they sent is read as it is, their controls are simulated."""
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +24,30 @@ from harness.judging.federation import CapturedClients
 from harness.judging.texts import of_their_kind, whole_vocabulary
 from harness.models import RowModel
 from harness.tampering import Tamper
+
+# What mends a simulated client, by what mends one that is captured; the longer words first.
+_OF_CAPTURES = {
+    "--batch-size 1 and one local step": "captures of one step on one example",
+    "a smaller --batch-size": "captures of fewer examples",
+    "--batch-size 1": "captures of one example",
+    "--model mlp2 or another attack": "another --attack, such as cpl",
+    "--dataset notes, or another --attack": "another --attack",
+    "--prior auto, or --prior FILE.npz": "--prior NAME, or --prior FILE.npz",
+    "--prior auto": "--prior NAME",
+}
+# Options of evaluate that judge lacks are all but these.
+_HERE = (
+    "attack|budget|checks-only|chunk|data-root|device|jobs|json|out|plan|prior|resume|threads|truth|update-model"
+)  # fmt: skip
+_NOT_HERE = re.compile(rf"--(?!(?:{_HERE})(?![a-z-]))[a-z][a-z-]*")
+
+
+def of_captures(reason: str) -> str:
+    """Why a cell is impossible, with the fix that captures have: their settings are what was captured."""
+    for simulated, captured in _OF_CAPTURES.items():
+        reason = reason.replace(simulated, captured)
+    odd = _NOT_HERE.search(reason)
+    return f"{reason} ({odd[0]} is of evaluate: of captures, choose another --attack)" if odd else reason
 
 
 class CapturedStage(Stage):
@@ -61,6 +86,9 @@ class CapturedStage(Stage):
 
     def room(self, settings: CellSettings) -> Room:
         return self._room if settings.prior != NONE else Room(self._whole, None)
+
+    def mended(self, reason: str) -> str:
+        return of_captures(reason)
 
     def own_sources(self, settings: CellSettings) -> dict[str, str]:
         # The dataset is the captures' truth, and comes from no file of the user's.
@@ -114,6 +142,9 @@ class GroupsStage(Stage):
     def __init__(self, data_root: Path, chunk: int, stages: Mapping[str, CapturedStage]) -> None:
         super().__init__(data_root, chunk)
         self._stages = stages
+
+    def mended(self, reason: str) -> str:
+        return of_captures(reason)
 
     def dataset(self, name: str, model: str | None = None) -> Dataset:
         return self._stages[name].dataset(name, model)

@@ -240,6 +240,8 @@ def _estimates(
     if failed := next((check for check in cell.controls if check.kind == "positive" and not check.held), None):
         return _all(left, "could not tell"), failed.detail or f"{failed.name} failed"
     if usual is None or found < _FEW * count:
+        if cell.defense == "none":  # nothing protects them but that this attack cannot read them
+            return _all(left, "could not tell"), f"{told}: it does not read such clients; use --attack auto, or another"
         if likeness.alike:
             return _all(left, "no"), told
         return _all(left, "could not tell"), f"{told}, but they are other clients: {likeness}; {_CHECK}"

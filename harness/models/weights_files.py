@@ -15,6 +15,10 @@ from harness.results.files import Absent, Damaged, FiniteTensor, checked, parse_
 _MEND = "save a state_dict of this network: torch.save(network.state_dict(), file), or as .safetensors or .npz"
 
 
+# Tables, single arrays and formats of other libraries.
+_OTHER_KINDS = {".npy", ".parquet", ".csv", ".json", ".h5", ".hdf5", ".keras", ".onnx", ".msgpack", ".gguf", ".mat"}
+
+
 def load_state(module: nn.Module, name: str, path: Path) -> None:
     """Loads a state dictionary into a network of this name: saved with ``torch.save``, or as .safetensors or .npz.
 
@@ -28,6 +32,8 @@ def load_state(module: nn.Module, name: str, path: Path) -> None:
     except Absent as error:
         raise UsageError(f"no weights file {str(path)!r}; check --weights") from error
     try:
+        if path.suffix in _OTHER_KINDS:
+            raise Damaged(f"is of a kind that is not read ({path.suffix})")
         state = _plain_arrays(path) if path.suffix in ENDINGS else parse_tensors(content)
         _refuse_other_things(state)
         checked(dict[str, FiniteTensor], state)
@@ -44,7 +50,7 @@ def load_state(module: nn.Module, name: str, path: Path) -> None:
 def _refuse_other_things(content: Any) -> None:
     if not _is_state(content):
         inside = [key for key, value in content.items() if _is_state(value)] if isinstance(content, dict) else []
-        hint = f" (its {inside[0]!r} is one)" if inside else ""
+        hint = f" (its {inside[0]!r} is one: torch.save(torch.load(OLD)[{inside[0]!r}], NEW))" if inside else ""
         raise Damaged(f"holds {type(content).__name__}, no names with tensors{hint}")
 
 

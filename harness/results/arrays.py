@@ -180,7 +180,12 @@ def _require_numbers(name: str, dtype: np.dtype) -> None:
 #: Arrays come in one of these formats; ours is the first.
 ENDINGS = (".npz", ".safetensors")
 MEND = "write it with harness.capture, or numpy.savez with one array per tensor of the state_dict"
-_PICKLED = (".pt", ".pth", ".pkl", ".pickle", ".bin", ".ckpt", ".npy")
+MEND_TRUTH = "write it with numpy.savez(FILE, images=images, labels=labels)"
+_PICKLED = (".pt", ".pth", ".pkl", ".pickle", ".bin", ".ckpt")
+_ONE_ARRAY = ".npy"
+
+# Of whatever the arrays were loaded from; without names they are taken in the order of the state_dict.
+SAVE = "numpy.savez(NEW, *arrays) with one array per tensor, in the order of the state_dict()"
 
 Found = TypeVar("Found")
 
@@ -188,15 +193,20 @@ Found = TypeVar("Found")
 class StoredArrays(Mapping[str, np.ndarray]):
     """The arrays of a file by name. Reading one raises UsageError where the file is damaged or a value not finite."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, mend: str = MEND) -> None:
         """Reads names, types and shapes.
+
+        Args:
+            mend: how the file is written again, where it cannot be read.
 
         Raises:
             UsageError: there is no such file, or it is no plain archive of numbers; one line with a fix.
         """
-        self.path, self._grain = path, 0.0
+        self.path, self._grain, self._mend = path, 0.0, mend
         if path.suffix in _PICKLED:
             raise UsageError(f"{str(path)!r} may run code when it is loaded, and is not; {CONVERT}")
+        if path.suffix == _ONE_ARRAY:
+            raise UsageError(f"{str(path)!r} is one array without a name; {mend}")
         find = in_safetensors if path.suffix == ".safetensors" else in_npz
         self._entries: dict[str, Entry] = self._with_file(find)
 
@@ -213,10 +223,9 @@ class StoredArrays(Mapping[str, np.ndarray]):
     def __getitem__(self, name: str) -> np.ndarray:
         found = self._with_file(self._entries[name].read)
         if not np.isfinite(found).all():
-            raise UsageError(
-                f"{str(self.path)!r}: {quoted(name)} holds NaN or infinity: the client's training diverged, and "
-                "nothing can be read from it; capture another round"
-            )
+            trained = "the client's training diverged, and nothing can be read from it; capture another round"
+            said = trained if self._mend == MEND else f"no number; {self._mend}"
+            raise UsageError(f"{str(self.path)!r}: {quoted(name)} holds NaN or infinity: {said}")
         if found.dtype.kind == "f" and found.size:
             spacing = float(np.spacing(np.abs(found).max())) * self._entries[name].coarser
             self._grain = max(self._grain, spacing)
@@ -234,18 +243,23 @@ class StoredArrays(Mapping[str, np.ndarray]):
                 return read(stream)
         except Absent as problem:
             raise UsageError(
-                f"{str(self.path)!r} does not exist{pickled_beside(self.path.parent)}; {MEND}"
+                f"{str(self.path)!r} does not exist{other_beside(self.path.parent, self.path.stem)}; {self._mend}"
             ) from problem
         except UsageError:
             raise
         except Damaged as problem:
-            raise UsageError(f"{str(self.path)!r} {problem}; {MEND}") from problem
+            raise UsageError(f"{str(self.path)!r} {problem}; {self._mend}") from problem
         except Exception as error:  # zipfile and numpy raise a dozen types for a damaged archive
             kind = self.path.suffix or "archive"
-            raise UsageError(f"{str(self.path)!r} is cut off, damaged, or no {kind} of plain arrays; {MEND}") from error
+            raise UsageError(
+                f"{str(self.path)!r} is cut off, damaged, or no {kind} of plain arrays; {self._mend}"
+            ) from error
 
 
-def pickled_beside(folder: Path) -> str:
-    """What is said of a pickled file in a capture's place: it is never loaded."""
+def other_beside(folder: Path, *stems: str) -> str:
+    """What is said of a file in the place of a capture's, which is not read: a pickled one is never loaded."""
     found = sorted(path.name for path in folder.glob("*") if path.suffix in _PICKLED)
-    return f"; {found[0]!r} there may run code when it is loaded, and is not: {CONVERT}" if found else ""
+    if found:
+        return f"; {found[0]!r} there may run code when it is loaded, and is not: {CONVERT}"
+    others = sorted(path.name for path in folder.glob("*") if path.stem in stems and path.suffix not in ENDINGS)
+    return f"; {others[0]!r} there is of a kind that is not read: load it, and {SAVE}" if others else ""

@@ -172,8 +172,11 @@ _LARGEST = 2**30
 def parse_json(content: bytes) -> Any:
     """The value of a JSON text. Raises Damaged."""
     try:
-        return from_json(content)
+        # Editors and shells of Windows put a mark before what they save.
+        return from_json(content.removeprefix(b"\xef\xbb\xbf"))
     except ValueError as error:
+        if content.startswith((b"\xff\xfe", b"\xfe\xff")):
+            raise Damaged("is text in UTF-16; save it in UTF-8") from error
         raise Damaged("is not complete JSON") from error
 
 
@@ -240,10 +243,17 @@ def _adapter(kind: type[Kind]) -> TypeAdapter[Kind]:
     return TypeAdapter(kind)
 
 
+# What people write, by the kind of pydantic's complaint.
+_PLAINER = {
+    "extra_forbidden": "is not known here; correct its name, or leave it out", "tuple_type": "write a list",
+    "missing": "is missing; add it",
+}  # fmt: skip
+
+
 def first_problem(error: ValidationError) -> str:
     """The first complaint in one line; its place is quoted because it may hold names from the file."""
     problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    message = " ".join(problem["msg"].removeprefix("Value error, ").split())[:200]
+    message = _PLAINER.get(problem["type"], " ".join(problem["msg"].removeprefix("Value error, ").split())[:200])
     place = ".".join(str(part) for part in problem["loc"])
     return f"{place[:_LONGEST_PLACE]!r}: {message}" if place else message
 

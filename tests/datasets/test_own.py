@@ -52,6 +52,11 @@ def test_other_files_are_told_how_to_become_one(tmp_path: Path, name: str) -> No
         load_dataset(str(tmp_path / name), tmp_path)
 
 
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"is a folder; give the path of an \.npz.*--dataset retina"):
+        load_dataset(str(tmp_path), tmp_path)
+
+
 def test_sixteen_bits_keep_their_levels(tmp_path: Path) -> None:
     deep = (GREY.astype(np.uint16) * 257 + 3).clip(0, 65535)
     images = load_dataset(save(tmp_path, images=deep, labels=LABELS), tmp_path).images

@@ -1,5 +1,6 @@
 """Own texts: what is accepted, how it becomes tokens, and the one line that each mistake gets."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -60,7 +61,7 @@ def test_no_text_is_private_and_public(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("words,label\na,0\n", "has no column 'text'; give a file with the columns text and label, or save a table"),
+        ("words,label\na,0\n", "has no column 'text'; give a file with the columns text and label, or save images and"),
         ("text,label\n", "has no rows"),
         ("text,label\n1.5,0\n2,1\n", "has numbers as texts; save a table of numbers as .npz"),
         ("text,label\na\0b,0\nb,1\n", r"control character U\+0000 in the text of row 1; take it out"),
@@ -98,5 +99,12 @@ def test_parquet_is_read_alike(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="has None as text in row 2"):
         load_dataset(str(path), tmp_path)
     path.write_bytes(b"PAR1")
-    with pytest.raises(UsageError, match="cannot be read as Parquet"):
+    with pytest.raises(UsageError, match=r"cannot be read as Parquet .* tables of numbers as \.npz"):
         load_dataset(str(path), tmp_path)
+
+
+def test_parquet_of_images_is_told_where_nothing_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    (tmp_path / "own.parquet").write_bytes(b"PAR1")
+    with pytest.raises(UsageError, match=r"needs pyarrow; pip install .* save images and .*numpy\.savez\('NEW\.npz'"):
+        load_dataset(str(tmp_path / "own.parquet"), tmp_path)

@@ -38,7 +38,8 @@ def checked(folders: list[Path]) -> dict[str, Check]:
 CASES = {case.about: case for case in suite_cases()}
 QUICK = (
     "a batch", "weak noise", "shared noise on a grid", "pruned, then noise", "noise off, where it would be weak",
-    "biases left out", "the same noise in all rounds", "the same noise in all tensors", "no clip",
+    "biases left out", "the last bias left out in all", "the same noise in all rounds",
+    "the same noise in all tensors", "no clip",
     "clipped per tensor, not as a whole", "Laplace noise of the same level", "uniform noise of the same level",
     "rounded behind its noise, and not declared",
     "statistics of BatchNorm sent raw", "an array without a dimension", "noise on statistics of BatchNorm too",
@@ -126,6 +127,21 @@ def test_ranks_count_the_rows_that_a_layer_multiplies() -> None:
 
     facts = {"model": "mlp", "image_shape": (1, 6, 8), "classes": 3, "learning_rate": 0.1, "batch_size": 5}
     assert ranks_of(Tokens(), CaptureRecord(**facts), 5) == {"embed.weight": 30, "head.weight": 5}
+
+
+def test_a_weight_that_is_a_matrix_elsewhere_has_no_rank_of_its_layer() -> None:
+    class Decoder(nn.Module):
+        """Goes back by the matrix that it came by, as an autoencoder with one weight does."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.encode, self.head = nn.Linear(48, 4), nn.Linear(48, 3)
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return self.head(self.encode(images.flatten(1)) @ self.encode.weight)
+
+    facts = {"model": "mlp", "image_shape": (1, 6, 8), "classes": 3, "learning_rate": 0.1, "batch_size": 5}
+    assert ranks_of(Decoder(), CaptureRecord(**facts), 5) == {"head.weight": 5}
 
 
 def test_the_clip_of_an_update_is_divided_by_its_steps(federation: Federation) -> None:

@@ -18,7 +18,10 @@ from harness.capture import CaptureRecord, captured, write_capture
 from harness.cli import run
 from harness.evaluation import Run, evaluate
 from harness.experiment import cell_settings
+from harness.judging.capture import read_capture
 from harness.judging.noise_checks import BOUND, ENOUGH, NO_MORE
+from harness.judging.stage import of_captures
+from harness.judging.without_truth import Likeness, _estimates
 from harness.models.networks import build_module
 from harness.parallel.crew import Crew
 from harness.results import RunFolder
@@ -97,6 +100,15 @@ def test_without_truth_noise_is_seen_to_protect(federation: Federation, judge: A
     _, document, _ = judge(folders, "--prior", "digits", "--attack", "map")
     (made,) = document["estimates"]
     assert made["estimates"] == ["no"] * 3 and "stand-ins under the declared defense it" in made["reason"]
+
+
+@pytest.mark.parametrize(("defense", "said"), [("none", "could not tell"), ("fed_cdp", "no")])
+def test_no_is_said_of_a_defense_and_not_of_an_attack_that_reads_no_such_client(defense: str, said: str) -> None:
+    outcomes = types.SimpleNamespace(success=0)
+    cell: Any = types.SimpleNamespace(defense=defense, victims=24, controls=[], outcomes=outcomes)
+    alike = Likeness(np.ones(2), np.ones(2))
+    estimates, reason = _estimates(cell, np.ones(2), np.ones(2), None, alike)
+    assert estimates == [said] * 2 and ("use --attack auto" in reason) == (defense == "none")
 
 
 def test_an_update_that_was_shuffled_is_not_plausible(federation: Federation, judge: Any) -> None:
@@ -313,7 +325,19 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], tuple[str, ...], str]] = {
     "a pickle instead": (
         lambda folder: (folder / "after.npz").rename(folder / "after.pt"), (), "may run code when it is loaded",
     ),
+    "one array instead": (
+        lambda folder: (folder / "after.npz").rename(folder / "after.npy"), (), "load it, and numpy.savez(NEW, *arr",
+    ),
+    "a table instead": (
+        lambda folder: (folder / "after.npz").rename(folder / "after.parquet"), (), "'after.parquet' there is of a",
+    ),
+    "a truth of another kind": (
+        lambda folder: (folder / "truth.npz").rename(folder / "truth.parquet"), (), "savez(FILE, images=images, labels",
+    ),
     "a field too much": (lambda folder: edit(folder, hidden=1), (), "'hidden'"),
+    "a setting beside the name": (
+        lambda folder: edit(folder, defense={"name": "fed_cdp", "sigma": 3}), (), "sigma belongs into settings: {",
+    ),
     "an unknown optimizer": (lambda folder: edit(folder, optimizer="lion"), (), "should be 'sgd', 'adam'"),
     "unknown momentum": (lambda folder: edit(folder, optimizer="momentum", local_steps=2), (), "its coefficient"),
     "counts that contradict": (
@@ -336,6 +360,23 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], tuple[str, ...], str]] = {
     "a truth of another shape": (
         lambda folder: np.savez(folder / "truth.npz", images=np.zeros((1, 1, 9, 8)), labels=np.zeros(1, int)), (),
         "check image_shape",
+    ),
+    "a truth of vectors as labels": (
+        lambda folder: np.savez(folder / "truth.npz", images=np.zeros((1, 1, 8, 8)), labels=np.eye(10)[:1]), (),
+        "give one number, its class, as the label of an image",
+    ),
+    "a truth of names as labels": (
+        lambda folder: np.savez(folder / "truth.npz", images=np.zeros((1, 1, 8, 8)), labels=np.array(["a"])), (),
+        "holds <U1, no numbers; write it with numpy.savez(FILE, images=images, labels=labels)",
+    ),
+    "a truth with nan": (
+        lambda folder: np.savez(folder / "truth.npz", images=np.full((1, 1, 8, 8), np.nan), labels=np.zeros(1, int)),
+        (), "'images' holds NaN or infinity: no number; write it with",
+    ),
+    "text in UTF-16": (
+        lambda folder: (folder / "capture.json").write_text(
+            (folder / "capture.json").read_text(), encoding="utf-16"
+        ), (), "is text in UTF-16; save it in UTF-8",
     ),
     "a truth without labels": (
         lambda folder: np.savez(folder / "truth.npz", images=np.zeros((1, 1, 8, 8))), (), "has no array 'labels'",
@@ -403,6 +444,45 @@ def test_a_mistake_is_one_line_that_names_the_mend(
     code, document, said = judge([folder], *options)
     assert (code, document) == (2, None)
     assert said.startswith("harness: ") and said.count("\n") == 1 and mend in said
+
+
+@pytest.mark.parametrize("change", [
+    pytest.param(lambda text: text.encode("utf-8-sig"), id="with a mark of its encoding"),
+    pytest.param(lambda text: json.dumps(json.loads(text) | {"defense": "none"}).encode(), id="a defense by its name"),
+])  # fmt: skip
+def test_a_document_may_be_written_so(federation: Federation, change: Callable[[str], bytes]) -> None:
+    (folder,) = federation(1)
+    before, path = read_capture(folder).record, folder / "capture.json"
+    path.write_bytes(change(path.read_text()))
+    assert read_capture(folder).record.model_copy(update={"defense": before.defense}) == before
+
+
+REASONS = {
+    "'analytic' reads one example; use --batch-size 1 and one local step, or --attack spear": (
+        "'analytic' reads one example; use captures of one step on one example, or --attack spear"
+    ),
+    "which it lacks; use --model mlp2 or another attack": "which it lacks; use another --attack, such as cpl",
+    "needs public data; use --prior auto, or --prior FILE.npz with data of your own": (
+        "needs public data; use --prior NAME, or --prior FILE.npz with data of your own"
+    ),
+    "no bias; use --attack-arg label_rule=row_sum or --labels known": (
+        "no bias; use --attack-arg label_rule=row_sum or --labels known (--attack-arg is of evaluate: of captures, "
+        "choose another --attack)"
+    ),
+    "takes images; use --dataset notes, or another --attack": "takes images; use another --attack",
+    "alone it fits into --budget 7h": "alone it fits into --budget 7h",
+    "adds up no gradients; use --attack cpl": "adds up no gradients; use --attack cpl",
+}
+
+
+@pytest.mark.parametrize(("simulated", "captured"), REASONS.items())
+def test_no_refusal_names_an_option_that_judge_lacks(simulated: str, captured: str) -> None:
+    assert of_captures(simulated) == captured
+
+
+def test_an_attack_on_single_examples_says_what_to_capture(federation: Federation, judge: Any) -> None:
+    code, _, said = judge(federation(2, batch=2), "--attack", "analytic")
+    assert code == 2 and "captures of one step on one example" in said
 
 
 def test_clients_that_trained_differently_are_judged_apart(federation: Federation, judge: Any) -> None:

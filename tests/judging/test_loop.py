@@ -465,6 +465,14 @@ def diverged(network: Net, loader: Any) -> None:
     train(network, SGD(network.parameters(), 1e30), loader, 2)
 
 
+def lost(network: Net, loader: Any) -> None:
+    """A loss that is no number."""
+    optimizer = SGD(network.parameters(), 0.1)
+    for images, labels in loader:
+        (loss(network, images, labels) * torch.nan).backward()
+        optimizer.step()
+
+
 def still(network: Net, loader: Any) -> None:
     """Nothing trains."""
 
@@ -477,7 +485,8 @@ def still(network: Net, loader: Any) -> None:
         (two, "2 optimizers took steps"), (uneven, "of different sizes"),
         (one_rate, "groups of parameters with other arguments"), (warm, "lr must be above 0"),
         (diverged, "holds NaN or infinity: its training diverged; capture another round"),
-        (still, "learning_rate and batch_size could not be read"),
+        (lost, "its loss became NaN or infinity: its training diverged"),
+        (still, "no optimizer of torch took a step in it; train in the captured part"),
     ],
 )  # fmt: skip
 def test_no_training_is_changed_or_broken(
@@ -615,6 +624,9 @@ GIVEN = {"model": "m:make", "image_shape": [1, 8, 8], "classes": 5, "learning_ra
         ({"optimizer": {"name": "Adam"}, "state": "carried"}, r"make a new optimizer for the captured round \(.*\);"),
         ({"optimizer": "sgd:weight_decay=1e30"}, "weight_decay 1e.30 at learning_rate 0.1 makes weights grow .*;"),
         ({"fedprox": 1e30, "local_steps": 2}, "fedprox 1e.30 at learning_rate 0.1 makes weights grow .*correct one"),
+        ({"lr": 0.1}, "'lr': is not known here; correct its name, or leave it out"),
+        ({"frozen": "weight"}, "'frozen': write a list"),
+        ({"image_shape": [8, 8]}, r"'image_shape': write \[channels, height, width\], such as \[1, 28, 28\]"),
         ({"schedule": [0, 0], "local_steps": 2}, "all rates of the schedule are 0, .*give those that were used"),
     ],
 )  # fmt: skip
@@ -722,6 +734,7 @@ def test_a_folder_that_cannot_be_written_breaks_nothing(
         if place == "end":
             monkeypatch.setattr("harness.results.atomic._write_then_rename", full)
     assert len(caplog.records) == 1
-    assert place == "folder" or "No space left on device" in caplog.text
+    said = "cannot be made (File exists); name another" if place == "folder" else "No space left on device"
+    assert said in caplog.text
     with pytest.raises(UsageError):
         read_capture(folder)

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -237,6 +238,28 @@ def test_a_factor_that_nobody_declared_is_named(size: int, times: str, tmp_path:
     check = explained(clients, group.cell, tmp_path)
     # Of several steps the factor is no factor: the second one began elsewhere.
     assert check.outcome == "violated" and (f"it is {times} times what the truth gives" in check.detail) == (size == 4)
+    assert "check learning_rate, loss_scale, clip_grad_norm," in check.detail
+
+
+def test_an_update_with_the_other_sign_is_named(tmp_path: Path) -> None:
+    trained(tmp_path, by_two, size=4, by_hand={"learning_rate": 0.1, "batch_size": 4, "local_steps": 1})
+    for client in ("0", "1"):
+        before, after = (np.load(tmp_path / client / f"{stem}.npz") for stem in ("before", "after"))
+        np.savez(tmp_path / client / "update.npz", **{name: before[name] - after[name] for name in before})
+        (tmp_path / client / "after.npz").unlink()
+    (clients,) = federations([read_capture(tmp_path / str(client)) for client in range(2)])
+    (group,) = groups_of([clients], "t", ["cpl"], "none", "cpu")
+    detail = explained(clients, group.cell, tmp_path).detail
+    assert "it is -2 to -2 times what the truth gives: an update is after less before" in detail
+
+
+def test_a_gradient_that_was_scaled_down_may_be_clipped(tmp_path: Path) -> None:
+    facts = {"learning_rate": 0.1, "batch_size": 4, "local_steps": 1}
+    trained(tmp_path, by_two, size=4, by_hand=facts | {"loss_scale": 4.0})
+    (clients,) = federations([read_capture(tmp_path / str(client)) for client in range(2)])
+    (group,) = groups_of([clients], "t", ["cpl"], "none", "cpu")
+    detail = explained(clients, group.cell, tmp_path).detail
+    assert "it is 0.5 times what the truth gives: a loss that is summed or divided (loss_scale), clip_grad_" in detail
 
 
 def headless(image_shape: tuple[int, int, int], classes: int) -> nn.Module:

@@ -283,6 +283,15 @@ def test_norms_of_a_larger_poisson_batch_are_no_accusation(name: str, tmp_path: 
     assert check.outcome == "violated"
 
 
+def test_batches_that_are_declared_not_to_be_drawn_are_of_their_size(tmp_path: Path) -> None:
+    case, settings = CASES["Poisson batches of the expected size"], {"noise_multiplier": 0.01, "max_grad_norm": 1.0}
+    fixed = Declared(name="make_private", settings=settings | {"poisson_sampling": False})
+    (check,) = [
+        one for one in run_case(replace(case, declared=fixed), tmp_path, truth=False) if one.name == BOUND
+    ]  # fmt: skip
+    assert check.outcome == "violated"
+
+
 def test_of_a_poisson_batch_of_unknown_size_no_is_not_said(federation: Federation, judge: Judge) -> None:
     folders = federation(2, truth=False, declared=opacus(6.0), clip=1.0, deviation=6.0)
     _, document, _ = judge(folders, "--prior", "digits", "--attack", "analytic")

@@ -65,6 +65,14 @@ def test_contradictions_are_one_line(facts: dict[str, Any], said: str) -> None:
     assert said in line and "\n" not in line
 
 
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [({"client": 3}, {"client": "3"}), ({"dtype": "float32"}, {}), ({"optimizer": None}, {})],
+)  # fmt: skip
+def test_what_can_only_mean_one_thing_is_taken_for_it(given: dict[str, Any], meant: dict[str, Any]) -> None:
+    assert record(learning_rate=0.1, **given) == record(learning_rate=0.1, **meant)
+
+
 def test_steps_of_several_batches_have_the_examples_of_all() -> None:
     made = record(optimizer=SGD, epochs=2, examples=8, local_steps=4, accumulate=2)
     assert (made.step_size, made.step_sizes(), made.truths, len(made.slots())) == (4, (4,) * 4, 16, 16)

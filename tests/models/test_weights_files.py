@@ -89,7 +89,9 @@ def safetensors(state: dict[str, torch.Tensor]) -> bytes:
         pytest.param(saved([1, 2]), "holds list.*save a state_dict", id="a-list"),
         pytest.param(saved({"state_dict": {}}), "its 'state_dict' is one.*save a state_dict", id="a-checkpoint"),
         pytest.param(
-            saved({"model_state_dict": {}, "epoch": 3}), "its 'model_state_dict' is one", id="a-trainer's-checkpoint"
+            saved({"model_state_dict": {}, "epoch": 3}),
+            r"is one: torch.save.torch.load.OLD..'model_st",
+            id="a-trainer's-checkpoint",
         ),
         pytest.param(saved({"0.weight": torch.full((2,), torch.nan)}), "'0.weight': holds NaN", id="not-a-number"),
         pytest.param(saved({"0.weight": torch.zeros(2) * 1j}), "no.* plain tensor of real numbers", id="complex"),
@@ -106,6 +108,14 @@ def test_refused_files(write: Callable[[Path], None], message: str, tmp_path: Pa
     with pytest.raises(UsageError, match=message) as caught:
         network().load_weights(path)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("ending", [".npy", ".parquet", ".h5"])
+def test_weights_of_another_kind_are_not_called_damaged(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"weights{ending}"
+    path.write_bytes(b"PAR1")
+    with pytest.raises(UsageError, match=rf"of a kind that is not read \({ending}\); save .* as .safetensors or .npz"):
+        network().load_weights(path)
 
 
 def test_nothing_is_unpickled(tmp_path: Path) -> None:

@@ -1,0 +1,88 @@
+"""A clip of gradients in a client's own loop is read from their norms before and behind it."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from harness.capture import captured
+from harness.judging.capture import read_capture
+from harness.testing import digits
+
+Change = Callable[[list[nn.Parameter]], object]
+
+
+def make(image_shape: tuple[int, int, int], classes: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Sigmoid(), nn.Linear(16, classes))
+
+
+def clip(bound: float, **how: Any) -> Change:
+    return lambda weights: nn.utils.clip_grad_norm_(weights, bound, **how)
+
+
+def noise(weights: list[nn.Parameter]) -> None:
+    for one in weights:
+        if one.grad is not None:
+            one.grad += 0.1
+
+
+def half(weights: list[nn.Parameter]) -> None:
+    for one in weights:
+        if one.grad is not None:
+            one.grad /= 2
+
+
+# What happens before a step, batches that make one, the optimizer, the bound that is read, and whether a line is told.
+CHANGES: dict[str, tuple[Change, int, type[torch.optim.Optimizer], float | None, bool]] = {
+    "nothing": (lambda _: None, 1, torch.optim.SGD, None, False),
+    "a clip": (clip(0.25), 1, torch.optim.SGD, 0.25, False),
+    "a clip before Adam": (clip(0.125), 1, torch.optim.Adam, 0.125, False),
+    "a clip of a mean": (clip(0.1), 2, torch.optim.SGD, 0.1, False),
+    "a clip that is never reached": (clip(1e6), 1, torch.optim.SGD, None, False),
+    "noise": (noise, 1, torch.optim.SGD, None, True),
+    "a division": (half, 1, torch.optim.SGD, None, True),
+    "each value": (lambda weights: nn.utils.clip_grad_value_(weights, 1e-3), 1, torch.optim.SGD, None, True),
+}  # fmt: skip
+
+
+def trained(folder: Path, change: Change, each: int, kind: Any) -> nn.Module:
+    images, labels = (one.flatten(0, 1) for one in digits(1, 8))
+    torch.manual_seed(0)
+    network = make((1, 8, 8), 10)
+    optimizer = kind(network.parameters(), lr=0.01)
+    with captured(network, folder, optimizer, model=f"{__name__}:make"):
+        for number, (batch, truth) in enumerate(zip(images.split(2), labels.split(2), strict=True), 1):
+            loss: Tensor = nn.functional.cross_entropy(network(batch), truth) / each
+            loss.backward()
+            if number % each == 0:
+                change(list(network.parameters()))
+                optimizer.step()
+                optimizer.zero_grad()
+    return network
+
+
+@pytest.mark.parametrize(("change", "each", "kind", "bound", "told"), CHANGES.values(), ids=CHANGES.keys())
+def test_a_clip_is_read_and_what_is_none_is_told(
+    change: Change, each: int, kind: Any, bound: float | None, told: bool, tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    trained(tmp_path, change, each, kind)
+    assert read_capture(tmp_path).record.clip_grad_norm == bound
+    assert ["gradients were changed before a step" in one for one in caplog.messages] == [True] * told
+
+
+def test_a_clip_behind_a_scaler_is_read(tmp_path: Path) -> None:
+    images, labels = (one.flatten(0, 1) for one in digits(1, 4))
+    network = make((1, 8, 8), 10)
+    optimizer, scaler = torch.optim.SGD(network.parameters(), lr=0.1), torch.amp.GradScaler("cpu", init_scale=1024.0)
+    with captured(network, tmp_path, optimizer, model=f"{__name__}:make"):
+        scaler.scale(nn.functional.cross_entropy(network(images), labels)).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(network.parameters(), 0.25)
+        scaler.step(optimizer)
+        scaler.update()
+    record = read_capture(tmp_path).record
+    assert (record.clip_grad_norm, record.loss_scale) == (0.25, 1)
