@@ -20,7 +20,6 @@ from harness.attacks.residual import unread_level
 from harness.attacks.token_rows import tables_of
 from harness.base.errors import UsageError
 from harness.base.words import PAD, images_of, tokens_of
-from harness.datasets.prior import Prior
 from harness.observation import Observation, Tier
 
 # A word that is so much likelier than all others (natural logarithms) is not compared again; how many are.
@@ -118,7 +117,7 @@ def likely_words(seen: Observation, tables: tuple[str, str]) -> Likely:
     parts = seen.model.layout.split(seen.target)
     words, places = (parts[name][0].double().flatten(0, -2) for name in tables)
     noise = max(_deviation(seen, tables), _ROUNDING * float(places.square().mean().sqrt())) ** 2
-    known = _public(seen.prior, parts[tables[0]].shape[1], len(places))
+    known = _public(seen, parts[tables[0]].shape[1], len(places))
     noise = max(noise, 1e-300)
     length = _length(places, noise, known[1])
     scores = known[0].clone()
@@ -156,8 +155,9 @@ def _length(places: Tensor, noise: float, known: Tensor) -> int:
     return int((used.cumsum(0) + known).argmax()) + 1
 
 
-def _public(prior: Prior | None, words: int, places: int) -> tuple[Tensor, Tensor]:
+def _public(seen: Observation, words: int, places: int) -> tuple[Tensor, Tensor]:
     """Log-probabilities by public texts: of words at places (V, T), and of ends (T,); alike where there are none."""
+    prior = seen.prior
     if prior is None or prior.texts is None:
         return torch.zeros(words, places).double(), torch.zeros(places).double()
     texts = tokens_of(prior.texts.unflatten(1, (1, -1, places))).cpu()
