@@ -246,7 +246,7 @@ def _adapter(kind: type[Kind]) -> TypeAdapter[Kind]:
 # What people write, by the kind of pydantic's complaint.
 _PLAINER = {
     "extra_forbidden": "is not known here; correct its name, or leave it out", "tuple_type": "write a list",
-    "missing": "is missing; add it",
+    "missing": "is missing",
 }  # fmt: skip
 
 

@@ -55,7 +55,7 @@ def put(*place: str, value: Any) -> Callable[[Any], None]:
 
 
 DOCUMENTS = {
-    "no settings": (put("settings", value=...), "'settings': Field required"),
+    "no settings": (put("settings", value=...), "'settings': is missing"),
     "settings of another kind": (put("settings", value=3), "'settings'"),
     "a setting of another kind": (put("settings", "clients", value="many"), "'clients'"),
     "a setting out of range": (put("settings", "learning_rate", value=-1.0), "'learning_rate'"),
@@ -93,7 +93,7 @@ def test_settings_of_an_earlier_version_are_completed(original: Path, tmp_path: 
 P = 62
 CHECKPOINTS = {
     "a list": (lambda content: [content], "valid dictionary"),
-    "no weights": (put("weights", value=...), "'weights': Field required"),
+    "no weights": (put("weights", value=...), "'weights': is missing"),
     "something unknown": (put("zebra", value=1), "'zebra'"),
     "words for weights": (put("weights", value="w"), "'weights'"),
     "weights of another shape": (put("weights", value=torch.zeros(3)), r"'weights' has shape (3,)"),
@@ -102,7 +102,7 @@ CHECKPOINTS = {
     "sparse weights": (put("weights", value=torch.zeros(P).to_sparse()), "'weights': not a plain tensor"),
     "complex weights": (put("weights", value=torch.zeros(P, dtype=torch.complex64)), "'weights': not a plain tensor"),
     "endless weights": (put("weights", value=torch.zeros(1).expand(2**40)), "claims more values than the file holds"),
-    "no memory": (put("memory", value={}), "'memory.defense': Field required"),
+    "no memory": (put("memory", value={}), "'memory.defense': is missing"),
     "no velocity": (put("memory", "velocity", value=...), "'memory.velocity'"),
     "velocity of another shape": (put("memory", "velocity", value=torch.zeros(())), "'velocity' has shape ()"),
     "a bound of zero": (put("memory", "defense", "server", "quantile.bound", value=torch.zeros(())), "must lie"),
