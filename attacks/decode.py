@@ -24,7 +24,7 @@ from harness.observation import Observation, Tier
 
 # A word that is so much likelier than all others (natural logarithms) is not compared again; how many are.
 _CERTAIN, _OTHERS = 12.0, 4
-# Of a row's root mean square, what single precision leaves as an error; of the places, how many are surely used.
+# Of a row's root mean square, what single precision leaves as an error; one place in so many is surely used.
 _ROUNDING, _SURE = 1e-6, 5
 
 
@@ -39,8 +39,8 @@ class Decode(ClosedForm):
     reads: ClassVar[Reads] = "texts"
 
     def solved(self, observation: Observation) -> Tensor:
-        tables = _tables(observation)
-        found = [self._text(observation.take(torch.tensor([row])), tables) for row in range(observation.rows)]
+        tables, rows = _tables(observation), torch.arange(observation.rows, device=observation.target.device)
+        found = [self._text(observation.take(row), tables) for row in rows.split(1)]
         return images_of(torch.stack(found)).flatten(1).to(observation.target)
 
     def effort(self, observation: Observation) -> int:
@@ -115,7 +115,7 @@ class Likely:
 def likely_words(seen: Observation, tables: tuple[str, str]) -> Likely:
     """Of one row, by the gradients of both tables."""
     parts = seen.model.layout.split(seen.target)
-    words, places = (parts[name][0].double().flatten(0, -2) for name in tables)
+    words, places = (parts[name][0].cpu().double().flatten(0, -2) for name in tables)
     noise = max(_deviation(seen, tables), _ROUNDING * float(places.square().mean().sqrt())) ** 2
     known = _public(seen, parts[tables[0]].shape[1], len(places))
     noise = max(noise, 1e-300)
@@ -137,8 +137,8 @@ def _deviation(seen: Observation, tables: tuple[str, str]) -> float:
 def together(words: Tensor, places: Tensor, noise: float) -> Tensor:
     """Log-likelihood ratios (V, T) that a word (V, E) stood at a place (T, E), rather than that it did not.
 
-    Least squares make the row of a word of those of places. What is 1 for a word's own places, and 0 for others, comes
-    out smaller by what noise adds to the places' products, and with an error of both rows' noise.
+    Least squares make the row of a word of those of places. What is 1 for a word's own places comes out smaller, by
+    what noise adds to the places' products. What is 0 for others has an error of both rows' noise.
     """
     products = places @ places.T
     inverse = torch.linalg.inv(products + 1e-12 * products.diagonal().mean() * torch.eye(len(places)))

@@ -180,6 +180,11 @@ class Listening:
     said: Tensor
     unsaid: Tensor
 
+    @property
+    def known(self) -> bool:
+        """Whether all of it is numbers, which a norm without a gain does not leave."""
+        return bool(self.said.isfinite().all() and self.unsaid.isfinite().all())
+
 
 @dataclass(frozen=True)
 class Guess:
@@ -236,7 +241,7 @@ class Reader:
         self.found, (self.table, _) = first_attention(model), tables_of(model, "span")
         network = model.plain(weights)
         attention, norm = (
-            deepcopy(network.get_submodule(name)).double().requires_grad_(False)
+            deepcopy(network.get_submodule(name)).cpu().double().requires_grad_(False)
             for name in (self.found.name, self.found.norm)
         )
         assert isinstance(attention, nn.MultiheadAttention) and isinstance(norm, nn.LayerNorm)  # as they were found
@@ -245,8 +250,8 @@ class Reader:
         self.largest = float(self.of(target, self.table).norm(dim=1).max())
 
     def of(self, target: Tensor, name: str) -> Tensor:
-        """The part of a gradient (P,) that is of the weights of that name."""
-        return self.model.layout.split(target[None])[name][0].double()
+        """The part of a gradient (P,) that is of the weights of that name, in double precision."""
+        return self.model.layout.split(target[None])[name][0].cpu().double()
 
     def pairs(self, target: Tensor) -> Pairs | None:
         """Those that may have been used; None where the share of each word in the gradient cannot be told."""
@@ -257,7 +262,7 @@ class Reader:
             return None
         given = vectors_at(self.model, self.found.norm, self.weights, used[:, None].expand(-1, self.places))
         assert given is not None  # it was called when it was found
-        given = given.double()
+        given = given.cpu().double()
         deviation = (given.var(-1, unbiased=False) + self.norm.eps).sqrt()
         centred = (given - given.mean(-1, keepdim=True)) / deviation[..., None]
         read = centred * self.norm.weight + self.norm.bias
@@ -294,7 +299,8 @@ class Reader:
         """A gradient less that of a text (T,), at the label at which the row of one of its words is explained."""
         seen, best, left = self.of(target, self.table)[word], _ITS_OWN, None
         for label in range(self.model.classes):
-            images, labels = images_of(text[None, None]).to(self.weights), torch.tensor([[label]])
+            images = images_of(text[None, None]).to(self.weights)
+            labels = torch.full((1, 1), label, device=self.weights.device)
             own = self.model.gradient(self.weights[None], images, labels)[0]
             row = self.of(own, self.table)[word]
             share = (seen @ row) / row.square().sum().clamp_min(1e-300)
@@ -330,14 +336,13 @@ def _next(reader: Reader, target: Tensor) -> tuple[Tensor, Tensor] | None:
 
 def _heard(reader: Reader, pairs: Pairs, word: int) -> Tensor | None:
     """The text (T,) to which a word listens; None where there is none that says all it heard."""
-    own = (pairs.word == word).nonzero()[:, 0].tolist()
-    for heard in _best([reader.listening(pairs, one) for one in own], pairs):
+    heard_at = [reader.listening(pairs, own) for own in (pairs.word == word).nonzero()[:, 0].tolist()]
+    for heard in _best([one for one in heard_at if one.known], pairs):
         guess, off = Guess.first(pairs, heard), [torch.inf]
         while len(off) <= _ROUNDS and min(off[-_PATIENCE:]) <= min(off):
-            columns, derivatives = equations(pairs, heard, guess)
-            if not bool(columns.isfinite().all() and derivatives.isfinite().all()):
+            guess = _nearer(pairs, heard, guess)
+            if guess is None:
                 break
-            guess = _nearer(pairs, heard.own, guess, columns, derivatives)
             text = _chosen(pairs, guess.there)
             off.append(_unexplained(pairs, heard, text))
             if off[-1] < _RIGHT:
@@ -345,13 +350,18 @@ def _heard(reader: Reader, pairs: Pairs, word: int) -> Tensor | None:
     return None
 
 
-def _nearer(pairs: Pairs, own: int, guess: Guess, columns: Tensor, derivatives: Tensor) -> Guess:
-    """A step of Gauss and Newton: weights that are not negative, and changes of ``gain`` and ``said`` of any sign."""
+def _nearer(pairs: Pairs, heard: Listening, guess: Guess) -> Guess | None:
+    """A step of Gauss and Newton: weights that are not negative, and changes of ``gain`` and ``said`` of any sign; None
+    where it leads nowhere."""
+    (columns, derivatives), own = equations(pairs, heard, guess), heard.own
     others = (pairs.place != pairs.place[own]).nonzero()[:, 0]
     scale = columns.norm(dim=0).mean() / derivatives.norm(dim=0).clamp_min(1e-300)
     either = derivatives * scale
     known = torch.cat([columns[:, others], either, -either], 1)
-    found = torch.from_numpy(nnls(known.numpy(), -columns[:, own].numpy(), maxiter=50 * known.shape[1])[0])
+    try:
+        found = torch.from_numpy(nnls(known.numpy(), -columns[:, own].numpy(), maxiter=50 * known.shape[1])[0])
+    except (RuntimeError, ValueError):  # it does not end, or a step went beyond all numbers
+        return None
     there = torch.zeros_like(guess.there)
     there[others], there[own] = found[: len(others)], 1.0
     more, less = found[len(others) :].chunk(2)
@@ -421,7 +431,7 @@ def _unexplained(pairs: Pairs, heard: Listening, there: Tensor) -> float:
 
 def of_row(observation: Observation, row: int) -> Tensor:
     """The texts (n, T) of one row."""
-    weights, target = observation.weights[row].cpu(), observation.target[row].cpu()
+    weights, target = observation.weights[row], observation.target[row]
     if not target.isfinite().all():
         return torch.full((observation.examples, observation.model.image_shape[-1]), PAD)
     return sentences(Reader(observation.model, weights, target), target, observation.examples)

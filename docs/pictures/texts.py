@@ -35,10 +35,11 @@ def _at(folder: Path, sigma: float | None) -> list[ShownText]:
     document = ResultDocument.model_validate_json((out / "results.json").read_text())
     found = []
     for cell in (cell for cell in document.cells if cell.role == "cell"):
-        label = f"{'no defense' if sigma is None else f'σ = {sigma:g}'}, {cell.attack}"
-        print(label, cell.asr["strict"], cell.metrics["tokens_right"], cell.verdict)
+        label = "no defense" if sigma is None else f"σ = {sigma:g}"
+        print(label, cell.attack, cell.asr["strict"], cell.metrics["tokens_right"], cell.verdict)
         (first, *_) = texts_of(Image.open(out / "pictures" / f"{cell.key}.png").info)
-        found.append(first.model_copy(update={"label": label}))
+        share = first.caption.partition(" ")[0]  # in percent
+        found.append(first.model_copy(update={"label": label, "caption": f"{cell.attack}, {share}"}))
     return found
 
 

@@ -192,6 +192,14 @@ def test_each_text_has_a_scale_of_its_own(model: RowModel, notes: Dataset) -> No
     assert as_sets(made(Span(), both)) == as_sets(torch.cat([of_one, of_other], 1))
 
 
+def test_a_norm_without_a_gain_says_nothing_and_breaks_nothing(behind: RowModel, notes: Dataset) -> None:
+    keys, chosen = ((0, 0),), torch.tensor([[0, 1]])
+    weights = behind.initial_weights(list(keys))
+    behind.layout.split(weights)["first.weight"][0, 5] = 0.0
+    gradients = behind.gradient(weights, notes.images[chosen], notes.labels[chosen])
+    assert (made(Span(), Observation(behind, weights, gradients, 2, keys)) == PAD).all()
+
+
 def test_where_attention_stands_is_found(model: RowModel, behind: RowModel) -> None:
     assert first_attention(model) == FirstAttention("encoder.0.self_attn", "encoder.0.norm1", before=True)
     assert first_attention(behind) == FirstAttention("layer.self_attn", "first", before=False)
