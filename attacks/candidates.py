@@ -125,8 +125,9 @@ def _local_gradient(
     sizes = observation.model.layout.sizes
     gradients = observation.model.per_example_gradients(weights, images, targets, create_graph=differentiable)
     # A tiny offset keeps the derivative of the norm finite where a layer's gradient vanishes.
-    norms = (group_sums(gradients.square(), sizes) + 1e-30).sqrt()
-    return (gradients * spread(example_factors(norms, _common_bound(clipping), clipping.grouping), sizes)).mean(1)
+    norms = (group_sums(gradients.square(), sizes) + 1e-30).sqrt().unflatten(-1, (observation.model.layout.rounds, -1))
+    factors = example_factors(norms, _common_bound(clipping), clipping.grouping).flatten(-2)
+    return (gradients * spread(factors, sizes)).mean(1)
 
 
 def _mean_gradient(

@@ -94,19 +94,19 @@ def _deviation_of_bias(observation: Observation) -> Tensor:
         return level.reshape(1, 1)
     _, bias = observation.model.last_linear()
     assert bias is not None
-    return observation.model.layout.split(level)[bias].amax().reshape(1, 1)
+    return observation.model.layout.mean_of(level, bias).amax().reshape(1, 1)
 
 
 def _bias_gradient(observation: Observation) -> Tensor:
     _, bias = observation.model.last_linear()
     if bias is None:
         raise UsageError("the last layer has no bias; use --attack-arg label_rule=row_sum or --labels known")
-    return observation.model.layout.split(observation.target)[bias]
+    return observation.model.layout.mean_of(observation.target, bias)
 
 
 def _weight_gradient(observation: Observation) -> Tensor:
     weight, _ = observation.model.last_linear()
-    return observation.model.layout.split(observation.target)[weight]
+    return observation.model.layout.mean_of(observation.target, weight)
 
 
 LABEL_RULES: dict[str, Callable[[Observation], Tensor]] = {

@@ -104,6 +104,9 @@ class CellSettings(BaseModel):
     observations: Annotated[Repeats, LISTED] = Field(
         1, description="Times the same record is seen, with new noise each time"
     )
+    rounds_seen: Annotated[Repeats, LATER, LISTED, Says("{} rounds seen")] = Field(
+        1, description="Rounds in which the same examples are trained on and seen, with the model of each"
+    )
     batch_norm: Annotated[Literal["sent", "hidden"] | None, LATER, Says("BatchNorm's statistics {}")] = Field(
         None, description="Running statistics of BatchNorm: sent with the update (default), or hidden"
     )
@@ -171,6 +174,7 @@ class CellSettings(BaseModel):
         if self.shared_weights and self.weights is not None:
             raise ValueError("victims share the network of a file or training already; leave --shared-weights out")
         self._fits_variates()
+        self._fits_rounds_seen()
         self._fits_suite()
         if not self.seeds or len(set(self.seeds)) != len(self.seeds) or min(self.seeds) < 0:
             raise ValueError("seeds must be different non-negative numbers; for example --seed 0,1,2")
@@ -197,6 +201,33 @@ class CellSettings(BaseModel):
                 f"SCAFFOLD sends control variates beside the update, which {self.defense} would not protect; "
                 "use a defense of the local step"
             )
+
+    def _fits_rounds_seen(self) -> None:
+        if self.rounds_seen == 1:
+            return
+        if self.round + self.rounds_seen > self.rounds:
+            raise ValueError(
+                f"{self.rounds_seen} rounds from round {self.round} on lie beyond the last of {self.rounds} rounds; "
+                "lower rounds_seen, or raise rounds"
+            )
+        defense, attack = self.build_defense(), self.build_attack()
+        remembers = defense.server_remembers() or defense.clients_remember()
+        obstacles = {
+            f"attack {self.attack!r} makes a round of its own": attack.tier == "tampering",
+            "engine 'reference' reads one round": self.engine == "reference",
+            "SCAFFOLD's clients remember earlier rounds": self.variates is not None,
+            f"defense {self.defense!r} remembers earlier rounds": bool(remembers),
+            f"defense {self.defense!r} changes inputs or the network": defense.needs_network,
+        }
+        for reason, there in obstacles.items():
+            if there:
+                raise ValueError(f"{reason}, which is not combined over rounds; leave --rounds-seen out")
+
+    def in_round(self, number: int) -> "CellSettings":
+        """The same cell in a later round alone, counted from this one; nothing else of it changes."""
+        if self.rounds_seen == 1:
+            return self
+        return self.model_copy(update={"round": self.round + number, "rounds_seen": 1})
 
     def _fits_suite(self) -> None:
         if self.suite is None:
@@ -379,7 +410,7 @@ def cell_settings(**values: Any) -> CellSettings:
     settings.build_defense()
     settings.build_attack()
     require_steps(settings.rounds, settings.steps_per_round)
-    observed = settings.victims * len(settings.seeds) * settings.observations * settings.together
+    observed = settings.victims * len(settings.seeds) * settings.observations * settings.together * settings.rounds_seen
     require_time(observed * settings.local_steps * settings.batch_size, "lower victims, observations or local_steps")
     return settings
 

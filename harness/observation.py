@@ -35,6 +35,7 @@ class NoiseLevel:
         of: whose L2 norm: ``each``, of each tensor its own; ``largest``, of all tensors the largest one; ``whole``, of
             the whole gradient.
         least, most: which the norm is held between.
+        rounds: how many rounds lie one after another in the gradient, each with norms of its own.
 
     Raises:
         UsageError: there are no such numbers, or no such norm.
@@ -44,6 +45,7 @@ class NoiseLevel:
     of: Whose
     least: float = 0.0
     most: float = math.inf
+    rounds: int = 1
 
     def __post_init__(self) -> None:
         if self.of not in get_args(Whose):
@@ -63,13 +65,13 @@ class NoiseLevel:
         """Return the deviations of each tensor's coordinates (R, M), float64, differentiable.
 
         ``gradients`` (R, P) are clipped as the defense does."""
-        squares = group_sums(gradients.square(), sizes).double()
+        squares = group_sums(gradients.square(), sizes).double().unflatten(1, (self.rounds, -1))
         if self.of == "whole":
-            squares = squares.sum(1, keepdim=True).expand_as(squares)
+            squares = squares.sum(2, keepdim=True).expand_as(squares)
         norms = (squares + _TINY).sqrt()
         if self.of == "largest":
-            norms = norms.amax(1, keepdim=True).expand_as(norms)
-        return self.factor * torch.clamp(norms, self.least, self.most)
+            norms = norms.amax(2, keepdim=True).expand_as(norms)
+        return self.factor * torch.clamp(norms.flatten(1), self.least, self.most)
 
 
 UpdateModel = Literal["first", "avg", "path", "unroll"]

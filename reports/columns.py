@@ -89,14 +89,20 @@ def looks(cell: Row) -> str:
     return f"{cell.observations}x"
 
 
+def rounds_seen(cell: Row) -> int:
+    """In how many rounds the adversary saw the same examples."""
+    return int(cell.options.get("rounds_seen", 1))
+
+
 def training_round(cell: Row) -> str:
     """Rounds of training before the one that is attacked."""
     return str(cell.round)
 
 
 def circumstances(cell: Row) -> str:
-    """Round and number of looks as words behind a place, where they are not the usual ones."""
-    when = f" / round {cell.round}" if cell.round else ""
+    """Rounds and number of looks as words behind a place, where they are not the usual ones."""
+    rounds, when = rounds_seen(cell), f" / round {cell.round}" if cell.round else ""
+    when += f" / {rounds} rounds" if rounds > 1 else ""
     return when + (f" / seen {looks(cell)}" if cell.observations > 1 else "")
 
 

@@ -17,10 +17,15 @@ Grouping = Literal["layer", "whole"]
 
 @dataclass(frozen=True)
 class Layout:
-    """Order, names and shapes of a model's parameter tensors inside one flat vector of P numbers."""
+    """Order, names and shapes of a model's parameter tensors inside one flat vector of P numbers.
+
+    ``rounds``: how many rounds of a training lie in it one after another, the first under the names of its tensors. A
+    clip, or a noise level, of the whole vector is then one of each round.
+    """
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
+    rounds: int = 1
 
     @classmethod
     def of(cls, module: nn.Module) -> "Layout":
@@ -46,7 +51,19 @@ class Layout:
 
     def groups(self, grouping: Grouping) -> tuple[int, ...]:
         """Sizes of the clipping groups: one per tensor (``layer``) or one for the whole vector (``whole``)."""
-        return self.sizes if grouping == "layer" else (self.total,)
+        return self.sizes if grouping == "layer" else (self.total // self.rounds,) * self.rounds
+
+    def over(self, rounds: int) -> "Layout":
+        """The layout of so many rounds, one after another, of a network with this one."""
+        later = (f"{name}@{number + 1}" for number in range(1, rounds) for name in self.names)
+        return Layout((*self.names, *later), self.shapes * rounds, rounds)
+
+    def mean_of(self, flat: Tensor, name: str) -> Tensor:
+        """A named tensor (..., *shape) of flat vectors (..., P), as it is on average over the rounds."""
+        first, each = self.names.index(name), len(self.names) // self.rounds
+        parts = flat.split(self.sizes, dim=-1)[first::each]
+        mean = parts[0] if self.rounds == 1 else torch.stack(parts).mean(0)
+        return mean.reshape(*flat.shape[:-1], *self.shapes[first])
 
     def split(self, flat: Tensor) -> dict[str, Tensor]:
         """Named tensors (..., *shape) viewed from flat vectors (..., P)."""

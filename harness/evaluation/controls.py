@@ -16,6 +16,8 @@ from harness.scoring.verdict import took_steps
 CONTROL_VICTIMS = 24
 NEGATIVE = ("swap", "noise_x100", BLIND)
 _DROWNED = 50.0
+#: What a control changes to be of one look: without noise that shows what many do.
+ONE_LOOK = {"observations": 1, "rounds_seen": 1}
 _STILL = "no optimizer step was taken"
 
 
@@ -32,7 +34,7 @@ def positive_control(settings: CellSettings) -> CellSettings:
     # Nor is anything random: one look shows what many do.
     return smaller(
         settings, defense="none", defense_args={}, server_state=None, server_state_hash=None, tap=tap, noise_scale=1.0,
-        observations=1,
+        **ONE_LOOK,
     )  # fmt: skip
 
 
@@ -54,7 +56,7 @@ def drowned_control(settings: CellSettings, times: float = 100.0, hidden: bool =
 
     ``hidden``: running statistics travel without noise beside what is read, and are left out here.
     """
-    scale = times * math.sqrt(settings.observations) * settings.noise_scale
+    scale = times * math.sqrt(settings.observations * settings.rounds_seen) * settings.noise_scale
     return smaller(settings, noise_scale=scale, **({"batch_norm": "hidden"} if hidden else {}))
 
 
@@ -90,7 +92,7 @@ def blind_control(settings: CellSettings) -> CellSettings | None:
     if attack.tier == "plain" or isinstance(attack, Identifier) or settings.prior == NONE or settings.attack == BLIND:
         return None
     rule = {name: value for name, value in attack.parameters().items() if name == "label_rule"}
-    return settings.model_copy(update={"attack": BLIND, "attack_args": rule})
+    return settings.model_copy(update={"attack": BLIND, "attack_args": rule, "rounds_seen": 1})
 
 
 def with_other_key(settings: CellSettings) -> CellSettings:

@@ -25,6 +25,7 @@ from harness.datasets.public import NONE
 from harness.defenses import DEFENSES
 from harness.evaluation.played_round import Key, known_correction, round_context, server_state
 from harness.evaluation.reading import Reading, known_batches, read_round
+from harness.evaluation.rounds_seen import combined, moved
 from harness.evaluation.sending import CLIENTS, Sent, detectable, sent_by, tampering_of
 from harness.experiment import CellSettings
 from harness.federation.knowledge import carrying, coding_at, cut_at, noise_at
@@ -264,16 +265,30 @@ class Stage:
         model.to(device, dtype)
         weights, seen = weights.to(device, dtype), None
         if sent is None:
-            reading = self.look(model, weights, truth, keys, settings)
+            observation = self._over_rounds(model, weights, truth, keys, settings, dataset)
         else:
             weights, seen = self._tampered(sent, model, weights, truth, settings)
             reading = self._played(model, weights, truth, keys, settings, sent)
-        observation = self._observation(model, weights, reading, truth, keys, settings)
+            observation = self._observation(model, weights, reading, truth, keys, settings)
         if room.prior:
             observation = replace(observation, prior=room.prior.to(device, dtype))
-        if room.public and settings.networks_are_shared and settings.variates is None:
+        # After the first of several rounds each victim has weights of its own.
+        if room.public and settings.networks_are_shared and settings.variates is None and settings.rounds_seen == 1:
             observation = replace(observation, simulation=simulation(read_round, model, room.public, settings))
         return Scene(observation, truth, dataset, seen)
+
+    def _over_rounds(
+        self, model: RowModel, weights: Tensor, truth: Victims, keys: list[Key], settings: CellSettings, others: Dataset
+    ) -> Observation:
+        """What is read of every round that is seen, with the weights that it begins with."""
+        rounds = []
+        for number in range(settings.rounds_seen):
+            now = settings.in_round(number)
+            if number:
+                weights = moved(model, weights, truth, keys, settings.in_round(number - 1), others, self.chunk)
+            reading = self.look(model, weights, truth, keys, now)
+            rounds.append(self._observation(model, weights, reading, truth, keys, now))
+        return combined(rounds)
 
     def choose(self, dataset: Dataset, rows: int, settings: CellSettings) -> Victims:
         """Who is attacked."""

@@ -59,6 +59,10 @@ class PlayedRound:
         read = settings.update_reading.gradient(seen, self.weights) if moved else seen
         return read.to(self.weights.dtype) + 0.0
 
+    def update(self) -> Tensor:
+        """The updates (N, P) of the first look as they are at the tap, one of messages."""
+        return self._read(self._context(0))
+
     @property
     def _steps(self) -> int:
         return self.settings.local_steps if self.settings.tap.of_update else 1

@@ -55,7 +55,8 @@ def promised(scored: Scored) -> list[Statement]:
         made = what_holds(made, uncovered=f"a control with {settings.noise_scale:g} times the noise")
     if hypothetical:
         made = [one if one.guarantee == "none" else replace(one, notes=f"{one.notes}; {hypothetical}") for one in made]
-    if settings.observations > 1:
-        repeated = REPEATED.format(settings.observations)
+    looks = settings.observations * settings.rounds_seen
+    if looks > 1:
+        repeated = REPEATED.format(looks)
         made = [one if one.epsilon is None else replace(one, notes=f"{one.notes}; {repeated}") for one in made]
     return [replace(one, covers=covers(one, settings.tap)) for one in repeatable(made)]

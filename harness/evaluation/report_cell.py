@@ -16,6 +16,7 @@ from harness.experiment import CellSettings
 from harness.federation.defense import FixedNoise
 from harness.federation.knowledge import limit_at
 from harness.federation.privacy_facts import PrivacyFacts
+from harness.models import RowModel
 from harness.privacy import (
     Event,
     GaussianLimit,
@@ -23,6 +24,7 @@ from harness.privacy import (
     NoLimit,
     RunLimit,
     client_views,
+    combined,
     example_views,
     lineup_p_value,
     strict_p_value,
@@ -207,9 +209,7 @@ def limit_of(settings: CellSettings, scene: Scene) -> Limit | NoLimit:
         return NoLimit(uncovered)
     if any(len(row.unique()) < len(row) for row in indices):
         return NoLimit(_TWICE)
-    context = round_context(settings, model, ((settings.seeds[0], 0),), server_state(settings))
-    steps = settings.local_steps if settings.tap.of_update else 1
-    limit = limit_at(settings.build_defense(), settings.tap, context, steps, settings.observations)
+    limit = combined(_limit_of_round(settings.in_round(number), model) for number in range(settings.rounds_seen))
     if isinstance(limit, NoLimit) or settings.weights is None:
         return limit
     if settings.trained is None:
@@ -221,6 +221,12 @@ def limit_of(settings: CellSettings, scene: Scene) -> Limit | NoLimit:
     facts = settings.trained.facts(model.layout)
     noise = settings.trained.settings.build_defense().fixed_noise(facts)
     return NoLimit(_OTHER_RUN) if noise is None else RunLimit(_whole_run(noise, facts)).beside(limit)
+
+
+def _limit_of_round(settings: CellSettings, model: RowModel) -> Limit | NoLimit:
+    context = round_context(settings, model, ((settings.seeds[0], 0),), server_state(settings))
+    steps = settings.local_steps if settings.tap.of_update else 1
+    return limit_at(settings.build_defense(), settings.tap, context, steps, settings.observations)
 
 
 def _whole_run(noise: FixedNoise, facts: PrivacyFacts) -> Event:

@@ -17,6 +17,7 @@ from harness.evaluation.attacking import Engine, attack_scene, in_one_process
 from harness.evaluation.controls import (
     BLIND,
     NEGATIVE,
+    ONE_LOOK,
     blind_control,
     checked,
     drowned_control,
@@ -243,7 +244,7 @@ class Run:
         step, since several leave coordinates in or out, and move the gradients, otherwise with noise than without."""
         one = {"local_steps": 1, "epochs": 1, "client_examples": None, "update_model": "first"}
         steps = one if settings.tap.of_update else {}
-        alone = smaller(settings, observations=1, **steps)
+        alone = smaller(settings, **ONE_LOOK, **steps)
         place = self.stage.place_of(alone)
         measured = settings.build_defense().measured
         if not (self.stage.plays and measured) or place in self._declared:
@@ -261,7 +262,7 @@ class Run:
 
     def _positive(self, scored: Scored) -> Control:
         settings = scored.settings
-        if positive_control(settings) == smaller(settings, observations=1):
+        if positive_control(settings) == smaller(settings, **ONE_LOOK):
             leaks = scored.scores.succeeds or scored.scores.brings_back
             mend = "raise --victims or the attack's max_iterations" if self.stage.simulates else "capture more clients"
             mend += ", or choose another attack"

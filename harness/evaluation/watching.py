@@ -15,7 +15,7 @@ from torch import Tensor
 from harness.attacks import Attack
 from harness.base.limits import WORTH_TELLING, log
 from harness.base.progress import Progress, in_words, may_foretell, within
-from harness.evaluation.controls import drowned_control, noiseless_control, positive_control, smaller
+from harness.evaluation.controls import ONE_LOOK, drowned_control, noiseless_control, positive_control, smaller
 from harness.experiment import AS_CAPTURED, CellSettings
 from harness.federation.taps import TAPS_OF_VARIATES
 from harness.scoring import Strict, image_strict, match
@@ -149,7 +149,7 @@ def work_of(settings: CellSettings, early: bool = False) -> float:
 def controls_of(cell: CellSettings) -> list[tuple[str, CellSettings]]:
     """The controls that a cell may need, as :class:`harness.evaluation.run.Run` names them."""
     found = [("positive", positive_control(cell))]
-    if found[0][1] == smaller(cell, observations=1):
+    if found[0][1] == smaller(cell, **ONE_LOOK):
         return []
     return [*found, ("positive_sigma0", noiseless_control(cell)), ("noise_x100", drowned_control(cell))]
 

@@ -15,7 +15,7 @@ from harness.attacks import Attack
 from harness.base.devices import use_threads
 from harness.base.errors import UsageError
 from harness.base.limits import share_memory
-from harness.evaluation.controls import positive_control, smaller
+from harness.evaluation.controls import ONE_LOOK, positive_control, smaller
 from harness.evaluation.run import Run
 from harness.evaluation.scores import Scored
 from harness.evaluation.watching import work_of
@@ -112,13 +112,15 @@ def _brought(unit: Unit, run: Run) -> set[str]:
     controls = (
         smaller(settings)
         for settings in unit.cells
-        if _is_own_control(settings) and settings.observations == 1 and isinstance(settings.build_attack(), Attack)
+        if _is_own_control(settings)
+        and settings.observations == settings.rounds_seen == 1
+        and isinstance(settings.build_attack(), Attack)
     )
     return {cell_key(run.identity(control, "positive")) for control in controls}
 
 
 def _is_own_control(settings: CellSettings) -> bool:
-    return positive_control(settings) == smaller(settings, observations=1)
+    return positive_control(settings) == smaller(settings, **ONE_LOOK)
 
 
 # What a worker does, wherever it is: makes units in a folder, with what it loaded for earlier ones.

@@ -21,6 +21,7 @@ from harness.privacy.reconstruction import (
     PureLimit,
     RenyiLimit,
     RunLimit,
+    combined,
     lineup_p_value,
     strict_p_value,
 )
@@ -73,6 +74,7 @@ __all__ = [
     "View",
     "claimed_epsilon",
     "client_views",
+    "combined",
     "compose",
     "effective_sigma",
     "example_views",

@@ -20,7 +20,7 @@ tested on its own (Bonferroni).
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -235,3 +235,23 @@ def _mixed_binomial(count: int, chances: NDArray[np.float64]) -> NDArray[np.floa
 def _over_places(places: int, p_value: Callable[[int], float | None]) -> float | None:
     found = [value for value in map(p_value, range(places)) if value is not None]
     return min(1.0, len(found) * min(found)) if found else None
+
+
+_HALF = 0.5
+
+
+def combined(rounds: Iterable[Limit | NoLimit]) -> Limit | NoLimit:
+    """That of several rounds about the same target, each with noise of its own: of Gaussian ones squares add up."""
+    found = list(rounds)
+    limits = [one for one in found if isinstance(one, Limit)]
+    if len(limits) < len(found):
+        return next(one for one in found if isinstance(one, NoLimit))
+    if len(limits) == 1:
+        return limits[0]
+    gaussian = [one for one in limits if isinstance(one, GaussianLimit)]
+    if len(gaussian) == len(limits):
+        return GaussianLimit(math.hypot(*(one.mu for one in gaussian)))
+    if len({type(one) for one in limits}) > 1:
+        return NoLimit("its rounds have theorems of different kinds, and none is of all of them")
+    # Of one kind the weakest lets out no less than any other.
+    return max(limits, key=lambda one: one.ceiling(_HALF)).repeated(len(limits))

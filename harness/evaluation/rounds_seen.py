@@ -1,0 +1,177 @@
+"""Several rounds of the same examples, by one who keeps every message: the model moves on between them.
+
+In every round the server averages the message that was seen with those of other clients, whose examples are new each
+time, and plain averaging moves the model. Noise is new in every round, and follows the defense's schedule.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from harness.base.coding import Coding
+from harness.base.errors import UsageError
+from harness.base.randomness import generator
+from harness.datasets import Dataset, Victims
+from harness.evaluation.played_round import Key, PlayedRound, round_context
+from harness.experiment import CellSettings
+from harness.federation.taps import Tap
+from harness.models import RowModel
+from harness.models.over_rounds import ModelOverRounds
+from harness.observation import Chosen, Noise, Observation
+
+
+def moved(
+    model: RowModel, weights: Tensor, truth: Victims, keys: Sequence[Key], settings: CellSettings, others: Dataset,
+    chunk: int = 128,
+) -> Tensor:  # fmt: skip
+    """The weights (V, P) that a round leads to from weights (V, P), each victim's in a federation of its own.
+
+    Args:
+        model: the network.
+        weights: before the round.
+        truth: the victims' examples, which they train on again.
+        keys: of the victims, with which their message is the one that was seen.
+        settings: of the round.
+        others: what the round's other clients hold: examples at random, none of the victim's.
+        chunk: most clients trained together.
+    """
+    played, sums = _of_messages(settings), settings.build_defense().sums_securely
+    clients, whole = settings.clients_per_round, settings.together > 1
+    together, parts = max(1, chunk // clients), []
+    for first in range(0, len(keys), together):
+        rows = slice(first, min(first + together, len(keys)))
+        images, labels = _own_round(truth, rows, clients) if whole else _cohort(truth, rows, keys[rows], played, others)
+        # The first is the victim, with the noise that was seen.
+        each = tuple(
+            (*key, "client", client) if client or whole else key for key in keys[rows] for client in range(clients)
+        )
+        start = weights[rows].repeat_interleave(clients, 0)
+        made = PlayedRound(model, start, images.to(weights), labels.to(weights.device), each, played).update()
+        total = made * clients if sums else made.unflatten(0, (-1, clients)).sum(1)  # of a secure sum, it is the mean
+        applied = [_applied(one, key, model, played) for one, key in zip(total, keys[rows], strict=True)]
+        parts.append(torch.stack(applied))
+    return (weights.double() + torch.cat(parts).to(weights.device) / clients).to(weights.dtype)
+
+
+def _of_messages(settings: CellSettings) -> CellSettings:
+    """The same round read at the server. Of a local step nothing but its own batch is known, which then is the round."""
+    one_step = {} if settings.tap.of_update else {
+        "local_steps": 1, "epochs": 1, "client_examples": None, "update_model": "first",
+    }  # fmt: skip
+    return settings.model_copy(update={"tap": Tap.RECEIVED, "observations": 1, **one_step})
+
+
+def _applied(total: Tensor, key: Key, model: RowModel, settings: CellSettings) -> Tensor:
+    """What the server makes of the sum (P,) of a round's messages, with noise of this federation's own."""
+    context = round_context(settings, model, ((" ".join(map(str, key)),),), {})
+    return settings.build_defense().aggregate(total, context)
+
+
+def _own_round(truth: Victims, rows: slice, clients: int) -> tuple[Tensor, Tensor]:
+    """Images (V * K, n, ...) and labels (V * K, n) of victims who are a whole round of clients each."""
+    images, labels = (part[rows].reshape(-1, part.shape[1] // clients, *part.shape[2:])
+                      for part in (truth.images, truth.labels))  # fmt: skip
+    return images, labels
+
+
+def _cohort(
+    truth: Victims, rows: slice, keys: Sequence[Key], settings: CellSettings, others: Dataset
+) -> tuple[Tensor, Tensor]:
+    """The same of each victim and the other clients of its round."""
+    images, labels, beside = truth.images[rows], truth.labels[rows], settings.clients_per_round - 1
+    drawn = [
+        _apart(own.unique().cpu(), len(others.labels), beside * images.shape[1], (*key, settings.round))
+        for own, key in zip(truth.indices[rows], keys, strict=True)
+    ]
+    places = torch.stack(drawn).reshape(len(keys), beside, images.shape[1])
+    images, labels = (
+        torch.cat([own[:, None], values[places].to(own)], 1).flatten(0, 1)
+        for own, values in ((images, others.images), (labels, others.labels))
+    )
+    return images, labels
+
+
+def _apart(own: Tensor, size: int, count: int, key: tuple[int | str, ...]) -> Tensor:
+    """Positions (count,) at random, none of them among a victim's ``own``, which are in order."""
+    places = torch.randint(size - len(own), (count,), generator=generator("beside", *key))
+    for position in own:
+        places += places >= position
+    return places
+
+
+# Rounds that were read one by one, as one observation.
+
+
+def combined(rounds: Sequence[Observation]) -> Observation:
+    """Several rounds of the same victims as one observation, their weights and gradients one after another.
+
+    Raises:
+        UsageError: what is known of them differs from round to round in what attackers take to be the same.
+    """
+    first, count = rounds[0], len(rounds)
+    if count == 1:
+        return first
+    if first.batches is not None:
+        raise UsageError(
+            f"model {first.model.name!r} trains BatchNorm, whose rounds are not combined; leave --rounds-seen out"
+        )
+    joined = {
+        name: _joined([getattr(one, name) for one in rounds]) for name in ("weights", "target", "certainty", "trained")
+    }
+    alike = {name: _alike(name, [getattr(one, name) for one in rounds]) for name in ("clipping", "cut", "sparse")}
+    model = ModelOverRounds(first.model, count)
+    return replace(
+        first, model=model, **joined, **alike, simulation=None,
+        noise=_noise([one.noise for one in rounds], first.model.layout.total),
+        carrying=_carrying([one.carrying for one in rounds]),
+        coding=_coding([one.coding for one in rounds], model),
+    )  # fmt: skip
+
+
+def _joined(parts: Sequence[Tensor | None]) -> Tensor | None:
+    there = [part for part in parts if part is not None]
+    return torch.cat(there, -1) if len(there) == len(parts) else None
+
+
+def _alike(name: str, values: Sequence[object]) -> object:
+    if any(value != values[0] for value in values):
+        raise UsageError(
+            f"the defense's {name} is another one in each round, and no attack combines such; lower --rounds-seen to 1"
+        )
+    return values[0]
+
+
+def _noise(rounds: Sequence[Noise | None], parameters: int) -> Noise | None:
+    """The noise of all rounds: a schedule gives each a level of its own."""
+    noises = [one for one in rounds if one is not None]
+    if not noises:
+        return None
+    first = noises[0]
+    if len(noises) < len(rounds) or any((one.law, one.grouping) != (first.law, first.grouping) for one in noises):
+        return Noise("unknown", None, unread=True, bare=True)
+    marks = {"unread": any(one.unread for one in noises), "bare": any(one.bare for one in noises)}
+    deviations = [one.deviation for one in noises]
+    if any(one is None for one in deviations):
+        level = first.level if all(one.level == first.level for one in noises) else None
+        level = level and replace(level, rounds=len(rounds))
+        lost = level is None and first.level is not None
+        return replace(first, deviation=None, level=level, **marks | {"unread": marks["unread"] or lost})
+    if any(isinstance(one, Tensor) for one in deviations) or len(set(deviations)) > 1:
+        joined = torch.cat([torch.as_tensor(one, dtype=torch.float64).expand(parameters) for one in deviations])
+        return replace(first, deviation=joined, **marks)
+    return replace(first, **marks)
+
+
+def _carrying(rounds: Sequence[Chosen | None]) -> Chosen | None:
+    """Which coordinates carry anything, of every round; None where that is not known of all alike."""
+    first = rounds[0]
+    if first is None or any(one != first for one in rounds):
+        return None
+    return replace(first, counts=first.counts * len(rounds))
+
+
+def _coding(rounds: Sequence[Coding | None], model: RowModel) -> Coding | None:
+    first = _alike("coding", rounds)
+    return first.at(first.unit, model.layout.shapes) if isinstance(first, Coding) else None

@@ -1,0 +1,170 @@
+"""Rounds combined: what is read of several rounds is one observation, as strong as the theorem allows."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import norm
+
+from harness.attacks import ATTACKS
+from harness.base.errors import UsageError
+from harness.base.vectors import clip
+from harness.evaluation.observe import Stage
+from harness.evaluation.rounds_seen import _apart, combined
+from harness.experiment import cell_settings
+from harness.models import RowModel
+from harness.models.over_rounds import ModelOverRounds
+from harness.observation import Clipping, Noise, NoiseLevel, Observation
+from harness.privacy import GaussianLimit, NoLimit, PureLimit
+from harness.privacy import combined as limits_combined
+
+SHAPE, TRIALS, SIGMA = (1, 3, 3), 4000, 4.0
+CELL = {"dataset": "digits", "model": "logistic", "defense": "fed_cdp", "attack": "identify", "prior": "auto",
+        "victims": 6, "defense_args": {"sigma": 1.0}}  # fmt: skip
+
+
+def _planted(rounds: int, classes: int, truth: torch.Tensor, image: torch.Tensor) -> Observation:
+    """One image in each of ``TRIALS`` rows, whose label is the secret: its clipped gradients lie at the bound."""
+    model, random = RowModel("logistic", SHAPE, classes), torch.Generator().manual_seed(rounds)
+    size, parts = model.layout.total, []
+    for _ in range(rounds):
+        weights = 0.1 * torch.randn(TRIALS, size, generator=random)
+        gradient = model.gradient(weights, image.expand(TRIALS, 1, *SHAPE), truth[:, None])
+        noisy = clip(gradient, 1e-3, (size,)) + SIGMA * 1e-3 * torch.randn(TRIALS, size, generator=random)
+        parts.append(
+            Observation(
+                model, weights, noisy, 1, tuple((0, row) for row in range(TRIALS)),
+                clipping=Clipping(1e-3, "whole", "example"), noise=Noise("gaussian", SIGMA * 1e-3),
+            )
+        )  # fmt: skip
+    return combined(parts)
+
+
+@pytest.mark.parametrize("rounds", [1, 4, 16, 64])
+def test_two_antipodal_candidates_are_told_apart_as_well_as_the_theorem_allows(rounds: int) -> None:
+    """With two classes the gradients of an image's two labels point in opposite directions at any weights."""
+    random = torch.Generator().manual_seed(1)
+    truth, image = torch.randint(2, (TRIALS,), generator=random), torch.rand(1, 1, *SHAPE, generator=random)
+    seen, identify = _planted(rounds, 2, truth, image), ATTACKS["identify"]()
+    told = [identify.distances(seen, image.expand(TRIALS, 1, *SHAPE), torch.full((TRIALS,), label), 1000)[:, 0]
+            for label in (0, 1)]  # fmt: skip
+    found = float(((told[1] < told[0]).long() == truth).double().mean())
+    bound = GaussianLimit(math.sqrt(rounds) / SIGMA).ceiling(0.5)
+    assert bound == pytest.approx(norm.cdf(math.sqrt(rounds) / SIGMA))
+    assert found == pytest.approx(bound, abs=0.02)
+    # A single look does not reach it.
+    assert rounds == 1 or bound - GaussianLimit(1 / SIGMA).ceiling(0.5) > 0.05
+
+
+@pytest.mark.parametrize("rounds", [1, 4, 16])
+def test_ten_candidates_are_told_apart_as_well_as_by_bayes(rounds: int) -> None:
+    """Beside a sum of log-likelihoods with gradients by hand, of every candidate at every round's weights."""
+    random = torch.Generator().manual_seed(2)
+    truth, image = torch.randint(10, (TRIALS,), generator=random), torch.rand(1, 1, *SHAPE, generator=random)
+    seen, identify = _planted(rounds, 10, truth, image), ATTACKS["identify"]()
+    told = torch.stack([identify.distances(seen, image.expand(TRIALS, 1, *SHAPE), torch.full((TRIALS,), label), 1000)
+                        [:, 0] for label in range(10)], 1)  # fmt: skip
+    flat, size = image.flatten().double(), seen.weights.shape[1] // rounds
+    likely = torch.zeros(TRIALS, 10, dtype=torch.float64)
+    for number in range(rounds):
+        part = slice(number * size, (number + 1) * size)
+        weights, read = seen.weights[:, part].double(), seen.target[:, part].double()
+        matrix, bias = weights[:, : 10 * len(flat)].unflatten(1, (10, -1)), weights[:, 10 * len(flat) :]
+        chances = (matrix @ flat + bias).softmax(1)
+        for label in range(10):
+            error = chances - torch.eye(10)[label]
+            own = torch.cat([(error[:, :, None] * flat).flatten(1), error], 1)
+            own = own * 1e-3 / own.norm(dim=1, keepdim=True)
+            likely[:, label] -= (read - own).square().sum(1) / (2 * (SIGMA * 1e-3) ** 2)
+    ours, bayes = (float((one == truth).double().mean()) for one in (told.argmin(1), likely.argmax(1)))
+    assert ours == pytest.approx(bayes, abs=0.005)
+    assert ours <= GaussianLimit(math.sqrt(rounds) / SIGMA).ceiling(0.1) + 0.02
+
+
+def test_gradients_over_rounds_are_those_of_each_round() -> None:
+    model, images, labels = RowModel("logistic", SHAPE, 3), torch.rand(2, 4, *SHAPE), torch.randint(3, (2, 4))
+    weights = torch.randn(2, 3 * model.layout.total)
+    each = weights.unflatten(1, (3, -1)).unbind(1)
+    over = ModelOverRounds(model, 3)
+    whole = torch.cat([model.gradient(one, images, labels) for one in each], 1)
+    assert torch.allclose(over.gradient(weights, images, labels), whole, atol=1e-7)
+    single = torch.cat([model.per_example_gradients(one, images, labels) for one in each], 2)
+    assert torch.allclose(over.per_example_gradients(weights, images, labels), single, atol=1e-7)
+    name = model.last_linear()[0]
+    mean = torch.stack([model.layout.split(one)[name] for one in each]).mean(0)
+    assert torch.allclose(over.layout.mean_of(weights, name), mean)
+    assert over.layout.groups("whole") == (model.layout.total,) * 3
+
+
+def test_levels_of_noise_follow_the_norm_of_each_round() -> None:
+    gradients = torch.tensor([[3.0, 4.0, 0.0, 6.0, 8.0, 0.0]])
+    for whose, expected in (("whole", [5, 5, 10, 10]), ("largest", [5, 5, 10, 10]), ("each", [5, 0, 10, 0])):
+        level = NoiseLevel(1.0, whose, rounds=2)  # type: ignore[arg-type]
+        assert level.deviations(gradients, (2, 1, 2, 1))[0].tolist() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "extra"),
+    [("fed_cdp", {}), ("fed_cdp", {"tap": "T1.out"}), ("fed_sdp", {"tap": "T0.in"}), ("secagg_ddp", {"tap": "T0.in"}),
+     ("fed_acdp", {}), ("fed_cdp", {"tap": "T1.out", "local_steps": 2, "update_model": "unroll", "batch_size": 2})],
+)  # fmt: skip
+def test_the_first_round_is_the_one_that_is_seen_alone_and_the_model_moves_on(
+    name: str, extra: dict[str, object], tmp_path: object
+) -> None:
+    values = CELL | {"defense": name, "defense_args": {}, "attack": "map", "clients_per_round": 3} | extra
+    stage = Stage(tmp_path, 128)  # type: ignore[arg-type]
+    alone = stage.set(cell_settings(**values)).observation
+    three = stage.set(cell_settings(**values, rounds_seen=3)).observation
+    size = alone.target.shape[1]
+    assert three.rows == alone.rows == 6
+    assert torch.equal(three.target[:, :size], alone.target) and torch.equal(three.weights[:, :size], alone.weights)
+    first, second, third = three.weights.unflatten(1, (3, size)).unbind(1)
+    assert not torch.equal(first, second) and not torch.equal(second, third)
+
+
+def test_alone_in_its_round_a_client_moves_the_model_by_what_was_seen(tmp_path: object) -> None:
+    """So the server's model carries the noise that was read, and no other."""
+    stage = Stage(tmp_path, 128)  # type: ignore[arg-type]
+    for tap in ("T2.step", "T1.out"):
+        settings = cell_settings(**CELL, tap=tap, rounds_seen=2, clients_per_round=1)
+        seen = stage.set(settings).observation
+        size = seen.target.shape[1] // 2
+        stepped = seen.weights[:, :size] - settings.learning_rate * seen.target[:, :size]
+        assert torch.allclose(stepped, seen.weights[:, size:], atol=1e-6)
+        assert not torch.allclose(seen.target[:, :size], seen.target[:, size:])
+
+
+def test_other_clients_hold_none_of_the_victims_examples() -> None:
+    own = torch.tensor([0, 3, 4, 9])
+    drawn = _apart(own, 10, 600, (0, 1, 2))
+    assert sorted(set(drawn.tolist())) == [1, 2, 5, 6, 7, 8]
+    assert np.bincount(drawn.numpy(), minlength=10)[[1, 2, 5, 6, 7, 8]].min() > 60
+
+
+def test_the_theorem_of_several_rounds() -> None:
+    found = limits_combined([GaussianLimit(0.3), GaussianLimit(0.4)])
+    assert isinstance(found, GaussianLimit) and found.mu == pytest.approx(0.5)
+    assert limits_combined([PureLimit(0.1), PureLimit(0.3)]) == PureLimit(0.6)
+    assert isinstance(limits_combined([GaussianLimit(0.3), PureLimit(0.1)]), NoLimit)
+    assert limits_combined([GaussianLimit(0.3), NoLimit("none")]) == NoLimit("none")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [({"rounds": 3}, "lower rounds_seen"),
+     ({"engine": "reference", "attack": "cpl", "prior": "none"}, "reads one round"),
+     ({"attack": "trap_weights"}, "makes a round of its own"), ({"defense": "paper:ATS"}, "changes inputs"),
+     ({"rounds_seen": 0}, "rounds_seen"), ({"defense": "fed_sdp", "defense_args": {"bound": 1}}, "bound")],
+)  # fmt: skip
+def test_what_cannot_be_combined_is_refused_in_one_line(changes: dict[str, object], words: str) -> None:
+    with pytest.raises(UsageError, match=words) as error:
+        cell_settings(**CELL | {"defense_args": {}, "rounds_seen": 4} | changes)
+    assert "\n" not in str(error.value)
+
+
+def test_networks_that_normalise_batches_are_not_combined(tmp_path: object) -> None:
+    stage = Stage(tmp_path, 128)  # type: ignore[arg-type]
+    settings = cell_settings(**CELL | {"model": "resnet20_bn", "defense": "none", "defense_args": {}}, rounds_seen=2)
+    with pytest.raises(UsageError, match="BatchNorm"):
+        stage.set(settings)
