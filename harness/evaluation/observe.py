@@ -257,6 +257,8 @@ class Stage:
         model.require_batch(settings.batch_size)
         if model.normalised and settings.build_optimizer().accumulate > 1:
             raise refusal(model.name, "a step takes several")
+        if model.normalised and settings.rounds_seen > 1:
+            raise refusal(model.name, "several rounds are combined")
         # All of them, beside what was read of each in parts and joined.
         needed = 3.0 * rows * model.layout.total * torch.finfo(getattr(torch, settings.dtype)).bits / 8
         require_room(needed, f"the networks of {rows} victims", settings.device)

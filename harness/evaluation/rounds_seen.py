@@ -5,7 +5,8 @@ time, and plain averaging moves the model. Noise is new in every round, and foll
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -55,12 +56,13 @@ def moved(
     return (weights.double() + torch.cat(parts).to(weights.device) / clients).to(weights.dtype)
 
 
+_ONE_STEP = {"local_steps": 1, "epochs": 1, "client_examples": None, "update_model": "first"}
+
+
 def _of_messages(settings: CellSettings) -> CellSettings:
-    """The same round read at the server. Of a local step nothing but its own batch is known, which then is the round."""
-    one_step = {} if settings.tap.of_update else {
-        "local_steps": 1, "epochs": 1, "client_examples": None, "update_model": "first",
-    }  # fmt: skip
-    return settings.model_copy(update={"tap": Tap.RECEIVED, "observations": 1, **one_step})
+    """The same round read at the server. Where a local step is read, its batch is all that a client has."""
+    changes = {} if settings.tap.of_update else _ONE_STEP
+    return settings.model_copy(update={"tap": Tap.RECEIVED, "observations": 1, **changes})
 
 
 def _applied(total: Tensor, key: Key, model: RowModel, settings: CellSettings) -> Tensor:
@@ -113,21 +115,16 @@ def combined(rounds: Sequence[Observation]) -> Observation:
     first, count = rounds[0], len(rounds)
     if count == 1:
         return first
-    if first.batches is not None:
-        raise UsageError(
-            f"model {first.model.name!r} trains BatchNorm, whose rounds are not combined; leave --rounds-seen out"
-        )
-    joined = {
-        name: _joined([getattr(one, name) for one in rounds]) for name in ("weights", "target", "certainty", "trained")
-    }
-    alike = {name: _alike(name, [getattr(one, name) for one in rounds]) for name in ("clipping", "cut", "sparse")}
+    values = {field.name: [getattr(one, field.name) for one in rounds] for field in fields(Observation)}
+    joined = {name: _joined(values[name]) for name in ("weights", "target", "certainty", "trained")}
+    alike = {name: _alike(name, values[name]) for name in ("clipping", "cut", "sparse")}
     model = ModelOverRounds(first.model, count)
-    return replace(
-        first, model=model, **joined, **alike, simulation=None,
-        noise=_noise([one.noise for one in rounds], first.model.layout.total),
-        carrying=_carrying([one.carrying for one in rounds]),
-        coding=_coding([one.coding for one in rounds], model),
-    )  # fmt: skip
+    known: dict[str, Any] = {
+        "noise": _noise(values["noise"], first.model.layout.total),
+        "carrying": _carrying(values["carrying"]),
+        "coding": _coding(values["coding"], model),
+    }
+    return replace(first, model=model, simulation=None, **joined, **alike, **known)
 
 
 def _joined(parts: Sequence[Tensor | None]) -> Tensor | None:
@@ -135,10 +132,11 @@ def _joined(parts: Sequence[Tensor | None]) -> Tensor | None:
     return torch.cat(there, -1) if len(there) == len(parts) else None
 
 
-def _alike(name: str, values: Sequence[object]) -> object:
+def _alike(name: str, values: Sequence[Any]) -> Any:
     if any(value != values[0] for value in values):
         raise UsageError(
-            f"the defense's {name} is another one in each round, and no attack combines such; lower --rounds-seen to 1"
+            f"the defense's {name} changes from round to round, and no attack combines such rounds; leave "
+            "--rounds-seen out"
         )
     return values[0]
 

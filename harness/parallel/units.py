@@ -112,11 +112,13 @@ def _brought(unit: Unit, run: Run) -> set[str]:
     controls = (
         smaller(settings)
         for settings in unit.cells
-        if _is_own_control(settings)
-        and settings.observations == settings.rounds_seen == 1
-        and isinstance(settings.build_attack(), Attack)
+        if _is_own_control(settings) and _is_one_look(settings) and isinstance(settings.build_attack(), Attack)
     )
     return {cell_key(run.identity(control, "positive")) for control in controls}
+
+
+def _is_one_look(settings: CellSettings) -> bool:
+    return settings.observations == settings.rounds_seen == 1
 
 
 def _is_own_control(settings: CellSettings) -> bool:

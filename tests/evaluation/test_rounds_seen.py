@@ -165,6 +165,6 @@ def test_what_cannot_be_combined_is_refused_in_one_line(changes: dict[str, objec
 
 def test_networks_that_normalise_batches_are_not_combined(tmp_path: object) -> None:
     stage = Stage(tmp_path, 128)  # type: ignore[arg-type]
-    settings = cell_settings(**CELL | {"model": "resnet20_bn", "defense": "none", "defense_args": {}}, rounds_seen=2)
+    settings = cell_settings(**CELL | {"model": "resnet8", "defense": "none", "defense_args": {}}, rounds_seen=2)
     with pytest.raises(UsageError, match="BatchNorm"):
         stage.set(settings)
