@@ -100,7 +100,7 @@ def table() -> Iterator[str]:
     for command in (*ASKED.values(), *MORE):
         row, filter_ = line_of(command), FILTERS[command.split()[0]]
         where = f"{row['adjacency'] or 'any'}, {row['rounds']}"
-        yield (f"| `{command}` | {where} | {number(row['claimed_epsilon'])} | {number(row['proven'])} | "
+        yield (f"| `{command}` | {where} | {number(row['claimed_epsilon'])} | {number(row['epsilon'])} | "
                f"{filter_.works} |")  # fmt: skip
 
 

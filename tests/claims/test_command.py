@@ -177,7 +177,8 @@ def test_both_relations_stand_in_every_row_that_has_a_number(line: Harness) -> N
     (row,) = rows(line, text)
     assert (row["adjacency"], row["guarantee"]) == ("zero-out", "client-LDP")
     assert row["by_adjacency"] == {"replace": pytest.approx(7.91437, rel=1e-4), "zero-out": row["epsilon"]}
-    assert row["schedule"] == "harness claims flower:LocalDpMod (clipping_norm=1, sensitivity=2, epsilon=8, delta=1e-05)"
+    said = "harness claims flower:LocalDpMod (clipping_norm=1, sensitivity=2, epsilon=8, delta=1e-05)"
+    assert row["schedule"] == said
     (unproven,) = rows(line, f"{LOCAL.format(8)} --scalars 1 --relation zero-out")
     assert unproven["by_adjacency"] == {"replace": None, "zero-out": None} and unproven["guarantee"] == "none"
 
