@@ -130,7 +130,8 @@ def attack(folder: Path) -> None:
     for name, options in attacked().items():
         own = folder / name.replace(":", "-")
         told = f"--defense {name} {options} --attack auto --all-members --dataset digits --no-pictures --resume"
-        run(["evaluate", *shlex.split(told), "--out", str(own)])
+        if code := run(["evaluate", *shlex.split(told), "--out", str(own)]):
+            raise SystemExit(f"harness evaluate {told}: exit code {code}")
         document = json.loads((own / "results.json").read_text())
         (row,) = document["summary"]
         rates = [one["asr"]["strict"] for one in document["cells"] if one["role"] == "cell" and one["asr"]]

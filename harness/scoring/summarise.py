@@ -7,7 +7,7 @@ from typing import Literal
 from harness.attacks.attacker import ATTACKS
 from harness.attacks.suites import EXHAUSTIVE
 from harness.results import AttackStanding, CellResult, Identified, Place, SummaryRow
-from harness.results.record import BLIND, TIERS, TierWord
+from harness.results.record import BLIND, TIERS, UNDEFENDED, TierWord
 from harness.scoring.strongest import WHO_IS_TOLD, Attempt, is_accurate, strongest
 from harness.scoring.verdict import within_networks
 
