@@ -51,6 +51,16 @@ def require_several(attack: str, observation: Observation) -> None:
             f"{several} {FEWEST} public examples for the covariance of their gradients, not {prior.size}; use --prior "
             "with more data"
         )
+    if observation.disguises:
+        raise UsageError(
+            f"{several} images that are not transformed before their gradients: it undoes that of one image alone; use "
+            "--batch-size 1 and one local step"
+        )
+    if noise is not None and noise.law == "unknown" and noise.unread:
+        raise UsageError(
+            f"{several} a model of all that the defense does, which no attack here has; use --batch-size 1 and one "
+            "local step"
+        )
     if noise is not None and (noise.deviation is None or noise.unread):
         raise UsageError(
             f"{several} noise of a known level, and this level follows private data or is published by nobody; use "

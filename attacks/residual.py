@@ -319,10 +319,13 @@ _STANDARD_ERRORS, _MATERIAL = 6.0, 0.05
 
 def unread_level(observation: Observation) -> str | None:
     """Says where the level of the noise follows the private data, and so may tell of them, to who is not made to read
-    it: of P coordinates it is read off to a share of 1 / sqrt(2P), however large it is."""
+    it: of P coordinates it is read off to a share of 1 / sqrt(2P), however large it is. Also where no law is known of
+    what the defense does, be it to images before their gradients."""
     noise = observation.noise
     if noise is None or not noise.follows:
         return None
+    if noise.law == "unknown":
+        return "no attack here has a model of all that the defense does"
     unread = noise.unread or observation.level is None
     reader = "no attack here reads all of it" if unread else "this attack is not made to read it, as levels is"
     return f"the level of the noise follows private data and may give them away, and {reader}"

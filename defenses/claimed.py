@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from harness.base.errors import UsageError
 from harness.claims.answers import Answer, Facts, Line
 from harness.claims.filters import FILTERS
+from harness.claims.registry import schedule_of, tag
 from harness.federation.operations import Operation, states_nothing
 from harness.federation.privacy_facts import PrivacyFacts
 from harness.federation.taps import Point
@@ -16,10 +17,6 @@ from harness.privacy import Statement
 
 _VIEWS = ("third party", "server", "client")
 _EVERYBODY = "everybody"
-_TAGS = {
-    "client": {"third party": "client-DP central", "server": "client-LDP", "client": "client-DP central"},
-    "example": {"third party": "sample-DP", "server": "sample-DP local view", "client": "sample-DP"},
-}
 Settings = tuple[tuple[str, Any], ...]
 
 
@@ -53,7 +50,8 @@ class Claimed(Operation):
             return states_nothing(f"harness claims {self.filter} has no number here: {mistake}")
         kind = FILTERS[self.filter]
         shared = f"{facts.holders} clients hold one example" if facts.holders > 1 else None
-        return [_stated(kind.name, view, lines, answer, shared) for view, lines in _by_view(answer, kind.acts)]
+        said = schedule_of(kind, dict(settings))
+        return [_stated(said, view, lines, answer, shared) for view, lines in _by_view(answer, kind.acts)]
 
     def _asked(self, facts: PrivacyFacts) -> tuple[Settings, Facts]:
         """The arguments and the facts of a run. A client takes part in every round, and all weigh the same."""
@@ -97,7 +95,7 @@ def _by_view(answer: Answer, acts: str) -> Iterator[tuple[str, list[Line]]]:
         yield view, [line for line in own if line.epsilon is not None] or own[:1]
 
 
-def _stated(name: str, view: str, lines: Sequence[Line], answer: Answer, shared: str | None) -> Statement:
+def _stated(schedule: str, view: str, lines: Sequence[Line], answer: Answer, shared: str | None) -> Statement:
     """The statement against a view: the line by which a claim stands or falls, and the others in words."""
     last = max(line.rounds for line in lines)
     whole = [line for line in lines if line.rounds == last]
@@ -112,14 +110,14 @@ def _stated(name: str, view: str, lines: Sequence[Line], answer: Answer, shared:
         *answer.warnings, *([f"claimed of {_rounds(claim)}"] if claim is not main else []), *answer.notes,
     ]  # fmt: skip
     stated = Statement(
-        view=view, claimed_epsilon=claim.claimed, unit=main.unit, schedule=f"harness claims {name}", guarantee="none",
+        view=view, claimed_epsilon=claim.claimed, unit=main.unit, schedule=schedule, guarantee="none",
         notes="; ".join(dict.fromkeys(notes)),
     )  # fmt: skip
     if not held:
         return stated
     return replace(
         stated, epsilon=main.epsilon, delta=main.delta, adjacency=main.relation, sampler=main.sampler,
-        conversion="exact Gaussian" if main.mu is not None else "as harness claims", guarantee=_TAGS[main.unit][view],
+        conversion=main.conversion, guarantee=tag(main.unit, view),
     )  # fmt: skip
 
 

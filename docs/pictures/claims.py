@@ -83,9 +83,9 @@ def rows_of(command: str) -> list[dict[str, Any]]:
 def line_of(command: str) -> dict[str, Any]:
     """The row that a claim stands or falls by: of all rounds where something is claimed of them, else the largest."""
     rows = rows_of(command)
-    rows = [one for one in rows if one["proven"] is not None or one["claimed_epsilon"] is not None] or rows
+    rows = [one for one in rows if one["epsilon"] is not None or one["claimed_epsilon"] is not None] or rows
     claimed = [one for one in rows if one["claimed_epsilon"] is not None and one["holds"] is not None]
-    return max(claimed or rows, key=lambda one: (one["rounds"], one["relation"] == "replace", one["proven"] or 0.0))
+    return max(claimed or rows, key=lambda one: (one["rounds"], one["adjacency"] == "replace", one["epsilon"] or 0.0))
 
 
 def number(value: float | None) -> str:
@@ -99,8 +99,8 @@ def table() -> Iterator[str]:
     yield "|---|---|---|---|---|"
     for command in (*ASKED.values(), *MORE):
         row, filter_ = line_of(command), FILTERS[command.split()[0]]
-        where = f"{row['relation']}, {row['rounds']}"
-        yield (f"| `{command}` | {where} | {number(row['claimed_epsilon'])} | {number(row['proven'])} | "
+        where = f"{row['adjacency'] or 'any'}, {row['rounds']}"
+        yield (f"| `{command}` | {where} | {number(row['claimed_epsilon'])} | {number(row['epsilon'])} | "
                f"{filter_.works} |")  # fmt: skip
 
 
@@ -130,7 +130,8 @@ def attack(folder: Path) -> None:
     for name, options in attacked().items():
         own = folder / name.replace(":", "-")
         told = f"--defense {name} {options} --attack auto --all-members --dataset digits --no-pictures --resume"
-        run(["evaluate", *shlex.split(told), "--out", str(own)])
+        if code := run(["evaluate", *shlex.split(told), "--out", str(own)]):
+            raise SystemExit(f"harness evaluate {told}: exit code {code}")
         document = json.loads((own / "results.json").read_text())
         (row,) = document["summary"]
         rates = [one["asr"]["strict"] for one in document["cells"] if one["role"] == "cell" and one["asr"]]
@@ -159,7 +160,7 @@ def draw() -> None:
     figure, axes = plt.subplots(figsize=(8.4, 5), constrained_layout=True)
     for place, command in enumerate(ASKED.values()):
         row = line_of(command)
-        claimed, proven = row["claimed_epsilon"], row["proven"]
+        claimed, proven = row["claimed_epsilon"], row["epsilon"]
         colour = "#b3261e" if claimed and proven > claimed else "#1f5fa8"
         if claimed:
             axes.plot([claimed, proven], [place, place], color=colour, linewidth=1.5, zorder=2)

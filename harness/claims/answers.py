@@ -15,6 +15,10 @@ from harness.claims.epsilons import Relation, gaussian_delta, gaussian_epsilon
 Weights = Literal["equal", "private"] | tuple[float, ...]
 REQUIRED = "required"
 _MOST, _BEYOND = 10**12, 1e30
+#: How an epsilon was computed.
+EXACT, PURE, LOSSES = "exact Gaussian", "pure epsilon, summed", "loss distribution"
+SAMPLES = "Renyi divergences of samples without replacement"
+LEAST = "the least of loss distribution, Renyi divergences and exact Gaussian"
 
 
 #: Facts that are counted, and the options of those that have another name.
@@ -135,6 +139,7 @@ class Line:
         at_claim: epsilon at the claim's delta, by which the claim is judged; None where that is ``delta``.
         delta_at_claim: the exact delta at the claimed epsilon, of Gaussian noise without samples.
         ifs: conditions of this line alone that nobody said, as "cohorts are Poisson samples".
+        conversion: how ``epsilon`` was computed; None without a number.
     """
 
     view: str
@@ -152,6 +157,7 @@ class Line:
     at_claim: float | None = None
     delta_at_claim: float | None = None
     ifs: tuple[str, ...] = ()
+    conversion: str | None = None
 
     def filled(self, epsilon: Callable[[float], float], **changes: Any) -> "Line":
         """Return the line with ``epsilon`` of its own delta, and of the claim's where that is another."""
@@ -212,19 +218,22 @@ class Answer:
                     claimed = claims[-1] if count == whole else claims[0]
                 drawn, whole_mu = bound.by_samples(line.delta), math.sqrt(count) * mu
                 exact = claimed is not None and not drawn and not lost
-                one = replace(line, relation=relation, rounds=count, mu=whole_mu, claimed=claimed,
-                              why=line.why + (bound.words() if drawn else ""), judged=relation == judged,
-                              delta_at_claim=gaussian_delta(whole_mu, claimed or 0.0) if exact else None)  # fmt: skip
+                one = replace(
+                    line, relation=relation, rounds=count, claimed=claimed, judged=relation == judged,
+                    why=line.why + (bound.words() if drawn else ""), mu=None if drawn else whole_mu,
+                    delta_at_claim=gaussian_delta(whole_mu, claimed or 0.0) if exact else None,
+                    conversion=SAMPLES if drawn else EXACT,
+                )  # fmt: skip
                 self.lines.append(one.filled(bound.least))
 
     def nothing(self, line: Line, facts: Facts) -> None:
         """Adds the line that nothing is proven."""
-        self.lines.append(replace(line, epsilon=None, mu=None, rounds=facts.taking_part))
+        self.lines.append(replace(line, epsilon=None, mu=None, conversion=None, rounds=facts.taking_part))
 
     @property
     def proven(self) -> Iterator[Line]:
         """The lines with what is proven in them: nothing, where a condition is known to fail."""
-        return (replace(line, epsilon=None) if self.fails else line for line in self.lines)
+        return (replace(line, epsilon=None, conversion=None) if self.fails else line for line in self.lines)
 
     @property
     def broken(self) -> bool:

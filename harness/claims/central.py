@@ -19,6 +19,8 @@ import numpy as np
 from harness.base.errors import UsageError
 from harness.claims import epsilons
 from harness.claims.answers import (
+    EXACT,
+    LEAST,
     REQUIRED,
     Answer,
     Arguments,
@@ -51,7 +53,7 @@ def _plain(answer: Answer, line: Line, mu: float, why: str | None = None) -> Non
     for relation, scale in _SCALES.items():
         answer.lines.append(line.filled(
             lambda delta, mu=scale * mu: epsilons.gaussian_epsilon(mu, delta), relation=relation, mu=scale * mu,
-            why=why or line.why, judged=relation == "zero-out",
+            why=why or line.why, judged=relation == "zero-out", conversion=EXACT,
         ))  # fmt: skip
 
 
@@ -61,7 +63,7 @@ def _sampled(answer: Answer, line: Line, sigma: float, rate: float, times: int, 
         answer.lines.append(line.filled(
             lambda delta, of=relation: epsilons.sampled_epsilon([(sigma, rate, times)], delta, of), relation=relation,
             why=said if known else f"if {said}", ifs=() if known else (said,), sampler="poisson",
-            judged=relation == "zero-out",
+            judged=relation == "zero-out", conversion=LEAST,
         ))  # fmt: skip
 
 

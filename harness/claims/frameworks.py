@@ -11,6 +11,10 @@ from typing import Any
 from harness.base.errors import UsageError
 from harness.claims import epsilons
 from harness.claims.answers import (
+    EXACT,
+    LEAST,
+    LOSSES,
+    PURE,
     REQUIRED,
     Answer,
     Arguments,
@@ -378,10 +382,12 @@ def _svt(arguments: Arguments, facts: Facts) -> Answer:
                 "server", "client", relation, rounds, rounds * (count * half * released + asked), 0.0,
                 f"{count} Laplace releases, and at most {asked:.3g} for each choice of them",
                 claimed=rounds * (epsilon + count * released), claimed_delta=0.0, judged=relation == "replace",
+                conversion=PURE,
             )  # fmt: skip
             composed = epsilons.laplace_epsilon(half * released, rounds * count, delta) + rounds * asked
             why = "the same releases, composed by their loss distribution"
-            answer.lines += [line, replace(line, epsilon=composed, delta=delta, why=why, claimed=None, judged=False)]
+            answer.lines += [line, replace(line, epsilon=composed, delta=delta, why=why, claimed=None, judged=False,
+                                           conversion=LOSSES)]  # fmt: skip
     return answer
 
 
@@ -551,7 +557,7 @@ def _sampled_lines(answer: Answer, whole: dict[int, tuple[Parts, Parts]], accoun
             answer.lines.append(Line(
                 "everybody", "example", relation, rounds, epsilons.sampled_epsilon(true, delta, relation), delta,
                 "loss distribution of Poisson samples over all steps", claimed=claimed, claimed_delta=delta,
-                judged=relation == "zero-out", sampler="poisson",
+                judged=relation == "zero-out", sampler="poisson", conversion=LEAST,
             ))  # fmt: skip
 
 
@@ -586,7 +592,7 @@ def _fixed_lines(answer: Answer, whole: dict[int, tuple[float, Parts]], accounta
             answer.lines.append(Line(
                 "everybody", "example", relation, rounds, epsilons.gaussian_epsilon(factor * mu, delta), delta,
                 "exact Gaussian: each example once in every epoch", factor * mu, _reported(counted, accountant, delta),
-                delta, relation == "zero-out",
+                delta, relation == "zero-out", conversion=EXACT,
             ))  # fmt: skip
 
 

@@ -4,7 +4,20 @@ import math
 
 from harness.base.errors import UsageError
 from harness.claims import epsilons
-from harness.claims.answers import REQUIRED, Answer, Arguments, Facts, Line, choice, flag, number, positive, share
+from harness.claims.answers import (
+    LEAST,
+    PURE,
+    REQUIRED,
+    Answer,
+    Arguments,
+    Facts,
+    Line,
+    choice,
+    flag,
+    number,
+    positive,
+    share,
+)
 from harness.claims.epsilons import Relation
 from harness.claims.registry import NUMPY, RAW, does_nothing, line_of, register
 
@@ -33,7 +46,7 @@ def _tutorial(arguments: Arguments, facts: Facts) -> Answer:
     for relation in relations:
         answer.lines.append(line.filled(
             lambda delta, of=relation: epsilons.sampled_epsilon(parts, delta, of), relation=relation,
-            judged=relation == "zero-out",
+            judged=relation == "zero-out", conversion=LEAST,
         ))  # fmt: skip
     return answer
 
@@ -104,6 +117,7 @@ def _appfl(arguments: Arguments, facts: Facts) -> Answer:
             answer.lines.append(Line(
                 "server", "client", relation, rounds, rounds * scale * pure, 0.0, f"Laplace; {steps} local steps",
                 claimed=epsilon if rounds == 1 else None, claimed_delta=0.0, judged=relation == "replace",
+                conversion=PURE,
             ))  # fmt: skip
     return answer
 

@@ -1,6 +1,6 @@
 """The list of known filters, and what their answers share; modules of filters register theirs when imported."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from packaging.version import Version
@@ -13,6 +13,9 @@ KNOWN: dict[str, Filter] = {}
 #: The oldest and the newest release that was read and run, by framework.
 READ = {"flower": ("1.12.0", "1.42.0"), "nvflare": ("2.7.2", "2.9.0"), "opacus": ("1.5.4", "1.6.0"),
         "pfl": ("0.6.0", "0.6.0")}  # fmt: skip
+#: Guarantee tags, by the unit, of what is seen after sums and of the messages themselves.
+_TAGS = {"client": ("client-DP central", "client-LDP"), "example": ("sample-DP", "sample-DP local view")}
+_LONGEST = 60  # text of one argument
 METRICS = "the number of examples and the metrics leave without noise"
 NUMPY = "whoever knows numpy's random seed knows the noise"
 RAW = "the server receives raw updates"
@@ -75,3 +78,23 @@ def no_scalars(answer: Answer, facts: Facts, verb: str) -> None:
         answer.unknown.append("the model has no 0-d arrays, such as BatchNorm's counters")
     elif facts.scalars:
         answer.fails.append(f"{facts.scalars} 0-d arrays {verb}, such as BatchNorm's counters")
+
+
+def tag(unit: str, view: str) -> str:
+    """Return the guarantee tag of a number for a view; who sees everything sees the messages."""
+    return _TAGS[unit]["server" in view or "everybody" in view]
+
+
+def schedule_of(one: Filter, arguments: Mapping[str, Any]) -> str:
+    """Return the command with the arguments that are not the filter's own: noise is alike in every round."""
+    said = ", ".join(
+        f"{name}={_short(value)}"
+        for name, value in arguments.items()
+        if value is not None and value != one.settings.get(name)
+    )
+    return f"harness claims {one.name}{f' ({said})' if said else ''}"
+
+
+def _short(value: Any) -> str:
+    text = f"{value:.9g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."

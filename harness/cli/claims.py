@@ -4,8 +4,8 @@ import json
 import math
 import re
 import sys
-from collections.abc import Iterator
-from typing import Annotated, Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,9 +13,31 @@ from harness.base.errors import UsageError, in_a_row
 from harness.cli.app import DONE, MISTAKE, REGRESSION, app
 from harness.cli.options import JsonOption
 
+if TYPE_CHECKING:
+    from harness.claims.answers import Answer, Filter, Line
+
+Row = dict[str, Any]
 _ANY = "any"  # relation, of a row that has no number in either
-UNITS, RELATIONS = ("client", "example"), ("replace", "zero-out", "add-remove")
 _COLUMNS = ("defense", "acts", "unit", "relation", "view", "claimed", "proven", "over", "why")
+
+
+def _among(*allowed: str) -> Callable[[typer.CallbackParam, str | None], str | None]:
+    """What lets an option through where it is one of these."""
+
+    def checked(param: typer.CallbackParam, value: str | None) -> str | None:
+        if value is not None and value not in allowed:
+            raise UsageError(f"unknown {param.opts[0]} {value!r}; choose {', '.join(allowed)}")
+        return value
+
+    return checked
+
+
+_unit, _relation = _among("client", "example"), _among("replace", "zero-out", "add-remove")
+_optimizer, _buffers, _fail_on = (
+    _among("sgd", "momentum", "adam"),
+    _among("none", "float", "int"),
+    _among("claim", "none"),
+)
 
 
 @app.command("claims")
@@ -40,18 +62,23 @@ def claims_command(
     local_epochs: Annotated[int | None, typer.Option(help="In every round (1).")] = None,
     local_steps: Annotated[int | None, typer.Option(help="In every round, in place of epochs.")] = None,
     drop_last: Annotated[bool, typer.Option("--drop-last", help="The loader drops a smaller last batch.")] = False,
-    optimizer: Annotated[str | None, typer.Option(help="Of clients: sgd, momentum or adam.")] = None,
+    optimizer: Annotated[
+        str | None, typer.Option(callback=_optimizer, help="Of clients: sgd, momentum or adam.")
+    ] = None,
     server_optimizer: Annotated[str | None, typer.Option(help="FedAvg, FedAdam, FedYogi, FedAvgM, ...")] = None,
     model: Annotated[str | None, typer.Option(help="Size of an update by a name, such as resnet18 or lenet.")] = None,
     parameters: Annotated[int | None, typer.Option(help="Numbers of an update, buffers among them.")] = None,
     scalars: Annotated[int | None, typer.Option(help="Arrays of an update without a dimension.")] = None,
-    buffers: Annotated[str | None, typer.Option(help="Of the model: none, float or int.")] = None,
+    buffers: Annotated[str | None, typer.Option(callback=_buffers, help="Of the model: none, float or int.")] = None,
     delta: Annotated[float | None, typer.Option(help="In (0, 1); the source's own, else 1e-5.")] = None,
-    unit: Annotated[str | None, typer.Option(help="Show client or example; both by default.")] = None,
-    relation: Annotated[str | None, typer.Option(help="Show replace, zero-out or add-remove; all by default.")] = None,
+    unit: Annotated[str | None, typer.Option(callback=_unit, help="Show client or example; both by default.")] = None,
+    relation: Annotated[
+        str | None, typer.Option(callback=_relation, help="Show replace, zero-out or add-remove; all by default.")
+    ] = None,
     framework_version: Annotated[str | None, typer.Option(help="Such as 2.7.2; the newest known by default.")] = None,
     fail_on: Annotated[
-        str, typer.Option(help="claim: exit code 1 if a claim is exceeded or has no proof. none: never.")
+        str,
+        typer.Option(callback=_fail_on, help="claim: exit code 1 if a claim is exceeded or has no proof. none: never."),
     ] = "claim",
     as_json: JsonOption = False,
 ) -> int:
@@ -59,56 +86,60 @@ def claims_command(
 
     Configurations are read and never run. Without a source it lists the filters that it knows.
     """
-    from harness.claims.answers import network
-
-    for name, value, allowed in (
-        ("unit", unit, UNITS), ("relation", relation, RELATIONS), ("buffers", buffers, ("none", "float", "int")),
-        ("fail-on", fail_on, ("claim", "none")), ("optimizer", optimizer, ("sgd", "momentum", "adam")),
-    ):  # fmt: skip
-        if value is not None and value not in allowed:
-            raise UsageError(f"unknown --{name} {value!r}; choose {', '.join(allowed)}")
-    known_size, known_scalars = (None, None) if model is None else network(model)
     given = {
         "rounds": rounds, "clients": clients, "per_round": per_round, "participations": participations,
         "weights": _weights(weights), "examples": examples, "batch_size": batch_size, "local_epochs": local_epochs,
         "local_steps": local_steps, "drop_last": drop_last or None, "optimizer": optimizer,
-        "server_optimizer": server_optimizer,
-        "numbers": known_size if parameters is None else parameters,
-        "scalars": known_scalars if scalars is None else scalars, "buffers": buffers, "delta": delta,
-        "version": framework_version,
+        "server_optimizer": server_optimizer, "numbers": parameters, "scalars": scalars, "buffers": buffers,
+        "delta": delta, "version": framework_version,
     }  # fmt: skip
-    facts = {name: value for name, value in given.items() if value is not None}
+    facts = _facts(given, model)
     if not (names := [*(sources or []), *(defense or [])]):
-        if facts or arg:
-            raise UsageError("nothing to ask about; name a file, or a filter such as flower:LocalDpMod")
-        _print_known(as_json)
-        return DONE
+        return _known(as_json, bool(facts or arg))
     rows, unknown = _answered(names, _assigned(arg or []), facts)
+    _print(_chosen(rows, unit, relation), unknown, as_json)
+    failed = fail_on == "claim" and any(row["holds"] is False for row in rows)
+    return MISTAKE if unknown else REGRESSION if failed else DONE
+
+
+def _facts(given: dict[str, Any], model: str | None) -> dict[str, Any]:
+    """What was given of the federation, and the size of an update by the model's name where no number says it."""
+    from harness.claims.answers import network
+
+    sizes = {} if model is None else dict(zip(("numbers", "scalars"), network(model), strict=True))
+    return {**sizes, **{name: value for name, value in given.items() if value is not None}}
+
+
+def _chosen(rows: list[Row], unit: str | None, relation: str | None) -> list[Row]:
+    """The rows of that unit and relation; one without a relation is of any.
+
+    Raises:
+        UsageError: there are none.
+    """
     shown = [
         row for row in rows
-        if unit in (None, row["unit"]) and (relation in (None, row["relation"]) or row["relation"] == _ANY)
+        if unit in (None, row["unit"]) and (relation in (None, row["adjacency"]) or row["adjacency"] is None)
     ]  # fmt: skip
     if rows and not shown:
-        there = ", ".join(dict.fromkeys(f"{row['unit']} {row['relation']}" for row in rows))
+        there = ", ".join(dict.fromkeys(f"{row['unit']} {row['adjacency'] or _ANY}" for row in rows))
         asked = " ".join(f"--{name} {value}" for name, value in (("unit", unit), ("relation", relation)) if value)
         raise UsageError(f"no row for {asked}; there are rows for: {there}")
+    return shown
+
+
+def _print(rows: list[Row], unknown: list[str], as_json: bool) -> None:
+    """The rows, and the classes that nothing is known of."""
     if as_json:
-        sys.stdout.write(json.dumps({"rows": shown, "not_known": unknown}, indent=1) + "\n")
+        sys.stdout.write(json.dumps({"rows": rows, "not_known": unknown}, indent=1) + "\n")
     else:
-        lines = (*_table(shown), *(f"not known: {name}" for name in unknown))
+        lines = (*_table(rows), *(f"not known: {name}" for name in unknown))
         sys.stdout.writelines(f"{in_a_row(line)}\n" for line in lines)
-    if unknown:
-        return MISTAKE
-    return REGRESSION if fail_on == "claim" and any(row["holds"] is False for row in rows) else DONE
-
-
-Row = dict[str, Any]
 
 
 def _answered(sources: list[str], given: dict[str, Any], facts: dict[str, Any]) -> tuple[list[Row], list[str]]:
     """A row for each line of each filter of the sources, and the classes that nothing is known of."""
     from harness.claims.answers import Facts
-    from harness.claims.registry import unread
+    from harness.claims.registry import schedule_of, unread
     from harness.claims.sources import source_of
 
     Facts(**{"rounds": max(1, facts.get("participations", 1)), **facts})  # a mistake of the command line is no source's
@@ -134,25 +165,41 @@ def _answered(sources: list[str], given: dict[str, Any], facts: dict[str, Any]) 
                 ) from None
             answer.unknown += [text for fact, text in source.unsettled.items() if fact not in facts]
             found.stated(answer, arguments, {**given, **facts})
-            rows += list(_rows(found.filter, answer, where, facts.get("version") or found.version))
+            version = facts.get("version") or found.version
+            rows += list(_rows(found.filter, answer, where, version, schedule_of(found.filter, arguments)))
     return rows, unknown
 
 
-def _rows(one: Any, answer: Any, where: str, version: str | None) -> Iterator[Row]:
-    known = f"newest known: {one.source}{'' if one.ran else ' (read, not run)'}"
+def _rows(one: "Filter", answer: "Answer", where: str, version: str | None, schedule: str) -> Iterator[Row]:
+    """The fields of a statement for each line, and what else there is to know."""
+    from harness.claims.registry import tag
+
+    newest = f"newest known: {one.source}{'' if one.ran else ' (read, not run)'}"
     for line, proven in zip(answer.lines, answer.proven, strict=True):
         holds = not proven.exceeded if line.claimed is not None and line.judged else None
+        epsilon = _finite(proven.epsilon)
         yield {
-            "defense": one.name, "acts": one.acts, "unit": line.unit,
-            "relation": _ANY if line.epsilon is None else line.relation, "view": line.view,
-            "rounds": line.rounds, "claimed_epsilon": _finite(line.claimed), "claimed_delta": line.claimed_delta,
-            "proven": _finite(proven.epsilon), "proven_at_claimed_delta": _finite(_at_claim(proven)),
+            "defense": one.name, "acts": one.acts, "view": line.view, "claimed_epsilon": _finite(line.claimed),
+            "claimed_delta": line.claimed_delta, "epsilon": epsilon, "delta": line.delta, "unit": line.unit,
+            "adjacency": None if line.epsilon is None else line.relation, "sampler": line.sampler,
+            "conversion": None if epsilon is None else line.conversion, "schedule": schedule,
+            "guarantee": "none" if epsilon is None else tag(line.unit, line.view), "notes": line.why,
+            "rounds": line.rounds, "mu": line.mu, "holds": holds, "by_adjacency": _by_adjacency(line, answer),
+            "epsilon_at_claimed_delta": _finite(_at_claim(proven)),
             "delta_at_claimed_epsilon": None if proven.epsilon is None else proven.delta_at_claim,
-            "would_be": _finite(line.epsilon) if answer.fails else None, "delta": line.delta, "mu": line.mu,
-            "sampler": line.sampler, "holds": holds, "notes": line.why,
+            "would_be": _finite(line.epsilon) if answer.fails else None,
             "conditions": {"fails": answer.fails, "unknown": [*answer.unknown, *line.ifs]}, "warnings": answer.warnings,
-            "remarks": answer.notes, "source": where, "version": version or known,
+            "remarks": answer.notes, "source": where, "version": version or newest,
         }  # fmt: skip
+
+
+def _by_adjacency(line: "Line", answer: "Answer") -> dict[str, float | None]:
+    """What is proven for each relation of two neighbors, of the same view, unit, rounds, delta and sampling."""
+    return {one.relation: _finite(one.epsilon) for one in answer.proven if _same(one) == _same(line)}
+
+
+def _same(line: "Line") -> tuple[Any, ...]:
+    return line.view, line.unit, line.rounds, line.delta, line.sampler
 
 
 def _at_claim(line: Any) -> float | None:
@@ -191,21 +238,21 @@ def _joined(cells: tuple[str, ...], widths: list[int]) -> str:
 
 def _cells(row: Row) -> tuple[str, ...]:
     claimed = "-" if row["claimed_epsilon"] is None else f"{_number(row['claimed_epsilon'])}{_at(row['claimed_delta'])}"
-    if row["proven"] is not None:
+    if row["epsilon"] is not None:
         mu = "" if row["mu"] is None else f", mu {row['mu']:.4g}"
-        proven = f"{_number(row['proven'])} (d {row['delta']:g}{mu})"
+        proven = f"{_number(row['epsilon'])} (d {row['delta']:g}{mu})"
     else:
         proven = "none" if row["would_be"] is None else f"none (would be {_number(row['would_be'])})"
-    verdict = {True: "claim holds; ", False: "claim not proven; " if row["proven"] is None else "claim exceeded; "}
+    verdict = {True: "claim holds; ", False: "claim not proven; " if row["epsilon"] is None else "claim exceeded; "}
     over = "1 round" if row["rounds"] == 1 else f"{row['rounds']} rounds"
-    at_claim = row["proven_at_claimed_delta"]
+    at_claim = row["epsilon_at_claimed_delta"]
     at = ""
     if at_claim is not None and row["claimed_delta"] not in (None, row["delta"]):
         at = f"{_number(at_claim)} at the claim's delta; "
     lost = row["delta_at_claimed_epsilon"]
     spent = "" if lost is None else f"delta {lost:.5g} at the claim's epsilon; "
     why = f"{verdict.get(row['holds'], '')}{at}{spent}{row['notes']}"
-    return (row["defense"], row["acts"], row["unit"], row["relation"], row["view"], claimed, proven, over, why)
+    return (row["defense"], row["acts"], row["unit"], row["adjacency"] or _ANY, row["view"], claimed, proven, over, why)
 
 
 def _number(value: float) -> str:
@@ -216,18 +263,27 @@ def _at(delta: float | None) -> str:
     return "" if delta is None else f" (d {delta:g})"
 
 
-def _print_known(as_json: bool) -> None:
+def _known(as_json: bool, asked: bool) -> int:
+    """Print the filters that are known.
+
+    Raises:
+        UsageError: something was ``asked`` beside, of none of them.
+    """
     from harness.claims.filters import FILTERS
+
+    if asked:
+        raise UsageError("nothing to ask about; name a file, or a filter such as flower:LocalDpMod")
 
     told = ("name", "acts", "does", "claims", "works", "source", "ran")
     rows = [{name: getattr(one, name) for name in told} for one in FILTERS.values()]
     if as_json:
         sys.stdout.write(json.dumps({"filters": rows}, indent=1) + "\n")
-        return
+        return DONE
     width = max(len(row["name"]) for row in rows)
     for one, row in zip(FILTERS.values(), rows, strict=True):
         settings = ", ".join(one.settings)
         sys.stdout.write(f"{row['name'].ljust(width)}  {row['does']}{f' ({settings})' if settings else ''}\n")
+    return DONE
 
 
 def _assigned(pairs: list[str]) -> dict[str, Any]:

@@ -23,6 +23,8 @@ LabelsWord = Literal["inferred", "known"]
 TierWord = Literal["plain", "informed", "tampering"]
 BLIND = "blind"
 """The control that guesses the victims without a gradient, as an attack."""
+UNDEFENDED = "none"
+"""The name of a place without a defense."""
 TIERS: tuple[TierWord, ...] = ("plain", "informed", "tampering")
 """From who knows least to who may do most."""
 

@@ -27,7 +27,8 @@ the reason begins with that word, and the row is inconclusive unless it leaks. W
 attack that knows it was tried and failed, the reason of ``resilient`` ends with that.
 
 ``resilient`` needs an attack that was withstood; where a *suite* was tried, one of the highest tier that is possible
-there.
+there. Where a defense has no noise of a declared law, one of them has to know the defense: it changes the form of what
+is sent, and the failure of an attacker who takes that for a gradient says nothing.
 
 Where *several* examples lie behind one observation (a batch, local steps, a sum of clients), ``resilient`` needs two
 attackers that are fit for several, whoever named them: one that reconstructs and knows the defense, and a membership
@@ -65,10 +66,13 @@ FAMILY_P = 0.01
 REBUILDS = "an attacker that reconstructs several and knows the defense"
 TELLS = "a membership test"
 WHO_IS_TOLD = "even to attackers who know the labels"
+WHOLE_SUITE = "; add --attack auto"
 #: How the reason begins where a budget is why an attack did not run, or on fewer clients.
 NO_TIME = "the budget left it too little time"
 #: The same where a part of it ran, whose results stand in a cell of their own.
 IN_PART = f"{NO_TIME} for all of it"
+#: Who is missing where a defense without noise was tried by others alone.
+KNOWS = "an attacker that knows the defense"
 TRACES = "traces come back, nearer to their own truth than to look-alikes"
 
 
@@ -123,7 +127,7 @@ class Decision:
 
 def strongest(
     attempts: Sequence[Attempt], noisy: bool = False, suite: bool = False, examples: int = 1,
-    refused: Sequence[tuple[Attempt, str]] = (),
+    refused: Sequence[tuple[Attempt, str]] = (), formed: bool = False,
 ) -> Decision:  # fmt: skip
     """The verdict over the attacks that were possible; the rule is the module's text.
 
@@ -133,6 +137,7 @@ def strongest(
         suite: whether a whole suite was tried, whose verdict needs an attack of the highest tier that was fit.
         examples: behind one observation.
         refused: attacks that are impossible there, and why.
+        formed: whether a defense acts there without noise of a declared law.
     """
     identifying = [attempt for attempt in attempts if attempt.identifies]
     inferring = [attempt for attempt in attempts if not attempt.told]
@@ -145,8 +150,11 @@ def strongest(
         if decision.verdict == "resilient":
             decision = replace(decision, verdict="inconclusive")
     withstood = any(one.informed and one.was_withstood for one in attempts)
-    if decision.verdict == "resilient" and noisy and not withstood:
-        reason += ", by attackers who do not know the noise"
+    if decision.verdict == "resilient" and not withstood:
+        if formed:
+            reason = f"no attack leaks, but {KNOWS} was not tried and withstood" + ("" if suite else WHOLE_SUITE)
+            return replace(decision, verdict="inconclusive", reason=reason)
+        reason += ", by attackers who do not know the noise" if noisy else ""
     return replace(decision, reason=reason)
 
 
@@ -199,7 +207,7 @@ def _missing(
     said += f"{'was' if len(absent) == 1 else 'were'} not tried and withstood"
     why += [f"{one.attack}: {reason}" for one, reason in refused if one.several]
     said = "; ".join([said, *dict.fromkeys(why)])
-    return said if suite else f"{said}; add --attack auto"
+    return said if suite else said + WHOLE_SUITE
 
 
 def _unfit(attempts: Sequence[Attempt], suite: bool) -> str | None:

@@ -7,7 +7,7 @@ from typing import Literal
 from harness.attacks.attacker import ATTACKS
 from harness.attacks.suites import EXHAUSTIVE
 from harness.results import AttackStanding, CellResult, Identified, Place, SummaryRow
-from harness.results.record import BLIND, TIERS, TierWord
+from harness.results.record import BLIND, TIERS, UNDEFENDED, TierWord
 from harness.scoring.strongest import WHO_IS_TOLD, Attempt, is_accurate, strongest
 from harness.scoring.verdict import within_networks
 
@@ -81,16 +81,19 @@ def _short(p_value: float | None) -> str:
 _PLACE = set(Place.model_fields)
 
 
-def summarise(cells: Iterable[CellResult]) -> list[SummaryRow]:
-    """Summary rows of the cells that were asked for, in their order; controls are left out."""
+def summarise(cells: Iterable[CellResult], plain: bool = False) -> list[SummaryRow]:
+    """Summary rows of the cells that were asked for, in their order; controls are left out.
+
+    ``plain``: they are about attackers who do not know the defense, and say so beside their verdict.
+    """
     places: dict[str, list[CellResult]] = defaultdict(list)
     for cell in cells:
         if cell.role == "cell":
             places[cell.model_dump_json(include=_PLACE)].append(cell)
-    return [_row(members) for members in places.values()]
+    return [_row(members, plain) for members in places.values()]
 
 
-def _row(cells: list[CellResult]) -> SummaryRow:
+def _row(cells: list[CellResult], plain: bool) -> SummaryRow:
     possible = [cell for cell in cells if cell.not_applicable_reason is None]
     identified = [cell.identified.identifies for cell in possible if cell.identified is not None]
     told = _told(cells)
@@ -99,7 +102,8 @@ def _row(cells: list[CellResult]) -> SummaryRow:
     skipped = [_attempt(cell, False) for cell in cells if cell.settled_by]
     examples = max(cell.hidden for cell in cells)
     suite = next((cell.suite for cell in cells if cell.suite), None)
-    decision = strongest(attempts, noisy, suite is not None, examples, refused)
+    formed = not plain and cells[0].defense != UNDEFENDED and not any(_declared(cell) for cell in possible)
+    decision = strongest(attempts, noisy, suite is not None, examples, refused, formed)
     reason = decision.reason
     if cells[0].shared_weights:
         reason = within_networks(reason, decision.verdict, len(cells[0].seeds))
@@ -114,6 +118,11 @@ def _row(cells: list[CellResult]) -> SummaryRow:
         identifies=any(identified) if identified else None,
         attacks=[_standing(cell, cell.key in told) for cell in cells],
     )
+
+
+def _declared(cell: CellResult) -> bool:
+    """Whether noise of a law that has a name is on what is read there."""
+    return cell.noise not in (None, "unknown")
 
 
 def settles(cell: CellResult) -> bool:

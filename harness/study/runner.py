@@ -135,7 +135,7 @@ def judge(request: Request, attacks: Sequence[str] = (), **settings: Any) -> Jud
     cells = [cell for one in counted(asked, "attack") for cell in request.run.with_told(one)]
     (informed,) = summarise(cells)
     # A verdict without the informed is that of attacks which were named one by one.
-    plain = summarise(cell.model_copy(update={"suite": None}) for cell in cells if cell.tier == "plain")
+    plain = summarise([cell.model_copy(update={"suite": None}) for cell in cells if cell.tier == "plain"], plain=True)
     return Judged(cells, plain[0] if plain else informed, informed)
 
 

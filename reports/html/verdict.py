@@ -8,6 +8,7 @@ from harness.reports.html import wording
 from harness.reports.html.places import GRAVITY, Decided, inward
 from harness.reports.html.run_data import RunData
 from harness.results import AttackStanding, CellResult
+from harness.results.record import UNDEFENDED
 from harness.scoring.strongest import over_places
 from harness.scoring.summarise import TELLS, UNFIT
 from harness.scoring.verdict import VICTIMS_NEEDED
@@ -96,7 +97,6 @@ def _withstood(place: Decided) -> list[AttackStanding]:
     return [one for one in place.summary.attacks if one.was_withstood]
 
 
-_UNDEFENDED = "none"
 _MOST_NAMES, _MOST_LINES = 4, 4
 
 
@@ -145,8 +145,8 @@ def _headline(places: Sequence[Decided]) -> list[Line]:
     if not places:
         return [Line("untried", "No attack was evaluated in these runs, so nothing can be said about leakage.")]
     found = _by_name(places)
-    told = [name for name, own in found.items() if name != _UNDEFENDED and any(_is_told(place) for place in own)]
-    lines = [_undefended(found.pop(_UNDEFENDED))] if _UNDEFENDED in found else []
+    told = [name for name, own in found.items() if name != UNDEFENDED and any(_is_told(place) for place in own)]
+    lines = [_undefended(found.pop(UNDEFENDED))] if UNDEFENDED in found else []
     for kind in GRAVITY:
         some = {name: own for name, own in found.items() if _worst(own) == kind}
         lines += _leaking(some, len(found)) if kind == "leaks" else _alike(kind, some)

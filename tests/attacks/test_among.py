@@ -189,6 +189,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a level that follows the example": (
         {"noise": Noise("gaussian", None, level=NoiseLevel(1.0, "whole"))}, "follows private data",
     ),
+    "images that were transformed": (
+        {"noise": Noise("unknown", None, unread=True, bare=True), "disguises": (torch.neg,)}, "images that are not trans",
+    ),
+    "a law that nobody knows": ({"noise": Noise("unknown", None, unread=True)}, "a model of all that the defense does"),
     "clips that nobody knows": ({"clipping": Clipping(None, "whole", "update")}, "a clip that all clients share"),
     "BatchNorm": ({"batches": KnownBatches(EXAMPLES)}, "which BatchNorm mixes"),
 }  # fmt: skip

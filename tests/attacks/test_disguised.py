@@ -12,6 +12,7 @@ from harness.attacks.candidates import drawn_of_class
 from harness.attacks.disguised import EXAMPLES_OF_FORMS, likely_disguises
 from harness.attacks.map import MaximumAPosteriori
 from harness.attacks.reference import run_reference
+from harness.attacks.residual import unread_level
 from harness.base.building import build
 from harness.defenses import DEFENSES
 from harness.observation import Noise, Observation
@@ -65,6 +66,12 @@ def test_changes_that_can_be_undone_are_undone(model: str) -> None:
         rmse(run_attack(MaximumAPosteriori(), one).images, truth) for one in (seen, replace(seen, disguises=()))
     )
     assert int((knows <= 0.1).sum()) >= 7 and not (does_not <= 0.1).any(), (knows, does_not, made)
+
+
+def test_images_that_were_changed_carry_no_noise_in_words() -> None:
+    """No level follows anything here: the doubt is about what no attack undoes."""
+    said = unread_level(disguised(2, "29")[0])
+    assert said == "no attack here has a model of all that the defense does"
 
 
 @pytest.mark.slow

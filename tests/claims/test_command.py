@@ -1,5 +1,6 @@
 """The command: what it reads, what it refuses in a line, its exit codes, and that it runs and imports nothing else."""
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -9,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from harness.claims.answers import NETWORKS
+from harness.claims.answers import EXACT, LEAST, LOSSES, NETWORKS, PURE, SAMPLES
+from harness.privacy import Statement
+from harness.privacy.views import GUARANTEES
 
 Harness = Callable[..., Any]
 
@@ -81,7 +84,7 @@ def rows(line: Harness, text: str) -> list[dict[str, Any]]:
 
 
 def proven(found: list[dict[str, Any]], relation: str, rounds: int) -> Any:
-    return next(row["proven"] for row in found if (row["relation"], row["rounds"]) == (relation, rounds)
+    return next(row["epsilon"] for row in found if (row["adjacency"], row["rounds"]) == (relation, rounds)
                 and row["view"] != "server")  # fmt: skip
 
 
@@ -109,7 +112,7 @@ def test_the_delta_that_is_lost_at_the_claims_epsilon_stands_beside_it(line: Har
 def test_a_row_without_a_number_is_of_any_relation_and_a_source_counts_once(line: Harness) -> None:
     for relation in ("replace", "zero-out", "add-remove"):
         (row,) = rows(line, f"claims nvflare:PercentilePrivacy nvflare:PercentilePrivacy --relation {relation}")
-        assert (row["relation"], row["proven"]) == ("any", None)
+        assert (row["adjacency"], row["epsilon"]) == (None, None)
 
 
 @pytest.mark.parametrize(("text", "epsilon"), [(".5", 0.5), ("5.", 5.0), ("5e-1", 0.5), ("+.5e0", 0.5)])
@@ -121,7 +124,7 @@ def test_a_claim_that_holds_at_its_own_delta_holds_at_a_smaller_one_too(line: Ha
     text = f"{LOCAL.format(8)} --scalars 0 --delta 1e-9"
     first, *_ = rows(line, text)
     assert (first["claimed_epsilon"], first["claimed_delta"], first["delta"], first["holds"]) == (8, 1e-5, 1e-9, True)
-    assert first["proven_at_claimed_delta"] == pytest.approx(7.91437, rel=1e-4)
+    assert first["epsilon_at_claimed_delta"] == pytest.approx(7.91437, rel=1e-4)
     finished = line(text)
     assert finished.code == 0 and "claim holds; 7.91437 at the claim's delta" in finished.out
 
@@ -130,20 +133,59 @@ def test_a_tutorials_claim_keeps_its_own_delta(line: Harness) -> None:
     text = "claims openfl:GlobalDP2 --rounds 10 --buffers none"
     wide, narrow = (rows(line, f"{text}{more}")[1] for more in ("", " --delta 1e-9"))
     assert (narrow["claimed_epsilon"], narrow["claimed_delta"]) == (wide["claimed_epsilon"], 1e-5)
-    assert narrow["proven_at_claimed_delta"] == wide["proven"] < narrow["proven"] and narrow["holds"]
+    assert narrow["epsilon_at_claimed_delta"] == wide["epsilon"] < narrow["epsilon"] and narrow["holds"]
 
 
 def test_an_if_of_some_rows_is_in_their_conditions_and_printed_once(line: Harness) -> None:
     text = "claims tff:gaussian_fixed --arg noise_multiplier=4 --arg clients_per_round=10 --clients 100"
-    found = [(row["sampler"], row["conditions"]["unknown"]) for row in rows(line, text) if row["proven"] is not None]
+    found = [(row["sampler"], row["conditions"]["unknown"]) for row in rows(line, text) if row["epsilon"] is not None]
     said = ["every client joins a round by an independent coin (Poisson samples)"]
     assert found == [("none", []), ("none", []), ("poisson", said), ("poisson", said)]
     assert line(text).out.count(f"  if: {said[0]}\n") == 1
 
 
+#: a filter with arguments, and how each of its rows with a number is computed, by relation and rounds
+CONVERSIONS = {
+    f"{LOCAL.format(8)} --scalars 0": {EXACT},
+    f"{MEAN} --clients 90 --per-round 9 --rounds 40 --weights equal": {EXACT, SAMPLES},
+    f"{OPACUS} --examples 500 --batch-size 32": {LEAST},
+    f"{OPACUS} --arg poisson_sampling=false --examples 500 --batch-size 32": {EXACT},
+    "claims nvflare:SVTPrivacy --parameters 61706": {PURE, LOSSES},
+    "claims tff:gaussian_fixed --arg noise_multiplier=4 --arg clients_per_round=10 --clients 100": {EXACT, LEAST},
+    "claims appfl:dp --arg epsilon=1 --arg clip_grad=true --local-steps 1 --buffers none": {PURE},
+    "claims openfl:GlobalDP2": {LEAST},
+    "claims jax_privacy:BandedToeplitz --arg noise_multiplier=4 --rounds 9": {EXACT},
+    "claims paper:CENSOR": set(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", CONVERSIONS)
+def test_a_row_of_json_is_a_statement(line: Harness, text: str) -> None:
+    """A conversion and a tag stand beside a number, and beside no number that is not proven."""
+    found = rows(line, text)
+    fields = {one.name for one in dataclasses.fields(Statement)} - {"covers"}  # of a tap, which there is none of
+    for row in found:
+        assert fields <= set(row)
+        assert (row["epsilon"] is None) == (row["conversion"] is None) == (row["guarantee"] == "none")
+        assert (row["conversion"] == EXACT) == (row["mu"] is not None)
+        assert row["guarantee"] in GUARANTEES and row["schedule"].startswith("harness " + text.split(" --")[0])
+    assert {row["conversion"] for row in found if row["epsilon"] is not None} == CONVERSIONS[text]
+
+
+def test_both_relations_stand_in_every_row_that_has_a_number(line: Harness) -> None:
+    text = f"{LOCAL.format(8)} --scalars 0 --relation zero-out"
+    (row,) = rows(line, text)
+    assert (row["adjacency"], row["guarantee"]) == ("zero-out", "client-LDP")
+    assert row["by_adjacency"] == {"replace": pytest.approx(7.91437, rel=1e-4), "zero-out": row["epsilon"]}
+    said = "harness claims flower:LocalDpMod (clipping_norm=1, sensitivity=2, epsilon=8, delta=1e-05)"
+    assert row["schedule"] == said
+    (unproven,) = rows(line, f"{LOCAL.format(8)} --scalars 1 --relation zero-out")
+    assert unproven["by_adjacency"] == {"replace": None, "zero-out": None} and unproven["guarantee"] == "none"
+
+
 def test_an_unmet_condition_takes_the_number_away(line: Harness) -> None:
     (first, *_) = rows(line, f"{LOCAL.format(8)} --model resnet18")
-    assert (first["proven"], first["holds"]) == (None, False) and first["would_be"] == pytest.approx(7.91437, rel=1e-4)
+    assert (first["epsilon"], first["holds"]) == (None, False) and first["would_be"] == pytest.approx(7.91437, rel=1e-4)
     assert "20 0-d arrays" in first["conditions"]["fails"][0]
     finished = line(f"{LOCAL.format(8)} --model resnet18")
     assert finished.code == 1 and "none (would be 7.91437)" in finished.out and "does not hold: 20" in finished.out
@@ -165,7 +207,7 @@ def test_a_flower_app_is_read_and_not_run(line: Harness, tmp_path: Path) -> None
 )
 def test_what_the_app_does_beside_it_counts(line: Harness, tmp_path: Path, changes: dict[str, str], why: str) -> None:
     found = rows(line, f"claims {app(tmp_path, **changes)} --weights equal")
-    assert all(row["proven"] is None for row in found) and why in found[0]["conditions"]["fails"][0]
+    assert all(row["epsilon"] is None for row in found) and why in found[0]["conditions"]["fails"][0]
 
 
 def test_an_app_file_alone_takes_keys_of_the_configuration_above_it(line: Harness, tmp_path: Path) -> None:
@@ -189,7 +231,7 @@ def test_flips_keys_are_known(line: Harness, tmp_path: Path) -> None:
 
 
 def proven_of_server(found: list[dict[str, Any]]) -> Any:
-    return found[0]["proven"]
+    return found[0]["epsilon"]
 
 
 @pytest.mark.parametrize("kind", ["json", "conf"])
@@ -217,15 +259,15 @@ def test_a_filter_that_has_the_name_of_another_is_an_if(line: Harness, tmp_path:
 def test_the_state_of_an_accountant(line: Harness, tmp_path: Path) -> None:
     file = tmp_path / "state.json"
     file.write_text('{"history": [[1.0, 0.0625, 16], [1.0, 0.0625, 32]], "mechanism": "rdp"}')
-    found = [row for row in rows(line, f"claims {file}") if row["relation"] == "zero-out"]
-    assert found[0]["proven"] == pytest.approx(3.2405, rel=1e-3)
+    found = [row for row in rows(line, f"claims {file}") if row["adjacency"] == "zero-out"]
+    assert found[0]["epsilon"] == pytest.approx(3.2405, rel=1e-3)
     assert found[0]["claimed_epsilon"] == pytest.approx(3.79812, rel=1e-4)
 
 
 def test_a_name_with_arguments_in_a_file(line: Harness, tmp_path: Path) -> None:
     file = tmp_path / "named.json"
     file.write_text('{"defense": "flip:local_dp", "args": {"dp_sensitivity": 2.0}}')
-    assert rows(line, f"claims {file}")[0]["proven"] == pytest.approx(10.39388, rel=1e-4)
+    assert rows(line, f"claims {file}")[0]["epsilon"] == pytest.approx(10.39388, rel=1e-4)
 
 
 ACCOUNTED = """
@@ -239,9 +281,9 @@ strategy = DifferentialPrivacyServerSideFixedClipping(
 def test_the_accountant_of_an_app_claims_its_own_delta(line: Harness, tmp_path: Path) -> None:
     (tmp_path / "server.py").write_text(ACCOUNTED)
     claimed = [row for row in rows(line, f"claims {tmp_path / 'server.py'}") if row["holds"] is not None]
-    assert [(row["relation"], row["holds"], row["claimed_delta"]) for row in claimed] == [("zero-out", True, 1e-6)]
-    assert claimed[0]["proven"] == pytest.approx(2.25408, rel=1e-4)
-    assert claimed[0]["proven"] < claimed[0]["claimed_epsilon"]
+    assert [(row["adjacency"], row["holds"], row["claimed_delta"]) for row in claimed] == [("zero-out", True, 1e-6)]
+    assert claimed[0]["epsilon"] == pytest.approx(2.25408, rel=1e-4)
+    assert claimed[0]["epsilon"] < claimed[0]["claimed_epsilon"]
 
 
 SCOPES = """

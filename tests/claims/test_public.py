@@ -139,18 +139,18 @@ PUBLIC: list[tuple[str, str, str, str, str, str, int, Lines]] = [
     ("APPFL/APPFL", "examples/bench/configs/privacy/heart_server.yaml", "17efc1d7160e", "server.yaml", APPFL, "", 1,
      [("replace", 1, None), ("replace", 10, None)]),
     ("FedML-AI/FedML", "python/examples/federate/privacy/mpi_fedavg_dp_mnist_lr_example/config/nbafl/fedml_config.yaml",
-     "452d01b2b38b", "fedml_config.yaml", FEDML.format("nbafl"), "", 1, [("any", 5, None)]),
+     "452d01b2b38b", "fedml_config.yaml", FEDML.format("nbafl"), "", 1, [(None, 5, None)]),
     ("FedML-AI/FedML", "python/examples/federate/privacy/mqtt_s3_fedavg_cdp_mnist_lr_example/config/fedml_config.yaml",
-     "99aa2b968a84", "fedml_config.yaml", FEDML.format("cdp"), "", 1, [("any", 5, None)]),
+     "99aa2b968a84", "fedml_config.yaml", FEDML.format("cdp"), "", 1, [(None, 5, None)]),
     ("FedML-AI/FedML", "python/examples/federate/privacy/mqtt_s3_fedavg_ldp_mnist_lr_example/config/fedml_config.yaml",
-     "452d01b2b38b", "fedml_config.yaml", FEDML.format("ldp"), "", 1, [("any", 5, None)]),
+     "452d01b2b38b", "fedml_config.yaml", FEDML.format("ldp"), "", 1, [(None, 5, None)]),
     ("securefederatedai/openfl", "openfl-tutorials/experimental/Global_DP/test_config.yml", "3b092bbc42a1",
      "test_config.yml", OPENFL, "--rounds 10", 1, [("zero-out", 10, ("accounted", 0.1, 0.5, 10)),
                                                    ("zero-out", 10, None)]),
     ("NVIDIA/NVFlare", "examples/advanced/brats18/configs/brats_fedavg_dp/app/config/config_fed_client.json",
-     "6feaa783509d", "config_fed_client.json", BRATS, "--parameters 1000000 --scalars 0", 1, [("any", 1, None)]),
+     "6feaa783509d", "config_fed_client.json", BRATS, "--parameters 1000000 --scalars 0", 1, [(None, 1, None)]),
     ("KatherLab/MediSwarm", "application/jobs/STAMP_classification/app/config/config_fed_client.conf", "00a298cf1e80",
-     "config_fed_client.conf", STAMP, "", 0, [("any", 1, None)]),
+     "config_fed_client.conf", STAMP, "", 0, [(None, 1, None)]),
     ("antoniodev0/FL-DP-Tesi", "client.py", "2fd2e09df603", "client.py", THESIS,
      "--examples 9600 --batch-size 32 --local-epochs 1 --rounds 3", 0,
      [("zero-out", 1, ("poisson", 1.1, 1 / 300, 300)), ("zero-out", 3, ("poisson", 1.1, 1 / 300, 900))]),
@@ -171,7 +171,7 @@ def test_a_public_configuration_gets_a_right_line(harness: Harness, tmp_path: Pa
     assert finished.code == code
     rows = json.loads(finished.out)["rows"] if lines else []
     for relation, rounds, way in lines:
-        found = [row["proven"] for row in rows if (row["relation"], row["rounds"]) == (relation, rounds)]
+        found = [row["epsilon"] for row in rows if (row["adjacency"], row["rounds"]) == (relation, rounds)]
         if way is None:
             assert None in found
         else:

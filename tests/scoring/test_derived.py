@@ -98,7 +98,7 @@ def test_what_is_no_forgery_is_told_apart(
 def test_the_images_of_a_victim_are_the_examples_of_an_older_cell() -> None:
     """A secure sum of 4 clients at batch 1 hides 4 examples, of which no attack here is fit for several."""
     quiet = {"verdict": "resilient", "confirmed": 0, "outcomes": Outcomes(failure=64), "lineup": Lineup(p_value=0.5)}
-    cell = a_leak().model_copy(update=quiet | {"tap": "T0.in"})
+    cell = a_leak().model_copy(update=quiet | {"tap": "T0.in", "noise": "gaussian"})
     victims = [
         one.model_copy(update={"image": image, "outcome": "failure", "rmse": 0.9, "lineup_rank": 6})
         for one in its_victims()

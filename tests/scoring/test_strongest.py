@@ -94,6 +94,29 @@ def test_what_only_identifies_and_who_knows_the_noise(case: str) -> None:
     assert NOT_KNOWN not in strongest(attempts, noisy=False).reason
 
 
+FORM = "an attacker that knows the defense was not tried and withstood"
+FORMED: dict[str, tuple[list[Attempt], str, str]] = {
+    "plain attackers alone": ([resists(), resists("d")], "inconclusive", f"{FORM}; add --attack auto"),
+    "an informed one that does not work": ([resists(), told(False, "it fails")], "inconclusive", FORM),
+    "an informed one that is not fit": (
+        [resists(), replace(resists("map"), informed=True, flags=("stalled",))], "inconclusive", FORM,
+    ),
+    "an informed one that withstood": ([resists(), replace(resists("map"), informed=True)], "resilient", "at most 4.6%"),
+    "one that tells truths": ([resists(), told(False)], "resilient", "at most 4.6%"),
+    "a plain leak is a leak": ([leaks()], "leaks", "images come back"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FORMED)
+@pytest.mark.parametrize("noisy", [False, True])
+def test_a_defense_without_declared_noise_is_resilient_only_to_who_knows_it(case: str, noisy: bool) -> None:
+    attempts, verdict, words = FORMED[case]
+    decision = strongest(attempts, noisy=noisy, formed=True)
+    assert decision.verdict == verdict and words in decision.reason, decision.reason
+    if verdict == "inconclusive":
+        assert strongest(attempts, noisy=noisy).verdict == "resilient"  # of noise that is declared, or no defense
+
+
 @pytest.mark.parametrize("case", DECISIONS)
 def test_the_rule(case: str) -> None:
     attempts, verdict, attack = DECISIONS[case]

@@ -15,6 +15,7 @@ def made(attack: str, verdict: str = "resilient", **changes: Any) -> CellResult:
         "dataset": "digits", "model": "mlp", "defense": "fed_cdp", "defense_args": {"sigma": 6.0}, "attack": attack,
         "surface": 2, "tap": "T2.step", "seeds": [0], "victims": 64, "verdict": verdict, "controls": list(HELD),
         "outcomes": Outcomes(failure=64), "lineup": Lineup(rate=0.0, mean_rank=0.5, p_value=1.0), "key": attack,
+        "noise": "gaussian",
     }  # fmt: skip
     return CellResult(**(facts | changes))
 
@@ -53,8 +54,22 @@ def test_what_attackers_know_and_tell_stands_in_the_row() -> None:
     )  # fmt: skip
     assert row.verdict_reason.startswith("identifies: identify") and row.headline.startswith("tells who took part: 58")
     assert [(standing.tier, standing.identifies) for standing in row.attacks] == [("plain", None), ("informed", True)]
-    (row,) = summarise([made("cpl")])
-    assert (row.tier, row.identifies) == ("plain", None) and "noise" not in row.verdict_reason
+    (row,) = summarise([made("cpl", defense="none", noise=None)])
+    assert (row.tier, row.identifies, row.verdict) == ("plain", None, "resilient")
+    assert "noise" not in row.verdict_reason
+
+
+@pytest.mark.parametrize("noise", [None, "unknown"])
+def test_a_form_that_a_plain_attacker_does_not_know_is_not_withstood(noise: str | None) -> None:
+    """CENSOR sends another vector, and its noise has no law: who takes it for the gradient shows nothing."""
+    censor = made("cpl", defense="paper:CENSOR", noise=noise)
+    (row,) = summarise([censor])
+    assert row.verdict == "inconclusive" and "an attacker that knows the defense was not" in row.verdict_reason
+    assert row.headline == "could not tell"
+    (row,) = summarise([censor, made("map", defense="paper:CENSOR", noise=noise, tier="informed")])
+    assert row.verdict == "resilient"
+    (row,) = summarise([censor], plain=True)
+    assert row.verdict == "resilient"  # a table of plain attackers, which says so beside it
 
 
 @pytest.mark.parametrize("name", ["positive", "positive_sigma0"])

@@ -89,6 +89,7 @@ def make_cell(defense: str = "none", surface: int = 2, **changes: Any) -> CellRe
         "verdict": "leaks", "verdict_reason": "images come back" if leaks else "no leak was found",
         "controls": [Control(name="positive", held=True, detail="the attack leaks undefended")],
         "outcomes": Outcomes(success=came_back, failure=60 - came_back),
+        "noise": "gaussian" if defense.startswith("fed_") else None,
         "privacy": [
             Statement(view="server", claimed_epsilon=0.82, epsilon=2.31, guarantee="client-LDP", notes="why"),
         ],

@@ -40,8 +40,8 @@ def test_sections_stand_in_the_order_of_a_reader(page: str) -> None:
 
 def test_the_verdict_says_which_defense_leaks_where(outline: Outline) -> None:
     assert "fed_sdp leaks inside the client and on the way: it fell to attackers who need not know" in outline.text
-    assert "fed_cdp withstood only attackers who do not know the defense (2 attacks)." in outline.text
-    assert "2 attacks tried (cpl and dlg): none of the attackers knows the defense." in outline.text
+    assert "fed_cdp withstood only attackers who do not know the noise (2 attacks)." in outline.text
+    assert "2 attacks tried (cpl and dlg): none of the attackers knows the defense and its noise." in outline.text
 
 
 def test_every_verdict_has_a_word_and_a_symbol_beside_its_colour(page: str) -> None:
