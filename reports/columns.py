@@ -91,7 +91,8 @@ def looks(cell: Row) -> str:
 
 def rounds_seen(cell: Row) -> int:
     """In how many rounds the adversary saw the same examples."""
-    return int(cell.options.get("rounds_seen", 1))
+    seen = cell.options.get("rounds_seen")
+    return seen if isinstance(seen, int) else 1
 
 
 def training_round(cell: Row) -> str:
