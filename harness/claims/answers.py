@@ -359,9 +359,12 @@ def number(arguments: Arguments, name: str, above: float = -math.inf, below: flo
         UsageError: it is not.
     """
     value = arguments[name]
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _BEYOND:
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
         raise UsageError(f"{name} must be a number, got {value!r}; set --arg {name}=NUMBER")
-    if not above < value < below or 0 < abs(value) < 1 / _BEYOND:
+    if not (value == 0 or 1 / _BEYOND <= abs(value) < _BEYOND):
+        sizes = f"between {1 / _BEYOND:g} and {_BEYOND:g} in size"
+        raise UsageError(f"{name} must be {sizes}; set --arg {name}=NUMBER")
+    if not above < value < below:
         limits = " and ".join([f"above {above:g}"] * (above > -math.inf) + [f"below {below:g}"] * (below < math.inf))
         raise UsageError(f"{name} must be {limits}, got {value:g}; set --arg {name}=NUMBER")
     return float(value)

@@ -36,7 +36,7 @@ _NOT_IN_CALLS = {"opacus:PrivacyEngine": ("accountant", "history", "engine", "se
 
 def read_project(path: Path, text: str, read: Read) -> Source:
     """What a Flower app's pyproject.toml says, and the files of its components."""
-    document = tomllib.loads(text)
+    document = _toml(path, text)
     app = table(document, "tool", "flwr", "app")
     if not app:
         raise UsageError(f"{path}: has no table [tool.flwr.app]; give the pyproject.toml of a Flower app")
@@ -65,7 +65,7 @@ def read_app(path: Path, text: str, read: Read) -> Source:
     source, config, document = Source(str(path)), None, {}
     for folder in list(path.resolve().parents)[:3]:
         if (toml := folder / "pyproject.toml").is_file():
-            document = tomllib.loads(read(toml))
+            document = _toml(toml, read(toml))
             if table(document, "tool", "flwr", "app"):
                 source, config = _project(toml, document, str(path))
             break
@@ -73,6 +73,14 @@ def read_app(path: Path, text: str, read: Read) -> Source:
     source.facts.pop("clients_clip", None)  # other files may list the mod
     _versions(source, document)
     return source
+
+
+def _toml(path: Path, text: str) -> dict[str, Any]:
+    """The document of a project, which another file may lie beside."""
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path}: cannot be read as toml ({in_a_line(error)}); fix the file") from None
 
 
 def _project(path: Path, document: dict[str, Any], name: str) -> tuple[Source, dict[str, Any]]:

@@ -132,7 +132,8 @@ def _print(rows: list[Row], unknown: list[str], as_json: bool) -> None:
     if as_json:
         sys.stdout.write(json.dumps({"rows": rows, "not_known": unknown}, indent=1) + "\n")
     else:
-        lines = (*_table(rows), *(f"not known: {name}" for name in unknown))
+        absent = (f"not known: {name}; harness claims lists the filters that are" for name in unknown)
+        lines = (*(_table(rows) if rows else ()), *absent)
         sys.stdout.writelines(f"{in_a_row(line)}\n" for line in lines)
 
 

@@ -190,7 +190,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"noise": Noise("gaussian", None, level=NoiseLevel(1.0, "whole"))}, "follows private data",
     ),
     "images that were transformed": (
-        {"noise": Noise("unknown", None, unread=True, bare=True), "disguises": (torch.neg,)}, "images that are not trans",
+        {"noise": Noise("unknown", None, unread=True, bare=True), "disguises": (torch.neg,)}, "images that are not",
     ),
     "a law that nobody knows": ({"noise": Noise("unknown", None, unread=True)}, "a model of all that the defense does"),
     "clips that nobody knows": ({"clipping": Clipping(None, "whole", "update")}, "a clip that all clients share"),

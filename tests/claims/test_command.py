@@ -247,7 +247,16 @@ def test_an_unknown_filter_is_not_known(line: Harness, tmp_path: Path) -> None:
     file = tmp_path / "config_fed_client.json"
     file.write_text(SVT % "my.own.Filter")
     finished = line(f"claims {file}")
-    assert finished.code == 2 and "not known: my.own.Filter" in finished.out
+    assert finished.code == 2
+    assert finished.out == f"not known: my.own.Filter ({file}); harness claims lists the filters that are\n"
+
+
+def test_a_broken_project_beside_an_app_is_named_itself(line: Harness, tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("[tool.flwr.app.config")
+    (tmp_path / "client.py").write_text("LocalDpMod(1, 2, 8, 1e-5)")
+    finished = line(f"claims {tmp_path / 'client.py'}")
+    assert finished.code == 2 and finished.err.count("\n") == 1
+    assert f"{tmp_path / 'pyproject.toml'}: cannot be read as toml" in finished.err
 
 
 def test_a_filter_that_has_the_name_of_another_is_an_if(line: Harness, tmp_path: Path) -> None:
@@ -366,6 +375,8 @@ MISTAKES = {
     "open text": ('a = """' + "b" * 99999, "claims source.conf", "source.conf: cannot be read as conf"),
     "many digits": (f"LocalDpMod({'9' * 400}, 1, 1, 1e-5)", "claims source.py", "source.py, line 1"),
     "negative": ("", f"{LOCAL.format(-1)}", "epsilon must be above 0, got -1; set --arg epsilon=NUMBER"),
+    "as good as zero": ("", f"{LOCAL.format(1e-300)}", "epsilon must be between 1e-30 and 1e+30 in size; set --arg"),
+    "too large": ("", f"{LOCAL.format(10**400)}", "epsilon must be between 1e-30 and 1e+30 in size"),
     "text": ("", f"{LOCAL.format('much')}", "epsilon must be a number, got 'much'"),
     "missing": ("", "claims flower:LocalDpMod", "needs clipping_norm; add --arg clipping_norm=..."),
     "argument": ("", f"{LOCAL.format(1)} --arg sigma=1", "no filter of the sources has an argument 'sigma'"),
