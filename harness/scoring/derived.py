@@ -178,10 +178,11 @@ def _confirmed(victims: Sequence[VictimRecord]) -> int | None:
         return sum(one.outcome == "success" and _is_first(one) for one in victims)
     if any(one.continuous_rmse is not None or one.categorical_accuracy is not None for one in victims):
         return None
-    return sum(_is_accurate(one) and _is_first(one) for one in victims)
+    return sum(is_accurate(one) and _is_first(one) for one in victims)
 
 
-def _is_accurate(one: VictimRecord) -> bool:
+def is_accurate(one: VictimRecord) -> bool:
+    """Return whether an image or a text came back by the strict rule; records of table rows do not say it."""
     exact = (one.model_extra or {}).get("text_exact")
     return exact == 1 if exact is not None else one.rmse is not None and one.rmse <= STRICT_RMSE
 

@@ -1,0 +1,196 @@
+"""Attackers that were tried, with what they reached and their controls, and those that were not, with the reason.
+
+Goals, capabilities and knowledge are in the terms of NIST AI 100-2, "Adversarial Machine Learning". What was not tried
+is all that the registry of attacks has minus what ran, so that leaving an attack out only makes the list longer.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from harness.attacks import ATTACKS, SUITES, Attacker
+from harness.base.version import __version__
+from harness.reports import text
+from harness.reports.html import wording
+from harness.reports.html.harms import Examined
+from harness.reports.html.sourced import Field, Files, Sentence, plain, sentence
+from harness.results import CellResult, Control
+from harness.results.record import BLIND
+from harness.scoring.harms import first_in_lineup, reconstructed
+
+_ABOUT = "registry/attacks#/{}"
+_WITHOUT = {"positive": "without the defense", "positive_sigma0": "without its noise"}
+# Every attacker is a white box one: it holds the network and its weights.
+_KNOWS = {
+    "plain": "the network, not the noise", "informed": "the network, the defense and its settings",
+    "tampering": "the network, the defense and its settings",
+}  # fmt: skip
+_MAY = {
+    "plain": "Observes", "informed": "Observes", "tampering": "Sends weights of its own making (model control)",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One row: the attack, what it wants, may do and knows, what it reached at each place, and its controls."""
+
+    attack: Sentence
+    goal: Sentence
+    knows: Sentence
+    reached: tuple[Sentence, ...]
+    controls: tuple[Sentence, ...]
+
+
+def tried(places: Sequence[Examined]) -> list[Tried]:
+    """A row for each attack that ran anywhere; a second run, with labels known, is a row of its own."""
+    found: dict[tuple[str, str], list[tuple[Examined, CellResult]]] = {}
+    for place in places:
+        for cell in place.place.cells:
+            if cell.not_applicable_reason is None:
+                found.setdefault((cell.attack, cell.labels), []).append((place, cell))
+    return [_row(own, len(places)) for own in found.values()]
+
+
+def _row(own: Sequence[tuple[Examined, CellResult]], places: int) -> Tried:
+    first, cell = own[0]
+    files = first.files
+    name = "{name}, with labels known" if cell.labels == "known" else "{name}"
+    goal = "data reconstruction" if cell.identified is None else "membership inference"
+    prior = "; {public}" if cell.tier != "plain" and cell.prior else ""
+    public = plain(f"public data: {cell.prior.name}" if cell.prior else "", files.cell(cell, "prior"))
+    return Tried(
+        sentence(name, name=plain(cell.attack, files.cell(cell, "attack"))),
+        sentence("{goal}", goal=Field(goal, files.cell(cell, "identified"))),
+        sentence("{may}; knows {knows} (white-box)" + prior, may=Field(_MAY[cell.tier], files.cell(cell, "tier")),
+                 knows=Field(_KNOWS[cell.tier], files.cell(cell, "tier")), public=public),
+        tuple(_reached(place, one, places) for place, one in own), tuple(_controls(own)),
+    )  # fmt: skip
+
+
+def _reached(place: Examined, cell: CellResult, places: int) -> Sentence:
+    victims = place.place.run.victims[cell.key or ""]
+    source = place.files.victims(cell)
+    where = "{where}: " if places > 1 else ""
+    shown = Field(place.where.words, place.where.sources[0])
+    if cell.identified is not None:
+        count = first_in_lineup(victims)
+        return sentence(where + "{hit} of {of} picked", where=shown, hit=Field(str(count.hit), source),
+                        of=Field(str(count.records), source))  # fmt: skip
+    count, first = reconstructed([victims]), first_in_lineup(victims)
+    of, hit = (count.clients, count.touched) if count.hit is None else (count.records, count.hit)
+    unit = " clients" if count.hit is None else ""
+    near = ", {near} of {lined} nearest to the truth" if first.records else ""
+    numbers = {"hit": hit, "of": of, "near": first.hit, "lined": first.records}
+    shown_numbers = {name: Field(str(value), source) for name, value in numbers.items()}
+    return sentence(where + "{hit} of {of}" + unit + " reconstructed" + near, where=shown, **shown_numbers)
+
+
+def _controls(own: Iterable[tuple[Examined, CellResult]]) -> list[Sentence]:
+    """Each control once: what the same attack does where nothing protects."""
+    said: dict[str, Sentence] = {}
+    for place, cell in own:
+        known = place.place.run.by_key()
+        for at, check in enumerate(cell.controls):
+            if check.kind == "positive":
+                made = _control(place.files, cell, at, check, [known[key] for key in check.cells if key in known])
+                said.setdefault(made.words, made)
+    return list(said.values())
+
+
+def _control(files: Files, cell: CellResult, at: int, check: Control, made: Sequence[CellResult]) -> Sentence:
+    without = Field(_WITHOUT.get(check.name, text.safe(check.name, 40)), files.cell(cell, "controls", at, "name"))
+    if not check.held or not made:
+        state = "failed: {detail}" if not check.held else "{detail}"
+        detail = plain(check.detail or check.name, files.cell(cell, "controls", at, "detail"), 160)
+        return sentence("{without}: " + state, "" if check.held else "failed", without=without, detail=detail)
+    control = made[0]
+    strict = control.asr.get("strict")
+    if control.identified is not None:
+        rate, names, verb = control.identified.rate, ("identified", "rate"), "picks"
+    elif strict is not None and strict.successes:
+        rate, names, verb = strict.rate, ("asr", "strict", "rate"), "reconstructs"
+    else:
+        rate, names, verb = control.lineup.rate, ("lineup", "rate"), "is nearest to the truth for"
+    return sentence(
+        "{without} it " + verb + " {rate} of the records of {of}", without=without,
+        rate=Field(text.percent(rate), files.cell(control, *names)),
+        of=Field(wording.plural(control.victims, "client"), files.cell(control, "victims")),
+    )  # fmt: skip
+
+
+def not_tried(places: Sequence[Examined]) -> list[Sentence]:
+    """What could have been tried and was not, a line each."""
+    ran = {cell.attack for place in places for cell in place.place.cells if cell.not_applicable_reason is None}
+    lines = [*_surfaces(places)]
+    groups: dict[str, dict[str, str]] = {}
+    for name in ATTACKS:
+        if name not in ran and name != BLIND:
+            reason, source = _why(name, places)
+            groups.setdefault(reason, {})[name] = source
+    for reason, names in groups.items():
+        sources = [one for name, source in names.items() for one in (_ABOUT.format(name), source)]
+        listed = Field(wording.join(list(names)), sources[0])
+        lines.append(sentence("{names}: {reason}.", because=sources, names=listed, reason=Field(reason, sources[1])))
+    return [*lines, *_families(places)]
+
+
+def _why(name: str, places: Sequence[Examined]) -> tuple[str, str]:
+    """Why an attack of the registry did not run, and where that stands."""
+    for place in places:
+        for cell in place.place.cells:
+            if cell.attack == name and cell.not_applicable_reason is not None:
+                source = place.files.cell(cell, "not_applicable_reason")
+                if cell.settled_by:
+                    return f"skipped, since {text.safe(cell.settled_by, 40)} already succeeded there", source
+                return f"not possible here: {text.safe(without_advice(cell.not_applicable_reason), 160)}", source
+    kind: type[Attacker] = ATTACKS[name]
+    texts = any("text_exact" in cell.metrics for place in places for cell in place.place.cells)
+    if kind.reads == ("images" if texts else "texts"):
+        return f"reads {kind.reads} only", _ABOUT.format(name)
+    if kind.tier == "tampering":
+        return "not asked for; its server sends weights of its own making (tampering)", _ABOUT.format(name)
+    return "not asked for", _ABOUT.format(name)
+
+
+def without_advice(reason: str) -> str:
+    """A reason without the options of commands that would change it, which say nothing to who reads a report."""
+    kept = [part for part in reason.split("; ") if "--" not in part and not part.startswith("use ")]
+    return "; ".join(kept) or reason
+
+
+def _surfaces(places: Sequence[Examined]) -> list[Sentence]:
+    """The surfaces at which nothing was attacked."""
+    there = {place.place.summary.surface for place in places}
+    sources = [place.files.row(place.place.summary, "surface") for place in places]
+    return [
+        sentence("The place {where} (surface {number}): nothing was attacked there.", because=sources,
+                 where=Field(wording.SURFACES[number], sources[0]), number=Field(str(number), sources[0]))
+        for number in sorted({*wording.SURFACES} - there, reverse=True)
+    ]  # fmt: skip
+
+
+def _families(places: Sequence[Examined]) -> list[Sentence]:
+    """Attackers that are more than one attack of the registry."""
+    first = places[0]
+    seen = max(places, key=lambda place: place.place.summary.observations)
+    times = seen.place.summary.observations
+    version = Field(__version__, "registry/version#/harness")
+    lines = []
+    if times == 1:
+        lines.append(sentence(
+            "Attackers that combine several rounds: each record was observed {times} time.",
+            times=Field(str(times), seen.files.row(seen.place.summary, "observations")),
+        ))  # fmt: skip
+    lines.append(sentence(
+        "Colluding clients and generative priors: no attack of harness {version} uses them.", version=version,
+    ))  # fmt: skip
+    suites = dict.fromkeys(place.place.summary.suite for place in places if place.place.summary.suite)
+    source = first.files.row(first.place.summary, "suite")
+    if suites:
+        names = Field(wording.join([text.safe(name or "", 40) for name in suites]), source)
+        lines.append(sentence("Attacks that suite {suite} does not contain.", suite=names))
+    else:
+        names = Field(wording.join(list(SUITES)), "registry/suites#")
+        lines.append(sentence("The suites {suites}: no suite ran here, attacks were named one by one.", suites=names,
+                              because=[source]))  # fmt: skip
+    return [*lines, sentence("All attacks published after harness {version}.", version=version)]
+
