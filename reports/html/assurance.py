@@ -14,14 +14,25 @@ from harness.base.version import __version__
 from harness.reports import text
 from harness.reports.columns import kinds_of
 from harness.reports.html import commands, wording
-from harness.reports.html.attackers import Tried, not_tried, tried, without_advice
-from harness.reports.html.harms import HARMS, RECOGNISED, RECONSTRUCTED, TOLD, Examined, Harm, examined
+from harness.reports.html.evidence import Claims, Proofs, Told, Tried, not_tried, proofs, tried, without_advice
+from harness.reports.html.harms import (
+    HARMS,
+    RECOGNISED,
+    RECONSTRUCTED,
+    TOLD,
+    Examined,
+    Field,
+    Files,
+    Harm,
+    Sentence,
+    examined,
+    plain,
+    sentence,
+)
 from harness.reports.html.page import render
 from harness.reports.html.places import Decided, decided_places, inward, shown_cells
-from harness.reports.html.proofs import Claims, Proofs, Told, proofs
 from harness.reports.html.run_data import RunData, UnreadableRun, read_bytes
-from harness.reports.html.sourced import Field, Files, Sentence, plain, sentence
-from harness.scoring.harms import CONFIDENCE
+from harness.scoring.derived import CONFIDENCE
 from harness.scoring.verdict import LEAK_P
 
 _UNTOLD = "not stated"
@@ -152,7 +163,9 @@ def _answer(places: Sequence[Examined]) -> tuple[tuple[Sentence, ...], ...]:
     elif len(settled) == len(places):
         opening = sentence(f"No attack that was tried succeeded at the {of}; other attacks may.", "resilient", sources)
     else:
-        left = f"{len(places) - len(settled)} of the {of}" if len(places) > 1 else "nothing is shown at the place tested"
+        left = (
+            f"{len(places) - len(settled)} of the {of}" if len(places) > 1 else "nothing is shown at the place tested"
+        )
         words = f"{left} {'is' if len(places) - len(settled) == 1 else 'are'} not settled" if len(places) > 1 else left
         opening = sentence(f"The tests leave the question open: {words}.", "inconclusive", sources)
     lines = sorted((_worst(own) for own in found.values()), key=lambda line: _ORDER.index(line[0].state))
@@ -196,14 +209,20 @@ def _facts(runs: Sequence[RunData], files: dict[int, Files], places: Sequence[Ex
     )  # fmt: skip
     captured = next((run for run in runs if run.judged), None)
     if captured and captured.judged:
-        yield "Captured", sentence(
-            "{captured}; attacks ran on the captured updates",
-            captured=Field(captured.judged.captured, files[id(captured)].judged("record")),
+        yield (
+            "Captured",
+            sentence(
+                "{captured}; attacks ran on the captured updates",
+                captured=Field(captured.judged.captured, files[id(captured)].judged("record")),
+            ),
         )
     else:
-        yield "Simulated", sentence(
-            "the harness played the clients and the server; no update of a live federation was captured",
-            because=[of.row(row, "tap")],
+        yield (
+            "Simulated",
+            sentence(
+                "the harness played the clients and the server; no update of a live federation was captured",
+                because=[of.row(row, "tap")],
+            ),
         )
     if cell is not None:
         clients = f"{row.victims} attacked clients, random seed {', '.join(map(str, row.seeds[:8]))}"
@@ -227,8 +246,9 @@ def _run_facts(run: RunData, of: Files, several: bool):
     yield f"Machine{name}", sentence("{machine}, processor {processor}, device {device}", **machine)
     if run.written is not None:
         day = datetime.fromtimestamp(run.written, UTC)
-        yield f"Results written{name}", sentence(
-            "{day} (the time of the file)", day=Field(f"{day.day} {day:%B %Y}", of.result())
+        yield (
+            f"Results written{name}",
+            sentence("{day} (the time of the file)", day=Field(f"{day.day} {day:%B %Y}", of.result())),
         )
     yield f"Evidence{name}", sentence("SHA-256 {digest}", digest=Field(digest(run), of.result()))
 
@@ -271,7 +291,9 @@ def _hazards(runs: Sequence[RunData], files: dict[int, Files], claims: Claims) -
     for run in runs:
         of = files[id(run)]
         if str(run.environment.get("git") or "").endswith("-dirty"):
-            found.append(sentence("The harness had changes that no commit holds.", because=[of.result("environment", "git")]))
+            found.append(
+                sentence("The harness had changes that no commit holds.", because=[of.result("environment", "git")])
+            )
         for cell in run.cells:
             for name in ("warnings", "flags"):
                 found += [
@@ -305,8 +327,10 @@ def _expiry(places: Sequence[Examined]):
     what = f"suite {wording.join(named)} of " if named else ""
     yield sentence("Attacks that are newer than {what}harness {version} are not covered.", what=Field(what, source),
                    version=Field(__version__, "registry/version#/harness"))  # fmt: skip
-    yield sentence("A change of the system, its network, its data or its defense makes this report void.",
-                   because=[places[0].files.row(places[0].place.summary, name) for name in ("model", "dataset", "defense")])
+    yield sentence(
+        "A change of the system, its network, its data or its defense makes this report void.",
+        because=[places[0].files.row(places[0].place.summary, name) for name in ("model", "dataset", "defense")],
+    )
 
 
 def _glossary(places: Sequence[Decided]):
@@ -318,7 +342,10 @@ def _glossary(places: Sequence[Decided]):
     yield "Reconstructed", f"The record came back: {kind.success}."
     yield "Control", "The same attack where it must succeed, or must not. It shows that the test itself works."
     yield "Confidence", f"Of 100 such bounds, at least {CONFIDENCE * 100:.0f} are right on average."
-    yield "Epsilon, delta", (
-        "What a proof allows: no outcome becomes more than e^epsilon times as likely through one record, up to a chance "
-        "of delta."
+    yield (
+        "Epsilon, delta",
+        (
+            "What a proof allows: no outcome becomes more than e^epsilon times as likely through one record, up to a chance "
+            "of delta."
+        ),
     )
