@@ -47,7 +47,7 @@ def assure_command(
     ] = None,
     mixed: Annotated[bool, typer.Option("--mixed", help="Allow runs of several systems, suites or versions.")] = False,
 ) -> int:
-    """Write a report for people who sign: what was tested, what came back, what is proven, what was not tried."""
+    """Write a report for people who sign: what was tested, what came back, what is proven."""
     stated = Stated(_stated(system, "--system"), _stated(by, "--by"), _date(review_by))
     page = _page_of(out)
     document = _read_claims(claims)

@@ -26,8 +26,10 @@ from harness.reports.html.harms import (
     Harm,
     Sentence,
     examined,
+    merged,
     plain,
     sentence,
+    together,
 )
 from harness.reports.html.page import render
 from harness.reports.html.places import Decided, decided_places, inward, shown_cells
@@ -64,6 +66,22 @@ class Assurance:
     commands: tuple[str, ...]
     glossary: tuple[tuple[str, str], ...]
     harms: dict[str, str] = field(default_factory=lambda: HARMS)
+
+    @property
+    def groups(self) -> list[tuple[Sentence, Sentence, dict[str, Harm]]]:
+        """Rows of the table: where, of which system, and the harms; places with the same words share a row."""
+        same: dict[tuple[str, ...], list[Examined]] = {}
+        for one in self.places:
+            words = (said.words for harm in one.harms.values() for said in harm.sentences)
+            same.setdefault((one.system.words, *words), []).append(one)
+        return [
+            (
+                together([one.where for one in group]),
+                merged([one.system for one in group]),
+                {name: _common([one.harms[name] for one in group]) for name in self.harms},
+            )
+            for group in same.values()
+        ]
 
     @property
     def several(self) -> bool:
@@ -132,6 +150,12 @@ def make_assurance(runs: Sequence[RunData], stated: Stated, claims: Claims, told
     return render("assurance.html.j2", kind, page=page, confidence=f"{CONFIDENCE:.0%}")
 
 
+def _common(own: Sequence[Harm]) -> Harm:
+    """One harm whose words are the same at several places, with the fields of them all."""
+    lines = zip(*(harm.sentences for harm in own), strict=True)
+    return Harm(own[0].name, own[0].state, tuple(merged(line) for line in lines))
+
+
 def _versions(run: RunData) -> dict:
     found = run.environment.get("versions")
     return found if isinstance(found, dict) else {}
@@ -157,17 +181,16 @@ def _answer(places: Sequence[Examined]) -> tuple[tuple[Sentence, ...], ...]:
     open_ = [HARMS[name].lower() for name, own in found.items() if any(harm.state != "not found" for harm in own)]
     if done:
         opening = sentence(f"An attack succeeded: {wording.join([_DID[name] for name in done])}.", "leaks", sources)
+    elif any(place.place.kind == "leaks" for place in places):
+        opening = sentence("An attack succeeded, by the verdict of the run.", "leaks", sources)
     elif len(settled) == len(places) and open_:
         words = f"No attack that was tried succeeded at the {of}, but not everything is settled: {wording.join(open_)}."
         opening = sentence(words, "inconclusive", sources)
     elif len(settled) == len(places):
         opening = sentence(f"No attack that was tried succeeded at the {of}; other attacks may.", "resilient", sources)
     else:
-        left = (
-            f"{len(places) - len(settled)} of the {of}" if len(places) > 1 else "nothing is shown at the place tested"
-        )
-        words = f"{left} {'is' if len(places) - len(settled) == 1 else 'are'} not settled" if len(places) > 1 else left
-        opening = sentence(f"The tests leave the question open: {words}.", "inconclusive", sources)
+        left = f"at {len(places) - len(settled)} of the {of}" if len(places) > 1 else f"at the {of}"
+        opening = sentence(f"The tests leave the question open {left}.", "inconclusive", sources)
     lines = sorted((_worst(own) for own in found.values()), key=lambda line: _ORDER.index(line[0].state))
     return (opening,), *(_line(harm, count, len(places)) for harm, count in lines)
 
@@ -195,7 +218,8 @@ def _facts(runs: Sequence[RunData], files: dict[int, Files], places: Sequence[Ex
     cell = first.place.cells[0] if first.place.cells else None
     yield "Data and network", sentence(
         "{dataset} ({many}), {model}", dataset=plain(row.dataset, of.row(row, "dataset")),
-        many=Field(kinds_of(first.place.cells).many, of.row(row, "dataset")), model=plain(row.model, of.row(row, "model")),
+        many=Field(kinds_of(first.place.cells).many, of.row(row, "dataset")),
+        model=plain(row.model, of.row(row, "model")),
     )  # fmt: skip
     yield "Defense", sentence("{defense}", defense=Field(names, of.row(row, "defense")))
     cohort = {name: plain(row.cohort.get(name, "?"), of.row(row, "cohort", name))
@@ -317,6 +341,9 @@ def _hazards(runs: Sequence[RunData], files: dict[int, Files], claims: Claims) -
                          text=plain(one, f"claims.json#/rows/{at}/{name}/{place}"))
                 for place, one in enumerate(row.get(name) or ())
             ]  # fmt: skip
+    if not found:
+        sources = [of.result("cells") for of in files.values()]
+        found.append(sentence("None: no attack has a warning, and no check failed.", because=sources))
     return list({one.words: one for one in reversed(found)}.values())[::-1]
 
 
@@ -345,7 +372,7 @@ def _glossary(places: Sequence[Decided]):
     yield (
         "Epsilon, delta",
         (
-            "What a proof allows: no outcome becomes more than e^epsilon times as likely through one record, up to a chance "
-            "of delta."
+            "What a proof allows: no outcome becomes more than e^epsilon times as likely through one record, up to a "
+            "chance of delta."
         ),
     )

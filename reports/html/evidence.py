@@ -13,7 +13,7 @@ from harness.attacks import ATTACKS, SUITES, Attacker
 from harness.base.version import __version__
 from harness.reports import text
 from harness.reports.html import wording
-from harness.reports.html.harms import Examined, Field, Files, Sentence, plain, sentence
+from harness.reports.html.harms import Examined, Field, Files, Sentence, merged, plain, sentence, together
 from harness.results import CellResult, Control, Statement
 from harness.results.record import BLIND
 from harness.scoring.derived import first_in_lineup, reconstructed
@@ -70,26 +70,35 @@ def _row(own: Sequence[tuple[Examined, CellResult]], places: int) -> Tried:
         sentence("{goal}", goal=Field(goal, files.cell(cell, "identified"))),
         sentence("{may}; knows {knows} (white-box)" + prior, may=Field(_MAY[cell.tier], files.cell(cell, "tier")),
                  knows=Field(_KNOWS[cell.tier], files.cell(cell, "tier")), public=public),
-        tuple(_reached(place, one, places) for place, one in own), tuple(_controls(own)),
+        tuple(_reached(own, places)), tuple(_controls(own)),
     )  # fmt: skip
 
 
-def _reached(place: Examined, cell: CellResult, places: int) -> Sentence:
+def _reached(own: Sequence[tuple[Examined, CellResult]], places: int) -> Iterator[Sentence]:
+    """What the attack reached; places at which it reached the same share a sentence."""
+    same: dict[str, list[tuple[Examined, Sentence]]] = {}
+    for place, cell in own:
+        made = _count(place, cell)
+        same.setdefault(made.words, []).append((place, made))
+    for group in same.values():
+        where, count = together([place.where for place, _ in group]), merged([made for _, made in group])
+        words = f"{where.words}: {count.words}" if places > 1 else count.words
+        yield Sentence(words, (*where.sources, *count.sources))
+
+
+def _count(place: Examined, cell: CellResult) -> Sentence:
     victims = place.place.run.victims[cell.key or ""]
     source = place.files.victims(cell)
-    where = "{where}: " if places > 1 else ""
-    shown = Field(place.where.words, place.where.sources[0])
     if cell.identified is not None:
         count = first_in_lineup(victims)
-        return sentence(where + "{hit} of {of} picked", where=shown, hit=Field(str(count.hit), source),
-                        of=Field(str(count.records), source))  # fmt: skip
+        return sentence("{hit} of {of} picked", hit=Field(str(count.hit), source), of=Field(str(count.records), source))
     count, first = reconstructed([victims]), first_in_lineup(victims)
     of, hit = (count.clients, count.touched) if count.hit is None else (count.records, count.hit)
     unit = " clients" if count.hit is None else ""
     near = ", {near} of {lined} nearest to the truth" if first.records else ""
     numbers = {"hit": hit, "of": of, "near": first.hit, "lined": first.records}
-    shown_numbers = {name: Field(str(value), source) for name, value in numbers.items()}
-    return sentence(where + "{hit} of {of}" + unit + " reconstructed" + near, where=shown, **shown_numbers)
+    shown = {name: Field(str(value), source) for name, value in numbers.items()}
+    return sentence("{hit} of {of}" + unit + " reconstructed" + near, **shown)
 
 
 def _controls(own: Iterable[tuple[Examined, CellResult]]) -> list[Sentence]:
@@ -155,7 +164,7 @@ def _why(name: str, places: Sequence[Examined]) -> tuple[str, str]:
     if kind.reads == ("images" if texts else "texts"):
         return f"reads {kind.reads} only", _ABOUT.format(name)
     if kind.tier == "tampering":
-        return "not asked for; its server sends weights of its own making (tampering)", _ABOUT.format(name)
+        return "not asked for; the server would send weights of its own making (tampering)", _ABOUT.format(name)
     return "not asked for", _ABOUT.format(name)
 
 
@@ -297,7 +306,8 @@ def _claimed(at: int, row: Mapping[str, Any], told: Told) -> Promise:
     return Promise(
         sentence("{view}: each {unit}, {relation} ({defense}, from the file of claims)", view=of("view"),
                  unit=of("unit"), relation=of("relation"), defense=of("defense")),
-        _epsilon("nothing", row.get("claimed_epsilon"), row.get("claimed_delta"), _CLAIMS.format(at, "claimed_epsilon")),
+        _epsilon("nothing", row.get("claimed_epsilon"), row.get("claimed_delta"),
+                 _CLAIMS.format(at, "claimed_epsilon")),
         _proven(row.get("proven"), row.get("delta"), _CLAIMS.format(at, "proven"), of("rounds"), "none"),
         _told(told, f"claims.json#/rows/{at}", row.get("proven"), row.get("delta"), row.get("mu")), tuple(notes),
     )  # fmt: skip
@@ -359,7 +369,7 @@ def _questions(places: Sequence[Examined], claims: Claims) -> Iterator[tuple[str
     )  # fmt: skip
     yield "Was the implementation checked against what it declares?", _implementation(places, nothing)
     for question, words in _REMARKED.items():
-        yield question, _remarked(words, claims, nothing)
+        yield question, _remarked(words, covered, claims, nothing)
 
 
 def _views(stated: Sequence[tuple[str, Statement]]) -> Field:
@@ -377,9 +387,14 @@ def _implementation(places: Sequence[Examined], nothing: str) -> Sentence:
     return sentence("Not examined: the updates were simulated, not captured.", because=[nothing])
 
 
-def _remarked(words: Sequence[str], claims: Claims, nothing: str) -> Sentence:
-    for at, row in enumerate(claims.rows):
-        for place, remark in enumerate(row.get("remarks") or ()):
-            if any(word in str(remark) for word in words):
-                return sentence("No: {remark}.", remark=plain(remark, f"claims.json#/rows/{at}/remarks/{place}"))
+def _remarked(words: Sequence[str], covered: Sequence[tuple[str, Statement]], claims: Claims, nothing: str) -> Sentence:
+    """No, where the file of claims or the notes of a statement say so; else nobody looked."""
+    said = [
+        (str(one), f"claims.json#/rows/{at}/remarks/{place}")
+        for at, row in enumerate(claims.rows) for place, one in enumerate(row.get("remarks") or ())
+    ]  # fmt: skip
+    said += [(note, f"{source}/notes") for source, one in covered for note in one.notes.split("; ")]
+    for remark, source in said:
+        if any(word in remark for word in words):
+            return sentence("No: {remark}.", remark=plain(remark.rstrip("."), source))
     return sentence("Not examined.", because=[nothing])

@@ -68,6 +68,18 @@ def sentence(template: str, kind: str = "", because: Iterable[str] = (), **field
     return Sentence(template.format(**{name: field.shown for name, field in fields.items()}), tuple(sources), kind)
 
 
+def merged(same: Sequence[Sentence]) -> Sentence:
+    """Sentences of the same words as one, with all their sources."""
+    sources = dict.fromkeys(source for one in same for source in one.sources)
+    return Sentence(same[0].words, tuple(sources), same[0].kind)
+
+
+def together(lines: Sequence[Sentence]) -> Sentence:
+    """Short sentences as one list of words, each once."""
+    names = wording.join(list(dict.fromkeys(one.words for one in lines)))
+    return Sentence(names, tuple(dict.fromkeys(source for one in lines for source in one.sources)))
+
+
 @dataclass(frozen=True)
 class Files:
     """Names the fields of one run's files; ``number`` tells runs apart."""
@@ -196,8 +208,9 @@ class _Looked:
         if self.place.kind != "resilient" and not (self.place.kind == "leaks" and fit):
             return self._unsettled(RECONSTRUCTED, told)
         told.append(sentence(
-            "With {sure} confidence, attackers of the kinds listed below reconstruct {one} of at most {most} of clients "
-            "at this place.", one=numbers["one"], sure=numbers["sure"], most=_up(count.at_most, numbers["touched"]),
+            "With {sure} confidence, attackers of the kinds listed below reconstruct {one} of at most {most} of "
+            "clients at this place.", one=numbers["one"], sure=numbers["sure"],
+            most=_up(count.at_most, numbers["touched"]),
         ))  # fmt: skip
         return Harm(RECONSTRUCTED, "not found", tuple(told))
 
@@ -227,8 +240,8 @@ class _Looked:
             ))  # fmt: skip
         settled = all(cell.verdict == "resilient" and not cell.flags for cell in cells)
         failing = next((cell for cell in cells if cell.verdict != "resilient"), cells[0])
-        return self._bounded(TOLD, cells, "were picked by an attacker who was shown them among look-alikes, {attack} at "
-                             "best", settled, failing)  # fmt: skip
+        return self._bounded(TOLD, cells, "were picked by an attacker who was shown them among look-alikes, {attack} "
+                             "at best", settled, failing)  # fmt: skip
 
     def _bounded(
         self, name: str, cells: Sequence[CellResult], words: str, settled: bool, failing: CellResult | None = None
