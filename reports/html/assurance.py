@@ -189,7 +189,8 @@ def _answer(places: Sequence[Examined]) -> tuple[tuple[Sentence, ...], ...]:
     elif len(settled) == len(places):
         opening = sentence(f"No attack that was tried succeeded at the {of}; other attacks may.", "resilient", sources)
     else:
-        left = f"at {len(places) - len(settled)} of the {of}" if len(places) > 1 else f"at the {of}"
+        how_many = (f"{len(places) - len(settled)} of the" if settled else "all") if len(places) > 1 else "the"
+        left = f"at {how_many} {of}"
         opening = sentence(f"The tests leave the question open {left}.", "inconclusive", sources)
     lines = sorted((_worst(own) for own in found.values()), key=lambda line: _ORDER.index(line[0].state))
     return (opening,), *(_line(harm, count, len(places)) for harm, count in lines)

@@ -82,7 +82,8 @@ def _reached(own: Sequence[tuple[Examined, CellResult]], places: int) -> Iterato
         same.setdefault(made.words, []).append((place, made))
     for group in same.values():
         where, count = together([place.where for place, _ in group]), merged([made for _, made in group])
-        words = f"{where.words}: {count.words}" if places > 1 else count.words
+        shown = "at every place" if len(group) == places else where.words
+        words = f"{shown}: {count.words}" if places > 1 else count.words
         yield Sentence(words, (*where.sources, *count.sources))
 
 
