@@ -307,7 +307,10 @@ def _client(one: VictimRecord) -> Client:
     return one.seed, one.victim
 
 
-def _record(one: VictimRecord) -> tuple[int, int, int]:
+def _record(one: VictimRecord) -> tuple[object, ...]:
+    """A record, once under all random seeds where its place in the data is known."""
+    if one.dataset_index is not None:
+        return one.dataset, one.dataset_index
     return one.seed, one.victim, one.image
 
 

@@ -26,6 +26,7 @@ from harness.reports.html.harms import (
     Harm,
     Sentence,
     examined,
+    filled,
     merged,
     plain,
     sentence,
@@ -225,7 +226,7 @@ def _facts(runs: Sequence[RunData], files: dict[int, Files], places: Sequence[Ex
     yield "Defense", sentence("{defense}", defense=Field(names, of.row(row, "defense")))
     cohort = {name: plain(row.cohort.get(name, "?"), of.row(row, "cohort", name))
               for name in ("clients", "clients_per_round", "rounds")}  # fmt: skip
-    yield "Federation", sentence("{clients} clients, {clients_per_round} in each of {rounds} rounds", **cohort)
+    yield "Federation", filled("{clients} clients, {clients_per_round} in each of {rounds} rounds", cohort)
     optimizer = plain(row.settings.get("optimizer", "sgd"), of.row(row, "options"))
     yield "Local training", sentence(
         "{steps} of {records}, optimizer {optimizer}", optimizer=optimizer,
@@ -263,12 +264,12 @@ def _run_facts(run: RunData, of: Files, several: bool):
         "version": plain(_versions(run).get("harness", _UNTOLD), of.result("environment", "versions", "harness")),
         "commit": plain(environment.get("git") or _UNTOLD, of.result("environment", "git")),
     }
-    yield f"Tested with{name}", sentence("harness {version}, commit {commit}", **made)
+    yield f"Tested with{name}", filled("harness {version}, commit {commit}", made)
     machine = {
         what: plain(environment.get(what) or _UNTOLD, of.result("environment", what))
         for what in ("machine", "processor", "device")
     }
-    yield f"Machine{name}", sentence("{machine}, processor {processor}, device {device}", **machine)
+    yield f"Machine{name}", filled("{machine}, processor {processor}, device {device}", machine)
     if run.written is not None:
         day = datetime.fromtimestamp(run.written, UTC)
         yield (

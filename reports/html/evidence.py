@@ -13,7 +13,7 @@ from harness.attacks import ATTACKS, SUITES, Attacker
 from harness.base.version import __version__
 from harness.reports import text
 from harness.reports.html import wording
-from harness.reports.html.harms import Examined, Field, Files, Sentence, merged, plain, sentence, together
+from harness.reports.html.harms import Examined, Field, Files, Sentence, filled, merged, plain, sentence, together
 from harness.results import CellResult, Control, Statement
 from harness.results.record import BLIND
 from harness.scoring.derived import first_in_lineup, reconstructed
@@ -99,7 +99,7 @@ def _count(place: Examined, cell: CellResult) -> Sentence:
     near = ", {near} of {lined} nearest to the truth" if first.records else ""
     numbers = {"hit": hit, "of": of, "near": first.hit, "lined": first.records}
     shown = {name: Field(str(value), source) for name, value in numbers.items()}
-    return sentence("{hit} of {of}" + unit + " reconstructed" + near, **shown)
+    return filled("{hit} of {of}" + unit + " reconstructed" + near, shown)
 
 
 def _controls(own: Iterable[tuple[Examined, CellResult]]) -> list[Sentence]:
@@ -278,7 +278,7 @@ def _stated(one: Statement, source: str, rounds: Field, told: Told) -> Promise:
     notes = [sentence("{notes}.", notes=plain(one.notes.rstrip("."), f"{source}/notes", 400))]
     if one.sampler or one.conversion:
         how = {name: plain(getattr(one, name) or "none", f"{source}/{name}") for name in ("sampler", "conversion")}
-        notes.append(sentence("Sampler: {sampler}; conversion: {conversion}.", **how))
+        notes.append(filled("Sampler: {sampler}; conversion: {conversion}.", how))
     if one.covers is False:
         notes.append(sentence("It does not cover what was read at the attacked place.", because=[f"{source}/covers"]))
     return Promise(
@@ -300,8 +300,9 @@ def _claimed(at: int, row: Mapping[str, Any], told: Told) -> Promise:
             sentence(template, text=plain(one, f"claims.json#/rows/{at}/conditions/{name}/{place}"))
             for place, one in enumerate(conditions.get(name, ()))
         ]
-    verdict = {True: "The claim holds.", False: "The claim is not what is proven."}.get(row.get("holds"))
-    notes += [sentence(verdict, because=[_CLAIMS.format(at, "holds")])] if verdict else []
+    if row.get("holds") is not None:
+        verdict = "The claim holds." if row["holds"] else "The claim is not what is proven."
+        notes.append(sentence(verdict, because=[_CLAIMS.format(at, "holds")]))
     if row.get("sampler"):
         notes.append(sentence("Sampler: {sampler}.", sampler=of("sampler")))
     return Promise(

@@ -4,7 +4,7 @@ Sentences cannot be said without a field behind them: each names the fields of t
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.attacks import ATTACKS, Identifier
@@ -62,6 +62,11 @@ def sentence(template: str, kind: str = "", because: Iterable[str] = (), **field
     Raises:
         ValueError: no field stands behind it.
     """
+    return filled(template, fields, kind, because)
+
+
+def filled(template: str, fields: Mapping[str, Field], kind: str = "", because: Iterable[str] = ()) -> Sentence:
+    """The same, of fields in a mapping."""
     sources = dict.fromkeys([*(field.source for field in fields.values()), *because])
     if not sources:
         raise ValueError(f"no field stands behind {template!r}")
@@ -275,7 +280,7 @@ class _Looked:
         else:
             holders = "; they belong to {touched} of the clients" if count.touched else ""
             template = "Of {records} {many} of {clients_word}, {hit} " + words + holders + "."
-        return sentence(template, **numbers, **more)
+        return filled(template, numbers | more)
 
     def _picked(self, cell: CellResult, words: str) -> Sentence:
         count = first_in_lineup(self._victims(cell))

@@ -26,13 +26,9 @@ def victim(
     number: int, hit: bool, image: int = 0, seed: int = 0, index: int | None = None, cell: CellResult | None = None
 ) -> VictimRecord:
     """A victim whose image came back and was told apart, or neither."""
-    where = (
-        {name: getattr(cell, name) for name in ("dataset", "defense", "attack", "tap")}
-        if cell
-        else {"dataset": "d", "defense": "none", "attack": "cpl", "tap": "T0.in"}
-    )
+    where = {name: getattr(cell, name, "one") for name in ("dataset", "defense", "attack", "tap")}
     return VictimRecord(
-        cell=cell.key or "" if cell else "one", seed=seed, victim=number, image=image, **where,
+        cell=(cell and cell.key) or "one", seed=seed, victim=number, image=image, **where,
         outcome="success" if hit else "failure", rmse=0.01 if hit else 0.6, dataset_index=index,
         lineup_rank=1 if hit else 5, lineup_size=10,
     )  # fmt: skip
@@ -64,11 +60,21 @@ def resolve(source: str, runs: list[Path], claims: object) -> object:
 
 CLAIM = {
     "defense": "fed_cdp", "unit": "client", "relation": "replace", "view": "server", "rounds": 1,
-    "claimed_epsilon": 8.0, "claimed_delta": 1e-5, "proven": 7.9, "delta": 1e-5, "mu": 1.65, "holds": True, "sampler": "none", "notes": "exact",
-    "conditions": {"fails": ["nobody knows the seed"], "unknown": ["the model has no counters"]},
+    "claimed_epsilon": 8.0, "claimed_delta": 1e-5, "proven": 7.9, "delta": 1e-5, "mu": 1.65, "holds": True,
+    "sampler": "none", "notes": "exact", "conditions": {"fails": ["nobody knows the seed"], "unknown": ["the model has no counters"]},
     "warnings": ["one warning"], "remarks": ["whoever knows numpy's random seed knows the noise"],
 }  # fmt: skip
+ENVIRONMENT = {
+    "versions": {"harness": __version__}, "git": "abc", "machine": "x86_64", "processor": "p", "device": "cpu",
+}  # fmt: skip
 _SPAN = re.compile(r'<span data-from="([^"]*)"[^>]*>([^<]*)</span>')
+
+
+def judged(a_cell: MakeCell, surface: int, verdict: str) -> CellResult:
+    """A cell of this verdict; it is inconclusive as its attack does not work without the defense."""
+    works = Control(name="positive", held=verdict != "inconclusive", detail="the attack does not leak even undefended")
+    cohort = {"clients": 100, "clients_per_round": 10, "rounds": 100}
+    return a_cell("fed_cdp", surface, verdict=verdict, cohort=cohort, defense_args={"{brace}": 1.0}, controls=[works])
 
 
 @pytest.fixture
@@ -78,7 +84,7 @@ def a_run() -> WriteRun:
     def write(folder: Path, cells: list[CellResult]) -> Path:
         fault = fault_of(cells)
         document = ResultDocument(
-            environment={"versions": {"harness": __version__}}, cells=cells, summary=summarise(cells),
+            environment=ENVIRONMENT, cells=cells, summary=summarise(cells),
             valid=fault is None, valid_reason=fault,
         )  # fmt: skip
         victims = [
@@ -95,7 +101,7 @@ def a_run() -> WriteRun:
 def test_every_statement_comes_from_a_field_that_exists(
     tmp_path: Path, a_cell: MakeCell, a_run: WriteRun, verdict: str
 ) -> None:
-    cells = [a_cell("fed_cdp", surface, verdict=verdict, warnings=["a {brace}"]) for surface in (2, 1)]
+    cells = [judged(a_cell, surface, verdict) for surface in (2, 1)]
     folder = a_run(tmp_path / "run", cells)
     (tmp_path / "claims.json").write_text(json.dumps({"rows": [CLAIM]}))
     page = assure(tmp_path, folder, "--claims", tmp_path / "claims.json", "--by", "me")
@@ -113,9 +119,9 @@ def test_every_statement_comes_from_a_field_that_exists(
 @pytest.mark.parametrize(
     ("verdicts", "opening"),
     [
-        (("leaks", "leaks"), "An attack succeeded: training records were reconstructed."),
-        (("resilient", "leaks"), "An attack succeeded: training records were reconstructed."),
-        (("inconclusive", "leaks"), "An attack succeeded: training records were reconstructed."),
+        (("leaks", "leaks"), "An attack succeeded: training records were reconstructed and"),
+        (("resilient", "leaks"), "An attack succeeded: training records were reconstructed and"),
+        (("inconclusive", "leaks"), "An attack succeeded: training records were reconstructed and"),
         (
             ("resilient", "resilient"),
             "No attack that was tried succeeded at the 2 places tested, but not every",
@@ -127,14 +133,14 @@ def test_every_statement_comes_from_a_field_that_exists(
 def test_the_worst_is_said_first(
     tmp_path: Path, a_cell: MakeCell, a_run: WriteRun, outline_of: OutlineOf, verdicts: tuple[str, str], opening: str
 ) -> None:
-    cells = [a_cell("fed_cdp", surface, verdict=verdict) for surface, verdict in enumerate(verdicts)]
+    cells = [judged(a_cell, surface, verdict) for surface, verdict in enumerate(verdicts)]
     page = assure(tmp_path, a_run(tmp_path / "run", cells))
     first = next(words for _, words in _SPAN.findall(page))
     assert first.startswith(opening)
     said = outline_of(page).text
     assert ("inconclusive" in verdicts) == ("This is not settled: " in said)
     assert not re.search(r"\b(safe|private)\b", said)
-    assert "not tested. No attack was asked for that tests this." in said
+    assert "No attack was asked for that tests this." in said
 
 
 def test_what_was_left_out_is_listed(tmp_path: Path, a_cell: MakeCell, a_run: WriteRun) -> None:
