@@ -227,7 +227,9 @@ def _facts(runs: Sequence[RunData], files: dict[int, Files], places: Sequence[Ex
     cohort = {name: plain(row.cohort.get(name, "?"), of.row(row, "cohort", name))
               for name in ("clients", "clients_per_round", "rounds")}  # fmt: skip
     yield "Federation", filled("{clients} clients, {clients_per_round} in each of {rounds} rounds", cohort)
-    optimizer = plain(row.settings.get("optimizer", "sgd"), of.row(row, "options"))
+    # An option that the row does not name is at its default.
+    named = ("options", "optimizer") if "optimizer" in row.options else ()
+    optimizer = plain(row.settings.get("optimizer", "sgd"), of.row(row, *named))
     yield "Local training", sentence(
         "{steps} of {records}, optimizer {optimizer}", optimizer=optimizer,
         steps=Field(wording.plural(row.local_steps, "local step"), of.row(row, "local_steps")),

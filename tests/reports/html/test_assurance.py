@@ -61,7 +61,8 @@ def resolve(source: str, runs: list[Path], claims: object) -> object:
 CLAIM = {
     "defense": "fed_cdp", "unit": "client", "relation": "replace", "view": "server", "rounds": 1,
     "claimed_epsilon": 8.0, "claimed_delta": 1e-5, "proven": 7.9, "delta": 1e-5, "mu": 1.65, "holds": True,
-    "sampler": "none", "notes": "exact", "conditions": {"fails": ["nobody knows the seed"], "unknown": ["the model has no counters"]},
+    "sampler": "none", "notes": "exact",
+    "conditions": {"fails": ["nobody knows the seed"], "unknown": ["the model has no counters"]},
     "warnings": ["one warning"], "remarks": ["whoever knows numpy's random seed knows the noise"],
 }  # fmt: skip
 ENVIRONMENT = {
