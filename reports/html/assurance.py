@@ -296,7 +296,11 @@ def digest(run: RunData) -> str:
 
 
 def _confidence(places: Sequence[Examined]):
-    lines = [place.files.victims(cell) for place in places for cell in place.place.cells]
+    lines = [
+        place.files.victims(cell) for place in places for cell in place.place.cells
+        if cell.not_applicable_reason is None
+    ]  # fmt: skip
+    lines = lines or [place.files.row(place.place.summary, "attacks") for place in places]
     yield sentence(
         f"All bounds are one-sided {CONFIDENCE:.0%} Clopper-Pearson bounds. The records of one client count as one "
         "trial, however many they are.", because=lines,

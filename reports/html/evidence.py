@@ -104,22 +104,28 @@ def _count(place: Examined, cell: CellResult) -> Sentence:
 
 def _controls(own: Iterable[tuple[Examined, CellResult]]) -> list[Sentence]:
     """Each control once: what the same attack does where nothing protects."""
-    said: dict[str, Sentence] = {}
+    said: dict[str, list[tuple[Sentence, Sentence]]] = {}
     for place, cell in own:
         known = place.place.run.by_key()
         for at, check in enumerate(cell.controls):
             if check.kind == "positive":
-                made = _control(place.files, cell, at, check, [known[key] for key in check.cells if key in known])
-                said.setdefault(made.words, made)
-    return list(said.values())
+                name = _WITHOUT.get(check.name, text.safe(check.name, 40))
+                without = sentence("{name}", name=Field(name, place.files.cell(cell, "controls", at, "name")))
+                did = _control(place.files, cell, at, check, [known[key] for key in check.cells if key in known])
+                said.setdefault(did.words, []).append((without, did))
+    made = []
+    for group in said.values():
+        without, did = together([one for one, _ in group]), merged([one for _, one in group])
+        made.append(Sentence(without.words + did.words, (*without.sources, *did.sources), did.kind))
+    return made
 
 
 def _control(files: Files, cell: CellResult, at: int, check: Control, made: Sequence[CellResult]) -> Sentence:
-    without = Field(_WITHOUT.get(check.name, text.safe(check.name, 40)), files.cell(cell, "controls", at, "name"))
+    """What the attack does there, as the end of a sentence."""
     if not check.held or not made:
         state = "failed: {detail}" if not check.held else "{detail}"
         detail = plain(check.detail or check.name, files.cell(cell, "controls", at, "detail"), 160)
-        return sentence("{without}: " + state, "" if check.held else "failed", without=without, detail=detail)
+        return sentence(": " + state, "" if check.held else "failed", detail=detail)
     control = made[0]
     strict = control.asr.get("strict")
     if control.identified is not None:
@@ -129,7 +135,7 @@ def _control(files: Files, cell: CellResult, at: int, check: Control, made: Sequ
     else:
         rate, names, verb = control.lineup.rate, ("lineup", "rate"), "is nearest to the truth for"
     return sentence(
-        "{without} it " + verb + " {rate} of the records of {of}", without=without,
+        " it " + verb + " {rate} of the records of {of}",
         rate=Field(text.percent(rate), files.cell(control, *names)),
         of=Field(wording.plural(control.victims, "client"), files.cell(control, "victims")),
     )  # fmt: skip
