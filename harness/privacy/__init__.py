@@ -24,6 +24,7 @@ from harness.privacy.reconstruction import (
     combined,
     lineup_p_value,
     strict_p_value,
+    told_apart,
 )
 from harness.privacy.views import (
     GUARANTEES,
@@ -89,6 +90,7 @@ __all__ = [
     "steps_within",
     "strict_p_value",
     "sum_multiplier",
+    "told_apart",
     "valid_epsilon",
     "what_holds",
     "without_guarantee",

@@ -1,0 +1,386 @@
+"""The assurance report: what was tested, what came back, with which confidence, what is proven, what was not tried.
+
+Readers are people who sign: data-protection officers, and lawyers beside them. Each sentence has a field of the results
+behind it, which the page notes beside it. What the operator states is marked, and is the only other text.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from harness.base.errors import UsageError
+from harness.base.version import __version__
+from harness.reports import text
+from harness.reports.columns import kinds_of
+from harness.reports.html import commands, wording
+from harness.reports.html.evidence import Claims, Proofs, Told, Tried, not_tried, proofs, tried, without_advice
+from harness.reports.html.harms import (
+    HARMS,
+    RECOGNISED,
+    RECONSTRUCTED,
+    TOLD,
+    Examined,
+    Field,
+    Files,
+    Harm,
+    Sentence,
+    examined,
+    filled,
+    merged,
+    plain,
+    sentence,
+    together,
+)
+from harness.reports.html.page import render
+from harness.reports.html.places import Decided, decided_places, inward, shown_cells
+from harness.reports.html.run_data import RunData, UnreadableRun, read_bytes
+from harness.scoring.derived import CONFIDENCE
+from harness.scoring.verdict import LEAK_P
+
+_UNTOLD = "not stated"
+
+
+@dataclass(frozen=True)
+class Stated:
+    """What the operator says, in their own words; empty where they do not."""
+
+    system: str = ""
+    by: str = ""
+    review_by: str = ""
+
+
+@dataclass(frozen=True)
+class Assurance:
+    """All that the template shows, in its order."""
+
+    stated: Stated
+    answers: tuple[tuple[Sentence, ...], ...]
+    facts: tuple[tuple[str, Sentence], ...]
+    places: tuple[Examined, ...]
+    confidence: tuple[Sentence, ...]
+    tried: tuple[Tried, ...]
+    not_tried: tuple[Sentence, ...]
+    proofs: Proofs
+    hazards: tuple[Sentence, ...]
+    expiry: tuple[Sentence, ...]
+    commands: tuple[str, ...]
+    glossary: tuple[tuple[str, str], ...]
+    harms: dict[str, str] = field(default_factory=lambda: HARMS)
+
+    @property
+    def groups(self) -> list[tuple[Sentence, Sentence, dict[str, Harm]]]:
+        """Rows of the table: where, of which system, and the harms; places with the same words share a row."""
+        same: dict[tuple[str, ...], list[Examined]] = {}
+        for one in self.places:
+            words = (said.words for harm in one.harms.values() for said in harm.sentences)
+            same.setdefault((one.system.words, *words), []).append(one)
+        return [
+            (
+                together([one.where for one in group]),
+                merged([one.system for one in group]),
+                {name: _common([one.harms[name] for one in group]) for name in self.harms},
+            )
+            for group in same.values()
+        ]
+
+    @property
+    def several(self) -> bool:
+        """Whether places are of more than one system."""
+        return len({one.system.words for one in self.places}) > 1
+
+
+def require_whole(runs: Sequence[RunData]) -> None:
+    """Raise UsageError for runs that nothing may be concluded from: unfinished, damaged, edited, or without a truth."""
+    for run in runs:
+        name = repr(text.safe(str(run.folder), 200))
+        if not run.complete:
+            raise UsageError(f"{name} is unfinished: {run.fault}; add --resume to the command that began it")
+        for line in (*run.left_out, *run.told):
+            raise UsageError(f"{name}: {line}; run harness evaluate again")
+        if not run.cells and run.judged:
+            raise UsageError(f"{name} has estimates only, as no truth was known; give harness judge a truth.npz")
+        if not run.summary:
+            raise UsageError(f"{name} holds no result of an attack; give folders of harness evaluate or judge")
+
+
+def fault_of(runs: Sequence[RunData]) -> str | None:
+    """Why there is no assurance at all, None where there may be."""
+    return next((f"run {run.name}: {run.fault}" for run in runs if not run.valid), None)
+
+
+def require_alike(runs: Sequence[RunData]) -> None:
+    """Raise UsageError where runs are of several systems, suites or versions."""
+    rows = [(run, row) for run in runs for row in run.summary]
+    kinds = {
+        "versions of the harness": {str(_versions(run).get("harness")) for run in runs},
+        "suites": {row.suite or "none" for _, row in rows},
+        "systems": {" ".join(filter(None, (row.dataset, row.model, *wording.label(row.defense, row.defense_args))))
+                    for _, row in rows},
+    }  # fmt: skip
+    for what, found in kinds.items():
+        if len(found) > 1:
+            names = text.safe(", ".join(sorted(found)), 200)
+            raise UsageError(f"the runs are of several {what} ({names}); name runs of one, or add --mixed")
+
+
+def require_own_claims(runs: Sequence[RunData], claims: Claims) -> None:
+    """Raise UsageError for claims of a defense that was not tested."""
+    tested = {row.defense for run in runs for row in run.summary}
+    for row in claims.rows:
+        if row.get("defense") not in tested:
+            other, own = text.safe(str(row.get("defense")), 60), text.safe(", ".join(sorted(tested)), 120)
+            raise UsageError(f"--claims is about {other}, and the runs test {own}; give the claims of that defense")
+
+
+def make_assurance(runs: Sequence[RunData], stated: Stated, claims: Claims, told: Told) -> str:
+    """The page as HTML. Raises UsageError for runs that nothing may be concluded from."""
+    require_whole(runs)
+    files = {id(run): Files(number, run) for number, run in enumerate(runs, 1)}
+    decided = sorted(decided_places(runs), key=inward)
+    places = tuple(examined(place, files[id(place.run)]) for place in decided)
+    page = Assurance(
+        stated, _answer(places), tuple(_facts(runs, files, places)), places, tuple(_confidence(places)),
+        tuple(tried(places)), tuple(not_tried(places)), proofs(places, claims, told),
+        tuple(_hazards(runs, files, claims)), tuple(_expiry(places)),
+        (*commands.evaluate_commands(shown_cells(runs)), "harness site RUN --out board",
+         "harness verify board/cards/NAME.json"),
+        tuple(_glossary(decided)),
+    )  # fmt: skip
+    kind = kinds_of(cell for place in decided for cell in place.cells)
+    return render("assurance.html.j2", kind, page=page, confidence=f"{CONFIDENCE:.0%}")
+
+
+def _common(own: Sequence[Harm]) -> Harm:
+    """One harm whose words are the same at several places, with the fields of them all."""
+    lines = zip(*(harm.sentences for harm in own), strict=True)
+    return Harm(own[0].name, own[0].state, tuple(merged(line) for line in lines))
+
+
+def _versions(run: RunData) -> dict:
+    found = run.environment.get("versions")
+    return found if isinstance(found, dict) else {}
+
+
+# The answer: what succeeded comes first, each harm by itself and with its denominator.
+
+_DID = {
+    RECONSTRUCTED: "training records were reconstructed",
+    RECOGNISED: "training records were recognised among look-alikes",
+    TOLD: "it was told who took part in the training",
+}  # fmt: skip
+_ORDER = ("succeeded", "not settled", "not found", "not tested")
+
+
+def _answer(places: Sequence[Examined]) -> tuple[tuple[Sentence, ...], ...]:
+    """The sentence that answers, and the lines below it: a harm each, at the place that does worst."""
+    found = {name: [place.harms[name] for place in places] for name in HARMS}
+    done = [name for name, own in found.items() if any(harm.state == "succeeded" for harm in own)]
+    sources = [place.files.row(place.place.summary, "verdict") for place in places]
+    settled = [place for place in places if place.place.kind == "resilient"]
+    of = f"{len(places)} places tested" if len(places) > 1 else "place tested"
+    open_ = [HARMS[name].lower() for name, own in found.items() if any(harm.state != "not found" for harm in own)]
+    if done:
+        opening = sentence(f"An attack succeeded: {wording.join([_DID[name] for name in done])}.", "leaks", sources)
+    elif any(place.place.kind == "leaks" for place in places):
+        opening = sentence("An attack succeeded, by the verdict of the run.", "leaks", sources)
+    elif len(settled) == len(places) and open_:
+        words = f"No attack that was tried succeeded at the {of}, but not everything is settled: {wording.join(open_)}."
+        opening = sentence(words, "inconclusive", sources)
+    elif len(settled) == len(places):
+        opening = sentence(f"No attack that was tried succeeded at the {of}; other attacks may.", "resilient", sources)
+    else:
+        how_many = (f"{len(places) - len(settled)} of the" if settled else "all") if len(places) > 1 else "the"
+        left = f"at {how_many} {of}"
+        opening = sentence(f"The tests leave the question open {left}.", "inconclusive", sources)
+    lines = sorted((_worst(own) for own in found.values()), key=lambda line: _ORDER.index(line[0].state))
+    return (opening,), *(_line(harm, count, len(places)) for harm, count in lines)
+
+
+def _worst(own: Sequence[Harm]) -> tuple[Harm, int]:
+    """The harm at the place that does worst, and at how many it is in that state."""
+    worst = min(own, key=lambda harm: _ORDER.index(harm.state))
+    return worst, sum(harm.state == worst.state for harm in own)
+
+
+def _line(harm: Harm, count: int, places: int) -> tuple[Sentence, ...]:
+    where = f", at {count} of {places} places" if places > 1 else ""
+    title = sentence(f"{HARMS[harm.name]}: {harm.word}{where}.", harm.kind, harm.sentences[0].sources)
+    return (title, *harm.sentences)
+
+
+# What was tested.
+
+
+def _facts(runs: Sequence[RunData], files: dict[int, Files], places: Sequence[Examined]):
+    first = places[0]
+    row, of = first.place.summary, first.files
+    seen = dict.fromkeys((place.place.defense, place.place.arguments) for place in places)
+    names = "; ".join(" ".join(filter(None, one)) for one in seen)
+    cell = first.place.cells[0] if first.place.cells else None
+    yield "Data and network", sentence(
+        "{dataset} ({many}), {model}", dataset=plain(row.dataset, of.row(row, "dataset")),
+        many=Field(kinds_of(first.place.cells).many, of.row(row, "dataset")),
+        model=plain(row.model, of.row(row, "model")),
+    )  # fmt: skip
+    yield "Defense", sentence("{defense}", defense=Field(names, of.row(row, "defense")))
+    cohort = {name: plain(row.cohort.get(name, "?"), of.row(row, "cohort", name))
+              for name in ("clients", "clients_per_round", "rounds")}  # fmt: skip
+    yield "Federation", filled("{clients} clients, {clients_per_round} in each of {rounds} rounds", cohort)
+    # An option that the row does not name is at its default.
+    named = ("options", "optimizer") if "optimizer" in row.options else ()
+    optimizer = plain(row.settings.get("optimizer", "sgd"), of.row(row, *named))
+    yield "Local training", sentence(
+        "{steps} of {records}, optimizer {optimizer}", optimizer=optimizer,
+        steps=Field(wording.plural(row.local_steps, "local step"), of.row(row, "local_steps")),
+        records=Field(wording.plural(row.batch_size, "record"), of.row(row, "batch_size")),
+    )  # fmt: skip
+    captured = next((run for run in runs if run.judged), None)
+    if captured and captured.judged:
+        yield (
+            "Captured",
+            sentence(
+                "{captured}; attacks ran on the captured updates",
+                captured=Field(captured.judged.captured, files[id(captured)].judged("record")),
+            ),
+        )
+    else:
+        yield (
+            "Simulated",
+            sentence(
+                "the harness played the clients and the server; no update of a live federation was captured",
+                because=[of.row(row, "tap")],
+            ),
+        )
+    if cell is not None:
+        clients = f"{row.victims} attacked clients, random seed {', '.join(map(str, row.seeds[:8]))}"
+        yield "Attacked", sentence("{clients}", clients=Field(clients, of.row(row, "victims")))
+    for run in runs:
+        yield from _run_facts(run, files[id(run)], len(runs) > 1)
+
+
+def _run_facts(run: RunData, of: Files, several: bool):
+    name = f" ({run.name})" if several else ""
+    environment = run.environment
+    made = {
+        "version": plain(_versions(run).get("harness", _UNTOLD), of.result("environment", "versions", "harness")),
+        "commit": plain(environment.get("git") or _UNTOLD, of.result("environment", "git")),
+    }
+    yield f"Tested with{name}", filled("harness {version}, commit {commit}", made)
+    machine = {
+        what: plain(environment.get(what) or _UNTOLD, of.result("environment", what))
+        for what in ("machine", "processor", "device")
+    }
+    yield f"Machine{name}", filled("{machine}, processor {processor}, device {device}", machine)
+    if run.written is not None:
+        day = datetime.fromtimestamp(run.written, UTC)
+        yield (
+            f"Results written{name}",
+            sentence("{day} (the time of the file)", day=Field(f"{day.day} {day:%B %Y}", of.result())),
+        )
+    yield f"Evidence{name}", sentence("SHA-256 {digest}", digest=Field(digest(run), of.result()))
+
+
+def digest(run: RunData) -> str:
+    """The hash of a run's evidence: of ``results.json``, and of ``victims.jsonl`` behind it."""
+    found = hashlib.sha256()
+    for name in ("results.json", "victims.jsonl"):
+        try:
+            found.update(read_bytes(run.folder, name))
+        except UnreadableRun as problem:
+            raise UsageError(f"{str(run.folder)!r}: {name} {problem}; run harness evaluate again") from problem
+    return found.hexdigest()
+
+
+# What the numbers mean, what was seen beside them, and how long this stands.
+
+
+def _confidence(places: Sequence[Examined]):
+    lines = [
+        place.files.victims(cell) for place in places for cell in place.place.cells
+        if cell.not_applicable_reason is None
+    ]  # fmt: skip
+    lines = lines or [place.files.row(place.place.summary, "attacks") for place in places]
+    yield sentence(
+        f"All bounds are one-sided {CONFIDENCE:.0%} Clopper-Pearson bounds. The records of one client count as one "
+        "trial, however many they are.", because=lines,
+    )  # fmt: skip
+    yield sentence(
+        f"Recognition and membership count as successes where chance explains the ranks with less than {LEAK_P:g}.",
+        because=lines,
+    )
+    shared = [place for place in places if place.place.summary.shared_weights]
+    if shared:
+        yield sentence(
+            "All clients had the same network: the bounds hold for this network and no other.",
+            because=[place.files.row(place.place.summary, "shared_weights") for place in shared],
+        )
+
+
+def _hazards(runs: Sequence[RunData], files: dict[int, Files], claims: Claims) -> list[Sentence]:
+    """Weaknesses and failed checks, each once."""
+    found: list[Sentence] = []
+    for run in runs:
+        of = files[id(run)]
+        if str(run.environment.get("git") or "").endswith("-dirty"):
+            found.append(
+                sentence("The harness had changes that no commit holds.", because=[of.result("environment", "git")])
+            )
+        for cell in run.cells:
+            for name in ("warnings", "flags"):
+                found += [
+                    sentence("{attack}: {text}.", attack=plain(cell.attack, of.cell(cell, "attack")),
+                             text=plain(without_advice(one), of.cell(cell, name, at)))
+                    for at, one in enumerate(getattr(cell, name)) if cell.role == "cell"
+                ]  # fmt: skip
+        for at, check in enumerate(run.judged.checks if run.judged else ()):
+            if check.outcome != "holds":
+                found.append(sentence(
+                    "Check '{name}': {outcome}. {detail}.", name=plain(check.name, of.judged("checks", at, "name")),
+                    outcome=plain(check.outcome, of.judged("checks", at, "outcome")),
+                    detail=plain(check.detail, of.judged("checks", at, "detail")),
+                ))  # fmt: skip
+        for at, one in enumerate(run.judged.measured if run.judged else ()):
+            found.append(sentence("{said}.", said=plain(one.said.rstrip("."), of.judged("measured", at, "said"), 400)))
+    for at, row in enumerate(claims.rows):
+        for name in ("warnings", "remarks"):
+            found += [
+                sentence("{defense}: {text}.", defense=plain(row.get("defense"), f"claims.json#/rows/{at}/defense"),
+                         text=plain(one, f"claims.json#/rows/{at}/{name}/{place}"))
+                for place, one in enumerate(row.get(name) or ())
+            ]  # fmt: skip
+    if not found:
+        sources = [of.result("cells") for of in files.values()]
+        found.append(sentence("None: no attack has a warning, and no check failed.", because=sources))
+    return list({one.words: one for one in reversed(found)}.values())[::-1]
+
+
+def _expiry(places: Sequence[Examined]):
+    suites = dict.fromkeys(text.safe(place.place.summary.suite or "", 40) for place in places)
+    named = [name for name in suites if name]
+    source = places[0].files.row(places[0].place.summary, "suite")
+    what = f"suite {wording.join(named)} of " if named else ""
+    yield sentence("Attacks that are newer than {what}harness {version} are not covered.", what=Field(what, source),
+                   version=Field(__version__, "registry/version#/harness"))  # fmt: skip
+    yield sentence(
+        "A change of the system, its network, its data or its defense makes this report void.",
+        because=[places[0].files.row(places[0].place.summary, name) for name in ("model", "dataset", "defense")],
+    )
+
+
+def _glossary(places: Sequence[Decided]):
+    kind = kinds_of(cell for place in places for cell in place.cells)
+    yield "Record", f"One example of the training data, here one {kind.one}."
+    yield "Update", "What a client sends in a round of the training, or computes on the way to it."
+    yield "Place", "A point at which somebody can read: inside the client, on the way, or at the server."
+    yield "Look-alikes", "Other records of the same class, among which the true one has to be found."
+    yield "Reconstructed", f"The record came back: {kind.success}."
+    yield "Control", "The same attack where it must succeed, or must not. It shows that the test itself works."
+    yield "Confidence", f"Of 100 such bounds, at least {CONFIDENCE * 100:.0f} are right on average."
+    yield (
+        "Epsilon, delta",
+        (
+            "What a proof allows: no outcome becomes more than e^epsilon times as likely through one record, up to a "
+            "chance of delta."
+        ),
+    )
