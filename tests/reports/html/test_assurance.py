@@ -12,7 +12,7 @@ from scipy.stats import norm
 from harness.base.version import __version__
 from harness.cli import run
 from harness.privacy import told_apart
-from harness.results import CellResult, Control, ResultDocument, RunFolder, VictimRecord
+from harness.results import CellResult, Control, Outcomes, ResultDocument, RunFolder, VictimRecord
 from harness.scoring.derived import first_in_lineup, reconstructed
 from harness.scoring.summarise import summarise
 from harness.scoring.verdict import fault_of
@@ -90,7 +90,7 @@ def a_run() -> WriteRun:
         )  # fmt: skip
         victims = [
             victim(number, cell.verdict == "leaks" and number < 57, cell=cell)
-            for cell in cells for number in range(0 if cell.not_applicable_reason else cell.victims)
+            for cell in cells for number in range(cell.victims)
         ]  # fmt: skip
         RunFolder(folder).write_results(document, victims)
         return folder
@@ -103,7 +103,18 @@ def test_every_statement_comes_from_a_field_that_exists(
     tmp_path: Path, a_cell: MakeCell, a_run: WriteRun, verdict: str
 ) -> None:
     cells = [judged(a_cell, surface, verdict) for surface in (2, 1)]
-    cells.append(a_cell("fed_cdp", 2, attack="dlg", not_applicable_reason="too large", verdict="inconclusive", asr={}))
+    cells.append(
+        a_cell(
+            "fed_cdp",
+            2,
+            attack="dlg",
+            not_applicable_reason="too large",
+            verdict="inconclusive",
+            asr={},
+            victims=0,
+            outcomes=Outcomes(),
+        )
+    )
     folder = a_run(tmp_path / "run", cells)
     (tmp_path / "claims.json").write_text(json.dumps({"rows": [CLAIM]}))
     page = assure(tmp_path, folder, "--claims", tmp_path / "claims.json", "--by", "me")
