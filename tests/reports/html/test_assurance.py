@@ -103,18 +103,14 @@ def test_every_statement_comes_from_a_field_that_exists(
     tmp_path: Path, a_cell: MakeCell, a_run: WriteRun, verdict: str
 ) -> None:
     cells = [judged(a_cell, surface, verdict) for surface in (2, 1)]
-    cells.append(
-        a_cell(
-            "fed_cdp",
-            2,
-            attack="dlg",
-            not_applicable_reason="too large",
-            verdict="inconclusive",
-            asr={},
-            victims=0,
-            outcomes=Outcomes(),
-        )
-    )
+    refused = {
+        "attack": "dlg",
+        "not_applicable_reason": "too large",
+        "verdict": "inconclusive",
+        "asr": {},
+        "victims": 0,
+    }
+    cells.append(cells[0].model_copy(update=refused | {"outcomes": Outcomes(), "controls": []}))
     folder = a_run(tmp_path / "run", cells)
     (tmp_path / "claims.json").write_text(json.dumps({"rows": [CLAIM]}))
     page = assure(tmp_path, folder, "--claims", tmp_path / "claims.json", "--by", "me")
@@ -124,7 +120,12 @@ def test_every_statement_comes_from_a_field_that_exists(
         for source in sources.split(" "):
             assert source.startswith("option:") or resolve(source, [folder], {"rows": [CLAIM]}) is not ..., words
     # What stands outside of fields is the same for every run; commands and the glossary explain, and state nothing.
-    rest = re.sub(r"<(style|script|pre)>?.*?</\1>|<section id=\"glossary\".*", "", _SPAN.sub("", page), flags=re.DOTALL)
+    rest = re.sub(
+        r"<meta[^>]*>|<(style|script|pre)>?.*?</\1>|<section id=\"glossary\".*",
+        "",
+        _SPAN.sub("", page),
+        flags=re.DOTALL,
+    )
     for own in ("fed_cdp", "mnist-sample", "lenet", "cpl", "{brace}", "60", "36", "12 "):
         assert own not in rest
 
