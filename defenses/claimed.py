@@ -13,7 +13,7 @@ from harness.claims.registry import schedule_of, tag
 from harness.federation.operations import Operation, states_nothing
 from harness.federation.privacy_facts import PrivacyFacts
 from harness.federation.taps import Point
-from harness.privacy import Statement
+from harness.privacy import FALSE_ALARMS, Statement, told_apart
 
 _VIEWS = ("third party", "server", "client")
 _EVERYBODY = "everybody"
@@ -116,7 +116,8 @@ def _stated(schedule: str, view: str, lines: Sequence[Line], answer: Answer, sha
     if not held:
         return stated
     return replace(
-        stated, epsilon=main.epsilon, delta=main.delta, adjacency=main.relation, sampler=main.sampler,
+        stated, epsilon=main.epsilon, delta=main.delta, mu=main.mu, adjacency=main.relation, sampler=main.sampler,
+        told_apart=told_apart(FALSE_ALARMS, mu=main.mu, epsilon=main.epsilon, delta=main.delta),
         conversion=main.conversion, guarantee=tag(main.unit, view),
     )  # fmt: skip
 

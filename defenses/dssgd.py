@@ -23,7 +23,7 @@ from harness.federation.operations import Operation, states_nothing
 from harness.federation.privacy_facts import PrivacyFacts
 from harness.federation.taps import Point
 from harness.observation import Chosen, Noise
-from harness.privacy import Limit, PureLimit, Statement
+from harness.privacy import FALSE_ALARMS, Limit, PureLimit, Statement, told_apart
 
 # Shares of epsilon: noise on the threshold, on the magnitudes compared with it, on the values sent.
 _FOR_THRESHOLD, _FOR_MAGNITUDES, _FOR_VALUES = 4 / 9, 4 / 9, 1 / 9
@@ -124,6 +124,7 @@ class SendFew(Operation):
         return [
             Statement(
                 view=view, claimed_epsilon=printed, epsilon=self.epsilon * rounds, delta=0.0, unit="client",
+                told_apart=told_apart(FALSE_ALARMS, epsilon=self.epsilon * rounds),
                 adjacency="replace", sampler="none", conversion="pure epsilon, summed",
                 schedule=f"epsilon={self.epsilon:g} per round", guarantee=tag, notes=why,
             )

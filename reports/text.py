@@ -100,11 +100,19 @@ def too_large(epsilon: float | None) -> str:
     return ", too large to promise anything" if epsilon is not None and epsilon > MOST_EPSILON else ""
 
 
+def told(statement: Statement) -> str:
+    """What an epsilon lets an attacker tell, after its number; empty in documents that are older."""
+    if statement.told_apart is None:
+        return ""
+    mu = "" if statement.mu is None else f", mu {statement.mu:.3g}"
+    return f"{mu}, tells {percent(statement.told_apart)} at 1% false alarms"
+
+
 def guarantee(statement: Statement, name_view: bool = False) -> str:
     """The guarantee tag and its epsilon, with the claimed one beside it where the two differ by more than 1%."""
     text = safe(statement.guarantee, 40)
     if statement.epsilon is not None:
-        text += f", epsilon {epsilon(statement.epsilon)}"
+        text += f", epsilon {epsilon(statement.epsilon)}{told(statement)}"
     claimed = statement.claimed_epsilon
     if claimed is not None and not math.isclose(claimed, statement.epsilon or 0.0, rel_tol=0.01):
         text += f" (claimed {claimed:.3g})"

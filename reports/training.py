@@ -77,7 +77,7 @@ def print_training(document: TrainDocument, console: Console, folder: Path) -> N
     for one in document.privacy:
         console.print(
             f"{one.view}: claimed epsilon {_number(one.claimed_epsilon, '.3f')}, valid "
-            f"{_number(one.epsilon, '.3f')}{text.too_large(one.epsilon)} ({one.guarantee}): {one.notes}"
+            f"{_number(one.epsilon, '.3f')}{text.too_large(one.epsilon)}{text.told(one)} ({one.guarantee}): {one.notes}"
         )
     if document.bayesian:
         print_bayesian(document.bayesian, console)

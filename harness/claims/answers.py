@@ -220,7 +220,7 @@ class Answer:
                 exact = claimed is not None and not drawn and not lost
                 one = replace(
                     line, relation=relation, rounds=count, claimed=claimed, judged=relation == judged,
-                    why=line.why + (bound.words() if drawn else ""), mu=None if drawn else whole_mu,
+                    why=line.why + (bound.words() if drawn else ""), mu=None if drawn or lost else whole_mu,
                     delta_at_claim=gaussian_delta(whole_mu, claimed or 0.0) if exact else None,
                     conversion=SAMPLES if drawn else EXACT,
                 )  # fmt: skip

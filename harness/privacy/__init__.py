@@ -14,6 +14,7 @@ from harness.privacy.events import (
     compose,
 )
 from harness.privacy.mechanism import GaussianNoise, Mechanism, Repeated, Sampled, TakingPart
+from harness.privacy.presence import FALSE_ALARMS, told_apart
 from harness.privacy.reconstruction import (
     GaussianLimit,
     Limit,
@@ -24,7 +25,6 @@ from harness.privacy.reconstruction import (
     combined,
     lineup_p_value,
     strict_p_value,
-    told_apart,
 )
 from harness.privacy.views import (
     GUARANTEES,
@@ -46,6 +46,7 @@ from harness.privacy.views import (
 
 __all__ = [
     "ACCOUNTANTS",
+    "FALSE_ALARMS",
     "GUARANTEES",
     "Accountant",
     "AdditiveAccountant",

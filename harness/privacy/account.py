@@ -11,9 +11,10 @@ from harness.base.building import typed
 from harness.base.errors import UsageError
 from harness.base.limits import forecast
 from harness.privacy import GaussianRelease, MechanismRelease, effective_sigma, skellam_sum
-from harness.privacy.accountant import ACCOUNTANTS, Accountant, asked_delta, choice, make_accountant
+from harness.privacy.accountant import ACCOUNTANTS, Accountant, Epsilon, asked_delta, choice, make_accountant
 from harness.privacy.budget import STOP_RULES, StopRule, rounds_within, sigma_for, steps_within
 from harness.privacy.events import Event, compose
+from harness.privacy.presence import FALSE_ALARMS, exact_mu, told_apart, told_by
 from harness.privacy.rdp import CONVERSIONS, Renyi
 from harness.privacy.schedules import schedule_rounds
 from harness.secagg import SkellamGrid
@@ -98,6 +99,9 @@ Row = dict[str, Any]
 
 # Times the tighter bound from which a looser one is called so.
 _LOOSE = 2.0
+
+# Those with a delta for every epsilon of the same releases.
+_CURVES = ("rdp", "pld")
 
 # From the largest epsilon to the smallest, as a table is read.
 ORDER = ("base", "advanced", "zcdp", "rdp", "pld")
@@ -217,12 +221,23 @@ def _rows(accountants: Iterable[Accountant], answer: Callable[[Accountant], Row]
 def _row(accountant: Accountant, event: Event, delta: float) -> Row:
     found = accountant.epsilon(event, delta)
     finite = math.isfinite(found.epsilon)
+    mu, told = _presence(accountant, event, found)
     return {
         "accountant": found.accountant, "conversion": found.conversion, "epsilon": found.epsilon if finite else None,
-        "delta": found.delta, "delta_total": found.delta_total, "sampler": found.sampler,
+        "delta": found.delta, "delta_total": found.delta_total, "mu": mu, "told_apart": told, "sampler": found.sampler,
         "adjacency": found.adjacency, "nominal": found.nominal, "notes": list(found.notes),
         "reason": None if finite else "no finite epsilon",
     }  # fmt: skip
+
+
+def _presence(accountant: Accountant, event: Event, found: Epsilon) -> tuple[float | None, float | None]:
+    """(mu, the chance that a record's presence is told), as far as this accountant knows: its curve, or one point."""
+    if not math.isfinite(found.epsilon):
+        return None, None
+    if found.nominal or accountant.name not in _CURVES:
+        return None, told_apart(FALSE_ALARMS, epsilon=found.epsilon, delta=found.delta_total)
+    mu = exact_mu(event) if accountant.name == "pld" else None
+    return mu, told_by(accountant, event) if mu is None else told_apart(FALSE_ALARMS, mu=mu)
 
 
 def _no_answer(accountant: Accountant, reason: str) -> Row:

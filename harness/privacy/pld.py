@@ -189,7 +189,7 @@ class PrivacyLoss(Accountant):
         notes = []
         if len(spent.releases) > self.grid:
             notes.append(f"sigmas rounded down into {self.grid} groups (an upper bound)")
-        if not _is_plain(spent) and (self._too_large(spent, delta) or delta < _resolved(spent)):
+        if not is_plain(spent) and (self._too_large(spent, delta) or delta < _resolved(spent)):
             where = f"below a delta of {_resolved(spent):g}" if delta < _resolved(spent) else f"above {_LARGEST:g}"
             chosen = "the Renyi bound, the exact value without sampling, and this with room for its error"
             notes.append(f"{where} the smallest of {chosen}")
@@ -199,15 +199,15 @@ class PrivacyLoss(Accountant):
         return _rough_epsilon(spent, delta, self.grid) > _LARGEST
 
     def epsilon_of(self, spent: Ledger, delta: float) -> float:
-        if _is_plain(spent):
-            return gaussian_epsilon(_multiplier(spent.releases), delta)
+        if is_plain(spent):
+            return gaussian_epsilon(total_mu(spent.releases), delta)
         if self._too_large(spent, delta) or delta < _resolved(spent):
             everybody, bound = _with_everybody(spent), Renyi(grid=self.grid)
             bounds = [bound.epsilon_of(one, delta) for one in _proven(spent, replace(spent, releases=everybody))]
             if not self._too_large(spent, delta) and delta > 2 * _error(spent):
                 composed = _distribution(spent, self.grid, self.interval)
                 bounds.append(max(0.0, float(composed.get_epsilon_for_delta(delta - _error(spent)))))
-            return min([*bounds, gaussian_epsilon(_multiplier(everybody), delta)])
+            return min([*bounds, gaussian_epsilon(total_mu(everybody), delta)])
         return max(0.0, float(_distribution(spent, self.grid, self.interval).get_epsilon_for_delta(delta)))
 
     def delta(self, event: Event, epsilon: float) -> float:
@@ -216,8 +216,8 @@ class PrivacyLoss(Accountant):
             return 1.0
         if not spent.releases:
             return 0.0
-        if _is_plain(spent):
-            return gaussian_delta(_multiplier(spent.releases), epsilon)
+        if is_plain(spent):
+            return gaussian_delta(total_mu(spent.releases), epsilon)
         composed = 1.0
         if not self._too_large(spent, 1e-5):
             found = float(_distribution(spent, self.grid, self.interval).get_delta_for_epsilon(epsilon))
@@ -227,10 +227,10 @@ class PrivacyLoss(Accountant):
         everybody, bound = _with_everybody(spent), Renyi(grid=self.grid)
         ledgers = _proven(spent, replace(spent, releases=everybody))
         bounds = [bound.delta(compose(one.releases), epsilon) for one in ledgers]
-        return min([*bounds, gaussian_delta(_multiplier(everybody), epsilon), composed])
+        return min([*bounds, gaussian_delta(total_mu(everybody), epsilon), composed])
 
 
-def _is_plain(spent: Ledger) -> bool:
+def is_plain(spent: Ledger) -> bool:
     """Whether nothing but Gaussian noise was released, on everybody: its cost is known exactly."""
     return not any(isinstance(one, MechanismRelease) or one.sampled for one in spent.releases)
 
@@ -299,7 +299,7 @@ def _with_everybody(spent: Ledger) -> tuple[GaussianRelease, ...]:
     return tuple(map(with_everybody, spent.releases))
 
 
-def _multiplier(releases: Iterable[GaussianRelease | MechanismRelease]) -> float:
+def total_mu(releases: Iterable[GaussianRelease | MechanismRelease]) -> float:
     """Sensitivity over standard deviation of all releases (Gaussian) together, were nothing sampled."""
     return math.sqrt(sum(release.count / release.sigma**2 for release in plain_gaussian(releases)))
 

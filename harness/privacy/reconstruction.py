@@ -6,13 +6,9 @@ is at most the largest power of a test at level kappa between the output and a r
 target. Any reference will do, since it is nothing but a device of the proof: the one in the centre of all that the
 target could make of the output is the best, and replacing a record is not counted twice.
 
-How well presence is told is the same kind of limit: an observer of two neighbouring datasets detects the record with
-some power at a given rate of false alarms (``told_apart``).
-
 Sources: Balle, Cherubin, Hayes 2022, "Reconstructing Training Data with Informed Adversaries"; Hayes, Mahloujifar,
 Balle 2023, "Bounding Training Data Reconstruction in DP-SGD"; Kaissis et al. 2023, "Bounding data reconstruction
-attacks with the hypothesis testing interpretation of differential privacy"; Dong, Roth, Su 2022, "Gaussian Differential
-Privacy" (mu); Kairouz, Oh, Viswanath 2015, "The Composition Theorem for Differential Privacy" (epsilon and delta).
+attacks with the hypothesis testing interpretation of differential privacy".
 
 Successes that are more than a limit allows are a contradiction, which only a wrong mechanism can explain. Victims are
 independent, but truths of a class stand among the same look-alikes: where those happen to lie far from what a guess is
@@ -259,23 +255,3 @@ def combined(rounds: Iterable[Limit | NoLimit]) -> Limit | NoLimit:
         return NoLimit("its rounds have theorems of different kinds, and none is of all of them")
     # Of one kind the weakest lets out no less than any other.
     return max(limits, key=lambda one: one.ceiling(_HALF)).repeated(len(limits))
-
-
-def told_apart(
-    false_alarms: float, *, mu: float | None = None, epsilon: float | None = None, delta: float = 0.0
-) -> float:
-    """Return the largest chance that a record's presence is told, in [false_alarms, 1].
-
-    Args:
-        false_alarms: the rate at which an absent record is taken for a present one, in (0, 1).
-        mu: of Gaussian differential privacy; exact, and used where it is given.
-        epsilon, delta: of approximate differential privacy, used where there is no mu; without both nothing is bounded.
-    """
-    if mu is not None:
-        return float(ndtr(ndtri(false_alarms) + mu))
-    if epsilon is None:
-        return 1.0
-    power = min(
-        false_alarms * math.exp(min(epsilon, 700.0)) + delta, 1 - math.exp(-epsilon) * (1 - delta - false_alarms)
-    )
-    return min(1.0, max(false_alarms, power))

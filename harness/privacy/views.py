@@ -16,7 +16,7 @@ from functools import lru_cache, partial
 from typing import Literal
 
 from harness.base.errors import UsageError
-from harness.privacy.accountant import choice, make_accountant
+from harness.privacy.accountant import Accountant, choice, make_accountant
 from harness.privacy.events import (
     Adjacency,
     Event,
@@ -28,6 +28,7 @@ from harness.privacy.events import (
     ledger,
 )
 from harness.privacy.mechanism import Repeated, TakingPart, gaussian_step
+from harness.privacy.presence import presence
 from harness.privacy.rdp import Renyi
 from harness.results.record import Statement
 
@@ -325,17 +326,19 @@ def make_statement(
     value, conversion = valid_epsilon(actual, delta)
     if value is None:
         return stated(guarantee="none", notes=f"{why}; no finite epsilon")
+    mu, told = presence(actual, valid_accountants(actual))
     return stated(
         epsilon=value, delta=delta, adjacency=spent.adjacency, sampler=spent.sampler, conversion=conversion,
-        guarantee=guarantee, notes=why,
+        guarantee=guarantee, notes=why, mu=mu, told_apart=told,
     )  # fmt: skip
 
 
 def without_guarantee(statement: Statement, why: str) -> Statement:
     """The statement where something that no mechanism covers was released too; what the paper claims stays beside."""
     return replace(
-        statement, epsilon=None, delta=None, adjacency=None, sampler=None, conversion=None, guarantee="none", notes=why
-    )
+        statement, epsilon=None, delta=None, mu=None, told_apart=None, adjacency=None, sampler=None, conversion=None,
+        guarantee="none", notes=why,
+    )  # fmt: skip
 
 
 def what_holds(statements: Iterable[Statement], copies: int = 1, uncovered: str | None = None) -> list[Statement]:
@@ -371,22 +374,23 @@ def claimed_epsilon(event: Event, delta: float = 1e-5) -> float | None:
     return value if math.isfinite(value) else None
 
 
-@lru_cache(maxsize=256)
-def valid_epsilon(event: Event, delta: float = 1e-5) -> tuple[float | None, str]:
-    """The smallest epsilon our accountants prove for an event, and the convention behind it.
+def valid_accountants(event: Event) -> tuple[Accountant, ...]:
+    """Those whose numbers hold for an event: Renyi curves, and loss distributions where they apply (Gaussian noise).
 
-    The least of those that hold: Renyi curves with the improved conversion, and loss distributions where they apply
-    (Gaussian noise). Their buckets add up over very many steps, so either may be the smaller. Poisson sampling under
+    Buckets of loss distributions add up over very many steps, so either may be the smaller. Poisson sampling under
     replace-one has a proof only by loss distributions.
     """
     spent, pld = ledger(event), make_accountant("pld")
     proven = not any(_only_by_distributions(release) for release in spent.releases)
     few = len(spent.releases) <= _MOST_DISTRIBUTIONS or not proven
     distribution = few and all(pld.covers(release) for release in spent.mechanisms)
-    bounds = [pld.epsilon(event, delta)] if distribution else []
-    if proven or not bounds:
-        bounds.append(make_accountant("rdp").epsilon(event, delta))
-    least = min(bounds, key=lambda one: one.epsilon)
+    return (*((pld,) if distribution else ()), *((make_accountant("rdp"),) if proven or not distribution else ()))
+
+
+@lru_cache(maxsize=256)
+def valid_epsilon(event: Event, delta: float = 1e-5) -> tuple[float | None, str]:
+    """The smallest epsilon our accountants prove for an event, and the convention behind it."""
+    least = min((one.epsilon(event, delta) for one in valid_accountants(event)), key=lambda one: one.epsilon)
     name = "PLD" if least.accountant == "pld" else f"RDP, {least.conversion}"
     return (least.epsilon if math.isfinite(least.epsilon) else None), name
 

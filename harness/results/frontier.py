@@ -14,7 +14,8 @@ class FrontierPoint(Record):
     ``setting`` and ``level``: what the noise is set by and how much it is; both None without a defense.
     ``accuracy``: of the trained run on ``test_examples``; null where it diverged.
     ``epsilon``: the smallest that is proven for this very run and covers what is read at ``tap``, whose ``unit`` it
-    protects; null, with the ``epsilon_reason``, where none does. ``claimed_epsilon``: what the defense claims there.
+    protects, and ``told_apart`` the most of present units that any attacker tells at 1% false alarms; null, with the
+    ``epsilon_reason``, where none does. ``claimed_epsilon``: what the defense claims there.
     ``verdict``, ``headline``: over all attacks; ``success``: of the attack that brings most back, null where none was
     possible. ``ceiling``: the most that any attacker can bring back; null, with the ``ceiling_reason``, without one.
     """
@@ -32,6 +33,7 @@ class FrontierPoint(Record):
     test_examples: Count = 0
     training: str | None = None
     epsilon: Number = None
+    told_apart: Number = None
     epsilon_reason: str = ""
     claimed_epsilon: Number = None
     delta: Number = None

@@ -247,6 +247,8 @@ class Statement:
         claimed_epsilon: by the paper's convention (moments accountant, Mironov conversion, the paper's orders, sigma
             as printed), whether or not it holds; None where no paper claims one.
         epsilon: what holds for what ran; None where nothing does.
+        mu: of Gaussian privacy, exact; None where the noise is sampled or of another law.
+        told_apart: the most that any attacker tells of present units at 1% false alarms; None without a guarantee.
         unit: ``client`` or ``example``.
         conversion: the convention behind ``epsilon``.
         schedule: the noise schedule in words.
@@ -259,6 +261,8 @@ class Statement:
     claimed_epsilon: Number = None
     epsilon: Number = None
     delta: Number = None
+    mu: Number = None
+    told_apart: Number = None
     unit: str | None = None
     adjacency: str | None = None
     sampler: str | None = None

@@ -142,6 +142,7 @@ def _promised(document: TrainDocument | None, tap: Tap) -> dict[str, Any]:
     found = min(covering, key=lambda one: one.epsilon or 0.0)
     return {
         "epsilon": found.epsilon, "delta": found.delta, "unit": found.unit, "guarantee": found.guarantee,
+        "told_apart": found.told_apart,
         "epsilon_reason": found.notes, "claimed_epsilon": found.claimed_epsilon,
     }  # fmt: skip
 

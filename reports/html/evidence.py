@@ -291,7 +291,7 @@ def _stated(one: Statement, source: str, rounds: Field, told: Told) -> Promise:
         sentence("{view}: each {unit}, {relation}" if one.unit else "{view}", view=view, unit=unit, relation=relation),
         _epsilon("nothing", one.claimed_epsilon, None, f"{source}/claimed_epsilon"),
         _proven(one.epsilon, one.delta, f"{source}/epsilon", rounds, one.guarantee),
-        _told(told, source, one.epsilon, one.delta, None), tuple(notes),
+        _told(told, source, one.epsilon, one.delta, one.mu, one.told_apart), tuple(notes),
     )  # fmt: skip
 
 
@@ -338,10 +338,14 @@ def _proven(epsilon: float | None, delta: float | None, source: str, rounds: Fie
     return sentence("epsilon {epsilon}, over {rounds}" + tag, epsilon=shown, rounds=Field(over, rounds.source))
 
 
-def _told(told: Told, source: str, epsilon: float | None, delta: float | None, mu: float | None) -> Sentence:
-    """The largest chance that presence is told; without a proof there is no limit."""
+def _told(
+    told: Told, source: str, epsilon: float | None, delta: float | None, mu: float | None, known: float | None = None
+) -> Sentence:
+    """The largest chance that presence is told, as ``known`` or by ``told``; without a proof there is no limit."""
     if epsilon is None and mu is None:
         return sentence("no limit is proven", "failed", because=[f"{source}/epsilon"])
+    if mu is None and known is not None:
+        return sentence("at most {chance}", chance=Field(_up(known), f"{source}/told_apart"))
     if mu is not None:
         chance = told(FALSE_ALARMS, mu=mu)
         return sentence("at most {chance} (mu {mu})", chance=Field(_up(chance), f"{source}/mu"),

@@ -216,10 +216,10 @@ _MEASURES: tuple[tuple[str, Callable[[Shown], Value]], ...] = (
 
 _COLUMNS = (
     Head("defense", choice=True), Head("arguments"), Head("against", choice=True),
-    Head("claimed epsilon", number=True), Head("recomputed epsilon", number=True), Head("why", long=True),
-    Head("guarantee", choice=True), Head("in plain words", wide=True), Head("delta", number=True),
-    Head("of", wide=True), Head("unit"), Head("adjacency"), Head("sampler"), Head("conversion"),
-    Head("schedule"),
+    Head("claimed epsilon", number=True), Head("recomputed epsilon", number=True),
+    Head("told at 1% false alarms", number=True), Head("why", long=True), Head("guarantee", choice=True),
+    Head("in plain words", wide=True), Head("delta", number=True), Head("mu", number=True), Head("of", wide=True),
+    Head("unit"), Head("adjacency"), Head("sampler"), Head("conversion"), Head("schedule"),
 )  # fmt: skip
 
 
@@ -229,8 +229,9 @@ def privacy_table(runs: Sequence[RunData], cells: Iterable[Shown]) -> Table:
     return make(
         "privacy", "What is promised", _COLUMNS, rows,
         "Claimed: by the paper or the framework, whether or not it holds. Recomputed: the smallest epsilon that is "
-        "proven for what ran; none where nothing is. Resilience seen above is no such promise, and a promise need not "
-        "stop what was seen above: it covers a view and a unit.",
+        "proven for what ran; none where nothing is. Told at 1% false alarms: of records that were there, the most "
+        "that any attacker calls so while it calls 1% of absent ones so. Resilience seen above is no such promise, "
+        "and a promise need not stop what was seen above: it covers a view and a unit.",
     )  # fmt: skip
 
 
@@ -268,12 +269,18 @@ def _row(defense: str, arguments: str, of: Value, statement: Statement) -> tuple
     return (
         words(defense, 60), words(arguments), words(statement.view, 40),
         nothing if statement.claimed_epsilon is None else figure(statement.claimed_epsilon),
-        nothing if statement.epsilon is None else epsilon(statement.epsilon), words(statement.notes),
+        nothing if statement.epsilon is None else epsilon(statement.epsilon), _told(statement), words(statement.notes),
         Value(words(statement.guarantee, 40).shown, None, kind),
         Value(wording.VAIN if vain else wording.guarantee(statement.guarantee)),
-        words(None if delta is None else f"{delta:.1g}"), of, words(statement.unit, 40), words(statement.adjacency, 40),
+        words(None if delta is None else f"{delta:.1g}"), figure(statement.mu), of,
+        words(statement.unit, 40), words(statement.adjacency, 40),
         words(statement.sampler, 40), words(statement.conversion, 60), words(statement.schedule, 80),
     )  # fmt: skip
+
+
+def _told(statement: Statement) -> Value:
+    told = statement.told_apart
+    return Value("", None) if told is None else Value(text.percent(told), told)
 
 
 def unread(earlier: Sequence[RunData]) -> list[RunData]:
