@@ -4,6 +4,7 @@ In every round the server averages the message that was seen with those of other
 time, and plain averaging moves the model. Noise is new in every round, and follows the defense's schedule.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
@@ -115,16 +116,50 @@ def combined(rounds: Sequence[Observation]) -> Observation:
     first, count = rounds[0], len(rounds)
     if count == 1:
         return first
+    rounds, units = _in_one_unit(rounds)
     values = {field.name: [getattr(one, field.name) for one in rounds] for field in fields(Observation)}
     joined = {name: _joined(values[name]) for name in ("weights", "target", "certainty", "trained")}
     alike = {name: _alike(name, values[name]) for name in ("clipping", "cut", "sparse")}
-    model = ModelOverRounds(first.model, count)
+    model = ModelOverRounds(first.model, count, units)
     known: dict[str, Any] = {
         "noise": _noise(values["noise"], first.model.layout.total),
         "carrying": _carrying(values["carrying"]),
         "coding": _coding(values["coding"], model),
     }
     return replace(first, model=model, simulation=None, **joined, **alike, **known)
+
+
+def _in_one_unit(rounds: Sequence[Observation]) -> tuple[Sequence[Observation], tuple[float, ...] | None]:
+    """The rounds in units in which their clips are at one bound, that of the first, and the factors (None: all 1)."""
+    clips = [one.clipping for one in rounds]
+    bounds = [one.bound for one in clips if one is not None and one.bound is not None]
+    known = len(bounds) == len(rounds) and 0 < min(bounds) and max(bounds) < math.inf
+    alike = known and all(one == clips[0] or one == replace(clips[0], bound=one.bound) for one in clips if one)
+    if not alike or len(set(bounds)) == 1:
+        return rounds, None
+    if any(_in_units_of_its_own(one) for one in rounds):
+        raise _changes("clip")
+    units = tuple(bounds[0] / bound for bound in bounds)
+    return [
+        replace(one, clipping=clips[0], target=one.target * unit, noise=one.noise and one.noise.times(unit))
+        for one, unit in zip(rounds, units, strict=True)
+    ], units
+
+
+def _in_units_of_its_own(one: Observation) -> bool:
+    """Whether more than gradients and their noise is stated in the unit of gradients."""
+    level = None if one.noise is None else one.noise.level
+    held = level is not None and (level.least > 0 or level.most < math.inf)
+    stated = (one.cut, one.coding, one.correction, one.certainty, one.trained)
+    return (
+        held or one.by_steps or any(value is not None for value in stated) or bool(one.carrying and one.carrying.least)
+    )
+
+
+def _changes(name: str) -> UsageError:
+    return UsageError(
+        f"the defense's {name} changes from round to round, and no attack combines such rounds; leave --rounds-seen out"
+    )
 
 
 def _joined(parts: Sequence[Tensor | None]) -> Tensor | None:
@@ -134,10 +169,7 @@ def _joined(parts: Sequence[Tensor | None]) -> Tensor | None:
 
 def _alike(name: str, values: Sequence[Any]) -> Any:
     if any(value != values[0] for value in values):
-        raise UsageError(
-            f"the defense's {name} changes from round to round, and no attack combines such rounds; leave "
-            "--rounds-seen out"
-        )
+        raise _changes(name)
     return values[0]
 
 

@@ -14,11 +14,12 @@ from harness.models.row_model import RowModel
 class ModelOverRounds(RowModel):
     """A network whose weights are those of T rounds (R, T * P), and its gradients those of each round at its weights.
 
-    What is no gradient is of the first round.
+    What is no gradient is of the first round. ``units`` (T,) are what gradients of each round are multiplied by, so
+    that bounds which differ from round to round are one number in them.
     """
 
-    def __init__(self, single: RowModel, rounds: int) -> None:
-        self.single, self.rounds = single, rounds
+    def __init__(self, single: RowModel, rounds: int, units: tuple[float, ...] | None = None) -> None:
+        self.single, self.rounds, self.units = single, rounds, units
         self.name, self.image_shape, self.classes, self.front = single.name, single.image_shape, single.classes, None
         self.plain_module, self.normalised, self.uncovered = single.plain_module, {}, single.uncovered
         self.layout = single.layout.over(rounds)
@@ -45,19 +46,24 @@ class ModelOverRounds(RowModel):
 
     def gradient(self, weights: Tensor, images: Tensor, targets: Tensor, create_graph: bool = False) -> Tensor:
         made = self.single.gradient(*self._each(weights, images, targets), create_graph)
-        return made.reshape(len(weights), -1)
+        return self._in_units(made.reshape(len(weights), -1))
 
     def per_example_gradients(
         self, weights: Tensor, images: Tensor, targets: Tensor, create_graph: bool = False
     ) -> Tensor:
         made = self.single.per_example_gradients(*self._each(weights, images, targets), create_graph)
-        return made.unflatten(0, (-1, self.rounds)).transpose(1, 2).flatten(2)
+        return self._in_units(made.unflatten(0, (-1, self.rounds)).transpose(1, 2).flatten(2))
 
     def batch_norm_statistics(self, weights: Tensor, images: Tensor) -> list[LayerStatistics]:
         return self.single.batch_norm_statistics(self._first(weights), images)
 
     def plain(self, weights: Tensor) -> nn.Module:
         return self.single.plain(weights[: self.single.layout.total])
+
+    def _in_units(self, gradients: Tensor) -> Tensor:
+        if self.units is None:
+            return gradients
+        return (gradients.unflatten(-1, (self.rounds, -1)) * gradients.new_tensor(self.units)[:, None]).flatten(-2)
 
     def _first(self, weights: Tensor) -> Tensor:
         return weights[..., : self.single.layout.total]

@@ -1,6 +1,7 @@
 """Rounds combined: what is read of several rounds is one observation, as strong as the theorem allows."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -24,29 +25,33 @@ CELL = {"dataset": "digits", "model": "logistic", "defense": "fed_cdp", "attack"
         "victims": 6, "defense_args": {"sigma": 1.0}}  # fmt: skip
 
 
-def _planted(rounds: int, classes: int, truth: torch.Tensor, image: torch.Tensor) -> Observation:
-    """One image in each of ``TRIALS`` rows, whose label is the secret: its clipped gradients lie at the bound."""
+def _planted(rounds: int, classes: int, truth: torch.Tensor, image: torch.Tensor, grows: float = 1.0) -> Observation:
+    """One image in each of ``TRIALS`` rows, whose label is the secret: its clipped gradients lie at the bound.
+
+    The bound grows by a factor from round to round, and the noise with it.
+    """
     model, random = RowModel("logistic", SHAPE, classes), torch.Generator().manual_seed(rounds)
     size, parts = model.layout.total, []
-    for _ in range(rounds):
+    for number in range(rounds):
+        bound = 1e-3 * grows**number
         weights = 0.1 * torch.randn(TRIALS, size, generator=random)
         gradient = model.gradient(weights, image.expand(TRIALS, 1, *SHAPE), truth[:, None])
-        noisy = clip(gradient, 1e-3, (size,)) + SIGMA * 1e-3 * torch.randn(TRIALS, size, generator=random)
+        noisy = clip(gradient, bound, (size,)) + SIGMA * bound * torch.randn(TRIALS, size, generator=random)
         parts.append(
             Observation(
                 model, weights, noisy, 1, tuple((0, row) for row in range(TRIALS)),
-                clipping=Clipping(1e-3, "whole", "example"), noise=Noise("gaussian", SIGMA * 1e-3),
+                clipping=Clipping(bound, "whole", "example"), noise=Noise("gaussian", SIGMA * bound),
             )
         )  # fmt: skip
     return combined(parts)
 
 
-@pytest.mark.parametrize("rounds", [1, 4, 16, 64])
-def test_two_antipodal_candidates_are_told_apart_as_well_as_the_theorem_allows(rounds: int) -> None:
+@pytest.mark.parametrize(("rounds", "grows"), [(1, 1.0), (4, 1.0), (16, 1.0), (64, 1.0), (4, 3.0), (16, 0.7)])
+def test_two_antipodal_candidates_are_told_apart_as_well_as_the_theorem_allows(rounds: int, grows: float) -> None:
     """With two classes the gradients of an image's two labels point in opposite directions at any weights."""
     random = torch.Generator().manual_seed(1)
     truth, image = torch.randint(2, (TRIALS,), generator=random), torch.rand(1, 1, *SHAPE, generator=random)
-    seen, identify = _planted(rounds, 2, truth, image), ATTACKS["identify"]()
+    seen, identify = _planted(rounds, 2, truth, image, grows), ATTACKS["identify"]()
     told = [identify.distances(seen, image.expand(TRIALS, 1, *SHAPE), torch.full((TRIALS,), label), 1000)[:, 0]
             for label in (0, 1)]  # fmt: skip
     found = float(((told[1] < told[0]).long() == truth).double().mean())
@@ -95,6 +100,20 @@ def test_gradients_over_rounds_are_those_of_each_round() -> None:
     mean = torch.stack([model.layout.split(one)[name] for one in each]).mean(0)
     assert torch.allclose(over.layout.mean_of(weights, name), mean)
     assert over.layout.groups("whole") == (model.layout.total,) * 3
+
+
+def test_bounds_that_change_are_one_bound_in_units_of_their_own() -> None:
+    model, images, labels = RowModel("logistic", SHAPE, 3), torch.rand(2, 4, *SHAPE), torch.randint(3, (2, 4))
+    weights = torch.randn(2, 2 * model.layout.total)
+    plain, scaled = ModelOverRounds(model, 2), ModelOverRounds(model, 2, (1.0, 0.25))
+    for name in ("gradient", "per_example_gradients"):
+        whole = getattr(plain, name)(weights, images, labels)
+        first, second = whole.chunk(2, -1)
+        assert torch.equal(getattr(scaled, name)(weights, images, labels), torch.cat([first, second / 4], -1))
+    at = replace(_planted(2, 2, torch.zeros(TRIALS, dtype=torch.long), torch.rand(1, 1, *SHAPE)), cut=1.0)
+    parts = [replace(at, clipping=Clipping(bound, "whole", "example")) for bound in (1.0, 2.0)]
+    with pytest.raises(UsageError, match="clip changes from round to round"):
+        combined(parts)
 
 
 def test_levels_of_noise_follow_the_norm_of_each_round() -> None:
