@@ -1,4 +1,4 @@
-"""Curves of the success rate: over how often the adversary sees the same record, and over the course of training."""
+"""Curves of the success rate: over looks at a record, over rounds that are seen, and over the course of training."""
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from harness.reports import columns, text
 from harness.reports.pictures import FRAME, drawable, plain_text, save_figure
-from harness.results import CellResult
+from harness.results import CellResult, Rate
 
 # In inches; the legend stands to the right of each panel.
 _WIDTH, _PANEL, _LEGEND = 9.5, 3.4, 3.9
@@ -19,31 +19,61 @@ _COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#17becf", "#
 _MARKS, _DASHES = "osD^vPX*", ("-", "--", ":", "-.")
 
 Curve = dict[int, CellResult]
+_FIRST = "first in its lineup"
+
+
+def _strict(cell: CellResult) -> Rate | None:
+    return cell.asr.get("strict")
+
+
+def _first(cell: CellResult) -> Rate | None:
+    event = text.event_of(cell, _FIRST)
+    return None if event is None else event.measured
 
 
 @dataclass(frozen=True)
 class Axis:
-    """What a curve runs over: a cell's ``place`` on it, how the others are named (``aside``), and the axis' label."""
+    """What a curve runs over: a cell's ``place`` on it, how the others are named (``aside``), and the axis' label.
+
+    ``rate``: what is drawn, and ``event`` that of theorems for it, whose limit is drawn beside; None for no limit.
+    """
 
     label: str
     place: Callable[[CellResult], int]
     aside: Callable[[CellResult], str]
     doubling: bool = False
+    rate: Callable[[CellResult], Rate | None] = _strict
+    said: str = "success [95%]"
+    event: str | None = None
+
+
+def _in_words(cell: CellResult, but: str) -> str:
+    """What else differs between cells along an axis, but for the axis itself."""
+    looks = cell.observations if but != "looks" else 1
+    rounds = columns.rounds_seen(cell) if but != "seen" else 1
+    before = cell.round if but != "round" else 0
+    return (
+        (f" | round {before}" if before else "") + (f" | seen {looks}x" if looks > 1 else "")
+        + (f" | {rounds} rounds seen" if rounds > 1 else "")
+    )  # fmt: skip
 
 
 LOOKS = Axis(
-    "times the same record was seen", lambda cell: cell.observations,
-    lambda cell: f" | round {cell.round}" if cell.round else "", doubling=True,
-)  # fmt: skip
-ROUNDS = Axis(
-    "rounds of training before", lambda cell: cell.round,
-    lambda cell: f" | seen {columns.looks(cell)}" if cell.observations > 1 else "",
+    "times the same record was seen",
+    lambda cell: cell.observations,
+    lambda cell: _in_words(cell, "looks"),
+    doubling=True,
+)
+ROUNDS = Axis("rounds of training before", lambda cell: cell.round, lambda cell: _in_words(cell, "round"))
+SEEN = Axis(
+    "rounds of the same examples that were seen", columns.rounds_seen, lambda cell: _in_words(cell, "seen"), True,
+    _first, "first in its lineup [95%]", _FIRST,
 )  # fmt: skip
 
 
 def save_curves(folder: Path, cells: Sequence[CellResult]) -> None:
-    """Write ``observations.png`` and ``rounds.png``, those of them that cells lie along. Raises UsageError."""
-    for name, axis in (("observations", LOOKS), ("rounds", ROUNDS)):
+    """Write ``observations.png``, ``rounds.png`` and ``rounds_seen.png``, where cells lie along. Raises UsageError."""
+    for name, axis in (("observations", LOOKS), ("rounds", ROUNDS), ("rounds_seen", SEEN)):
         save_success_curves(folder / f"{name}.png", cells, axis)
 
 
@@ -53,7 +83,7 @@ def save_success_curves(path: Path, cells: Sequence[CellResult], axis: Axis) -> 
     Args:
         path: where to write; it appears whole or not at all.
         cells: of a document; controls, impossible cells and lines of a single point are left out.
-        axis: LOOKS or ROUNDS.
+        axis: LOOKS, ROUNDS or SEEN.
 
     Returns:
         Whether there was anything to draw.
@@ -79,12 +109,17 @@ def _panels(cells: Sequence[CellResult], axis: Axis) -> dict[str, dict[tuple[str
     """Lines by setting and by (defense, attack, place); places that show the same observations are one line."""
     found: dict[str, dict[tuple[str, str, str], Curve]] = defaultdict(lambda: defaultdict(dict))
     for cell in cells:
-        if cell.role == "cell" and "strict" in cell.asr:
+        if cell.role == "cell" and axis.rate(cell) is not None:
             place = cell.tap if cell.surface is None else f"surface {cell.surface}"
             names = (columns.defense(cell).plain.replace("\n", " "), cell.attack, place)
-            found[columns.setting(cell) + axis.aside(cell)][names][axis.place(cell)] = cell
+            found[columns.setting(_over(cell)) + axis.aside(cell)][names][axis.place(cell)] = cell
     panels = {setting: _merged(lines) for setting, lines in found.items()}
     return {setting: lines for setting, lines in panels.items() if lines}
+
+
+def _over(cell: CellResult) -> CellResult:
+    """The cell as rounds that were seen do not tell it from others."""
+    return cell.model_copy(update={"options": {one: it for one, it in cell.options.items() if one != "rounds_seen"}})
 
 
 def _merged(lines: dict[tuple[str, str, str], Curve]) -> dict[tuple[str, str, str], Curve]:
@@ -104,7 +139,7 @@ def _draw(panel: Axes, setting: str, lines: dict[tuple[str, str, str], Curve], a
     for number, ((defense, attack, place), line) in enumerate(lines.items()):
         points = sorted(line)
         across = _apart(points, number - (len(lines) - 1) / 2, known, axis)
-        rates = [line[point].asr["strict"] for point in points]
+        rates = [rate for point in points if (rate := axis.rate(line[point])) is not None]
         middle = [100 * (rate.rate or 0.0) for rate in rates]
         ends = [rate.ci95 or (rate.rate, rate.rate) for rate in rates]
         reach = [
@@ -124,7 +159,20 @@ def _draw(panel: Axes, setting: str, lines: dict[tuple[str, str, str], Curve], a
         held = [spot for spot, point in enumerate(points) if line[point].verdict != "leaks"]
         hollow = [across[spot] for spot in held], [middle[spot] for spot in held]
         panel.plot(*hollow, **style, linestyle="", markerfacecolor="white", zorder=4)
+    _draw_limits(panel, lines, axis)
     _label(panel, setting, known, axis)
+
+
+def _draw_limits(panel: Axes, lines: dict[tuple[str, str, str], Curve], axis: Axis) -> None:
+    """What no attacker exceeds by a theorem, once for lines that share it."""
+    drawn = set[tuple[tuple[int, float], ...]]()
+    for line in lines.values():
+        events = {point: axis.event and text.event_of(line[point], axis.event) for point in sorted(line)}
+        limits = tuple((at, 100 * one.ceiling) for at, one in events.items() if one and one.ceiling is not None)
+        if len(limits) > 1 and limits not in drawn:
+            label = "" if drawn else "the most that a\ntheorem allows"
+            panel.plot(*zip(*limits, strict=True), color="#555555", linewidth=1.2, linestyle=(0, (1, 1.5)), label=label)
+            drawn.add(limits)
 
 
 def _apart(points: Sequence[int], lane: float, known: Sequence[int], axis: Axis) -> list[float]:
@@ -145,7 +193,7 @@ def _label(panel: Axes, setting: str, known: Sequence[int], axis: Axis) -> None:
     panel.set(ylim=(-4, 104), yticks=range(0, 101, 25), xlim=limits)
     panel.set_yticks(range(0, 101, 25), [f"{percent}%" for percent in range(0, 101, 25)], **plain_text())
     panel.set_xlabel(f"{axis.label} (hollow: not found to leak)", fontsize=9, **plain_text())
-    panel.set_ylabel("success [95%]", fontsize=9, **plain_text())
+    panel.set_ylabel(axis.said, fontsize=9, **plain_text())
     panel.set_title(drawable(setting), fontsize=9.5, fontweight="bold", loc="left", **plain_text())
     panel.grid(axis="y", color=FRAME, linewidth=0.4)
     panel.tick_params(labelsize=8.5, color=FRAME)

@@ -116,7 +116,7 @@ def _strongest_and_tier(row: SummaryRow) -> Text:
 
 
 def _why(row: SummaryRow) -> str:
-    return text.headed(row.headline, row.verdict_reason)
+    return text.headed(row)
 
 
 def _uninformative(row: SummaryRow) -> str:

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from harness.base.errors import UsageError, safe
 from harness.experiment import usual_defense
-from harness.results import Bound, Ceiling, CellResult, Rate, Statement, Summary
+from harness.results import Bound, Ceiling, CellResult, Rate, Statement, Summary, SummaryRow
 from harness.results.record import without_non_finite
 
 MISSING = "n/a"
@@ -16,9 +16,20 @@ _UNKNOWN = object()
 _LONGEST_ARGUMENTS = 240
 
 
-def headed(headline: str, reason: str) -> str:
-    """A summary's few words and its reason, as one line."""
-    return safe(": ".join(filter(None, (headline, reason))), 240)
+def headed(row: SummaryRow) -> str:
+    """A summary's few words and its reason, as one line; and what more rounds do to it, where they were tried."""
+    said = safe(": ".join(filter(None, (row.headline, row.verdict_reason))), 240)
+    return "; ".join(filter(None, (after_rounds(row), said)))
+
+
+def after_rounds(row: SummaryRow) -> str:
+    """After how many rounds of the same examples a place leaks; empty where one round alone was tried."""
+    if not row.rounds_tried:
+        return ""
+    tried = ", ".join(map(str, row.rounds_tried))
+    if row.leaks_after is None:
+        return f"no leak found after any number of rounds tried ({tried})"
+    return f"leaks after {row.leaks_after} round{'s' * (row.leaks_after > 1)}, of the numbers tried ({tried})"
 
 
 def number(value: float | None, digits: int = 3) -> str:

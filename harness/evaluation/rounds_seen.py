@@ -133,7 +133,7 @@ def _in_one_unit(rounds: Sequence[Observation]) -> tuple[Sequence[Observation], 
     """The rounds in units in which their clips are at one bound, that of the first, and the factors (None: all 1)."""
     clips = [one.clipping for one in rounds]
     bounds = [one.bound for one in clips if one is not None and one.bound is not None]
-    known = len(bounds) == len(rounds) and 0 < min(bounds) and max(bounds) < math.inf
+    known = len(bounds) == len(rounds) and min(bounds) > 0 and max(bounds) < math.inf
     alike = known and all(one == clips[0] or one == replace(clips[0], bound=one.bound) for one in clips if one)
     if not alike or len(set(bounds)) == 1:
         return rounds, None

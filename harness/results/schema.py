@@ -89,7 +89,9 @@ class SummaryRow(Place):
     ``headline`` says in a few words who was withstood, empty in older documents; ``tier`` is the highest of the attacks
     that were possible; ``suite`` names the suite that was tried, with its version, None where attacks were named
     themselves; ``identifies`` says whether an attack that reconstructs nothing tells the truth among look-alikes, None
-    where none was tried. The rule stands in :mod:`harness.scoring.strongest`.
+    where none was tried. ``rounds_tried`` are the numbers of rounds seen (``--rounds-seen``) of all rows that differ in
+    nothing else, empty where that is one alone; ``leaks_after`` is the least of them whose row leaks, None for none.
+    The rule stands in :mod:`harness.scoring.strongest`.
     """
 
     verdict: VerdictWord
@@ -99,6 +101,8 @@ class SummaryRow(Place):
     tier: TierWord = "plain"
     suite: str | None = None
     identifies: bool | None = None
+    rounds_tried: list[int] = Field(default_factory=list)
+    leaks_after: int | None = None
     attacks: list[AttackStanding]
 
     @property

@@ -90,7 +90,34 @@ def summarise(cells: Iterable[CellResult], plain: bool = False) -> list[SummaryR
     for cell in cells:
         if cell.role == "cell":
             places[cell.model_dump_json(include=_PLACE)].append(cell)
-    return [_row(members, plain) for members in places.values()]
+    return _over_rounds([_row(members, plain) for members in places.values()])
+
+
+def _over_rounds(rows: list[SummaryRow]) -> list[SummaryRow]:
+    """The rows with what becomes of each when an attacker keeps the messages of more rounds, as far as that was tried.
+
+    A server keeps them all, so one look that is withstood says less than it seems to.
+    """
+    alike: dict[str, dict[int, SummaryRow]] = defaultdict(dict)
+    for row in rows:
+        alike[_but_rounds(row)][_rounds_seen(row)] = row
+    found = []
+    for row in rows:
+        tried = alike[_but_rounds(row)]
+        leaking = [rounds for rounds, one in tried.items() if one.verdict == "leaks"]
+        told = {"rounds_tried": sorted(tried), "leaks_after": min(leaking, default=None)}
+        found.append(row if list(tried) == [1] else row.model_copy(update=told))
+    return found
+
+
+def _but_rounds(row: SummaryRow) -> str:
+    options = {name: value for name, value in row.options.items() if name != "rounds_seen"}
+    return row.model_copy(update={"options": options}).model_dump_json(include=_PLACE)
+
+
+def _rounds_seen(row: SummaryRow) -> int:
+    seen = row.options.get("rounds_seen", 1)
+    return seen if isinstance(seen, int) else 1
 
 
 def _row(cells: list[CellResult], plain: bool) -> SummaryRow:

@@ -75,7 +75,7 @@ def resilience_table(places: Sequence[Decided]) -> Table:
             *_place(place, place.summary), _word(place, bool(place.summary.identifies)),
             words(place.summary.tier), words(place.summary.strongest),
             _rate(place.cell), _lineup(place.cell),
-            words(text.headed(place.summary.headline, place.summary.verdict_reason)),
+            words(text.headed(place.summary)),
             words(", ".join(one.attack for one in place.summary.attacks)), words(place.summary.suite),
         )
         for place in places

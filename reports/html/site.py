@@ -167,7 +167,7 @@ def _row(card: Card) -> Row:
         cells=[one.result for one in card.cells], summary=[row],
     )  # fmt: skip
     tables = [cell_table(shown_cells([run])), control_table([run]), privacy_table([run], shown_cells([run]))]
-    said = f"{wording.WORDS[kind]}: {card.reason or text.headed(row.headline, row.verdict_reason)}"
+    said = f"{wording.WORDS[kind]}: {card.reason or text.headed(row)}"
     return Row(
         card.name, text.safe(f"{_named(card)} on {row.dataset}, {wording.where(row)}", 200), kind,
         text.safe(said, 600), _facts(card), [condensed(made) for made in tables if made.rows],

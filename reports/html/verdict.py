@@ -18,6 +18,10 @@ from harness.scoring.verdict import VICTIMS_NEEDED
 
 def said(place: Decided) -> str:
     """A few words that go on after the defense's name, such as ``withstood 2 attacks, ...``."""
+    return "; ".join(filter(None, (_found(place), text.after_rounds(place.summary))))
+
+
+def _found(place: Decided) -> str:
     if place.kind == "invalid":
         return f"no verdict, as the run is {place.run.state}"
     if place.kind == "impossible":

@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 
-from harness.reports.success_curves import LOOKS, ROUNDS, Axis, _apart, _panels, save_success_curves
-from harness.results import CellResult, Rate
+from harness.reports.success_curves import LOOKS, ROUNDS, SEEN, Axis, _apart, _draw_limits, _panels, save_success_curves
+from harness.results import Bound, Ceiling, CellResult, Rate
 
 
 def a_cell(looks: int, **changes: Any) -> CellResult:
@@ -72,3 +73,28 @@ def test_lines_stand_beside_each_other_around_their_points() -> None:
     assert _apart([0, 50], 0, [0, 50, 100], ROUNDS) == [0, 50]
     assert _apart([0, 50], -1, [0, 50, 100], ROUNDS) == pytest.approx([-0.8, 49.2])
     assert _apart([1, 4], 1, [1, 4], LOOKS) == pytest.approx([1.06, 4.24])
+
+
+def over_rounds() -> list[CellResult]:
+    """Of 1, 4 and 16 rounds, each with a theorem for a first place."""
+    found = []
+    for rounds, ceiling in ((1, 0.1), (4, 0.4), (16, 1.0)):
+        first = Ceiling(event="first in its lineup", measured=Rate(rate=0.1, successes=6, n=64), ceiling=ceiling)
+        options = {"rounds_seen": rounds} if rounds > 1 else {}
+        found.append(
+            a_cell(1, options=options, bound=Bound(theorem="noise", events=[first]), observation_id=f"{rounds}")
+        )
+    return found
+
+
+def test_rounds_seen_are_a_line_with_the_limit_of_theorems_beside_it(tmp_path: Path) -> None:
+    (lines,) = _panels(over_rounds(), SEEN).values()
+    assert [list(line) for line in lines.values()] == [[1, 4, 16]]
+    assert all("rounds seen" not in title for title in _panels(over_rounds(), SEEN))
+    panel = Figure().add_subplot()
+    _draw_limits(panel, {**lines, ("again", "cpl", "surface 1"): next(iter(lines.values()))}, SEEN)
+    (limit,) = panel.get_lines()
+    assert list(limit.get_xdata()) == [1, 4, 16] and list(limit.get_ydata()) == pytest.approx([10, 40, 100])
+    assert save_success_curves(tmp_path / "rounds_seen.png", over_rounds(), SEEN)
+    # Along other axes these cells are different settings.
+    assert not _panels(over_rounds(), LOOKS) and not _panels(over_rounds(), ROUNDS)

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from harness.reports.text import headed
 from harness.results import CellResult, Control, Identified, Lineup, Outcomes
 from harness.scoring.summarise import summarise
 
@@ -102,3 +103,21 @@ def test_an_impossible_attack_is_listed_and_was_not_tried() -> None:
 
 def test_controls_are_no_attacks_on_the_defense() -> None:
     assert summarise([made("cpl", "leaks", role="control", control="positive")]) == []
+
+
+def test_a_place_says_after_how_many_rounds_it_leaks() -> None:
+    """Rows that differ in nothing but the rounds that were seen tell of each other; another place stays out of it."""
+
+    def seen(rounds: int, verdict: str, **changes: Any) -> CellResult:
+        tells = {"lineup": Lineup(p_value=1e-5, confirmed_p_value=1e-5)} if verdict == "leaks" else {}
+        options = {"rounds_seen": rounds} if rounds > 1 else {}
+        return made("cpl", verdict, options=options, **tells, **changes)
+
+    cells = [seen(1, "resilient"), seen(4, "inconclusive"), seen(16, "leaks"), seen(64, "leaks")]
+    rows = summarise([*cells, seen(1, "resilient", batch_size=2), seen(4, "leaks", batch_size=4)])
+    assert [(row.rounds_tried, row.leaks_after) for row in rows[:4]] == [([1, 4, 16, 64], 16)] * 4
+    assert [(row.rounds_tried, row.leaks_after) for row in rows[4:]] == [([], None), ([4], 4)]
+    assert headed(rows[0]).startswith("leaks after 16 rounds, of the numbers tried (1, 4, 16, 64); ")
+    held = summarise(cells[:2])[0]
+    assert headed(held).startswith("no leak found after any number of rounds tried (1, 4); ")
+    assert "rounds tried" not in headed(rows[4])
