@@ -7,13 +7,14 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 from harness.base.errors import UsageError
+from harness.base.presence import FALSE_ALARMS, told_apart
 from harness.claims.answers import Answer, Facts, Line
 from harness.claims.filters import FILTERS
 from harness.claims.registry import schedule_of, tag
 from harness.federation.operations import Operation, states_nothing
 from harness.federation.privacy_facts import PrivacyFacts
 from harness.federation.taps import Point
-from harness.privacy import FALSE_ALARMS, Statement, told_apart
+from harness.privacy import Statement
 
 _VIEWS = ("third party", "server", "client")
 _EVERYBODY = "everybody"

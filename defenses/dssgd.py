@@ -14,6 +14,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
+from harness.base.presence import FALSE_ALARMS, told_apart
 from harness.base.ranges import Clip, Finite, Positive
 from harness.base.vectors import Layout
 from harness.defenses.registry import DEFENSES, validated_defense
@@ -23,7 +24,7 @@ from harness.federation.operations import Operation, states_nothing
 from harness.federation.privacy_facts import PrivacyFacts
 from harness.federation.taps import Point
 from harness.observation import Chosen, Noise
-from harness.privacy import FALSE_ALARMS, Limit, PureLimit, Statement, told_apart
+from harness.privacy import Limit, PureLimit, Statement
 
 # Shares of epsilon: noise on the threshold, on the magnitudes compared with it, on the values sent.
 _FOR_THRESHOLD, _FOR_MAGNITUDES, _FOR_VALUES = 4 / 9, 4 / 9, 1 / 9

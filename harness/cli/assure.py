@@ -13,7 +13,6 @@ import typer
 from harness.base.errors import UsageError
 from harness.cli.app import DONE, INVALID, app
 from harness.cli.console import note
-from harness.privacy import told_apart
 from harness.reports.html import read_runs
 from harness.reports.html.assurance import (
     Stated,
@@ -59,7 +58,7 @@ def assure_command(
     if not mixed:
         require_alike(found)
     require_own_claims(found, document)
-    write_atomic(page, make_assurance(found, stated, document, told_apart).encode())
+    write_atomic(page, make_assurance(found, stated, document).encode())
     if page != out:
         _print(page, out)
     note(str(out))

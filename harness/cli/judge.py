@@ -54,6 +54,7 @@ from harness.judging.plan import (
     total_of,
     within_budget,
 )
+from harness.judging.series import over_rounds
 from harness.judging.stage import Kin
 from harness.judging.without_truth import Guess, with_stand_ins
 from harness.parallel.crew import crew, largest_crew, suitable_crew
@@ -79,6 +80,10 @@ def judge_command(
         typer.Option(help="Comma-separated or repeated (auto with --prior; else cpl, of texts token_rows and span)."),
     ] = None,
     update_model: Annotated[str, typer.Option(help="Of several local steps: avg, path or unroll.")] = "unroll",
+    rounds_seen: Annotated[
+        int,
+        typer.Option(callback=at_least_one, help="Rounds of the same examples that an attacker has of each client."),
+    ] = 1,
     device: DeviceOption = "auto",
     chunk: Annotated[
         int, typer.Option(callback=at_least_one, help="Most clients attacked together; fewer if memory is short.")
@@ -123,9 +128,10 @@ def judge_command(
         raise UsageError("--attack is empty; give it a value or leave it out")
 
     def asked(found: Sequence[Capture]) -> tuple[list[Group], Kin | None]:
-        clients = federations(found)
+        clients = over_rounds(federations(found), rounds_seen)
         attacks = named or list(_WITHOUT_PRIOR[found[0].record.data])
-        groups = groups_of(clients, names_of([one.folder for one in found]), attacks, public, where, update_model)
+        title = names_of([one.folder for one in found])
+        groups = groups_of(clients, title, attacks, public, where, update_model, rounds_seen)
         kin = chosen_kin(clients, public, root)
         return [*groups, *companions(groups, kin, root)], kin
 

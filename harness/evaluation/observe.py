@@ -287,10 +287,16 @@ class Stage:
         for number in range(settings.rounds_seen):
             now = settings.in_round(number)
             if number:
-                weights = moved(model, weights, truth, keys, settings.in_round(number - 1), others, self.chunk)
+                weights = self.next_weights(model, weights, truth, keys, settings.in_round(number - 1), others)
             reading = self.look(model, weights, truth, keys, now)
             rounds.append(self._observation(model, weights, reading, truth, keys, now))
         return combined(rounds)
+
+    def next_weights(
+        self, model: RowModel, weights: Tensor, truth: Victims, keys: list[Key], settings: CellSettings, others: Dataset
+    ) -> Tensor:
+        """The weights (V, P) that the round after that of ``settings`` begins with."""
+        return moved(model, weights, truth, keys, settings, others, self.chunk)
 
     def choose(self, dataset: Dataset, rows: int, settings: CellSettings) -> Victims:
         """Who is attacked."""

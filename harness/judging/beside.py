@@ -110,6 +110,7 @@ def _facts(alone: CapturedClients) -> dict[str, Any]:
         "epochs": 1, "client_examples": None,
         "defense": "none", "defense_args": {}, "suite": None, "weights_hash": alone.digest, "batch_norm": None,
         "optimizer": record.optimizer if alone.of_update else "sgd", "learning_rate": record.learning_rate,
+        "rounds_seen": 1,
     }  # fmt: skip
 
 
@@ -145,7 +146,7 @@ def _alone(captured: CapturedClients, cell: CellSettings, data_root: Path) -> Ca
         captured, record=record, before=before, target=torch.zeros_like(before), moved_buffers={}, running={},
         images=captured.images[clients, own][:, None], labels=captured.labels[clients, own][:, None],
         grain=torch.zeros(len(before), dtype=torch.float64), digest=f"{captured.digest} alone", names=(),
-        sampling="fixed", not_known=None,
+        sampling="fixed", not_known=None, at=(), later=(),
     )  # fmt: skip
     settings = cell.model_copy(update=_facts(alone))
     stage = SimulatedStage(data_root, len(before), alone, settings, None, None)

@@ -54,10 +54,10 @@ class Group:
 
 def groups_of(
     clients: Sequence[CapturedClients], title: str, attacks: Sequence[str], prior: str, device: str,
-    update_model: str = "unroll",
+    update_model: str = "unroll", rounds_seen: int = 1,
 ) -> list[Group]:  # fmt: skip
     """Groups of captured clients with the cells that judge them; see :func:`cells_of`."""
-    found = [Group(one, cells_of(one, title, attacks, prior, device, update_model)) for one in clients]
+    found = [Group(one, cells_of(one, title, attacks, prior, device, update_model, rounds_seen)) for one in clients]
     if len(found) == 1:
         return found
 
@@ -70,7 +70,7 @@ def groups_of(
 
 def cells_of(
     captured: CapturedClients, title: str, attacks: Sequence[str], prior: str, device: str,
-    update_model: str = "unroll",
+    update_model: str = "unroll", rounds_seen: int = 1,
 ) -> list[CellSettings]:  # fmt: skip
     """One cell for each attack; what a client sends is read as it leaves the client, a gradient as the step leaves it.
 
@@ -79,6 +79,7 @@ def cells_of(
         attacks: names of attacks and suites.
         prior: what is public, ``none`` or what was named.
         update_model: of several local steps.
+        rounds_seen: rounds that an attacker has of each client.
 
     Raises:
         UsageError: an unknown name, settings out of range, an attack that knows public data where none are named, or a
@@ -107,7 +108,8 @@ def cells_of(
             weights=AS_CAPTURED, weights_hash=captured.digest, round=record.rounds_before,
             sent_as=record.dtype if update else None,
             batch_norm="hidden" if captured.normalised and not captured.running else None,
-            rounds=max(record.rounds or 100, captured.rounds[-1] + 1), **known,
+            rounds=max(record.rounds or 100, captured.rounds[-1] + 1, record.rounds_before + rounds_seen),
+            rounds_seen=rounds_seen, **known,
         )
         for chosen in attempts
     ]  # fmt: skip

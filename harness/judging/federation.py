@@ -62,7 +62,8 @@ class CapturedClients:
         moved_buffers: names of buffers that some client sent back with other numbers, and how far each client moved
             each, (V, size) in units of ``target``; empty for those of which nothing moved.
         counted: of buffers of whole numbers, such as counts of batches, how far each client moved each, (V, size).
-        rounds: how many came before those in which they were captured, each once, in order.
+        rounds: how many came before those in which they were captured, each once, in order; ``at`` (V,) of each.
+        later: the same clients in later rounds, row by row, where an attacker has several of each.
         digest: of all files, in hexadecimal.
         layout: of ``before`` and ``target``: the parameters that were trained and sent.
         sampling: how the number of examples behind a step is known.
@@ -92,6 +93,8 @@ class CapturedClients:
     not_known: str | None = None
     words: Words | None = None
     counted: Buffers = field(default_factory=dict)
+    at: tuple[int, ...] = ()
+    later: tuple["CapturedClients", ...] = ()
 
     @property
     def owners(self) -> Tensor | None:
@@ -109,16 +112,26 @@ class CapturedClients:
         """The same of the first ``count`` clients."""
         if count >= self.clients:
             return self
+        found = self.take(list(range(count)))
+        later = tuple(one.first(count) for one in self.later)
+        return replace(found, later=later, digest=f"{self.digest} first {count}")
 
-        def cut(values: Tensor | None) -> Tensor | None:
-            return None if values is None else values[:count]
+    def take(self, rows: Sequence[int]) -> "CapturedClients":
+        """Those clients alone, in that order, without later rounds."""
 
-        rows = {name: cut(getattr(self, name)) for name in ("before", "target", "images", "labels", "grain")}
+        def of(values: Tensor | None) -> Tensor | None:
+            return None if values is None else values[list(rows)]
+
+        whole = {name: of(getattr(self, name)) for name in ("before", "target", "images", "labels", "grain")}
         named = {
-            name: {own: values[:count] for own, values in getattr(self, name).items()}
+            name: {own: values[list(rows)] for own, values in getattr(self, name).items()}
             for name in ("running", "moved_buffers", "counted")
         }
-        return replace(self, **rows, **named, names=self.names[:count], digest=f"{self.digest} first {count}")  # pyright: ignore
+        told = {
+            name: tuple(getattr(self, name)[row] for row in rows) for name in ("names", "at") if getattr(self, name)
+        }
+        digest = hashlib.sha256(f"{self.digest} {list(rows)}".encode()).hexdigest()
+        return replace(self, **whole, **named, **told, later=(), digest=digest)  # pyright: ignore
 
     @property
     def examples(self) -> int:
@@ -209,7 +222,7 @@ def _together(captures: Sequence[Capture], attacked: bool, earlier: Earlier) -> 
         hashlib.sha256(" ".join(capture.digest for capture in captures).encode()).hexdigest(),
         layout, sampling, foreign is not None, tuple(capture.record.client for capture in captures),
         None if first.record.defense is None or is_known(first.record.defense) else first.record.defense.name,
-        words, counted,
+        words, counted, tuple(capture.record.rounds_before for capture in captures),
     )  # fmt: skip
 
 

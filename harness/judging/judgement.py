@@ -307,7 +307,7 @@ def judge_captured(groups: Sequence[Group], kin: Kin | None, work: Work) -> Judg
     """
     companions, groups = [one for one in groups if one.name], [one for one in groups if not one.name]
     found = [checks_without_truth(group) for group in groups]
-    checks = pooled([(group.sizes, made) for group, made in zip(groups, found, strict=True)])
+    checks = pooled([(words, checks_without_truth(one)) for group in groups for words, one in _rounds_of(group)])
     for fits in checks:
         if fits.name == FACTS and fits.outcome == "violated":
             # Before the attacks, which may take hours.
@@ -323,8 +323,9 @@ def judge_captured(groups: Sequence[Group], kin: Kin | None, work: Work) -> Judg
             for made in _guessed(group, own, words, kin, work)
         ]
         return Judgement(groups, checks, None, guesses, kin, beside, work.budget, work.plan)
-    each = [explained(group.captured, group.cell, work.data_root, work.chunk) for group in groups]
-    told = pooled([(group.sizes, [check]) for group, check in zip(groups, each, strict=True)])
+    rounds = [one for group in groups for one in _rounds_of(group)]
+    each = [explained(one.captured, one.cell, work.data_root, work.chunk) for _, one in rounds]
+    told = pooled([(words, [check]) for (words, _), check in zip(rounds, each, strict=True)])
     document, examples, lines = judge_with_truth(
         groups, kin, work.data_root, work.folder, work.chunk, work.resume, work.draw_cell, work.engine, companions
     )
@@ -334,6 +335,22 @@ def judge_captured(groups: Sequence[Group], kin: Kin | None, work: Work) -> Judg
     if judgement.doubt is None:
         return judgement
     return replace(judgement, document=_withdrawn(document, judgement.doubt, work.folder))
+
+
+def _rounds_of(group: Group) -> list[tuple[str, Group]]:
+    """What was captured in each round, as a group of its own with words for it."""
+    later = group.captured.later
+    if not later:
+        return [(group.sizes, group)]
+    return [
+        (f"{group.sizes}, round {number + 1} of {len(later) + 1}", _alone(group, one))
+        for number, one in enumerate((replace(group.captured, later=()), *later))
+    ]
+
+
+def _alone(group: Group, captured: CapturedClients) -> Group:
+    cells = [cell.in_round(0) for cell in group.cells]
+    return replace(group, captured=captured, cells=cells, declared=group.cell.in_round(0), late=())
 
 
 def checks_without_truth(group: Group) -> list[Check]:

@@ -37,7 +37,7 @@ _OF_CAPTURES = {
 }
 # Options of evaluate that judge lacks are all but these.
 _HERE = (
-    "attack|budget|checks-only|chunk|data-root|device|jobs|json|out|plan|prior|resume|threads|truth|update-model"
+    "attack|budget|checks-only|chunk|data-root|device|jobs|json|out|plan|prior|resume|rounds-seen|threads|truth|update-model"
 )  # fmt: skip
 _NOT_HERE = re.compile(rf"--(?!(?:{_HERE})(?![a-z-]))[a-z][a-z-]*")
 
@@ -74,6 +74,7 @@ class CapturedStage(Stage):
     ) -> None:  # fmt: skip
         super().__init__(data_root, chunk)
         self._captured, self._declared, self._late = captured, declared, late
+        self._rounds = (captured, *captured.later)
         truth = _truth_of(captured)
         # An image that several clients hold, or one in several rounds, is one image to whoever counts.
         firsts, self._places = first_copies(truth).unique(return_inverse=True)
@@ -118,14 +119,20 @@ class CapturedStage(Stage):
         model.take_buffers(self._captured.buffers)
         return self._captured.before[: len(keys)]
 
+    def next_weights(
+        self, model: RowModel, weights: Tensor, truth: Victims, keys: list[Key], settings: CellSettings, others: Dataset
+    ) -> Tensor:
+        return self._rounds[settings.round - self._declared.round + 1].before[: len(keys)].to(weights)
+
     def look(
         self, model: RowModel, weights: Tensor, truth: Victims, keys: list[Key], settings: CellSettings
     ) -> Reading:
         ours, said = ((one.defense, one.defense_args, one.tap) for one in (settings, self._declared))
         # Where no noise is declared none is there to be turned off, or up.
         if ours == said and (settings.noise_scale == self._declared.noise_scale or not self._noisy):
-            running = {name: values[: len(keys)].to(weights.device) for name, values in self._captured.running.items()}
-            return Reading(self._captured.target[: len(keys)].to(weights), running)
+            seen = self._rounds[settings.round - self._declared.round]
+            running = {name: values[: len(keys)].to(weights.device) for name, values in seen.running.items()}
+            return Reading(seen.target[: len(keys)].to(weights), running)
         return super().look(model, weights, truth, keys, settings)
 
 

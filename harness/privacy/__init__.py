@@ -14,7 +14,6 @@ from harness.privacy.events import (
     compose,
 )
 from harness.privacy.mechanism import GaussianNoise, Mechanism, Repeated, Sampled, TakingPart
-from harness.privacy.presence import FALSE_ALARMS, told_apart
 from harness.privacy.reconstruction import (
     GaussianLimit,
     Limit,
@@ -46,7 +45,6 @@ from harness.privacy.views import (
 
 __all__ = [
     "ACCOUNTANTS",
-    "FALSE_ALARMS",
     "GUARANTEES",
     "Accountant",
     "AdditiveAccountant",
@@ -91,7 +89,6 @@ __all__ = [
     "steps_within",
     "strict_p_value",
     "sum_multiplier",
-    "told_apart",
     "valid_epsilon",
     "what_holds",
     "without_guarantee",

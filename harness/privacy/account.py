@@ -10,11 +10,12 @@ from pydantic import StrictBool
 from harness.base.building import typed
 from harness.base.errors import UsageError
 from harness.base.limits import forecast
+from harness.base.presence import FALSE_ALARMS, told_apart
 from harness.privacy import GaussianRelease, MechanismRelease, effective_sigma, skellam_sum
 from harness.privacy.accountant import ACCOUNTANTS, Accountant, Epsilon, asked_delta, choice, make_accountant
 from harness.privacy.budget import STOP_RULES, StopRule, rounds_within, sigma_for, steps_within
 from harness.privacy.events import Event, compose
-from harness.privacy.presence import FALSE_ALARMS, exact_mu, told_apart, told_by
+from harness.privacy.presence import exact_mu, told_by
 from harness.privacy.rdp import CONVERSIONS, Renyi
 from harness.privacy.schedules import schedule_rounds
 from harness.secagg import SkellamGrid

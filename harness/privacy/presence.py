@@ -14,44 +14,13 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from scipy.optimize import minimize_scalar
-from scipy.special import ndtr, ndtri
 
+from harness.base.presence import FALSE_ALARMS, held, lines, told_apart
 from harness.privacy.accountant import Accountant
 from harness.privacy.events import Event, ledger
 from harness.privacy.pld import is_plain, total_mu
 
-#: Of absent records, the share called present at which power is stated.
-FALSE_ALARMS = 0.01
 _MOST_EPSILON = 100.0
-
-
-def told_apart(
-    false_alarms: float, *, mu: float | None = None, epsilon: float | None = None, delta: float = 0.0
-) -> float:
-    """Return the largest chance that a record's presence is told, in [false_alarms, 1].
-
-    Args:
-        false_alarms: the rate at which an absent record is taken for a present one, in (0, 1).
-        mu: of Gaussian differential privacy; exact, and used where it is given.
-        epsilon, delta: of approximate differential privacy, used where there is no mu; without both nothing is bounded.
-    """
-    if mu is not None:
-        return float(ndtr(ndtri(false_alarms) + mu))
-    if epsilon is None:
-        return 1.0
-    return _held(false_alarms, min(_lines(false_alarms, epsilon, delta)))
-
-
-def _lines(false_alarms: float, epsilon: float, delta: float) -> tuple[float, float]:
-    """Two straight lines above the power, at one point of the curve: of the pair, and of the exchanged pair."""
-    return (
-        false_alarms * math.exp(min(epsilon, 700.0)) + delta,
-        1 - math.exp(-epsilon) * (1 - delta - false_alarms),
-    )  # fmt: skip
-
-
-def _held(false_alarms: float, power: float) -> float:
-    return min(1.0, max(false_alarms, power))
 
 
 def told_by_curve(false_alarms: float, delta_at: Callable[[float], float]) -> float:
@@ -59,7 +28,7 @@ def told_by_curve(false_alarms: float, delta_at: Callable[[float], float]) -> fl
 
     def least(which: int, highest: float) -> float:
         def height(epsilon: float) -> float:
-            return _lines(false_alarms, epsilon, delta_at(epsilon))[which]
+            return lines(false_alarms, epsilon, delta_at(epsilon))[which]
 
         # It is convex in e^eps or e^-eps, so over eps it has one lowest place, and it is flat there.
         found = minimize_scalar(height, bounds=(0.0, highest), method="bounded", options={"xatol": 1e-4})
@@ -67,7 +36,7 @@ def told_by_curve(false_alarms: float, delta_at: Callable[[float], float]) -> fl
 
     # At e^eps = 1 / false_alarms the first line is at 1. The exchanged pair's is the lower one beyond the middle only.
     power = least(0, -math.log(false_alarms))
-    return _held(false_alarms, power if power < 0.5 else min(power, least(1, _MOST_EPSILON)))
+    return held(false_alarms, power if power < 0.5 else min(power, least(1, _MOST_EPSILON)))
 
 
 def told_by(accountant: Accountant, event: Event, false_alarms: float = FALSE_ALARMS) -> float:

@@ -14,7 +14,7 @@ from harness.base.version import __version__
 from harness.reports import text
 from harness.reports.columns import kinds_of
 from harness.reports.html import commands, wording
-from harness.reports.html.evidence import Claims, Proofs, Told, Tried, not_tried, proofs, tried, without_advice
+from harness.reports.html.evidence import Claims, Proofs, Tried, not_tried, proofs, tried, without_advice
 from harness.reports.html.harms import (
     HARMS,
     RECOGNISED,
@@ -133,7 +133,7 @@ def require_own_claims(runs: Sequence[RunData], claims: Claims) -> None:
             raise UsageError(f"--claims is about {other}, and the runs test {own}; give the claims of that defense")
 
 
-def make_assurance(runs: Sequence[RunData], stated: Stated, claims: Claims, told: Told) -> str:
+def make_assurance(runs: Sequence[RunData], stated: Stated, claims: Claims) -> str:
     """The page as HTML. Raises UsageError for runs that nothing may be concluded from."""
     require_whole(runs)
     files = {id(run): Files(number, run) for number, run in enumerate(runs, 1)}
@@ -141,7 +141,7 @@ def make_assurance(runs: Sequence[RunData], stated: Stated, claims: Claims, told
     places = tuple(examined(place, files[id(place.run)]) for place in decided)
     page = Assurance(
         stated, _answer(places), tuple(_facts(runs, files, places)), places, tuple(_confidence(places)),
-        tuple(tried(places)), tuple(not_tried(places)), proofs(places, claims, told),
+        tuple(tried(places)), tuple(not_tried(places)), proofs(places, claims),
         tuple(_hazards(runs, files, claims)), tuple(_expiry(places)),
         (*commands.evaluate_commands(shown_cells(runs)), "harness site RUN --out board",
          "harness verify board/cards/NAME.json"),

@@ -5,11 +5,12 @@ is all that the registry of attacks has minus what ran, so that leaving an attac
 Questions about proofs are those of NIST SP 800-226.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from harness.attacks import ATTACKS, SUITES, Attacker
+from harness.base.presence import FALSE_ALARMS, told_apart
 from harness.base.version import __version__
 from harness.reports import text
 from harness.reports.html import wording
@@ -28,9 +29,6 @@ _KNOWS = {
 _MAY = {
     "plain": "Observes", "informed": "Observes", "tampering": "Sends weights of its own making (model control)",
 }  # fmt: skip
-#: How well presence is told at a rate of false alarms, from mu, or from epsilon and delta.
-Told = Callable[..., float]
-FALSE_ALARMS = 0.01
 _CLAIMS = "claims.json#/rows/{}/{}"
 #: What a question is answered by: words in what the file of claims remarks.
 _REMARKED = {"Is the noise made so that nobody can compute it?": ("seed", "floating"),
@@ -249,7 +247,7 @@ class Claims:
     rows: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
 
 
-def proofs(places: Sequence[Examined], claims: Claims, told: Told) -> Proofs:
+def proofs(places: Sequence[Examined], claims: Claims) -> Proofs:
     """What theorems cover, and what is only said."""
     stated: dict[Statement, Promise] = {}
     for place in places:
@@ -258,8 +256,8 @@ def proofs(places: Sequence[Examined], claims: Claims, told: Told) -> Proofs:
                 source = place.files.cell(cell, "privacy", at)
                 rounds = plain(cell.cohort.get("rounds", "?"), place.files.cell(cell, "cohort", "rounds"))
                 # What differs between places is whether it covers what is read there, which stands in its notes.
-                stated.setdefault(statement, _stated(statement, source, rounds, told))
-    rows = [*stated.values(), *(_claimed(at, row, told) for at, row in enumerate(claims.rows))]
+                stated.setdefault(statement, _stated(statement, source, rounds))
+    rows = [*stated.values(), *(_claimed(at, row) for at, row in enumerate(claims.rows))]
     return Proofs(tuple(rows), tuple(_questions(places, claims)), _rounds(places, claims))
 
 
@@ -277,7 +275,7 @@ def _rounds(places: Sequence[Examined], claims: Claims) -> Sentence:
     )
 
 
-def _stated(one: Statement, source: str, rounds: Field, told: Told) -> Promise:
+def _stated(one: Statement, source: str, rounds: Field) -> Promise:
     unit = plain(one.unit or "no unit", f"{source}/unit")
     relation = plain(one.adjacency or "no relation", f"{source}/adjacency")
     view = plain(one.view, f"{source}/view")
@@ -291,11 +289,11 @@ def _stated(one: Statement, source: str, rounds: Field, told: Told) -> Promise:
         sentence("{view}: each {unit}, {relation}" if one.unit else "{view}", view=view, unit=unit, relation=relation),
         _epsilon("nothing", one.claimed_epsilon, None, f"{source}/claimed_epsilon"),
         _proven(one.epsilon, one.delta, f"{source}/epsilon", rounds, one.guarantee),
-        _told(told, source, one.epsilon, one.delta, one.mu, one.told_apart), tuple(notes),
+        _told(source, one.epsilon, one.delta, one.mu, one.told_apart), tuple(notes),
     )  # fmt: skip
 
 
-def _claimed(at: int, row: Mapping[str, Any], told: Told) -> Promise:
+def _claimed(at: int, row: Mapping[str, Any]) -> Promise:
     def of(name: str, longest: int = 300) -> Field:
         return plain(row.get(name), _CLAIMS.format(at, name), longest)
 
@@ -317,7 +315,7 @@ def _claimed(at: int, row: Mapping[str, Any], told: Told) -> Promise:
         _epsilon("nothing", row.get("claimed_epsilon"), row.get("claimed_delta"),
                  _CLAIMS.format(at, "claimed_epsilon")),
         _proven(row.get("proven"), row.get("delta"), _CLAIMS.format(at, "proven"), of("rounds"), "none"),
-        _told(told, f"claims.json#/rows/{at}", row.get("proven"), row.get("delta"), row.get("mu")), tuple(notes),
+        _told(f"claims.json#/rows/{at}", row.get("proven"), row.get("delta"), row.get("mu")), tuple(notes),
     )  # fmt: skip
 
 
@@ -339,18 +337,18 @@ def _proven(epsilon: float | None, delta: float | None, source: str, rounds: Fie
 
 
 def _told(
-    told: Told, source: str, epsilon: float | None, delta: float | None, mu: float | None, known: float | None = None
+    source: str, epsilon: float | None, delta: float | None, mu: float | None, known: float | None = None
 ) -> Sentence:
-    """The largest chance that presence is told, as ``known`` or by ``told``; without a proof there is no limit."""
+    """The largest chance that presence is told, as ``known`` or by its numbers; without a proof there is no limit."""
     if epsilon is None and mu is None:
         return sentence("no limit is proven", "failed", because=[f"{source}/epsilon"])
     if mu is None and known is not None:
         return sentence("at most {chance}", chance=Field(_up(known), f"{source}/told_apart"))
     if mu is not None:
-        chance = told(FALSE_ALARMS, mu=mu)
+        chance = told_apart(FALSE_ALARMS, mu=mu)
         return sentence("at most {chance} (mu {mu})", chance=Field(_up(chance), f"{source}/mu"),
                         mu=Field(f"{mu:.3g}", f"{source}/mu"))  # fmt: skip
-    chance = told(FALSE_ALARMS, epsilon=epsilon, delta=delta or 0.0)
+    chance = told_apart(FALSE_ALARMS, epsilon=epsilon, delta=delta or 0.0)
     return sentence("at most {chance}", chance=Field(_up(chance), f"{source}/epsilon"))
 
 

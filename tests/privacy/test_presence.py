@@ -8,8 +8,9 @@ from dp_accounting.pld import privacy_loss_distribution
 from riskcal.analysis import get_beta_from_gdp, get_beta_from_pld
 from scipy.stats import norm
 
-from harness.privacy import GaussianRelease, MechanismRelease, SkellamSum, make_accountant, make_statement, told_apart
-from harness.privacy.presence import FALSE_ALARMS, presence, told_by
+from harness.base.presence import FALSE_ALARMS, told_apart
+from harness.privacy import GaussianRelease, MechanismRelease, SkellamSum, make_accountant, make_statement
+from harness.privacy.presence import presence, told_by
 from harness.privacy.views import valid_accountants
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from scipy.stats import norm
 
+from harness.base.presence import told_apart
 from harness.base.version import __version__
 from harness.cli import run
-from harness.privacy import told_apart
 from harness.results import CellResult, Control, Outcomes, ResultDocument, RunFolder, VictimRecord
 from harness.scoring.derived import first_in_lineup, reconstructed
 from harness.scoring.summarise import summarise

@@ -1,0 +1,41 @@
+"""How well an attacker tells whether one record was there, from mu, or from epsilon and delta: plain formulas.
+
+Sources: Dong, Roth, Su 2022, "Gaussian Differential Privacy", Section 2 (mu); Kairouz, Oh, Viswanath 2015, "The
+Composition Theorem for Differential Privacy" (epsilon and delta).
+"""
+
+import math
+
+from scipy.special import ndtr, ndtri
+
+#: Of absent records, the share called present at which power is stated.
+FALSE_ALARMS = 0.01
+
+
+def told_apart(
+    false_alarms: float, *, mu: float | None = None, epsilon: float | None = None, delta: float = 0.0
+) -> float:
+    """Return the largest chance that a record's presence is told, in [false_alarms, 1].
+
+    Args:
+        false_alarms: the rate at which an absent record is taken for a present one, in (0, 1).
+        mu: of Gaussian differential privacy; exact, and used where it is given.
+        epsilon, delta: of approximate differential privacy, used where there is no mu; without both nothing is bounded.
+    """
+    if mu is not None:
+        return float(ndtr(ndtri(false_alarms) + mu))
+    if epsilon is None:
+        return 1.0
+    return held(false_alarms, min(lines(false_alarms, epsilon, delta)))
+
+
+def lines(false_alarms: float, epsilon: float, delta: float) -> tuple[float, float]:
+    """Two straight lines above the power, at one point of the curve: of the pair, and of the exchanged pair."""
+    return (
+        false_alarms * math.exp(min(epsilon, 700.0)) + delta,
+        1 - math.exp(-epsilon) * (1 - delta - false_alarms),
+    )  # fmt: skip
+
+
+def held(false_alarms: float, power: float) -> float:
+    return min(1.0, max(false_alarms, power))
