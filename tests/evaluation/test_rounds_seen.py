@@ -187,3 +187,49 @@ def test_networks_that_normalise_batches_are_not_combined(tmp_path: object) -> N
     settings = cell_settings(**CELL | {"model": "resnet8", "defense": "none", "defense_args": {}}, rounds_seen=2)
     with pytest.raises(UsageError, match="BatchNorm"):
         stage.set(settings)
+
+
+def _by_hand(weights: torch.Tensor, images: torch.Tensor, label: int) -> torch.Tensor:
+    """Clipped gradients (K, R, 650) of images at the weights (R, 650) of a linear model, each tensor at most 4 long."""
+    flat, parts = images.flatten(1).double(), []
+    for one in weights.double():
+        matrix, bias = one[:640].reshape(10, 64), one[640:]
+        error = (flat @ matrix.T + bias).softmax(1) - torch.eye(10, dtype=torch.float64)[label]
+        tensors = ((error[:, :, None] * flat[:, None]).flatten(1), error)
+        parts.append(torch.cat([one * (4 / one.norm(dim=1, keepdim=True)).clamp(max=1) for one in tensors], 1))
+    return torch.stack(parts, 1)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "draws"),
+    [(16, 25), *(pytest.param(rounds, 125, marks=pytest.mark.slow) for rounds in (1, 4, 16, 64))],
+)
+def test_on_real_data_it_is_as_good_as_bayes_and_no_better_than_the_theorem(
+    rounds: int, draws: int, tmp_path: object
+) -> None:
+    """Twelve victims of a cell that withstands one look, each among 40 look-alikes, and new noise in every draw."""
+    values = CELL | {"defense_args": {"sigma": 3.0}, "victims": 12, "rounds_seen": rounds, "prior": "none"}
+    scene = Stage(tmp_path, 128).set(cell_settings(**values))  # type: ignore[arg-type]
+    seen, images, labels = scene.observation, scene.dataset.images, scene.dataset.labels
+    random, identify, hits = torch.Generator().manual_seed(rounds), ATTACKS["identify"](), []
+    for row in range(12):
+        label, own = int(scene.truth.labels[row, 0]), int(scene.truth.indices[row, 0])
+        others = ((labels == label) & (torch.arange(len(labels)) != own)).nonzero()[:, 0]
+        chosen = torch.cat([torch.tensor([own]), others[torch.randperm(len(others), generator=random)[:40]]])
+        made = _by_hand(seen.weights[row].reshape(rounds, -1), images[chosen], label).flatten(1)
+
+        def noisy(made: torch.Tensor = made) -> torch.Tensor:
+            return made[0] + 12.0 * torch.randn(draws, made.shape[1], generator=random, dtype=torch.float64)
+
+        read = noisy()
+        bayes = (read @ made.T - made.square().sum(1) / 2).argmax(1) == 0
+        copies = replace(seen.take(torch.full((draws,), row)), target=noisy().float())
+        told = identify.distances(copies, images[chosen].expand(draws, *images[chosen].shape),
+                                  torch.full((draws,), label), 4000)  # fmt: skip
+        hits.append([float((told.argmin(1) == 0).double().mean()), float(bayes.double().mean())])
+    ours, bayes = np.array(hits).T
+    error = float((ours - bayes).std(ddof=1) / math.sqrt(12))  # victims are clusters of draws
+    assert abs(float((ours - bayes).mean())) <= (0.03 if draws == 125 else max(0.03, 3 * error))
+    limit = GaussianLimit(math.sqrt(2 * rounds) / 3).ceiling(1 / 41)
+    most = ours.mean() - 3 * math.sqrt(ours.mean() * (1 - ours.mean()) / (12 * draws))
+    assert most <= limit
