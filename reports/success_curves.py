@@ -167,8 +167,8 @@ def _draw_limits(panel: Axes, lines: dict[tuple[str, str, str], Curve], axis: Ax
     """What no attacker exceeds by a theorem, once for lines that share it."""
     drawn = set[tuple[tuple[int, float], ...]]()
     for line in lines.values():
-        events = {point: axis.event and text.event_of(line[point], axis.event) for point in sorted(line)}
-        limits = tuple((at, 100 * one.ceiling) for at, one in events.items() if one and one.ceiling is not None)
+        events = [(at, text.event_of(line[at], axis.event)) for at in sorted(line)] if axis.event else []
+        limits = tuple((at, 100 * one.ceiling) for at, one in events if one and one.ceiling is not None)
         if len(limits) > 1 and limits not in drawn:
             label = "" if drawn else "the most that a\ntheorem allows"
             panel.plot(*zip(*limits, strict=True), color="#555555", linewidth=1.2, linestyle=(0, (1, 1.5)), label=label)

@@ -131,10 +131,10 @@ def combined(rounds: Sequence[Observation]) -> Observation:
 
 def _in_one_unit(rounds: Sequence[Observation]) -> tuple[Sequence[Observation], tuple[float, ...] | None]:
     """The rounds in units in which their clips are at one bound, that of the first, and the factors (None: all 1)."""
-    clips = [one.clipping for one in rounds]
-    bounds = [one.bound for one in clips if one is not None and one.bound is not None]
+    clips = [one.clipping for one in rounds if one.clipping is not None]
+    bounds = [one.bound for one in clips if one.bound is not None]
     known = len(bounds) == len(rounds) and min(bounds) > 0 and max(bounds) < math.inf
-    alike = known and all(one == clips[0] or one == replace(clips[0], bound=one.bound) for one in clips if one)
+    alike = known and len({replace(one, bound=None) for one in clips}) == 1
     if not alike or len(set(bounds)) == 1:
         return rounds, None
     if any(_in_units_of_its_own(one) for one in rounds):
