@@ -13,8 +13,6 @@ from harness.claims import epsilons
 from harness.claims.answers import (
     EXACT,
     LEAST,
-    LOSSES,
-    PURE,
     REQUIRED,
     Answer,
     Arguments,
@@ -333,73 +331,6 @@ def _percentile(arguments: Arguments, facts: Facts) -> Answer:
     if facts.scalars:
         answer.notes.append(f"{facts.scalars} 0-d arrays leave as they are")
     return answer
-
-
-@register(
-    "nvflare:SVTPrivacy", "s1", source="nvflare 2.9.0, app_common/filters/svt_privacy.py", ran=True,
-    aliases=("SVTPrivacy",), since="2.8",
-    does="sends a noisy choice of fraction of all values, cut to gamma per local step, with Laplace noise",
-    claims="a ledger: epsilon + ceil(fraction n) noise_var for every call, delta 0",
-    works="use 2.8.0 or newer and a model without 0-d arrays; the ledger then holds to 1%, and is not small",
-    settings={"fraction": 0.1, "epsilon": 0.1, "noise_var": 0.1, "gamma": 1e-5, "tau": 1e-6, "data_kinds": None,
-              "replace": True, "epsilon_threshold": None, "epsilon_query": None, "epsilon_release": None,
-              "acceptance_passes": None},
-)  # fmt: skip
-def _svt(arguments: Arguments, facts: Facts) -> Answer:
-    fraction, gamma = share(arguments, "fraction"), positive(arguments, "gamma")[0]
-    epsilon, released = positive(arguments, "epsilon", "noise_var")
-    flag(arguments, "replace")
-    if facts.older_than(KNOWN["nvflare:SVTPrivacy"].since):
-        answer = does_nothing("before 2.8.0 values get their noise first and are cut after it: nothing bounds them",
-                               facts, claimed=epsilon)  # fmt: skip
-        return answer
-    if any(arguments[f"epsilon_{part}"] is not None for part in ("threshold", "query", "release")):
-        return does_nothing("with budgets of its own for threshold, query and release no number is computed here",
-                             facts, claimed=epsilon)  # fmt: skip
-    if facts.numbers is None:
-        return does_nothing("the cost grows with the number of values; add --parameters 61706, or --model resnet18",
-                             facts, claimed=epsilon)  # fmt: skip
-    count = math.ceil(fraction * facts.numbers)
-    threshold = epsilon / (1 + (2 * count) ** (2 / 3))
-    one_pass = _one_pass(facts.numbers, count, threshold, epsilon - threshold, number(arguments, "tau") / gamma)
-    passes = 1 if arguments["acceptance_passes"] is None else whole(arguments, "acceptance_passes")
-    if not one_pass and arguments["acceptance_passes"] is None:
-        return does_nothing(
-            "several passes over the values may be needed, and nothing bounds their number beforehand; add "
-            "acceptance_passes as NVFlare's ledger has it", facts, claimed=epsilon + count * released,
-        )  # fmt: skip
-    asked = passes * facts.numbers * (epsilon - threshold) / (2 * count)
-    answer, delta = Answer(), facts.delta or 1e-5
-    answer.notes += ["the number of local steps leaves in clear", NUMPY]
-    no_scalars(answer, facts, "leave as they are")
-    if passes > 1:
-        answer.notes.append(f"counted after the run, by the {passes} passes of the ledger, which depend on the data")
-    # Without the client its values are 0: half as far off as another's, but as far for the choice, by magnitudes.
-    halves: dict[Relation, float] = {"replace": 1.0, "zero-out": 0.5}
-    for relation, half in halves.items():
-        for rounds in dict.fromkeys((1, facts.taking_part)):
-            line = Line(
-                "server", "client", relation, rounds, rounds * (count * half * released + asked), 0.0,
-                f"{count} Laplace releases, and at most {asked:.3g} for each choice of them",
-                claimed=rounds * (epsilon + count * released), claimed_delta=0.0, judged=relation == "replace",
-                conversion=PURE,
-            )  # fmt: skip
-            composed = epsilons.laplace_epsilon(half * released, rounds * count, delta) + rounds * asked
-            why = "the same releases, composed by their loss distribution"
-            answer.lines += [line, replace(line, epsilon=composed, delta=delta, why=why, claimed=None, judged=False,
-                                           conversion=LOSSES)]  # fmt: skip
-    return answer
-
-
-def _one_pass(numbers: int, count: int, threshold: float, query: float, tau: float) -> bool:
-    """Whether one pass over the values surely accepts enough, in units of gamma, but for a probability of 1e-9.
-
-    A value of 0 is accepted least often. The threshold's own Laplace noise is taken at its largest.
-    """
-    scale = 2 * count / query
-    highest = tau + math.log(1e10) / threshold
-    accepted = math.exp(-highest / scale) / 2
-    return accepted > count / numbers and math.exp(-2 * numbers * (accepted - count / numbers) ** 2) < 1e-10
 
 
 # Opacus.

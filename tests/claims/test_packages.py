@@ -742,6 +742,11 @@ FACTS: dict[str, list[Fact]] = {
         since_28("3.2 and is reset when a job starts", "after_start()", 0.0),
         since_28("3.2 threshold gets epsilon/(1+(2c)^(2/3))", "ledger()['epsilon_threshold']",
                  0.1 / (1 + 20_000 ** (2 / 3))),
+        since_28("3.2 or what epsilon_query leaves of epsilon", "ledger(epsilon=1.0, epsilon_query=0.75)"
+                 "['epsilon_threshold']", 0.25),
+        since_28("3.2 which must add up", "ledger(epsilon=1.0, epsilon_query=0.75, epsilon_threshold=0.2)", "ValueError"),
+        since_28("3.2 and epsilon_release is that of all values together",
+                 "[ledger(epsilon_release=5.0)[one] for one in ('epsilon_release', 'epsilon_total')]", [5.0, 5.1]),
         since_28("3.2 0-d values are flagged", "ledger(scalar=7.0)['has_scalar_passthrough']", True),
         since_28("3.2 0-d values count in n", "ledger(zeros=99, scalar=7.0, fraction=0.5)['n_upload']", 50),
         since_28("3.2 at the defaults one pass suffices", "ledger()['acceptance_passes']", 1),
