@@ -452,6 +452,12 @@ def _steps(arguments: Arguments, facts: Facts, answer: Answer) -> tuple[float, f
                              facts.delta or 1e-5, "everybody", claimed=math.inf), facts)  # fmt: skip
         return None
     length = _batches(facts)
+    if facts.batch_size > facts.examples:
+        answer.warnings.append(
+            f"the batch size {facts.batch_size} is above the {facts.examples} examples: Opacus takes all of them in every "
+            f"step (rate 1), so that no sampling hides an example; the noise is averaged over {facts.examples}, and not "
+            f"over {facts.batch_size}"
+        )
     if given is not None:
         agree("1/batches of --examples and --batch-size", 1 / length, "sample_rate", given)
     per_epoch = int(1 / (1 / length))  # one less than the length where floating point says so
@@ -465,9 +471,18 @@ def _steps(arguments: Arguments, facts: Facts, answer: Answer) -> tuple[float, f
 
 
 def _batches(facts: Facts) -> int:
-    """The length of the loader."""
-    batches = (facts.examples or 1) / (facts.batch_size or 1)
-    return max(1, math.floor(batches) if facts.drop_last else math.ceil(batches))
+    """The length of the loader.
+
+    Raises:
+        UsageError: it has no batch, by which Opacus divides.
+    """
+    examples, batch = facts.examples or 1, facts.batch_size or 1
+    if facts.drop_last and batch > examples:
+        raise UsageError(
+            f"{examples} examples make no batch of {batch}, which drop_last drops, and Opacus divides by zero; give a "
+            f"--batch-size of {examples} or less, or leave --drop-last out"
+        )
+    return math.floor(examples / batch) if facts.drop_last else math.ceil(examples / batch)
 
 
 def _reported(parts: Parts, accountant: str, delta: float) -> float:

@@ -5,7 +5,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from harness.base.version import SCHEMA_VERSION
-from harness.results.record import Count, Facts, Number, Rate, Record, VerdictWord
+from harness.results.record import Count, Facts, Number, Rate, Record, Statement, VerdictWord
 
 
 class FrontierPoint(Record):
@@ -15,6 +15,7 @@ class FrontierPoint(Record):
     ``accuracy``: of the trained run on ``test_examples``; null where it diverged.
     ``epsilon``: the smallest that is proven for this very run and covers what is read at ``tap``, whose ``unit`` it
     protects; null, with the ``epsilon_reason``, where none does. ``claimed_epsilon``: what the defense claims there.
+    ``stated``: of a framework's filter, the whole statement about what is read at ``tap``.
     ``verdict``, ``headline``: over all attacks; ``success``: of the attack that brings most back, null where none was
     possible. ``ceiling``: the most that any attacker can bring back; null, with the ``ceiling_reason``, without one.
     """
@@ -37,6 +38,7 @@ class FrontierPoint(Record):
     delta: Number = None
     unit: str | None = None
     guarantee: str = "none"
+    stated: Statement | None = None
     verdict: VerdictWord
     verdict_reason: str = ""
     headline: str = ""

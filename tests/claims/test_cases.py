@@ -281,6 +281,9 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], Lines, bool]] = {
     "whole batches": ("opacus:PrivacyEngine", FIXED, {"examples": 32, "batch_size": 32, "local_steps": 100}, [
         ("zero-out", 1, 91.8173, CLOSED, gaussian(10)), ("replace", 1, 284.392, CLOSED, gaussian(20)),
     ], False),
+    "batches above the data": ("opacus:PrivacyEngine", ENGINE, {"examples": 10, "batch_size": 32, "rounds": 3}, [
+        ("zero-out", 3, 8.385416, CLOSED, gaussian(math.sqrt(3))),
+    ], False),
     "half batches": ("opacus:PrivacyEngine", {**FIXED, "sample_rate": 0.5, "steps": 100}, {}, [
         ("zero-out", 1, 54.3766, CLOSED, gaussian(math.sqrt(50))),
     ], True),
@@ -487,6 +490,17 @@ def test_flowers_accountant_claims_what_dp_accounting_says_of_removing_a_client(
         for line in lines:  # it counts every round, whoever took part
             accountant = RdpAccountant().compose(GaussianDpEvent(1.0), counted[line.rounds])
             assert line.claimed == pytest.approx(accountant.get_epsilon(1e-5), rel=1e-9) and line.claimed_delta == 1e-5
+
+
+def test_batches_above_the_data_are_the_data() -> None:
+    """As Opacus takes them: rate 1, and a divisor of 10."""
+    answer = ask("opacus:PrivacyEngine", ENGINE, examples=10, batch_size=32)
+    assert [one for one in answer.warnings if "32 is above the 10 examples" in one and "averaged over 10" in one]
+    assert not ask("opacus:PrivacyEngine", ENGINE, examples=32, batch_size=32).warnings
+    for poisson in (True, False):
+        with pytest.raises(UsageError, match="10 examples make no batch of 32.*--batch-size of 10 or less"):
+            ask("opacus:PrivacyEngine", {**ENGINE, "poisson_sampling": poisson}, examples=10, batch_size=32,
+                drop_last=True)  # fmt: skip
 
 
 @pytest.mark.parametrize("delta", [1e-9, 1e-5, 1e-3])
