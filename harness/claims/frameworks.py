@@ -454,9 +454,9 @@ def _steps(arguments: Arguments, facts: Facts, answer: Answer) -> tuple[float, f
     length = _batches(facts)
     if facts.batch_size > facts.examples:
         answer.warnings.append(
-            f"the batch size {facts.batch_size} is above the {facts.examples} examples: Opacus takes all of them in every "
-            f"step (rate 1), so that no sampling hides an example; the noise is averaged over {facts.examples}, and not "
-            f"over {facts.batch_size}"
+            f"the batch size {facts.batch_size} is above the {facts.examples} examples: Opacus takes all of them in "
+            "every step (rate 1), so that no sampling hides an example; the noise is averaged over "
+            f"{facts.examples}, and not over {facts.batch_size}"
         )
     if given is not None:
         agree("1/batches of --examples and --batch-size", 1 / length, "sample_rate", given)
