@@ -498,7 +498,7 @@ def test_batches_above_the_data_are_the_data() -> None:
     assert [one for one in answer.warnings if "32 is above the 10 examples" in one and "averaged over 10" in one]
     assert not ask("opacus:PrivacyEngine", ENGINE, examples=32, batch_size=32).warnings
     for poisson in (True, False):
-        with pytest.raises(UsageError, match=r"10 examples make no batch of 32.*--batch-size of 10 or less"):
+        with pytest.raises(UsageError, match=r"10 examples make no batch of 32.*lower --batch-size to 10"):
             ask("opacus:PrivacyEngine", {**ENGINE, "poisson_sampling": poisson}, examples=10, batch_size=32,
                 drop_last=True)  # fmt: skip
 
