@@ -630,6 +630,7 @@ SCRIPTS = {
 }  # fmt: skip
 of_messages = partial(Fact, older={"flwr==1.12.0": ABSENT})
 since_28 = partial(Fact, older={"nvflare==2.7.2": ABSENT})
+splits = partial(Fact, older={"nvflare==2.7.2": "TypeError"})  # an argument that it does not have
 LOCAL, FIXED = "2.2 LocalDpMod", "2.4 fixed clipping"
 FACTS: dict[str, list[Fact]] = {
     "flwr": [
@@ -742,11 +743,11 @@ FACTS: dict[str, list[Fact]] = {
         since_28("3.2 and is reset when a job starts", "after_start()", 0.0),
         since_28("3.2 threshold gets epsilon/(1+(2c)^(2/3))", "ledger()['epsilon_threshold']",
                  0.1 / (1 + 20_000 ** (2 / 3))),
-        since_28("3.2 or what epsilon_query leaves of epsilon", "ledger(epsilon=1.0, epsilon_query=0.75)"
+        splits("3.2 or what epsilon_query leaves of epsilon", "ledger(epsilon=1.0, epsilon_query=0.75)"
                  "['epsilon_threshold']", 0.25),
-        since_28("3.2 which must add up", "ledger(epsilon=1.0, epsilon_query=0.75, epsilon_threshold=0.2)",
+        splits("3.2 which must add up", "ledger(epsilon=1.0, epsilon_query=0.75, epsilon_threshold=0.2)",
                  "ValueError"),
-        since_28("3.2 and epsilon_release is that of all values together",
+        splits("3.2 and epsilon_release is that of all values together",
                  "[ledger(epsilon_release=5.0)[one] for one in ('epsilon_release', 'epsilon_total')]", [5.0, 5.1]),
         since_28("3.2 0-d values are flagged", "ledger(scalar=7.0)['has_scalar_passthrough']", True),
         since_28("3.2 0-d values count in n", "ledger(zeros=99, scalar=7.0, fraction=0.5)['n_upload']", 50),
