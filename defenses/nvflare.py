@@ -132,7 +132,7 @@ class SparseVector(Operation):
 
     def _count(self, parameters: int) -> int:
         """c, values that are drawn of all."""
-        return min(math.ceil(self.fraction * parameters - 1e-9), parameters)
+        return min(math.ceil(self.fraction * parameters), parameters)
 
     @property
     def _scale(self) -> float:
@@ -142,7 +142,8 @@ class SparseVector(Operation):
     def _accepted(self, sizes: Tensor, count: int, context: RoundContext) -> Tensor:
         """Which values (N, P) pass the noisy threshold, in as many passes as it takes until there are ``count``.
 
-        Without noise those that do not pass in the first never would; then the largest are taken.
+        Without noise those that do not pass in the first never would; then the largest are taken. After many passes
+        those that follow are drawn at once.
         """
         ratio = (2.0 * count) ** (2 / 3)
         if self.early:
@@ -159,8 +160,16 @@ class SparseVector(Operation):
                 break
             again = sizes + of_queries * context.laplace(f"magnitudes {number}", sizes) >= threshold
             accepted = accepted | (again & lacking[:, None])
-        largest = sizes >= sizes.topk(count, dim=1).values[:, -1:] if count else torch.zeros_like(accepted)
-        return accepted.where((accepted.sum(1) >= count)[:, None], accepted | largest)
+        if context.noise_scale == 0:
+            largest = sizes >= sizes.topk(count, dim=1).values[:, -1:] if count else torch.zeros_like(accepted)
+            more = accepted | largest
+        elif not (accepted.sum(1) < count).any():
+            return accepted
+        else:
+            above = (threshold - sizes) / (of_queries * context.noise_scale)
+            first = next_passes(above, context.uniform("more passes", sizes).double()).where(~accepted, -math.inf)
+            more = up_to_pass(first, count)
+        return accepted.where((accepted.sum(1) >= count)[:, None], more)
 
     def _drawn(self, accepted: Tensor, count: int, order: Tensor) -> Tensor:
         """``count`` draws of the accepted (P,), with or without replacement; which of them were drawn at all."""
@@ -191,8 +200,28 @@ class SparseVector(Operation):
         )
 
 
-# Beyond so many passes the package would hardly end.
-_MOST_PASSES = 1000
+_MOST_PASSES = 1000  # that are made one by one
+
+
+def next_passes(above: Tensor, uniform: Tensor) -> Tensor:
+    """The logarithm of the time at which a value is accepted (N, P), in passes; the pass is that time, rounded up.
+
+    Args:
+        above: the threshold over each value (N, P), in units of the Laplace noise. uniform: of [0, 1), (N, P).
+    """
+    low, high = above.double().clamp_max(0.0), above.double().clamp_min(0.0)
+    chance = torch.where(above > 0, -high - math.log(2), torch.log1p(-low.exp() / 2))  # its logarithm
+    rate = torch.where(chance < -30, chance, (-torch.log1p(-chance.clamp_min(-30.0).exp())).log())
+    return (-torch.log1p(-uniform)).clamp_min(1e-300).log() - rate
+
+
+def up_to_pass(times: Tensor, count: int) -> Tensor:
+    """Which values (N, P) are accepted once there are ``count``: passes end whole. Times are logarithms."""
+    last = times.kthvalue(count, dim=1, keepdim=True).values
+    passes, end = times.clamp(max=30.0).exp().ceil(), last.clamp(max=30.0).exp().ceil()
+    return (times <= last) | ((passes <= end) & (times < 30.0))
+
+
 _VERSION = Annotated[str, Field(pattern=r"^\d{1,4}(\.\d{1,4}){1,3}$")]
 
 

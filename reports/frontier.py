@@ -45,7 +45,7 @@ def print_frontier(document: FrontierDocument, console: Console) -> None:
         last = number + 1 == len(document.points) or document.points[number + 1].dataset != point.dataset
         table.add_row(*_row(point, number in document.best), end_section=last)
     console.print(table)
-    for line in (_federation(document), *_NOTES, *_reasons(document)):
+    for line in (_federation(document), *_NOTES, *_reasons(document), *_claims(document)):
         console.print(Text(f"- {line}"))
     for words, best in zip(document.answers, document.best, strict=True):
         proven = None if best is None else document.points[best].epsilon
@@ -86,6 +86,11 @@ def _federation(document: FrontierDocument) -> str:
         f"{own['local_steps']} steps of {own['batch_size']}; attacked: {weights}, {own['victims']} victims, one "
         f"example in one local step (the easiest case for an attacker), by {own['attacks']}"
     )
+
+
+def _claims(document: FrontierDocument) -> list[str]:
+    """Claimed, proven and why, of each point whose defense is a framework's filter."""
+    return text.claimed_and_proven(point.stated for point in document.points if point.stated is not None)
 
 
 def _reasons(document: FrontierDocument) -> list[str]:

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from harness.reports import columns, text
 from harness.reports.columns import CONTROLS, MEDIUM, WIDE, Column, ColumnSet
-from harness.results import CellResult, ResultDocument, Statement, SummaryRow
+from harness.results import CellResult, ResultDocument, SummaryRow
 from harness.scoring.strongest import of_document
 from harness.scoring.verdict import CONFIRMED_SUCCESSES
 
@@ -208,19 +208,9 @@ def _units(cells: Iterable[CellResult]) -> list[RenderableType]:
 
 
 def _claims(cells: Iterable[CellResult]) -> list[RenderableType]:
-    """What :func:`claimed_and_proven` says of all cells."""
-    return [Text(line, style="dim") for line in claimed_and_proven(one for cell in cells for one in cell.privacy)]
-
-
-def claimed_and_proven(statements: Iterable[Statement]) -> list[str]:
-    """Claimed, proven and why, of each framework's filter that ``harness claims`` knows; a line each."""
-    said: dict[str, None] = {}
-    for one in statements:
-        if (one.schedule or "").startswith("harness claims") and one.covers is not False:
-            claimed = "nothing" if one.claimed_epsilon is None else f"epsilon {one.claimed_epsilon:.3g}"
-            proven = "nothing" if one.epsilon is None else f"epsilon {text.epsilon(one.epsilon)} (delta {one.delta:g})"
-            said[f"{one.schedule}, {one.view}: claimed {claimed}, proven {proven}: {one.notes}"] = None
-    return [text.safe(line, 600) for line in said]
+    """Claimed, proven and why, of all cells whose defense is a framework's filter."""
+    said = text.claimed_and_proven(one for cell in cells for one in cell.privacy)
+    return [Text(line, style="dim") for line in said]
 
 
 def _repeated(cells: Iterable[CellResult]) -> list[RenderableType]:

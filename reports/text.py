@@ -1,7 +1,7 @@
 """Values of a result document as short, plain words. What a document holds is data, never markup or control codes."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
 from harness.base.errors import UsageError, safe
@@ -128,6 +128,26 @@ def guarantee(statement: Statement, name_view: bool = False) -> str:
     if claimed is not None and not math.isclose(claimed, statement.epsilon or 0.0, rel_tol=0.01):
         text += f" (claimed {claimed:.3g})"
     return f"{safe(statement.view, 20)}: {text}" if name_view else text
+
+
+def claimed_and_proven(statements: Iterable[Statement]) -> list[str]:
+    """Claimed, proven and why, of each framework's filter that ``harness claims`` knows; a sentence each.
+
+    The tables of ``evaluate``, ``judge`` and ``frontier`` and the page all take it from here.
+    """
+    said: dict[str, None] = {}
+    for one in statements:
+        if is_of_claims(one) and one.covers is not False:
+            claimed = "nothing" if one.claimed_epsilon is None else f"epsilon {one.claimed_epsilon:.3g}"
+            at = "" if one.delta is None else f" (delta {one.delta:g})"
+            proven = "nothing" if one.epsilon is None else f"epsilon {epsilon(one.epsilon)}{at}"
+            said[f"{one.schedule}, {one.view}: claimed {claimed}, proven {proven}: {one.notes}"] = None
+    return [safe(line, 600) for line in said]
+
+
+def is_of_claims(statement: Statement) -> bool:
+    """Whether it is the statement of a framework's filter, as ``harness claims`` makes them."""
+    return (statement.schedule or "").startswith("harness claims")
 
 
 # The theorem beside the verdict, in words: what was measured, what is blind luck, and what no attacker can exceed.

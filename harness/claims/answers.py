@@ -93,6 +93,12 @@ class Facts:
             )
         if self.local_steps and self.local_epochs:
             raise UsageError("--local-steps and --local-epochs both say how long a client trains; give one of them")
+        if self.batches == 0:
+            raise UsageError(
+                f"{self.examples} examples make no batch of {self.batch_size} where --drop-last drops it, so that "
+                f"nothing is trained (Opacus divides by zero); lower --batch-size to {self.examples}, or leave "
+                "--drop-last out"
+            )
         if self.scalars is not None and not 0 <= self.scalars <= (self.numbers or _MOST):
             most = "" if self.numbers is None else f" and no more than the {self.numbers} numbers"
             raise UsageError(f"--scalars must be 0 or more{most}, got {self.scalars}; give the number of 0-d arrays")
@@ -110,6 +116,14 @@ class Facts:
         if len(weights) != (self.clients or len(weights)) or len(weights) < (self.per_round or 0):
             known = self.clients or self.per_round
             raise UsageError(f"{len(weights)} public weights for {known} clients; give --weights one for each client")
+
+    @property
+    def batches(self) -> int | None:
+        """Return the length of one client's loader; None where it is not known."""
+        if self.examples is None or self.batch_size is None:
+            return None
+        whole, rest = divmod(self.examples, self.batch_size)
+        return whole + (rest > 0 and not self.drop_last)
 
     @property
     def taking_part(self) -> int:

@@ -30,8 +30,7 @@ _STRATEGIES = (
 _CONFIG = ("target_delta", "population_size", "neighboring_relation", "sampling_method", "max_epsilon")
 _WITH_EPSILON = ("target_epsilon", "target_delta", "epochs")
 #: What belongs to the engine, or to answers alone, and cannot stand in a call.
-_NOT_IN_CALLS = {"opacus:PrivacyEngine": ("accountant", "history", "engine", "secure_mode", "sample_rate", "steps"),
-                 "nvflare:SVTPrivacy": ("acceptance_passes",)}  # fmt: skip
+_NOT_IN_CALLS = {"opacus:PrivacyEngine": ("accountant", "history", "engine", "secure_mode", "sample_rate", "steps")}
 
 
 def read_project(path: Path, text: str, read: Read) -> Source:

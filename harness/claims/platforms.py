@@ -123,10 +123,9 @@ def _appfl(arguments: Arguments, facts: Facts) -> Answer:
 
 
 def _local_steps(facts: Facts) -> int | None:
-    if facts.local_steps is not None or facts.examples is None or facts.batch_size is None:
+    if facts.local_steps is not None or facts.batches is None:
         return facts.local_steps
-    batches = facts.examples / facts.batch_size
-    return (facts.local_epochs or 1) * max(1, math.floor(batches) if facts.drop_last else math.ceil(batches))
+    return (facts.local_epochs or 1) * facts.batches
 
 
 def _trained_plainly(answer: Answer, arguments: Arguments, facts: Facts) -> None:

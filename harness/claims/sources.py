@@ -52,6 +52,10 @@ def read_source(path: Path) -> Source:
             return _document(path, read_yaml(text))
     except (ValueError, RecursionError, MemoryError, SyntaxError) as error:
         raise UsageError(f"{path}: cannot be read as {path.suffix[1:]} ({in_a_line(error)}); fix the file") from None
+    except OSError as error:  # of a path that it names
+        raise UsageError(
+            f"{path}: a file that it names cannot be read ({error.strerror}); fix its name or the file"
+        ) from None
     raise UsageError(f"{path}: no configuration of a known kind; give a .toml, .py, .json, .conf or .yaml file")
 
 

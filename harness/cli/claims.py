@@ -127,13 +127,17 @@ def _chosen(rows: list[Row], unit: str | None, relation: str | None) -> list[Row
     return shown
 
 
+_TELLS = "tells: of records that were there, the most that any attacker calls so at 1% false alarms"
+
+
 def _print(rows: list[Row], unknown: list[str], as_json: bool) -> None:
     """The rows, and the classes that nothing is known of."""
     if as_json:
         sys.stdout.write(json.dumps({"rows": rows, "not_known": unknown}, indent=1) + "\n")
     else:
         absent = (f"not known: {name}; harness claims lists the filters that are" for name in unknown)
-        lines = (*(_table(rows) if rows else ()), *absent)
+        proven = any(row["told_apart"] is not None for row in rows)
+        lines = (*(_table(rows) if rows else ()), *absent, *((_TELLS,) if proven else ()))
         sys.stdout.writelines(f"{in_a_row(line)}\n" for line in lines)
 
 
@@ -173,6 +177,7 @@ def _answered(sources: list[str], given: dict[str, Any], facts: dict[str, Any]) 
 
 def _rows(one: "Filter", answer: "Answer", where: str, version: str | None, schedule: str) -> Iterator[Row]:
     """The fields of a statement for each line, and what else there is to know."""
+    from harness.base.presence import FALSE_ALARMS, told_apart
     from harness.claims.registry import tag
 
     newest = f"newest known: {one.source}{'' if one.ran else ' (read, not run)'}"
@@ -187,6 +192,9 @@ def _rows(one: "Filter", answer: "Answer", where: str, version: str | None, sche
             "guarantee": "none" if epsilon is None else tag(line.unit, line.view), "notes": line.why,
             "rounds": line.rounds, "mu": line.mu, "holds": holds, "by_adjacency": _by_adjacency(line, answer),
             "epsilon_at_claimed_delta": _finite(_at_claim(proven)),
+            "told_apart": None if epsilon is None else told_apart(
+                FALSE_ALARMS, mu=line.mu, epsilon=epsilon, delta=line.delta
+            ),
             "delta_at_claimed_epsilon": None if proven.epsilon is None else proven.delta_at_claim,
             "would_be": _finite(line.epsilon) if answer.fails else None,
             "conditions": {"fails": answer.fails, "unknown": [*answer.unknown, *line.ifs]}, "warnings": answer.warnings,
@@ -241,7 +249,7 @@ def _cells(row: Row) -> tuple[str, ...]:
     claimed = "-" if row["claimed_epsilon"] is None else f"{_number(row['claimed_epsilon'])}{_at(row['claimed_delta'])}"
     if row["epsilon"] is not None:
         mu = "" if row["mu"] is None else f", mu {row['mu']:.4g}"
-        proven = f"{_number(row['epsilon'])} (d {row['delta']:g}{mu})"
+        proven = f"{_number(row['epsilon'])} (d {row['delta']:g}{mu}, tells {row['told_apart']:.1%})"
     else:
         proven = "none" if row["would_be"] is None else f"none (would be {_number(row['would_be'])})"
     verdict = {True: "claim holds; ", False: "claim not proven; " if row["epsilon"] is None else "claim exceeded; "}

@@ -59,7 +59,8 @@ from harness.judging.stage import Kin
 from harness.judging.without_truth import Guess, with_stand_ins
 from harness.parallel.crew import crew, largest_crew, suitable_crew
 from harness.reports.cell_picture import save_cell_picture, save_guesses
-from harness.reports.table import claimed_and_proven, print_results
+from harness.reports.table import print_results
+from harness.reports.text import claimed_and_proven
 from harness.results import RunFolder, claimed, write_atomic
 from harness.results.atomic import tell_replaced
 

@@ -262,6 +262,7 @@ class Judgement:
             "captures": sum(group.captured.clients for group in self.groups), "images_each": first.trained_on,
             "record": first.record.model_dump(mode="json"), "checks": [asdict(check) for check in self.checks],
             "estimates": [made.record() for made in self.guesses],
+            "privacy": [asdict(one) for one in stated(self.groups[0])],
             "results": self.document and json.loads(self.document.model_dump_json()),
         }  # fmt: skip
         if len(self.groups) > 1:

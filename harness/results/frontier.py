@@ -5,7 +5,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from harness.base.version import SCHEMA_VERSION
-from harness.results.record import Count, Facts, Number, Rate, Record, VerdictWord
+from harness.results.record import Count, Facts, Number, Rate, Record, Statement, VerdictWord
 
 
 class FrontierPoint(Record):
@@ -16,6 +16,7 @@ class FrontierPoint(Record):
     ``epsilon``: the smallest that is proven for this very run and covers what is read at ``tap``, whose ``unit`` it
     protects, and ``told_apart`` the most of present units that any attacker tells at 1% false alarms; null, with the
     ``epsilon_reason``, where none does. ``claimed_epsilon``: what the defense claims there.
+    ``stated``: of a framework's filter, the whole statement about what is read at ``tap``.
     ``verdict``, ``headline``: over all attacks; ``success``: of the attack that brings most back, null where none was
     possible. ``ceiling``: the most that any attacker can bring back; null, with the ``ceiling_reason``, without one.
     """
@@ -39,6 +40,7 @@ class FrontierPoint(Record):
     delta: Number = None
     unit: str | None = None
     guarantee: str = "none"
+    stated: Statement | None = None
     verdict: VerdictWord
     verdict_reason: str = ""
     headline: str = ""

@@ -138,13 +138,18 @@ def _promised(document: TrainDocument | None, tap: Tap) -> dict[str, Any]:
     covering = [one for one in document.privacy if covers(one, tap) and one.epsilon is not None]
     if not covering:
         claimed = next((one.claimed_epsilon for one in document.privacy if one.claimed_epsilon is not None), None)
-        return {"epsilon_reason": _why_none(document.privacy), "claimed_epsilon": claimed}
+        said = next((one for one in document.privacy if one.view == "server"), None)
+        return {"epsilon_reason": _why_none(document.privacy), "claimed_epsilon": claimed, "stated": _of_filter(said)}
     found = min(covering, key=lambda one: one.epsilon or 0.0)
     return {
         "epsilon": found.epsilon, "delta": found.delta, "unit": found.unit, "guarantee": found.guarantee,
         "told_apart": found.told_apart,
-        "epsilon_reason": found.notes, "claimed_epsilon": found.claimed_epsilon,
+        "epsilon_reason": found.notes, "claimed_epsilon": found.claimed_epsilon, "stated": _of_filter(found),
     }  # fmt: skip
+
+
+def _of_filter(stated: Statement | None) -> Statement | None:
+    return stated if stated is not None and text.is_of_claims(stated) else None
 
 
 def _why_none(statements: Sequence[Statement]) -> str:

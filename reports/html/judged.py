@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from harness.base.progress import in_words
 from harness.reports import text
 from harness.reports.html import wording
-from harness.results.record import Number
+from harness.results.record import Number, Statement
 from harness.scoring.verdict import LEAK_P
 
 # As ``harness judge`` names what it judges beside what was asked for.
@@ -166,6 +166,12 @@ class Judged(_Part):
     budget: Budget | None = None
     examples: Annotated[list[Examples], Field(max_length=200)] = Field(default_factory=list)
     measured: Annotated[list[Measured], Field(max_length=20)] = Field(default_factory=list)
+    privacy: Annotated[list[Statement], Field(max_length=20)] = Field(default_factory=list)
+
+    @property
+    def claims(self) -> list[str]:
+        """Claimed, proven and why, where a framework's filter is declared; rows of attacks say it themselves."""
+        return text.claimed_and_proven(self.privacy) if self.results is None else []
 
     @property
     def captured(self) -> str:

@@ -89,10 +89,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Matrix:
-    """``title`` says what all rows have in common; ``refused``: attacks that could not be run, and why."""
+    """``title`` says what all rows have in common; ``refused``: attacks that could not be run, and why.
+
+    ``claims``: of each framework's filter and each view what is claimed, what is proven, and why.
+    """
 
     title: str
     rows: tuple[Row, ...]
+    claims: tuple[str, ...]
     refused: tuple[str, ...]
 
 
@@ -111,11 +115,16 @@ def _matrix(title: str, members: Sequence[Decided]) -> Matrix:
     # In the order in which they were asked for.
     order = list(dict.fromkeys((place.defense, place.arguments) for place in members))
     made = tuple(Row(*name, _units(rows[name]), _folded(map(_entry, rows[name]))) for name in order)
-    return Matrix(title, made, _refused(members))
+    return Matrix(title, made, _claims(members), _refused(members))
 
 
 def _units(own: Sequence[Decided]) -> str:
     return next((text.safe(cell.units, 400) for place in own for cell in place.cells if cell.units), "")
+
+
+def _claims(own: Sequence[Decided]) -> tuple[str, ...]:
+    cells = [cell for place in own for cell in place.cells]
+    return tuple(text.claimed_and_proven(one for cell in cells for one in cell.privacy))
 
 
 def _folded(entries: Iterable[Entry]) -> tuple[Entry, ...]:

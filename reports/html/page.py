@@ -120,6 +120,7 @@ class Page:
     tables: dict[str, Table]
     papers: list[Table]
     captured: list[Table]
+    claims: list[str]
     command: str
     evaluate: list[str]
     left_out: list[str] = field(default_factory=list)
@@ -149,6 +150,7 @@ def make_page(runs: Sequence[RunData], earlier: Sequence[RunData] = ()) -> str:
         {table.name: _short(table) for table in tables if not table.name.startswith("paper-")},
         [_short(table) for table in tables if table.name.startswith("paper-")],
         [_short(table) for table in tables if table.name in ("checks", "measured", "estimates", "budget")],
+        [line for run in runs if run.judged for line in run.judged.claims],
         commands.report_command(runs), [*commands.evaluate_commands(cells), *commands.judge_commands(runs)],
     )  # fmt: skip
     page.left_out.extend(f"{run.name}: {reason}" for run in [*unread(earlier), *runs] for reason in run.left_out)

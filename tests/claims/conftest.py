@@ -47,6 +47,24 @@ class Second:
 
     @staticmethod
     @lru_cache
+    def gaussian_delta(mu: float, epsilon: float) -> float:
+        """Balle and Wang's delta, in 60 digits."""
+        with mpmath.workdps(60):
+            wide, loss = mpmath.mpf(mu), mpmath.mpf(epsilon)
+            first = mpmath.ncdf(wide / 2 - loss / wide)
+            return float(first - mpmath.exp(loss) * mpmath.ncdf(-wide / 2 - loss / wide))
+
+    @staticmethod
+    @lru_cache
+    def renyi(sigma: float, rate: float, steps: int, delta: float = 1e-5) -> float:
+        """Samples, by Renyi divergences at Opacus' orders, which are integrals of analytic functions."""
+        orders = np.array([*(1 + tenth / 10 for tenth in range(1, 100)), *range(12, 64)])
+        moments = _Moments(sigma, (rate, 1.0), (0.0, 0.0), steps)
+        logs = np.array([moments.logs(np.array([order - 1 + 0j]))[0].real for order in orders])
+        return float(np.min((logs - math.log(delta) - np.log(orders)) / (orders - 1) + np.log1p(-1 / orders)))
+
+    @staticmethod
+    @lru_cache
     def laplace(epsilon: float, count: int, delta: float = 1e-5, added: float = 0.0) -> float:
         """Laplace noise, whose moments have a closed form, and what is ``added`` to it."""
 
@@ -77,8 +95,10 @@ class Second:
 
     @staticmethod
     @lru_cache
-    def accounted(sigma: float, rate: float, steps: int, delta: float = 1e-5, replace: bool = False) -> float:
-        """Samples, by the library dp-accounting."""
+    def accounted(
+        sigma: float, rate: float, steps: int, delta: float = 1e-5, replace: bool = False, added: float = 0.0
+    ) -> float:
+        """Samples, by the library dp-accounting, and what is ``added`` to them."""
         from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
         from dp_accounting.privacy_accountant import NeighboringRelation
 
@@ -87,7 +107,7 @@ class Second:
             sigma, value_discretization_interval=max(1e-4, 2e-4 / sigma**2), sampling_prob=rate,
             neighboring_relation=relation,
         )  # fmt: skip
-        return float(one.self_compose(steps).get_epsilon_for_delta(delta))
+        return added + float(one.self_compose(steps).get_epsilon_for_delta(delta))
 
 
 class _Moments:

@@ -333,6 +333,8 @@ MISTAKES = {
     "no filter": ("", "claims flower:Absent", "unknown filter 'flower:Absent'"),
     "kind": ("x: 1", "claims source.ini", "no configuration of a known kind"),
     "yaml": ("x: 1", "claims source.yaml", "has no task_result_filters"),
+    "a component's name": (f'[tool.flwr.app.components]\nserverapp = "{"x" * 300}:app"', "claims source.toml",
+                           "a file that it names cannot be read (File name too long)"),
     "yaml twice": ("x: 1\nx: 2", "claims source.yaml", "line 2: found duplicate key"),
     "yaml twice in brackets": ("{x: 1, x: 2}", "claims source.yaml", "line 1: found duplicate key"),
     "yaml anchor": ("x: &a 1", "claims source.yml", "line 1 has an anchor, an alias or a tag"),

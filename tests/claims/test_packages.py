@@ -630,6 +630,7 @@ SCRIPTS = {
 }  # fmt: skip
 of_messages = partial(Fact, older={"flwr==1.12.0": ABSENT})
 since_28 = partial(Fact, older={"nvflare==2.7.2": ABSENT})
+splits = partial(Fact, older={"nvflare==2.7.2": "TypeError"})  # an argument that it does not have
 LOCAL, FIXED = "2.2 LocalDpMod", "2.4 fixed clipping"
 FACTS: dict[str, list[Fact]] = {
     "flwr": [
@@ -742,6 +743,12 @@ FACTS: dict[str, list[Fact]] = {
         since_28("3.2 and is reset when a job starts", "after_start()", 0.0),
         since_28("3.2 threshold gets epsilon/(1+(2c)^(2/3))", "ledger()['epsilon_threshold']",
                  0.1 / (1 + 20_000 ** (2 / 3))),
+        splits("3.2 or what epsilon_query leaves of epsilon", "ledger(epsilon=1.0, epsilon_query=0.75)"
+                 "['epsilon_threshold']", 0.25),
+        splits("3.2 which must add up", "ledger(epsilon=1.0, epsilon_query=0.75, epsilon_threshold=0.2)",
+                 "ValueError"),
+        splits("3.2 and epsilon_release is that of all values together",
+                 "[ledger(epsilon_release=5.0)[one] for one in ('epsilon_release', 'epsilon_total')]", [5.0, 5.1]),
         since_28("3.2 0-d values are flagged", "ledger(scalar=7.0)['has_scalar_passthrough']", True),
         since_28("3.2 0-d values count in n", "ledger(zeros=99, scalar=7.0, fraction=0.5)['n_upload']", 50),
         since_28("3.2 at the defaults one pass suffices", "ledger()['acceptance_passes']", 1),
@@ -793,6 +800,11 @@ FACTS: dict[str, list[Fact]] = {
         Fact("4 floor with drop_last, which is then ignored", "rate(500, 32, drop_last=True)", 1 / 15),
         Fact("4 the divisor is int(n q)", "[expected(one, 32) for one in (499, 500, 501, 511, 512)]",
              [31, 31, 31, 31, 32]),
+        Fact("4 10 examples in batches of 32: all of them in every step", "[rate(10, 32), expected(10, 32)]",
+             [1.0, 10]),
+        Fact("4 with drop_last there is no batch", "rate(10, 32, drop_last=True)", "ZeroDivisionError"),
+        Fact("4 nor is there one without Poisson sampling",
+             "rate(10, 32, drop_last=True, poisson_sampling=False)", "ZeroDivisionError"),
         Fact("4 141 lengths below 2,000 give one step less", "odd_lengths()", [141, 93, 99, 105, 117, 123, 186]),
         Fact("4 of which the accountant uses 1/(length - 1)", "rate(93, 1)", 1 / 92),
         Fact("4 empty batches get noise too", "float(stepped(torch.zeros(0, 400))[1][0].std()) * 16", 1.0, 0.01),

@@ -16,6 +16,7 @@ from harness.base.vectors import Layout, group_sums
 from harness.claims.answers import Facts
 from harness.claims.filters import FILTERS
 from harness.defenses import DEFENSES, Cohort, Defense, MaterialisedGradients, RoundContext
+from harness.defenses.nvflare import next_passes, up_to_pass
 from harness.federation.client_round import train_locally
 from harness.federation.examples import NetworkBatch, NetworkGradients
 from harness.federation.knowledge import coding_at, limit_at, noise_at
@@ -114,6 +115,32 @@ def test_sparse_vector_sends_so_many_with_laplace_noise(replacing: bool, sent: f
     assert float(noise.abs().mean()) == pytest.approx(20.0, rel=0.05)
     early = defense("nvflare:SVTPrivacy", gamma=1.0, version="2.7.2").client_message(values, context(layout, 2, 1.0))
     assert float(early.abs().max()) == 1.0
+
+
+def test_passes_that_are_drawn_at_once_have_the_law_of_those_that_are_made() -> None:
+    """Of 3 values that pass with a chance of 0.3, 0.1 and 0.02 each time: which are accepted once there are 2."""
+    chances, count, generator = torch.tensor([0.3, 0.1, 0.02], dtype=torch.float64), 40_000, torch.Generator()
+    generator.manual_seed(4)
+    above = -(2 * chances).log()
+    uniform = torch.rand(count, 3, generator=generator, dtype=torch.float64)
+    at_once = up_to_pass(next_passes(above.expand(count, 3), uniform), 2)
+    made = torch.zeros(count, 3, dtype=torch.bool)
+    while (lacking := made.sum(1) < 2).any():
+        made |= lacking[:, None] & (torch.rand(count, 3, generator=generator, dtype=torch.float64) < chances)
+    for which in ((1, 1, 0), (1, 0, 1), (0, 1, 1), (1, 1, 1)):
+        found = [float((one == torch.tensor(which).bool()).all(1).double().mean()) for one in (at_once, made)]
+        assert found[0] == pytest.approx(found[1], abs=4 * math.sqrt(2 * max(found) / count)), which
+    far = next_passes(torch.full((1, 4), 1e6, dtype=torch.float64), uniform[:1, :1].expand(1, 4) * torch.arange(4) / 4)
+    assert up_to_pass(far, 2)[0].tolist() == [True, True, False, False]
+
+
+def test_what_hardly_passes_is_still_chosen_by_chance() -> None:
+    """A threshold of 1,000 times the noise: the package would run for ever, and would not take the largest."""
+    values = torch.linspace(0, 1, 400, dtype=torch.float64).expand(2, 400)
+    own = defense("nvflare:SVTPrivacy", gamma=1.0, epsilon=100.0, tau=1000.0, noise_var=1e6, replace=False)
+    there = own.client_message(values, context(Layout(("w",), ((400,),)), 2, 1.0)) != 0
+    assert there.sum(1).tolist() == [40, 40] and not torch.equal(there[0], there[1])
+    assert 100 < float(there.double().matmul(torch.arange(400.0).double()).mean() / 40) < 300
 
 
 @pytest.mark.parametrize("names", ["^b", ("bias", "missing")])

@@ -99,6 +99,20 @@ def test_a_truth_that_explains_nothing_leaves_no_verdict(
     assert "LEAKS</a>" not in page
 
 
+@pytest.mark.parametrize("results", [None, {}])
+def test_a_declared_filter_of_a_framework_has_its_sentence(tmp_path: Path, a_judged: Callable, results: Any) -> None:
+    """Rows of attacks have it themselves."""
+    stated = {"view": "server", "claimed_epsilon": 8, "epsilon": 7.91, "delta": 1e-5, "guarantee": "client-LDP",
+              "schedule": "harness claims flower:LocalDpMod (epsilon=8)", "notes": "exact Gaussian <b>"}  # fmt: skip
+    own = stated | {"schedule": "constant"}
+    page = make_page(read_runs([a_judged(tmp_path, privacy=[stated, own], results=results)]))
+    sentence = (
+        "harness claims flower:LocalDpMod (epsilon=8), server: claimed epsilon 8, proven epsilon 7.91 (delta 1e-05): "
+        "exact Gaussian &lt;b&gt;."
+    )
+    assert page.count(sentence) == (results is None)
+
+
 def test_tables_and_pictures_of_captures(judged: Path) -> None:
     runs = read_runs([judged])
     rows = {table.name: [[value.shown for value in row] for row in table.rows] for table in all_tables(runs)}
