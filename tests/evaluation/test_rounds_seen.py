@@ -233,3 +233,30 @@ def test_on_real_data_it_is_as_good_as_bayes_and_no_better_than_the_theorem(
     limit = GaussianLimit(math.sqrt(2 * rounds) / 3).ceiling(1 / 41)
     most = ours.mean() - 3 * math.sqrt(ours.mean() * (1 - ours.mean()) / (12 * draws))
     assert most <= limit
+
+
+def test_rounds_of_other_clients_examples_tell_nothing(tmp_path: object) -> None:
+    """Each round shows another client's example at that client's weights: whose image stands first is chance."""
+    rounds, victims = 4, 24
+    values = CELL | {"defense_args": {"sigma": 0.05}, "victims": victims, "rounds_seen": rounds, "prior": "none"}
+    scene = Stage(tmp_path, 128).set(cell_settings(**values))  # type: ignore[arg-type]
+    seen, identify, random = scene.observation, ATTACKS["identify"](), torch.Generator().manual_seed(0)
+    images, labels, truth = scene.dataset.images, scene.dataset.labels, scene.truth
+
+    def firsts(target: torch.Tensor, weights: torch.Tensor) -> int:
+        found = 0
+        for row in range(victims):
+            label, own = int(truth.labels[row, 0]), int(truth.indices[row, 0])
+            others = ((labels == label) & (torch.arange(len(labels)) != own)).nonzero()[:, 0]
+            chosen = torch.cat([torch.tensor([own]), others[torch.randperm(len(others), generator=random)[:40]]])
+            one = replace(seen.take(torch.tensor([row])), target=target[row][None], weights=weights[row][None])
+            told = identify.distances(one, images[chosen][None], torch.tensor([label]), 4000)
+            found += int(told.argmin(1)[0] == 0)
+        return found
+
+    def of_others(values: torch.Tensor) -> torch.Tensor:
+        blocks = values.unflatten(1, (rounds, -1))
+        return torch.stack([blocks[:, number].roll(number + 1, 0) for number in range(rounds)], 1).flatten(1)
+
+    assert firsts(seen.target, seen.weights) == victims
+    assert firsts(of_others(seen.target), of_others(seen.weights)) <= 4  # by chance 0.6; 5 or more with p = 4e-4
