@@ -12,7 +12,7 @@ from typing import Any
 from harness.attacks import ATTACKS, SUITES, Attacker
 from harness.base.presence import FALSE_ALARMS, told_apart
 from harness.base.version import __version__
-from harness.reports import text
+from harness.reports import columns, text
 from harness.reports.html import wording
 from harness.reports.html.harms import Examined, Field, Files, Sentence, filled, merged, plain, sentence, together
 from harness.results import CellResult, Control, Statement
@@ -193,14 +193,20 @@ def _surfaces(places: Sequence[Examined]) -> list[Sentence]:
 def _families(places: Sequence[Examined]) -> list[Sentence]:
     """Attackers that are more than one attack of the registry."""
     first = places[0]
-    seen = max(places, key=lambda place: place.place.summary.observations)
-    times = seen.place.summary.observations
+    single = [place for place in places if columns.rounds_seen(place.place.summary) == 1]
     version = Field(__version__, "registry/version#/harness")
     lines = []
-    if times == 1:
+    if len(single) == len(places):
         lines.append(sentence(
-            "Attackers that combine several rounds: each record was observed {times} time.",
-            times=Field(str(times), seen.files.row(seen.place.summary, "observations")),
+            "Attackers that combine several rounds: each record was observed in 1 round.",
+            because=[place.files.row(place.place.summary, "rounds_tried") for place in single],
+        ))  # fmt: skip
+    else:
+        most = max(places, key=lambda place: columns.rounds_seen(place.place.summary))
+        lines.append(sentence(
+            "Attackers that combine more than {rounds} rounds, or rounds with other examples.",
+            rounds=Field(str(columns.rounds_seen(most.place.summary)),
+                         most.files.row(most.place.summary, "options", "rounds_seen")),
         ))  # fmt: skip
     lines.append(sentence(
         "Colluding clients and generative priors: no attack of harness {version} uses them.", version=version,
