@@ -5,11 +5,11 @@ Composition Theorem for Differential Privacy" (epsilon and delta).
 """
 
 import math
-
-from scipy.special import ndtr, ndtri
+from statistics import NormalDist
 
 #: Of absent records, the share called present at which power is stated.
 FALSE_ALARMS = 0.01
+_NORMAL = NormalDist()
 
 
 def told_apart(
@@ -23,7 +23,7 @@ def told_apart(
         epsilon, delta: of approximate differential privacy, used where there is no mu; without both nothing is bounded.
     """
     if mu is not None:
-        return float(ndtr(ndtri(false_alarms) + mu))
+        return _NORMAL.cdf(_NORMAL.inv_cdf(false_alarms) + mu)
     if epsilon is None:
         return 1.0
     return held(false_alarms, min(lines(false_alarms, epsilon, delta)))

@@ -271,7 +271,7 @@ CHAIN = """task_result_filters = [{ %s filters = [{ path = "nvflare.app_common.f
 CONF = "source.conf --parameters 61706 --scalars 0"
 NVFLARE: dict[str, Case] = {
     "a path after an object": (CHAIN % ("", "args { noise_var = 0.1 }, args.noise_var = 50"), CONF, 1, ["302945 (d"]),
-    "a path alone": (CHAIN % ("", "args.epsilon = 0.2"), CONF, 1, ["619.097 (d 0)"]),
+    "a path alone": (CHAIN % ("", "args.epsilon = 0.2"), CONF, 1, ["619.097 (d 0,"]),
     "two objects": (CHAIN % ("", "args { noise_var = 50 }, args { epsilon = 0.1 }"), CONF, 1, ["302945 (d"]),
     "validation": (CHAIN % ('tasks = ["validate"],', ""), CONF, 1, ["acts on validate alone", "none (would be 617"]),
     "both": (CHAIN % ('tasks = ["validate", "train"],', ""), CONF, 1, ["62.4505 (d", "-", "alone"]),
