@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 Command = Callable[..., int]
 
 _MOST_JOBS = 1024
+_LONGEST_LINE = 300
 
 
 def at_least_one(chunk: int) -> int:
@@ -189,3 +190,11 @@ def numbers(values: Iterable[Any], option: str) -> list[int]:
         raise UsageError(
             f"--{option} takes whole numbers separated by commas, got {','.join(map(str, values))!r}"
         ) from error
+
+
+def one_line(words: str, option: str) -> str:
+    """What the operator states, as one line. Raises UsageError where it is too long for a page."""
+    line = " ".join(words.split())
+    if len(line) > _LONGEST_LINE:
+        raise UsageError(f"{option} has {len(line)} characters; write at most {_LONGEST_LINE}")
+    return line
