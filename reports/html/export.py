@@ -10,12 +10,13 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 from harness.base.version import __version__
 from harness.reports import columns, text
 from harness.reports.html import table as tables
 from harness.reports.html.assurance import digest
+from harness.reports.html.export_crate import as_crate
+from harness.reports.html.export_findings import as_junit, as_sarif
 from harness.reports.html.places import Decided, Shown, decided_places, shown_cells
 from harness.reports.html.run_data import RunData
 from harness.reports.html.table import Head, Table, Value
@@ -166,9 +167,7 @@ def as_latex(exported: Exported) -> bytes:
     cells = [item.cell for item in exported.cells]
     shown = [column for column in columns.MEDIUM if any(map(column.concerns, cells))]
     heads = tuple(Head(column.title, number=column.right) for column in shown)
-    rows = tuple(
-        tuple(Value("; ".join(column.render(cell).plain.splitlines())) for column in shown) for cell in cells
-    )
+    rows = tuple(tuple(Value("; ".join(column.render(cell).plain.splitlines())) for column in shown) for cell in cells)
     return tables.latex([Table("harness", "What leaks where, by attack", heads, rows)]).encode()
 
 
@@ -184,6 +183,9 @@ class Format:
 #: Every form that results are exported in.
 FORMATS: dict[str, Format] = {
     "csv": Format(as_csv, (".csv",)),
+    "sarif": Format(lambda exported: as_sarif(exported.runs), (".sarif", ".sarif.json")),
     "json": Format(as_json, (".json",)),
     "latex": Format(as_latex, (".tex",)),
+    "ro-crate": Format(lambda one: as_crate(list(one.runs), one.system, one.by), (".zip",)),
+    "junit": Format(lambda exported: as_junit(exported.runs), (".xml",)),
 }
