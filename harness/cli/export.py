@@ -26,8 +26,8 @@ def export_command(
     mixed: Annotated[bool, typer.Option("--mixed", help="Allow runs of several suites or versions.")] = False,
 ) -> int:
     """Write results as a file for another program: a table, a test report, alerts, a registry's record."""
-    name = _format_of(to, out)
     _require_free(out)
+    name = _format_of(to, out)
     stated = [one_line(words, option) for words, option in ((system, "--system"), (by, "--by"))]
     found = read_runs(runs)
     require_whole(found)

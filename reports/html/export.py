@@ -15,8 +15,11 @@ from harness.base.version import __version__
 from harness.reports import columns, text
 from harness.reports.html import table as tables
 from harness.reports.html.assurance import digest
+from harness.reports.html.export_bibtex import as_bibtex
 from harness.reports.html.export_crate import as_crate
+from harness.reports.html.export_evals import as_evals
 from harness.reports.html.export_findings import as_junit, as_sarif
+from harness.reports.html.export_registry import as_registry
 from harness.reports.html.places import Decided, Shown, decided_places, shown_cells
 from harness.reports.html.run_data import RunData
 from harness.reports.html.table import Head, Table, Value
@@ -184,8 +187,12 @@ class Format:
 FORMATS: dict[str, Format] = {
     "csv": Format(as_csv, (".csv",)),
     "sarif": Format(lambda exported: as_sarif(exported.runs), (".sarif", ".sarif.json")),
-    "json": Format(as_json, (".json",)),
     "latex": Format(as_latex, (".tex",)),
     "ro-crate": Format(lambda one: as_crate(list(one.runs), one.system, one.by), (".zip",)),
+    "every-eval-ever": Format(lambda one: as_evals(one.runs, one.system, one.by), (".eval.json",), one=True),
+    "dp-registry": Format(lambda one: as_registry(one.runs, one.system, one.by), (".yaml", ".yml"), one=True),
+    "bibtex": Format(lambda one: as_bibtex(one.runs, one.by), (".bib",)),
     "junit": Format(lambda exported: as_junit(exported.runs), (".xml",)),
+    # The last of those whose files end so.
+    "json": Format(as_json, (".json",)),
 }

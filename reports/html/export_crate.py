@@ -40,7 +40,7 @@ def as_crate(runs: list[RunData], system: str, by: str) -> bytes:
 
     root = crate.root_dataset
     crate.name = f"Gradient leakage of {system or wording.join([run.name for run in runs])}"
-    crate.description = "What attackers reconstruct from the updates of a federation under a defense, with the controls."
+    crate.description = "What attackers reconstruct from a federation's updates under a defense, with the controls."
     crate.datePublished = max(_time(run) for run in runs)
     crate.license = "not stated"
     root["conformsTo"] = add(PROFILE, "CreativeWork", name="Process Run Crate", version="0.5")

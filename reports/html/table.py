@@ -165,6 +165,11 @@ def _latex(table: Table) -> str:
     )
 
 
+def latex_words(entry: str) -> str:
+    """Words of a result in LaTeX, where nothing in them is a command."""
+    return _escaped(text.safe(entry, 600), _LATEX)
+
+
 def comma_separated(table: Table) -> str:
     """One table; its file is named by the table."""
     buffer = io.StringIO()

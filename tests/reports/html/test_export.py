@@ -4,12 +4,14 @@ import io
 import json
 import shutil
 import subprocess
+import sys
 import zipfile
 from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import bibtexparser
 import jsonschema
 import junitparser
 import pandas
@@ -20,6 +22,7 @@ from pylatexenc import latexwalker
 from pylatexenc.latex2text import LatexNodes2Text
 from rocrate_validator.services import validate as rocrate_validate
 from rocrate_validator.utils.http import HttpRequester
+from ruamel.yaml import YAML
 from sarif import loader as sarif_loader
 
 from harness.base.version import __version__
@@ -227,9 +230,7 @@ def crate_issues(file: Path) -> list[str]:
 
 @pytest.mark.usefixtures("context")
 @pytest.mark.filterwarnings("ignore")
-def test_a_crate_holds_the_evidence_and_the_action_that_made_it(
-    export: Callable, folder: Path, tmp_path: Path
-) -> None:
+def test_a_crate_holds_the_evidence_and_the_action_that_made_it(export: Callable, folder: Path, tmp_path: Path) -> None:
     export("run.zip", folder, "--system", "Ward <model> 2", "--by", "A. Tester")
     assert crate_issues(tmp_path / "run.zip") == []
     with zipfile.ZipFile(tmp_path / "run.zip") as archive:
@@ -247,3 +248,159 @@ def test_a_crate_holds_the_evidence_and_the_action_that_made_it(
         for name, held in (content | {"ro-crate-metadata.json": json.dumps(damaged).encode()}).items():
             archive.writestr(name, held)
     assert any("instrument" in said for said in crate_issues(tmp_path / "damaged.zip"))
+
+
+# Every Eval Ever.
+
+
+def test_evals_have_each_rate_with_its_interval(export: Callable, folder: Path, cells: list[CellResult]) -> None:
+    record = json.loads(export("record.eval.json", folder, "--system", "Ward model"))
+    found = {one["evaluation_name"]: one["score_details"] for one in record["evaluation_results"]}
+    assert len(found) == len(record["evaluation_results"]) == 4
+    strict = cells[0].asr["strict"]
+    interval = found["cpl at surface 2"]["uncertainty"]["confidence_interval"]
+    assert found["cpl at surface 2"]["score"] == strict.rate and (interval["lower"], interval["upper"]) == strict.ci95
+    assert found["identify at surface 2"]["score"] == 0.5
+    assert record["model_info"]["name"] == "Ward model" and record["model_info"]["id"] == "harness/lenet/fed_cdp"
+
+
+def test_evals_keep_the_published_schema(export: Callable, folder: Path) -> None:
+    package = pytest.importorskip("every_eval_ever.schema", reason="every-eval-ever needs Python 3.12")
+    validator = jsonschema.Draft202012Validator(package.schema_json())
+    record = json.loads(export("record.eval.json", folder))
+    validator.validate(record)
+    for damaged in ({**record, "model_info": {}}, {**record, "more": 1}, {**record, "evaluation_results": [{}]}):
+        assert not validator.is_valid(damaged)
+
+
+# The registry of deployments of differential privacy.
+
+_WORDS = {"type": "string", "minLength": 1}
+
+
+def _part(required: tuple[str, ...] = (), **fields: object) -> dict[str, object]:
+    return {"type": "object", "additionalProperties": False, "required": list(required), "properties": fields}
+
+
+#: The fields of the registry's schema, of commit 3e9c812 of opendp/deployments-registry-data (15 July 2026).
+REGISTRY = _part(
+    ("url_slug", "status", "tier", "deployment"),
+    url_slug=_WORDS, status={"enum": ["Converted", "Draft", "Pending", "Changes Required", "Approved"]},
+    tier={"enum": [1, 2, 3]},
+    deployment=_part(
+        ("basic",),
+        basic=_part(
+            ("name", "data_curators", "description", "intended_use", "data_product_type", "data_product_region",
+             "publication_date"),
+            name=_WORDS, data_curators={"type": "array", "items": _WORDS, "minItems": 1}, description=_WORDS,
+            intended_use=_WORDS, data_product_region=_WORDS, data_product_sector=_WORDS,
+            publication_date=_WORDS | {"pattern": r"^\d{4}-\d\d-\d\d$"},
+            data_product_type={"enum": ["Summary statistics", "Machine learning model", "Dataset", "Synthetic data",
+                                        "Interactive API", "SQL queries"]},
+        ),
+        dp_variant=_part(
+            variant_name={"enum": ["Pure DP", "Approximate DP", "Zero-concentrated DP", "Renyi DP", "Custom"]},
+            data_domain=_WORDS, unprotected_quantities=_WORDS,
+        ),
+        privacy_loss=_part(
+            privacy_unit=_WORDS, privacy_unit_details=_WORDS, privacy_parameters_details=_WORDS,
+            privacy_parameters=_part(epsilon={"type": "number"}, delta={"type": ["number", "string"]},
+                                     rho={"type": "number"}),
+        ),
+        deployment_model=_part(
+            model_name={"enum": ["Local", "Central", "Shuffle", "Federated", "Varies"]}, model_name_details=_WORDS,
+            actors=_WORDS, access_type={"enum": ["Interactive", "Non-interactive"]}, access_type_details=_WORDS,
+            release_type={"enum": ["One release", "Many releases"]}, release_type_details=_WORDS,
+            data_source_type={"enum": ["Static", "Dynamic"]}, data_source_type_details=_WORDS,
+        ),
+        accounting=_part(post_processing=_WORDS, composition=_WORDS),
+        implementation=_part(preprocessing_and_hyperparameter_tuning=_WORDS, mechanisms=_WORDS, justification=_WORDS),
+        administrative=_part(
+            ("registry_authors",), sources=_WORDS, notes=_WORDS,
+            registry_authors={"type": "array", "items": _WORDS, "minItems": 1},
+        ),
+    ),
+)  # fmt: skip
+
+
+def test_the_registrys_record_states_what_is_proven(export: Callable, folder: Path) -> None:
+    record = YAML(typ="safe", pure=True).load(export("record.yaml", folder, "--by", "A. Tester: <b>").decode())
+    jsonschema.validate(record, REGISTRY)
+    loss = record["deployment"]["privacy_loss"]
+    assert loss["privacy_parameters"] == {"epsilon": 2.5, "delta": 1e-5} and loss["privacy_unit"] == "example"
+    assert "server: sample-DP local view, epsilon 4.5" in loss["privacy_parameters_details"]
+    assert record["deployment"]["basic"]["data_curators"] == ["A. Tester: <b>"] and record["status"] == "Draft"
+    for damage in (("status", "Fine"), ("tier", 4), ("more", 1)):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(dict(record, **dict([damage])), REGISTRY)
+
+
+def test_nothing_proven_is_no_epsilon(export: Callable, tmp_path: Path, a_cell: MakeCell) -> None:
+    nothing = Statement(view="server", claimed_epsilon=0.5, guarantee="none", notes="nothing is clipped")
+    run_ = write_run(tmp_path / "run", [a_cell("noise", cohort=COHORT, privacy=[nothing])])
+    record = YAML(typ="safe", pure=True).load(export("record.yaml", run_).decode())
+    jsonschema.validate(record, REGISTRY)
+    loss = record["deployment"]["privacy_loss"]
+    assert loss == {"privacy_parameters_details": "No epsilon is proven for what ran. server: none (claimed 0.5)"}
+
+
+# BibTeX.
+
+
+def test_bibtex_is_read(export: Callable, folder: Path) -> None:
+    source = export("runs.bib", folder, "--by", "A. {Tester}, Ä & Co").decode()
+    library = bibtexparser.parse_string(source)
+    assert not library.failed_blocks and [one.key for one in library.entries] == ["harness", "harness-run-1"]
+    assert r"\& Co" in library.entries[1].fields_dict["author"].value
+    assert "SHA-256" in library.entries[1].fields_dict["note"].value
+    assert bibtexparser.parse_string(source.replace("},\n  year", "\n  year", 1)).failed_blocks
+
+
+# Input that is not what it should be.
+
+
+def refuse(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """The one line of a command that is refused."""
+    capsys.readouterr()
+    assert run(["export", *map(str, arguments)]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    return line
+
+
+def test_mistakes_are_one_line_and_leave_no_file(
+    tmp_path: Path, folder: Path, a_cell: MakeCell, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "new" / "rows.csv"
+    (tmp_path / "there.csv").write_text("mine")
+    other = write_run(tmp_path / "other", [a_cell("dssgd", suite="auto-7", cohort=COHORT)])
+    assert "known format" in refuse(capsys, folder, "--out", tmp_path / "rows.doc")
+    assert "unknown format 'doc'" in refuse(capsys, folder, "--out", out, "--to", "doc")
+    assert "is there already" in refuse(capsys, folder, "--out", tmp_path / "there.csv")
+    assert (tmp_path / "there.csv").read_text() == "mine"
+    assert "is a folder" in refuse(capsys, folder, "--out", tmp_path)
+    assert "nothing to report" in refuse(capsys, tmp_path / "none", "--out", out)
+    assert "several suites" in refuse(capsys, folder, other, "--out", out)
+    assert run(["export", str(folder), str(other), "--mixed", "--out", str(tmp_path / "both.csv")]) == 0
+    mixed = refuse(capsys, folder, other, "--mixed", "--out", tmp_path / "record.yaml")
+    assert "several systems" in mixed and "another format" in mixed
+    lines = (folder / "victims.jsonl").read_text().splitlines()
+    (folder / "victims.jsonl").write_text("\n".join(lines[:30]))
+    assert "run harness evaluate again" in refuse(capsys, folder, "--out", out)
+    assert not out.exists()
+    monkeypatch.setitem(sys.modules, "rocrate.rocrate", None)
+    assert "pip install" in refuse(capsys, other, "--out", tmp_path / "run.zip")
+
+
+def test_a_failed_negative_control_exports_nothing(
+    tmp_path: Path, a_cell: MakeCell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    swap = Control(name="swap", held=False, detail="another victim's truth leaks")
+    bad = write_run(tmp_path / "bad", [a_cell("fed_cdp", controls=[swap], cohort=COHORT)])
+    assert run(["export", str(bad), "--out", str(tmp_path / "rows.csv")]) == 3
+    assert "nothing is exported" in capsys.readouterr().err and not (tmp_path / "rows.csv").exists()
+
+
+def test_what_a_spreadsheet_would_run_is_quoted(export: Callable, tmp_path: Path, a_cell: MakeCell) -> None:
+    hostile = write_run(tmp_path / "hostile", [a_cell("=cmd|' /C calc'!A0", attack="@SUM(A1)", cohort=COHORT)])
+    table = pandas.read_csv(io.BytesIO(export("rows.csv", hostile)), encoding="utf-8-sig")
+    assert table.loc[0, "defense"] == "'=cmd|' /C calc'!A0" and table.loc[0, "attack"] == "'@SUM(A1)"
