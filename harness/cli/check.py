@@ -9,8 +9,8 @@ import typer
 
 from harness.base.errors import UsageError
 from harness.cli.app import DONE, INCOMPARABLE, REGRESSION, app
-from harness.cli.console import Screen
-from harness.cli.options import JsonOption
+from harness.cli.console import display
+from harness.cli.options import JsonOption, with_output
 from harness.gate import Finding, Report, as_baseline, check, read_baseline, read_runs, write_baseline
 from harness.gate.comparing import VICTIMS_NEEDED
 from harness.reports.gate import gate_junit, gate_markdown, gate_sarif, print_gate
@@ -20,6 +20,7 @@ _WIDTH = 130
 
 
 @app.command("check")
+@with_output
 def check_command(
     runs: Annotated[list[Path], typer.Argument(help="Folders that harness evaluate wrote; equal cells are pooled.")],
     baseline: Annotated[Path, typer.Option(help="The baseline file.")],
@@ -48,7 +49,7 @@ def check_command(
     if as_json:
         sys.stdout.write(json.dumps(report.document(), indent=1) + "\n")
     else:
-        print_gate(report, Screen(_WIDTH))
+        display(lambda console: print_gate(report, console), _WIDTH)
     if report.only_incomparable:
         return INCOMPARABLE
     return REGRESSION if report.failed else DONE

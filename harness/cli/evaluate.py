@@ -21,7 +21,7 @@ from harness.base.building import parse_assignments
 from harness.base.devices import choose_device
 from harness.base.errors import UsageError, in_one_line
 from harness.cli.app import DONE, INVALID, app, resumable
-from harness.cli.console import Screen
+from harness.cli.console import display
 from harness.cli.options import (
     AllMembersOption,
     AssignmentsOption,
@@ -42,6 +42,7 @@ from harness.cli.options import (
     options_of,
     require_one_way,
     split_lists,
+    with_output,
     without,
 )
 from harness.datasets import data_root as find_data_root
@@ -249,6 +250,7 @@ Names = Annotated[list[str] | None, typer.Option(help="Comma-separated or repeat
 
 
 @app.command("evaluate")
+@with_output
 @options_of(CellSettings, sorted(OPTIONS, key=FILE_SETTINGS.__contains__), several=LISTED_SETTINGS, unset=True)
 def evaluate_command(
     context: typer.Context,
@@ -360,4 +362,4 @@ def show(document: ResultDocument, as_json: bool, out: Path) -> None:
     if as_json:
         sys.stdout.write(document.model_dump_json(indent=1) + "\n")
     else:
-        print_results(document, Screen(), out)
+        display(lambda console: print_results(document, console, out))
