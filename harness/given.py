@@ -112,10 +112,8 @@ def outputs_of(model: object, data: object) -> int:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             return int(_copy(model).eval().float()(images[:1]).shape[-1])
     except Exception as error:  # the user's own code may raise anything
-        shape = tuple(images.shape[1:])
-        raise UsageError(
-            f"model: it takes no images of shape {shape}: {in_one_line(error)}; give it data of its own shape"
-        ) from error
+        why = f"it takes no images of shape {tuple(images.shape[1:])}: {in_one_line(error)}"
+        raise UsageError(f"model: {why}; give it data of its own shape") from error
 
 
 def _wrong(what: str, wanted: str, found: object) -> UsageError:

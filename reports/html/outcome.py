@@ -10,7 +10,9 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from rich import box
 from rich.console import Console
+from rich.table import Table
 
 from harness.base.errors import UsageError
 from harness.reports import columns, text
@@ -21,7 +23,6 @@ from harness.reports.html.page import make_page
 from harness.reports.html.places import GRAVITY, Decided, decided_places, shown_cells
 from harness.reports.html.run_data import RunData
 from harness.reports.html.runs import read_runs
-from harness.reports.table import print_results
 from harness.results import (
     CellResult,
     ResultDocument,
@@ -37,6 +38,8 @@ from harness.results import (
 # Beyond that a run keeps no images for pictures: 256 MiB of float32.
 _MOST_KEPT = 2**26
 _WIDTH = 100
+_HEADS = ("verdict", "defense", "surface", "strongest attack", "success [95%]", "why")
+_PROMISE = "An observation, not a promise: another attack may succeed."
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,7 @@ class Outcome:
     """The results of a run.
 
     ``run["fed_cdp", "cpl", 2]`` is one attack at one place: a defense, an attack, and a surface or a tap; those that
-    leave no choice may be left out. It prints as the table of ``harness evaluate``, and a notebook shows a short one.
+    leave no choice may be left out. It prints as a short table.
 
     Attributes:
         document: all numbers, as ``results.json`` has them.
@@ -102,7 +105,7 @@ class Outcome:
 
     @property
     def verdict(self) -> str:
-        """The gravest verdict of all places: ``invalid``, ``leaks``, ``inconclusive``, ``resilient`` or ``impossible``."""
+        """The gravest of all places: ``invalid``, ``leaks``, ``inconclusive``, ``resilient`` or ``impossible``."""
         found = {place.kind for place in self.places}
         return next(kind for kind in GRAVITY if kind in found) if found else "inconclusive"
 
@@ -197,29 +200,40 @@ class Outcome:
 
     def _compared(self) -> tuple[Any, ...]:
         cells = [cell.model_copy(update={"seconds": None}) for cell in self.cells]
-        return cells, self.summary, self.victims, self.document.valid
+        victims = sorted(self.victims, key=lambda one: (one.cell, one.seed, one.victim, one.image))
+        return cells, self.summary, victims, self.document.valid
 
     def __getstate__(self) -> dict[str, Any]:
         """Numbers and names; images stay behind."""
         return self.__dict__ | {"_scored": []}
 
     def __repr__(self) -> str:
-        console = Console(file=io.StringIO(), width=_WIDTH, markup=False, emoji=False, no_color=True)
-        print_results(self.document, console, self.folder)
-        return getattr(console.file, "getvalue")().rstrip()  # noqa: B009  # Console says it is a file, no more
+        """A short table; ``run.document`` has everything, ``run.report(FILE)`` shows it."""
+        table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+        for head in _HEADS:
+            table.add_column(head, overflow="fold")
+        for place in self.places:
+            table.add_row(*_row(place))
+        console = Console(file=(made := io.StringIO()), width=_WIDTH, markup=False, emoji=False, no_color=True)
+        console.print(table)
+        return "\n".join([*([self._warning] if self._warning else []), made.getvalue().rstrip(), _PROMISE])
 
     def _repr_html_(self) -> str:
-        """A row per place: the verdict first, then the strongest attack's success and the guarantee."""
-        heads = ("verdict", "defense", "surface", "strongest attack", "success [95%]", "why")
-        rows = "".join(
-            f"<tr>{''.join(f'<td>{escape(entry)}</td>' for entry in _row(place))}</tr>" for place in self.places
-        )
-        head = "".join(f'<th scope="col">{name}</th>' for name in heads)
-        warning = "" if self.valid else f"<p><strong>Do not use: {escape(self._data.fault)}</strong></p>"
+        """The same for a notebook."""
+        rows = (_cells_of("td", _row(place)) for place in self.places)
+        warning = f"<p><strong>{escape(self._warning)}</strong></p>" if self._warning else ""
         return (
-            f"{warning}<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
-            "<p>An observation, not a promise: another attack may succeed.</p>"
+            f"{warning}<table><thead>{_cells_of('th', _HEADS)}</thead><tbody>{''.join(rows)}</tbody></table>"
+            f"<p>{_PROMISE}</p>"
         )
+
+    @property
+    def _warning(self) -> str:
+        return "" if self.valid else f"Do not use these verdicts: {self._data.fault}"
+
+
+def _cells_of(tag: str, entries: Iterable[str]) -> str:
+    return "<tr>" + "".join(f"<{tag}>{escape(entry)}</{tag}>" for entry in entries) + "</tr>"
 
 
 def _row(place: Decided) -> tuple[str, ...]:
