@@ -214,7 +214,9 @@ class Outcome:
             table.add_column(head, overflow="fold")
         for place in self.places:
             table.add_row(*_row(place))
-        console = Console(file=(made := io.StringIO()), width=_WIDTH, markup=False, emoji=False, no_color=True)
+        made = io.StringIO()
+        plain = {"markup": False, "emoji": False, "no_color": True, "force_jupyter": False, "force_terminal": False}
+        console = Console(file=made, width=_WIDTH, **plain)
         console.print(table)
         return "\n".join([*([self._warning] if self._warning else []), made.getvalue().rstrip(), _PROMISE])
 

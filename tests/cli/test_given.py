@@ -151,7 +151,7 @@ class Broken(nn.Module):
 X, Y = torch.rand(20, 1, 8, 8), torch.arange(20) % 10
 MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "empty": ({"data": DataLoader(TensorDataset(X[:0], Y[:0]))}, "no examples"),
-    "endless": ({"data": DataLoader(Endless(), batch_size=4096)}, "no end"),
+    "endless": ({"data": DataLoader(Endless(), batch_size=64)}, "no end"),
     "no pairs": ({"data": DataLoader(TensorDataset(X))}, "must be"),
     "too few labels": ({"data": (X, Y[:3])}, "one label per image"),
     "normalised": ({"data": (X - 5, Y)}, "data"),
@@ -169,7 +169,10 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("given", "said"), MISTAKES.values(), ids=MISTAKES)
-def test_a_mistake_is_one_line(given: dict[str, Any], said: str, tmp_path: Path) -> None:
+def test_a_mistake_is_one_line(
+    given: dict[str, Any], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.given.MOST_EXAMPLES", 1000)
     with pytest.raises(UsageError, match=said) as told:
         harness.evaluate(**{"defense": "none", "victims": 2, "attack": "cpl"} | given)
     assert "\n" not in str(told.value) and not any(tmp_path.iterdir())

@@ -69,6 +69,26 @@ def test_the_notebook_is_kept_with_small_outputs() -> None:
     assert "resilient" in said(json.loads(NOTEBOOK.read_text(encoding="utf-8")))
 
 
+@pytest.mark.parametrize("name", ["own_network", "results"])
+def test_a_small_notebook_runs_and_says_what_it_said(name: str, tmp_path: Path) -> None:
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    notebook = nbformat.read(EXAMPLES / f"{name}.ipynb", as_version=4)
+    kept = verdicts_of(notebook)
+    assert len(kept) > 1 and {word for word, _ in kept} == {"leaks", "inconclusive"}
+    first = notebook.cells[1].source.splitlines()
+    assert len(first) <= 10
+    nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    assert verdicts_of(notebook) == kept
+    assert {one.name for one in tmp_path.iterdir()} == (set() if name == "own_network" else {"runs", "report.html"})
+
+
+def verdicts_of(notebook: dict) -> list[tuple[str, str]]:
+    """The verdicts that its outputs show, each with the number of the output."""
+    outputs = [json.dumps(output) for cell in notebook["cells"] for output in cell.get("outputs", ())]
+    pattern = r"\b(leaks|inconclusive|resilient)\b"
+    return [(word, str(place)) for place, shown in enumerate(outputs) for word in re.findall(pattern, shown)]
+
+
 @pytest.mark.slow
 def test_the_notebook_runs_and_says_what_it_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
