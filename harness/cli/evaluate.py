@@ -22,6 +22,7 @@ from harness.base.errors import UsageError
 from harness.cli.app import DONE, INVALID, app, resumable
 from harness.cli.config import read_options
 from harness.cli.console import display
+from harness.cli.grouping import Grouped
 from harness.cli.options import (
     AllMembersOption,
     AssignmentsOption,
@@ -241,7 +242,7 @@ def _file(name: str, path: str | Path | None) -> dict[str, str]:
 Names = Annotated[list[str] | None, typer.Option(help="Comma-separated or repeated; every combination is a cell.")]
 
 
-@app.command("evaluate")
+@app.command("evaluate", cls=Grouped)
 @with_output
 @options_of(CellSettings, sorted(OPTIONS, key=FILE_SETTINGS.__contains__), several=LISTED_SETTINGS, unset=True)
 def evaluate_command(
@@ -264,7 +265,7 @@ def evaluate_command(
     defense_arg: AssignmentsOption = None,
     attack_arg: AssignmentsOption = None,
     preset: Annotated[str | None, typer.Option(help="A named set of options; see harness list presets.")] = None,
-    config: Annotated[Path | None, typer.Option(help="A TOML file of these options.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A TOML or YAML file of these options.")] = None,
     device: DeviceOption = "auto",
     chunk: ChunkOption = 128,
     out: OutOption = Path("runs"),

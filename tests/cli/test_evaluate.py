@@ -1,6 +1,7 @@
 """``harness evaluate`` from the command line to its files."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 import harness.cli.evaluate as command
+from harness.cli.grouping import GROUPS
 from harness.results import CellResult, ResultDocument, cell_key
 
 Harness = Callable[..., Any]
@@ -251,3 +253,12 @@ def test_stopping_it_by_hand_says_how_to_go_on(harness: Harness, monkeypatch: py
     finished = harness("evaluate", "--defense", "none")
     assert (finished.code, finished.out) == (130, "")
     assert finished.err == "harness: stopped; add --resume to the same command to go on\n"
+
+
+def test_help_begins_with_ten_options_and_every_option_has_a_group(harness: Harness) -> None:
+    shown = harness("evaluate", "--help").out
+    sections = dict(re.findall(r"^([A-Z][^\n]*):\n((?:  .*\n)+)", shown, re.MULTILINE))
+    options = {title: re.findall(r"^  (--[\w-]+|-h)", lines, re.MULTILINE) for title, lines in sections.items()}
+    assert list(options) == [*GROUPS, "Help"]
+    assert len(options["The first ten"]) == 10 and options["Help"] == ["-h"]
+    assert max(map(len, shown.splitlines())) <= 80
