@@ -51,6 +51,7 @@ COMMANDS = {
     "site": "Make a static board of runs. Each row has a card that anybody can verify.",
     "train": "Train a federation under a defense: accuracy, epsilon, noise and gradient norm per round.",
     "verify": "Compute a card's row again. Exit code 1 if it differs; every difference is named.",
+    "view": "Show all runs in one page: a table to filter, how verdicts moved, and the report of each run.",
 }
 
 # What the parser refuses, which is typer's own in its newer versions and click's in those that Flower shares.

@@ -215,8 +215,7 @@ class Outcome:
         for place in self.places:
             table.add_row(*_row(place))
         made = io.StringIO()
-        plain = {"markup": False, "emoji": False, "no_color": True, "force_jupyter": False, "force_terminal": False}
-        console = Console(file=made, width=_WIDTH, **plain)
+        console = Console(file=made, width=_WIDTH, no_color=True, force_jupyter=False, force_terminal=False)
         console.print(table)
         return "\n".join([*([self._warning] if self._warning else []), made.getvalue().rstrip(), _PROMISE])
 
