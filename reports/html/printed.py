@@ -22,7 +22,10 @@ def printed(command: str, parts: Sequence[Part], ending: str) -> tuple[bytes, in
         parts: tables, and lines between them, in their order.
         ending: one of ``ENDINGS``.
     """
-    tables = [replace(part, name=f"table-{number}") for number, part in enumerate(_tables(parts), 1)]
+    tables = [
+        replace(part, name=f"table-{number}", title=part.title or f"Table {number}")
+        for number, part in enumerate(_tables(parts), 1)
+    ]
     if ending == ".csv":
         alike = [one for one in tables if one.columns == tables[0].columns]
         whole = replace(tables[0], rows=tuple(row for one in alike for row in one.rows))
